@@ -1,0 +1,47 @@
+# make run [ARGS="strategy=ddp train.steps=5"]   train GPT-2 under FSDP (installs into .venv first)
+# make test                                     install what the tests need and run them
+# make check                                    lint, types, import direction
+# make help                                     this text
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check bench clean
+
+help:
+	@sed -n 's/^# //p' Makefile
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "dtk needs Python 3.11 or newer; name one: make run PYTHON=python3.12" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.train: $(BIN)/python pyproject.toml constraints.txt
+	@echo "installing dtk and torch into $(VENV) (once; a few minutes)"
+	$(PIP) -e '.[train]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.train
+	@echo "installing what the tests need into $(VENV) (once)"
+	$(PIP) -e '.[train,wandb,tensorboard,hf,dev]'
+	@touch $@
+
+run: $(VENV)/.train
+	$(BIN)/python -m dtk.run strategy=fsdp model=gpt2 $(ARGS)
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/run_all.py $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist

@@ -1,0 +1,1 @@
+"""Explains runs: reads what they left behind. Imports neither dtk nor torch nor hydra."""

@@ -1,0 +1,222 @@
+"""The run folder: where each record lies and what it holds. The contract of writers and readers.
+
+`dtk.record` imports this module to write, everything in `diagnostics` to read; it imports nothing
+of either, only the standard library. Layout and meaning: docs/architecture.md, "The run folder".
+"""
+
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+SCHEMA_VERSION = 1
+"""Raised when a record changes so that an old reader would misread it."""
+
+HEARTBEAT_BYTES = 512
+"""Size of a heartbeat file: one JSON object padded with spaces, rewritten in place."""
+
+State = Literal["running", "finished", "failed", "hung", "oom", "preempted"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunPaths:
+    """Paths inside one run folder. Builds names only; touches no file."""
+
+    root: Path
+
+    @property
+    def manifest(self) -> Path:
+        """What ran where: argv, versions, git, hardware, topology."""
+        return self.root / "manifest.json"
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration."""
+        return self.root / "config.yaml"
+
+    @property
+    def overrides(self) -> Path:
+        """What the user typed."""
+        return self.root / "overrides.yaml"
+
+    @property
+    def status(self) -> Path:
+        """How the run stands or ended (`Status`)."""
+        return self.root / "status.json"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object per logged step."""
+        return self.root / "metrics.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        """Final figures, each with its definition."""
+        return self.root / "summary.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of `step_00001000/` checkpoints."""
+        return self.root / "checkpoints"
+
+    @property
+    def export(self) -> Path:
+        """Final weights in Hugging Face's layout."""
+        return self.root / "export"
+
+    def events(self, rank: int) -> Path:
+        """Spans and lifecycle events of one rank, JSON lines."""
+        return self.root / "events" / f"rank_{rank:05d}.jsonl"
+
+    def heartbeat(self, rank: int) -> Path:
+        """Where one rank is: step, open region, time; rewritten in place."""
+        return self.root / "heartbeat" / f"rank_{rank:05d}.json"
+
+    def flight(self, rank: int) -> Path:
+        """Flight-recorder dump with stacks (pickle), written when a rank fails."""
+        return self.root / "flight" / f"rank_{rank:05d}.pickle"
+
+    def black_box(self, rank: int) -> Path:
+        """Last collectives of one rank (JSON), rewritten every few seconds."""
+        return self.root / "flight" / f"rank_{rank:05d}.blackbox.json"
+
+    @property
+    def watchdog_prefix(self) -> Path:
+        """Dumps that torch's own watchdog writes when NCCL times out: this prefix + rank, a pickle each."""
+        return self.root / "flight" / "watchdog_rank_"
+
+    def stacks(self, rank: int) -> Path:
+        """Python stacks of all threads of one rank."""
+        return self.root / "stacks" / f"rank_{rank:05d}.txt"
+
+    def trace(self, rank: int) -> Path:
+        """Profiler window of one rank (Chrome trace)."""
+        return self.root / "traces" / f"rank_{rank:05d}.json.gz"
+
+    def memory(self, rank: int) -> Path:
+        """Memory timeline of one rank, JSON lines."""
+        return self.root / "memory" / f"rank_{rank:05d}.jsonl"
+
+    def memory_snapshot(self, rank: int) -> Path:
+        """CUDA allocator snapshot of one rank (pickle), written on out-of-memory."""
+        return self.root / "memory" / f"rank_{rank:05d}.snapshot.pickle"
+
+    def telemetry(self, node: int) -> Path:
+        """Device and host samples of one node, JSON lines."""
+        return self.root / "telemetry" / f"node_{node:05d}.jsonl"
+
+    def logs(self, attempt: int, rank: int) -> Path:
+        """Folder with stdout.log, stderr.log and error.json of one rank in one attempt."""
+        return self.root / "logs" / f"attempt_{attempt}" / f"rank_{rank:05d}"
+
+    def error(self, attempt: int, rank: int) -> Path:
+        """The exception that ended one rank."""
+        return self.logs(attempt, rank) / "error.json"
+
+    def checkpoint(self, step: int) -> Path:
+        """One complete checkpoint."""
+        return self.checkpoints / f"step_{step:08d}"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The first rank that failed, and what happened to it."""
+
+    rank: int
+    reason: str
+    """One line: `ValueError: bad batch (train.py:12)`, `killed by SIGKILL`."""
+    step: int | None = None
+    region: str | None = None
+    """Region that was open, for example `backward`."""
+    log: str | None = None
+    """Log file or folder, relative to the run folder."""
+    exit_code: int | None = None
+    """As the operating system reports it; negative = killed by that signal."""
+    victims: list[int] = field(default_factory=list)
+    """Ranks that failed because this one did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Content of status.json."""
+
+    state: State
+    attempt: int = 0
+    exit_code: int | None = None
+    """Of the command; null while running."""
+    reason: str = ""
+    step: int | None = None
+    """Last finished step."""
+    started: str = ""
+    """UTC, ISO 8601."""
+    updated: str = ""
+    failure: Failure | None = None
+    schema_version: int = SCHEMA_VERSION
+
+
+def write_json(path: Path, record: Any) -> None:
+    """Write a dataclass or JSON value so that readers see the old or the new file, never half.
+
+    Raises:
+        OSError: the folder is full or read-only.
+    """
+    value = asdict(record) if hasattr(record, "__dataclass_fields__") else record
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(value, file, indent=2, default=str)
+            file.write("\n")
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def read_status(path: Path) -> Status:
+    """Read status.json.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is not a status record, or of a newer schema.
+    """
+    value = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(value, dict) or "state" not in value:
+        raise ValueError(f"{path} is not a status record")
+    if value.get("schema_version", 0) > SCHEMA_VERSION:
+        raise ValueError(f"{path} was written by a newer dtk (schema {value['schema_version']})")
+    failure = value.pop("failure", None)
+    known = {key: value[key] for key in Status.__dataclass_fields__ if key in value}
+    return Status(**known, failure=Failure(**failure) if failure else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Where one rank was at its last sign of life."""
+
+    step: int | None
+    """Finished steps when the step in progress began; null before the first."""
+    region: str | None
+    """Innermost open region; null between regions."""
+    time_s: float
+    """Wall clock, seconds since 1970."""
+    pid: int
+    host: str
+    attempt: int = 0
+
+
+def read_heartbeat(path: Path) -> Heartbeat | None:
+    """Read a heartbeat file, also while it is being rewritten; None when there is none to be read."""
+    for _ in range(5):
+        try:
+            value = json.loads(path.read_bytes())
+            if value["beat"] == value["beat_end"]:
+                return Heartbeat(**{key: value[key] for key in Heartbeat.__dataclass_fields__})
+        except OSError:
+            return None
+        except (ValueError, KeyError, TypeError):
+            continue  # Caught in the middle of a rewrite.
+    return None

@@ -1,0 +1,3 @@
+"""dtk: declarative experiments and diagnostics for distributed PyTorch training."""
+
+__version__ = "0.1.0"

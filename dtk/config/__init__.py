@@ -1,0 +1,1 @@
+"""Typed, strictly checked configuration. Never imports torch."""

@@ -1,0 +1,89 @@
+"""`resume=runs/<id>`: that run's own configuration again, with only what may change changed."""
+
+import json
+import os
+import socket
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from diagnostics.artifacts import RunPaths, read_status
+from dtk.config.compose import Composed, compose
+from dtk.config.strict import from_plain
+from dtk.errors import DtkError
+
+FIXED = ("model", "data", "seed", "train.global_batch_size")
+"""Changing one of these would not continue the same experiment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A composed point, and the run folder that it continues, if any."""
+
+    composed: Composed
+    paths: RunPaths | None
+    attempt: int
+
+
+def resume(composed: Composed, config_dir: Path | None) -> Resumed:
+    """Take the stored configuration and apply the new overrides to it.
+
+    A section in which nothing was typed anew is taken from the stored file as it is, so that later
+    edits of conf/ do not change a run that goes on.
+
+    Raises:
+        DtkError: no such run, a run still going, a damaged folder, an override that may not change.
+    """
+    paths = RunPaths(Path(str(composed.config.resume)))
+    stored, typed = _stored(paths)
+    _refuse_running(paths)
+    new = [override for override in composed.overrides if not override.lstrip("+~").startswith("resume=")]
+    for override in new:
+        key = override.lstrip("+~").split("=")[0]
+        if any(key == fixed or key.startswith(fixed + ".") for fixed in FIXED):
+            raise DtkError(
+                f"{key} cannot change in a resumed run", "it would be another experiment", "start a new run for it"
+            )
+    again = compose([o for o in typed if not o.startswith("resume=")] + new, config_dir)
+    touched = {override.lstrip("+~").split("=")[0].split(".")[0] for override in new}
+    if "experiment" in touched:
+        raise DtkError("experiment cannot change in a resumed run", fix="override single keys instead")
+    plain = {key: again.plain[key] if key in touched else stored[key] for key in again.plain}
+    plain["resume"], plain["runs_folder"] = str(paths.root), stored["runs_folder"]
+    merged = replace(again, config=from_plain(plain), plain=plain, overrides=[*typed, *new])
+    return Resumed(merged, paths, _attempts(paths))
+
+
+def _stored(paths: RunPaths) -> tuple[dict[str, Any], list[str]]:
+    if not paths.root.is_dir():
+        raise DtkError(f"resume={paths.root}: there is no such run folder", fix="dtk ls lists the runs")
+    try:
+        stored = yaml.safe_load(paths.config.read_text(encoding="utf-8"))
+        typed = yaml.safe_load(paths.overrides.read_text(encoding="utf-8"))
+        if not isinstance(stored, dict) or not isinstance(typed, list):
+            raise ValueError("not the files of a run")
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise DtkError(f"resume={paths.root} is not a run folder of dtk", " ".join(str(error).split())) from error
+    return stored, typed
+
+
+def _refuse_running(paths: RunPaths) -> None:
+    """Two launches in one folder would overwrite each other."""
+    try:
+        status = read_status(paths.status)
+        manifest = json.loads(paths.manifest.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    pid, host = manifest.get("pid"), manifest.get("host")
+    if status.state != "running" or host != socket.gethostname() or not isinstance(pid, int) or pid == os.getpid():
+        return
+    if Path(f"/proc/{pid}").exists():
+        raise DtkError(f"the run {paths.root.name} is still going (process {pid})", fix="wait for it, or stop it first")
+
+
+def _attempts(paths: RunPaths) -> int:
+    """The number of the next attempt."""
+    numbers = [int(p.name.removeprefix("attempt_")) for p in (paths.root / "logs").glob("attempt_*") if p.is_dir()]
+    return max(numbers, default=-1) + 1

@@ -1,0 +1,1 @@
+"""What `data=` chooses: corpora, tokenizers and the stateless sampler."""

@@ -1,0 +1,28 @@
+"""The one way dtk fails on the user's account: what happened, why, and what to type next."""
+
+
+class DtkError(Exception):
+    """A problem the user can mend. Shown as one line with exit code 2, never as a traceback.
+
+    Args:
+        what: what happened, in the user's words (`unknown strategy "fsd"`).
+        why: the reason or the rule that was broken; may be empty.
+        fix: what to type or change next (`did you mean strategy=fsdp?`); may be empty.
+    """
+
+    def __init__(self, what: str, why: str = "", fix: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.why = why
+        self.fix = fix
+
+    def __str__(self) -> str:
+        parts = [self.what]
+        if self.why:
+            parts[0] += f": {self.why}"
+        if self.fix:
+            parts.append(self.fix)
+        return " ".join(" - ".join(parts).split())
+
+    def __reduce__(self) -> tuple[type["DtkError"], tuple[str, str, str]]:
+        return type(self), (self.what, self.why, self.fix)

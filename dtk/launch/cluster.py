@@ -1,0 +1,131 @@
+"""Ranks that torchrun or Slurm started: find out who they are, let rank 0 decide, share it over the store."""
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch.distributed as dist
+
+from diagnostics.artifacts import RunPaths
+from dtk.config.schema import Config
+from dtk.errors import DtkError
+from dtk.launch.blame import find_failure
+from dtk.launch.job import Job
+from dtk.record.flight import environment as flight_environment
+from dtk.record.run_folder import begin, close
+
+SHARE_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What rank 0 tells the others."""
+
+    run_folder: str
+    config: str
+    """The resolved configuration as JSON."""
+    device: str
+    backend: str
+    attempt: int
+
+
+def started_by(environment: Mapping[str, str]) -> str | None:
+    """`torchrun` or `slurm` when this process is one rank of theirs, else None."""
+    if "RANK" in environment and "WORLD_SIZE" in environment:
+        return "torchrun"
+    if "SLURM_PROCID" in environment and int(environment.get("SLURM_NTASKS", "1")) > 1:
+        return "slurm"
+    return None
+
+
+def adopt_slurm(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that torch expects, from those that srun sets.
+
+    The port is derived from the job id, so that two jobs on one node do not meet.
+
+    Raises:
+        DtkError: srun did not say where the first node is.
+    """
+    host = environment.get("MASTER_ADDR") or environment.get("SLURM_LAUNCH_NODE_IPADDR")
+    nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST") or ""
+    host = first_host(nodes) or host
+    if not host:
+        raise DtkError("Slurm started this rank, but SLURM_JOB_NODELIST is not set", fix="set MASTER_ADDR yourself")
+    port = 15000 + int(environment.get("SLURM_JOB_ID", "0")) % 20000
+    return {
+        "RANK": environment["SLURM_PROCID"],
+        "WORLD_SIZE": environment["SLURM_NTASKS"],
+        "LOCAL_RANK": environment.get("SLURM_LOCALID", "0"),
+        "GROUP_RANK": environment.get("SLURM_NODEID", "0"),
+        "MASTER_ADDR": environment.get("MASTER_ADDR", host),
+        "MASTER_PORT": environment.get("MASTER_PORT", str(port)),
+    }
+
+
+def first_host(nodes: str) -> str:
+    """First host of a Slurm node list: `gpu[03-07,9],login` -> `gpu03`."""
+    match = re.match(r"([^,\[]+)(?:\[([^\]]+)\])?", nodes)
+    if match is None:
+        return ""
+    prefix, numbers = match.groups()
+    return prefix + re.split(r"[,-]", numbers)[0] if numbers else prefix
+
+
+def share(store: dist.Store, rank: int, decide: Callable[[], Shared]) -> Shared:
+    """Rank 0 decides, all ranks return what it decided.
+
+    Raises:
+        DtkError: on every rank, when rank 0 could not go on.
+    """
+    if rank == 0:
+        try:
+            shared = decide()
+        except DtkError as error:
+            store.set("dtk/shared", json.dumps({"error": [error.what, error.why, error.fix]}))
+            raise
+        store.set("dtk/shared", json.dumps({"shared": [getattr(shared, name) for name in Shared.__slots__]}))
+        return shared
+    answer = json.loads(store.get("dtk/shared"))
+    if "error" in answer:
+        raise DtkError(*answer["error"])
+    return Shared(*answer["shared"])
+
+
+def job_of(shared: Shared) -> Job:
+    """This rank's job."""
+    return Job(
+        run_folder=Path(shared.run_folder),
+        rank=int(os.environ["RANK"]),
+        local_rank=int(os.environ["LOCAL_RANK"]),
+        node_rank=int(os.environ.get("GROUP_RANK", "0")),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        device=shared.device,
+        backend=shared.backend,
+        attempt=shared.attempt + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
+        own_launcher=False,
+    )
+
+
+def open_status(paths: RunPaths, attempt: int) -> None:
+    """Open the run's status, on rank 0."""
+    begin(paths, attempt)
+
+
+def rank_environment(config: Config, paths: RunPaths) -> None:
+    """What must be set before torch makes a communicator; the user's own values win."""
+    for name, value in {**flight_environment(config.record, paths), **config.nccl.variables}.items():
+        os.environ.setdefault(name, value)
+
+
+def close_failed(job: Job) -> None:
+    """Close the run after this rank failed: nobody else will, as the launcher is not ours.
+
+    Every failing rank writes what is known by then, so the last to come has seen the errors of
+    those before it and names the first one.
+    """
+    paths = RunPaths(job.run_folder)
+    failure, state = find_failure(paths, job.attempt, job.world_size, {})
+    close(paths, state, 1, reason=failure.reason, step=failure.step, failure=failure)

@@ -1,0 +1,123 @@
+"""What the person at the terminal sees: banner, progress, failure, next command.
+
+Ranks write to their log files only; the parent follows rank 0's. On a terminal the step lines
+share one live line, elsewhere they are printed as they come.
+"""
+
+import shutil
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from diagnostics.artifacts import Failure, RunPaths
+
+POLL_S = 0.1
+
+
+class Console:
+    """Prints for one run. Colours and the live line only on a terminal."""
+
+    def __init__(self) -> None:
+        self.live = sys.stdout.isatty()
+        self._line_open = False
+
+    def line(self, text: str) -> None:
+        """Print a line that stays."""
+        self.end_live()
+        print(text, flush=True)
+
+    def progress(self, text: str) -> None:
+        """Show a step line: in place on a terminal, else as a line."""
+        if not self.live:
+            print(text, flush=True)
+            return
+        width = shutil.get_terminal_size().columns
+        sys.stdout.write(f"\r\x1b[2K{text[: width - 1]}")
+        sys.stdout.flush()
+        self._line_open = True
+
+    def end_live(self) -> None:
+        """Keep the live line as it stands and go on below it."""
+        if self._line_open:
+            sys.stdout.write("\n")
+            self._line_open = False
+
+    def strong(self, text: str, colour: int) -> str:
+        """The text in bold and a colour (an ANSI code), on a terminal."""
+        return f"\x1b[1;{colour}m{text}\x1b[0m" if self.live else text
+
+    def failure(self, failure: Failure, state: str, paths: RunPaths) -> None:
+        """Five lines: who, what, where, whom it took along, which log."""
+        where = [f"step {failure.step}"] if failure.step is not None else []
+        where += [f"region {failure.region}"] if failure.region else []
+        self.line(self.strong(f"{state.upper()}: rank {failure.rank} was first", 31))
+        self.line(f"  what   {failure.reason}")
+        self.line(f"  where  {', '.join(where) or 'unknown: nothing was recorded (record=off)'}")
+        if failure.victims:
+            ranks = ", ".join(map(str, failure.victims[:16])) + (" ..." if len(failure.victims) > 16 else "")
+            self.line(f"  then   ranks {ranks} ended because of it")
+        if failure.log:
+            self.line(f"  log    {paths.root / failure.log}")
+
+
+class Follower:
+    """Follows the logs of this machine's ranks on a thread while the agent waits for them."""
+
+    def __init__(self, paths: RunPaths, console: Console, nproc: int, attempt: int, tick: Callable[[], None]) -> None:
+        self.paths = paths
+        self.console = console
+        self.nproc = nproc
+        self.attempt = attempt
+        self.tick = tick
+        self._stop = threading.Event()
+        self._offsets: dict[Path, int] = {}
+        self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
+
+    def __enter__(self) -> "Follower":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._poll()
+        self.console.end_live()
+
+    def _run(self) -> None:
+        rounds = 0
+        while not self._stop.wait(POLL_S):
+            self._poll()
+            rounds += 1
+            if rounds % 10 == 0:
+                self.tick()
+
+    def _poll(self) -> None:
+        if self.paths.logs(self.attempt + 1, 0).exists():
+            self._read_all()
+            self.attempt += 1
+            self.console.line(f"restarting: attempt {self.attempt}")
+        self._read_all()
+
+    def _read_all(self) -> None:
+        for text in self._new_lines(self.paths.logs(self.attempt, 0) / "stdout.log"):
+            (self.console.progress if text.startswith("step ") else self.console.line)(text)
+        for rank in range(self.nproc):
+            for text in self._new_lines(self.paths.logs(self.attempt, rank) / "stderr.log"):
+                if text.startswith("dtk: "):
+                    self.console.line(f"[rank {rank}] {text.removeprefix('dtk: ')}")
+
+    def _new_lines(self, path: Path) -> list[str]:
+        """Complete lines since the last look."""
+        try:
+            with path.open("rb") as file:
+                file.seek(self._offsets.get(path, 0))
+                data = file.read(1 << 20)
+        except OSError:
+            return []
+        end = data.rfind(b"\n") + 1
+        self._offsets[path] = self._offsets.get(path, 0) + end
+        return data[:end].decode("utf-8", "replace").splitlines()

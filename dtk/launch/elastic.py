@@ -1,0 +1,104 @@
+"""Starts the ranks of this machine with torch's elastic agent, inside the parent's process."""
+
+import dataclasses
+import logging
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, Std
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from diagnostics.artifacts import RunPaths
+
+SHUTDOWN_TIMEOUT_S = 5
+"""How long the agent waits for the peers of a failed rank after SIGTERM."""
+
+
+class RankLogs(LogsSpecs):
+    """Sends each rank's output to `logs/attempt_<n>/rank_<r>/`; nothing reaches the terminal directly."""
+
+    def __init__(self, paths: RunPaths, first_attempt: int) -> None:
+        super().__init__(str(paths.root / "logs"), Std.ALL)
+        self.paths = paths
+        self.first_attempt = first_attempt
+
+    @property
+    def root_log_dir(self) -> str:
+        """The run's logs folder."""
+        return str(self.paths.root / "logs")
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Make the folders of one attempt and name its files."""
+        destination = LogsDest()
+        for local_rank, env in envs.items():
+            attempt = self.first_attempt + int(env["TORCHELASTIC_RESTART_COUNT"])
+            folder = self.paths.logs(attempt, int(env["RANK"]))
+            folder.mkdir(parents=True, exist_ok=True)
+            destination.stdouts[local_rank] = str(folder / "stdout.log")
+            destination.stderrs[local_rank] = str(folder / "stderr.log")
+            destination.tee_stdouts[local_rank] = ""
+            destination.tee_stderrs[local_rank] = ""
+            destination.error_files[local_rank] = str(folder / "elastic_error.json")
+        return destination
+
+
+def run_ranks(paths: RunPaths, nproc: int, first_attempt: int, max_restarts: int, port: int) -> dict[int, int]:
+    """Start the ranks and wait for them.
+
+    Returns:
+        exit code of every rank that failed (negative = killed by that signal); empty when all went well.
+    """
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    logging.getLogger("torch.distributed.launcher").setLevel(logging.CRITICAL)
+    options = {
+        "min_nodes": 1,
+        "max_nodes": 1,
+        "nproc_per_node": nproc,
+        "run_id": uuid.uuid4().hex,
+        "rdzv_backend": "c10d",
+        "rdzv_endpoint": f"127.0.0.1:{port}",
+        # Without it the agent asks the resolver for this host's name, which laptops may not know.
+        "local_addr": "127.0.0.1",
+        "max_restarts": max_restarts,
+        "monitor_interval": 0.1,
+        "logs_specs": RankLogs(paths, first_attempt),
+        # SIGTERM and SIGINT are ours: the ranks are asked to write a checkpoint first.
+        "signals_to_handle": "SIGHUP,SIGQUIT",
+        "shutdown_timeout": SHUTDOWN_TIMEOUT_S,
+    }
+    known = {field.name for field in dataclasses.fields(LaunchConfig)}
+    config = LaunchConfig(**{key: value for key, value in options.items() if key in known})
+    try:
+        elastic_launch(config, sys.executable)("-u", "-m", "dtk.worker", str(paths.root))
+    except ChildFailedError as error:
+        return {rank: failure.exitcode for rank, failure in error.failures.items()}
+    return {}
+
+
+@contextmanager
+def rank_environment(variables: dict[str, str], source: Path | None) -> Iterator[dict[str, str]]:
+    """Set variables for the ranks, unless the user has set them; restored afterwards.
+
+    Args:
+        variables: name -> value.
+        source: folder to put on the ranks' import path, when dtk runs from a source tree.
+
+    Yields:
+        what the user's own environment overrode, name -> the user's value.
+    """
+    before = dict(os.environ)
+    kept = {name: before[name] for name, value in variables.items() if before.get(name, value) != value}
+    os.environ.update({name: value for name, value in variables.items() if name not in kept})
+    if source is not None:
+        path = before.get("PYTHONPATH", "")
+        os.environ["PYTHONPATH"] = f"{source}{os.pathsep}{path}" if path else str(source)
+    try:
+        yield kept
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

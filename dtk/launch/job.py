@@ -1,0 +1,42 @@
+"""Where one rank runs and where it writes, read from the environment that every launcher sets."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+DEVICE, BACKEND, ATTEMPT = "DTK_DEVICE", "DTK_BACKEND", "DTK_ATTEMPT"
+"""Names of the variables by which dtk's own launcher tells its ranks what it decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One rank's part of the job."""
+
+    run_folder: Path
+    rank: int
+    local_rank: int
+    node_rank: int
+    world_size: int
+    device: str
+    """cpu or cuda."""
+    backend: str
+    """gloo or nccl."""
+    attempt: int
+    """0 for the first start in this run folder; resumes and restarts count on."""
+    own_launcher: bool
+    """Whether dtk started this rank, and so closes the run's status."""
+
+    @classmethod
+    def from_environment(cls, run_folder: Path) -> "Job":
+        """The job of a rank that dtk's own launcher started."""
+        return cls(
+            run_folder=run_folder,
+            rank=int(os.environ["RANK"]),
+            local_rank=int(os.environ["LOCAL_RANK"]),
+            node_rank=int(os.environ["GROUP_RANK"]),
+            world_size=int(os.environ["WORLD_SIZE"]),
+            device=os.environ[DEVICE],
+            backend=os.environ[BACKEND],
+            attempt=int(os.environ[ATTEMPT]) + int(os.environ["TORCHELASTIC_RESTART_COUNT"]),
+            own_launcher=True,
+        )

@@ -1,0 +1,93 @@
+"""One run on this machine: start the ranks, follow them, close the run with a status."""
+
+import dataclasses
+
+from diagnostics.artifacts import RunPaths, State, read_status
+from dtk.config.compose import source_tree
+from dtk.config.schema import Config
+from dtk.launch import job
+from dtk.launch.blame import find_failure, user_error
+from dtk.launch.console import Console, Follower
+from dtk.launch.elastic import rank_environment, run_ranks
+from dtk.launch.placement import Placement
+from dtk.launch.stopping import StopSignals
+from dtk.record.flight import environment as flight_environment
+from dtk.record.run_folder import begin, close
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended."""
+
+    state: State
+    exit_code: int
+
+
+def launch(config: Config, paths: RunPaths, placement: Placement, attempt: int, console: Console) -> Outcome:
+    """Run all ranks to their end and close the status; prints progress and, if need be, what failed.
+
+    Args:
+        config: resolved configuration, already in the run folder.
+        paths: the run folder.
+        placement: what was decided for this machine.
+        attempt: number of the first attempt of this launch.
+        console: where to print.
+    """
+    begin(paths, attempt)
+    variables = _variables(config, paths, placement, attempt)
+    with rank_environment(variables, source_tree()) as kept, StopSignals() as stop:
+        for name, value in kept.items():
+            console.line(f"your {name}={value} is kept")
+        with Follower(paths, console, placement.nproc, attempt, stop.repeat) as follower:
+            exit_codes = run_ranks(
+                paths, placement.nproc, attempt, config.launcher.max_restarts, config.launcher.master_port
+            )
+        last_attempt = follower.attempt
+        if stop.signal_number is not None and (stop.twice or not _failed_by_itself(exit_codes)):
+            return _stopped(paths, stop)
+    if not exit_codes:
+        return Outcome(read_status(paths.status).state, 0)
+    return _failed(config, paths, placement, last_attempt, exit_codes, console)
+
+
+def _variables(config: Config, paths: RunPaths, placement: Placement, attempt: int) -> dict[str, str]:
+    """The ranks' environment: what was decided, threads, the flight recorder, NCCL's presets."""
+    fixed = {job.DEVICE: placement.device, job.BACKEND: placement.backend, job.ATTEMPT: str(attempt)}
+    return {
+        **fixed,
+        "OMP_NUM_THREADS": str(placement.threads),
+        **({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if config.train.deterministic else {}),
+        **flight_environment(config.record, paths),
+        **config.nccl.variables,
+    }
+
+
+def _failed_by_itself(exit_codes: dict[int, int]) -> bool:
+    """Whether a rank ended for another reason than being asked to."""
+    return any(code > 0 for code in exit_codes.values())
+
+
+def _stopped(paths: RunPaths, stop: StopSignals) -> Outcome:
+    """The run was asked to stop: rank 0 wrote the status if it had time to."""
+    assert stop.signal_number is not None
+    exit_code = 128 + stop.signal_number
+    status = read_status(paths.status)
+    if status.state == "finished":
+        return Outcome("finished", 0)
+    reason = "stopped at once, without a checkpoint" if stop.twice else "stopped by a signal"
+    close(paths, "preempted", exit_code, reason=reason)
+    return Outcome("preempted", exit_code)
+
+
+def _failed(
+    config: Config, paths: RunPaths, placement: Placement, attempt: int, exit_codes: dict[int, int], console: Console
+) -> Outcome:
+    """Close a failed run: a user's error is one line, anything else names the first rank."""
+    message = user_error(paths, attempt, placement.nproc)
+    if message is not None:
+        close(paths, "failed", 2, reason=message)
+        console.line(f"dtk: {message}")
+        return Outcome("failed", 2)
+    failure, state = find_failure(paths, attempt, placement.nproc, exit_codes)
+    close(paths, state, 1, reason=failure.reason, step=failure.step, failure=failure)
+    console.failure(failure, state, paths)
+    return Outcome(state, 1)

@@ -1,0 +1,57 @@
+"""Ctrl-C and SIGTERM in the parent: the first asks the ranks for a checkpoint, the second ends them."""
+
+import os
+import signal
+import sys
+from types import FrameType, TracebackType
+
+import psutil
+
+from dtk.parallel.stop import LOCAL_STOP
+
+
+class StopSignals:
+    """While active, turns the first signal into a request and the second into an immediate end."""
+
+    def __init__(self) -> None:
+        self.signal_number: int | None = None
+        """The first signal received."""
+        self.twice = False
+        self._previous: dict[int, object] = {}
+
+    def __enter__(self) -> "StopSignals":
+        # Ranks inherit this and so survive a request that comes before they listen; it is repeated.
+        self._previous[LOCAL_STOP] = signal.signal(LOCAL_STOP, signal.SIG_IGN)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.signal_number is not None:
+            self.twice = True
+            for child in psutil.Process().children(recursive=True):
+                _send(child, signal.SIGKILL)
+            return
+        self.signal_number = number
+        again = "press Ctrl-C again" if number == signal.SIGINT else "send the signal again"
+        os.write(sys.stderr.fileno(), f"\nstopping after this step, with a checkpoint ({again} to stop now)\n".encode())
+        self.repeat()
+
+    def repeat(self) -> None:
+        """Ask the ranks again, if a stop was asked for: some may not have listened yet."""
+        if self.signal_number is not None and not self.twice:
+            for child in psutil.Process().children():
+                _send(child, LOCAL_STOP)
+
+
+def _send(process: psutil.Process, number: int) -> None:
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        pass

@@ -1,0 +1,84 @@
+"""From the `model` section of the configuration to a module. The only place that knows all architectures.
+
+A custom model (`_target_`) is any `torch.nn.Module` whose forward maps token ids [batch, sequence] to logits
+[batch, sequence, vocab] or [batch, classes]. It may offer what dtk's own models have: `blocks` (an
+nn.ModuleList: the units of sharding, recomputation and compile), `initial(name)` (how a parameter starts) and
+`flops_per_token(sequence_length)`. Without `initial` it cannot start on the meta device: the strategy builds it
+whole on the CPU of each rank under `torch.manual_seed(seed)`, so that all ranks have equal values, and
+shards it from there; every rank then needs host memory for the whole model once.
+"""
+
+from typing import Any
+
+from torch import nn
+
+from dtk.config.schema import CustomModelConfig, EncoderConfig, GPTConfig, LlamaConfig
+from dtk.errors import DtkError
+from dtk.models.encoder import Encoder
+from dtk.models.gpt import GPT
+from dtk.models.llama import Llama
+
+ModelConfig = GPTConfig | LlamaConfig | EncoderConfig | CustomModelConfig
+
+
+def build_model(config: ModelConfig, allow_targets: list[str]) -> nn.Module:
+    """Build the model on the current default device (under `torch.device("meta")` without memory).
+
+    Args:
+        config: one of the four kinds of the model section.
+        allow_targets: import paths, or prefixes ending in `.*`, that `_target_` may name.
+
+    Raises:
+        DtkError: sizes that do not fit together; a `_target_` that is not allowed, not found, not called
+            with its arguments, or no nn.Module.
+    """
+    if isinstance(config, CustomModelConfig):
+        return _build_custom(config, allow_targets)
+    _check_heads(config)
+    if isinstance(config, GPTConfig):
+        return GPT(config)
+    if isinstance(config, LlamaConfig):
+        return Llama(config)
+    return Encoder(config)
+
+
+def _build_custom(config: CustomModelConfig, allow_targets: list[str]) -> nn.Module:
+    from dtk.config.instantiate import instantiate
+
+    model: Any = instantiate(config._target_, config.arguments, allow_targets)
+    if not isinstance(model, nn.Module):
+        raise DtkError(
+            f"model._target_={config._target_} is no model",
+            f"it made a {type(model).__name__}, not a torch.nn.Module",
+            "name a class that derives from torch.nn.Module",
+        )
+    return model
+
+
+def _check_heads(config: GPTConfig | LlamaConfig | EncoderConfig) -> None:
+    if config.heads < 1 or config.width % config.heads:
+        raise DtkError(
+            f"model.width={config.width} does not divide into model.heads={config.heads}",
+            "every head has the same whole number of features",
+            f"take model.heads={_divisor(config.width, config.heads)}",
+        )
+    if not isinstance(config, LlamaConfig):
+        return
+    if config.kv_heads < 1 or config.heads % config.kv_heads:
+        raise DtkError(
+            f"model.heads={config.heads} does not divide into model.kv_heads={config.kv_heads}",
+            "each key and value head serves the same number of query heads",
+            f"take model.kv_heads={_divisor(config.heads, config.kv_heads)}",
+        )
+    if config.width // config.heads % 2:
+        raise DtkError(
+            f"heads of {config.width // config.heads} features (model.width / model.heads)",
+            "rotary positions turn pairs of features",
+            "choose model.width and model.heads so that their quotient is even",
+        )
+
+
+def _divisor(number: int, wanted: int) -> int:
+    """The divisor of `number` that is nearest to `wanted`."""
+    divisors = [d for d in range(1, number + 1) if number % d == 0]
+    return min(divisors or [1], key=lambda d: abs(d - wanted))

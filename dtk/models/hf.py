@@ -1,0 +1,212 @@
+"""GPT-2 weights from a local Hugging Face folder, and weights of any model into one.
+
+Owns the translation between dtk's names and those of GPT2LMHeadModel. Reads and writes one parameter at a
+time, of a sharded model only the shard; communicates nothing and never touches the network. Needs safetensors,
+not transformers.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from dtk.config.schema import GPTConfig
+from dtk.errors import DtkError
+from dtk.models.build import ModelConfig
+from dtk.models.gpt import GPT
+from dtk.models.safetensors_file import write_safetensors
+from dtk.models.shards import local_rows
+
+_MODULES = {
+    "token_embedding": "wte",
+    "position_embedding": "wpe",
+    "final_norm": "ln_f",
+    "attention_norm": "ln_1",
+    "attention.qkv": "attn.c_attn",
+    "attention.projection": "attn.c_proj",
+    "mlp_norm": "ln_2",
+    "mlp.up": "mlp.c_fc",
+    "mlp.down": "mlp.c_proj",
+}
+_TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
+"""Hugging Face keeps these as Conv1D: [in, out] where nn.Linear has [out, in]."""
+_PREFIX = "transformer."
+_SIZES = {
+    "vocab_size": "vocab_size",
+    "n_positions": "context_length",
+    "n_embd": "width",
+    "n_layer": "layers",
+    "n_head": "heads",
+}
+_FIXED: dict[str, Any] = {
+    "model_type": "gpt2",
+    "activation_function": "gelu_new",
+    "layer_norm_epsilon": 1e-5,
+    "n_inner": None,
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "tie_word_embeddings": True,
+}
+"""Settings of GPT2Config that change what the model computes; all but model_type may be absent."""
+
+
+def check_gpt2(config: GPTConfig, folder: str | Path) -> None:
+    """Check that a folder holds weights for this model; reads config.json and the header of the weights.
+
+    Raises:
+        DtkError: a missing or broken file, another architecture or size, missing tensors.
+    """
+    _check_settings(config, Path(folder).expanduser())
+    with torch.device("meta"):
+        model = GPT(config)
+    with _open(folder) as file:
+        _check_tensors(model, file, folder)
+
+
+def load_gpt2(model: GPT, folder: str | Path) -> None:
+    """Fill every parameter from `config.json` and `model.safetensors` in `folder`.
+
+    Args:
+        model: has memory; parameters are plain tensors or DTensors sharded on dim 0. Of a DTensor only this
+            rank's rows are read. Names inside the file may have the prefix `transformer.` or not.
+        folder: as written by `save_pretrained` of GPT2LMHeadModel or GPT2Model, or by `export_weights`.
+
+    Raises:
+        DtkError: as `check_gpt2`.
+    """
+    _check_settings(model.config, Path(folder).expanduser())
+    with _open(folder) as file:
+        names = _check_tensors(model, file, folder)
+        for name, parameter in model.named_parameters():
+            local, first = local_rows(parameter)
+            if local.numel() == 0:
+                continue
+            rows = slice(first, first + local.shape[0])
+            source = file.get_slice(names[name])
+            local.copy_(source[:, rows].T if names[name].endswith(_TRANSPOSED) else source[rows])
+
+
+def export_weights(
+    config: ModelConfig,
+    shapes: Mapping[str, Sequence[int]],
+    parameters: Iterable[tuple[str, Tensor]],
+    folder: Path,
+) -> None:
+    """Write `model.safetensors` (float32) and `config.json`; GPT in the layout of GPT2LMHeadModel.
+
+    The other architectures keep dtk's names and shapes, with their section of the configuration as config.json.
+    Buffers are not written.
+
+    Args:
+        config: the model's section.
+        shapes: full shape of every parameter by its qualified name.
+        parameters: (name, full tensor), each name of `shapes` once, in any order. One tensor is held at a time:
+            a generator that gathers on demand keeps the whole model out of memory.
+        folder: is created.
+
+    Raises:
+        DtkError: the folder cannot be written.
+        ValueError: shapes and parameters do not agree.
+    """
+    section: Any = config
+    description = dataclasses.asdict(section)
+    if isinstance(config, GPTConfig):
+        description = _settings(config)
+        shapes = {_PREFIX + hf_name(name): _turned(name, shape) for name, shape in shapes.items()}
+        parameters = ((_PREFIX + hf_name(name), _transposed(name, value)) for name, value in parameters)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+        write_safetensors(folder / "model.safetensors", shapes, parameters)
+    except OSError as error:
+        raise DtkError(f"cannot export to {folder}", str(error), "free space, or choose another runs folder") from error
+
+
+def hf_name(name: str) -> str:
+    """Hugging Face's name of a parameter of GPT, without the prefix `transformer.`."""
+    module, _, leaf = name.rpartition(".")
+    if not module.startswith("blocks."):
+        return f"{_MODULES[module]}.{leaf}"
+    _, index, inner = module.split(".", 2)
+    return f"h.{index}.{_MODULES[inner]}.{leaf}"
+
+
+def _turned(name: str, shape: Sequence[int]) -> Sequence[int]:
+    return tuple(reversed(shape)) if hf_name(name).endswith(_TRANSPOSED) else shape
+
+
+def _transposed(name: str, value: Tensor) -> Tensor:
+    return value.T if hf_name(name).endswith(_TRANSPOSED) else value
+
+
+def _settings(config: GPTConfig) -> dict[str, Any]:
+    """Content of config.json; token ids of GPT-2's vocabulary only where it has them."""
+    end = 50256 if config.vocab_size == 50257 else None
+    sizes = {theirs: getattr(config, ours) for theirs, ours in _SIZES.items()}
+    dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.dropout)
+    architecture = {"architectures": ["GPT2LMHeadModel"], "bos_token_id": end, "eos_token_id": end}
+    return {**architecture, **_FIXED, **sizes, **dropout}
+
+
+def _check_settings(config: GPTConfig, folder: Path) -> None:
+    path = folder / "config.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        fix = "give a local folder that save_pretrained wrote"
+        raise DtkError(f"model.pretrained={folder} has no readable config.json", error.strerror or "", fix) from error
+    except ValueError as error:
+        raise DtkError(f"{path} is not JSON", str(error)) from error
+    if not isinstance(found, dict) or found.get("model_type") != "gpt2":
+        kind = found.get("model_type") if isinstance(found, dict) else None
+        raise DtkError(f"{folder} holds no GPT-2", f"its config.json says model_type={kind}", "pick a GPT-2 folder")
+    for theirs, ours in _SIZES.items():
+        value = getattr(config, ours)
+        if found.get(theirs) != value:
+            why = f"{theirs}={found.get(theirs)} there, model.{ours}={value} here"
+            raise DtkError(f"{folder} holds a GPT-2 of another size", why, f"set model.{ours}={found.get(theirs)}")
+    for key, value in _FIXED.items():
+        accepted = (value, 4 * config.width) if key == "n_inner" else (value,)
+        if found.get(key, value) not in accepted:
+            why = f"{key}={found[key]} there, dtk computes with {key}={value}"
+            raise DtkError(f"{folder} holds a variant of GPT-2", why, "pick a plain GPT-2 folder")
+
+
+def _open(folder: str | Path) -> Any:
+    path = Path(folder).expanduser() / "model.safetensors"
+    if not path.is_file():
+        split = (path.parent / "model.safetensors.index.json").is_file()
+        why = "its weights are split over several files" if split else "it has no weights in safetensors"
+        fix = 'save it again by save_pretrained(folder, max_shard_size="100GB", safe_serialization=True)'
+        raise DtkError(f"model.pretrained={folder} has no model.safetensors", why, fix)
+    try:
+        return safe_open(path, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise DtkError(f"{path} is not a safetensors file", str(error), "copy it again: it may be cut off") from error
+
+
+def _check_tensors(model: GPT, file: Any, folder: str | Path) -> dict[str, str]:
+    """Name in the file of every parameter.
+
+    Raises:
+        DtkError: a tensor is missing or has another shape.
+    """
+    there = set(file.keys())
+    prefix = _PREFIX if f"{_PREFIX}wte.weight" in there else ""
+    names = {name: prefix + hf_name(name) for name, _ in model.named_parameters()}
+    missing = [source for source in names.values() if source not in there]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        fix = "copy the folder again, or choose a model of its size"
+        raise DtkError(f"{folder}/model.safetensors is incomplete", f"no tensor {missing[0]}{more}", fix)
+    for name, parameter in model.named_parameters():
+        wanted, found = list(_turned(name, parameter.shape)), list(file.get_slice(names[name]).get_shape())
+        if wanted != found:
+            why = f"{names[name]} is {found} there, {wanted} here"
+            raise DtkError(f"{folder}/model.safetensors holds other shapes", why, "set the model's sizes to match")
+    return names

@@ -1,0 +1,38 @@
+"""How a parameter starts: the vocabulary of `model.initial(name)` and the rule that dtk's models share.
+
+Says what the values shall be; `dtk.models.initialize` makes them. Knows no tensor, mesh or rank.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+STD = 0.02
+"""Standard deviation of GPT-2's and BERT's normal initialisation."""
+_RESIDUAL = (".attention.projection.weight", ".mlp.down.weight")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Initial:
+    """The start of one parameter."""
+
+    kind: Literal["normal", "zeros", "ones"]
+    std: float = 0.0
+    """Standard deviation of `normal` (its mean is 0)."""
+
+
+def transformer_initial(name: str, layers: int) -> Initial:
+    """The start of a parameter of a pre-norm transformer with `layers` blocks, by its qualified name.
+
+    Biases are 0, norm weights 1, matrices normal with std 0.02. The two projections of a block that
+    add to the residual stream have 0.02 / sqrt(2 * layers), so that the variance of the stream does not
+    grow with depth (Radford et al. 2019, section 2.3).
+    """
+    module, _, leaf = name.rpartition(".")
+    if leaf == "bias":
+        return Initial(kind="zeros")
+    if module.endswith("norm"):
+        return Initial(kind="ones")
+    if name.endswith(_RESIDUAL):
+        return Initial(kind="normal", std=STD / math.sqrt(2 * layers))
+    return Initial(kind="normal", std=STD)

@@ -1,0 +1,90 @@
+"""This rank's place among the others: device, process groups and mesh. Knows no model and no strategy."""
+
+import datetime
+import os
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.rendezvous import rendezvous
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a rank knows about the job. Built once by `join`, handed to everything that communicates."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    node_rank: int
+    device: torch.device
+    backend: str
+    control: dist.ProcessGroup
+    """A gloo group over all ranks for host values, so that agreeing on them never waits for the device."""
+
+
+def meet(timeout_s: float) -> dist.Store:
+    """The store that all ranks of the environment (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) share.
+
+    Raises:
+        torch.distributed.DistError: the ranks did not meet in `timeout_s` seconds, or the port is taken.
+    """
+    store, _, _ = next(rendezvous("env://", timeout=datetime.timedelta(seconds=timeout_s)))
+    return store
+
+
+def join(store: dist.Store, device: str, backend: str, timeout_s: float) -> Context:
+    """Join the process group of all ranks.
+
+    Args:
+        store: where the ranks meet.
+        device: `cpu` or `cuda`; a rank takes the device local_rank modulo the number of devices.
+        backend: `gloo` or `nccl`, for the groups that carry gradients and parameters.
+        timeout_s: longest wait in a collective, in seconds.
+
+    Raises:
+        RuntimeError: the ranks did not meet.
+    """
+    local_rank = int(os.environ["LOCAL_RANK"])
+    place = torch.device("cpu")
+    if device == "cuda":
+        place = torch.device("cuda", local_rank % torch.cuda.device_count())
+        torch.cuda.set_device(place)
+    timeout = datetime.timedelta(seconds=timeout_s)
+    # Host tensors travel by gloo under NCCL too: asynchronous checkpoints need it. Binding the
+    # device lets NCCL build its communicator at once and fail early.
+    nccl = backend == "nccl"
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if nccl else backend,
+        store=store,
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        timeout=timeout,
+        device_id=place if nccl else None,
+    )
+    return Context(
+        rank=dist.get_rank(),
+        local_rank=local_rank,
+        world_size=dist.get_world_size(),
+        node_rank=int(os.environ.get("GROUP_RANK", "0")),
+        device=place,
+        backend=backend,
+        control=dist.new_group(backend="gloo", timeout=timeout, group_desc="control"),
+    )
+
+
+def leave() -> None:
+    """Leave the process group, if this rank is in one."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def data_parallel_mesh(context: Context, degrees: dict[str, int]) -> DeviceMesh:
+    """A mesh whose dimensions are named `dp`, `dp_shard` or `dp_replicate` and multiply to world_size.
+
+    Args:
+        context: this rank.
+        degrees: name of each dimension -> its size, outermost first.
+    """
+    return init_device_mesh(context.device.type, tuple(degrees.values()), mesh_dim_names=tuple(degrees))

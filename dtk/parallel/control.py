@@ -1,0 +1,56 @@
+"""Agreement between hosts once a step: who wants to stop, how many valid targets there are.
+
+Runs on its own gloo group and overlaps the step, so it neither waits for the device nor adds
+to the step time. Knows nothing of what the agreement is used for.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from dtk.parallel.context import Context
+from dtk.record.regions import communication
+
+
+@dataclass(slots=True)
+class Agreement:
+    """Sums over all ranks; reading one waits for the slowest rank's word."""
+
+    values: torch.Tensor
+    """int64 [2]: ranks that ask to stop, valid targets."""
+    work: dist.Work | None
+
+    def _wait(self) -> torch.Tensor:
+        if self.work is not None:
+            self.work.wait()
+            self.work = None
+        return self.values
+
+    @property
+    def stop(self) -> bool:
+        """Whether any rank asked to stop."""
+        return int(self._wait()[0]) > 0
+
+    @property
+    def valid_targets(self) -> int:
+        """Valid targets in the global batch."""
+        return int(self._wait()[1])
+
+
+def agree(context: Context, stop: bool, valid_targets: int) -> Agreement:
+    """Start the exchange of one step; every rank must call it once per step."""
+    values = torch.tensor([int(stop), valid_targets], dtype=torch.int64)
+    if context.world_size == 1:
+        return Agreement(values, None)
+    with communication("all_reduce", values.nbytes, "control"):
+        work = dist.all_reduce(values, group=context.control, async_op=True)
+    return Agreement(values, work)
+
+
+def sum_over_ranks(context: Context, values: torch.Tensor) -> torch.Tensor:
+    """Sum a small host tensor over all ranks, in place, on the control group."""
+    if context.world_size > 1:
+        with communication("all_reduce", values.nbytes, "control"):
+            dist.all_reduce(values, group=context.control)
+    return values

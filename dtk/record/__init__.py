@@ -1,0 +1,1 @@
+"""What a run leaves behind: regions, metrics, telemetry, flight recorder, trackers."""

@@ -1,0 +1,60 @@
+"""events/rank_XXXXX.jsonl: what happened when on this rank; at level full also every region as a span."""
+
+import time
+from typing import Any
+
+from dtk.record.jsonl import JsonLines
+from dtk.record.regions import Region
+
+
+class Events:
+    """Lifecycle events: start, first_step, evaluation, checkpoint_begin, checkpoint_end, failure, end."""
+
+    def __init__(self, lines: JsonLines, rank: int, attempt: int) -> None:
+        self._lines = lines
+        self._rank = rank
+        self._attempt = attempt
+
+    def add(self, name: str, fields: dict[str, Any]) -> None:
+        """Record one event at this moment."""
+        about = {"kind": "event", "name": name, "time_s": time.time(), "rank": self._rank, "attempt": self._attempt}
+        self._lines.append({**about, **fields})
+
+
+class Spans:
+    """Observer that keeps the regions of a step and hands them to the writer when the next one begins."""
+
+    def __init__(self, lines: JsonLines) -> None:
+        self._lines = lines
+        self._step: int | None = None
+        self._open: dict[int, float] = {}
+        self._closed: list[tuple[str, str | None, int, str, float, float]] = []
+
+    def begin_step(self, step: int | None) -> None:
+        """Write what the last step left; None = the run ends."""
+        closed, self._closed = self._closed, []
+        if closed:
+            self._lines.append(*(self._record(span) for span in closed))
+        self._step = step
+
+    def enter(self, region: Region) -> None:
+        """The span begins."""
+        self._open[id(region)] = time.time()
+
+    def exit(self, region: Region) -> None:
+        """The span ends."""
+        began_s = self._open.pop(id(region), None)
+        if began_s is not None:
+            ended_s = time.time()
+            self._closed.append((region.name, region.op, region.size_bytes, region.group, began_s, ended_s))
+
+    def _record(self, span: tuple[str, str | None, int, str, float, float]) -> dict[str, Any]:
+        name, op, size_bytes, group, began_s, ended_s = span
+        record: dict[str, Any] = {
+            "kind": "span",
+            "name": name,
+            "step": self._step,
+            "time_s": began_s,
+            "duration_ms": (ended_s - began_s) * 1e3,
+        }
+        return record if op is None else {**record, "op": op, "size_bytes": size_bytes, "group": group}

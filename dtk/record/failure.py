@@ -1,0 +1,46 @@
+"""What a failing rank leaves behind: error.json, written before any teardown that could block."""
+
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from diagnostics.artifacts import write_json
+from dtk.errors import DtkError
+from dtk.record.regions import failed_in
+
+USER_ERROR = 2
+"""Exit code for a problem that the user can mend."""
+
+
+def write_failure(error: BaseException, path: Path, rank: int, attempt: int) -> int:
+    """Write error.json and print the traceback to the rank's own log.
+
+    Returns:
+        the rank's exit code: 2 for a DtkError, else 1.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    last = frames[-1] if frames else None
+    record = {
+        "schema_version": 1,
+        "rank": rank,
+        "attempt": attempt,
+        "type": type(error).__name__,
+        "message": str(error),
+        "file": last.filename if last else None,
+        "line": last.lineno if last else None,
+        "function": last.name if last else None,
+        "region": failed_in(),
+        "time_s": time.time(),
+        "user_error": isinstance(error, DtkError),
+        "traceback": "".join(traceback.format_exception(error)),
+    }
+    try:
+        write_json(path, record)
+    except OSError as problem:
+        print(f"dtk: could not write {path.name}: {problem}", file=sys.stderr)
+    if isinstance(error, DtkError):
+        return USER_ERROR
+    traceback.print_exception(error)
+    sys.stderr.flush()
+    return 1

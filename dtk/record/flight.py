@@ -1,0 +1,161 @@
+"""The flight recorder of torch.distributed: its environment, its dump, and the black box.
+
+Sources: PyTorch's ring of the last collectives per process (`FlightRecorder.hpp`); the dump functions
+are private API, so each is looked up and guarded. Host rings (gloo) and NCCL's are separate.
+"""
+
+import os
+import pickle
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from diagnostics.artifacts import SCHEMA_VERSION, RunPaths, read_heartbeat, write_json
+from dtk.config.schema import RecordConfig
+from dtk.record.guard import guarded
+
+ENTRIES_PER_GROUP = 64
+SHARE = 0.001
+"""Part of one core that the black box may take: a dump holds Python's lock, about 10 ms for 2000 entries."""
+MAX_EVERY_S = 60.0
+
+Dump = Callable[..., bytes]
+
+
+def environment(record: RecordConfig, paths: RunPaths) -> dict[str, str]:
+    """Variables that must be set before torch creates the first process group; empty at level off.
+
+    Args:
+        record: what to record; `flight_entries` = 0 switches the ring off.
+        paths: the run folder, where torch's own watchdog puts its dumps.
+    """
+    if record.level == "off":
+        return {}
+    variables = {
+        "TORCH_FR_BUFFER_SIZE": str(record.flight_entries),
+        "TORCH_FR_DUMP_TEMP_FILE": str(paths.watchdog_prefix.absolute()),
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        "TORCH_INCLUDE_STACK_TRACE": "1",
+        "TORCH_INCLUDE_ONLY_ACTIVE": "0",
+    }
+    if record.level == "full":
+        variables["TORCH_NCCL_ENABLE_TIMING"] = "1"
+    return variables
+
+
+def dump(path: Path) -> None:
+    """Write this rank's rings with Python stacks: NCCL's, or the host's where there is no NCCL.
+
+    Where both hold collectives the host's goes beside it as `rank_00000.host.pickle`.
+
+    Raises:
+        OSError: the folder is full or read-only.
+    """
+    rings = {name: ring for name, function in _dumps().items() if _entries(ring := function())}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if "nccl" in rings and "host" in rings:
+        _write(path.with_suffix(".host.pickle"), rings.pop("host"))
+    for ring in rings.values():
+        _write(path, ring)
+
+
+def _write(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+
+
+def _dumps() -> dict[str, Dump]:
+    """The dump functions of this torch, by ring; none where torch has no flight recorder."""
+    try:
+        import torch._C._distributed_c10d as c10d
+    except ImportError:
+        return {}
+    found = {"nccl": getattr(c10d, "_dump_nccl_trace", None), "host": getattr(c10d, "_dump_fr_trace", None)}
+    return {name: function for name, function in found.items() if function is not None}
+
+
+def _load(ring: bytes) -> dict[str, Any]:
+    """A ring as it comes from torch in this very process, so unpickling it is safe."""
+    value = pickle.loads(ring)  # noqa: S301
+    return value if isinstance(value, dict) else {}
+
+
+def _entries(ring: bytes) -> list[dict[str, Any]]:
+    entries = _load(ring).get("entries")
+    return entries if isinstance(entries, list) else []
+
+
+def last_collectives() -> dict[str, dict[str, Any]]:
+    """Ring -> its content with the last 64 entries of each group, oldest first, without stacks."""
+    rings = {}
+    for name, function in _dumps().items():
+        ring = _load(function(includeCollectives=True, includeStackTraces=False, onlyActive=False))
+        kept: defaultdict[int, int] = defaultdict(int)
+        entries = []
+        for entry in reversed(ring.get("entries") or []):
+            kept[entry["pg_id"]] += 1
+            if kept[entry["pg_id"]] <= ENTRIES_PER_GROUP:
+                entries.append(entry)
+        if entries:
+            rings[name] = {**ring, "entries": entries[::-1]}
+    return rings
+
+
+class BlackBox:
+    """Thread that writes the last collectives every few seconds, so that a killed rank leaves them too."""
+
+    def __init__(self, paths: RunPaths, rank: int, attempt: int, every_s: float) -> None:
+        self.path = paths.black_box(rank)
+        self.heartbeat = paths.heartbeat(rank)
+        self.rank = rank
+        self.attempt = attempt
+        self.every_s = every_s
+        self.cost_s = 0.0
+        """CPU time of the last snapshot."""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="dtk-black-box", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; the first snapshot comes after one interval."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop without waiting for a stalled disk."""
+        self._stop.set()
+        self._thread.join(1.0)
+
+    def interval_s(self) -> float:
+        """Seconds to the next snapshot: as configured, or longer where snapshots are dear."""
+        return max(self.every_s, min(MAX_EVERY_S, self.cost_s / SHARE))
+
+    def snapshot(self) -> None:
+        """Write the black box now.
+
+        Raises:
+            OSError: the folder is full or read-only.
+        """
+        began_s = time.thread_time()
+        beat = read_heartbeat(self.heartbeat)
+        record = {
+            "schema_version": SCHEMA_VERSION,
+            "rank": self.rank,
+            "attempt": self.attempt,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "time_s": time.time(),
+            "step": beat.step if beat else None,
+            "region": beat.region if beat else None,
+            "recorders": last_collectives(),
+        }
+        write_json(self.path, record)
+        self.cost_s = time.thread_time() - began_s
+
+    def _run(self) -> None:
+        while not self._stop.wait(self.interval_s()):
+            with guarded("black box"):
+                self.snapshot()

@@ -1,0 +1,112 @@
+"""Keeps recording from hurting training: failures are reported once, slow writes happen elsewhere.
+
+Knows nothing of what is recorded. `guarded` swallows, `bounded` waits at most so long, `Writer`
+runs writes on a thread of its own.
+"""
+
+import queue
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+REPORT_WAIT_S = 0.2
+"""Longest wait for a report to get out: stderr may lie on the very disk that stalls."""
+
+_reported: set[str] = set()
+
+
+def report(topic: str, problem: object) -> None:
+    """Say once per topic on stderr that something could not be recorded. Never raises."""
+    if topic in _reported:
+        return
+    _reported.add(topic)
+    kind = f"{type(problem).__name__}: " if isinstance(problem, BaseException) else ""
+    text = " ".join(f"dtk: {topic}: {kind}{problem}; training goes on".split())
+    thread = threading.Thread(target=_print, args=(text,), name="dtk-report", daemon=True)
+    try:
+        thread.start()
+        thread.join(REPORT_WAIT_S)
+    except RuntimeError:
+        return  # The interpreter is shutting down.
+
+
+def _print(text: str) -> None:
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        return  # Nowhere left to say it.
+
+
+@contextmanager
+def guarded(topic: str) -> Iterator[None]:
+    """Report and swallow any failure of the block."""
+    try:
+        yield
+    except Exception as error:
+        report(topic, error)
+
+
+def bounded(topic: str, operation: Callable[[], None], timeout_s: float) -> bool:
+    """Run an operation that may stall on a thread, and leave it behind after `timeout_s` seconds.
+
+    Returns:
+        whether it came back in time; a failure counts as coming back.
+    """
+
+    def run() -> None:
+        with guarded(topic):
+            operation()
+
+    thread = threading.Thread(target=run, name=f"dtk-{topic}", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if thread.is_alive():
+        report(topic, f"no answer within {timeout_s:g} s")
+    return not thread.is_alive()
+
+
+class Writer:
+    """Runs operations in order on one background thread; when they pile up, new ones are dropped and counted."""
+
+    def __init__(self, name: str, capacity: int = 1024) -> None:
+        self.name = name
+        self.capacity = capacity
+        self.dropped = 0
+        self._queue: queue.SimpleQueue[tuple[str, Callable[[], None]] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+        self._thread.start()
+
+    def submit(self, topic: str, operation: Callable[[], None]) -> None:
+        """Queue one operation; returns at once, whatever the disk does."""
+        if self._queue.qsize() >= self.capacity:
+            self.dropped += 1
+            report(f"{self.name}: writing stalls", f"{self.capacity} records wait, new ones are dropped")
+            return
+        self._queue.put((topic, operation))
+
+    def close(self, timeout_s: float) -> bool:
+        """Finish what is queued, for at most `timeout_s` seconds.
+
+        Returns:
+            whether everything was run.
+        """
+        if self._thread is None:
+            return True
+        self._queue.put(None)
+        self._thread.join(timeout_s)
+        done = not self._thread.is_alive()
+        if self.dropped or not done:
+            waiting = 0 if done else self._queue.qsize()
+            report(f"{self.name}: records lost", f"{self.dropped} dropped, {waiting} not written at the end")
+        return done
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            topic, operation = item
+            with guarded(topic):
+                operation()

@@ -1,0 +1,115 @@
+"""Where this rank is, in a file that survives SIGKILL: step, open region, time.
+
+The file is memory-mapped, so a beat is a copy of 512 bytes and the kernel keeps it when the process
+is gone. Format and reader: `diagnostics.artifacts`. On file systems where touching a mapped page may
+wait for a server, the beats stay in memory and a thread writes the newest one twice a second.
+"""
+
+import json
+import mmap
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+
+from diagnostics.artifacts import HEARTBEAT_BYTES
+from dtk.record.guard import guarded
+from dtk.record.regions import Region
+
+LOCAL_FILE_SYSTEMS = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay", "ramfs"}
+REMOTE_EVERY_S = 0.5
+_BEAT = b'{"beat": %d, "step": %b, "region": %b, "time_s": %.6f%b%d}'
+
+
+class HeartbeatFile:
+    """Observer that rewrites the heartbeat whenever a region opens or closes."""
+
+    def __init__(self, path: Path, attempt: int) -> None:
+        self.path = path
+        self.attempt = attempt
+        self._beat = 0
+        self._step = b"null"
+        self._labels: dict[str, bytes] = {}
+        self._tail = b""
+        self._memory: mmap.mmap | bytearray = bytearray(HEARTBEAT_BYTES)
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        """Make the file with all its blocks: a hole in it would kill the process when the disk is full.
+
+        Raises:
+            OSError: the folder is full or read-only.
+        """
+        about = {"pid": os.getpid(), "host": socket.gethostname()[:64], "attempt": self.attempt}
+        self._tail = f", {json.dumps(about)[1:-1]}, \"beat_end\": ".encode()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            os.truncate(file, HEARTBEAT_BYTES)
+            if is_local(self.path):
+                os.posix_fallocate(file, 0, HEARTBEAT_BYTES)
+                self._memory = mmap.mmap(file, HEARTBEAT_BYTES)
+            else:
+                thread = threading.Thread(target=self._publish, args=(os.dup(file),), name="dtk-heartbeat", daemon=True)
+                thread.start()
+        finally:
+            os.close(file)
+        self._write("start")
+
+    def begin_step(self, step: int) -> None:
+        """`step` steps are finished and the next one begins."""
+        self._step = b"%d" % step
+        self._write(None)
+
+    def enter(self, region: Region) -> None:
+        """The region is the innermost one now."""
+        self._write(region.name)
+
+    def exit(self, region: Region) -> None:
+        """Its parent is the innermost one again."""
+        self._write(region.parent.name if region.parent is not None else None)
+
+    def close(self) -> None:
+        """The last beat says that this rank left by itself."""
+        self._write("end")
+        self._stop.set()
+
+    def _write(self, name: str | None) -> None:
+        beat = self._beat = self._beat + 1
+        label = b"null" if name is None else self._labels.get(name) or self._label(name)
+        text = _BEAT % (beat, self._step, label, time.time(), self._tail, beat)
+        self._memory[:] = text.ljust(HEARTBEAT_BYTES)
+
+    def _label(self, name: str) -> bytes:
+        """The name as JSON, kept for the next time."""
+        if len(self._labels) > 4096:
+            self._labels.clear()
+        label = self._labels[name] = json.dumps(name[:160]).encode()[:200]
+        return label
+
+    def _publish(self, file: int) -> None:
+        """Write the newest beat now and then, where the file system may stall."""
+        while True:
+            done = self._stop.wait(REMOTE_EVERY_S)
+            with guarded("heartbeat"):
+                os.pwrite(file, bytes(self._memory), 0)
+            if done:
+                return
+
+
+def is_local(path: Path) -> bool:
+    """Whether a path lies on a file system of this machine's own; true where nothing is known (not Linux)."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return True
+    where = str(path.resolve())
+    best, kind = "", ""
+    for line in mounts:
+        left, _, right = line.partition(" - ")
+        point = left.split()[4].encode().decode("unicode_escape")
+        inside = where == point or where.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, right.split()[0]
+    return kind in LOCAL_FILE_SYSTEMS

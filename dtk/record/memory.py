@@ -1,0 +1,95 @@
+"""Memory of this rank: peak, per-step timeline, CUDA allocator history and snapshot."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+STATUS = Path("/proc/self/status")
+CLEAR_REFS = Path("/proc/self/clear_refs")
+HISTORY_ENTRIES = 100_000
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Highest memory use of this rank so far.
+
+    On CUDA: bytes of tensors by the allocator (`max_memory_allocated`). On CPU: resident set of
+    the whole process at its highest (VmHWM; where there is no /proc, `ru_maxrss`).
+    """
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak_bytes = _status_bytes().get("VmHWM")
+    return _max_rss_bytes() if peak_bytes is None else peak_bytes
+
+
+def reset_peak_memory(device: torch.device) -> bool:
+    """Let the peak begin anew from the present use.
+
+    Returns:
+        whether that was possible: on CPU only where /proc/self/clear_refs can be written.
+    """
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return True
+    try:
+        CLEAR_REFS.write_text("5", encoding="ascii")  # 5 resets VmHWM, see proc(5).
+    except OSError:
+        return False
+    return True
+
+
+def _status_bytes() -> dict[str, int]:
+    """VmHWM and VmRSS of this process in bytes; empty where there is no /proc."""
+    try:
+        lines = STATUS.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return {}
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    return {name: int(fields[name].split()[0]) * 1024 for name in ("VmHWM", "VmRSS") if name in fields}
+
+
+def _max_rss_bytes() -> int:
+    import resource
+    import sys
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def memory_record(device: torch.device, step: int) -> dict[str, Any]:
+    """One line of the memory timeline, taken as a step begins; never waits for the device."""
+    host = _status_bytes()
+    record = {"step": step, "time_s": time.time(), "rss_bytes": host.get("VmRSS"), "peak_rss_bytes": host.get("VmHWM")}
+    if device.type != "cuda":
+        return record
+    stats = torch.cuda.memory_stats(device)
+    return {
+        **record,
+        "allocated_bytes": stats.get("allocated_bytes.all.current"),
+        "peak_allocated_bytes": stats.get("allocated_bytes.all.peak"),
+        "reserved_bytes": stats.get("reserved_bytes.all.current"),
+        "peak_reserved_bytes": stats.get("reserved_bytes.all.peak"),
+        "inactive_split_bytes": stats.get("inactive_split_bytes.all.current"),
+        "allocation_retries": stats.get("num_alloc_retries"),
+    }
+
+
+def record_allocations() -> None:
+    """Let the CUDA allocator keep its last events with Python stacks (private API of torch)."""
+    torch.cuda.memory._record_memory_history(max_entries=HISTORY_ENTRIES, stacks="python")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the CUDA allocator raised this."""
+    return isinstance(error, torch.OutOfMemoryError)
+
+
+def dump_allocator(path: Path) -> None:
+    """Write the CUDA allocator's segments and history for `pytorch.org/memory_viz` and the detectors.
+
+    Raises:
+        OSError: the folder is full or read-only.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.cuda.memory._dump_snapshot(str(path))

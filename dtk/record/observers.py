@@ -1,0 +1,91 @@
+"""What listens to regions at every step: NVTX, the profiler, and the count of communicated bytes.
+
+Each is told of every region on the training thread, so each costs well under a microsecond unless
+its tool is attached. The heartbeat and the spans, which write, have modules of their own.
+"""
+
+from typing import Any
+
+import torch.autograd.profiler as autograd_profiler
+
+from dtk.record.regions import Region
+
+MAX_NAMES = 4096
+"""Region names whose NVTX attributes are kept; communication regions carry sizes in theirs."""
+
+
+class Nvtx:
+    """NVTX ranges in the domain `dtk`, seen by Nsight Systems; works without a GPU."""
+
+    def __init__(self) -> None:
+        self._domain: Any = None
+        self._attributes: dict[str, Any] = {}
+
+    def start(self) -> None:
+        """Open the domain.
+
+        Raises:
+            ImportError: the package `nvtx` is missing.
+        """
+        import nvtx
+
+        self._domain = nvtx.get_domain("dtk")
+
+    def enter(self, region: Region) -> None:
+        """Push a range on this thread."""
+        attributes = self._attributes.get(region.name)
+        if attributes is None:
+            if len(self._attributes) >= MAX_NAMES:
+                self._attributes.clear()
+            attributes = self._domain.get_event_attributes(message=region.name)
+            self._attributes[region.name] = attributes
+        self._domain.push_range(attributes)
+
+    def exit(self, region: Region) -> None:
+        """Pop it."""
+        self._domain.pop_range()
+
+
+class ProfilerMarks:
+    """`record_function` spans, only while some torch profiler runs."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, Any] = {}
+
+    def enter(self, region: Region) -> None:
+        """Open a span if a profiler is active."""
+        if autograd_profiler._is_profiler_enabled:
+            mark = autograd_profiler.record_function(region.name)
+            mark.__enter__()
+            self._open[id(region)] = mark
+
+    def exit(self, region: Region) -> None:
+        """Close it if it was opened."""
+        if self._open and (mark := self._open.pop(id(region), None)) is not None:
+            mark.__exit__(None, None, None)
+
+
+class CommunicationCounter:
+    """Calls and bytes per (op, group) since the step began."""
+
+    def __init__(self) -> None:
+        self._totals: dict[tuple[str, str], list[int]] = {}
+
+    def begin_step(self) -> None:
+        """Count from zero."""
+        self._totals = {}
+
+    def totals(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """(op, group) -> (calls, bytes of the full buffers)."""
+        return {key: (calls, size_bytes) for key, (calls, size_bytes) in self._totals.items()}
+
+    def enter(self, region: Region) -> None:
+        """Count a collective."""
+        if region.op is None:
+            return
+        total = self._totals.setdefault((region.op, region.group), [0, 0])
+        total[0] += 1
+        total[1] += region.size_bytes
+
+    def exit(self, region: Region) -> None:
+        """Nothing: it was counted when it began."""

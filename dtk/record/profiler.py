@@ -1,0 +1,80 @@
+"""The profiler window: a few steps of one rank, as one compressed Chrome trace. Off outside the window."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity
+
+from dtk.record.guard import guarded, report
+
+TOPIC = "profiler"
+
+
+class ProfilerWindow:
+    """Profiles `steps` steps after the first `start` of this process, and exports beside training."""
+
+    def __init__(self, path: Path, rank: int, device: torch.device, start: int, steps: int) -> None:
+        self.path = path
+        self.rank = rank
+        self.device = device
+        self.start = start
+        self.steps = steps
+        self._seen = 0
+        self._profiler: Any = None
+        self._mark: Any = None
+        self._export: threading.Thread | None = None
+
+    def begin_step(self, step: int) -> None:
+        """Open or close the window if it is time; inside, mark the step as torch's own tools expect."""
+        index = self._seen
+        self._seen += 1
+        if index == self.start and self.steps > 0:
+            self._open()
+        if self._profiler is None:
+            return
+        self._unmark()
+        if index >= self.start + self.steps:
+            self._close()
+        else:
+            self._mark = torch.autograd.profiler.record_function(f"ProfilerStep#{step}")
+            self._mark.__enter__()
+
+    def close(self, timeout_s: float) -> None:
+        """Close a window that is still open, and wait for its trace at most `timeout_s` seconds."""
+        if self._profiler is not None:
+            self._unmark()
+            self._close()
+        if self._export is not None:
+            self._export.join(timeout_s)
+            if self._export.is_alive():
+                report(TOPIC, f"the trace was not written within {timeout_s:g} s")
+
+    def _open(self) -> None:
+        activities = [ProfilerActivity.CPU]
+        if self.device.type == "cuda":
+            activities.append(ProfilerActivity.CUDA)
+        profiler = torch.profiler.profile(activities=activities, record_shapes=True, profile_memory=True)
+        profiler.start()
+        profiler.add_metadata_json("dtk", f'{{"rank": {self.rank}}}')
+        self._profiler = profiler
+
+    def _unmark(self) -> None:
+        if self._mark is not None:
+            self._mark.__exit__(None, None, None)
+            self._mark = None
+
+    def _close(self) -> None:
+        profiler, self._profiler = self._profiler, None
+        profiler.stop()
+        self._export = threading.Thread(target=self._write, args=(profiler,), name="dtk-trace", daemon=True)
+        self._export.start()
+
+    def _write(self, profiler: Any) -> None:
+        """Write aside, then rename: a trace is complete or absent."""
+        with guarded(TOPIC):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = self.path.with_name(f".{self.path.name.removesuffix('.json.gz')}.tmp.json.gz")
+            profiler.export_chrome_trace(str(temporary))
+            temporary.replace(self.path)

@@ -1,0 +1,105 @@
+"""Named regions of a step: `with region("forward"):` marks NVTX, the profiler and the heartbeat at once.
+
+Compute and host regions are opened by `region`, collectives by `communication`, which also says
+operation, bytes and group. With no observer installed both return one shared null context, so
+`record=off` costs a function call. Observers are installed once, before training.
+"""
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import Protocol
+
+from dtk.record.guard import report
+
+
+class Region:
+    """One open interval. `op`, `size_bytes` and `group` are set for communication only."""
+
+    __slots__ = ("group", "name", "op", "parent", "size_bytes")
+
+    def __init__(self, name: str, op: str | None, size_bytes: int, group: str) -> None:
+        self.name = name
+        self.op = op
+        self.size_bytes = size_bytes
+        self.group = group
+        self.parent: Region | None = None
+
+    def __enter__(self) -> "Region":
+        global _current
+        self.parent, _current = _current, self
+        for observer in _observers:
+            try:
+                observer.enter(self)
+            except Exception as problem:
+                _remove(observer, problem)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        global _current, _failed_in
+        if error is not None and _failed_in is None:
+            _failed_in = self.name
+        for observer in reversed(_observers):
+            try:
+                observer.exit(self)
+            except Exception as problem:
+                _remove(observer, problem)
+        _current = self.parent
+
+
+class Observer(Protocol):
+    """Is told of every region on this rank. Must be fast; one that raises is removed and reported."""
+
+    def enter(self, region: Region) -> None:
+        """The region begins now."""
+
+    def exit(self, region: Region) -> None:
+        """The region ends now; `region.parent` is open again."""
+
+
+_OFF: AbstractContextManager[None] = nullcontext()
+_observers: tuple[Observer, ...] = ()
+_current: Region | None = None
+_failed_in: str | None = None
+
+
+def region(name: str) -> AbstractContextManager[object]:
+    """A compute or host region: `forward`, `backward`, `optimizer`, `data`, `checkpoint`, ..."""
+    return Region(name, None, 0, "") if _observers else _OFF
+
+
+def communication(op: str, size_bytes: int, group: str) -> AbstractContextManager[object]:
+    """A communication region.
+
+    Args:
+        op: the collective in the field's words: `all_reduce`, `all_gather`, `reduce_scatter`, ...
+        size_bytes: bytes of the full (largest) buffer on this rank: the reduced tensor of an
+            all_reduce, the output of an all_gather, the input of a reduce_scatter.
+        group: mesh dimension or purpose: `dp`, `dp_shard`, `dp_replicate`, `control`.
+    """
+    return Region(f"{op} {size_bytes} B {group}", op, size_bytes, group) if _observers else _OFF
+
+
+def observe(observers: Iterable[Observer]) -> None:
+    """Install the observers of this process; an empty iterable switches regions off."""
+    global _observers
+    _observers = tuple(observers)
+
+
+def _remove(observer: Observer, problem: Exception) -> None:
+    """An observer that fails must not fail the step, nor every region after it."""
+    global _observers
+    _observers = tuple(other for other in _observers if other is not observer)
+    report(f"record: {type(observer).__name__}", problem)
+
+
+def observed() -> bool:
+    """Whether anyone listens. Strategies use it to leave the library's own fast path untouched."""
+    return bool(_observers)
+
+
+def failed_in() -> str | None:
+    """The innermost region that an exception left first, for the error report."""
+    return _failed_in

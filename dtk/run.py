@@ -1,0 +1,170 @@
+"""`python -m dtk.run`: compose -> check -> run folder -> launch. The only place that calls Hydra.
+
+The parent composes once; ranks get a folder with the resolved configuration. Under torchrun and
+srun the ranks exist already: rank 0 composes and shares.
+"""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+import yaml
+
+from diagnostics.artifacts import RunPaths
+from dtk.config import help as config_help
+from dtk.config.checks import check
+from dtk.config.compose import Composed, compose, expand
+from dtk.config.resume import Resumed, resume
+from dtk.errors import DtkError
+
+USER_ERROR = 2
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Parse, run, and turn problems of the user's making into one line.
+
+    Returns:
+        0 finished, 1 a rank failed, 2 wrong input, 130 or 143 stopped by a signal with a checkpoint.
+    """
+    arguments = _parse(sys.argv[1:] if argv is None else argv)
+    try:
+        return _main(arguments)
+    except DtkError as error:
+        if os.environ.get("RANK", "0") == "0":
+            print(f"dtk: {error}", file=sys.stderr)
+        return USER_ERROR
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="dtk run",
+        description="Train a model under a parallel strategy and leave a run folder.",
+        epilog=config_help.help_text(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="what differs from conf/config.yaml")
+    parser.add_argument(
+        "-m", "--multirun", action="store_true", help="run every combination of a,b lists, one after another"
+    )
+    parser.add_argument("--config-dir", type=Path, help="a folder of your own YAML files, searched before dtk's")
+    parser.add_argument("--cfg", action="store_true", help="print the composed configuration and stop")
+    return parser.parse_intermixed_args(argv)
+
+
+def _main(arguments: argparse.Namespace) -> int:
+    from dtk.launch.cluster import started_by
+
+    if started_by(os.environ) is not None and not arguments.cfg:
+        if arguments.multirun:
+            raise DtkError("-m runs jobs one after another by itself", "under torchrun or srun there is one", "drop -m")
+        return _join(arguments)
+    sweep = expand(arguments.overrides, arguments.config_dir) if arguments.multirun else [arguments.overrides]
+    points = [_compose(overrides, arguments.config_dir) for overrides in sweep]
+    if arguments.cfg:
+        for point in points:
+            print(yaml.safe_dump(point.composed.plain, sort_keys=False), end="")
+        return 0
+    codes = []
+    for i, point in enumerate(points):
+        if len(points) > 1:
+            print(f"\n[{i + 1}/{len(points)}] {' '.join(point.composed.overrides)}", flush=True)
+        codes.append(_run(point))
+        if codes[-1] in (130, 143):
+            break
+    return max(codes)
+
+
+def _compose(overrides: list[str], config_dir: Path | None) -> Resumed:
+    composed = compose(overrides, config_dir)
+    return resume(composed, config_dir) if composed.config.resume else Resumed(composed, None, 0)
+
+
+def _run(point: Resumed) -> int:
+    """One run on this machine."""
+    from dtk.launch.banner import banner, farewell
+    from dtk.launch.console import Console
+    from dtk.launch.local import launch
+    from dtk.launch.placement import check_port, place
+
+    composed = point.composed
+    config = composed.config
+    placement = place(config.launcher, config.strategy, _cuda_devices(config.launcher.device))
+    check(config, placement.nproc, placement.device, placement.cuda_devices)
+    check_port(config.launcher.master_port)
+    _check_parts(composed)
+    paths = _folder(point, placement.nproc, placement.nproc, "local")
+    console = Console()
+    banner(console, config, paths, placement, point.attempt)
+    outcome = launch(config, paths, placement, point.attempt, console)
+    farewell(console, paths, outcome)
+    return outcome.exit_code
+
+
+def _join(arguments: argparse.Namespace) -> int:
+    """One rank of torchrun or Slurm: rank 0 composes and makes the folder, all train."""
+    from dtk.config.strict import from_plain
+    from dtk.launch import cluster
+    from dtk.launch.placement import place
+    from dtk.parallel.context import meet
+    from dtk.worker import work
+
+    if cluster.started_by(os.environ) == "slurm":
+        os.environ.update(cluster.adopt_slurm(os.environ))
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+    def decide() -> cluster.Shared:
+        point = _compose(arguments.overrides, arguments.config_dir)
+        config = point.composed.config
+        local_size = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("SLURM_NTASKS_PER_NODE", "1")))
+        placement = place(config.launcher, config.strategy, _cuda_devices(config.launcher.device), local_size)
+        check(config, world_size, placement.device, placement.cuda_devices)
+        _check_parts(point.composed)
+        paths = _folder(point, world_size, local_size, str(cluster.started_by(os.environ)))
+        cluster.open_status(paths, point.attempt)
+        print(f"run {paths.root}", flush=True)
+        plain = json.dumps(point.composed.plain)
+        return cluster.Shared(str(paths.root), plain, placement.device, placement.backend, point.attempt)
+
+    store = meet(cluster.SHARE_TIMEOUT_S)
+    shared = cluster.share(store, rank, decide)
+    job = cluster.job_of(shared)
+    cluster.rank_environment(from_plain(json.loads(shared.config)), RunPaths(job.run_folder))
+    return work(from_plain(json.loads(shared.config)), job, store)
+
+
+def _check_parts(composed: Composed) -> None:
+    """Find out here, in one line, what the ranks would trip over."""
+    from dtk.data.build import build_dataset
+    from dtk.data.checks import check_dataset
+    from dtk.record.trackers import check_tracker
+
+    check_tracker(composed.config.tracker)
+    check_dataset(composed.config, build_dataset(composed.config.data))
+
+
+def _folder(point: Resumed, world_size: int, nproc: int, launcher: str) -> RunPaths:
+    from dtk.record.manifest import manifest
+    from dtk.record.run_folder import create, describe
+
+    composed = point.composed
+    paths = point.paths or create(composed.config, world_size)
+    about = manifest(
+        composed.plain, sys.argv, run_id=paths.root.name, world_size=world_size, nproc=nproc, launcher=launcher
+    )
+    describe(paths, about, composed.plain, composed.overrides)
+    return paths
+
+
+def _cuda_devices(wanted: str) -> int:
+    """CUDA devices here, counted without initialising CUDA in the parent."""
+    if wanted == "cpu":
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What `strategy=` chooses: one small class each, behind one base."""

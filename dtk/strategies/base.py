@@ -1,0 +1,108 @@
+"""The base of all strategies: the verbs that the training loop calls, and what must be declared.
+
+A strategy decides how the model is spread over ranks and what is communicated. It never sees
+data, schedules or checkpoints, and never imports the training loop.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from dtk.config.schema import PrecisionConfig
+from dtk.parallel.context import Context
+from dtk.parallel.precision import autocast
+
+Fill = Callable[[nn.Module], None]
+"""Gives every parameter of a materialised model its initial value, one parameter at a time."""
+BuildOptimizer = Callable[[list[dict[str, Any]]], Optimizer]
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """What a strategy issues per optimizer step, from the second step on.
+
+    `size_bytes` is the sum over the `count` calls of the full (largest) buffer on one rank.
+    """
+
+    op: str
+    group: str
+    count: int
+    size_bytes: int
+
+
+class Strategy(ABC):
+    """One way to spread training over ranks."""
+
+    clip_collectives: ClassVar[tuple[Collective, ...]] = ()
+    """What clipping by the global norm adds."""
+
+    def __init__(self, config: Any, context: Context, precision: PrecisionConfig) -> None:
+        self.config = config
+        self.context = context
+        self.precision = precision
+
+    @abstractmethod
+    def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
+        """Spread a model that lives on the meta device (or, for custom models, on the CPU).
+
+        Returns:
+            the module to call in forward. Its parameters are on this rank's device and filled;
+            under sharding no rank ever holds the whole model.
+        """
+
+    @property
+    def loss_factor(self) -> int:
+        """What the loss is multiplied by, because the library averages gradients over that many ranks."""
+        return self.context.world_size
+
+    def build_optimizer(self, groups: list[dict[str, Any]], build: BuildOptimizer) -> Optimizer:
+        """The optimizer over parameter groups; sharded state is the business of subclasses."""
+        return build(groups)
+
+    def accumulate(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
+        """Context of one micro-batch: gradients are communicated in the last one only."""
+        return nullcontext()
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Context of the forward pass."""
+        return autocast(self.precision, self.context.device)
+
+    def gradient_norm(self, parameters: Iterable[nn.Parameter]) -> Tensor:
+        """Global L2 norm of the gradients, a float32 scalar, the same on every rank."""
+        return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+
+    def scale_gradients(self, parameters: Iterable[nn.Parameter], factor: Tensor) -> None:
+        """Multiply all gradients by a scalar on the device, without waiting for it."""
+        torch._foreach_mul_([local(p.grad) for p in parameters if p.grad is not None], factor)
+
+    def release(self, model: nn.Module) -> None:  # noqa: B027
+        """Free what a forward without backward left gathered; nothing where nothing is sharded."""
+
+    @abstractmethod
+    def collectives(self, model: nn.Module, accumulation_steps: int) -> list[Collective]:
+        """What this strategy issues per optimizer step; tests hold it against what is recorded."""
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a (possibly sharded) tensor that this rank holds."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[no-any-return, operator]
+
+
+def materialise(model: nn.Module, device: torch.device, fill: Fill) -> None:
+    """Give a model memory on `device` and initial values; a model with values is only moved."""
+    if any(p.is_meta for p in model.parameters()):
+        model.to_empty(device=device)
+        fill(model)
+    else:
+        model.to(device)
+
+
+def parameter_bytes(parameters: Iterable[nn.Parameter]) -> int:
+    """Bytes of the full (unsharded) parameters."""
+    return sum(p.numel() * p.element_size() for p in parameters)

@@ -1,0 +1,138 @@
+"""`ddp`: replicas whose gradients are all-reduced in buckets while backward still runs."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+from dtk.record.regions import communication, observed
+from dtk.strategies.base import Collective, Fill, Strategy, materialise, parameter_bytes
+
+Hook = Callable[[Any, dist.GradBucket], Future[torch.Tensor]]
+
+LIBRARY_BUCKET_CAP_MB = 25.0
+"""DDP's own default. Only when it is left unset does DDP make the first bucket small (1 MiB)."""
+MIN_COMPRESSION_RATE = 2
+"""powerSGD_hook's default: matrices that would not shrink by this factor are sent whole."""
+
+
+class DDP(Strategy):
+    """DistributedDataParallel (Li et al. 2020, PyTorch Distributed, VLDB)."""
+
+    def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
+        """Materialise a full replica on this rank and wrap it."""
+        materialise(model, self.context.device, fill)
+        config = self.config
+        cap = None if config.bucket_cap_mb == LIBRARY_BUCKET_CAP_MB else config.bucket_cap_mb
+        wrapped = DistributedDataParallel(
+            model,
+            device_ids=[self.context.device] if self.context.device.type == "cuda" else None,
+            # Every rank computes the same initial values from the seed: nothing to broadcast.
+            init_sync=False,
+            bucket_cap_mb=cap,
+            gradient_as_bucket_view=config.gradient_as_bucket_view,
+            static_graph=config.static_graph,
+            find_unused_parameters=config.find_unused_parameters,
+        )
+        self._register_hook(wrapped)
+        return wrapped
+
+    def _register_hook(self, wrapped: DistributedDataParallel) -> None:
+        """Mark and compress the buckets; with neither wanted DDP's own C++ path stays untouched."""
+        kind = self.config.communication_hook
+        if kind == "none" and not observed():
+            return
+        state: Any = None
+        hook: Hook = allreduce_hook
+        size = 1.0
+        if kind in ("fp16", "bf16"):
+            hook, size = _compress(torch.float16 if kind == "fp16" else torch.bfloat16), 0.5
+        elif kind == "powersgd":
+            state = powersgd.PowerSGDState(
+                None,
+                matrix_approximation_rank=self.config.powersgd_rank,
+                start_powerSGD_iter=2,
+                min_compression_rate=MIN_COMPRESSION_RATE,
+            )
+            hook = powersgd.powerSGD_hook
+            parameters = [p for p in wrapped.module.parameters() if p.requires_grad]
+            size = self._powersgd(parameters).size_bytes / parameter_bytes(parameters)
+        wrapped.register_comm_hook(state, _marked(hook, size))
+
+    def accumulate(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
+        """`no_sync` in all micro-batches but the last."""
+        if last or not isinstance(wrapped, DistributedDataParallel):
+            return nullcontext()
+        return wrapped.no_sync()
+
+    def collectives(self, model: nn.Module, accumulation_steps: int) -> list[Collective]:
+        """One all_reduce per gradient bucket, whatever the accumulation."""
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        if self.config.communication_hook == "powersgd":
+            return [self._powersgd(parameters)]
+        size = parameter_bytes(parameters)
+        if self.config.communication_hook != "none":
+            size //= 2
+        declared = [Collective("all_reduce", "dp", len(self._buckets(parameters)), size)]
+        if self.config.find_unused_parameters and not self.config.static_graph:
+            # The bitmap of used parameters, one int32 each.
+            declared.append(Collective("all_reduce", "dp", 1, 4 * len(parameters)))
+        return declared
+
+    def _buckets(self, parameters: list[nn.Parameter]) -> list[list[int]]:
+        """Indices per bucket: DDP fills them in the order in which gradients become ready.
+
+        That order is taken to be the reverse of the definition order, the case in which the
+        model's forward uses its parameters in the order in which it defines them.
+        """
+        cap = int(self.config.bucket_cap_mb * 2**20)
+        first = dist._DEFAULT_FIRST_BUCKET_BYTES if self.config.bucket_cap_mb == LIBRARY_BUCKET_CAP_MB else cap
+        ready = list(reversed(parameters))
+        buckets, _ = dist._compute_bucket_assignment_by_size(ready, [first, cap], [False] * len(ready))
+        return buckets
+
+    def _powersgd(self, parameters: list[nn.Parameter]) -> Collective:
+        """Per bucket: the tensors too small to compress, then the factors P and Q (Vogels et al. 2019, alg. 1)."""
+        rank, count, numbers = self.config.powersgd_rank, 0, 0
+        ready = list(reversed(parameters))
+        for bucket in self._buckets(parameters):
+            tensors = [ready[i] for i in bucket]
+            shapes = [(p.shape[0], p.numel() // p.shape[0]) for p in tensors if p.dim() > 1]
+            factors = [
+                (n, m, min(n, m, rank)) for n, m in shapes if (n + m) * rank * MIN_COMPRESSION_RATE < n * m
+            ]
+            whole = sum(p.numel() for p in tensors) - sum(n * m for n, m, _ in factors)
+            # The library reduces all three even when one is empty.
+            numbers += whole + sum((n + m) * r for n, m, r in factors)
+            count += 3
+        return Collective("all_reduce", "dp", count, 4 * numbers)
+
+
+def _marked(hook: Hook, size: float) -> Hook:
+    """The hook inside a communication region; `size` is its share of the bucket's bytes on the wire."""
+
+    def run(state: Any, bucket: dist.GradBucket) -> Future[torch.Tensor]:
+        with communication("all_reduce", int(bucket.buffer().nbytes * size), "dp"):
+            return hook(state, bucket)
+
+    return run
+
+
+def _compress(dtype: torch.dtype) -> Hook:
+    """Average the bucket in a 16-bit type. The library's bfloat16 hook refuses all but NCCL; this serves both."""
+
+    def run(state: Any, bucket: dist.GradBucket) -> Future[torch.Tensor]:
+        buffer = bucket.buffer()
+        small = buffer.to(dtype).div_(dist.get_world_size())
+        work = dist.all_reduce(small, async_op=True)
+        assert work is not None
+        return work.get_future().then(lambda _: buffer.copy_(small))  # type: ignore[no-any-return]
+
+    return run

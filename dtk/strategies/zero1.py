@@ -1,0 +1,45 @@
+"""`zero1`: DDP whose optimizer state is sharded, each parameter's state on the one rank that updates it."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.optim import Optimizer
+
+from dtk.record.regions import communication
+from dtk.strategies.base import BuildOptimizer, Collective, parameter_bytes
+from dtk.strategies.ddp import DDP
+
+
+class _MarkedZeRO(ZeroRedundancyOptimizer):
+    """Opens a communication region around each rank's broadcast of its updated parameters."""
+
+    def _broadcast_params_from_rank(self, rank: int) -> Any:
+        size = sum(buckets[rank].nbytes for buckets in self._buckets if rank < len(buckets))
+        with communication("broadcast", size, "dp"):
+            return super()._broadcast_params_from_rank(rank)  # type: ignore[no-untyped-call]
+
+
+class Zero1(DDP):
+    """ZeRO stage 1 (Rajbhandari et al. 2020, ZeRO, SC20) on torch's ZeroRedundancyOptimizer.
+
+    Whole parameters are dealt out greedily, so the rank that owns the largest one holds the most.
+    """
+
+    def build_optimizer(self, groups: list[dict[str, Any]], build: BuildOptimizer) -> Optimizer:
+        """An optimizer that keeps state only for this rank's share of the parameters."""
+        return _MarkedZeRO(groups, optimizer_class=build, parameters_as_bucket_view=True)
+
+    def collectives(self, model: nn.Module, accumulation_steps: int) -> list[Collective]:
+        """DDP's all_reduces, then one broadcast per rank of the parameters that it updated."""
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        owners = min(self.context.world_size, len(parameters))
+        broadcast = Collective("broadcast", "dp", owners, parameter_bytes(parameters))
+        return [*super().collectives(model, accumulation_steps), broadcast]
+
+
+def owned_state(optimizer: Optimizer) -> dict[torch.Tensor, dict[str, Any]]:
+    """The optimizer state on this rank, keyed by parameter; the whole of it unless it is sharded."""
+    inner = optimizer.optim if isinstance(optimizer, ZeroRedundancyOptimizer) else optimizer
+    return inner.state  # type: ignore[no-any-return]

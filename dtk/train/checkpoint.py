@@ -1,0 +1,211 @@
+"""Checkpoints: complete or absent, written beside training, readable under any strategy and world size.
+
+Everything is keyed by parameter name (`model.<name>`, `optimizer.<name>.<field>`, `loop.<field>`),
+so torch.distributed.checkpoint reshards on load: ddp -> fsdp, 2 ranks -> 4. ZeRO-1 fits as well,
+because each rank stores the entries it owns and asks for those it owns.
+"""
+
+import json
+import shutil
+import sys
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.staging import BlockingAsyncStager
+from torch.optim import Optimizer
+
+from diagnostics.artifacts import RunPaths
+from dtk.config.schema import CheckpointConfig
+from dtk.errors import DtkError
+from dtk.parallel.context import Context
+from dtk.record.recorder import Recorder
+from dtk.record.regions import region
+from dtk.strategies.zero1 import owned_state
+
+INFO = "checkpoint.json"
+"""Beside DCP's files: what the checkpoint is of. Its presence says that the checkpoint is complete."""
+
+
+@dataclass(slots=True)
+class LoopState:
+    """What the loop needs besides weights: everything else is a function of the step."""
+
+    step: int = 0
+    """Finished optimizer steps."""
+    loss_scale: float = 1.0
+    good_steps: int = 0
+
+    def tensors(self) -> dict[str, Tensor]:
+        """As checkpoint entries."""
+        return {
+            "loop.step": torch.tensor(self.step),
+            "loop.loss_scale": torch.tensor(self.loss_scale, dtype=torch.float64),
+            "loop.good_steps": torch.tensor(self.good_steps),
+        }
+
+
+class Checkpoints:
+    """Writes and reads the checkpoints of one run; every method is called by all ranks."""
+
+    def __init__(
+        self, config: CheckpointConfig, paths: RunPaths, context: Context, recorder: Recorder, info: dict[str, Any]
+    ) -> None:
+        self.config = config
+        self.paths = paths
+        self.context = context
+        self.recorder = recorder
+        self.info = info
+        self.group = dist.new_group(backend="gloo", group_desc="checkpoint")
+        self.pending: Future[Any] | None = None
+        self.saved_step = -1
+
+    def save(self, model: nn.Module, optimizer: Optimizer, loop: LoopState) -> None:
+        """Stage a copy of the state and write it aside; it gets its name when all ranks are done.
+
+        Training goes on meanwhile; a write that fails is reported and does not stop it.
+        """
+        self.wait()
+        if loop.step == self.saved_step or self.paths.checkpoint(loop.step).exists():
+            return
+        self.saved_step = loop.step
+        partial = self._partial(loop.step)
+        with region("checkpoint"):
+            self.recorder.event("checkpoint_begin", step=loop.step)
+            state = {**_model_state(model), **_optimizer_state(model, optimizer), **loop.tensors()}
+            future = dcp.async_save(
+                state,
+                storage_writer=FileSystemWriter(partial, single_file_per_rank=True, overwrite=True),
+                process_group=self.group,
+                async_stager=BlockingAsyncStager(),
+            )
+        assert isinstance(future, Future)
+        self.pending = future
+        if self.context.rank == 0:
+            future.add_done_callback(lambda done: self._finish(done, loop.step, partial))
+        if not self.config.asynchronous:
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait for the write in flight; on return its checkpoint is complete or reported."""
+        if self.pending is None:
+            return
+        error = self.pending.exception()
+        self.pending = None
+        if error is not None:
+            print(f"checkpoint failed, training goes on: {_first_line(error)}", file=sys.stderr, flush=True)
+        # Rank 0 renames in the callback: no rank may look for the checkpoint before that.
+        dist.barrier(group=self.group)
+
+    def _finish(self, done: "Future[Any]", step: int, partial: Path) -> None:
+        """On rank 0, when every rank has written: name the checkpoint, then remove the oldest."""
+        try:
+            if done.exception() is not None:
+                shutil.rmtree(partial, ignore_errors=True)
+                return
+            (partial / INFO).write_text(json.dumps({**self.info, "step": step}, indent=2) + "\n")
+            partial.rename(self.paths.checkpoint(step))
+            self.recorder.event("checkpoint_end", step=step)
+            for old in complete_checkpoints(self.paths)[: -self.config.keep]:
+                shutil.rmtree(old, ignore_errors=True)
+        except OSError as error:
+            print(f"checkpoint failed, training goes on: {error}", file=sys.stderr, flush=True)
+
+    def _partial(self, step: int) -> Path:
+        return self.paths.checkpoints / f".partial_step_{step:08d}"
+
+    def clean(self) -> None:
+        """Remove what an earlier attempt left half written."""
+        if self.context.rank == 0:
+            for partial in self.paths.checkpoints.glob(".partial_step_*"):
+                shutil.rmtree(partial, ignore_errors=True)
+        dist.barrier(group=self.group)
+
+    def load(self, folder: Path, model: nn.Module, optimizer: Optimizer) -> LoopState:
+        """Read a checkpoint into the model and optimizer in place, each rank its own part.
+
+        Raises:
+            DtkError: the checkpoint is of another model or damaged.
+        """
+        reader = FileSystemReader(folder)
+        entries = reader.read_metadata().state_dict_metadata
+        loop = LoopState().tensors()
+        state: dict[str, Any] = {**_model_state(model), **loop}
+        fresh = _empty_optimizer_state(model, optimizer, entries)
+        for name, fields in fresh.items():
+            state.update({f"optimizer.{name}.{field}": value for field, value in fields.items()})
+        missing = sorted(set(state) - set(entries))
+        if missing:
+            raise DtkError(
+                f"the checkpoint {folder} is of another model",
+                f"it has no {missing[0]}",
+                "resume with the model that wrote it",
+            )
+        with region("checkpoint"):
+            dcp.load(state, storage_reader=reader, process_group=self.group)
+        by_name = dict(model.named_parameters())
+        owned = owned_state(optimizer)
+        for name, fields in fresh.items():
+            owned[by_name[name]].update(fields)
+        self.saved_step = int(loop["loop.step"])
+        return LoopState(self.saved_step, float(loop["loop.loss_scale"]), int(loop["loop.good_steps"]))
+
+
+def complete_checkpoints(paths: RunPaths) -> list[Path]:
+    """Complete checkpoints of a run, oldest first."""
+    return sorted(folder for folder in paths.checkpoints.glob("step_*") if (folder / INFO).is_file())
+
+
+def _model_state(model: nn.Module) -> dict[str, Any]:
+    """Parameters and persistent buffers under their own names."""
+    return {f"model.{name}": value.detach() for name, value in model.state_dict(keep_vars=True).items()}
+
+
+def _optimizer_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+    """The entries that this rank holds, under the names of their parameters."""
+    owned = owned_state(optimizer)
+    return {
+        f"optimizer.{name}.{field}": value
+        for name, parameter in model.named_parameters()
+        for field, value in owned.get(parameter, {}).items()
+        if isinstance(value, Tensor)
+    }
+
+
+def _empty_optimizer_state(
+    model: nn.Module, optimizer: Optimizer, entries: dict[str, Any]
+) -> dict[str, dict[str, Tensor]]:
+    """Room for the stored state of the parameters that this rank's optimizer updates.
+
+    Which fields there are is read from the checkpoint, so any torch optimizer will do. A field of
+    the parameter's shape is laid out as the parameter is; the others are scalars such as `step`.
+    """
+    inner = getattr(optimizer, "optim", optimizer)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    room: dict[str, dict[str, Tensor]] = {}
+    fields: dict[str, list[str]] = {}
+    for key in entries:
+        if key.startswith("optimizer."):
+            name, field = key.removeprefix("optimizer.").rsplit(".", 1)
+            fields.setdefault(name, []).append(field)
+    for group in inner.param_groups:
+        for parameter in group["params"]:
+            name = names[parameter]
+            room[name] = {}
+            for field in fields.get(name, []):
+                stored = entries[f"optimizer.{name}.{field}"]
+                if stored.size == parameter.shape:
+                    room[name][field] = torch.zeros_like(parameter)
+                else:
+                    room[name][field] = torch.zeros(stored.size, dtype=stored.properties.dtype)
+    return room
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"

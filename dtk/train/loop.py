@@ -1,0 +1,221 @@
+"""The training loop: data -> forward -> backward -> clip -> optimizer -> log -> evaluate -> checkpoint.
+
+Knows no strategy by name: it calls the verbs of `Strategy`. Steps that do not log never wait for
+the device.
+"""
+
+import gc
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from dtk.config.schema import Config
+from dtk.data.dataset import Batch, Dataset
+from dtk.data.sampler import micro_batch_positions, sample_ids
+from dtk.parallel.context import Context
+from dtk.parallel.control import Agreement, agree
+from dtk.parallel.precision import LossScaler
+from dtk.record.memory import peak_memory_bytes
+from dtk.record.recorder import Recorder
+from dtk.record.regions import communication, region
+from dtk.train.checkpoint import Checkpoints, LoopState
+from dtk.train.evaluation import evaluate
+from dtk.train.loss import loss_sum, to_device, valid_targets
+from dtk.train.measures import Measures
+from dtk.train.optimizer import clip_factor, set_learning_rate
+from dtk.train.progress import Progress, say
+from dtk.train.schedule import learning_rate
+from dtk.train.setup import Parts
+from dtk.parallel.stop import StopRequest
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What a step leaves on the device, not yet waited for."""
+
+    loss_sum: Tensor
+    """This rank's summed loss, a scalar."""
+    targets: int
+    """Valid targets in the global batch."""
+    gradient_norm: Tensor | None
+
+
+@dataclass(slots=True)
+class Loop:
+    """Trains from `state.step` to `config.train.steps`; one per rank."""
+
+    config: Config
+    context: Context
+    dataset: Dataset
+    parts: Parts
+    recorder: Recorder
+    checkpoints: Checkpoints
+    stop: StopRequest
+    scaler: LossScaler
+    state: LoopState
+    measures: Measures
+    progress: Progress
+    last: dict[str, Any] = field(default_factory=dict)
+    """The newest metrics record."""
+    speeds: list[tuple[float, float | None]] = field(default_factory=list)
+    """Step time in seconds and MFU of each logged window."""
+
+    def run(self) -> bool:
+        """Train to the end, or until a rank is asked to stop.
+
+        Returns:
+            whether all steps are done.
+        """
+        train = self.config.train
+        if train.garbage_collect_every:
+            gc.disable()
+        self.measures.start(self.state.step)
+        while self.state.step < train.steps:
+            if self.advance():
+                break
+        self.checkpoints.wait()
+        return self.state.step >= train.steps
+
+    def advance(self) -> bool:
+        """One step with all that follows it; whether a rank asked to stop."""
+        step = self.state.step
+        self.recorder.begin_step(step)
+        batches = self._batches(step)
+        agreement = agree(self.context, self.stop.requested, 0 if self._fixed else valid_targets(batches))
+        result = self._step(step, batches, agreement)
+        self.state.step = step + 1
+        stopping = agreement.stop
+        self._after_step(result, stopping)
+        return stopping
+
+    @property
+    def _fixed(self) -> bool:
+        return self.dataset.fixed_targets is not None
+
+    def _batches(self, step: int) -> list[Batch]:
+        """This rank's micro-batches of one step."""
+        train, context = self.config.train, self.context
+        with region("data"):
+            ids = sample_ids(self.config.seed, step, train.global_batch_size, self.dataset.train_size)
+            rounds = train.global_batch_size // (train.micro_batch_size * context.world_size)
+            return [
+                self.dataset.train(
+                    ids[micro_batch_positions(context.rank, context.world_size, i, train.micro_batch_size)]
+                )
+                for i in range(rounds)
+            ]
+
+    def _step(self, step: int, batches: list[Batch], agreement: Agreement) -> StepResult:
+        """One optimizer step on the global batch."""
+        strategy, optimizer = self.parts.strategy, self.parts.optimizer
+        config = self.config
+        set_learning_rate(
+            optimizer, learning_rate(config.schedule, config.optimizer.lr, step, config.train.steps)
+        )
+        if getattr(config.model, "dropout", 0.0):
+            # A function of seed, step and rank, so a resumed run draws the same masks.
+            torch.manual_seed(hash((config.seed, step, self.context.rank)) % 2**63)
+        if self.dataset.fixed_targets is not None:
+            targets = self.dataset.fixed_targets * config.train.global_batch_size
+        else:
+            targets = agreement.valid_targets
+        total = self._accumulate(batches, strategy.loss_factor * self.scaler.scale / max(targets, 1))
+        norm = self._clip()
+        with region("optimizer"):
+            if self.scaler.enabled and norm is not None:
+                finite = bool(torch.isfinite(norm))
+                self.scaler.update(finite)
+                self.state.loss_scale, self.state.good_steps = self.scaler.scale, self.scaler.good_steps
+            else:
+                finite = True
+            if finite:
+                optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return StepResult(total, targets, norm)
+
+    def _accumulate(self, batches: list[Batch], factor: float) -> Tensor:
+        """Forward and backward over the micro-batches; returns this rank's summed loss."""
+        strategy, wrapped = self.parts.strategy, self.parts.wrapped
+        total = torch.zeros((), device=self.context.device)
+        for i, host_batch in enumerate(batches):
+            batch = to_device(host_batch, self.context.device)
+            with strategy.accumulate(wrapped, last=i == len(batches) - 1):
+                with region("forward"), strategy.autocast():
+                    loss = loss_sum(wrapped(batch.inputs), batch.targets)
+                with region("backward"):
+                    (loss * factor).backward()
+            total += loss.detach()
+        return total
+
+    def _clip(self) -> Tensor | None:
+        """Bound the global gradient norm and undo the loss scale; returns the norm before clipping."""
+        max_norm = self.config.train.clip_norm
+        if max_norm is None and not self.scaler.enabled:
+            return None
+        with region("clip"):
+            parameters = list(self.parts.model.parameters())
+            norm = self.parts.strategy.gradient_norm(parameters) / self.scaler.scale
+            factor = torch.ones_like(norm) if max_norm is None else clip_factor(norm, max_norm)
+            self.parts.strategy.scale_gradients(parameters, factor / self.scaler.scale)
+        return norm
+
+    def _after_step(self, result: StepResult, stopping: bool) -> None:
+        train, step = self.config.train, self.state.step
+        last = step == train.steps
+        if self.progress.first_step + 1 == step:
+            self.recorder.event("first_step", step=step)
+        if step % train.log_every == 0 or last or stopping or step == self.progress.first_step + 1:
+            self._log(result)
+        if train.garbage_collect_every and step % train.garbage_collect_every == 0:
+            with region("garbage_collection"):
+                gc.collect(1)
+        every = train.evaluate_every
+        if (every > 0 and step % every == 0) or (last and every >= 0):
+            self._evaluate()
+        checkpoint = self.config.checkpoint
+        due = checkpoint.every > 0 and step % checkpoint.every == 0
+        if due or stopping or (last and checkpoint.at_end):
+            with self.measures.paused():
+                self.checkpoints.save(self.parts.model, self.parts.optimizer, self.state)
+
+    def _log(self, result: StepResult) -> None:
+        """Wait for the device, gather the loss, write one record."""
+        with region("logging"):
+            loss = result.loss_sum.clone()
+            if self.context.world_size > 1:
+                with communication("all_reduce", loss.nbytes, "logging"):
+                    dist.all_reduce(loss)
+            value = float(loss) / max(result.targets, 1)
+            norm = None if result.gradient_norm is None else float(result.gradient_norm)
+        optimizer = self.config.optimizer
+        record = {
+            "step": self.state.step,
+            "loss": value,
+            "lr": learning_rate(self.config.schedule, optimizer.lr, self.state.step - 1, self.config.train.steps),
+            "grad_norm": norm,
+            **self.measures.window(self.state.step),
+            "peak_memory_bytes": peak_memory_bytes(self.context.device),
+        }
+        self.last = record
+        self.speeds.append((record["step_time_s"], record["mfu"]))
+        self.recorder.metrics(record)
+        if self.context.rank == 0:
+            say(self.progress.line(record))
+
+    def _evaluate(self) -> None:
+        began_s = time.perf_counter()
+        with self.measures.paused():
+            figures = evaluate(self.config, self.context, self.dataset, self.parts)
+        elapsed_s = time.perf_counter() - began_s
+        self.recorder.metrics({"step": self.state.step, **figures, "evaluation_time_s": elapsed_s})
+        self.last = {**self.last, **figures}
+        if self.context.rank == 0:
+            accuracy = f"  accuracy {figures['validation_accuracy']:.1%}" if self.dataset.classes else ""
+            say(
+                f"evaluation at step {self.state.step}: loss {figures['validation_loss']:.4f}{accuracy}  "
+                f"{figures['validation_samples']:.0f} held-out samples, {elapsed_s:.1f} s"
+            )

@@ -1,0 +1,54 @@
+"""What rank 0 says while it trains: one plain line per logged step, read by people and by the parent."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+GIB = 2**30
+
+
+def human_time(seconds: float) -> str:
+    """`14s`, `3m 20s`, `2h 05m`."""
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds}s"
+    if seconds < 3600:
+        return f"{seconds // 60}m {seconds % 60:02d}s"
+    return f"{seconds // 3600}h {seconds % 3600 // 60:02d}m"
+
+
+def say(line: str) -> None:
+    """Print at once: the parent reads rank 0's output while it is written."""
+    print(line, flush=True)
+
+
+@dataclass(slots=True)
+class Progress:
+    """Formats step lines. The step time of the ETA is the mean since the first step was over."""
+
+    steps: int
+    world_size: int
+    first_step: int
+    began_s: float = field(default_factory=time.perf_counter)
+
+    def line(self, record: dict[str, Any]) -> str:
+        """One line from a metrics record.
+
+        Args:
+            record: has step, loss, tokens_per_s, mfu, mfu_reason, peak_memory_bytes.
+        """
+        done = record["step"]
+        speed = record["tokens_per_s"]
+        ranks = f" ({speed / self.world_size:,.0f}/rank)" if self.world_size > 1 else ""
+        mfu = f"{record['mfu']:.1%}" if record["mfu"] is not None else "n/a"
+        return (
+            f"step {done}/{self.steps}  loss {record['loss']:.4f}  tok/s {speed:,.0f}{ranks}  "
+            f"mfu {mfu}  mem {record['peak_memory_bytes'] / GIB:.2f} GiB  eta {self._eta(done)}"
+        )
+
+    def _eta(self, done: int) -> str:
+        if done <= self.first_step + 1:
+            self.began_s = time.perf_counter()
+            return "?"
+        per_step_s = (time.perf_counter() - self.began_s) / (done - self.first_step - 1)
+        return human_time(per_step_s * (self.steps - done))

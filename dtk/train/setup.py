@@ -1,0 +1,93 @@
+"""From the configuration to what a step needs: model, strategy, optimizer. Runs once per rank."""
+
+import functools
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.checkpoint import checkpoint
+
+from dtk.config.schema import Config
+from dtk.models.build import build_model
+from dtk.models.hf import load_pretrained
+from dtk.models.initialize import initialize
+from dtk.parallel.context import Context
+from dtk.parallel.precision import allow_tf32
+from dtk.strategies.base import Strategy
+from dtk.strategies.build import build_strategy
+from dtk.train.optimizer import InBackward, parameter_groups, recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What is trained, and how it is spread over ranks."""
+
+    model: nn.Module
+    """The model itself: its parameter names are those of checkpoints."""
+    wrapped: nn.Module
+    """What forward is called on; the same object unless a wrapper (DDP) is around it."""
+    strategy: Strategy
+    optimizer: Optimizer
+    parameter_count: int
+
+
+def set_up(config: Config, context: Context) -> Parts:
+    """Build model, strategy and optimizer for this rank.
+
+    Raises:
+        DtkError: the model or its pretrained weights cannot be used.
+    """
+    torch.use_deterministic_algorithms(config.train.deterministic)
+    allow_tf32(config.precision)
+    model = _model(config)
+    parameter_count = sum(p.numel() for p in model.parameters())
+    if config.train.activation_checkpoint_every:
+        _checkpoint_activations(model, config.train.activation_checkpoint_every)
+    if config.train.compile:
+        for block in model.blocks:  # type: ignore[union-attr]
+            block.compile()
+    strategy = build_strategy(config.strategy, context, config.precision)
+    wrapped = strategy.wrap(model, functools.partial(_fill, config=config))
+    build = recipe(config.optimizer, model.parameters())
+    groups = parameter_groups(model, config.optimizer.weight_decay)
+    if config.optimizer.in_backward:
+        optimizer: Optimizer = InBackward(groups, build)
+    else:
+        optimizer = strategy.build_optimizer(groups, build)
+    return Parts(model, wrapped, strategy, optimizer, parameter_count)
+
+
+def _model(config: Config) -> nn.Module:
+    """On the meta device; a custom model that cannot say how it starts is built with values.
+
+    Such a model starts from torch's generator seeded alike on every rank, and each rank holds it
+    whole for a moment.
+    """
+    if config.model.architecture == "custom":
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            model = build_model(config.model, config.allow_targets)
+        if not hasattr(model, "initial"):
+            return model
+        return model.to("meta")
+    with torch.device("meta"):
+        return build_model(config.model, config.allow_targets)
+
+
+def _fill(model: nn.Module, config: Config) -> None:
+    """Initial values, one parameter at a time: from the seed, or from pretrained weights."""
+    for name, parameter in model.named_parameters():
+        initialize(parameter, name, model.initial(name), config.seed)  # type: ignore[operator]
+    if getattr(config.model, "pretrained", None):
+        load_pretrained(model, config.model.pretrained)
+
+
+def _checkpoint_activations(model: nn.Module, every: int) -> None:
+    """Recompute every k-th block in backward (Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost).
+
+    The block's forward is replaced, not the block, so parameter names stay as they are.
+    """
+    for i, block in enumerate(model.blocks):  # type: ignore[arg-type]
+        if i % every == 0:
+            block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)

@@ -1,0 +1,72 @@
+"""Who is named, from exit codes and error files as real failures leave them (tests/cli/test_failures.py kills for real)."""
+
+import signal
+
+import pytest
+
+from diagnostics.artifacts import RunPaths, write_json
+from dtk.launch.blame import find_failure
+
+
+def error(paths, rank, kind, message, time_s, **more):
+    write_json(
+        paths.error(0, rank),
+        {"rank": rank, "type": kind, "message": message, "file": "/x/train.py", "line": 7, "time_s": time_s, **more},
+    )
+
+
+GONE = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:3911"
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return RunPaths(tmp_path)
+
+
+def test_an_exception_is_to_blame_even_when_the_peer_reported_first(paths):
+    error(paths, 0, "RuntimeError", GONE, 1.0)
+    error(paths, 1, "ValueError", "bad batch", 2.0, region="backward")
+    failure, state = find_failure(paths, 0, 3, {0: 1, 1: 1, 2: -signal.SIGTERM})
+    assert (failure.rank, state) == (1, "failed")
+    assert failure.reason == "ValueError: bad batch (train.py:7)"
+    assert failure.region == "backward"
+    assert failure.victims == [0, 2]
+
+
+def test_a_killed_rank_is_to_blame_before_its_peers(paths):
+    error(paths, 0, "DistBackendError", GONE, 1.0)
+    failure, _ = find_failure(paths, 0, 2, {0: 1, 1: -signal.SIGKILL})
+    assert failure.rank == 1
+    assert failure.reason.startswith("killed by SIGKILL")
+
+
+def test_a_peer_that_the_agent_had_to_kill_is_not_to_blame(paths):
+    error(paths, 1, "KeyError", "'x'", 5.0)
+    failure, _ = find_failure(paths, 0, 2, {0: -signal.SIGKILL, 1: 1})
+    assert failure.rank == 1
+
+
+def test_out_of_memory_is_a_state_of_its_own(paths):
+    error(paths, 2, "OutOfMemoryError", "CUDA out of memory. Tried to allocate 20 GiB", 1.0)
+    assert find_failure(paths, 0, 4, {2: 1})[1] == "oom"
+    error(paths, 2, "RuntimeError", "DefaultCPUAllocator: can't allocate memory: you tried", 1.0)
+    assert find_failure(paths, 0, 4, {2: 1})[1] == "oom"
+
+
+def test_a_rank_that_left_only_its_stderr(paths):
+    log = paths.logs(0, 1) / "stderr.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("Traceback\nModuleNotFoundError: No module named 'x'\n\n")
+    failure, _ = find_failure(paths, 0, 2, {1: 1})
+    assert failure.reason == "exited with code 1: ModuleNotFoundError: No module named 'x'"
+
+
+def test_nothing_is_known(paths):
+    assert "could not be started" in find_failure(paths, 0, 2, {})[0].reason
+
+
+def test_a_damaged_error_file_does_not_hide_the_exit_code(paths):
+    paths.error(0, 1).parent.mkdir(parents=True)
+    paths.error(0, 1).write_text('{"rank": 1, "typ')
+    failure, _ = find_failure(paths, 0, 2, {1: -signal.SIGSEGV})
+    assert failure.reason == "killed by SIGSEGV"

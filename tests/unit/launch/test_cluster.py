@@ -1,0 +1,45 @@
+import pytest
+
+from dtk.errors import DtkError
+from dtk.launch.cluster import adopt_slurm, first_host, started_by
+
+
+@pytest.mark.parametrize(
+    ("nodes", "host"),
+    [("gpu[03-07,9],login", "gpu03"), ("node1,node2", "node1"), ("n7", "n7"), ("a-b[1,4]", "a-b1"), ("", "")],
+)
+def test_first_host(nodes, host):
+    assert first_host(nodes) == host
+
+
+def test_who_started_this_process():
+    assert started_by({}) is None
+    assert started_by({"RANK": "0", "WORLD_SIZE": "2"}) == "torchrun"
+    assert started_by({"SLURM_PROCID": "3", "SLURM_NTASKS": "8"}) == "slurm"
+    assert started_by({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}) is None, "sbatch without srun runs the local way"
+
+
+def test_slurm_variables_become_torch_variables():
+    slurm = {
+        "SLURM_PROCID": "5",
+        "SLURM_NTASKS": "8",
+        "SLURM_LOCALID": "1",
+        "SLURM_NODEID": "1",
+        "SLURM_JOB_ID": "123456",
+        "SLURM_STEP_NODELIST": "gpu[07-08]",
+        "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
+    }
+    assert adopt_slurm(slurm) == {
+        "RANK": "5",
+        "WORLD_SIZE": "8",
+        "LOCAL_RANK": "1",
+        "GROUP_RANK": "1",
+        "MASTER_ADDR": "gpu07",
+        "MASTER_PORT": str(15000 + 123456 % 20000),
+    }
+    assert adopt_slurm({**slurm, "MASTER_ADDR": "head", "MASTER_PORT": "29500"})["MASTER_ADDR"] == "head"
+
+
+def test_slurm_without_a_node_list_is_one_line():
+    with pytest.raises(DtkError, match="MASTER_ADDR"):
+        adopt_slurm({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"})

@@ -1,0 +1,54 @@
+import socket
+
+import pytest
+
+from dtk.config.schema import DDPConfig, LauncherConfig, SingleConfig
+from dtk.errors import DtkError
+from dtk.launch.placement import check_port, place, usable_cores
+
+
+def test_a_laptop_without_a_gpu_gets_two_gloo_ranks():
+    placement = place(LauncherConfig(), DDPConfig(), cuda_devices=0)
+    assert (placement.nproc, placement.device, placement.backend) == (2, "cpu", "gloo")
+    assert placement.threads == max(1, usable_cores() // 2)
+    assert any("without a GPU" in reason for reason in placement.reasons)
+
+
+def test_a_node_of_gpus_gets_one_nccl_rank_each():
+    placement = place(LauncherConfig(), DDPConfig(), cuda_devices=8)
+    assert (placement.nproc, placement.device, placement.backend) == (8, "cuda", "nccl")
+
+
+def test_single_is_one_process_everywhere():
+    assert place(LauncherConfig(), SingleConfig(), cuda_devices=8).nproc == 1
+
+
+def test_two_gloo_ranks_may_share_a_gpu():
+    placement = place(LauncherConfig(nproc=2, backend="gloo"), DDPConfig(), cuda_devices=1)
+    assert (placement.nproc, placement.device, placement.backend) == (2, "cuda", "gloo")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "match"),
+    [
+        (LauncherConfig(backend="nccl"), "needs a GPU"),
+        (LauncherConfig(device="cuda"), "no CUDA device"),
+    ],
+)
+def test_what_is_not_there_is_one_line(launcher, match):
+    with pytest.raises(DtkError, match=match):
+        place(launcher, DDPConfig(), cuda_devices=0)
+
+
+def test_more_nccl_ranks_than_devices():
+    with pytest.raises(DtkError, match=r"nproc=1"):
+        place(LauncherConfig(nproc=2), DDPConfig(), cuda_devices=1)
+
+
+def test_a_port_in_use():
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        with pytest.raises(DtkError, match="master_port=0 for a free one"):
+            check_port(server.getsockname()[1])
+    check_port(0)

@@ -1,0 +1,57 @@
+"""build_model: the right class for each section, and one line for sizes that do not fit together."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from dtk.config.schema import CustomModelConfig, EncoderConfig, GPTConfig, LlamaConfig
+from dtk.errors import DtkError
+from dtk.models.build import build_model
+from dtk.models.encoder import Encoder
+from dtk.models.gpt import GPT
+from dtk.models.llama import Llama
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [(GPTConfig(name="a"), GPT), (LlamaConfig(name="b"), Llama), (EncoderConfig(name="c"), Encoder)],
+)
+def test_each_architecture_on_meta_offers_the_contract(config: Any, kind: type) -> None:
+    with torch.device("meta"):
+        model: Any = build_model(config, [])
+    assert type(model) is kind
+    assert len(model.blocks) == config.layers
+    assert model.flops_per_token(64) > 0
+    assert {model.initial(name).kind for name, _ in model.named_parameters()} <= {"normal", "zeros", "ones"}
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (GPTConfig(name="a", heads=7), "take model.heads=6"),
+        (GPTConfig(name="a", heads=0), "take model.heads=1"),
+        (EncoderConfig(name="c", heads=3), "take model.heads=2"),
+        (LlamaConfig(name="b", heads=8, kv_heads=3), "take model.kv_heads=2"),
+        (LlamaConfig(name="b", heads=4, kv_heads=4, width=12), "quotient is even"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_one_line(config: Any, message: str) -> None:
+    with pytest.raises(DtkError) as error:
+        build_model(config, [])
+    assert message in str(error.value)
+
+
+def test_custom_model_is_built_from_its_target() -> None:
+    config = CustomModelConfig(
+        name="mine", _target_="torch.nn.Embedding", arguments={"num_embeddings": 8, "embedding_dim": 8}
+    )
+    model = build_model(config, ["torch.nn.*"])
+    assert isinstance(model, torch.nn.Embedding)
+    assert model.weight.shape == (8, 8)
+
+
+def test_custom_target_that_is_no_module_is_refused() -> None:
+    config = CustomModelConfig(name="mine", _target_="collections.OrderedDict")
+    with pytest.raises(DtkError, match=r"not a torch\.nn\.Module"):
+        build_model(config, ["collections.*"])
