@@ -17,6 +17,7 @@ from dtk.config import help as config_help
 from dtk.config.checks import check
 from dtk.config.compose import Composed, compose, expand
 from dtk.config.resume import Resumed, resume
+from dtk.config.schema import GPTConfig
 from dtk.errors import DtkError
 
 USER_ERROR = 2
@@ -140,8 +141,13 @@ def _check_parts(composed: Composed) -> None:
     from dtk.data.checks import check_dataset
     from dtk.record.trackers import check_tracker
 
-    check_tracker(composed.config.tracker)
-    check_dataset(composed.config, build_dataset(composed.config.data))
+    config = composed.config
+    check_tracker(config.tracker)
+    if isinstance(config.model, GPTConfig) and config.model.pretrained:
+        from dtk.models.hf import check_gpt2
+
+        check_gpt2(config.model, config.model.pretrained)
+    check_dataset(config, build_dataset(config.data))
 
 
 def _folder(point: Resumed, world_size: int, nproc: int, launcher: str) -> RunPaths:

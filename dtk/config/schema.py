@@ -8,11 +8,10 @@ data, strategy, ...) are told apart by `name` (models by `architecture`): see `K
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-_frozen = dataclass(frozen=True, kw_only=True, slots=True)
 
 
 # ---- model ---------------------------------------------------------------------------------
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class GPTConfig:
     """GPT-2 (Radford et al. 2019): learned positions, pre-norm blocks, tied output weights."""
 
@@ -31,7 +30,7 @@ class GPTConfig:
     """Local Hugging Face folder with `model.safetensors` to start from."""
 
 
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LlamaConfig:
     """Llama (Touvron et al. 2023): rotary positions, RMSNorm, SwiGLU, grouped-query attention."""
 
@@ -49,7 +48,7 @@ class LlamaConfig:
     tie_weights: bool = False
 
 
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EncoderConfig:
     """BERT-like bidirectional encoder (Devlin et al. 2018) with a classification head."""
 
@@ -64,7 +63,7 @@ class EncoderConfig:
     classes: int = 2
 
 
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CustomModelConfig:
     """Your own `torch.nn.Module`, named by import path; its forward maps token ids to logits."""
 
@@ -79,7 +78,7 @@ class CustomModelConfig:
 
 
 # ---- data ----------------------------------------------------------------------------------
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DataConfig:
     """What every data source has."""
 
@@ -90,7 +89,7 @@ class DataConfig:
     """Share held out for evaluation; never seen in training."""
 
 
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StdlibData(DataConfig):
     """The Python standard library's own source: real text that is there on every machine."""
 
@@ -101,7 +100,7 @@ class StdlibData(DataConfig):
     """Read at most this much of the corpus."""
 
 
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TextData(DataConfig):
     """Your own text: one file, or a folder that is searched for text files."""
 
@@ -110,7 +109,7 @@ class TextData(DataConfig):
     tokenizer: str = "byte"
 
 
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TokensData(DataConfig):
     """A flat binary file of token ids, memory-mapped."""
 
@@ -120,7 +119,7 @@ class TokensData(DataConfig):
     vocab_size: int = 50257
 
 
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class HFData(DataConfig):
     """A Hugging Face dataset (extra `hf`): a local folder or file, or a hub name."""
 
@@ -131,7 +130,7 @@ class HFData(DataConfig):
     tokenizer: str = "byte"
 
 
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ClassificationData(DataConfig):
     """Labelled text. Without a path: which standard-library package does this source come from?"""
 
@@ -143,7 +142,7 @@ class ClassificationData(DataConfig):
     """Of the embedded task: windows taken from each of its packages."""
 
 
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SyntheticData(DataConfig):
     """Random tokens. For measuring speed and memory only: the loss means nothing."""
 
@@ -153,21 +152,21 @@ class SyntheticData(DataConfig):
 
 
 # ---- strategy ------------------------------------------------------------------------------
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SingleConfig:
     """One process, one device: the reference that the others are compared with."""
 
     name: Literal["single"] = "single"
 
 
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DPConfig:
     """nn.DataParallel: one process, threads over all CUDA devices. Kept as the historical baseline."""
 
     name: Literal["dp"] = "dp"
 
 
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DDPConfig:
     """DistributedDataParallel (Li et al. 2020): replicas, gradients all-reduced in buckets."""
 
@@ -186,14 +185,14 @@ class DDPConfig:
     """Rank of PowerSGD's approximation (Vogels et al. 2019)."""
 
 
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Zero1Config(DDPConfig):
     """DDP with the optimizer state sharded over ranks (ZeRO stage 1, Rajbhandari et al. 2020)."""
 
     name: Literal["zero1"] = "zero1"  # type: ignore[assignment]
 
 
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FSDPConfig:
     """`fully_shard` per block (PyTorch FSDP2): parameters, gradients and optimizer state sharded."""
 
@@ -208,7 +207,7 @@ class FSDPConfig:
     """Parameters, gradients and optimizer state live in host memory."""
 
 
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class HSDPConfig(FSDPConfig):
     """Hybrid sharding: shard inside a group of dp_shard ranks, replicate over dp_replicate groups."""
 
@@ -219,7 +218,7 @@ class HSDPConfig(FSDPConfig):
 
 
 # ---- numerics ------------------------------------------------------------------------------
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PrecisionConfig:
     """Master weights are always float32; these are the types of compute and of gradient reduction."""
 
@@ -233,7 +232,7 @@ class PrecisionConfig:
     """Start of dynamic loss scaling; null = no scaling."""
 
 
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class AdamWConfig:
     """AdamW (Loshchilov & Hutter 2019). Weight decay acts on matrices only, not on biases and norms."""
 
@@ -248,7 +247,7 @@ class AdamWConfig:
     """Update each parameter as soon as its gradient is there, and free the gradient."""
 
 
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SGDConfig:
     """Stochastic gradient descent with momentum."""
 
@@ -260,7 +259,7 @@ class SGDConfig:
     in_backward: bool = False
 
 
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ConstantSchedule:
     """The same learning rate at every step, after an optional warm-up."""
 
@@ -268,7 +267,7 @@ class ConstantSchedule:
     warmup_steps: int = 0
 
 
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CosineSchedule:
     """Linear warm-up, then a cosine down to `min_lr_ratio` times the learning rate at the last step."""
 
@@ -277,7 +276,7 @@ class CosineSchedule:
     min_lr_ratio: float = 0.1
 
 
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class WSDSchedule:
     """Warm-up, stable, decay (Hu et al. 2024): linear decay over the last `decay_steps`."""
 
@@ -288,11 +287,11 @@ class WSDSchedule:
 
 
 # ---- the run -------------------------------------------------------------------------------
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
     """Batch, length and what happens around a step."""
 
-    steps: int = 30
+    steps: int = 20
     """Optimizer steps in the whole run."""
     global_batch_size: int = 8
     """Samples per optimizer step over all ranks. Accumulation is derived from it."""
@@ -304,7 +303,7 @@ class TrainConfig:
     """Steps between records in metrics.jsonl. Other steps never wait for the device."""
     evaluate_every: int = 0
     """Steps between evaluations on the held-out split; 0 = only after the last step; -1 = never."""
-    evaluate_samples: int | None = 64
+    evaluate_samples: int | None = 32
     """Held-out samples per evaluation over all ranks; null = all."""
     activation_checkpoint_every: int = 0
     """Recompute activations in backward: 0 = none, 1 = every block (full), k = every k-th block."""
@@ -316,7 +315,7 @@ class TrainConfig:
     """Steps between Python garbage collections, so that ranks pause together; 0 = leave it to Python."""
 
 
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointConfig:
     """Checkpoints of model, optimizer and step (torch.distributed.checkpoint)."""
 
@@ -332,7 +331,7 @@ class CheckpointConfig:
     """After the last step write the weights as safetensors in Hugging Face's layout."""
 
 
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RecordConfig:
     """What a run leaves behind for a later diagnosis."""
 
@@ -349,14 +348,14 @@ class RecordConfig:
     """Steps in the profiler window (level full)."""
 
 
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class NoTracker:
     """metrics.jsonl only."""
 
     name: Literal["none"] = "none"
 
 
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class WandbTracker:
     """Mirror metrics to Weights & Biases from rank 0."""
 
@@ -369,14 +368,14 @@ class WandbTracker:
     """auto: online when a key is configured and the server answers at once, else offline."""
 
 
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TensorboardTracker:
     """Mirror metrics to TensorBoard event files in the run folder (extra `tensorboard`)."""
 
     name: Literal["tensorboard"] = "tensorboard"
 
 
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LauncherConfig:
     """How the ranks start. Under torchrun or srun the ranks exist already and only join."""
 
@@ -395,7 +394,7 @@ class LauncherConfig:
     """Port of the rendezvous; 0 = a free one."""
 
 
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class NCCLConfig:
     """Environment variables for NCCL, set before any communicator exists. Your own always win."""
 
@@ -403,7 +402,7 @@ class NCCLConfig:
     variables: dict[str, str] = field(default_factory=dict)
 
 
-@_frozen
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
     """A whole experiment, resolved: what `runs/<id>/config.yaml` holds."""
 

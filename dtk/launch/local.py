@@ -3,7 +3,7 @@
 import dataclasses
 
 from diagnostics.artifacts import RunPaths, State, read_status
-from dtk.config.compose import source_tree
+from dtk.config.folders import source_tree
 from dtk.config.schema import Config
 from dtk.launch import job
 from dtk.launch.blame import find_failure, user_error

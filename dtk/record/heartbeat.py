@@ -42,7 +42,7 @@ class HeartbeatFile:
             OSError: the folder is full or read-only.
         """
         about = {"pid": os.getpid(), "host": socket.gethostname()[:64], "attempt": self.attempt}
-        self._tail = f", {json.dumps(about)[1:-1]}, \"beat_end\": ".encode()
+        self._tail = f', {json.dumps(about)[1:-1]}, "beat_end": '.encode()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -70,9 +70,9 @@ class HeartbeatFile:
         """Its parent is the innermost one again."""
         self._write(region.parent.name if region.parent is not None else None)
 
-    def close(self) -> None:
-        """The last beat says that this rank left by itself."""
-        self._write("end")
+    def close(self, region: str | None) -> None:
+        """The last beat: `end` when this rank left in order, or the region in which it failed."""
+        self._write(region)
         self._stop.set()
 
     def _write(self, name: str | None) -> None:

@@ -92,4 +92,4 @@ def dump_allocator(path: Path) -> None:
         OSError: the folder is full or read-only.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    torch.cuda.memory._dump_snapshot(str(path))
+    torch.cuda.memory._dump_snapshot(str(path))  # type: ignore[no-untyped-call]

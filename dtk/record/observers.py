@@ -55,7 +55,7 @@ class ProfilerMarks:
     def enter(self, region: Region) -> None:
         """Open a span if a profiler is active."""
         if autograd_profiler._is_profiler_enabled:
-            mark = autograd_profiler.record_function(region.name)
+            mark: Any = autograd_profiler.record_function(region.name)
             mark.__enter__()
             self._open[id(region)] = mark
 

@@ -26,6 +26,9 @@ MIN_COMPRESSION_RATE = 2
 class DDP(Strategy):
     """DistributedDataParallel (Li et al. 2020, PyTorch Distributed, VLDB)."""
 
+    ran_backward = False
+    """Whether the first micro-batch is over."""
+
     def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
         """Materialise a full replica on this rank and wrap it."""
         materialise(model, self.context.device, fill)
@@ -67,8 +70,14 @@ class DDP(Strategy):
         wrapped.register_comm_hook(state, _marked(hook, size))
 
     def accumulate(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
-        """`no_sync` in all micro-batches but the last."""
-        if last or not isinstance(wrapped, DistributedDataParallel):
+        """`no_sync` in all micro-batches but the last.
+
+        With static_graph DDP learns the graph in the very first backward, which must synchronise:
+        one more reduction, once.
+        """
+        assert isinstance(wrapped, DistributedDataParallel)
+        first, self.ran_backward = not self.ran_backward, True
+        if last or (first and self.config.static_graph):
             return nullcontext()
         return wrapped.no_sync()
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from diagnostics.artifacts import RunPaths
 from dtk.config.schema import Config
-from dtk.models.hf import export_model
+from dtk.models.hf import export_weights
 from dtk.parallel.context import Context
 from dtk.record.regions import communication, region
 from dtk.train.progress import say
@@ -17,7 +17,8 @@ def export(config: Config, model: nn.Module, paths: RunPaths, context: Context) 
     """Write `export/model.safetensors` and `config.json`; every rank must call it."""
     with region("export"):
         if context.rank == 0:
-            export_model(config.model, _gathered(model), paths.export)
+            shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+            export_weights(config.model, shapes, _gathered(model), paths.export)
             say(f"weights exported to {paths.export}")
         else:
             for _ in _gathered(model):

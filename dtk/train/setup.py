@@ -10,8 +10,9 @@ from torch.utils.checkpoint import checkpoint
 
 from dtk.config.schema import Config
 from dtk.models.build import build_model
-from dtk.models.hf import load_pretrained
-from dtk.models.initialize import initialize
+from dtk.models.gpt import GPT
+from dtk.models.hf import load_gpt2
+from dtk.models.initialize import initialize_model
 from dtk.parallel.context import Context
 from dtk.parallel.precision import allow_tf32
 from dtk.strategies.base import Strategy
@@ -77,10 +78,10 @@ def _model(config: Config) -> nn.Module:
 
 def _fill(model: nn.Module, config: Config) -> None:
     """Initial values, one parameter at a time: from the seed, or from pretrained weights."""
-    for name, parameter in model.named_parameters():
-        initialize(parameter, name, model.initial(name), config.seed)  # type: ignore[operator]
-    if getattr(config.model, "pretrained", None):
-        load_pretrained(model, config.model.pretrained)
+    if isinstance(model, GPT) and model.config.pretrained:
+        load_gpt2(model, model.config.pretrained)
+    else:
+        initialize_model(model, config.seed)
 
 
 def _checkpoint_activations(model: nn.Module, every: int) -> None:

@@ -1,0 +1,116 @@
+"""The `dtk` command: thin, and every import inside the subcommand that needs it.
+
+Reading runs works without torch and Hydra; only `dtk run` needs them.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from dtk import __version__
+from dtk.errors import DtkError
+
+USER_ERROR = 2
+_TRAINING = ("torch", "hydra", "numpy", "yaml")
+"""Modules without which nothing can be trained."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one subcommand.
+
+    Returns:
+        exit code: 0, or 2 with one line on stderr when the input is wrong; of `dtk run` see `dtk.run`.
+    """
+    typed = sys.argv[1:] if argv is None else argv
+    try:
+        # Not argparse's business: what follows belongs to dtk.run, options included.
+        code = _run(typed[1:]) if typed[:1] == ["run"] else _dispatch(typed)
+        sys.stdout.flush()
+        return code
+    except DtkError as error:
+        print(f"dtk: {error}", file=sys.stderr)
+        return USER_ERROR
+    except BrokenPipeError:  # dtk ls | head
+        sys.stderr.close()
+        return 0
+
+
+def _dispatch(argv: Sequence[str]) -> int:
+    arguments = _parser().parse_args(argv)
+    command: Callable[[argparse.Namespace], int] | None = arguments.command
+    if command is None:
+        _parser().print_help()
+        return 0
+    return command(arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dtk",
+        description="Run training experiments under any data-parallel strategy, and read what they left behind.",
+        epilog="examples: dtk run strategy=fsdp model=gpt2 | dtk run --help | dtk ls | dtk show RUN",
+    )
+    parser.set_defaults(command=None)
+    parser.add_argument("--version", action="version", version=f"dtk {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    commands.add_parser("run", help="train: dtk run [KEY=VALUE ...]; dtk run --help lists all choices")
+    strategies = commands.add_parser("strategies", help="what each strategy shards and communicates")
+    strategies.add_argument("--markdown", action="store_true", help="as a Markdown table")
+    strategies.set_defaults(command=_strategies)
+    ls = commands.add_parser("ls", help="list runs, newest first")
+    ls.add_argument("folder", nargs="?", type=Path, default=Path("runs"), metavar="FOLDER", help="default: runs")
+    ls.set_defaults(command=_ls)
+    show = commands.add_parser("show", help="one run: status, failure, figures, what was recorded")
+    show.add_argument("run", metavar="RUN", help="a path, an id under runs/, or the unique beginning of one")
+    show.add_argument("--json", action="store_true", help="as one JSON object")
+    show.set_defaults(command=_show)
+    return parser
+
+
+def _run(argv: list[str]) -> int:
+    if any(find_spec(module) is None for module in _TRAINING):
+        raise DtkError("dtk run needs the training extra", "pip install 'dtk-train[train]'")
+    from dtk.run import main as run
+
+    return run(argv)
+
+
+def _strategies(arguments: argparse.Namespace) -> int:
+    from dtk.strategies.catalogue import render
+
+    sys.stdout.write(render("markdown" if arguments.markdown else "terminal"))
+    return 0
+
+
+def _ls(arguments: argparse.Namespace) -> int:
+    from diagnostics.runs import list_runs
+    from diagnostics.runs_text import listing
+
+    folder: Path = arguments.folder
+    try:
+        runs = list_runs(folder)
+    except OSError as error:
+        raise DtkError(f"cannot list {folder}", error.strerror or str(error), "dtk ls FOLDER") from error
+    if not runs:
+        print(f"no runs in {folder}", file=sys.stderr)
+        return 0
+    sys.stdout.write(listing(runs, terminal=sys.stdout.isatty()))
+    return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from diagnostics.runs import NoSuchRunError, find_run, read_details
+    from diagnostics.runs_text import details, details_json
+
+    try:
+        run = read_details(find_run(arguments.run))
+    except NoSuchRunError as error:
+        raise DtkError(str(error), fix="dtk ls lists the runs") from error
+    sys.stdout.write(details_json(run) if arguments.json else details(run))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,220 @@
+"""Rules between fields, checked in the parent before any rank starts. Types are `strict`'s business.
+
+Each rule is a function of the whole configuration and what was found of the machine; each failure
+is one line that says what to type instead.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from dtk.config.limits import check_limits
+from dtk.config.schema import Config
+from dtk.errors import DtkError
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What is checked: the configuration and where it will run."""
+
+    config: Config
+    world_size: int
+    device: str
+    cuda_devices: int
+
+
+def check(config: Config, world_size: int, device: str, cuda_devices: int = 0) -> None:
+    """Refuse what cannot run or would not mean what it says.
+
+    Args:
+        config: types are right already.
+        world_size: ranks in all.
+        device: `cpu` or `cuda`, as decided by the launcher.
+        cuda_devices: CUDA devices on this machine.
+
+    Raises:
+        DtkError: the first rule that is broken.
+    """
+    check_limits(config)
+    job = _Job(config, world_size, device, cuda_devices)
+    for rule in (_device, _one_process, _mesh, _batch, _model, _sequence, _task, _strategy, _in_backward, _schedule):
+        rule(job)
+
+
+def _device(job: _Job) -> None:
+    if (job.device == "cuda" or job.config.launcher.device == "cuda") and not job.cuda_devices:
+        raise DtkError("launcher.device=cuda, but no CUDA device was found", fix="use launcher.device=cpu")
+    if job.config.launcher.backend == "nccl" and job.device != "cuda":
+        raise DtkError(
+            "launcher.backend=nccl needs a GPU", "NCCL moves data between CUDA devices", "use launcher.backend=gloo"
+        )
+
+
+def _one_process(job: _Job) -> None:
+    name = job.config.strategy.name
+    if name in ("single", "dp") and job.world_size != 1:
+        raise DtkError(
+            f"strategy={name} is one process, not {job.world_size}",
+            fix="use launcher.nproc=1, or strategy=ddp for several ranks",
+        )
+    if name == "dp" and (job.device != "cuda" or job.cuda_devices < 2):
+        found = job.cuda_devices if job.device == "cuda" else 0
+        raise DtkError(f"strategy=dp needs two CUDA devices, found {found}", fix="use strategy=single or strategy=ddp")
+
+
+def _mesh(job: _Job) -> None:
+    strategy, world_size = job.config.strategy, job.world_size
+    if strategy.name != "hsdp":
+        return
+    replicate, shard = strategy.dp_replicate, strategy.dp_shard
+    for name, degree in (("dp_replicate", replicate), ("dp_shard", shard)):
+        if degree < 1 and degree != -1:
+            raise DtkError(
+                f"strategy.{name}={degree} is no mesh degree", fix="use a positive number, or -1 for the rest"
+            )
+    if replicate == shard == -1:
+        raise DtkError("strategy.dp_replicate and strategy.dp_shard are both -1", fix="give one of them a number")
+    fits = (
+        world_size % (shard if replicate == -1 else replicate) == 0
+        if -1 in (replicate, shard)
+        else (replicate * shard == world_size)
+    )
+    if not fits:
+        valid = ", ".join(f"{world_size // d} x {d}" for d in _divisors(world_size))
+        raise DtkError(
+            f"a mesh of strategy.dp_replicate={replicate} x strategy.dp_shard={shard} does not fit {world_size} ranks",
+            fix=f"valid dp_replicate x dp_shard: {valid}",
+        )
+
+
+def _batch(job: _Job) -> None:
+    total, micro, ranks = job.config.train.global_batch_size, job.config.train.micro_batch_size, job.world_size
+    step = micro * ranks
+    if total % step == 0:
+        return
+    below = total // step * step
+    totals = f"train.global_batch_size={below} or {below + step}" if below else f"train.global_batch_size={step}"
+    micros = [d for d in _divisors(total // ranks) if d <= total] if total % ranks == 0 else []
+    micros = sorted(micros, key=lambda d: abs(d - micro))[:4]
+    ways = [totals] + ([f"train.micro_batch_size={_listed(sorted(micros))}"] if micros else [])
+    what = "is less than" if total < step else "does not divide into"
+    raise DtkError(
+        f"train.global_batch_size={total} {what} {ranks} rank{'s' if ranks > 1 else ''} x train.micro_batch_size={micro}",
+        fix=f"use {', or '.join(ways)}",
+    )
+
+
+def _model(job: _Job) -> None:
+    model = job.config.model
+    if model.architecture == "custom":
+        return
+    if model.width % model.heads:
+        raise DtkError(
+            f"model.width={model.width} does not divide into model.heads={model.heads}",
+            fix=f"use model.heads={_nearest_divisor(model.width, model.heads)}",
+        )
+    if model.architecture != "llama":
+        return
+    if model.heads % model.kv_heads:
+        raise DtkError(
+            f"model.heads={model.heads} does not divide into model.kv_heads={model.kv_heads}",
+            fix=f"use model.kv_heads={_nearest_divisor(model.heads, model.kv_heads)}",
+        )
+    if model.width // model.heads % 2:
+        raise DtkError(
+            f"model.width={model.width} over model.heads={model.heads} gives heads of odd size",
+            "rotary positions turn pairs of features",
+            f"use model.width={2 * model.heads * max(1, model.width // (2 * model.heads))}",
+        )
+
+
+def _sequence(job: _Job) -> None:
+    length, context = job.config.data.sequence_length, job.config.model.context_length
+    if length > context:
+        raise DtkError(
+            f"data.sequence_length={length} is longer than the model's context",
+            f"model.context_length={context}",
+            f"use data.sequence_length={context} or a larger model.context_length",
+        )
+
+
+def _task(job: _Job) -> None:
+    """An encoder classifies, the others predict the next token; a custom model may do either."""
+    model, data = job.config.model, job.config.data
+    if data.name == "classification" and model.architecture not in ("encoder", "custom"):
+        raise DtkError(f"data=classification needs an encoder, not model={model.name}", fix="use model=bert_tiny")
+    if model.architecture == "encoder" and data.name != "classification":
+        raise DtkError(
+            f"model={model.name} is an encoder: it needs labelled text, not data={data.name}",
+            fix="use data=classification, or model=gpt2_tiny",
+        )
+
+
+def _strategy(job: _Job) -> None:
+    strategy = job.config.strategy
+    if strategy.name == "zero2" and strategy.reshard_after_forward:
+        raise DtkError(
+            "strategy=zero2 with strategy.reshard_after_forward=true is ZeRO-3", fix="use strategy=zero3 for that"
+        )
+    if strategy.name in ("ddp", "zero1") and strategy.static_graph and strategy.find_unused_parameters:
+        raise DtkError(
+            "strategy.static_graph=true and strategy.find_unused_parameters=true exclude each other",
+            "a static graph needs no search",
+            "drop one of them",
+        )
+
+
+def _in_backward(job: _Job) -> None:
+    """An update inside backward has seen neither the other micro-batches nor the global norm."""
+    config = job.config
+    if not config.optimizer.in_backward:
+        return
+    name = config.strategy.name
+    if name in ("ddp", "zero1", "dp"):
+        raise DtkError(
+            f"optimizer.in_backward=true does not work under strategy={name}",
+            "gradients are reduced only after they are complete"
+            if name != "dp"
+            else "replicas have their own backward",
+            "use strategy=single or strategy=fsdp",
+        )
+    if config.precision.initial_loss_scale is not None:
+        raise DtkError(
+            "optimizer.in_backward=true does not go with loss scaling",
+            "the update comes before anyone knows of an overflow",
+            "use precision=bf16",
+        )
+    if config.train.clip_norm is not None:
+        raise DtkError(
+            "optimizer.in_backward=true does not go with clipping",
+            "the global norm is known only after backward",
+            "use train.clip_norm=null",
+        )
+    accumulation = config.train.global_batch_size // (config.train.micro_batch_size * job.world_size)
+    if accumulation > 1:
+        raise DtkError(
+            f"optimizer.in_backward=true does not go with accumulation over {accumulation} micro-batches",
+            "each would update on its own",
+            f"use train.micro_batch_size={config.train.global_batch_size // job.world_size}",
+        )
+
+
+def _schedule(job: _Job) -> None:
+    schedule, steps = job.config.schedule, job.config.train.steps
+    if schedule.name == "wsd" and schedule.warmup_steps + schedule.decay_steps > steps:
+        raise DtkError(
+            f"schedule.warmup_steps={schedule.warmup_steps} + schedule.decay_steps={schedule.decay_steps} "
+            f"is more than train.steps={steps}",
+            fix=f"use train.steps={schedule.warmup_steps + schedule.decay_steps} or shorter phases",
+        )
+
+
+def _divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def _nearest_divisor(number: int, wanted: int) -> int:
+    return min(_divisors(number), key=lambda d: (abs(d - wanted), d))
+
+
+def _listed(numbers: list[Any]) -> str:
+    return " or ".join([", ".join(map(str, numbers[:-1])), str(numbers[-1])] if len(numbers) > 1 else map(str, numbers))

@@ -1,0 +1,52 @@
+"""Where the YAML files lie: dtk's own conf/ and the user's folder. Knows paths, not contents, and not Hydra."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dtk.errors import DtkError
+
+_HERE = Path(__file__).resolve()
+
+
+def source_tree() -> Path | None:
+    """Root of the source tree that this code runs from; None when it is installed."""
+    root = _HERE.parents[2]
+    return root if (root / "pyproject.toml").is_file() and (root / "conf" / "config.yaml").is_file() else None
+
+
+def conf_folder() -> Path:
+    """dtk's own YAML files: those of the source tree, else the copy inside the installed package.
+
+    Raises:
+        DtkError: the installation lacks them.
+    """
+    root = source_tree()
+    folder = root / "conf" if root else _HERE.parents[1] / "conf"
+    if not (folder / "config.yaml").is_file():
+        raise DtkError(f"dtk's own configuration is missing: no {folder}/config.yaml", fix="install dtk again")
+    return folder
+
+
+def search_path(config_dir: Path | None) -> list[Path]:
+    """Absolute folders in the order in which a file is looked for: the user's own first.
+
+    Raises:
+        DtkError: the user's folder does not exist.
+    """
+    own = conf_folder()
+    if config_dir is None:
+        return [own]
+    folder = Path(config_dir).expanduser().absolute()
+    if not folder.is_dir():
+        raise DtkError(f"--config-dir {config_dir}: there is no such folder")
+    return [folder, own]
+
+
+def groups(folders: Sequence[Path]) -> dict[str, dict[str, Path]]:
+    """Group -> option -> file, sorted by name. An earlier folder hides the same file in a later one."""
+    found: dict[str, dict[str, Path]] = {}
+    for folder in reversed(folders):
+        for path in sorted(folder.glob("*/*.yaml")):
+            if not path.parent.name.startswith("."):
+                found.setdefault(path.parent.name, {})[path.stem] = path
+    return {group: dict(sorted(options.items())) for group, options in sorted(found.items())}

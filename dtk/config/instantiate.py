@@ -1,0 +1,109 @@
+"""`_target_`: import a name and call it, but only names on an allow list and only with fitting arguments.
+
+A configuration may come from someone else, so it must not be able to call whatever Python can reach.
+Imports nothing until a target has passed the list.
+"""
+
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from dtk.config.suggest import did_you_mean
+from dtk.errors import DtkError
+
+ALLOWED = ("dtk.*", "torch.nn.*", "torch.optim.*")
+"""Prefixes that need no `allow_targets`."""
+
+
+def instantiate(target: str, arguments: dict[str, Any], allow: list[str]) -> Any:
+    """Import `target` and call it with keyword arguments.
+
+    Args:
+        target: dotted import path of a class or function.
+        arguments: keyword arguments, checked against the signature before the call.
+        allow: import paths, or prefixes that end in `.*`, besides `ALLOWED`.
+
+    Raises:
+        DtkError: the target is not allowed, does not exist, cannot be called, or not with these arguments.
+            What the target itself raises goes through unchanged: it is the user's own code.
+    """
+    _check_path(target)
+    if not _listed(target, allow):
+        raise _forbidden(target)
+    found = _find(target)
+    if not callable(found):
+        raise DtkError(f"_target_={target} cannot be called", f"it is a {type(found).__name__}", "name a class")
+    # A module also holds what it imported: dtk.launch.local.subprocess.run must not pass as dtk's own.
+    home = f"{getattr(found, '__module__', None)}.{getattr(found, '__qualname__', '')}"
+    if target not in allow and not _listed(home, allow):
+        raise _forbidden(target, f"it is {home}, only imported there")
+    _check_arguments(target, found, arguments)
+    return found(**arguments)
+
+
+def _check_path(target: str) -> None:
+    parts = target.split(".")
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        raise DtkError(f'_target_="{target}" is not an import path', fix="write it as my_package.MyModel")
+    if any(part.startswith("_") for part in parts):
+        raise DtkError(f"_target_={target} is not allowed", "names with a leading underscore are private")
+
+
+def _listed(target: str, allow: list[str]) -> bool:
+    return any(
+        target == entry or (entry.endswith(".*") and target.startswith(entry[:-1])) for entry in (*ALLOWED, *allow)
+    )
+
+
+def _forbidden(target: str, why: str = "a configuration may only name what is on the allow list") -> DtkError:
+    package = target.split(".")[0]
+    return DtkError(f"_target_={target} is not allowed", why, f"allow it: 'allow_targets=[{package}.*]'")
+
+
+def _find(target: str) -> Any:
+    """Import the longest prefix that is a module, then follow classes; never into another module."""
+    parts = target.split(".")
+    module = _import(parts[0], target)
+    used = 1
+    while used < len(parts) - 1 and hasattr(module, "__path__"):
+        if importlib.util.find_spec(".".join(parts[: used + 1])) is None:
+            break
+        used += 1
+        module = _import(".".join(parts[:used]), target)
+    found: Any = module
+    for part in parts[used:]:
+        if not hasattr(found, part):
+            owner = ".".join(parts[:used])
+            raise DtkError(f'_target_={target}: "{part}" is not in {owner}', fix=did_you_mean(part, dir(found)))
+        found = getattr(found, part)
+        if isinstance(found, ModuleType):
+            raise DtkError(f"_target_={target} is not allowed", f"{found.__name__} is only imported there")
+    return found
+
+
+def _import(name: str, target: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise DtkError(
+            f"_target_={target} cannot be imported", str(error), "run from the folder of your package, or install it"
+        ) from error
+
+
+def _check_arguments(target: str, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return  # written in C without a signature: the call itself will tell
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    names = [p.name for p in named]
+    for name in arguments:
+        if name not in names and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            near = did_you_mean(name, names) or f"it takes {', '.join(names) or 'none'}"
+            raise DtkError(f'{target} has no argument "{name}"', fix=near)
+    lacking = [p.name for p in named if p.default is p.empty and p.name not in arguments]
+    if lacking:
+        raise DtkError(f"{target} needs {', '.join(lacking)}", fix=f"set model.arguments.{lacking[0]}=VALUE")

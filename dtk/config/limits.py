@@ -1,0 +1,108 @@
+"""The range of every number in the configuration. Knows single keys; rules between keys are in `checks`."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from dtk.config.schema import Config
+from dtk.config.strict import to_plain
+from dtk.errors import DtkError
+
+_ABOVE_ZERO = math.ulp(0.0)
+_BELOW_ONE = math.nextafter(1.0, 0.0)
+_NONE = math.inf
+
+LIMITS: dict[str, tuple[float, float]] = {
+    "seed": (0, 2**63 - 1),
+    "train.steps": (1, _NONE),
+    "train.global_batch_size": (1, _NONE),
+    "train.micro_batch_size": (1, _NONE),
+    "train.clip_norm": (_ABOVE_ZERO, _NONE),
+    "train.log_every": (1, _NONE),
+    "train.evaluate_every": (-1, _NONE),
+    "train.evaluate_samples": (1, _NONE),
+    "train.activation_checkpoint_every": (0, _NONE),
+    "train.garbage_collect_every": (0, _NONE),
+    "model.vocab_size": (1, _NONE),
+    "model.context_length": (1, _NONE),
+    "model.layers": (1, _NONE),
+    "model.heads": (1, _NONE),
+    "model.kv_heads": (1, _NONE),
+    "model.width": (1, _NONE),
+    "model.ffn_width": (1, _NONE),
+    "model.rope_theta": (_ABOVE_ZERO, _NONE),
+    "model.norm_eps": (_ABOVE_ZERO, _NONE),
+    "model.dropout": (0, _BELOW_ONE),
+    "model.classes": (2, _NONE),
+    "data.sequence_length": (1, _NONE),
+    "data.validation_fraction": (0, _BELOW_ONE),
+    "data.max_bytes": (1, _NONE),
+    "data.vocab_size": (1, _NONE),
+    "data.samples": (1, _NONE),
+    "data.samples_per_class": (1, _NONE),
+    "strategy.bucket_cap_mb": (_ABOVE_ZERO, _NONE),
+    "strategy.powersgd_rank": (1, _NONE),
+    "strategy.blocks_per_unit": (0, _NONE),
+    "strategy.prefetch_depth": (0, _NONE),
+    "strategy.dp_replicate": (-1, _NONE),
+    "strategy.dp_shard": (-1, _NONE),
+    "precision.initial_loss_scale": (_ABOVE_ZERO, _NONE),
+    "optimizer.lr": (0, _NONE),
+    "optimizer.betas": (0, _BELOW_ONE),
+    "optimizer.eps": (_ABOVE_ZERO, _NONE),
+    "optimizer.weight_decay": (0, _NONE),
+    "optimizer.momentum": (0, _BELOW_ONE),
+    "schedule.warmup_steps": (0, _NONE),
+    "schedule.decay_steps": (0, _NONE),
+    "schedule.min_lr_ratio": (0, 1),
+    "checkpoint.every": (0, _NONE),
+    "checkpoint.keep": (1, _NONE),
+    "record.black_box_every_s": (_ABOVE_ZERO, _NONE),
+    "record.telemetry_every_s": (_ABOVE_ZERO, _NONE),
+    "record.flight_entries": (1, _NONE),
+    "record.profile_start": (0, _NONE),
+    "record.profile_steps": (1, _NONE),
+    "launcher.nproc": (1, _NONE),
+    "launcher.threads": (1, _NONE),
+    "launcher.max_restarts": (0, _NONE),
+    "launcher.timeout_s": (_ABOVE_ZERO, _NONE),
+    "launcher.master_port": (0, 65535),
+}
+"""Dotted key -> smallest and largest value. A test holds it against the schema: no number is left out."""
+
+
+def check_limits(config: Config) -> None:
+    """Refuse a number outside its range.
+
+    Raises:
+        DtkError: the first one, with the range.
+    """
+    for key, value in _numbers(to_plain(config)):
+        low, high = LIMITS.get(key, (-_NONE, _NONE))
+        if not low <= value <= high:
+            raise DtkError(f"{key}={value:g} is out of range", _range(low, high))
+    betas = getattr(config.optimizer, "betas", None)
+    if betas is not None and len(betas) != 2:
+        raise DtkError(f"optimizer.betas has {len(betas)} numbers", "AdamW has two", "use optimizer.betas=[0.9,0.95]")
+    if getattr(config.optimizer, "nesterov", False) and not config.optimizer.momentum:
+        raise DtkError("optimizer.nesterov=true needs optimizer.momentum above 0", fix="use optimizer.momentum=0.9")
+
+
+def _numbers(plain: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Every number by its dotted key; the members of a list by the key of the list."""
+    for name, value in plain.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, dict):
+            yield from _numbers(value, f"{key}.")
+        else:
+            members = value if isinstance(value, list) else [value]
+            yield from ((key, x) for x in members if isinstance(x, int | float) and not isinstance(x, bool))
+
+
+def _range(low: float, high: float) -> str:
+    at_least = "it must be above 0" if low == _ABOVE_ZERO else f"it must be {low:g} or more"
+    if high == _NONE:
+        return at_least
+    if high == _BELOW_ONE:
+        return f"it must be {low:g} or more and below 1"
+    return f"it must be {low:g} to {high:g}"

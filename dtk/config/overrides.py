@@ -1,0 +1,158 @@
+"""What is typed on the command line: parsed by Hydra's grammar, judged by dtk before Hydra composes.
+
+Group choices are checked against the files that exist; every other key becomes `++key=value`, so
+that Hydra accepts it and the strict check afterwards is the only judge of keys and types.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dtk.config.schema import KINDS
+from dtk.config.suggest import did_you_mean
+from dtk.errors import DtkError
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
+
+Groups = Mapping[str, Mapping[str, Path]]
+LARGEST_SWEEP = 10_000
+"""More points than that are a slip of the keyboard."""
+
+
+def normalise(overrides: Sequence[str], groups: Groups, defaults: Sequence[str]) -> list[str]:
+    """Overrides as Hydra is to see them; of a group that is given twice the last choice counts.
+
+    Args:
+        overrides: what was typed.
+        groups: group -> option -> file.
+        defaults: groups in the defaults list; other ones (the user's own) must be appended with `+`.
+
+    Raises:
+        DtkError: bad syntax, an unknown option, a list without `-m`, a setting of Hydra itself.
+    """
+    choices: dict[str, str] = {}
+    values = []
+    for text in overrides:
+        override = parse(text)
+        key = override.key_or_group
+        _refuse_hydra(key)
+        if override.is_sweep_override():
+            raise DtkError(
+                f"{text} asks for several runs", fix=f"add -m, or quote a text with a comma: '{key}=\"a,b\"'"
+            )
+        if key in groups and override.package is None:
+            option = _option(override, groups)
+            choices[key] = f"{'' if key in defaults else '+'}{key}={option}" if option else f"~{key}"
+        elif override.is_delete() or "/" in key or override.package is not None:
+            values.append(text)
+        else:
+            _refuse_tag(key, groups)
+            values.append("++" + text.lstrip("+"))
+    return [*choices.values(), *values]
+
+
+def expand_sweep(overrides: Sequence[str], groups: Groups) -> list[list[str]]:
+    """Every combination of the values that `a,b`, choice(), range() and glob() stand for.
+
+    The last list varies fastest, as in nested loops.
+
+    Raises:
+        DtkError: bad syntax, a glob that matches nothing, more than `LARGEST_SWEEP` points.
+    """
+    axes = []
+    points = 1
+    for text in overrides:
+        override = parse(text)
+        _refuse_hydra(override.key_or_group)
+        axis = _values(text, override, groups) if override.is_sweep_override() else [text]
+        points *= len(axis)
+        if points > LARGEST_SWEEP:
+            raise DtkError(f"the sweep has more than {LARGEST_SWEEP} points", fix="use shorter lists")
+        axes.append(axis)
+    return [list(point) for point in itertools.product(*axes)]
+
+
+def parse(text: str) -> "Override":
+    """One override by Hydra's grammar.
+
+    Raises:
+        DtkError: bad syntax.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        override = OverridesParser.create().parse_override(text)
+    except HydraException as error:
+        reason = str(error).splitlines()[0]
+        if "=" not in text:
+            raise DtkError(f'"{text}" is not an override', "it has no =", "write KEY=VALUE") from error
+        key, _, value = text.partition("=")
+        quoted = value.replace('"', '\\"')
+        raise DtkError(
+            f"cannot read {text}",
+            reason,
+            f"""write KEY=VALUE; quote a value with special characters: '{key}="{quoted}"'""",
+        ) from error
+    if not override.key_or_group:
+        raise DtkError(f'"{text}" is not an override', "it has no key", "write KEY=VALUE")
+    return override
+
+
+def _option(override: "Override", groups: Groups) -> str | None:
+    """The chosen file of a group; None for `experiment=null`, the only group that may be empty."""
+    group = override.key_or_group
+    options = groups[group]
+    listed = f"options: {', '.join(options)}"
+    if override.is_delete():
+        raise DtkError(f"{group} cannot be removed", fix=f"choose one of its {listed}")
+    value: Any = override.value()
+    if value is None and group == "experiment":
+        return None
+    if not isinstance(value, str) or "/" in value or value not in options:
+        near = did_you_mean(str(value), options, f"{group}=") if isinstance(value, str) else ""
+        typed = override.get_value_string().strip("'\"")
+        raise DtkError(f'unknown {group} "{typed}"', fix=f"{near} {listed}")
+    return value
+
+
+def _values(text: str, override: "Override", groups: Groups) -> list[str]:
+    """One `key=value` per value of a sweep."""
+    from hydra.core.override_parser.types import Glob
+
+    key = override.key_or_group
+    if not override.is_discrete_sweep():
+        raise DtkError(f"{text} has endlessly many values", fix=f"list them, or use range: {key}=range(1,5)")
+    spec: Any = override._value
+    if isinstance(spec, Glob):
+        if key not in groups:
+            raise DtkError(f"{text}: {key} has no options", "glob() matches the files of a group", "list the values")
+        values = spec.filter(list(groups[key]))
+        if not values:
+            raise DtkError(f"{text} matches nothing", fix=f"options: {', '.join(groups[key])}")
+    else:
+        values = list(itertools.islice(override.sweep_string_iterator(), LARGEST_SWEEP + 1))
+        if not values:
+            raise DtkError(f"{text} has no value")
+    return [f"{override.get_key_element()}={value}" for value in values]
+
+
+def _refuse_hydra(key: str) -> None:
+    if key in ("hydra/launcher", "hydra/sweeper", "hydra.launcher", "hydra.sweeper") or key.startswith(
+        ("hydra.launcher.", "hydra.sweeper.", "hydra.sweep.")
+    ):
+        raise DtkError(f"{key} has no effect", "dtk runs sweeps itself, one run after another", "drop it and use -m")
+    if key == "hydra" or key.startswith(("hydra.", "hydra/")):
+        raise DtkError(f"{key} has no effect", "dtk uses Hydra only to compose", "run folders: runs_folder=PATH")
+
+
+def _refuse_tag(key: str, groups: Groups) -> None:
+    """`strategy.name=ddp` would leave the keys of another strategy behind it."""
+    section, _, name = key.partition(".")
+    if section in KINDS and name == KINDS[section][0]:
+        raise DtkError(
+            f"{key} is fixed by the choice of {section}",
+            fix=f"use {section}=OPTION: {', '.join(groups.get(section, ()))}",
+        )

@@ -1,0 +1,44 @@
+"""`did you mean ...?`: the nearest names for a mistyped one."""
+
+from collections.abc import Iterable
+from difflib import SequenceMatcher
+
+_CLOSE = 0.6
+"""Similarity (difflib's ratio, 0 to 1) below which a name is no suggestion."""
+_TIE = 0.1
+"""Names that are this much worse than the best are not worth showing."""
+
+
+def nearest(word: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
+    """Candidates that resemble `word`, best first.
+
+    Args:
+        word: what was typed, maybe with dots.
+        candidates: what exists.
+        limit: at most that many.
+    """
+    scores = {name: _similarity(word, name) for name in candidates}
+    best = max(scores.values(), default=0.0)
+    close = [name for name, score in scores.items() if score >= max(_CLOSE, best - _TIE)]
+    return sorted(close, key=lambda name: (-scores[name], name))[:limit]
+
+
+def did_you_mean(word: str, candidates: Iterable[str], prefix: str = "") -> str:
+    """`did you mean train.steps?`, or nothing when no name is near.
+
+    Args:
+        word: what was typed.
+        candidates: what exists.
+        prefix: put before each name, for example `strategy=`.
+    """
+    names = nearest(word, candidates)
+    return f"did you mean {' or '.join(prefix + name for name in names)}?" if names else ""
+
+
+def _similarity(word: str, name: str) -> float:
+    """Of the last parts when the section is the same or was left out, else of the whole."""
+    section, _, leaf = word.rpartition(".")
+    owner, _, key = name.rpartition(".")
+    if section in ("", owner):
+        return SequenceMatcher(None, leaf, key).ratio()
+    return SequenceMatcher(None, word, name).ratio()

@@ -1,0 +1,136 @@
+"""Arrays of integers that are made once and memory-mapped afterwards, one file per key.
+
+A file is the array followed by what is known about it (JSON) and its length, so it is written in one
+pass, and half a file is recognised. It is written aside and renamed: processes that build the same key
+at once each finish, the last one wins, and none reads what is incomplete. Knows nothing of text.
+"""
+
+import contextlib
+import json
+import os
+import struct
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from dtk.errors import DtkError
+
+_TRAILER = struct.Struct("<Q8s")
+_MAGIC = b"dtkdata1"
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """A finished array."""
+
+    values: np.ndarray
+    """One-dimensional, read-only, memory-mapped."""
+    about: dict[str, Any]
+    """What the builder said of it."""
+
+
+class Writer:
+    """Appends to the array that is being built."""
+
+    def __init__(self, file: IO[bytes], dtype: np.dtype[Any]) -> None:
+        self._file = file
+        self._dtype = dtype
+        self.count = 0
+
+    def append(self, values: np.ndarray) -> None:
+        """Add integers, any shape; they must fit the array's type."""
+        self._file.write(np.ascontiguousarray(values, dtype=self._dtype).data)
+        self.count += values.size
+
+
+Builder = Callable[[Writer], dict[str, Any]]
+
+
+def cached(key: str, dtype: np.dtype[Any], build: Builder) -> Cached:
+    """The array of this key, built if it is not there.
+
+    Args:
+        key: letters and digits; must change with everything that the content depends on.
+        dtype: type of the array.
+        build: writes the values and returns what is to be known about them. What it raises is not
+            taken for a fault of the cache, unless it is an OSError.
+
+    Raises:
+        DtkError: neither the cache nor the temporary folder can be written.
+    """
+    folders = list(_folders())
+    for folder in folders:
+        if (found := _read(folder / f"{key}.bin", dtype)) is not None:
+            return found
+    problem: OSError | None = None
+    for folder in folders:
+        try:
+            path = _build(folder, key, dtype, build)
+        except OSError as error:
+            problem = error
+            continue
+        if (found := _read(path, dtype)) is not None:
+            return found
+    raise DtkError(
+        f"can not write the token cache in {' or '.join(str(folder) for folder in folders)}",
+        str(problem or "what was written can not be read back"),
+        "set XDG_CACHE_HOME to a folder with free space",
+    )
+
+
+def _folders() -> Iterator[Path]:
+    """Where cached arrays may be, best first."""
+    chosen = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(chosen):  # noqa: PTH117  (the specification asks to ignore relative ones)
+        yield Path(chosen) / "dtk"
+    else:
+        with contextlib.suppress(RuntimeError):
+            yield Path.home() / ".cache" / "dtk"
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    temporary = Path(tempfile.gettempdir()) / f"dtk-{user}"
+    # The temporary folder is everybody's: what somebody else put there under this name is not ours to trust.
+    if not temporary.exists() or temporary.stat().st_uid == user:
+        yield temporary
+
+
+def _build(folder: Path, key: str, dtype: np.dtype[Any], build: Builder) -> Path:
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = folder / f"{key}.bin"
+    handle, aside = tempfile.mkstemp(prefix=f".{key[:16]}.", suffix=".partial", dir=folder)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            writer = Writer(file, dtype)
+            about = build(writer)
+            text = json.dumps({"dtype": dtype.str, "count": writer.count, "about": about}).encode()
+            file.write(text + _TRAILER.pack(len(text), _MAGIC))
+        Path(aside).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(aside).unlink()
+        raise
+    return path
+
+
+def _read(path: Path, dtype: np.dtype[Any]) -> Cached | None:
+    """The finished array, or None when there is none or it is not whole."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(size - _TRAILER.size)
+            length, magic = _TRAILER.unpack(file.read(_TRAILER.size))
+            if magic != _MAGIC or length > size:
+                return None
+            file.seek(size - _TRAILER.size - length)
+            header = json.loads(file.read(length))
+        count = header["count"]
+        if header["dtype"] != dtype.str or size != count * dtype.itemsize + length + _TRAILER.size or not count:
+            return None
+        values = np.memmap(path, dtype=dtype, mode="r", shape=(count,))
+    except (OSError, ValueError, KeyError, TypeError, struct.error):
+        return None
+    # A plain array over the same pages: indexing a memmap costs a Python call each time.
+    return Cached(np.asarray(values).view(np.ndarray), header["about"])

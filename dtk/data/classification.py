@@ -1,0 +1,187 @@
+"""Text classification: samples of fixed length with one class each, split so that classes stay balanced.
+
+Id 0 is padding and nothing else: the tokenizer's ids are shifted up by one, so vocab_size is one more
+than the tokenizer's. Samples are cached as rows [class, content hash, token ids ...] of uint32.
+"""
+
+import hashlib
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dtk.config.schema import ClassificationData
+from dtk.data.cache import Cached, Writer, cached
+from dtk.data.dataset import Batch, Dataset, to_batch
+from dtk.data.labelled import check_table, package_corpora, package_windows, table_rows
+from dtk.data.tokenizer import Tokenizer, build_tokenizer
+from dtk.errors import DtkError
+
+PADDING_ID = 0
+"""Fills a sample up to sequence_length."""
+
+_ID_SHIFT = 1
+_HEAD = 2
+_MOST_CLASSES = 10_000
+_FORMAT = 1
+
+Labelled = Iterator[tuple[str, np.ndarray]]
+
+
+class ClassificationDataset(Dataset):
+    """Targets [batch]: one class per sample.
+
+    Args:
+        rows: uint32 [samples, 2 + sequence_length], memory-mapped.
+        classes: class of each stored label, int64 [labels].
+        train_ids, validation_ids: rows of each split.
+        about: for the manifest.
+    """
+
+    def __init__(
+        self,
+        rows: np.ndarray,
+        classes: np.ndarray,
+        train_ids: np.ndarray,
+        validation_ids: np.ndarray,
+        about: dict[str, Any],
+    ) -> None:
+        self.train_size = len(train_ids)
+        self.validation_size = len(validation_ids)
+        self.vocab_size = about["vocab_size"]
+        self.classes = len(classes)
+        self.fixed_targets = 1
+        self._rows = rows
+        self._classes = classes
+        self._train_ids = train_ids
+        self._validation_ids = validation_ids
+        self._about = about
+
+    def train(self, ids: np.ndarray) -> Batch:
+        """Inputs [batch, sequence_length], targets [batch]."""
+        return self._batch(self._train_ids[ids])
+
+    def validation(self, ids: np.ndarray) -> Batch:
+        """Inputs [batch, sequence_length], targets [batch]."""
+        return self._batch(self._validation_ids[ids])
+
+    def describe(self) -> dict[str, Any]:
+        """See `Dataset`; `labels` are the names of classes 0, 1, ..., where they are few."""
+        return {
+            **self._about,
+            "train_samples": self.train_size,
+            "validation_samples": self.validation_size,
+            "synthetic": False,
+        }
+
+    def _batch(self, rows: np.ndarray) -> Batch:
+        block = self._rows[rows]
+        return to_batch(block[:, _HEAD:], self._classes[block[:, 0]])
+
+
+def classification_dataset(config: ClassificationData) -> ClassificationDataset:
+    """The user's table, or the embedded task when there is no path.
+
+    Raises:
+        DtkError: a wrong table, too few samples or classes, or samples_per_class < 2.
+    """
+    tokenizer = build_tokenizer(config.tokenizer)
+    stored = _embedded(config, tokenizer) if config.path is None else _table(config, config.path, tokenizer)
+    rows = stored.values.reshape(-1, _HEAD + config.sequence_length)
+    names: list[str] = stored.about["labels"]
+    train_ids, validation_ids = split_by_class(rows[:, 0], rows[:, 1], config.validation_fraction)
+    if len(names) < 2 or (config.validation_fraction and not len(validation_ids)):
+        raise DtkError(
+            f"{stored.about['source']} has {len(rows)} samples of {len(names)} classes",
+            "it needs two classes, and two samples of one of them",
+        )
+    order = sorted(range(len(names)), key=lambda i: _label_order(names)(names[i]))
+    classes = np.empty(len(names), dtype=np.int64)
+    classes[order] = np.arange(len(names))
+    about = {"name": config.name, **stored.about, "tokens": len(rows) * config.sequence_length}
+    about |= {"vocab_size": tokenizer.vocab_size + _ID_SHIFT, "classes": len(names)}
+    about["labels"] = [names[i] for i in order] if len(names) <= 100 else None
+    return ClassificationDataset(rows, classes, train_ids, validation_ids, about)
+
+
+def split_by_class(labels: np.ndarray, hashes: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers (training, held out), each ascending; the fraction is taken of every class.
+
+    Rows are ordered by the hash of their content, so the choice depends on content alone, and rows
+    of a class with the same content stay on one side. A class with a single row is trained on.
+    """
+    order = np.lexsort((np.arange(len(labels)), hashes, labels))
+    sorted_labels, sorted_hashes = labels[order], hashes[order]
+    starts = np.flatnonzero(np.r_[True, sorted_labels[1:] != sorted_labels[:-1]])
+    held = np.zeros(len(labels), dtype=bool)
+    for start, end in zip(starts, np.r_[starts[1:], len(labels)], strict=True):
+        cut = start + (max(1, round((end - start) * fraction)) if fraction and end - start > 1 else 0)
+        while cut > start and cut < end and sorted_hashes[cut] == sorted_hashes[cut - 1]:
+            cut -= 1
+        held[order[start:cut]] = True
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def _embedded(config: ClassificationData, tokenizer: Tokenizer) -> Cached:
+    """Which standard-library package does this window of source come from?"""
+    if config.samples_per_class < 2:
+        raise DtkError(f"data.samples_per_class={config.samples_per_class}", "one to train on and one held out")
+    packages = package_corpora()
+    listing = [(name, corpus.key()) for name, corpus in packages.items()]
+    source = next(iter(packages.values())).source + ", by package" if packages else "the standard library"
+    return _cached_rows(
+        lambda: package_windows(packages, tokenizer, config.sequence_length, config.samples_per_class),
+        source,
+        (listing, config.samples_per_class),
+        config,
+        tokenizer,
+    )
+
+
+def _table(config: ClassificationData, name: str, tokenizer: Tokenizer) -> Cached:
+    path = Path(name).expanduser()
+    check_table(path)
+    status = path.stat()
+    # More than sequence_length tokens hold: a book in one cell is not tokenised to its end.
+    longest = 64 * config.sequence_length
+
+    def labelled() -> Labelled:
+        for label, text in table_rows(path):
+            yield label, tokenizer.encode(text[:longest].encode("utf-8", "replace"))[: config.sequence_length]
+
+    return _cached_rows(
+        labelled, str(path), (path.suffix, status.st_size, status.st_mtime_ns, str(path.resolve())), config, tokenizer
+    )
+
+
+def _cached_rows(
+    labelled: Callable[[], Labelled], source: str, key: object, config: ClassificationData, tokenizer: Tokenizer
+) -> Cached:
+    def build(writer: Writer) -> dict[str, Any]:
+        labels: dict[str, int] = {}
+        digest, tokens = hashlib.sha256(), 0
+        for label, ids in labelled():
+            row = np.full(_HEAD + config.sequence_length, PADDING_ID, dtype=np.uint32)
+            row[_HEAD : _HEAD + len(ids)] = ids
+            row[_HEAD : _HEAD + len(ids)] += _ID_SHIFT
+            row[0] = labels.setdefault(label, len(labels))
+            row[1] = zlib.crc32(row[_HEAD:].data)
+            if len(labels) > _MOST_CLASSES:
+                raise DtkError(f"{source} has more than {_MOST_CLASSES} labels", "is `label` really a class?")
+            writer.append(row)
+            digest.update(label.encode("utf-8", "replace") + b"\0" + row[_HEAD:].tobytes())
+            tokens += len(ids)
+        if not tokens:
+            raise DtkError(f"{source} holds no text")
+        about = {"source": source, "bytes": 4 * writer.count, "sha256": digest.hexdigest()}
+        return {**about, "labels": list(labels), "unpadded_tokens": tokens, "tokenizer": tokenizer.identity}
+
+    name = hashlib.sha256(repr(("rows", _FORMAT, key, config.sequence_length, tokenizer.identity)).encode()).hexdigest()
+    return cached(name, np.dtype(np.uint32), build)
+
+
+def _label_order(names: list[str]) -> Callable[[str], Any]:
+    """Numbers sort as numbers, so that label 10 is class 10, not class 2."""
+    return int if all(name.lstrip("-").isdecimal() for name in names) else str

@@ -1,0 +1,232 @@
+"""Which files a corpus is made of, and its text piece by piece, in bounded memory.
+
+Knows files and UTF-8 only: neither tokens nor torch.
+"""
+
+import codecs
+import hashlib
+import os
+import platform
+import stat
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dtk.errors import DtkError
+
+CHUNK_BYTES = 1 << 20
+TEXT_SUFFIXES = frozenset(
+    f".{name}"
+    for name in (
+        *(
+            "txt",
+            "text",
+            "md",
+            "rst",
+            "tex",
+            "csv",
+            "tsv",
+            "json",
+            "jsonl",
+            "xml",
+            "html",
+            "htm",
+            "yaml",
+            "yml",
+            "toml",
+        ),
+        *(
+            "ini",
+            "cfg",
+            "log",
+            "py",
+            "pyi",
+            "c",
+            "h",
+            "cc",
+            "cpp",
+            "hpp",
+            "cu",
+            "rs",
+            "go",
+            "java",
+            "js",
+            "ts",
+            "sh",
+            "sql",
+        ),
+    )
+)
+"""A file of these names is meant to be text: one that is not UTF-8 is an error, not skipped."""
+
+_NOT_SOURCE = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One file of a corpus, as it was when the corpus was listed."""
+
+    path: Path
+    name: str
+    """Path relative to the corpus, with `/`."""
+    size_bytes: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Corpus:
+    """A sorted list of files. Each file is one document."""
+
+    source: str
+    """Where it comes from, for people."""
+    files: tuple[SourceFile, ...]
+    max_bytes: int | None = None
+    """Read at most this much in all."""
+    strict: bool = True
+    """A file with a text suffix that is not UTF-8 is an error; otherwise it is skipped."""
+
+    def key(self) -> str:
+        """Changes whenever a file is added, removed, moved, resized or rewritten; reads no content."""
+        listing = [(str(file.path.absolute()), file.size_bytes, file.mtime_ns) for file in self.files]
+        return hashlib.sha256(repr((listing, self.max_bytes, self.strict)).encode()).hexdigest()
+
+    def pieces(self) -> Iterator[tuple[bytes, bool]]:
+        """The text in pieces of at most CHUNK_BYTES (cut after a line where possible), and whether a document ends.
+
+        Raises:
+            DtkError: a file can not be read, or is meant to be text and is not UTF-8.
+        """
+        left = self.max_bytes if self.max_bytes is not None else sum(file.size_bytes for file in self.files) + 1
+        for file in self.files:
+            if left <= 0:
+                return
+            try:
+                if not file.size_bytes or not self._readable(file):
+                    continue
+                for piece, last in _pieces(file.path):
+                    yield piece[:left], last or len(piece) >= left
+                    left -= len(piece)
+                    if left <= 0:
+                        return
+            except OSError as error:
+                raise DtkError(f"can not read {file.path}", error.strerror or str(error)) from None
+
+    def _readable(self, file: SourceFile) -> bool:
+        if is_text(file.path):
+            return True
+        if self.strict and (len(self.files) == 1 or file.path.suffix.lower() in TEXT_SUFFIXES):
+            raise DtkError(
+                f"{file.path} is not UTF-8 text", fix="convert it (iconv -t UTF-8) or take it out of the folder"
+            )
+        return False
+
+
+def stdlib_root() -> Path:
+    """Folder of the running Python's standard library."""
+    return Path(sysconfig.get_path("stdlib"))
+
+
+def stdlib_corpus(max_bytes: int | None = None, root: Path | None = None) -> Corpus:
+    """The source of the standard library (or of one package in it) without its tests: about 11 MB.
+
+    Raises:
+        DtkError: there is no source (a frozen or trimmed Python), or max_bytes < 1.
+    """
+    if max_bytes is not None and max_bytes < 1:
+        raise DtkError(f"data.max_bytes={max_bytes} leaves no data", fix="use null for all of it")
+    root = root or stdlib_root()
+    files = tuple(file for file in _walk(root, _NOT_SOURCE) if file.path.suffix == ".py")
+    if not files:
+        raise DtkError(f"this Python has no standard library source in {root}", fix="use data=text data.path=...")
+    source = f"source of Python {platform.python_version()}'s standard library"
+    return Corpus(source=source, files=files, max_bytes=max_bytes, strict=False)
+
+
+def text_corpus(path: str) -> Corpus:
+    """One text file, or all text files in a folder, in the order of their names.
+
+    Hidden files and dtk's run folders are passed over, and so are files that are neither named like
+    text nor UTF-8.
+
+    Raises:
+        DtkError: there is nothing at the path, or no file in the folder.
+    """
+    root = Path(path).expanduser()
+    if root.is_dir():
+        files = tuple(_walk(root, set()))
+    elif root.is_file():
+        files = (_listed(root, root.name),)
+    else:
+        raise DtkError(f"no such file or folder: {path}", fix="data.path must name a text file or a folder with some")
+    if not any(file.size_bytes for file in files):
+        raise DtkError(f"{path} holds no text", fix="data.path must name a text file or a folder with some")
+    return Corpus(source=str(root), files=files)
+
+
+def is_text(path: Path) -> bool:
+    """Whether the whole file is UTF-8 without zero bytes; stops at the first that is not."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            try:
+                decoder.decode(chunk)
+            except UnicodeDecodeError:
+                return False
+            if b"\0" in chunk:
+                return False
+    return not decoder.getstate()[0]
+
+
+def _walk(root: Path, without: set[str]) -> Iterator[SourceFile]:
+    """Regular files below root, folder by folder, sorted."""
+
+    def fail(error: OSError) -> None:
+        raise DtkError(f"can not read {error.filename}", error.strerror or str(error)) from None
+
+    for folder, folders, names in os.walk(root, onerror=fail):
+        # A run may write below the corpus while its ranks list it; all must see the same files.
+        folders[:] = sorted(
+            name for name in folders if name not in without and name[0] != "." and not _is_run(Path(folder, name))
+        )
+        for name in sorted(names):
+            path = Path(folder, name)
+            if name[0] == ".":
+                continue
+            try:
+                if stat.S_ISREG(path.stat().st_mode):
+                    yield _listed(path, path.relative_to(root).as_posix())
+            except OSError:
+                continue  # a dangling link
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "status.json").exists() and (folder / "config.yaml").exists()
+
+
+def _listed(path: Path, name: str) -> SourceFile:
+    status = path.stat()
+    return SourceFile(path, name, status.st_size, status.st_mtime_ns)
+
+
+def _pieces(path: Path) -> Iterator[tuple[bytes, bool]]:
+    """(piece, whether it is the last) of one file, cut after a line, else between characters."""
+    rest = b""
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES - len(rest)):
+            chunk = rest + chunk
+            if len(chunk) < CHUNK_BYTES:
+                rest = chunk
+                continue
+            cut = chunk.rfind(b"\n") + 1 or _character_start(chunk)
+            yield chunk[:cut], False
+            rest = chunk[cut:]
+    yield rest, True
+
+
+def _character_start(chunk: bytes) -> int:
+    """Where the last UTF-8 character of the chunk begins."""
+    cut = len(chunk) - 1
+    while cut > 1 and chunk[cut] & 0xC0 == 0x80:
+        cut -= 1
+    return cut

@@ -1,0 +1,106 @@
+"""Text of a Hugging Face dataset (extra `hf`): a local folder or file, or a name on the hub.
+
+The package `datasets` is imported only when there is something to load.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dtk.config.schema import HFData
+from dtk.data.corpus import SourceFile, text_corpus
+from dtk.data.network import unreachable
+from dtk.data.tokenizer import Tokenizer
+from dtk.data.tokens import Tokens, tokenised
+from dtk.errors import DtkError
+
+_FORMATS = {
+    ".jsonl": "json",
+    ".json": "json",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".txt": "text",
+}
+_ROWS = 1000
+
+
+def hf_tokens(config: HFData, tokenizer: Tokenizer) -> Tokens:
+    """One column of one split as a token stream; each row is a document.
+
+    A local dataset is known by its files, so when its tokens are cached the package is not needed.
+
+    Raises:
+        DtkError: package, data, split or column are missing, or there is no text.
+    """
+    path = Path(config.path).expanduser()
+    if path.exists():
+        files: tuple[SourceFile, ...] = text_corpus(config.path).files
+        key = repr([(file.name, file.size_bytes, file.mtime_ns) for file in files]) + str(path.resolve())
+        return _stream(config, key, tokenizer, None)
+    if path.is_absolute() or path.suffix in _FORMATS or config.path.count("/") > 1 or config.path[0] == ".":
+        raise DtkError(
+            f"no such dataset: {config.path}", fix="data.path must name a local folder or file, or a hub name"
+        )
+    dataset = _load(config)
+    return _stream(config, dataset._fingerprint, tokenizer, dataset)
+
+
+def _stream(config: HFData, key: str, tokenizer: Tokenizer, dataset: Any) -> Tokens:
+    def pieces() -> Iterator[tuple[bytes, bool]]:
+        return _texts(config, dataset if dataset is not None else _load(config))
+
+    identity = repr(("hf", key, config.split, config.text_field))
+    return tokenised(pieces, f"{config.path} ({config.split})", identity, tokenizer)
+
+
+def _texts(config: HFData, dataset: Any) -> Iterator[tuple[bytes, bool]]:
+    if config.text_field not in dataset.column_names:
+        raise DtkError(
+            f"{config.path} has no column {config.text_field!r}",
+            f"it has {', '.join(dataset.column_names)}",
+            "set data.text_field",
+        )
+    for rows in dataset.select_columns([config.text_field]).iter(batch_size=_ROWS):
+        for text in rows[config.text_field]:
+            if not isinstance(text, str):
+                raise DtkError(
+                    f"column {config.text_field!r} of {config.path} is not text", f"found {type(text).__name__}"
+                )
+            yield text.encode("utf-8", "replace"), True
+
+
+def _load(config: HFData) -> Any:
+    """The split as a `datasets.Dataset`."""
+    path = Path(config.path).expanduser()
+    if not path.exists() and unreachable(os.environ.get("HF_ENDPOINT", "https://huggingface.co")):
+        # Read by the package at import: it then looks into its cache only, without minutes of retries.
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    try:
+        import datasets
+    except ImportError:
+        raise DtkError("data=hf needs the package datasets", fix="pip install 'dtk-train[hf]'") from None
+    datasets.disable_progress_bars()
+    try:
+        return _load_path(datasets, path, config)
+    except Exception as error:  # the package raises its own, pyarrow's and the network's errors alike
+        fix = "" if path.exists() else "without a network data.path must name a local folder or file"
+        raise DtkError(f"can not load split {config.split!r} of {config.path}", str(error), fix) from None
+
+
+def _load_path(datasets: Any, path: Path, config: HFData) -> Any:
+    base_split = config.split.split("[")[0]
+    if path.is_file():
+        if path.suffix not in _FORMATS:
+            raise ValueError(f"a file must end in one of {', '.join(_FORMATS)}")
+        options = {"delimiter": "\t"} if path.suffix == ".tsv" else {}
+        return datasets.load_dataset(
+            _FORMATS[path.suffix], data_files={base_split: str(path)}, split=config.split, **options
+        )
+    if (path / "dataset_dict.json").exists():
+        return datasets.load_from_disk(str(path))[config.split]
+    if (path / "state.json").exists():
+        return datasets.load_from_disk(str(path))
+    return datasets.load_dataset(str(path) if path.exists() else config.path, split=config.split)

@@ -1,0 +1,121 @@
+"""Where labelled text comes from: the user's table, or windows of the standard library's packages.
+
+Yields (label, text or tokens) one by one; knows neither splits nor torch.
+"""
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dtk.data.corpus import Corpus, stdlib_corpus, stdlib_root
+from dtk.data.sampler import permute
+from dtk.data.tokenizer import Tokenizer
+from dtk.errors import DtkError
+
+EMBEDDED_CLASSES = 8
+"""Packages in the embedded task: a fixed number, so that `model.classes` can be one too."""
+
+_TABLES = {"encodings", "pydoc_data"}
+"""Generated tables rather than source; they would be told apart by their first bytes."""
+
+_SUFFIXES = (".csv", ".tsv", ".jsonl")
+
+
+def table_rows(path: Path) -> Iterator[tuple[str, str]]:
+    """(label, text) of each row of a .csv, .tsv or .jsonl file, UTF-8.
+
+    Raises:
+        DtkError: missing file, another suffix, a missing column, a broken row or not UTF-8.
+    """
+    check_table(path)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = _json_rows(file, path) if path.suffix == ".jsonl" else _separated_rows(file, path)
+            for number, row in rows:
+                label, text = row.get("label"), row.get("text")
+                if not isinstance(text, str) or isinstance(label, (dict, list, type(None))):
+                    raise DtkError(f"{path} line {number}", _missing(row))
+                yield str(label), text
+    except UnicodeDecodeError:
+        raise DtkError(f"{path} is not UTF-8 text", fix="convert it (iconv -t UTF-8)") from None
+    except (OSError, csv.Error) as error:
+        raise DtkError(f"can not read {path}", str(error)) from None
+
+
+def check_table(path: Path) -> None:
+    """Whether this can be a table at all.
+
+    Raises:
+        DtkError: missing file or another suffix.
+    """
+    if not path.is_file():
+        raise DtkError(f"no such file: {path}", fix="data.path must name a .csv, .tsv or .jsonl file")
+    if path.suffix not in _SUFFIXES:
+        raise DtkError(f"{path} is not a table of labelled text", fix="data.path must name a .csv, .tsv or .jsonl file")
+
+
+def package_windows(
+    packages: dict[str, Corpus], tokenizer: Tokenizer, sequence_length: int, samples_per_class: int
+) -> Iterator[tuple[str, np.ndarray]]:
+    """(package, token ids [sequence_length]): windows that do not overlap, chosen by a fixed permutation.
+
+    Raises:
+        DtkError: fewer than two packages have samples_per_class windows.
+    """
+    found = 0
+    for name, corpus in packages.items():
+        parts = [tokenizer.encode(text) for text, _ in corpus.pieces()]
+        ids = np.concatenate(parts)
+        windows = len(ids) // sequence_length
+        if windows < samples_per_class:
+            continue
+        found += 1
+        for window in permute(np.arange(samples_per_class), windows, name):
+            yield name, ids[window * sequence_length : (window + 1) * sequence_length]
+    if found < 2:
+        raise DtkError(
+            f"fewer than two standard-library packages have {samples_per_class} windows of {sequence_length} tokens",
+            fix="use a smaller data.samples_per_class or data.sequence_length",
+        )
+
+
+def package_corpora() -> dict[str, Corpus]:
+    """The EMBEDDED_CLASSES packages of the standard library with the most source, sorted by name."""
+    everything = stdlib_corpus()
+    sizes: dict[str, int] = {}
+    for file in everything.files:
+        package, _, rest = file.name.partition("/")
+        if rest and package not in _TABLES:
+            sizes[package] = sizes.get(package, 0) + file.size_bytes
+    largest = sorted(sizes, key=lambda package: (-sizes[package], package))[:EMBEDDED_CLASSES]
+    return {name: stdlib_corpus(root=stdlib_root() / name) for name in sorted(largest)}
+
+
+def _separated_rows(file: Any, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    csv.field_size_limit(2**31 - 1)
+    reader = csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+    if not {"text", "label"} <= set(reader.fieldnames or ()):
+        raise DtkError(f"{path} has no columns text and label", f"its first line is {reader.fieldnames}")
+    for row in reader:
+        yield reader.line_num, row
+
+
+def _json_rows(file: Any, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(file, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise DtkError(f"{path} line {number} is not JSON", str(error)) from None
+        if not isinstance(row, dict):
+            raise DtkError(f"{path} line {number} is not a JSON object")
+        yield number, row
+
+
+def _missing(row: dict[str, Any]) -> str:
+    return f"needs a text and a label, has {', '.join(str(key) for key in row) or 'nothing'}"

@@ -1,0 +1,51 @@
+"""Bounded waiting for libraries that download: a machine without a network must not hang.
+
+Name look-ups and some downloads have no time limit of their own, so they run on a daemon thread
+that is left behind when its time is up.
+"""
+
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PROBE_S = 3.0
+"""Longest wait for a server to answer at all."""
+
+
+def bounded(work: Callable[[], T], limit_s: float) -> T:
+    """The result of `work`, or what it raised.
+
+    Raises:
+        TimeoutError: it took longer than limit_s; its thread goes on unwatched.
+    """
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def target() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=target, name="dtk-bounded", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise TimeoutError(f"no result within {limit_s:g} s")
+    return results[0]
+
+
+def unreachable(url: str) -> str | None:
+    """Why the server of this http(s) address can not be used, in a few words; None when it answers."""
+    request = urllib.request.Request(url, method="HEAD")
+    try:
+        bounded(lambda: urllib.request.urlopen(request, timeout=PROBE_S).close(), PROBE_S)
+    except (OSError, ValueError) as error:
+        return str(getattr(error, "reason", None) or error)
+    return None

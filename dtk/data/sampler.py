@@ -1,0 +1,79 @@
+"""Which samples a step trains on: a pure function of seed, step and index, with no state to save.
+
+Knows numbers only: neither data nor ranks' processes nor torch. Each epoch is a keyed permutation
+of the samples: a Feistel network over the next power of four, with cycle walking for what falls
+outside (Black & Rogaway 2002, "Ciphers with arbitrary finite domains").
+"""
+
+import hashlib
+from functools import lru_cache
+
+import numpy as np
+
+from dtk.data.mixing import mix64
+
+_ROUNDS = 6
+
+
+def sample_ids(seed: int, step: int, global_batch_size: int, size: int) -> np.ndarray:
+    """Ids of the global batch of one step, int64 [global_batch_size], in [0, size).
+
+    Sample i of the batch has position step * global_batch_size + i; epoch = position // size. Every
+    epoch holds every id once, in an order of its own. A batch may reach into the next epoch.
+    Time and memory are O(global_batch_size), whatever the size.
+
+    Args:
+        seed: chooses the order.
+        step: optimizer step, from 0.
+        global_batch_size: samples per step over all ranks.
+        size: samples in the training split, at least 1.
+    """
+    first = step * global_batch_size
+    ids = np.empty(global_batch_size, dtype=np.int64)
+    done = 0
+    while done < global_batch_size:
+        epoch, offset = divmod(first + done, size)
+        count = min(global_batch_size - done, size - offset)
+        positions = np.arange(offset, offset + count, dtype=np.int64)
+        ids[done : done + count] = permute(positions, size, f"{seed}/{epoch}")
+        done += count
+    return ids
+
+
+def micro_batch_positions(rank: int, world_size: int, micro_step: int, micro_batch_size: int) -> slice:
+    """The part of a global batch that a rank trains on in one micro-step: [micro_batch_size] positions.
+
+    Micro-steps are outermost, so over all ranks and micro-steps the slices tile the global batch.
+    """
+    start = (micro_step * world_size + rank) * micro_batch_size
+    return slice(start, start + micro_batch_size)
+
+
+def permute(positions: np.ndarray, size: int, key: str) -> np.ndarray:
+    """Image of each position under the permutation of range(size) that `key` names, int64, same shape."""
+    half_bits = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
+    keys = _round_keys(key)
+    images = _feistel(positions.astype(np.uint64), half_bits, keys)
+    # The network permutes a larger power of four: walk along its cycle until the value is inside.
+    outside = np.flatnonzero(images >= size)
+    while outside.size:
+        walked = _feistel(images[outside], half_bits, keys)
+        images[outside] = walked
+        outside = outside[walked >= size]
+    return images.astype(np.int64)
+
+
+def _feistel(values: np.ndarray, half_bits: np.uint64, keys: np.ndarray) -> np.ndarray:
+    """A bijection of [0, 4**half_bits), uint64."""
+    mask = (np.uint64(1) << half_bits) - np.uint64(1)
+    left, right = values >> half_bits, values & mask
+    for key in keys:
+        left, right = right, left ^ (mix64(right ^ key) & mask)
+    return (left << half_bits) | right
+
+
+@lru_cache(maxsize=16)
+def _round_keys(key: str) -> np.ndarray:
+    """One 64-bit key per round, uint64 [rounds]."""
+    digest = hashlib.blake2b(key.encode(), digest_size=8 * _ROUNDS).digest()
+    return np.frombuffer(digest, dtype="<u8").astype(np.uint64)

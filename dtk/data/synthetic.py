@@ -1,0 +1,66 @@
+"""Random tokens, a pure function of the sample's id: for measuring speed and memory, never for a loss."""
+
+from typing import Any
+
+import numpy as np
+
+from dtk.config.schema import SyntheticData
+from dtk.data.dataset import Batch, Dataset, held_out, to_batch
+from dtk.data.mixing import mix64
+from dtk.errors import DtkError
+
+_SEED = np.uint64(0x9E3779B97F4A7C15)
+
+
+class SyntheticDataset(Dataset):
+    """Uniform ids below vocab_size. Nothing can be learnt from them."""
+
+    def __init__(self, config: SyntheticData, validation_size: int) -> None:
+        self.config = config
+        self.train_size = config.samples - validation_size
+        self.validation_size = validation_size
+        self.vocab_size = config.vocab_size
+        self.fixed_targets = config.sequence_length
+
+    def train(self, ids: np.ndarray) -> Batch:
+        """Inputs and targets [batch, sequence_length]."""
+        return self._batch(ids)
+
+    def validation(self, ids: np.ndarray) -> Batch:
+        """Inputs and targets [batch, sequence_length]."""
+        return self._batch(ids + self.train_size)
+
+    def describe(self) -> dict[str, Any]:
+        """See `Dataset`; there is no text, so bytes and sha256 are None."""
+        return {
+            "name": self.config.name,
+            "source": "random tokens (synthetic)",
+            "bytes": None,
+            "sha256": None,
+            "tokens": self.config.samples * (self.config.sequence_length + 1),
+            "train_samples": self.train_size,
+            "validation_samples": self.validation_size,
+            "vocab_size": self.vocab_size,
+            "synthetic": True,
+        }
+
+    def _batch(self, ids: np.ndarray) -> Batch:
+        width = self.config.sequence_length + 1
+        places = ids.astype(np.uint64)[:, None] * np.uint64(width) + np.arange(width, dtype=np.uint64)
+        block = mix64(places + _SEED) % np.uint64(self.vocab_size)
+        return to_batch(block[:, :-1], block[:, 1:])
+
+
+def synthetic_dataset(config: SyntheticData) -> SyntheticDataset:
+    """Check the sizes and split.
+
+    Raises:
+        DtkError: no vocabulary, or no sample left for training.
+    """
+    held = held_out(config.samples, config.validation_fraction)
+    if config.vocab_size < 1 or config.samples - held < 1:
+        raise DtkError(
+            f"data.samples={config.samples} and data.vocab_size={config.vocab_size} leave nothing to train on",
+            fix="raise them",
+        )
+    return SyntheticDataset(config, held)

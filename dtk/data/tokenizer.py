@@ -1,0 +1,155 @@
+"""Text to token ids: bytes, GPT-2's byte pairs (tiktoken), or a `tokenizer.json`.
+
+Takes UTF-8 bytes and returns numpy arrays; knows nothing of files of text, of the cache or of torch.
+Libraries are imported and vocabularies loaded at the first `encode`, so tokens that are cached
+already need neither.
+"""
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from dtk.data.network import bounded, unreachable
+from dtk.errors import DtkError
+
+_GPT2_FILES = tuple(
+    f"https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/{name}" for name in ("vocab.bpe", "encoder.json")
+)
+_GPT2_DOWNLOAD_S = 60.0
+_INSTALL = "pip install 'dtk-train[hf]', or use data.tokenizer=byte"
+
+
+class Tokenizer(Protocol):
+    """What turns text into ids below `vocab_size`."""
+
+    @property
+    def identity(self) -> str:
+        """Says exactly which tokenizer this is; part of the key of cached tokens."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids."""
+
+    @property
+    def separator(self) -> int | None:
+        """Id written after each document; None when the vocabulary has none."""
+
+    def encode(self, text: bytes) -> np.ndarray:
+        """Ids of UTF-8 text, [tokens], of the type `token_dtype(vocab_size)`."""
+
+
+class ByteTokenizer:
+    """Ids 0..255 are the bytes themselves. Byte 0, which text does not hold, ends a document."""
+
+    identity = "byte"
+    vocab_size = 256
+    separator = 0
+
+    def encode(self, text: bytes) -> np.ndarray:
+        """Ids, uint8 [bytes]; a view of `text`, no copy."""
+        return np.frombuffer(text, dtype=np.uint8)
+
+
+class GPT2Tokenizer:
+    """GPT-2's byte-pair encoding (Radford et al. 2019), by tiktoken. `<|endoftext|>` ends a document."""
+
+    identity = "gpt2"
+    vocab_size = 50257
+    separator = 50256
+
+    def __init__(self) -> None:
+        self._encoding: Any = None
+
+    def encode(self, text: bytes) -> np.ndarray:
+        """Ids, uint16 [tokens].
+
+        Raises:
+            DtkError: tiktoken is not installed, or its files are neither cached nor to be had.
+        """
+        if self._encoding is None:
+            self._encoding = _load_gpt2()
+        ids = self._encoding.encode_ordinary(text.decode("utf-8", "replace"))
+        return np.array(ids, dtype=np.uint16)
+
+
+class FileTokenizer:
+    """A `tokenizer.json` of the `tokenizers` package; `<|endoftext|>` ends a document if it is there."""
+
+    def __init__(self, encoder: Any, identity: str, vocab_size: int) -> None:
+        self._encoder = encoder
+        self.identity = identity
+        self.vocab_size = vocab_size
+        self.separator: int | None = encoder.token_to_id("<|endoftext|>")
+
+    def encode(self, text: bytes) -> np.ndarray:
+        """Ids, [tokens], without special tokens."""
+        encoded = self._encoder.encode(text.decode("utf-8", "replace"), add_special_tokens=False)
+        return np.array(encoded.ids, dtype=token_dtype(self.vocab_size))
+
+
+def build_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer that `data.tokenizer` names: `byte`, `gpt2` or the path of a tokenizer.json.
+
+    Raises:
+        DtkError: no such name or file, not a tokenizer file, or the package is not installed.
+    """
+    if name == "byte":
+        return ByteTokenizer()
+    if name == "gpt2":
+        return GPT2Tokenizer()
+    return _from_file(Path(name).expanduser())
+
+
+def token_dtype(vocab_size: int) -> np.dtype[Any]:
+    """The smallest unsigned type that holds every id."""
+    return np.min_scalar_type(max(vocab_size - 1, 1))
+
+
+def _from_file(path: Path) -> FileTokenizer:
+    if not path.is_file():
+        raise DtkError(
+            f"unknown tokenizer {str(path)!r}",
+            "no such file",
+            "data.tokenizer is byte, gpt2 or a path of a tokenizer.json",
+        )
+    try:
+        from tokenizers import Tokenizer as Encoder
+    except ImportError:
+        raise DtkError("a tokenizer.json needs the package tokenizers", fix=_INSTALL) from None
+    try:
+        content = path.read_bytes()
+        encoder = Encoder.from_buffer(content)
+    except Exception as error:  # the package raises bare Exception for a file that it can not read
+        raise DtkError(f"{path} is not a usable tokenizer.json", str(error)) from None
+    encoder.no_truncation()
+    encoder.no_padding()
+    # Ids may have holes, so the count of entries is no bound.
+    vocab_size = max(encoder.get_vocab(with_added_tokens=True).values(), default=0) + 1
+    return FileTokenizer(encoder, f"tokenizer.json {hashlib.sha256(content).hexdigest()}", vocab_size)
+
+
+def _load_gpt2() -> Any:
+    """The encoding of tiktoken, which downloads without any time limit, so the server is asked first."""
+    try:
+        import tiktoken
+    except ImportError:
+        raise DtkError("data.tokenizer=gpt2 needs the package tiktoken", fix=_INSTALL) from None
+    fix = "use data.tokenizer=byte, or copy tiktoken's cache from a machine with a network and set TIKTOKEN_CACHE_DIR"
+    if not _gpt2_is_cached() and (reason := unreachable(_GPT2_FILES[0])):
+        raise DtkError("GPT-2's vocabulary is neither cached nor to be downloaded", reason, fix)
+    try:
+        return bounded(lambda: tiktoken.get_encoding("gpt2"), _GPT2_DOWNLOAD_S)
+    except (OSError, ValueError, AssertionError) as error:
+        raise DtkError("GPT-2's vocabulary could not be loaded", str(error), fix) from None
+
+
+def _gpt2_is_cached() -> bool:
+    """Whether tiktoken will find its files; the names are those of its own cache."""
+    default = str(Path(tempfile.gettempdir()) / "data-gym-cache")
+    folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR", default))
+    names = (hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest() for url in _GPT2_FILES)
+    return bool(folder) and all((Path(folder) / name).is_file() for name in names)

@@ -1,0 +1,163 @@
+"""manifest.json: what ran where, written once by the parent before any rank starts. Imports no torch.
+
+Everything here is looked up on a best effort: what a machine does not tell is null or absent.
+"""
+
+import datetime
+import hashlib
+import importlib.metadata
+import os
+import platform
+import re
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from diagnostics.artifacts import SCHEMA_VERSION
+from dtk.record.nvml import all_devices, open_nvml
+
+GIT_TIMEOUT_S = 2.0
+PACKAGES = ("torch", "numpy", "hydra-core", "omegaconf", "wandb", "nvidia-ml-py", "nvtx", "safetensors", "triton")
+PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "OMP_", "SLURM_", "PYTORCH_", "TORCHELASTIC_", "DTK_")
+SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH", re.IGNORECASE)
+CPU_INFO = Path("/proc/cpuinfo")
+
+
+def manifest(
+    config: dict[str, Any], argv: list[str], *, run_id: str, world_size: int, nproc: int, launcher: str
+) -> dict[str, Any]:
+    """Content of manifest.json.
+
+    Args:
+        config: the resolved configuration; only its hash is kept, for comparing runs.
+        argv: the command line as typed.
+        run_id: name of the run folder.
+        world_size: ranks of the whole job.
+        nproc: ranks on this node.
+        launcher: local, torchrun or slurm.
+    """
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": run_id,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "argv": argv,
+        "cwd": str(Path.cwd()),
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "launcher": launcher,
+        "config_sha256": hashlib.sha256(repr(sorted(config.items())).encode()).hexdigest(),
+        "git": git_state(Path.cwd()),
+        "versions": versions(),
+        "hardware": hardware(),
+        "topology": topology(world_size, nproc),
+        "environment": environment(),
+    }
+
+
+def topology(world_size: int, nproc: int) -> dict[str, Any]:
+    """Ranks, nodes and hosts as far as the parent knows them: Slurm names all hosts, torchrun only this one."""
+    return {
+        "world_size": world_size,
+        "nproc": nproc,
+        "nodes": -(-world_size // max(1, nproc)),
+        "hosts": os.environ.get("SLURM_JOB_NODELIST") or socket.gethostname(),
+    }
+
+
+def git_state(folder: Path) -> dict[str, Any] | None:
+    """Commit, whether files differ from it, and the hash of the difference; None outside a repository."""
+    ends_s = time.monotonic() + GIT_TIMEOUT_S
+
+    def git(*arguments: str) -> bytes | None:
+        try:
+            done = subprocess.run(
+                ["git", *arguments],
+                cwd=folder,
+                capture_output=True,
+                timeout=max(0.05, ends_s - time.monotonic()),
+                check=False,
+                env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout if done.returncode == 0 else None
+
+    commit = git("rev-parse", "HEAD")
+    if commit is None:
+        return None
+    status = git("status", "--porcelain")
+    difference = git("diff", "HEAD") if status else b""
+    return {
+        "commit": commit.decode().strip(),
+        "dirty": None if status is None else bool(status),
+        "diff_sha256": hashlib.sha256(difference).hexdigest() if difference else None,
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """Python and packages, without importing them; null = not installed."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package in ("dtk-train", *PACKAGES):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def hardware() -> dict[str, Any]:
+    """This machine: platform, CPU, memory, GPUs by NVML."""
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:
+        cores = os.cpu_count() or 1
+    try:
+        memory_bytes: int | None = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        memory_bytes = None
+    return {
+        "platform": platform.platform(),
+        "cpu": _cpu_model(),
+        "cores": cores,
+        "memory_bytes": memory_bytes,
+        **_gpus(),
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", CPU_INFO.read_text(encoding="utf-8"), re.MULTILINE)
+    except OSError:
+        found = None
+    return found.group(1) if found else platform.processor() or platform.machine()
+
+
+def _gpus() -> dict[str, Any]:
+    """GPUs of this machine and the driver, or the reason why none is known."""
+    nvml, reason = open_nvml()
+    if nvml is None:
+        return {"gpus": None, "gpu_reason": reason}
+    try:
+        driver = nvml.nvmlSystemGetDriverVersion()
+    except nvml.NVMLError:
+        driver = None
+    try:
+        gpus = []
+        for device in all_devices(nvml):
+            sample = device.sample(nvml)
+            memory_bytes = sample.get("memory_total_bytes")
+            gpus.append({"index": device.index, "name": device.name, "uuid": device.uuid, "memory_bytes": memory_bytes})
+        return {"gpus": gpus, "nvidia_driver": driver.decode() if isinstance(driver, bytes) else driver}
+    except nvml.NVMLError as error:
+        return {"gpus": None, "gpu_reason": f"NVML: {error}"}
+
+
+def environment() -> dict[str, str]:
+    """Variables that change how a job runs; never one whose name speaks of a secret."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(PREFIXES) and not SECRET.search(name)
+    }

@@ -1,0 +1,117 @@
+"""What each metric means, and model FLOPs utilisation with the peak it is measured against."""
+
+import re
+
+DEFINITIONS: dict[str, str] = {
+    "step": "optimizer steps finished when the record was written",
+    "loss": "mean training loss per valid target over the global batch of that step, in nats (cross entropy)",
+    "lr": "learning rate that the step used, a pure number",
+    "grad_norm": "Euclidean norm of the whole gradient over all ranks before clipping; null when not computed",
+    "loss_scale": "factor on the loss under fp16, a pure number",
+    "tokens": "tokens trained on since step 0 by all ranks, padding included",
+    "tokens_per_s": "tokens per second over all ranks in the window since the last record, without evaluation and "
+    "checkpoints; in summary.json tokens per step over the median step time",
+    "step_time_s": "wall-clock seconds per optimizer step in the window since the last record, without evaluation and "
+    "checkpoints; in summary.json the median of the windows after the first two",
+    "steps_measured": "number of windows that the median step time was taken of",
+    "mfu": "model FLOPs utilisation = tokens_per_s * flops_per_token / (world_size * peak_flops), a fraction of 1; "
+    "flops_per_token by PaLM (Chowdhery et al. 2022), appendix B, recomputation not counted; null when unknown",
+    "mfu_reason": "the peak that mfu was measured against, or why mfu is null",
+    "peak_memory_bytes": "bytes at the highest point on rank 0 since the process began: tensors by the CUDA allocator "
+    "(max_memory_allocated), or on CPU the resident set of the process (VmHWM, else ru_maxrss)",
+    "communicated_bytes_per_step": "bytes of the full buffers of all collectives that one rank issues in a step, as "
+    "declared by the strategy: the reduced tensor of an all_reduce, the output of an all_gather, the input of a "
+    "reduce_scatter; not the bytes on the wire",
+    "exposed_communication_ms": "milliseconds per step in which a collective runs and no computation does, from the "
+    "profiler window; null unless record=full, as nothing else can tell without disturbing the overlap",
+    "validation_loss": "mean loss per valid target over the held-out samples, in nats, each sample counted once",
+    "validation_accuracy": "share of held-out samples whose class was predicted, a fraction of 1, each counted once",
+    "validation_samples": "held-out samples in the evaluation, over all ranks",
+    "evaluation_time_s": "wall-clock seconds of the evaluation",
+    "parameters": "number of trained parameters of the whole model, tied weights counted once",
+    "world_size": "number of ranks",
+    "synthetic_data": "whether the data was random tokens, so that the loss means nothing",
+}
+"""Name of a metric -> one sentence with its unit."""
+
+FORMULA = "mfu = tokens_per_s * flops_per_token / (world_size * peak_flops)"
+
+_Peaks = dict[str, float]
+
+_PEAKS: list[tuple[str, _Peaks]] = [
+    # NVIDIA A100 Tensor Core GPU data sheet (2021): without sparsity, PCIe and SXM alike.
+    (r"A100-(SXM4|PCIE|PCIe)-\d+GB|A100 80GB PCIe", {"half": 312e12, "tf32": 156e12, "float32": 19.5e12}),
+    # NVIDIA H100 Tensor Core GPU data sheet (2023); half and TF32 are printed there with sparsity: twice these.
+    (r"H100 (80GB HBM3|SXM5.*)", {"half": 989.4e12, "tf32": 494.7e12, "float32": 67e12}),
+    (r"H100 PCIe", {"half": 756e12, "tf32": 378e12, "float32": 51e12}),
+    (r"H100 NVL", {"half": 835e12, "tf32": 417.5e12, "float32": 60e12}),
+    # NVIDIA H200 Tensor Core GPU data sheet (2024), with sparsity there.
+    (r"H200", {"half": 989.4e12, "tf32": 494.7e12, "float32": 67e12}),
+    (r"H200 NVL", {"half": 835e12, "tf32": 417.5e12, "float32": 60e12}),
+    # NVIDIA HGX B200 data sheet (2024), figures of eight GPUs divided by eight, without sparsity.
+    (r"B200", {"half": 2250e12, "tf32": 1125e12, "float32": 75e12}),
+    # NVIDIA L40S data sheet (2023), without sparsity.
+    (r"L40S", {"half": 362.05e12, "tf32": 183e12, "float32": 91.6e12}),
+    # NVIDIA L4 data sheet (2023), with sparsity there.
+    (r"L4", {"half": 121e12, "tf32": 60e12, "float32": 30.3e12}),
+    # NVIDIA V100 data sheet (2020): tensor cores take float16 only.
+    (r"V100-SXM[23]-\d+GB(-LS)?", {"float16": 125e12, "float32": 15.7e12}),
+    (r"V100-PCIE-\d+GB", {"float16": 112e12, "float32": 14e12}),
+    # NVIDIA T4 data sheet (2019): tensor cores take float16 only.
+    (r"T4", {"float16": 65e12, "float32": 8.1e12}),
+    # NVIDIA Ada GPU architecture white paper (2023), appendix A: dense, accumulating in float32.
+    (r"GeForce RTX 4090", {"half": 165.2e12, "tf32": 82.6e12, "float32": 82.6e12}),
+    # NVIDIA GA102 GPU architecture white paper (2020), appendix A: dense, accumulating in float32.
+    (r"GeForce RTX 3090", {"half": 71e12, "tf32": 35.6e12, "float32": 35.6e12}),
+    # AMD Instinct MI250X data sheet (2021), halved: each of its two dies is a device. Matrix figures.
+    (r"MI250X", {"half": 191.5e12, "float32": 47.85e12}),
+    # AMD Instinct MI300X data sheet (2023), without sparsity. Matrix figures.
+    (r"MI300X", {"half": 1307.4e12, "tf32": 653.7e12, "float32": 163.4e12}),
+]
+"""Pattern of the whole device name without its vendor -> FLOP/s by type; `half` is float16 and bfloat16."""
+
+_VENDOR = re.compile(r"^(NVIDIA|Tesla|AMD Instinct|AMD)\s+", re.IGNORECASE)
+
+
+def peak_flops(device_name: str, dtype: str) -> tuple[float | None, str]:
+    """Published dense peak of one device.
+
+    Args:
+        device_name: as `torch.cuda.get_device_name` gives it.
+        dtype: type of the matrix products: float32, tf32, bfloat16 or float16.
+
+    Returns:
+        FLOP/s and what it is, or None and the reason.
+    """
+    short = device_name.strip()
+    while (without := _VENDOR.sub("", short)) != short:
+        short = without
+    for pattern, peaks in _PEAKS:
+        if re.fullmatch(pattern, short):
+            peak = peaks.get(dtype, peaks.get("half") if dtype in ("float16", "bfloat16") else None)
+            if peak is None:
+                return None, f"{device_name} has no published peak for {dtype}"
+            return peak, f"{device_name}, {dtype} dense, {peak / 1e12:g} TFLOP/s per device (data sheet)"
+    return None, f"no published peak is known for the device {device_name}"
+
+
+def model_flops_utilization(
+    tokens_per_s: float, flops_per_token: int | None, world_size: int, peak: float | None, peak_reason: str
+) -> tuple[float | None, str]:
+    """MFU (Chowdhery et al. 2022, PaLM, appendix B).
+
+    Args:
+        tokens_per_s: over all ranks.
+        flops_per_token: training FLOPs of the model per token; None when the model does not say.
+        world_size: number of devices, one per rank.
+        peak: FLOP/s of one device; None when unknown.
+        peak_reason: what the peak is, or why it is unknown.
+
+    Returns:
+        fraction of 1 with formula and peak, or None with the reason.
+    """
+    if peak is None:
+        return None, peak_reason
+    if flops_per_token is None:
+        return None, "the model does not say its FLOPs per token (method flops_per_token)"
+    return tokens_per_s * flops_per_token / (world_size * peak), f"{FORMULA}; {peak_reason}"

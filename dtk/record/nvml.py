@@ -1,0 +1,130 @@
+"""Guarded access to NVML (package nvidia-ml-py, module pynvml): open it, find devices, probe their signals.
+
+NVML ignores CUDA_VISIBLE_DEVICES and counts in PCI order, so devices are found by UUID. A signal that a
+device does not support is named as unsupported, never given as zero. Imports no torch.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+EVENT_REASONS = {
+    0x1: "idle",
+    0x2: "application_clocks",
+    0x4: "software_power_cap",
+    0x8: "hardware_slowdown",
+    0x10: "sync_boost",
+    0x20: "software_thermal",
+    0x40: "hardware_thermal",
+    0x80: "hardware_power_brake",
+    0x100: "display_clocks",
+}
+"""Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h)."""
+
+Read = Callable[[Any, Any], dict[str, Any]]
+
+
+def open_nvml() -> tuple[Any, str]:
+    """NVML's module, initialised, or None and the reason (no package, no driver, no device)."""
+    try:
+        import pynvml
+    except ImportError:
+        return None, "the package nvidia-ml-py is not installed"
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return None, f"NVML: {error}"
+    return pynvml, ""
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _utilization(nvml: Any, handle: Any) -> dict[str, Any]:
+    rates = nvml.nvmlDeviceGetUtilizationRates(handle)
+    return {"utilization_percent": rates.gpu, "memory_utilization_percent": rates.memory}
+
+
+def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    return {"memory_used_bytes": memory.used, "memory_total_bytes": memory.total}
+
+
+def _throttle(nvml: Any, handle: Any) -> dict[str, Any]:
+    bits = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
+    return {"throttle_reasons": [name for bit, name in EVENT_REASONS.items() if bits & bit]}
+
+
+SIGNALS: dict[str, Read] = {
+    "utilization": _utilization,
+    "memory": _memory,
+    "power": lambda nvml, handle: {"power_watts": nvml.nvmlDeviceGetPowerUsage(handle) / 1e3},
+    "power_limit": lambda nvml, handle: {"power_limit_watts": nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3},
+    "energy": lambda nvml, handle: {"energy_joules": nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3},
+    "sm_clock": lambda nvml, handle: {"sm_clock_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)},
+    "memory_clock": lambda nvml, handle: {"memory_clock_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)},
+    "throttle": _throttle,
+    "temperature": lambda nvml, handle: {
+        "temperature_celsius": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
+    },
+}
+"""Name of a signal -> how it is read; a read costs well under a millisecond."""
+
+
+@dataclass(slots=True)
+class Device:
+    """One GPU and the signals that it gave when probed."""
+
+    index: int
+    """Of CUDA in this process."""
+    uuid: str
+    name: str
+    handle: Any
+    signals: list[str]
+    unsupported: dict[str, str]
+    """Signal -> NVML's reason."""
+
+    def sample(self, nvml: Any) -> dict[str, Any]:
+        """Every supported signal now; one that fails later is listed under `failed`."""
+        values: dict[str, Any] = {"index": self.index, "uuid": self.uuid}
+        failed = {}
+        for signal in self.signals:
+            try:
+                values.update(SIGNALS[signal](nvml, self.handle))
+            except nvml.NVMLError as error:
+                failed[signal] = str(error)
+        return {**values, "failed": failed} if failed else values
+
+
+def find_device(nvml: Any, uuid: str, index: int) -> Device:
+    """A device by UUID (with or without its prefix `GPU-` or `MIG-`), each signal probed once.
+
+    Raises:
+        pynvml.NVMLError: NVML does not know it.
+    """
+    full = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+    handle = nvml.nvmlDeviceGetHandleByUUID(full.encode())
+    return _probe(nvml, handle, index)
+
+
+def all_devices(nvml: Any) -> list[Device]:
+    """Every device of the machine in NVML's order.
+
+    Raises:
+        pynvml.NVMLError: the driver does not answer.
+    """
+    count = nvml.nvmlDeviceGetCount()
+    return [_probe(nvml, nvml.nvmlDeviceGetHandleByIndex(i), i) for i in range(count)]
+
+
+def _probe(nvml: Any, handle: Any, index: int) -> Device:
+    signals, unsupported = [], {}
+    for signal, read in SIGNALS.items():
+        try:
+            read(nvml, handle)
+            signals.append(signal)
+        except nvml.NVMLError as error:
+            unsupported[signal] = str(error)
+    uuid, name = _text(nvml.nvmlDeviceGetUUID(handle)), _text(nvml.nvmlDeviceGetName(handle))
+    return Device(index, uuid, name, handle, signals, unsupported)

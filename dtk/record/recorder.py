@@ -1,0 +1,227 @@
+"""The one face of recording: what is installed at which level, and who is told what.
+
+Levels: off writes and installs nothing; light has heartbeat, NVTX, counts, metrics, events, telemetry
+and the black box; full adds spans, the profiler window, the memory timeline and allocator history.
+Nothing here may stop or slow a step: failures are reported once, files are written on other threads.
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diagnostics.artifacts import RunPaths, write_json
+from dtk.config.schema import Config
+from dtk.record import flight, memory, stacks
+from dtk.record.events import Events, Spans
+from dtk.record.guard import Writer, bounded, guarded
+from dtk.record.heartbeat import HeartbeatFile
+from dtk.record.jsonl import JsonLines
+from dtk.record.observers import CommunicationCounter, Nvtx, ProfilerMarks
+from dtk.record.profiler import ProfilerWindow
+from dtk.record.regions import Observer, failed_in, observe
+from dtk.record.telemetry import Telemetry, cuda_uuids
+from dtk.record.trackers import Tracker
+
+FAILED_S = 5.0
+"""Longest that a failing rank stays to dump what it knows; its error.json is written before."""
+FLUSH_S = 5.0
+TRACE_S = 30.0
+
+
+class Recorder:
+    """Records one rank. Every method is a no-op at level off and never raises."""
+
+    def __init__(
+        self,
+        config: Config,
+        paths: RunPaths,
+        rank: int,
+        local_rank: int,
+        node_rank: int,
+        world_size: int,
+        attempt: int,
+        device: torch.device,
+    ) -> None:
+        self.config = config
+        self.paths = paths
+        self.rank = rank
+        self.local_rank = local_rank
+        self.node_rank = node_rank
+        self.world_size = world_size
+        self.attempt = attempt
+        self.device = device
+        self._on = config.record.level != "off"
+        self._full = config.record.level == "full"
+        self._writer = Writer("record")
+        self._metrics = JsonLines(paths.metrics, self._writer)
+        self._event_lines = JsonLines(paths.events(rank), self._writer)
+        self._memory = JsonLines(paths.memory(rank), self._writer)
+        self._events = Events(self._event_lines, rank, attempt)
+        self._spans = Spans(self._event_lines)
+        self._counter = CommunicationCounter()
+        self._heartbeat = HeartbeatFile(paths.heartbeat(rank), attempt)
+        self._black_box: flight.BlackBox | None = None
+        self._telemetry: Telemetry | None = None
+        self._tracker: Tracker | None = None
+        self._profiler: ProfilerWindow | None = None
+        self._exit_code = 0
+
+    def start(self) -> None:
+        """Install observers and start threads, as the level says. Call before process groups are made."""
+        if not self._on:
+            return
+        with guarded("record"):
+            self._writer.start()
+            self._events.add("start", {"world_size": self.world_size, "device": str(self.device)})
+        observe(self._observers())
+        parts: dict[str, Callable[[], None]] = {
+            "stacks": stacks.enable_crash_stacks,
+            "black box": self._start_black_box,
+        }
+        if self.local_rank == 0:
+            parts["telemetry"] = self._start_telemetry
+        if self.rank == 0 and self.config.tracker.name != "none":
+            parts["tracker"] = self._start_tracker
+        if self._full:
+            parts["profiler"] = self._start_profiler
+            if self.device.type == "cuda":
+                parts["allocator history"] = memory.record_allocations
+        for topic, part in parts.items():
+            with guarded(topic):
+                part()
+
+    def event(self, name: str, **fields: Any) -> None:
+        """Record a lifecycle event: `first_step`, `evaluation`, `checkpoint_begin`, `checkpoint_end`, ..."""
+        if self._on:
+            with guarded("events"):
+                self._events.add(name, fields)
+
+    def begin_step(self, step: int) -> None:
+        """`step` steps are finished and the next one begins."""
+        if not self._on:
+            return
+        with guarded("record"):
+            self._heartbeat.begin_step(step)
+            self._counter.begin_step()
+            if self._full:
+                self._spans.begin_step(step)
+                self._memory.append(memory.memory_record(self.device, step))
+        if self._profiler is not None:
+            with guarded("profiler"):
+                self._profiler.begin_step(step)
+
+    def communicated(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """(op, group) -> (calls, bytes of the full buffers) on this rank since the step began."""
+        return self._counter.totals()
+
+    def metrics(self, record: dict[str, Any]) -> None:
+        """Append a record to metrics.jsonl and the tracker, on rank 0; other ranks return at once.
+
+        Args:
+            record: has `step`; the names and units of the others are in `metrics.DEFINITIONS`.
+        """
+        if self.rank != 0 or not self._on:
+            return
+        with guarded("metrics"):
+            kept = {"time_s": time.time(), **record}
+            self._metrics.append(kept)
+            if self._tracker is not None:
+                self._tracker.log(kept)
+
+    def summary(self, record: dict[str, Any]) -> None:
+        """Write summary.json and tell the tracker, on rank 0.
+
+        Args:
+            record: has `figures` and `definitions`.
+        """
+        if self.rank != 0 or not self._on:
+            return
+        with guarded("summary"):
+            self._writer.submit("summary", partial(write_json, self.paths.summary, record))
+            if self._tracker is not None:
+                self._tracker.summary(record.get("figures", record))
+
+    def failed(self, error: BaseException) -> None:
+        """Dump what explains a failure: flight recorder, stacks, on CUDA the allocator. At most FAILED_S seconds."""
+        if not self._on:
+            return
+        self._exit_code = 1
+        self.event("failure", type=type(error).__name__, message=str(error)[:1000])
+        bounded("failure dumps", partial(self._dump, error), FAILED_S)
+
+    def close(self) -> None:
+        """Flush and stop everything; bounded by FLUSH_S, trackers.CLOSE_S and, with a trace, TRACE_S seconds."""
+        if not self._on:
+            return
+        observe(())
+        self.event("end", exit_code=self._exit_code)
+        with guarded("record"):
+            self._spans.begin_step(None)
+            self._heartbeat.close(failed_in() if self._exit_code else "end")
+        closers: list[tuple[str, Callable[[], object]]] = []
+        if self._profiler is not None:
+            closers.append(("profiler", partial(self._profiler.close, 1.0 if self._exit_code else TRACE_S)))
+        if self._telemetry is not None:
+            closers.append(("telemetry", self._telemetry.close))
+        if self._black_box is not None:
+            closers.append(("black box", self._black_box.close))
+        closers.append(("record", partial(self._writer.close, FLUSH_S)))
+        if self._tracker is not None:
+            closers.append(("tracker", partial(self._tracker.close, self._exit_code)))
+        for topic, closer in closers:
+            with guarded(topic):
+                closer()
+
+    def _observers(self) -> list[Observer]:
+        """Observers of this level; one that cannot start is reported and left out."""
+        observers: list[Observer] = [self._counter]
+        with guarded("nvtx"):
+            nvtx = Nvtx()
+            nvtx.start()
+            observers.append(nvtx)
+        with guarded("heartbeat"):
+            self._heartbeat.start()
+            observers.append(self._heartbeat)
+        observers.append(ProfilerMarks())
+        if self._full:
+            observers.append(self._spans)
+        return observers
+
+    def _start_black_box(self) -> None:
+        # torch's own watchdog writes into this folder too, and does not make it.
+        self.paths.watchdog_prefix.parent.mkdir(parents=True, exist_ok=True)
+        self._black_box = flight.BlackBox(self.paths, self.rank, self.attempt, self.config.record.black_box_every_s)
+        self._black_box.start()
+
+    def _start_telemetry(self) -> None:
+        lines = JsonLines(self.paths.telemetry(self.node_rank), self._writer)
+        every_s = self.config.record.telemetry_every_s
+        self._telemetry = Telemetry(lines, self.paths, self.rank, every_s, partial(cuda_uuids, self.device))
+        self._telemetry.start()
+
+    def _start_tracker(self) -> None:
+        self._tracker = Tracker(self.config, self.paths.root)
+        self._tracker.start()
+
+    def _start_profiler(self) -> None:
+        record = self.config.record
+        trace: Path = self.paths.trace(self.rank)
+        self._profiler = ProfilerWindow(trace, self.rank, self.device, record.profile_start, record.profile_steps)
+
+    def _dump(self, error: BaseException) -> None:
+        """Each dump by itself: one that fails does not cost the others."""
+        dumps: dict[str, Callable[[], None]] = {
+            "flight recorder": partial(flight.dump, self.paths.flight(self.rank)),
+            "stacks": partial(stacks.dump_stacks, self.paths.stacks(self.rank)),
+        }
+        if self._black_box is not None:
+            dumps["black box"] = self._black_box.snapshot
+        if self._full and self.device.type == "cuda" and memory.is_out_of_memory(error):
+            dumps["allocator snapshot"] = partial(memory.dump_allocator, self.paths.memory_snapshot(self.rank))
+        for topic, dump in dumps.items():
+            with guarded(topic):
+                dump()

@@ -1,0 +1,129 @@
+"""telemetry/node_XXXXX.jsonl: samples of devices and host, by one thread per node on local_rank 0."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import torch
+
+from diagnostics.artifacts import SCHEMA_VERSION, RunPaths, read_heartbeat
+from dtk.record.guard import guarded
+from dtk.record.jsonl import JsonLines
+from dtk.record.nvml import Device, find_device, open_nvml
+
+Uuids = Callable[[], list[str]]
+
+
+def cuda_uuids(device: torch.device) -> list[str]:
+    """UUIDs of the CUDA devices that this node's ranks use; none when the run is on the CPU."""
+    if device.type != "cuda":
+        return []
+    used = min(torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", torch.cuda.device_count())))
+    return [str(torch.cuda.get_device_properties(i).uuid) for i in range(used)]
+
+
+class Telemetry:
+    """Samples every `every_s` seconds until closed. The first line says what is sampled and what cannot be."""
+
+    def __init__(self, lines: JsonLines, paths: RunPaths, rank: int, every_s: float, uuids: Uuids) -> None:
+        self._lines = lines
+        self._paths = paths
+        self._rank = rank
+        self._every_s = every_s
+        self._uuids = uuids
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="dtk-telemetry", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; it also opens NVML, which may take a second."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop after the sample in progress, without waiting for a driver that hangs."""
+        self._stop.set()
+        self._thread.join(1.0)
+
+    def _run(self) -> None:
+        with guarded("telemetry"):
+            nvml, devices, reason = self._open()
+            host = Host(self._paths, self._rank)
+            self._lines.append(self._about(devices, reason))
+            while not self._stop.wait(self._every_s):
+                gpu = [device.sample(nvml) for device in devices] if devices else None
+                record = {"kind": "sample", "time_s": time.time(), "gpu": gpu, "host": host.sample()}
+                self._lines.append(record if gpu is not None else {**record, "gpu_reason": reason})
+
+    def _open(self) -> tuple[Any, list[Device], str]:
+        """NVML and this node's devices, or why there are none."""
+        uuids = self._uuids()
+        nvml, reason = open_nvml()
+        if nvml is None:
+            return None, [], reason
+        if not uuids:
+            return nvml, [], "the run uses no CUDA device"
+        try:
+            return nvml, [find_device(nvml, uuid, i) for i, uuid in enumerate(uuids)], ""
+        except nvml.NVMLError as error:
+            return nvml, [], f"NVML: {error}"
+
+    def _about(self, devices: list[Device], reason: str) -> dict[str, Any]:
+        gpu = [
+            {"index": d.index, "uuid": d.uuid, "name": d.name, "signals": d.signals, "unsupported": d.unsupported}
+            for d in devices
+        ]
+        about = {
+            "kind": "about",
+            "schema_version": SCHEMA_VERSION,
+            "time_s": time.time(),
+            "host": socket.gethostname(),
+            "cores": psutil.cpu_count(),
+            "every_s": self._every_s,
+            "gpu": gpu or None,
+        }
+        return about if gpu else {**about, "gpu_reason": reason}
+
+
+class Host:
+    """Samples of this machine: CPU, memory, the node's ranks, network counters."""
+
+    def __init__(self, paths: RunPaths, first_rank: int) -> None:
+        # Launchers number the ranks of one node consecutively from local_rank 0 on.
+        local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        self._heartbeats = {rank: paths.heartbeat(rank) for rank in range(first_rank, first_rank + local_size)}
+        self._processes: dict[int, psutil.Process] = {first_rank: psutil.Process()}
+        psutil.cpu_percent()  # The first call only begins the interval.
+
+    def sample(self) -> dict[str, Any]:
+        """Percentages since the last sample; counters since the machine started."""
+        memory, network = psutil.virtual_memory(), psutil.net_io_counters()
+        sample: dict[str, Any] = {
+            "cpu_percent": psutil.cpu_percent(),
+            "memory_used_bytes": memory.total - memory.available,
+            "memory_total_bytes": memory.total,
+            "rank_rss_bytes": self._ranks(),
+        }
+        if network is not None:
+            sample["network_sent_bytes"] = network.bytes_sent
+            sample["network_received_bytes"] = network.bytes_recv
+            sample["network_errors"] = network.errin + network.errout
+            sample["network_drops"] = network.dropin + network.dropout
+        return sample
+
+    def _ranks(self) -> dict[str, int]:
+        """Resident bytes of each rank of this node whose process is known by its heartbeat."""
+        resident = {}
+        for rank, path in self._heartbeats.items():
+            try:
+                if rank not in self._processes:
+                    beat = read_heartbeat(path)
+                    if beat is None or beat.host != socket.gethostname()[:64]:
+                        continue
+                    self._processes[rank] = psutil.Process(beat.pid)
+                resident[str(rank)] = self._processes[rank].memory_info().rss
+            except psutil.Error:
+                self._processes.pop(rank, None)
+        return resident

@@ -1,0 +1,180 @@
+"""The tracker's own process: reads records from standard input, hands them to W&B or TensorBoard.
+
+Started as a script, so it imports nothing of dtk. Here an import may take seconds and a server may stall
+without training noticing: the rank only fills a pipe. The pipe's end ends the run, also after SIGKILL.
+Lines: first the settings, then {"log": record}, {"summary": figures}, {"end": exit_code}.
+"""
+
+import json
+import netrc
+import os
+import signal
+import sys
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any, Protocol, TextIO
+
+PROBE_S = 2.0
+"""How long a server may take to answer before the run is tracked offline."""
+INIT_S = 20.0
+FINISH_S = 30.0
+"""How long the tracker may go on after the run ended."""
+
+
+class Sink(Protocol):
+    """A tracker."""
+
+    def log(self, record: dict[str, Any]) -> None:
+        """Scalars of one step."""
+
+    def summary(self, figures: dict[str, Any]) -> None:
+        """Final figures."""
+
+    def finish(self, exit_code: int) -> None:
+        """Send what is left."""
+
+
+class Wandb:
+    """Weights & Biases."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        import wandb
+
+        mode = os.environ.get("WANDB_MODE") if settings["mode"] == "auto" else settings["mode"]
+        try:
+            self._run = self._init(wandb, settings, mode or choose_mode())
+        except Exception as error:
+            if settings["mode"] != "auto":
+                raise
+            print(f"dtk: wandb: {type(error).__name__}: {error}; tracking offline", file=sys.stderr, flush=True)
+            self._run = self._init(wandb, settings, "offline")
+
+    def _init(self, wandb: Any, settings: dict[str, Any], mode: str) -> Any:
+        return wandb.init(
+            mode=mode,
+            project=settings["project"],
+            entity=settings["entity"],
+            group=settings["group"],
+            tags=settings["tags"],
+            id=settings["run_id"],
+            name=settings["run_id"],
+            config=settings["config"],
+            dir=settings["folder"],
+            resume="allow" if mode == "online" else None,
+            settings=wandb.Settings(init_timeout=INIT_S, console="off", silent=True),
+        )
+
+    def log(self, record: dict[str, Any]) -> None:
+        """Scalars of one step."""
+        self._run.log(scalars(record), step=record["step"])
+
+    def summary(self, figures: dict[str, Any]) -> None:
+        """Final figures."""
+        self._run.summary.update(figures)
+
+    def finish(self, exit_code: int) -> None:
+        """Send what is left."""
+        self._run.finish(exit_code=exit_code)
+
+
+class Tensorboard:
+    """TensorBoard event files."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(os.path.join(settings["folder"], "tensorboard"))  # noqa: PTH118
+        self._writer.add_text("config", f"```\n{json.dumps(settings['config'], indent=2)}\n```")
+
+    def log(self, record: dict[str, Any]) -> None:
+        """Scalars of one step."""
+        for name, value in scalars(record).items():
+            self._writer.add_scalar(name, value, record["step"])
+
+    def summary(self, figures: dict[str, Any]) -> None:
+        """Final figures."""
+        self._writer.add_text("summary", f"```\n{json.dumps(figures, indent=2)}\n```")
+
+    def finish(self, exit_code: int) -> None:
+        """Send what is left."""
+        self._writer.close()
+
+
+def scalars(record: dict[str, Any]) -> dict[str, float]:
+    """The numbers of a record."""
+    return {name: value for name, value in record.items() if isinstance(value, int | float) and name != "step"}
+
+
+def choose_mode() -> str:
+    """`online` when a key is configured and the server answers at once, else `offline`."""
+    base_url = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
+    return "online" if has_key(base_url) and answers(base_url) else "offline"
+
+
+def has_key(base_url: str) -> bool:
+    """Whether a key is in WANDB_API_KEY or in the user's netrc."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    host = urllib.parse.urlsplit(base_url).hostname or ""
+    try:
+        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
+def answers(base_url: str) -> bool:
+    """Whether an HTTP answer of any kind comes within PROBE_S seconds, name resolution included."""
+    answered = threading.Event()
+
+    def ask() -> None:
+        try:
+            urllib.request.urlopen(base_url, timeout=PROBE_S).close()
+            answered.set()
+        except urllib.error.HTTPError:
+            answered.set()
+        except (OSError, ValueError):
+            return
+
+    threading.Thread(target=ask, daemon=True).start()
+    return answered.wait(PROBE_S)
+
+
+def follow(lines: TextIO) -> None:
+    """Serve one run until the pipe ends."""
+    settings = json.loads(lines.readline())
+    sink: Sink = Wandb(settings) if settings["name"] == "wandb" else Tensorboard(settings)
+    exit_code = 1  # Of a run that ends without a word.
+    for line in lines:
+        message = json.loads(line)
+        if "log" in message:
+            sink.log(message["log"])
+        elif "summary" in message:
+            sink.summary(message["summary"])
+        else:
+            exit_code = message["end"]
+    # A server that stalls now keeps nobody.
+    timer = threading.Timer(FINISH_S, os._exit, args=(1,))
+    timer.daemon = True
+    timer.start()
+    sink.finish(exit_code)
+
+
+def main() -> int:
+    """Run the tracker; a failure is one line on standard error."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        follow(sys.stdin)
+    except Exception as error:
+        text = " ".join(f"dtk: tracker: {type(error).__name__}: {error}".split())
+        print(text, file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    # The library's own exit handlers may wait for a server; everything is sent or given up.
+    os._exit(code)

@@ -1,0 +1,116 @@
+"""The rank's side of a tracker: checks that it is installed, starts its process, feeds it without ever waiting.
+
+What W&B and TensorBoard do with the records is in `tracker_process`, which runs apart from training.
+"""
+
+import dataclasses
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from dtk.config.schema import Config, NoTracker, TensorboardTracker, WandbTracker
+from dtk.errors import DtkError
+from dtk.record.guard import Writer, report
+
+CLOSE_S = 5.0
+"""Longest wait for a tracker at the end of a run."""
+
+TrackerConfig = NoTracker | WandbTracker | TensorboardTracker
+
+
+def check_tracker(tracker: TrackerConfig) -> None:
+    """Make sure that the chosen tracker's package is installed. Imports neither it nor torch.
+
+    Raises:
+        DtkError: it is not; names the extra that brings it.
+    """
+    if tracker.name == "none":
+        return
+    spec = importlib.util.find_spec(tracker.name)
+    # A mere folder of that name, such as the ./wandb that W&B itself makes, has no origin.
+    if spec is None or spec.origin is None:
+        raise DtkError(
+            f"tracker={tracker.name} cannot be used",
+            f"the package {tracker.name} is not installed",
+            f"install it: pip install 'dtk-train[{tracker.name}]', or choose tracker=none",
+        )
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    """A dataclass of the configuration as JSON values."""
+    return dataclasses.asdict(record)
+
+
+class Tracker:
+    """Mirrors metrics to a tracker's process over a pipe that a thread fills."""
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        self.topic = f"tracker {config.tracker.name}"
+        self._settings = {
+            **_plain(config.tracker),
+            "run_id": folder.name,
+            "folder": str(folder.absolute()),
+            "config": _plain(config),
+        }
+        self._writer = Writer(self.topic)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._gone = False
+
+    def start(self) -> None:
+        """Start the process from the thread."""
+        self._writer.start()
+        self._writer.submit(self.topic, self._launch)
+
+    def log(self, record: dict[str, Any]) -> None:
+        """Queue the metrics of one step; costs microseconds."""
+        self._writer.submit(self.topic, lambda: self._send({"log": record}))
+
+    def summary(self, figures: dict[str, Any]) -> None:
+        """Queue the final figures."""
+        self._writer.submit(self.topic, lambda: self._send({"summary": figures}))
+
+    def close(self, exit_code: int) -> None:
+        """Let the tracker finish for a few seconds; then it goes on by itself, or is stopped if it stalls."""
+        ends_s = time.monotonic() + CLOSE_S
+        self._writer.submit(self.topic, lambda: self._send({"end": exit_code}))
+        sent = self._writer.close(CLOSE_S)
+        if self._process is None or self._process.stdin is None:
+            return
+        if not sent:
+            self._process.kill()
+            return
+        self._process.stdin.close()
+        try:
+            self._process.wait(max(0.1, ends_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            report(self.topic, f"not done after {CLOSE_S:g} s, goes on as process {self._process.pid}")
+
+    def _launch(self) -> None:
+        # -P keeps this folder, whose modules have common names, out of the import path.
+        script = Path(__file__).with_name("tracker_process.py")
+        environment = {**os.environ, "WANDB_DIR": self._settings["folder"], "WANDB_SILENT": "true"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            bufsize=0,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is for the ranks; the tracker ends when its pipe does.
+        )
+        self._send(self._settings)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if self._gone or self._process is None or self._process.stdin is None:
+            return
+        data = memoryview(json.dumps(message, default=str).encode() + b"\n")
+        try:
+            while data:
+                data = data[self._process.stdin.write(data) :]
+        except OSError as error:
+            self._gone = True
+            raise RuntimeError("its process ended (see stderr); metrics.jsonl is complete") from error

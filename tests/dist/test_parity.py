@@ -1,0 +1,97 @@
+"""Every strategy trains like `single`: same samples, same weights, same loss."""
+
+from dataclasses import replace
+
+import pytest
+
+from dtk.config import schema
+from tests.dist.ranks import run_ranks
+from tests.dist.training_ranks import config
+
+TRAIN = config().train
+ACCUMULATED = replace(TRAIN, micro_batch_size=1)
+WHOLE = replace(TRAIN, micro_batch_size=4)
+FP16 = schema.PrecisionConfig(name="fp16", compute_dtype="float16", initial_loss_scale=2.0**16)
+BF16 = schema.PrecisionConfig(name="bf16", compute_dtype="bfloat16")
+NO_CLIP = replace(TRAIN, clip_norm=None)
+
+SINGLE = {
+    "single": {},
+    "single accumulated": {"train": ACCUMULATED},
+    "single no clip": {"train": NO_CLIP},
+    "single sgd": {"optimizer": schema.SGDConfig(lr=0.05)},
+    "single in backward": {
+        "train": replace(NO_CLIP, micro_batch_size=16),
+        "optimizer": schema.AdamWConfig(lr=2e-3, in_backward=True),
+    },
+}
+CASES = {
+    "ddp": {"strategy": schema.DDPConfig()},
+    "ddp accumulated": {"strategy": schema.DDPConfig(bucket_cap_mb=0.05), "train": ACCUMULATED},
+    "ddp recomputed": {
+        "strategy": schema.DDPConfig(static_graph=True),
+        "train": replace(WHOLE, activation_checkpoint_every=1),
+    },
+    "ddp bf16 hook": {"strategy": schema.DDPConfig(communication_hook="bf16")},
+    "zero1": {"strategy": schema.Zero1Config()},
+    "zero2": {"strategy": schema.FSDPConfig(name="zero2", reshard_after_forward=False), "train": WHOLE},
+    "zero3": {"strategy": schema.FSDPConfig(name="zero3"), "train": replace(TRAIN, activation_checkpoint_every=2)},
+    "fsdp": {"strategy": schema.FSDPConfig()},
+    "fsdp accumulated": {"strategy": schema.FSDPConfig(), "train": ACCUMULATED},
+    "fsdp offload": {"strategy": schema.FSDPConfig(cpu_offload=True)},
+    "fsdp light": {"strategy": schema.FSDPConfig(), "record": schema.RecordConfig(level="light")},
+    "ddp light": {"strategy": schema.DDPConfig(), "record": schema.RecordConfig(level="light")},
+    "ddp sgd": {"strategy": schema.DDPConfig(), "optimizer": schema.SGDConfig(lr=0.05)},
+    "fsdp fp16": {"strategy": schema.FSDPConfig(), "precision": FP16},
+    "fsdp bf16": {"strategy": schema.FSDPConfig(), "precision": BF16},
+    "ddp bf16": {"strategy": schema.DDPConfig(), "precision": BF16},
+}
+FOUR = {
+    "hsdp": {"strategy": schema.HSDPConfig(dp_replicate=2)},
+    "hsdp accumulated": {"strategy": schema.HSDPConfig(dp_replicate=2), "train": ACCUMULATED},
+    "ddp": CASES["ddp"],
+    "zero1": CASES["zero1"],
+    "zero2": CASES["zero2"],
+    "fsdp": CASES["fsdp"],
+}
+IN_BACKWARD = {
+    "train": replace(NO_CLIP, micro_batch_size=8),
+    "optimizer": schema.AdamWConfig(lr=2e-3, in_backward=True),
+    "strategy": schema.FSDPConfig(),
+}
+LOSSY = {"ddp bf16 hook": 0.02, "fsdp fp16": 0.05, "fsdp bf16": 0.05, "ddp bf16": 0.05}
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("single"))
+    return run_ranks("tests.dist.training_ranks:train_all", 1, SINGLE, folder)[0]
+
+
+def reference(name, single):
+    return single["single sgd" if "sgd" in name else "single"]
+
+
+def test_the_loss_falls(single):
+    losses = single["single"]
+    assert len(losses) == 20
+    assert losses[-1] < losses[0] - 1.0
+
+
+def test_accumulation_changes_nothing(single):
+    assert single["single accumulated"] == pytest.approx(single["single"], abs=1e-4)
+
+
+def test_updating_in_backward_is_the_same_update(single):
+    assert single["single in backward"] == pytest.approx(single["single no clip"], abs=1e-4)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_every_strategy_has_the_curve_of_single(single, world_size, tmp_path):
+    cases = {**CASES, "fsdp in backward": IN_BACKWARD} if world_size == 2 else FOUR
+    ranks = run_ranks("tests.dist.training_ranks:train_all", world_size, cases, str(tmp_path))
+    for name, losses in ranks[0].items():
+        expected = single["single no clip"] if "in backward" in name else reference(name, single)
+        assert losses == pytest.approx(expected, abs=LOSSY.get(name, 1e-4)), name
+        assert all(rank[name] == losses for rank in ranks), f"{name}: ranks disagree"

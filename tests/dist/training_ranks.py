@@ -1,0 +1,115 @@
+"""On every rank: whole trainings with the real loop, several in one process group."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diagnostics.artifacts import RunPaths
+from dtk.config import schema
+from dtk.config.schema import Config
+from dtk.data.build import build_dataset
+from dtk.parallel.context import Context
+from dtk.parallel.precision import LossScaler
+from dtk.parallel.stop import StopRequest
+from dtk.record.recorder import Recorder
+from dtk.train.checkpoint import Checkpoints, LoopState, complete_checkpoints
+from dtk.train.loop import Loop
+from dtk.train.progress import Progress
+from dtk.train.setup import set_up
+from dtk.worker import measures
+
+
+def config(**changes: Any) -> Config:
+    """A small GPT-2 on the embedded corpus; sections replaced by name."""
+    sections = {
+        "model": schema.GPTConfig(name="probe", vocab_size=256, context_length=64, layers=3, heads=4, width=32),
+        "data": schema.StdlibData(sequence_length=32, max_bytes=400_000),
+        "strategy": schema.SingleConfig(),
+        "precision": schema.PrecisionConfig(),
+        "optimizer": schema.AdamWConfig(lr=2e-3),
+        "schedule": schema.CosineSchedule(warmup_steps=3),
+        "train": schema.TrainConfig(steps=20, global_batch_size=16, micro_batch_size=2, evaluate_every=-1),
+        "checkpoint": schema.CheckpointConfig(every=0, at_end=False),
+        "record": schema.RecordConfig(level="off"),
+        "tracker": schema.NoTracker(),
+        "launcher": schema.LauncherConfig(),
+        "nccl": schema.NCCLConfig(),
+        **changes,
+    }
+    return Config(**sections)
+
+
+def train(context: Context, config: Config, folder: str, load: str | None = None) -> tuple[list[float], dict[str, Any]]:
+    """Train to the end; returns the losses of all steps and the last metrics record."""
+    paths = RunPaths(Path(folder))
+    recorder = Recorder(config, paths, context.rank, context.local_rank, 0, context.world_size, 0, context.device)
+    recorder.start()
+    parts = set_up(config, context)
+    checkpoints = Checkpoints(config.checkpoint, paths, context, recorder, {})
+    state = LoopState()
+    if load is not None:
+        newest = complete_checkpoints(RunPaths(Path(load)))[-1]
+        state = checkpoints.load(newest, parts.model, parts.optimizer)
+    losses: list[float] = []
+    scaler = LossScaler(config.precision.initial_loss_scale)
+    loop = Loop(
+        config,
+        context,
+        build_dataset(config.data),
+        parts,
+        recorder,
+        checkpoints,
+        StopRequest(),
+        scaler,
+        state,
+        measures(config, context, parts),
+        Progress(config.train.steps, context.world_size, state.step),
+    )
+    loop.measures.start(state.step)
+    while loop.state.step < config.train.steps:
+        loop.advance()
+        losses.append(loop.last["loss"])
+    checkpoints.wait()
+    recorder.close()
+    return losses, loop.last
+
+
+def train_all(context: Context, cases: dict[str, dict[str, Any]], folder: str) -> dict[str, Any]:
+    """`cases`: name -> changes of the configuration; returns name -> losses."""
+    return {
+        name: train(context, config(**changes), f"{folder}/{name}")[0] for name, changes in cases.items()
+    }
+
+
+def save_and_load(context: Context, cases: list[tuple[str, dict[str, Any], str | None]], folder: str) -> dict[str, Any]:
+    """`cases`: (name, changes, name of the case whose checkpoint to load)."""
+    results = {}
+    for name, changes, source in cases:
+        load = f"{folder}/{source}" if source else None
+        results[name] = train(context, config(**changes), f"{folder}/{name}", load)[0]
+    return results
+
+
+def evaluate(context: Context, changes: dict[str, Any], folder: str) -> dict[str, float]:
+    """Evaluate an untrained model on the held-out split."""
+    from dtk.train.evaluation import evaluate as run
+
+    configuration = config(**changes)
+    parts = set_up(configuration, context)
+    return run(configuration, context, build_dataset(configuration.data), parts)
+
+
+def peak_while_setting_up(context: Context, changes: dict[str, Any], folder: str) -> tuple[int, int]:
+    """Largest growth of resident memory during set-up, and the bytes of the whole model."""
+    import resource
+
+    configuration = config(**changes)
+    torch.set_num_threads(1)
+    set_up(config(strategy=changes["strategy"]), context)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    parts = set_up(configuration, context)
+    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    return peak, 4 * parts.parameter_count
+
+

@@ -1,0 +1,73 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from diagnostics.artifacts import RunPaths
+from dtk.config import schema
+from dtk.record import guard
+from dtk.record.regions import observe
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def fresh_process_state():
+    """Reports and observers are one per process: each test begins without."""
+    guard._reported.clear()
+    yield
+    observe(())
+    guard._reported.clear()
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return RunPaths(tmp_path / "run")
+
+
+@pytest.fixture
+def make_config():
+    def make(level="light", tracker=None, **record):
+        return schema.Config(
+            model=schema.GPTConfig(name="gpt2_tiny"),
+            data=schema.StdlibData(),
+            strategy=schema.DDPConfig(),
+            precision=schema.PrecisionConfig(),
+            optimizer=schema.AdamWConfig(),
+            schedule=schema.CosineSchedule(),
+            train=schema.TrainConfig(),
+            checkpoint=schema.CheckpointConfig(),
+            record=schema.RecordConfig(level=level, **record),
+            tracker=tracker or schema.NoTracker(),
+            launcher=schema.LauncherConfig(),
+            nccl=schema.NCCLConfig(),
+        )
+
+    return make
+
+
+@pytest.fixture
+def child():
+    """Starts a Python script in a process of its own; whatever is left at the end of the test is killed."""
+    started = []
+
+    def start(script, *arguments, **environment):
+        variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment}
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, *map(str, arguments)],
+            env=variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()

@@ -1,0 +1,60 @@
+import threading
+import time
+
+from dtk.record.guard import Writer, bounded, guarded, report
+
+
+def fail():
+    raise OSError(28, "No space left on device")
+
+
+def test_a_failure_is_reported_once_per_topic(capfd):
+    for _ in range(3):
+        with guarded("metrics"):
+            fail()
+    report("events", "gone")
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("dtk: metrics: OSError: [Errno 28] No space left on device")
+    assert lines[1] == "dtk: events: gone; training goes on"
+
+
+def test_writer_keeps_order_and_outlives_failures(capfd):
+    writer, seen = Writer("w"), []
+    writer.start()
+    for i in range(100):
+        writer.submit("seen", lambda i=i: seen.append(i))
+        writer.submit("broken", fail)
+    assert writer.close(5)
+    assert seen == list(range(100))
+    assert capfd.readouterr().err.count("broken") == 1
+
+
+def test_a_stalled_disk_costs_the_caller_nothing(capfd):
+    writer, release = Writer("w", capacity=16), threading.Event()
+    writer.start()
+    writer.submit("stall", lambda: release.wait(30) and None)
+    time.sleep(0.05)
+    began_s = time.perf_counter()
+    for _ in range(1000):
+        writer.submit("more", fail)
+    elapsed_s = time.perf_counter() - began_s
+    assert elapsed_s < 0.5
+    assert writer.dropped == 1000 - 16
+    began_s = time.perf_counter()
+    assert not writer.close(0.2)
+    assert time.perf_counter() - began_s < 1
+    release.set()
+    errors = capfd.readouterr().err
+    assert errors.count("writing stalls") == 1
+    assert "984 dropped, 17 not written" in errors
+
+
+def test_bounded_leaves_a_stall_behind(capfd):
+    release = threading.Event()
+    began_s = time.perf_counter()
+    assert not bounded("dump", lambda: release.wait(30) and None, 0.2)
+    assert time.perf_counter() - began_s < 1
+    release.set()
+    assert bounded("dump", fail, 5)
+    assert "no answer within 0.2 s" in capfd.readouterr().err

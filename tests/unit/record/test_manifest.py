@@ -1,0 +1,54 @@
+import json
+import subprocess
+import sys
+
+from dtk.record.manifest import environment, git_state, manifest
+
+
+def git(folder, *arguments):
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def test_manifest_says_what_ran_where():
+    about = manifest(
+        {"seed": 1}, ["dtk", "run", "strategy=ddp"], run_id="r1", world_size=4, nproc=2, launcher="local"
+    )
+    assert json.loads(json.dumps(about)) == about
+    assert about["argv"] == ["dtk", "run", "strategy=ddp"]
+    assert about["topology"]["nodes"] == 2
+    assert about["hardware"]["cores"] >= 1
+    assert about["hardware"]["gpus"] or about["hardware"]["gpu_reason"]
+    assert about["versions"]["python"] == sys.version.split()[0]
+    assert {"pid", "host", "schema_version", "run_id", "cwd"} <= about.keys()
+
+
+def test_secrets_are_left_out(monkeypatch):
+    monkeypatch.setenv("NCCL_DEBUG", "WARN")
+    monkeypatch.setenv("SLURM_AUTH_TOKEN", "x")
+    monkeypatch.setenv("TORCH_API_KEY", "x")
+    monkeypatch.setenv("CUDA_PASSWORD", "x")
+    monkeypatch.setenv("HOME_SWEET", "x")
+    kept = environment()
+    assert kept["NCCL_DEBUG"] == "WARN"
+    assert not {"SLURM_AUTH_TOKEN", "TORCH_API_KEY", "CUDA_PASSWORD", "HOME_SWEET"} & kept.keys()
+
+
+def test_git_state_follows_the_working_tree(tmp_path):
+    assert git_state(tmp_path) is None
+    git(tmp_path, "init")
+    (tmp_path / "a").write_text("1\n")
+    git(tmp_path, "add", "a")
+    git(tmp_path, "commit", "-m", "first")
+    clean = git_state(tmp_path)
+    assert (clean["dirty"], clean["diff_sha256"], len(clean["commit"])) == (False, None, 40)
+    (tmp_path / "a").write_text("2\n")
+    dirty = git_state(tmp_path)
+    assert dirty["dirty"]
+    (tmp_path / "a").write_text("3\n")
+    assert git_state(tmp_path)["diff_sha256"] not in (None, dirty["diff_sha256"])
+
+
+def test_importing_the_manifest_needs_no_torch():
+    code = "import sys, dtk.record.manifest, dtk.record.trackers, dtk.record.flight; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,174 @@
+import glob
+import importlib.util
+import os
+import socket
+import threading
+import time
+
+import pytest
+
+from dtk.config.schema import NoTracker, TensorboardTracker, WandbTracker
+from dtk.errors import DtkError
+from dtk.record import tracker_process, trackers
+from dtk.record.trackers import Tracker, check_tracker
+
+
+@pytest.fixture
+def wandb_home(tmp_path, monkeypatch):
+    """A user without a key, whose settings can not leak into the test."""
+    if importlib.util.find_spec("wandb") is None:
+        pytest.skip("the extra wandb is not installed")
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+
+
+@pytest.fixture
+def stalling_server():
+    """Accepts connections and never answers; yields its URL and the number of connections so far."""
+    server = socket.create_server(("127.0.0.1", 0))
+    accepted = []
+
+    def accept():
+        while True:
+            try:
+                accepted.append(server.accept()[0])
+            except OSError:
+                return
+
+    threading.Thread(target=accept, daemon=True).start()
+    yield f"http://127.0.0.1:{server.getsockname()[1]}", accepted
+    server.close()
+    for connection in accepted:
+        connection.close()
+
+
+def logs_of(folder):
+    return glob.glob(str(folder / "wandb" / "offline-run-*" / "*.wandb"))
+
+
+def track(tracker, records=20):
+    """Seconds of the slowest call."""
+    slowest_s = 0.0
+    for step in range(records):
+        began_s = time.perf_counter()
+        tracker.log({"step": step, "loss": 1.0 / (step + 1), "mfu": None, "mfu_reason": "cpu"})
+        slowest_s = max(slowest_s, time.perf_counter() - began_s)
+    tracker.summary({"loss": 0.05})
+    return slowest_s
+
+
+def test_a_missing_package_names_the_extra(tmp_path, monkeypatch):
+    check_tracker(NoTracker())
+    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None)
+    for config in (WandbTracker(), TensorboardTracker()):
+        with pytest.raises(DtkError) as caught:
+            check_tracker(config)
+        assert f"pip install 'dtk-train[{config.name}]'" in str(caught.value)
+
+
+def test_the_folder_that_wandb_makes_is_not_taken_for_the_package(tmp_path, monkeypatch):
+    (tmp_path / "tensorboard").mkdir()
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    monkeypatch.delitem(trackers.sys.modules, "tensorboard", raising=False)
+    with pytest.raises(DtkError):
+        check_tracker(TensorboardTracker())
+
+
+@pytest.mark.timeout(120)
+def test_without_a_key_wandb_tracks_offline_in_the_run_folder(paths, make_config, wandb_home):
+    paths.root.mkdir()
+    tracker = Tracker(make_config(tracker=WandbTracker(group="g", tags=["t"])), paths.root)
+    began_s = time.perf_counter()
+    tracker.start()
+    assert time.perf_counter() - began_s < 0.5
+    assert track(tracker) < 0.05
+    tracker.close(0)
+    assert tracker._process.wait(40) == 0
+    (log,) = logs_of(paths.root)
+    content = open(log, "rb").read()
+    assert os.path.basename(log) == f"run-{paths.root.name}.wandb"
+    assert b"loss" in content
+    assert b"gpt2_tiny" in content
+
+
+@pytest.mark.timeout(120)
+def test_a_server_that_never_answers_delays_nothing(
+    paths, make_config, wandb_home, stalling_server, monkeypatch, capfd
+):
+    url, accepted = stalling_server
+    monkeypatch.setenv("WANDB_BASE_URL", url)
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789" * 4)
+    paths.root.mkdir()
+    tracker = Tracker(make_config(tracker=WandbTracker(mode="auto")), paths.root)
+    began_s = time.perf_counter()
+    tracker.start()
+    assert time.perf_counter() - began_s < 0.5
+    assert track(tracker) < 0.05
+    began_s = time.perf_counter()
+    tracker.close(0)
+    assert time.perf_counter() - began_s < trackers.CLOSE_S + 1
+    assert tracker._process.wait(40) == 0
+    assert accepted, "the server was asked"
+    assert logs_of(paths.root), "and the run went offline"
+
+
+@pytest.mark.timeout(120)
+def test_online_by_order_and_a_stalling_server_ends_in_one_report(
+    paths, make_config, wandb_home, stalling_server, monkeypatch, capfd
+):
+    url, _ = stalling_server
+    monkeypatch.setenv("WANDB_BASE_URL", url)
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789" * 4)
+    paths.root.mkdir()
+    tracker = Tracker(make_config(tracker=WandbTracker(mode="online")), paths.root)
+    tracker.start()
+    assert track(tracker) < 0.05
+    began_s = time.perf_counter()
+    tracker.close(0)
+    assert time.perf_counter() - began_s < trackers.CLOSE_S + 1
+    assert capfd.readouterr().err.count("dtk: tracker wandb: not done after 5 s") == 1
+    tracker._process.kill()
+    tracker._process.wait()
+
+
+@pytest.mark.timeout(60)
+def test_a_tracker_that_dies_is_reported_once(paths, make_config, wandb_home, monkeypatch, capfd):
+    paths.root.mkdir()
+    monkeypatch.setattr(trackers.sys, "executable", "/bin/false")
+    tracker = Tracker(make_config(tracker=WandbTracker()), paths.root)
+    tracker.start()
+    time.sleep(0.5)
+    assert track(tracker, records=200) < 0.3
+    tracker.close(0)
+    assert capfd.readouterr().err.count("dtk: tracker wandb: ") == 1
+
+
+def test_the_probe_takes_two_seconds_at_most(stalling_server):
+    began_s = time.perf_counter()
+    assert not tracker_process.answers(stalling_server[0])
+    assert time.perf_counter() - began_s < 3
+
+
+def test_keys_come_from_the_environment_or_netrc(tmp_path, monkeypatch):
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    assert not tracker_process.has_key("https://api.wandb.ai")
+    (tmp_path / "netrc").write_text("machine api.wandb.ai login user password secret\n")
+    assert tracker_process.has_key("https://api.wandb.ai")
+    assert not tracker_process.has_key("https://elsewhere.example")
+    monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
+    assert tracker_process.has_key("https://elsewhere.example")
+
+
+@pytest.mark.timeout(60)
+def test_tensorboard_writes_event_files(paths, make_config):
+    pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
+    paths.root.mkdir()
+    tracker = Tracker(make_config(tracker=TensorboardTracker()), paths.root)
+    tracker.start()
+    track(tracker)
+    tracker.close(0)
+    assert tracker._process.wait(30) == 0
+    assert list((paths.root / "tensorboard").glob("events.out.*"))
