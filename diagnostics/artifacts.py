@@ -128,6 +128,7 @@ class Failure:
     reason: str
     """One line: `ValueError: bad batch (train.py:12)`, `killed by SIGKILL`."""
     step: int | None = None
+    """Step it was in, counted from 1."""
     region: str | None = None
     """Region that was open, for example `backward`."""
     log: str | None = None

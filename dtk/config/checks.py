@@ -96,9 +96,10 @@ def _batch(job: _Job) -> None:
     micros = [d for d in _divisors(total // ranks) if d <= total] if total % ranks == 0 else []
     micros = sorted(micros, key=lambda d: abs(d - micro))[:4]
     ways = [totals] + ([f"train.micro_batch_size={_listed(sorted(micros))}"] if micros else [])
+    count = "1 rank" if ranks == 1 else f"{ranks} ranks"
     what = "is less than" if total < step else "does not divide into"
     raise DtkError(
-        f"train.global_batch_size={total} {what} {ranks} rank{'s' if ranks > 1 else ''} x train.micro_batch_size={micro}",
+        f"train.global_batch_size={total} {what} {count} x train.micro_batch_size={micro}",
         fix=f"use {', or '.join(ways)}",
     )
 

@@ -1,4 +1,4 @@
-"""From overrides to a checked Config: the only module that lets Hydra compose. Knows no torch.
+"""From overrides to a checked Config. Knows no torch, and imports Hydra only when it is called.
 
 Called once, in the parent: paths become absolute against its working directory, interpolations
 are resolved, and what comes out is plain values that a rank reads without Hydra.
@@ -42,7 +42,9 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Composed:
     folders = search_path(config_dir)
     found = groups(folders)
     arguments = normalise(overrides, found, list(groups(folders[-1:])))
-    plain = _compose(arguments, folders)
+    from dtk.config.hydra_compose import compose_plain
+
+    plain = compose_plain(arguments, folders)
     for keys in _PATHS:
         _make_absolute(plain, keys)
     config = from_plain(plain)
@@ -56,55 +58,6 @@ def expand(overrides: list[str], config_dir: Path | None = None) -> list[list[st
         DtkError: see `expand_sweep`.
     """
     return expand_sweep(overrides, groups(search_path(config_dir)))
-
-
-def _compose(arguments: list[str], folders: list[Path]) -> dict[str, Any]:
-    """Plain values from Hydra's compose API, all interpolations resolved."""
-    import hydra
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
-    # The first folder is Hydra's primary one, which goes before any search path.
-    others = ", ".join('"file://' + str(folder).replace('"', '\\"') + '"' for folder in folders[1:])
-    extra = [f"hydra.searchpath=[{others}]"] if others else []
-    # 1.3 warns when version_base is left out, 1.4 when it is given.
-    version: dict[str, Any] = {"version_base": "1.3"} if hydra.__version__.startswith("1.3") else {}
-    GlobalHydra.instance().clear()
-    try:
-        with initialize_config_dir(str(folders[0]), job_name="dtk", **version):
-            composed = hydra_compose("config", overrides=arguments + extra)
-        plain = OmegaConf.to_container(composed, resolve=True)
-    except (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError, OSError) as error:
-        raise _translate(error) from error
-    if not isinstance(plain, dict):
-        raise DtkError("config.yaml is not a mapping of keys")
-    return {str(key): value for key, value in plain.items()}
-
-
-def _translate(error: BaseException) -> DtkError:
-    """What Hydra, OmegaConf or YAML say, as one line."""
-    cause: BaseException | None = error
-    while cause is not None:
-        mark = getattr(cause, "problem_mark", None)
-        if mark is not None:
-            problem = getattr(cause, "problem", None) or "broken"
-            return DtkError(f"{mark.name}, line {mark.line + 1}", f"not valid YAML ({problem})")
-        if isinstance(cause, UnicodeDecodeError):
-            return DtkError("a YAML file is not UTF-8 text", str(cause))
-        cause = cause.__cause__ or cause.__context__
-    # Hydra goes on with its search path, and advises + for unknown keys, which dtk does not allow.
-    lines = []
-    for line in str(error).splitlines():
-        if line.startswith(("Config search path", "See ", "Set the environment")):
-            break
-        if "append" not in line and "full_key" not in line and "object_type" not in line:
-            lines.append(line)
-    return DtkError("the configuration cannot be composed", " ".join(" ".join(lines).split()))
 
 
 def _make_absolute(plain: dict[str, Any], keys: tuple[str, ...]) -> None:

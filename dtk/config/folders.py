@@ -15,7 +15,7 @@ def source_tree() -> Path | None:
 
 
 def conf_folder() -> Path:
-    """dtk's own YAML files: those of the source tree, else the copy inside the installed package.
+    """The YAML files of dtk itself: those of the source tree, else the copy inside the installed package.
 
     Raises:
         DtkError: the installation lacks them.

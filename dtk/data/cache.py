@@ -1,8 +1,8 @@
 """Arrays of integers that are made once and memory-mapped afterwards, one file per key.
 
 A file is the array followed by what is known about it (JSON) and its length, so it is written in one
-pass, and half a file is recognised. It is written aside and renamed: processes that build the same key
-at once each finish, the last one wins, and none reads what is incomplete. Knows nothing of text.
+pass, and half a file is recognised. It is written aside and linked to its name: processes that build
+the same key at once each finish, the first one wins, and none reads what is incomplete. Knows nothing of text.
 """
 
 import contextlib
@@ -107,12 +107,25 @@ def _build(folder: Path, key: str, dtype: np.dtype[Any], build: Builder) -> Path
             about = build(writer)
             text = json.dumps({"dtype": dtype.str, "count": writer.count, "about": about}).encode()
             file.write(text + _TRAILER.pack(len(text), _MAGIC))
-        Path(aside).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(aside).unlink()
-        raise
+        _publish(Path(aside), path, dtype)
+    finally:
+        Path(aside).unlink(missing_ok=True)
     return path
+
+
+def _publish(aside: Path, path: Path, dtype: np.dtype[Any]) -> None:
+    """Give the finished file its name, unless a whole one has it.
+
+    A whole one may be mapped by another node over a network file system, where replacing it would
+    take the pages away from under its readers.
+    """
+    try:
+        path.hardlink_to(aside)
+    except FileExistsError:
+        if _read(path, dtype) is None:
+            aside.replace(path)
+    except OSError:  # a file system without hard links
+        aside.replace(path)
 
 
 def _read(path: Path, dtype: np.dtype[Any]) -> Cached | None:

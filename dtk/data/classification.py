@@ -134,6 +134,7 @@ def _embedded(config: ClassificationData, tokenizer: Tokenizer) -> Cached:
     return _cached_rows(
         lambda: package_windows(packages, tokenizer, config.sequence_length, config.samples_per_class),
         source,
+        sum(file.size_bytes for corpus in packages.values() for file in corpus.files),
         (listing, config.samples_per_class),
         config,
         tokenizer,
@@ -151,13 +152,17 @@ def _table(config: ClassificationData, name: str, tokenizer: Tokenizer) -> Cache
         for label, text in table_rows(path):
             yield label, tokenizer.encode(text[:longest].encode("utf-8", "replace"))[: config.sequence_length]
 
-    return _cached_rows(
-        labelled, str(path), (path.suffix, status.st_size, status.st_mtime_ns, str(path.resolve())), config, tokenizer
-    )
+    key = (path.suffix, status.st_size, status.st_mtime_ns, str(path.resolve()))
+    return _cached_rows(labelled, str(path), status.st_size, key, config, tokenizer)
 
 
 def _cached_rows(
-    labelled: Callable[[], Labelled], source: str, key: object, config: ClassificationData, tokenizer: Tokenizer
+    labelled: Callable[[], Labelled],
+    source: str,
+    size_bytes: int,
+    key: object,
+    config: ClassificationData,
+    tokenizer: Tokenizer,
 ) -> Cached:
     def build(writer: Writer) -> dict[str, Any]:
         labels: dict[str, int] = {}
@@ -175,7 +180,7 @@ def _cached_rows(
             tokens += len(ids)
         if not tokens:
             raise DtkError(f"{source} holds no text")
-        about = {"source": source, "bytes": 4 * writer.count, "sha256": digest.hexdigest()}
+        about = {"source": source, "bytes": size_bytes, "sha256": digest.hexdigest()}
         return {**about, "labels": list(labels), "unpadded_tokens": tokens, "tokenizer": tokenizer.identity}
 
     name = hashlib.sha256(repr(("rows", _FORMAT, key, config.sequence_length, tokenizer.identity)).encode()).hexdigest()

@@ -44,8 +44,9 @@ def bounded(work: Callable[[], T], limit_s: float) -> T:
 def unreachable(url: str) -> str | None:
     """Why the server of this http(s) address can not be used, in a few words; None when it answers."""
     request = urllib.request.Request(url, method="HEAD")
+    opener = urllib.request.build_opener()  # urlopen would go on using the first proxy settings that it saw
     try:
-        bounded(lambda: urllib.request.urlopen(request, timeout=PROBE_S).close(), PROBE_S)
+        bounded(lambda: opener.open(request, timeout=PROBE_S).close(), PROBE_S)
     except (OSError, ValueError) as error:
         return str(getattr(error, "reason", None) or error)
     return None

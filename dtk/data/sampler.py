@@ -1,7 +1,7 @@
 """Which samples a step trains on: a pure function of seed, step and index, with no state to save.
 
 Knows numbers only: neither data nor ranks' processes nor torch. Each epoch is a keyed permutation
-of the samples: a Feistel network over the next power of four, with cycle walking for what falls
+of the samples: a Feistel network over the next power of two, with cycle walking for what falls
 outside (Black & Rogaway 2002, "Ciphers with arbitrary finite domains").
 """
 
@@ -12,7 +12,8 @@ import numpy as np
 
 from dtk.data.mixing import mix64
 
-_ROUNDS = 6
+_ROUNDS = 4
+_ONE = np.uint64(1)
 
 
 def sample_ids(seed: int, step: int, global_batch_size: int, size: int) -> np.ndarray:
@@ -51,25 +52,27 @@ def micro_batch_positions(rank: int, world_size: int, micro_step: int, micro_bat
 
 def permute(positions: np.ndarray, size: int, key: str) -> np.ndarray:
     """Image of each position under the permutation of range(size) that `key` names, int64, same shape."""
-    half_bits = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
+    bits = max(2, (size - 1).bit_length())
     keys = _round_keys(key)
-    images = _feistel(positions.astype(np.uint64), half_bits, keys)
-    # The network permutes a larger power of four: walk along its cycle until the value is inside.
+    images = _feistel(positions.astype(np.uint64), bits, keys)
+    # The network permutes a power of two: walk along its cycle until the value is inside.
     outside = np.flatnonzero(images >= size)
     while outside.size:
-        walked = _feistel(images[outside], half_bits, keys)
+        walked = _feistel(images[outside], bits, keys)
         images[outside] = walked
         outside = outside[walked >= size]
     return images.astype(np.int64)
 
 
-def _feistel(values: np.ndarray, half_bits: np.uint64, keys: np.ndarray) -> np.ndarray:
-    """A bijection of [0, 4**half_bits), uint64."""
-    mask = (np.uint64(1) << half_bits) - np.uint64(1)
-    left, right = values >> half_bits, values & mask
+def _feistel(values: np.ndarray, bits: int, keys: np.ndarray) -> np.ndarray:
+    """A bijection of [0, 2**bits), uint64; the halves may differ by a bit and swap widths every round."""
+    left_bits, right_bits = np.uint64(bits // 2), np.uint64(bits - bits // 2)
+    left, right = values >> right_bits, values & ((_ONE << right_bits) - _ONE)
     for key in keys:
-        left, right = right, left ^ (mix64(right ^ key) & mask)
-    return (left << half_bits) | right
+        mixed = mix64(right ^ key) & ((_ONE << left_bits) - _ONE)
+        left, right = right, left ^ mixed
+        left_bits, right_bits = right_bits, left_bits
+    return (left << right_bits) | right
 
 
 @lru_cache(maxsize=16)

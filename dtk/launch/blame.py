@@ -20,6 +20,7 @@ PEER_GONE = re.compile(
     re.IGNORECASE,
 )
 """Messages of a rank that lost a peer, from gloo, NCCL and the store."""
+EXCEPTION_LINE = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b")
 OUT_OF_MEMORY = re.compile(r"out of memory|can't allocate memory|cannot allocate memory", re.IGNORECASE)
 COMMUNICATION_ERRORS = {"RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError"}
 
@@ -113,7 +114,7 @@ def _reason(case: _Case, paths: RunPaths, attempt: int) -> str:
         name = signal.Signals(-case.exit_code).name
         hint = " (the kernel does this when memory runs out: see dmesg)" if name == "SIGKILL" else ""
         return f"killed by {name}{hint}"
-    last = _last_line(paths.logs(attempt, case.rank) / "stderr.log")
+    last = _last_error(paths.logs(attempt, case.rank) / "stderr.log")
     return f"exited with code {case.exit_code}" + (f": {last}" if last else "")
 
 
@@ -125,11 +126,12 @@ def _read_error(path: Path) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _last_line(path: Path) -> str:
+def _last_error(path: Path) -> str:
+    """The last line of the log that reads like an exception; warnings and source lines do not."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 4096))
+            file.seek(max(0, path.stat().st_size - 65536))
             lines = file.read().decode("utf-8", "replace").split("\n")
     except OSError:
         return ""
-    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
+    return next((line.strip()[:300] for line in reversed(lines) if EXCEPTION_LINE.match(line)), "")

@@ -128,4 +128,5 @@ def close_failed(job: Job) -> None:
     """
     paths = RunPaths(job.run_folder)
     failure, state = find_failure(paths, job.attempt, job.world_size, {})
-    close(paths, state, 1, reason=failure.reason, step=failure.step, failure=failure)
+    finished = None if failure.step is None else failure.step - 1
+    close(paths, state, 1, reason=failure.reason, step=finished, failure=failure)

@@ -88,6 +88,7 @@ def _failed(
         console.line(f"dtk: {message}")
         return Outcome("failed", 2)
     failure, state = find_failure(paths, attempt, placement.nproc, exit_codes)
-    close(paths, state, 1, reason=failure.reason, step=failure.step, failure=failure)
+    finished = None if failure.step is None else failure.step - 1
+    close(paths, state, 1, reason=failure.reason, step=finished, failure=failure)
     console.failure(failure, state, paths)
     return Outcome(state, 1)

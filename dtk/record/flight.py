@@ -4,6 +4,7 @@ Sources: PyTorch's ring of the last collectives per process (`FlightRecorder.hpp
 are private API, so each is looked up and guarded. Host rings (gloo) and NCCL's are separate.
 """
 
+import json
 import os
 import pickle
 import socket
@@ -14,13 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from diagnostics.artifacts import SCHEMA_VERSION, RunPaths, read_heartbeat, write_json
+from diagnostics.artifacts import SCHEMA_VERSION, RunPaths, read_heartbeat
 from dtk.config.schema import RecordConfig
 from dtk.record.guard import guarded
 
 ENTRIES_PER_GROUP = 64
-SHARE = 0.001
-"""Part of one core that the black box may take: a dump holds Python's lock, about 10 ms for 2000 entries."""
+SHARE = 0.0015
+"""Part of one core that renewing the entries may take: it holds Python's lock, 10 to 20 ms for 2000 of them."""
 MAX_EVERY_S = 60.0
 
 Dump = Callable[..., bytes]
@@ -106,8 +107,18 @@ def last_collectives() -> dict[str, dict[str, Any]]:
     return rings
 
 
+def _status() -> dict[str, Any]:
+    """Ring -> last enqueued, started and completed collective of each group; costs microseconds."""
+    return {name: _load(function(includeCollectives=False)).get("pg_status") for name, function in _dumps().items()}
+
+
 class BlackBox:
-    """Thread that writes the last collectives every few seconds, so that a killed rank leaves them too."""
+    """Thread that keeps the last collectives in a file, so that a killed rank leaves them too.
+
+    Every `every_s` seconds it writes step, region and each group's counters. The entries themselves are
+    dear, so they are renewed as often as SHARE allows, and at once when the counters stand still: then
+    training waits anyhow, and they are the evidence.
+    """
 
     def __init__(self, paths: RunPaths, rank: int, attempt: int, every_s: float) -> None:
         self.path = paths.black_box(rank)
@@ -116,12 +127,16 @@ class BlackBox:
         self.attempt = attempt
         self.every_s = every_s
         self.cost_s = 0.0
-        """CPU time of the last snapshot."""
+        """CPU time that the entries took last."""
+        self._status: dict[str, Any] = {}
+        self._rings: dict[str, dict[str, Any]] = {}
+        self._rings_status: dict[str, Any] | None = None
+        self._rings_s = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dtk-black-box", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; the first snapshot comes after one interval."""
+        """Start the thread; the first box comes after one interval."""
         self._thread.start()
 
     def close(self) -> None:
@@ -129,17 +144,40 @@ class BlackBox:
         self._stop.set()
         self._thread.join(1.0)
 
-    def interval_s(self) -> float:
-        """Seconds to the next snapshot: as configured, or longer where snapshots are dear."""
+    def entries_every_s(self) -> float:
+        """Seconds between renewals of the entries while training moves."""
         return max(self.every_s, min(MAX_EVERY_S, self.cost_s / SHARE))
 
-    def snapshot(self) -> None:
-        """Write the black box now.
+    def tick(self) -> None:
+        """Write the box, with new entries if they are due or nothing moves.
 
         Raises:
             OSError: the folder is full or read-only.
         """
+        status = _status()
+        still, self._status = status == self._status, status
+        due = time.monotonic() - self._rings_s >= self.entries_every_s()
+        if due or (still and status != self._rings_status):
+            self._renew(status)
+        self._write(status)
+
+    def snapshot(self) -> None:
+        """Write the box with new entries now.
+
+        Raises:
+            OSError: the folder is full or read-only.
+        """
+        status = _status()
+        self._renew(status)
+        self._write(status)
+
+    def _renew(self, status: dict[str, Any]) -> None:
         began_s = time.thread_time()
+        self._rings, self._rings_status = last_collectives(), status
+        self.cost_s = time.thread_time() - began_s
+        self._rings_s = time.monotonic()
+
+    def _write(self, status: dict[str, Any]) -> None:
         beat = read_heartbeat(self.heartbeat)
         record = {
             "schema_version": SCHEMA_VERSION,
@@ -150,12 +188,13 @@ class BlackBox:
             "time_s": time.time(),
             "step": beat.step if beat else None,
             "region": beat.region if beat else None,
-            "recorders": last_collectives(),
+            "entries_age_s": time.monotonic() - self._rings_s,
+            "recorders": {name: {**ring, "pg_status": status.get(name)} for name, ring in self._rings.items()},
         }
-        write_json(self.path, record)
-        self.cost_s = time.thread_time() - began_s
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        _write(self.path, json.dumps(record).encode())
 
     def _run(self) -> None:
-        while not self._stop.wait(self.interval_s()):
+        while not self._stop.wait(self.every_s):
             with guarded("black box"):
-                self.snapshot()
+                self.tick()

@@ -2,7 +2,7 @@
 
 The file is memory-mapped, so a beat is a copy of 512 bytes and the kernel keeps it when the process
 is gone. Format and reader: `diagnostics.artifacts`. On file systems where touching a mapped page may
-wait for a server, the beats stay in memory and a thread writes the newest one twice a second.
+stall or fail, the beats stay in memory and a thread writes the newest one twice a second.
 """
 
 import json
@@ -17,8 +17,10 @@ from diagnostics.artifacts import HEARTBEAT_BYTES
 from dtk.record.guard import guarded
 from dtk.record.regions import Region
 
-LOCAL_FILE_SYSTEMS = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay", "ramfs"}
-REMOTE_EVERY_S = 0.5
+MAPPABLE = {"ext2", "ext3", "ext4", "xfs", "tmpfs", "overlay"}
+"""File systems of this machine that rewrite a block in place. Where rewriting takes a new block (btrfs,
+zfs), a full disk would kill the process with SIGBUS at its next beat; a remote one may stall it."""
+PUBLISH_EVERY_S = 0.5
 _BEAT = b'{"beat": %d, "step": %b, "region": %b, "time_s": %.6f%b%d}'
 
 
@@ -47,7 +49,7 @@ class HeartbeatFile:
         file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             os.truncate(file, HEARTBEAT_BYTES)
-            if is_local(self.path):
+            if can_map(self.path):
                 os.posix_fallocate(file, 0, HEARTBEAT_BYTES)
                 self._memory = mmap.mmap(file, HEARTBEAT_BYTES)
             else:
@@ -91,15 +93,15 @@ class HeartbeatFile:
     def _publish(self, file: int) -> None:
         """Write the newest beat now and then, where the file system may stall."""
         while True:
-            done = self._stop.wait(REMOTE_EVERY_S)
+            done = self._stop.wait(PUBLISH_EVERY_S)
             with guarded("heartbeat"):
                 os.pwrite(file, bytes(self._memory), 0)
             if done:
                 return
 
 
-def is_local(path: Path) -> bool:
-    """Whether a path lies on a file system of this machine's own; true where nothing is known (not Linux)."""
+def can_map(path: Path) -> bool:
+    """Whether a mapped page at this path can neither stall nor fail; true where nothing is known (not Linux)."""
     try:
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -112,4 +114,4 @@ def is_local(path: Path) -> bool:
         inside = where == point or where.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):
             best, kind = point, right.split()[0]
-    return kind in LOCAL_FILE_SYSTEMS
+    return kind in MAPPABLE

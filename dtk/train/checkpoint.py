@@ -8,6 +8,7 @@ because each rank stores the entries it owns and asks for those it owns.
 import json
 import shutil
 import sys
+import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,8 @@ class Checkpoints:
         self.group = dist.new_group(backend="gloo", group_desc="checkpoint")
         self.pending: Future[Any] | None = None
         self.saved_step = -1
+        self.named = threading.Event()
+        self.named.set()
 
     def save(self, model: nn.Module, optimizer: Optimizer, loop: LoopState) -> None:
         """Stage a copy of the state and write it aside; it gets its name when all ranks are done.
@@ -88,7 +91,9 @@ class Checkpoints:
         assert isinstance(future, Future)
         self.pending = future
         if self.context.rank == 0:
-            future.add_done_callback(lambda done: self._finish(done, loop.step, partial))
+            self.named.clear()
+            step = loop.step
+            future.add_done_callback(lambda done: self._finish(done, step, partial))
         if not self.config.asynchronous:
             self.wait()
 
@@ -99,8 +104,9 @@ class Checkpoints:
         error = self.pending.exception()
         self.pending = None
         if error is not None:
-            print(f"checkpoint failed, training goes on: {_first_line(error)}", file=sys.stderr, flush=True)
-        # Rank 0 renames in the callback: no rank may look for the checkpoint before that.
+            print(f"dtk: checkpoint failed, training goes on: {_first_line(error)}", file=sys.stderr, flush=True)
+        # Rank 0 renames in a callback, which runs after the future is done: nobody may go on before.
+        self.named.wait()
         dist.barrier(group=self.group)
 
     def _finish(self, done: "Future[Any]", step: int, partial: Path) -> None:
@@ -115,7 +121,9 @@ class Checkpoints:
             for old in complete_checkpoints(self.paths)[: -self.config.keep]:
                 shutil.rmtree(old, ignore_errors=True)
         except OSError as error:
-            print(f"checkpoint failed, training goes on: {error}", file=sys.stderr, flush=True)
+            print(f"dtk: checkpoint failed, training goes on: {error}", file=sys.stderr, flush=True)
+        finally:
+            self.named.set()
 
     def _partial(self, step: int) -> Path:
         return self.paths.checkpoints / f".partial_step_{step:08d}"

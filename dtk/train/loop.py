@@ -83,7 +83,7 @@ class Loop:
     def advance(self) -> bool:
         """One step with all that follows it; whether a rank asked to stop."""
         step = self.state.step
-        self.recorder.begin_step(step)
+        self.recorder.begin_step(step + 1)
         batches = self._batches(step)
         agreement = agree(self.context, self.stop.requested, 0 if self._fixed else valid_targets(batches))
         result = self._step(step, batches, agreement)

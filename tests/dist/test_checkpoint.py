@@ -1,6 +1,7 @@
 """Resume: to the last bit on the same world size, to 1e-4 across strategies and world sizes."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.dist.training_ranks import config
 TRAIN = config().train
 DROPOUT = replace(config().model, dropout=0.1)
 HALF = schema.CheckpointConfig(every=10, at_end=False)
+CONSTANT = schema.ConstantSchedule(warmup_steps=3)
 STRATEGIES = {
     "ddp": schema.DDPConfig(),
     "zero1": schema.Zero1Config(),
@@ -19,49 +21,77 @@ STRATEGIES = {
 }
 
 
-@pytest.mark.timeout(240)
-def test_resume(tmp_path):
-    cases = []
-    for name, strategy in STRATEGIES.items():
-        changes = {"strategy": strategy, "checkpoint": HALF, "train": replace(TRAIN, steps=20)}
-        cases.append((name, changes, None))
-        cases.append((f"{name} resumed", {"strategy": strategy, "train": TRAIN}, name))
-    cases.append(("ddp to fsdp", {"strategy": STRATEGIES["fsdp"]}, "ddp"))
-    cases.append(("fsdp to zero1", {"strategy": STRATEGIES["zero1"]}, "fsdp"))
-    cases.append(("zero1 to zero2", {"strategy": STRATEGIES["zero2"]}, "zero1"))
-    dropout = {"strategy": STRATEGIES["fsdp"], "model": DROPOUT, "checkpoint": HALF}
-    cases.append(("dropout", dropout, None))
-    cases.append(("dropout resumed", {**dropout, "checkpoint": config().checkpoint}, "dropout"))
-    sgd = {"strategy": STRATEGIES["ddp"], "optimizer": schema.SGDConfig(lr=0.05), "checkpoint": HALF}
-    cases.append(("sgd", sgd, None))
-    cases.append(("sgd resumed", {**sgd, "checkpoint": config().checkpoint}, "sgd"))
-    # The checkpoint of step 20 must not be there: the newest complete one is resumed.
-    for _, changes, source in cases:
-        if source is None:
-            changes["train"] = replace(TRAIN, steps=15)
-    whole = {name: {**changes, "train": TRAIN} for name, changes, source in cases if source is None}
-    two = run_ranks("tests.dist.training_ranks:save_and_load", 2, cases, str(tmp_path))[0]
-    uninterrupted = run_ranks("tests.dist.training_ranks:train_all", 2, without_saving(whole), str(tmp_path / "w"))[0]
-    for name in [*STRATEGIES, "dropout", "sgd"]:
-        schedule_free = uninterrupted[name][10:]
-        assert two[f"{name} resumed"] == schedule_free, f"{name}: not to the last bit"
-    for name in ("ddp to fsdp", "fsdp to zero1", "zero1 to zero2"):
-        assert two[name] == pytest.approx(uninterrupted["ddp"][10:], abs=1e-4), name
+def case(strategy, **more):
+    """The learning rate must not depend on the number of steps: the first part has fewer."""
+    return {"strategy": STRATEGIES.get(strategy, strategy), "schedule": CONSTANT, "train": TRAIN, **more}
 
-    four = [
-        ("4 from ddp", {"strategy": STRATEGIES["fsdp"]}, "ddp"),
-        ("4 from zero1", {"strategy": STRATEGIES["zero1"]}, "zero1"),
-        ("4 from fsdp", {"strategy": schema.HSDPConfig(dp_replicate=2)}, "fsdp"),
+
+WHOLE = {
+    **{name: case(name) for name in STRATEGIES},
+    "dropout": case("fsdp", model=DROPOUT),
+    "sgd": case("ddp", optimizer=schema.SGDConfig(lr=0.05)),
+}
+
+
+def first_part(changes):
+    """Stops at step 15 and leaves the checkpoint of step 10."""
+    return {**changes, "checkpoint": HALF, "train": replace(TRAIN, steps=15)}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Checkpoints of two ranks under every strategy, what they give when resumed, and the uninterrupted curves."""
+    folder = str(tmp_path_factory.mktemp("runs"))
+    cases = [(name, first_part(changes), None) for name, changes in WHOLE.items()]
+    cases += [(f"{name} resumed", changes, name) for name, changes in WHOLE.items()]
+    cases += [
+        ("ddp to fsdp", case("fsdp"), "ddp"),
+        ("fsdp to zero1", case("zero1"), "fsdp"),
+        ("zero1 to zero2", case("zero2"), "zero1"),
     ]
-    for name, losses in run_ranks("tests.dist.training_ranks:save_and_load", 4, four, str(tmp_path))[0].items():
-        assert losses == pytest.approx(uninterrupted["ddp"][10:], abs=1e-4), name
-    one = [("1 from fsdp", {}, "fsdp"), ("1 from zero1", {}, "zero1")]
-    for name, losses in run_ranks("tests.dist.training_ranks:save_and_load", 1, one, str(tmp_path))[0].items():
-        assert losses == pytest.approx(uninterrupted["ddp"][10:], abs=1e-4), name
+    cases += [(f"{name} whole", changes, None) for name, changes in WHOLE.items()]
+    return folder, run_ranks("tests.dist.training_ranks:save_and_load", 2, cases, folder)[0]
 
 
-def without_saving(cases):
-    return {name: {**changes, "checkpoint": config().checkpoint} for name, changes in cases.items()}
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("name", WHOLE)
+def test_resume_is_exact_on_the_same_world_size(trained, name):
+    _, losses = trained
+    assert len(losses[f"{name} resumed"]) == 10
+    assert losses[f"{name} resumed"] == losses[f"{name} whole"][10:]
+
+
+@pytest.mark.parametrize("name", ["ddp to fsdp", "fsdp to zero1", "zero1 to zero2"])
+def test_resume_under_another_strategy(trained, name):
+    _, losses = trained
+    assert losses[name] == pytest.approx(losses["ddp whole"][10:], abs=1e-4)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("world_size", [1, 4])
+def test_resume_on_another_world_size(trained, world_size):
+    folder, losses = trained
+    wide = schema.SingleConfig() if world_size == 1 else schema.HSDPConfig(dp_replicate=2)
+    cases = [(f"from {source}", case(wide), source) for source in ("ddp", "zero1", "fsdp")]
+    if world_size == 4:
+        cases.append(("zero1 from fsdp", case("zero1"), "fsdp"))
+    resumed = run_ranks("tests.dist.training_ranks:save_and_load", world_size, cases, folder)[0]
+    for name, curve in resumed.items():
+        assert curve == pytest.approx(losses["ddp whole"][10:], abs=1e-4), name
+
+
+def test_only_the_last_checkpoints_are_kept(trained):
+    folder, _ = trained
+    names = sorted(path.name for path in (Path(folder) / "ddp" / "checkpoints").iterdir())
+    assert names == ["step_00000010"]
+
+
+@pytest.mark.timeout(60)
+def test_keep(tmp_path):
+    changes = case("ddp", checkpoint=schema.CheckpointConfig(every=2, keep=2), train=replace(TRAIN, steps=9))
+    run_ranks("tests.dist.training_ranks:save_and_load", 2, [("run", changes, None)], str(tmp_path))
+    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert names == ["step_00000008", "step_00000009"]
 
 
 @pytest.mark.timeout(60)

@@ -55,7 +55,28 @@ costs = []
 for _ in range(5):
     box.snapshot()
     costs.append(box.cost_s)
-print(min(costs), box.interval_s(), box.cost_s)
+print(min(costs), box.entries_every_s(), box.cost_s)
+"""
+
+MOVING = """
+import json, sys
+from pathlib import Path
+import torch, torch.distributed as dist
+from diagnostics.artifacts import RunPaths
+from dtk.record import flight
+dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+paths = RunPaths(Path(sys.argv[1]))
+box = flight.BlackBox(paths, 0, 0, every_s=5.0)
+def look():
+    box.tick()
+    ring = json.loads(paths.black_box(0).read_text())["recorders"]["host"]
+    return [len(ring["entries"]), ring["pg_status"]["0"]["last_enqueued_collective"]]
+dist.all_reduce(torch.ones(4))
+look()
+for _ in range(2):
+    dist.all_reduce(torch.ones(4))
+moving = look()
+print(json.dumps({"moving": moving, "still": look()}))
 """
 
 
@@ -114,16 +135,23 @@ def test_a_full_ring_is_dumped_whole_and_boxed_cheaply(paths, child):
     cost_s, interval_s, last_cost_s = map(float, output.split())
     assert interval_s >= last_cost_s / SHARE or interval_s >= 60
     assert cost_s < 0.2
-    ring = pickle.loads(paths.flight(0).read_bytes())
+    ring = pickle.loads(paths.flight(0).read_bytes())  # noqa: S301
     assert len(ring["entries"]) == 2000
     assert ring["entries"][-1]["frames"], "the final dump has Python stacks"
     assert not list(paths.flight(0).parent.glob(".*"))
 
 
-def test_a_dear_snapshot_comes_less_often(paths):
+def test_dear_entries_are_renewed_less_often(paths):
     box = BlackBox(paths, 0, 0, every_s=5.0)
-    assert box.interval_s() == 5.0
-    box.cost_s = 0.02
-    assert box.interval_s() == pytest.approx(20)
+    assert box.entries_every_s() == 5.0
+    box.cost_s = 0.03
+    assert box.entries_every_s() == pytest.approx(0.03 / SHARE)
     box.cost_s = 5.0
-    assert box.interval_s() == 60
+    assert box.entries_every_s() == 60
+
+
+def test_standing_still_renews_the_entries_at_once_and_moving_does_not(paths, child):
+    process = child(MOVING, paths.root, TORCH_FR_BUFFER_SIZE="2000")
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert json.loads(output) == {"moving": [1, 3], "still": [3, 3]}

@@ -1,12 +1,12 @@
-import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
 from diagnostics.artifacts import HEARTBEAT_BYTES, read_heartbeat
 from dtk.record import heartbeat
-from dtk.record.heartbeat import HeartbeatFile, is_local
+from dtk.record.heartbeat import HeartbeatFile, can_map
 from dtk.record.regions import communication, observe, region
 
 KILLED = """
@@ -90,8 +90,8 @@ def test_regions_nest_and_unwind(tmp_path):
 
 
 def test_where_a_mapped_page_may_stall_a_thread_writes(tmp_path, monkeypatch):
-    monkeypatch.setattr(heartbeat, "is_local", lambda path: False)
-    monkeypatch.setattr(heartbeat, "REMOTE_EVERY_S", 0.05)
+    monkeypatch.setattr(heartbeat, "can_map", lambda path: False)
+    monkeypatch.setattr(heartbeat, "PUBLISH_EVERY_S", 0.05)
     beat = HeartbeatFile(tmp_path / "rank_00000.json", 0)
     beat.start()
     beat.begin_step(9)
@@ -102,10 +102,10 @@ def test_where_a_mapped_page_may_stall_a_thread_writes(tmp_path, monkeypatch):
     beat.close("end")
 
 
-def test_local_file_systems(tmp_path):
-    assert is_local(tmp_path)
-    if os.path.exists("/proc/self"):
-        assert not is_local(heartbeat.Path("/proc/self"))
+def test_which_file_systems_are_mapped(tmp_path):
+    assert can_map(tmp_path)
+    if Path("/proc/self").exists():
+        assert not can_map(Path("/proc/self"))
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"beat": 1, "beat_end": 2}', b"\0" * HEARTBEAT_BYTES])

@@ -11,9 +11,7 @@ def git(folder, *arguments):
 
 
 def test_manifest_says_what_ran_where():
-    about = manifest(
-        {"seed": 1}, ["dtk", "run", "strategy=ddp"], run_id="r1", world_size=4, nproc=2, launcher="local"
-    )
+    about = manifest({"seed": 1}, ["dtk", "run", "strategy=ddp"], run_id="r1", world_size=4, nproc=2, launcher="local")
     assert json.loads(json.dumps(about)) == about
     assert about["argv"] == ["dtk", "run", "strategy=ddp"]
     assert about["topology"]["nodes"] == 2

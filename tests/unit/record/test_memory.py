@@ -1,16 +1,15 @@
-import os
 import sys
 
 import pytest
 import torch
 
-from dtk.record.memory import is_out_of_memory, memory_record, peak_memory_bytes, reset_peak_memory
+from dtk.record.memory import STATUS, is_out_of_memory, memory_record, peak_memory_bytes, reset_peak_memory
 
 CPU = torch.device("cpu")
 MIB = 2**20
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc: the peak can not be reset here")
+@pytest.mark.skipif(not STATUS.exists(), reason="no /proc: the peak can not be reset here")
 def test_the_peak_remembers_what_was_freed_and_can_begin_anew():
     reset_peak_memory(CPU)
     before = peak_memory_bytes(CPU)

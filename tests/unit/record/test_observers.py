@@ -76,9 +76,8 @@ def test_counter_sums_per_op_and_group_until_the_next_step():
 
 def test_the_profiler_sees_regions_only_while_it_runs():
     observe([ProfilerMarks()])
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
-        with region("forward"):
-            torch.ones(2).sum()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler, region("forward"):
+        torch.ones(2).sum()
     with region("later"):
         pass
     names = {event.name for event in profiler.events()}

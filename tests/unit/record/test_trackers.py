@@ -1,4 +1,3 @@
-import glob
 import importlib.util
 import os
 import socket
@@ -45,7 +44,7 @@ def stalling_server():
 
 
 def logs_of(folder):
-    return glob.glob(str(folder / "wandb" / "offline-run-*" / "*.wandb"))
+    return list(folder.glob("wandb/offline-run-*/*.wandb"))
 
 
 def track(tracker, records=20):
@@ -87,8 +86,8 @@ def test_without_a_key_wandb_tracks_offline_in_the_run_folder(paths, make_config
     tracker.close(0)
     assert tracker._process.wait(40) == 0
     (log,) = logs_of(paths.root)
-    content = open(log, "rb").read()
-    assert os.path.basename(log) == f"run-{paths.root.name}.wandb"
+    content = log.read_bytes()
+    assert log.name == f"run-{paths.root.name}.wandb"
     assert b"loss" in content
     assert b"gpt2_tiny" in content
 

@@ -1,0 +1,125 @@
+"""Ctrl-C, SIGTERM and SIGKILL at any moment: what is complete survives, and the run goes on from it."""
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from diagnostics.artifacts import RunPaths
+from tests.cli.command import TINY, metrics, only_run, run, start, status
+
+LONG = [*TINY, "train.steps=100000", "checkpoint.every=100000", "train.log_every=1"]
+
+
+def wait_for_step(folder: Path, step: int, timeout_s: float = 60) -> Path:
+    end = time.time() + timeout_s
+    while time.time() < end:
+        runs = [path for path in folder.iterdir() if path.is_dir()]
+        if runs and (runs[0] / "metrics.jsonl").exists() and len(metrics_lines(runs[0])) >= step:
+            return runs[0]
+        time.sleep(0.05)
+    raise AssertionError("no steps were made")
+
+
+def metrics_lines(folder: Path) -> list[str]:
+    return (folder / "metrics.jsonl").read_text().splitlines()
+
+
+def losses(folder: Path) -> dict[int, float]:
+    """Step -> loss; a later attempt's record of the same step wins."""
+    return {record["step"]: record["loss"] for record in metrics(folder) if "loss" in record}
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_at_the_next_step_with_a_checkpoint(number, code, tmp_path):
+    process = start(tmp_path, *LONG)
+    folder = wait_for_step(tmp_path, 3)
+    process.send_signal(number)
+    out, error = process.communicate(timeout=60)
+    assert process.returncode == code, out + error
+    record = status(folder)
+    assert (record["state"], record["exit_code"]) == ("preempted", code)
+    step = record["step"]
+    assert RunPaths(folder).checkpoint(step).is_dir()
+    assert max(losses(folder)) == step
+    assert f"resume={folder}" in out
+    assert "again" in error
+
+    resumed = run(tmp_path, f"resume={folder}", f"train.steps={step + 4}", "checkpoint.at_end=false")
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert f"resumed from step_{step:08d}" in resumed.stdout
+    assert max(losses(folder)) == step + 4
+    assert status(folder)["attempt"] == 1
+
+
+@pytest.mark.timeout(100)
+def test_a_second_signal_stops_at_once(tmp_path):
+    process = start(tmp_path, *LONG)
+    folder = wait_for_step(tmp_path, 2)
+    children = psutil.Process(process.pid).children(recursive=True)
+    for child in children:
+        child.send_signal(signal.SIGSTOP)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    began_s = time.time()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert time.time() - began_s < 10
+    assert process.returncode == 130
+    assert status(folder)["state"] == "preempted"
+    assert not any(child.is_running() for child in children)
+
+
+@pytest.mark.timeout(100)
+def test_ranks_end_when_the_launcher_is_killed(tmp_path):
+    process = start(tmp_path, *LONG)
+    wait_for_step(tmp_path, 2)
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_killed_at_twenty_random_moments_the_run_resumes(tmp_path):
+    """SIGKILL to all processes at once, checkpoints at every step: most kills hit one being written.
+
+    In the end every step was made once with the loss of a run that nobody disturbed.
+    """
+    moments = random.Random(7)
+    changes = [*TINY, "train.steps=100000", "checkpoint.every=1", "checkpoint.keep=2", "train.evaluate_every=-1"]
+    changes += ["schedule=constant"]
+    process = start(tmp_path, *changes)
+    folder = wait_for_step(tmp_path, 2)
+    for _ in range(20):
+        time.sleep(moments.uniform(0.0, 0.6))
+        kill_all(process)
+        complete = sorted(path.name for path in (folder / "checkpoints").glob("step_*"))
+        assert all((folder / "checkpoints" / name / "checkpoint.json").is_file() for name in complete)
+        lines = len(metrics_lines(folder))
+        process = start(tmp_path, f"resume={folder}")
+        wait_for_step(tmp_path, lines + 2)
+    kill_all(process)
+    step = max(losses(folder))
+    final = run(tmp_path, f"resume={folder}", f"train.steps={step + 2}")
+    assert final.returncode == 0, final.stdout + final.stderr
+    undisturbed = run(tmp_path / "other", *changes, f"train.steps={step + 2}", "checkpoint=off", timeout_s=300)
+    assert undisturbed.returncode == 0, undisturbed.stdout + undisturbed.stderr
+    assert losses(folder) == losses(only_run(tmp_path / "other"))
+
+
+def kill_all(process) -> None:
+    processes = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    for one in processes:
+        try:
+            os.kill(one.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    process.communicate()
+    psutil.wait_procs(processes, timeout=10)

@@ -1,0 +1,88 @@
+"""The same command under torchrun: rank 0 composes, all train, one run folder."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.command import FAULTY, TINY, ROOT, environment, metrics, only_run, run, status
+from tests.dist.ranks import free_port
+
+SHORT = [*TINY, "train.steps=5", "train.global_batch_size=8", "train.micro_batch_size=2"]
+
+
+def torchrun(*arguments: str) -> tuple[str, ...]:
+    return ("-m", "torch.distributed.run", *arguments)
+
+
+def losses(folder):
+    return [record["loss"] for record in metrics(folder) if "loss" in record]
+
+
+@pytest.mark.timeout(200)
+def test_torchrun_gives_what_the_local_launcher_gives(tmp_path):
+    local = run(tmp_path / "local", *SHORT)
+    assert local.returncode == 0, local.stderr
+    for ranks in (2, 4):
+        folder = tmp_path / f"torchrun{ranks}"
+        process = run(folder, *SHORT, launcher=torchrun("--standalone", f"--nproc-per-node={ranks}"), OMP_NUM_THREADS="1")
+        assert process.returncode == 0, process.stdout + process.stderr
+        run_folder = only_run(folder)
+        assert status(run_folder)["state"] == "finished"
+        assert f"-w{ranks}-" in run_folder.name
+        assert losses(run_folder) == pytest.approx(losses(only_run(tmp_path / "local")), abs=1e-4)
+        assert len(list((run_folder / "heartbeat").iterdir())) == ranks
+
+
+@pytest.mark.timeout(150)
+def test_two_nodes_on_loopback(tmp_path):
+    port = free_port()
+    nodes = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                *torchrun("--nnodes=2", f"--node-rank={node}", "--nproc-per-node=2"),
+                *("--rdzv-backend=static", f"--rdzv-endpoint=127.0.0.1:{port}", "--master-addr=127.0.0.1"),
+                *(f"--master-port={port}", "-m", "dtk.run", f"runs_folder={tmp_path}", *SHORT, "strategy=hsdp"),
+            ],
+            env=environment(OMP_NUM_THREADS="1"),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for node in range(2)
+    ]
+    outputs = [node.communicate(timeout=120) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], outputs
+    folder = only_run(tmp_path)
+    assert "-hsdp-w4-" in folder.name
+    assert status(folder)["state"] == "finished"
+    assert len(list((folder / "heartbeat").iterdir())) == 4
+    assert len(list((folder / "telemetry").iterdir())) == 2
+
+
+@pytest.mark.timeout(100)
+def test_a_wrong_override_ends_all_ranks_with_one_line(tmp_path):
+    process = run(tmp_path, "strategy=fsd", launcher=torchrun("--standalone", "--nproc-per-node=2"))
+    assert process.returncode != 0
+    ours = [line for line in process.stderr.splitlines() if line.startswith("dtk: ")]
+    assert len(ours) == 1
+    assert "strategy=fsdp" in ours[0]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.timeout(120)
+def test_the_failing_rank_is_named(tmp_path):
+    process = run(
+        tmp_path,
+        *FAULTY,
+        "+model.arguments.fault=raise",
+        launcher=torchrun("--standalone", "--nproc-per-node=2"),
+        OMP_NUM_THREADS="1",
+    )
+    assert process.returncode != 0
+    record = status(only_run(tmp_path))
+    assert record["state"] == "failed"
+    assert record["failure"]["rank"] == 1
+    assert record["failure"]["reason"].startswith("ValueError: bad batch")

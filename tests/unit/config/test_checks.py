@@ -1,0 +1,241 @@
+"""Rules between fields: each broken one is a line with the way out, and what it advises passes."""
+
+import dataclasses
+import re
+from functools import cache
+from typing import Any
+
+import pytest
+
+from dtk.config.checks import check
+from dtk.config.compose import compose
+from dtk.config.limits import LIMITS, check_limits
+from dtk.config.schema import KINDS, Config
+from dtk.errors import DtkError
+
+BERT = ["model=bert_tiny", "data=classification"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "world_size", "expected"),
+    [
+        (
+            ["train.global_batch_size=10"],
+            2,
+            "train.global_batch_size=10 does not divide into 2 ranks x train.micro_batch_size=4 - "
+            "use train.global_batch_size=8 or 16, or train.micro_batch_size=1 or 5",
+        ),
+        (
+            ["train.global_batch_size=9"],
+            2,
+            "train.global_batch_size=9 does not divide into 2 ranks x train.micro_batch_size=4 - "
+            "use train.global_batch_size=8 or 16",
+        ),
+        (
+            ["train.micro_batch_size=16"],
+            2,
+            "train.global_batch_size=8 is less than 2 ranks x train.micro_batch_size=16 - "
+            "use train.global_batch_size=32, or train.micro_batch_size=1, 2 or 4",
+        ),
+        (
+            ["data.sequence_length=2048"],
+            2,
+            "data.sequence_length=2048 is longer than the model's context: model.context_length=1024 - "
+            "use data.sequence_length=1024 or a larger model.context_length",
+        ),
+        (["model.heads=7"], 2, "model.width=768 does not divide into model.heads=7 - use model.heads=6"),
+        (
+            ["model=llama_tiny", "model.kv_heads=3"],
+            2,
+            "model.heads=8 does not divide into model.kv_heads=3 - use model.kv_heads=2",
+        ),
+        (
+            ["data=classification"],
+            2,
+            "data=classification needs an encoder, not model=gpt2 - use model=bert_tiny",
+        ),
+        (
+            ["model=bert_tiny"],
+            2,
+            "model=bert_tiny is an encoder: it needs labelled text, not data=stdlib - "
+            "use data=classification, or model=gpt2_tiny",
+        ),
+        (
+            ["strategy=hsdp", "strategy.dp_replicate=3"],
+            4,
+            "a mesh of strategy.dp_replicate=3 x strategy.dp_shard=-1 does not fit 4 ranks - "
+            "valid dp_replicate x dp_shard: 4 x 1, 2 x 2, 1 x 4",
+        ),
+        (
+            ["strategy=hsdp", "strategy.dp_shard=4"],
+            4,
+            "a mesh of strategy.dp_replicate=2 x strategy.dp_shard=4 does not fit 4 ranks - "
+            "valid dp_replicate x dp_shard: 4 x 1, 2 x 2, 1 x 4",
+        ),
+        (
+            ["strategy=hsdp", "strategy.dp_shard=0"],
+            4,
+            "strategy.dp_shard=0 is no mesh degree - use a positive number, or -1 for the rest",
+        ),
+        (
+            ["strategy=hsdp", "strategy.dp_replicate=-1"],
+            4,
+            "strategy.dp_replicate and strategy.dp_shard are both -1 - give one of them a number",
+        ),
+        (
+            ["strategy=single"],
+            2,
+            "strategy=single is one process, not 2 - use launcher.nproc=1, or strategy=ddp for several ranks",
+        ),
+        (["strategy=dp"], 1, "strategy=dp needs two CUDA devices, found 0 - use strategy=single or strategy=ddp"),
+        (
+            ["launcher.backend=nccl"],
+            2,
+            "launcher.backend=nccl needs a GPU: NCCL moves data between CUDA devices - use launcher.backend=gloo",
+        ),
+        (["launcher.device=cuda"], 2, "launcher.device=cuda, but no CUDA device was found - use launcher.device=cpu"),
+        (
+            ["strategy=zero2", "strategy.reshard_after_forward=true"],
+            2,
+            "strategy=zero2 with strategy.reshard_after_forward=true is ZeRO-3 - use strategy=zero3 for that",
+        ),
+        (
+            ["strategy=ddp", "strategy.static_graph=true", "strategy.find_unused_parameters=true"],
+            2,
+            "strategy.static_graph=true and strategy.find_unused_parameters=true exclude each other: "
+            "a static graph needs no search - drop one of them",
+        ),
+        (
+            ["optimizer.in_backward=true"],
+            2,
+            "optimizer.in_backward=true does not go with clipping: the global norm is known only after backward - "
+            "use train.clip_norm=null",
+        ),
+        (
+            ["optimizer.in_backward=true", "train.clip_norm=null", "train.micro_batch_size=2"],
+            2,
+            "optimizer.in_backward=true does not go with accumulation over 2 micro-batches: "
+            "each would update on its own - use train.micro_batch_size=4",
+        ),
+        (
+            ["optimizer.in_backward=true", "strategy=ddp"],
+            2,
+            "optimizer.in_backward=true does not work under strategy=ddp: "
+            "gradients are reduced only after they are complete - use strategy=single or strategy=fsdp",
+        ),
+        (
+            ["optimizer.in_backward=true", "precision=fp16"],
+            2,
+            "optimizer.in_backward=true does not go with loss scaling: "
+            "the update comes before anyone knows of an overflow - use precision=bf16",
+        ),
+        (
+            ["schedule=wsd", "train.steps=15"],
+            2,
+            "schedule.warmup_steps=10 + schedule.decay_steps=10 is more than train.steps=15 - "
+            "use train.steps=20 or shorter phases",
+        ),
+        (["train.steps=0"], 2, "train.steps=0 is out of range: it must be 1 or more"),
+        (["train.clip_norm=0"], 2, "train.clip_norm=0 is out of range: it must be above 0"),
+        (["model.dropout=1"], 2, "model.dropout=1 is out of range: it must be 0 or more and below 1"),
+        (["launcher.master_port=70000"], 2, "launcher.master_port=70000 is out of range: it must be 0 to 65535"),
+        (["optimizer.betas=[0.9]"], 2, "optimizer.betas has 1 numbers: AdamW has two - use optimizer.betas=[0.9,0.95]"),
+        (
+            ["optimizer=sgd", "optimizer.momentum=0", "optimizer.nesterov=true"],
+            2,
+            "optimizer.nesterov=true needs optimizer.momentum above 0 - use optimizer.momentum=0.9",
+        ),
+    ],
+)
+def test_each_broken_rule_is_one_line(overrides: list[str], world_size: int, expected: str) -> None:
+    with pytest.raises(DtkError) as caught:
+        check(compose(overrides).config, world_size, "cpu")
+    assert str(caught.value) == expected
+
+
+@cache
+def main_config() -> Config:
+    return compose([]).config
+
+
+def with_train(**values: int) -> Config:
+    config = main_config()
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, **values))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("total", [1, 7, 8, 10, 12, 30])
+@pytest.mark.parametrize("micro", [1, 4, 6])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_the_batch_sizes_that_are_advised_do_divide(total: int, micro: int, ranks: int) -> None:
+    sizes = {"global_batch_size": total, "micro_batch_size": micro}
+    try:
+        check(with_train(**sizes), ranks, "cpu")
+    except DtkError as error:
+        for key in ("global", "micro"):
+            found = re.search(rf"train\.{key}_batch_size=([\d, or]+)", error.fix)
+            for number in re.findall(r"\d+", found.group(1)) if found else []:
+                check(with_train(**sizes | {f"{key}_batch_size": int(number)}), ranks, "cpu")
+    else:
+        assert total % (micro * ranks) == 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "world_size", "device", "cuda_devices"),
+    [
+        ([], 2, "cpu", 0),
+        (["train.steps=1"], 1, "cpu", 0),
+        (["train.steps=5", "strategy=ddp"], 2, "cpu", 0),
+        (["strategy=single"], 1, "cpu", 0),
+        (["strategy=dp"], 1, "cuda", 2),
+        (["strategy=hsdp", "train.micro_batch_size=2"], 4, "cpu", 0),
+        (["strategy=hsdp", "strategy.dp_replicate=-1", "strategy.dp_shard=2", "train.micro_batch_size=2"], 4, "cpu", 0),
+        (["strategy=zero2"], 2, "cpu", 0),
+        (["strategy=ddp", "strategy.communication_hook=bf16"], 2, "cpu", 0),
+        (["optimizer.in_backward=true", "train.clip_norm=null"], 2, "cpu", 0),
+        ([*BERT], 2, "cpu", 0),
+        (["launcher.backend=nccl", "launcher.device=cuda"], 2, "cuda", 2),
+        (["model=custom", "model._target_=a.B", "data=classification"], 2, "cpu", 0),
+    ],
+)
+def test_what_may_run_passes(overrides: list[str], world_size: int, device: str, cuda_devices: int) -> None:
+    check(compose(overrides).config, world_size, device, cuda_devices)
+
+
+@pytest.mark.parametrize("experiment", ["smoke", "classification", "bench"])
+@pytest.mark.parametrize(("world_size", "strategy"), [(1, "single"), (2, "ddp"), (2, "fsdp")])
+def test_shipped_experiments_pass(experiment: str, world_size: int, strategy: str) -> None:
+    check(compose([f"experiment={experiment}", f"strategy={strategy}"]).config, world_size, "cpu")
+
+
+def test_the_recipe_of_gpt2_fits_its_node() -> None:
+    config = compose(["experiment=gpt2_124m", "data.path=x"]).config
+    check(config, 8, "cuda", 8)
+    assert config.train.steps * config.train.global_batch_size * config.data.sequence_length >= 10_000_000_000 - 2**19
+
+
+def numeric_keys() -> set[str]:
+    """Dotted keys of the schema that hold numbers."""
+    found = set()
+    for field in dataclasses.fields(Config):
+        kinds: Any = KINDS[field.name][1].values() if field.name in KINDS else [field.type]
+        for kind in kinds:
+            members = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else []
+            found |= {f"{field.name}.{m.name}" for m in members if re.search(r"\b(int|float)\b", str(m.type))}
+            found |= {field.name} if kind is int else set()
+    return found
+
+
+def test_every_number_of_the_schema_has_a_range() -> None:
+    assert numeric_keys() == set(LIMITS)
+
+
+def test_limits_accept_all_defaults() -> None:
+    for group, (_, kinds) in KINDS.items():
+        for kind in kinds.values():
+            required = {"name": "x", "path": "x", "_target_": "a.B"}
+            given = {
+                f.name: required[f.name]
+                for f in dataclasses.fields(kind)
+                if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+            }
+            check_limits(dataclasses.replace(main_config(), **{group: kind(**given)}))

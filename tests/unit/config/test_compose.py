@@ -1,0 +1,283 @@
+"""Composing: each mistake is one line with its way out, and each shipped file composes."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dtk.config.compose import compose, expand
+from dtk.config.folders import conf_folder, groups
+from dtk.config.schema import DDPConfig, FSDPConfig
+from dtk.config.strict import from_plain
+from dtk.errors import DtkError
+
+OPTIONS = {group: list(options) for group, options in groups([conf_folder()]).items()}
+NEEDED = {
+    "text": ["data.path=x"],
+    "tokens": ["data.path=x"],
+    "hf": ["data.path=x"],
+    "custom": ["model._target_=a.B"],
+    "gpt2_124m": ["data.path=x"],
+}
+"""Option -> what it requires the user to give."""
+
+
+def message(*overrides: str, config_dir: Path | None = None) -> str:
+    with pytest.raises(DtkError) as caught:
+        compose(list(overrides), config_dir)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_the_defaults_are_those_of_the_main_job() -> None:
+    config = compose([]).config
+    assert (config.model.name, config.data.name, config.strategy.name) == ("gpt2", "stdlib", "fsdp")
+    assert (config.precision.name, config.optimizer.name, config.schedule.name) == ("fp32", "adamw", "cosine")
+    assert (config.record.level, config.tracker.name, config.nccl.name) == ("light", "none", "default")
+
+
+@pytest.mark.parametrize(("group", "option"), [(g, o) for g, names in OPTIONS.items() for o in names])
+def test_every_shipped_option_composes_and_survives_the_run_folder(group: str, option: str) -> None:
+    composed = compose([f"{group}={option}", *NEEDED.get(option, [])])
+    assert from_plain(composed.plain) == composed.config
+
+
+@pytest.mark.parametrize("experiment", OPTIONS["experiment"])
+@pytest.mark.parametrize("strategy", OPTIONS["strategy"])
+def test_every_experiment_goes_with_every_strategy(experiment: str, strategy: str) -> None:
+    config = compose([f"strategy={strategy}", f"experiment={experiment}", *NEEDED.get(experiment, [])]).config
+    assert config.strategy.name == strategy
+
+
+def test_experiments_leave_every_other_choice_free() -> None:
+    choices = ["checkpoint=off", "record=off", "optimizer=sgd", "schedule=constant", "precision=fp32"]
+    for experiment in OPTIONS["experiment"]:
+        config = compose([f"experiment={experiment}", *choices, *NEEDED.get(experiment, [])]).config
+        assert (config.optimizer.name, config.schedule.name) == ("sgd", "constant")
+        assert (config.record.level, config.checkpoint.every) == ("off", 0)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (
+            ["strategy=fsd"],
+            'unknown strategy "fsd" - did you mean strategy=fsdp? '
+            "options: ddp, dp, fsdp, hsdp, single, zero1, zero2, zero3",
+        ),
+        (["strategy=[ddp]"], 'unknown strategy "[ddp]" - options: ddp, dp, fsdp, hsdp, single, zero1, zero2, zero3'),
+        (["stratgy=ddp"], 'unknown key "stratgy" - did you mean strategy?'),
+        (["train.stpes=1"], 'unknown key "train.stpes" - did you mean train.steps?'),
+        (["+train.stpes=1"], 'unknown key "train.stpes" - did you mean train.steps?'),
+        (["++train.stpes=1"], 'unknown key "train.stpes" - did you mean train.steps?'),
+        (["steps=1"], 'unknown key "steps" - did you mean train.steps?'),
+        (["lr=1e-3"], 'unknown key "lr" - did you mean optimizer.lr?'),
+        (
+            ["batch_size=2"],
+            'unknown key "batch_size" - did you mean train.micro_batch_size or train.global_batch_size?',
+        ),
+        (["qqqq=1"], 'unknown key "qqqq" - --cfg prints every key'),
+        (
+            ["strategy.bucket_cap_mb=1"],
+            "strategy.bucket_cap_mb belongs to strategy=ddp or strategy=zero1: this is strategy=fsdp",
+        ),
+        (["model.kv_heads=2"], "model.kv_heads belongs to model.architecture=llama: this is model.architecture=gpt"),
+        (["train.steps"], '"train.steps" is not an override: it has no = - write KEY=VALUE'),
+        (["=3"], '"=3" is not an override: it has no key - write KEY=VALUE'),
+        (
+            ["data.path=a=b"],
+            "cannot read data.path=a=b: mismatched input '=' expecting <EOF> - "
+            "write KEY=VALUE; quote a value with special characters: 'data.path=\"a=b\"'",
+        ),
+        (["data=text"], "data.path is required: data=text data.path=FILE"),
+        (["data=tokens"], "data.path is required: data=tokens data.path=FILE"),
+        (["model=custom"], "model._target_ is required: model=custom model._target_=my_package.MyModel"),
+        (["resume=None"], "resume=None is text - use null: resume=null"),
+        (["train.clip_norm=None"], "train.clip_norm=None is text - use null: train.clip_norm=null"),
+        (["train.steps=ten"], "train.steps=ten is text, not a whole number"),
+        (["runs_folder="], "runs_folder is empty - write runs_folder=PATH"),
+        (
+            ["hydra/launcher=joblib"],
+            "hydra/launcher has no effect: dtk runs sweeps itself, one run after another - drop it and use -m",
+        ),
+        (
+            ["hydra.sweeper.params=1"],
+            "hydra.sweeper.params has no effect: dtk runs sweeps itself, one run after another - drop it and use -m",
+        ),
+        (
+            ["hydra.run.dir=x"],
+            "hydra.run.dir has no effect: dtk uses Hydra only to compose - run folders: runs_folder=PATH",
+        ),
+        (
+            ["strategy=ddp,fsdp"],
+            "strategy=ddp,fsdp asks for several runs - add -m, or quote a text with a comma: 'strategy=\"a,b\"'",
+        ),
+        (
+            ["strategy.name=ddp"],
+            "strategy.name is fixed by the choice of strategy - "
+            "use strategy=OPTION: ddp, dp, fsdp, hsdp, single, zero1, zero2, zero3",
+        ),
+        (["~train"], "train is required - the configuration needs the section train"),
+        (
+            ["~strategy"],
+            "strategy cannot be removed - choose one of its options: ddp, dp, fsdp, hsdp, single, zero1, zero2, zero3",
+        ),
+        (["train.steps=${nope}"], "the configuration cannot be composed: Interpolation key 'nope' not found"),
+    ],
+)
+def test_each_mistake_is_one_line_with_its_way_out(overrides: list[str], expected: str) -> None:
+    assert message(*overrides) == expected
+
+
+def test_the_last_choice_of_a_group_counts() -> None:
+    assert isinstance(compose(["strategy=fsdp", "+strategy=ddp"]).config.strategy, DDPConfig)
+
+
+def test_off_and_none_are_names_not_booleans() -> None:
+    composed = compose(["record=off", "checkpoint=off", "tracker=none"])
+    assert (composed.plain["record"]["level"], composed.plain["tracker"]["name"]) == ("off", "none")
+    assert compose(["record.level=off"]).config.record.level == "off"
+
+
+def test_paths_are_absolute_against_the_callers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = compose(["data=text", "data.path=in/x.txt", "data.tokenizer=t.json", "resume=runs/a"]).config
+    assert config.data.path == str(tmp_path / "in/x.txt")
+    assert config.data.tokenizer == str(tmp_path / "t.json")
+    assert config.resume == str(tmp_path / "runs/a")
+    assert config.runs_folder == str(tmp_path / "runs")
+    assert compose(["data.tokenizer=gpt2"]).config.data.tokenizer == "gpt2"
+
+
+def test_hub_names_stay_and_local_datasets_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert compose(["data=hf", "data.path=owner/set"]).config.data.path == "owner/set"
+    (tmp_path / "mine").mkdir()
+    assert compose(["data=hf", "data.path=mine"]).config.data.path == str(tmp_path / "mine")
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    folder = tmp_path / "my conf, really"
+    for group in ("strategy", "model", "experiment"):
+        (folder / group).mkdir(parents=True)
+    return folder
+
+
+def test_own_folder_adds_and_hides_options(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (own / "strategy" / "fsdp.yaml").write_text("name: fsdp\nblocks_per_unit: 3\n")
+    (own / "strategy" / "mine.yaml").write_text("name: ddp\nbucket_cap_mb: 1\n")
+    monkeypatch.chdir(own.parent)
+    relative = Path(own.name)
+    assert compose([], relative).config.strategy == FSDPConfig(blocks_per_unit=3)
+    assert compose(["strategy=mine"], relative).config.strategy == DDPConfig(bucket_cap_mb=1.0)
+    assert compose(["strategy=zero1"], relative).config.strategy.name == "zero1"
+
+
+def test_a_key_that_the_own_file_leaves_out_can_be_overridden(own: Path) -> None:
+    (own / "strategy" / "mine.yaml").write_text("name: ddp\n")
+    config = compose(["strategy=mine", "strategy.static_graph=true"], own).config
+    assert config.strategy == DDPConfig(static_graph=True)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "overrides", "expected"),
+    [
+        (
+            "model/bad.yaml",
+            "name: bad\narchitecture: gpt\nwidht: 3\n",
+            ["model=bad"],
+            'unknown key "model.widht" - did you mean model.width?',
+        ),
+        (
+            "experiment/bad.yaml",
+            "# @package _global_\ntrain:\n  stpes: 10\n",
+            ["experiment=bad"],
+            'unknown key "train.stpes" - did you mean train.steps?',
+        ),
+        (
+            "model/bad.yaml",
+            "name: bad\narchitecture: gtp\n",
+            ["model=bad"],
+            "unknown model.architecture=gtp - did you mean gpt? options: gpt, llama, encoder, custom",
+        ),
+        (
+            "model/bad.yaml",
+            "name: bad\n",
+            ["model=bad"],
+            "model.architecture is required - it is one of gpt, llama, encoder, custom",
+        ),
+    ],
+)
+def test_mistakes_inside_yaml_files(own: Path, file: str, text: str, overrides: list[str], expected: str) -> None:
+    (own / file).write_text(text)
+    assert message(*overrides, config_dir=own) == expected
+
+
+@pytest.mark.parametrize(("text", "line"), [("name: bad\nx: [1\ny: 2\n", 3), ("a: 1\na: 2\n", 2), ("\t- x\n", 1)])
+def test_broken_yaml_is_named_with_file_and_line(own: Path, text: str, line: int) -> None:
+    path = own / "model" / "bad.yaml"
+    path.write_text(text)
+    assert message("model=bad", config_dir=own).startswith(f"{path}, line {line}: not valid YAML (")
+
+
+def test_defaults_list_that_names_no_file(own: Path) -> None:
+    (own / "experiment" / "bad.yaml").write_text("# @package _global_\ndefaults:\n  - override /model: gtp2\n")
+    text = message("experiment=bad", config_dir=own)
+    assert text.startswith("the configuration cannot be composed: ") and "'model/gtp2'" in text and "gpt2" in text
+    assert "search path" not in text
+
+
+def test_missing_own_folder(tmp_path: Path) -> None:
+    assert message(config_dir=tmp_path / "no") == f"--config-dir {tmp_path / 'no'}: there is no such folder"
+
+
+def test_sweeps_expand_as_nested_loops() -> None:
+    assert expand(["strategy=ddp,fsdp", "train.steps=5", "seed=range(1,3)"]) == [
+        ["strategy=ddp", "train.steps=5", "seed=1"],
+        ["strategy=ddp", "train.steps=5", "seed=2"],
+        ["strategy=fsdp", "train.steps=5", "seed=1"],
+        ["strategy=fsdp", "train.steps=5", "seed=2"],
+    ]
+    assert expand(["strategy=glob(zero*,exclude=zero3)"]) == [["strategy=zero1"], ["strategy=zero2"]]
+    assert expand(["optimizer.lr=choice(1e-3,1e-4)"]) == [["optimizer.lr=0.001"], ["optimizer.lr=0.0001"]]
+    assert expand(["data.path='a,b'"]) == [["data.path='a,b'"]]
+
+
+def test_glob_sees_the_users_own_options(own: Path) -> None:
+    (own / "strategy" / "zero9.yaml").write_text("name: zero1\n")
+    assert ["strategy=zero9"] in expand(["strategy=glob(zero*)"], own)
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("seed=glob(*)", "seed=glob(*): seed has no options: glob() matches the files of a group - list the values"),
+        ("precision=glob(q*)", "precision=glob(q*) matches nothing - options: bf16, fp16, fp32, tf32"),
+        (
+            "seed=interval(0,1)",
+            "seed=interval(0,1) has endlessly many values - list them, or use range: seed=range(1,5)",
+        ),
+        ("seed=range(0,1000000000)", "the sweep has more than 10000 points - use shorter lists"),
+    ],
+)
+def test_sweeps_that_cannot_run(override: str, expected: str) -> None:
+    with pytest.raises(DtkError) as caught:
+        expand([override])
+    assert str(caught.value) == expected
+
+
+def test_every_point_of_a_sweep_is_what_it_says() -> None:
+    points: list[Any] = [compose(o).config for o in expand(["strategy=ddp,zero1", "train.steps=3,4"])]
+    assert [(p.strategy.name, p.train.steps) for p in points] == [("ddp", 3), ("ddp", 4), ("zero1", 3), ("zero1", 4)]
+
+
+def test_composing_leaves_the_process_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hydra.core.global_hydra import GlobalHydra
+
+    before = (Path.cwd(), dict(os.environ))
+    compose(["strategy=ddp"])
+    assert (Path.cwd(), dict(os.environ)) == before
+    assert not GlobalHydra.instance().is_initialized()

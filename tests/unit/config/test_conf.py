@@ -1,0 +1,102 @@
+"""The shipped YAML files: small, explained, complete; found in the source tree and in an installed package."""
+
+import dataclasses
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import dtk.config.folders as folders
+from dtk.config.help import description, help_text
+from dtk.config.schema import KINDS, Config
+from dtk.errors import DtkError
+
+CONF = folders.conf_folder()
+FILES = sorted(CONF.rglob("*.yaml"))
+ROOT = Path(folders.__file__).parents[2]
+FIELDS = {field.name: field.type for field in dataclasses.fields(Config)}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(CONF)))
+def test_each_opens_with_what_it_is_and_the_command_that_uses_it(path: Path) -> None:
+    lines = [line for line in path.read_text(encoding="ascii").splitlines() if not line.startswith("# @")]
+    assert len(description(path)) > 10
+    assert lines[1].startswith("# Use: python -m dtk.run")
+    if path.parent != CONF:
+        assert path.stem in lines[1] or path.parent.name in lines[1]
+    assert len(lines) <= 60
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if p.parent.name not in ("conf", "experiment")], ids=lambda p: f"{p.parent.name}/{p.stem}"
+)
+def test_each_holds_every_key_of_its_schema(path: Path) -> None:
+    values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    section = path.parent.name
+    kind: Any = KINDS[section][1][values[KINDS[section][0]]] if section in KINDS else FIELDS[section]
+    assert set(values) == {field.name for field in dataclasses.fields(kind)}
+    if section not in ("checkpoint", "record"):
+        assert values["name"] == path.stem
+
+
+def test_the_main_file_holds_the_rest() -> None:
+    values = yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8"))
+    groups = {next(iter(entry)) for entry in values.pop("defaults") if isinstance(entry, dict)} - {"experiment"}
+    assert set(values) | groups == set(FIELDS)
+    assert set(values["train"]) == {field.name for field in dataclasses.fields(Any and FIELDS["train"])}  # type: ignore[arg-type]
+
+
+def test_the_groups_are_those_that_were_promised() -> None:
+    found = folders.groups([CONF])
+    assert set(found) == {
+        *("model", "data", "strategy", "precision", "optimizer", "schedule"),
+        *("checkpoint", "record", "tracker", "launcher", "nccl", "experiment"),
+    }
+    assert set(found["strategy"]) == set(KINDS["strategy"][1])
+
+
+def test_help_lists_every_option_with_its_description() -> None:
+    text = help_text()
+    for options in folders.groups([CONF]).values():
+        for option, path in options.items():
+            assert any(line.split()[:1] == [option] and description(path) in line for line in text.splitlines())
+
+
+def test_help_needs_neither_hydra_nor_torch() -> None:
+    code = "import sys, dtk.config.help as h; h.help_text(); print([m for m in ('hydra', 'torch', 'yaml') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_installed_layout(tmp_path: Path) -> None:
+    """As a wheel lays it out: site-packages/dtk/config and site-packages/dtk/conf, no pyproject.toml."""
+    package = tmp_path / "site-packages" / "dtk"
+    (package / "config").mkdir(parents=True)
+    for path in (ROOT / "dtk" / "config").glob("*.py"):
+        (package / "config" / path.name).write_text(path.read_text())
+    for name in ("__init__.py", "errors.py"):
+        (package / name).write_text((ROOT / "dtk" / name).read_text())
+    os.symlink(CONF, package / "conf")
+    code = "import dtk.config.compose as c; print(c.source_tree(), c.compose(['strategy=ddp']).config.strategy.name)"
+    environment = {**os.environ, "PYTHONPATH": str(package.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+    )
+    assert done.stdout.strip() == "None ddp", done.stderr
+
+
+def test_an_installation_without_conf_says_so(tmp_path: Path) -> None:
+    copy = tmp_path / "dtk" / "config" / "folders.py"
+    copy.parent.mkdir(parents=True)
+    copy.write_text(Path(folders.__file__).read_text())
+    spec = importlib.util.spec_from_file_location("folders_copy", copy)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with pytest.raises(DtkError, match="dtk's own configuration is missing"):
+        module.conf_folder()

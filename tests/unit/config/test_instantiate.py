@@ -1,0 +1,121 @@
+"""Only names on the allow list are imported and called, and only with arguments that fit."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from dtk.config.instantiate import instantiate
+from dtk.errors import DtkError
+
+PACKAGE = """
+from fractions import Fraction
+import subprocess
+
+class Model:
+    def __init__(self, width, depth=2, *, bias=True):
+        self.sizes = (width, depth, bias)
+
+def _hidden(): ...
+constant = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "their_package").mkdir()
+    (tmp_path / "their_package" / "__init__.py").write_text(PACKAGE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "their_package", raising=False)
+
+
+def test_an_allowed_class_is_built() -> None:
+    built = instantiate("their_package.Model", {"width": 3, "bias": False}, ["their_package.*"])
+    assert built.sizes == (3, 2, False)
+    assert instantiate("their_package.Model", {"width": 1}, ["their_package.Model"]).sizes == (1, 2, True)
+
+
+def test_what_is_named_exactly_may_come_from_elsewhere() -> None:
+    assert instantiate("their_package.Fraction", {"numerator": 3}, ["their_package.Fraction"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("target", "allow", "expected"),
+    [
+        (
+            "their_package.Model",
+            [],
+            "_target_=their_package.Model is not allowed: a configuration may only name what is on the allow list - "
+            "allow it: 'allow_targets=[their_package.*]'",
+        ),
+        (
+            "their_package.Fraction",
+            ["their_package.*"],
+            "_target_=their_package.Fraction is not allowed: it is fractions.Fraction, only imported there - "
+            "allow it: 'allow_targets=[their_package.*]'",
+        ),
+        (
+            "their_package.subprocess.Popen",
+            ["their_package.*"],
+            "_target_=their_package.subprocess.Popen is not allowed: subprocess is only imported there",
+        ),
+        (
+            "dtk.cli.sys.exit",
+            [],
+            "_target_=dtk.cli.sys.exit is not allowed: sys is only imported there",
+        ),
+        (
+            "their_package._hidden",
+            ["their_package.*"],
+            "_target_=their_package._hidden is not allowed: names with a leading underscore are private",
+        ),
+        (
+            "their_package.Model.__init__.__globals__",
+            ["their_package.*"],
+            "_target_=their_package.Model.__init__.__globals__ is not allowed: "
+            "names with a leading underscore are private",
+        ),
+        (
+            "their_package.Modle",
+            ["their_package.*"],
+            '_target_=their_package.Modle: "Modle" is not in their_package - did you mean Model?',
+        ),
+        (
+            "their_package.constant",
+            ["their_package.*"],
+            "_target_=their_package.constant cannot be called: it is a int - name a class",
+        ),
+        ("Model", ["Model"], '_target_="Model" is not an import path - write it as my_package.MyModel'),
+        ("a b.c", ["a b.c"], '_target_="a b.c" is not an import path - write it as my_package.MyModel'),
+        (
+            "not_there.Model",
+            ["not_there.*"],
+            "_target_=not_there.Model cannot be imported: No module named 'not_there' - "
+            "run from the folder of your package, or install it",
+        ),
+    ],
+)
+def test_what_is_refused(target: str, allow: list[str], expected: str) -> None:
+    with pytest.raises(DtkError) as caught:
+        instantiate(target, {"width": 1}, allow)
+    assert str(caught.value) == expected
+
+
+def test_a_target_off_the_list_is_not_even_imported() -> None:
+    with pytest.raises(DtkError):
+        instantiate("their_package.Model", {"width": 1}, ["their_package_2.*"])
+    assert "their_package" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"widht": 1}, 'their_package.Model has no argument "widht" - did you mean width?'),
+        ({"width": 1, "zzz": 1}, 'their_package.Model has no argument "zzz" - it takes width, depth, bias'),
+        ({}, "their_package.Model needs width - set model.arguments.width=VALUE"),
+    ],
+)
+def test_arguments_are_checked_before_the_call(arguments: dict[str, int], expected: str) -> None:
+    with pytest.raises(DtkError) as caught:
+        instantiate("their_package.Model", arguments, ["their_package.*"])
+    assert str(caught.value) == expected
