@@ -41,9 +41,7 @@ def dtk_side(level: str, config: Config, context: Context, folder: Path) -> Step
     """The real loop at a record level."""
     config = dataclasses.replace(config, record=RecordConfig(level=level))
     paths = RunPaths(folder / level)
-    recorder = Recorder(
-        config, paths, context.rank, context.local_rank, 0, context.world_size, 0, context.device
-    )
+    recorder = Recorder(config, paths, context.rank, context.local_rank, 0, context.world_size, 0, context.device)
     recorder.start()
     parts = set_up(config, context)
     checkpoints = Checkpoints(config.checkpoint, paths, context, recorder, {})
@@ -105,7 +103,7 @@ def plain_side(config: Config, context: Context) -> Step:
 
     def step() -> None:
         loss = torch.zeros(())
-        for i, (inputs, targets) in enumerate(batches.next()):
+        for inputs, targets in batches.next():
             loss = _loss(model(inputs), targets) / batches.rounds
             loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

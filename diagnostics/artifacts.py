@@ -170,8 +170,8 @@ def write_json(path: Path, record: Any) -> None:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump(value, file, indent=2, default=str)
             file.write("\n")
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
@@ -199,7 +199,7 @@ class Heartbeat:
     """Where one rank was at its last sign of life."""
 
     step: int | None
-    """Finished steps when the step in progress began; null before the first."""
+    """The step in progress, counted from 1; null before the first."""
     region: str | None
     """Innermost open region; null between regions."""
     time_s: float

@@ -5,18 +5,21 @@ srun the ranks exist already: rank 0 composes and shares.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from diagnostics.artifacts import RunPaths
 from dtk.config import help as config_help
+from dtk.config.batch import settle
 from dtk.config.checks import check
 from dtk.config.compose import Composed, compose, expand
-from dtk.config.resume import Resumed, resume
+from dtk.config.resume import Resumed, refuse_other_data, resume
 from dtk.config.schema import GPTConfig
 from dtk.errors import DtkError
 
@@ -89,13 +92,15 @@ def _run(point: Resumed) -> int:
     from dtk.launch.local import launch
     from dtk.launch.placement import check_port, place
 
-    composed = point.composed
+    launcher = point.composed.config.launcher
+    placement = place(launcher, point.composed.config.strategy, _cuda_devices(launcher.device))
+    composed = settle(point.composed, placement.nproc)
+    point = dataclasses.replace(point, composed=composed)
     config = composed.config
-    placement = place(config.launcher, config.strategy, _cuda_devices(config.launcher.device))
     check(config, placement.nproc, placement.device, placement.cuda_devices)
     check_port(config.launcher.master_port)
-    _check_parts(composed)
-    paths = _folder(point, placement.nproc, placement.nproc, "local")
+    data = _check_parts(composed)
+    paths = _folder(point, data, placement.nproc, placement.nproc, "local")
     console = Console()
     banner(console, config, paths, placement, point.attempt)
     outcome = launch(config, paths, placement, point.attempt, console)
@@ -117,12 +122,13 @@ def _join(arguments: argparse.Namespace) -> int:
 
     def decide() -> cluster.Shared:
         point = _compose(arguments.overrides, arguments.config_dir)
+        point = dataclasses.replace(point, composed=settle(point.composed, world_size))
         config = point.composed.config
         local_size = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("SLURM_NTASKS_PER_NODE", "1")))
         placement = place(config.launcher, config.strategy, _cuda_devices(config.launcher.device), local_size)
         check(config, world_size, placement.device, placement.cuda_devices)
-        _check_parts(point.composed)
-        paths = _folder(point, world_size, local_size, str(cluster.started_by(os.environ)))
+        data = _check_parts(point.composed)
+        paths = _folder(point, data, world_size, local_size, str(cluster.started_by(os.environ)))
         cluster.open_status(paths, point.attempt)
         print(f"run {paths.root}", flush=True)
         plain = json.dumps(point.composed.plain)
@@ -135,8 +141,8 @@ def _join(arguments: argparse.Namespace) -> int:
     return work(from_plain(json.loads(shared.config)), job, store)
 
 
-def _check_parts(composed: Composed) -> None:
-    """Find out here, in one line, what the ranks would trip over."""
+def _check_parts(composed: Composed) -> dict[str, Any]:
+    """Find out here, in one line, what the ranks would trip over; returns what the data is."""
     from dtk.data.build import build_dataset
     from dtk.data.checks import check_dataset
     from dtk.record.trackers import check_tracker
@@ -147,18 +153,24 @@ def _check_parts(composed: Composed) -> None:
         from dtk.models.hf import check_gpt2
 
         check_gpt2(config.model, config.model.pretrained)
-    check_dataset(config, build_dataset(config.data))
+    dataset = build_dataset(config.data)
+    check_dataset(config, dataset)
+    return dataset.describe()
 
 
-def _folder(point: Resumed, world_size: int, nproc: int, launcher: str) -> RunPaths:
+def _folder(point: Resumed, data: dict[str, Any], world_size: int, nproc: int, launcher: str) -> RunPaths:
+    """Make the run folder, or go on in the one that is resumed, and describe the run in it."""
     from dtk.record.manifest import manifest
     from dtk.record.run_folder import create, describe
 
     composed = point.composed
+    if point.paths is not None:
+        refuse_other_data(point.paths, data)
     paths = point.paths or create(composed.config, world_size)
     about = manifest(
         composed.plain, sys.argv, run_id=paths.root.name, world_size=world_size, nproc=nproc, launcher=launcher
     )
+    about["data"] = data
     describe(paths, about, composed.plain, composed.overrides)
     return paths
 

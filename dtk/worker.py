@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import yaml
+from torch._C._distributed_c10d import Store
 
 from diagnostics.artifacts import RunPaths
 from dtk.config.schema import Config
@@ -24,20 +24,21 @@ from dtk.launch.cluster import close_failed
 from dtk.launch.job import Job
 from dtk.parallel.context import Context, join, leave, meet
 from dtk.parallel.precision import LossScaler
+from dtk.parallel.stop import StopRequest
+from dtk.record.failure import write_failure
 from dtk.record.metrics import peak_flops
 from dtk.record.recorder import Recorder
 from dtk.record.run_folder import close
 from dtk.train.checkpoint import Checkpoints, LoopState, complete_checkpoints
 from dtk.train.export import export
-from dtk.record.failure import write_failure
 from dtk.train.loop import Loop
 from dtk.train.measures import Measures
 from dtk.train.progress import Progress, say
 from dtk.train.setup import Parts, set_up
-from dtk.parallel.stop import StopRequest
 from dtk.train.summary import summarise
 
-def work(config: Config, job: Job, store: dist.Store | None = None) -> int:
+
+def work(config: Config, job: Job, store: Store | None = None) -> int:
     """Run one rank from joining to leaving.
 
     Args:
@@ -52,10 +53,8 @@ def work(config: Config, job: Job, store: dist.Store | None = None) -> int:
     stop = StopRequest()
     stop.install(job.own_launcher)
     paths = RunPaths(job.run_folder)
-    device = torch.device(job.device, job.local_rank if job.device == "cuda" else None)
-    recorder = Recorder(
-        config, paths, job.rank, job.local_rank, job.node_rank, job.world_size, job.attempt, device
-    )
+    device = torch.device(f"cuda:{job.local_rank % torch.cuda.device_count()}" if job.device == "cuda" else "cpu")
+    recorder = Recorder(config, paths, job.rank, job.local_rank, job.node_rank, job.world_size, job.attempt, device)
     try:
         recorder.start()
         store = store or meet(config.launcher.timeout_s)

@@ -83,6 +83,24 @@ def _refuse_running(paths: RunPaths) -> None:
         raise DtkError(f"the run {paths.root.name} is still going (process {pid})", fix="wait for it, or stop it first")
 
 
+def refuse_other_data(paths: RunPaths, data: dict[str, Any]) -> None:
+    """The corpus must be the one that the run began with.
+
+    Raises:
+        DtkError: its hash is another.
+    """
+    try:
+        before = json.loads(paths.manifest.read_text(encoding="utf-8"))["data"]["sha256"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if before != data.get("sha256"):
+        raise DtkError(
+            "the data has changed since this run began",
+            f"its hash was {str(before)[:12]}, now it is {str(data.get('sha256'))[:12]}",
+            "bring the old data back, or start a new run",
+        )
+
+
 def _attempts(paths: RunPaths) -> int:
     """The number of the next attempt."""
     numbers = [int(p.name.removeprefix("attempt_")) for p in (paths.root / "logs").glob("attempt_*") if p.is_dir()]

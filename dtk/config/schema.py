@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 
-
 # ---- model ---------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GPTConfig:
@@ -295,8 +294,8 @@ class TrainConfig:
     """Optimizer steps in the whole run."""
     global_batch_size: int = 8
     """Samples per optimizer step over all ranks. Accumulation is derived from it."""
-    micro_batch_size: int = 4
-    """Samples per forward and backward on one rank."""
+    micro_batch_size: int = 0
+    """Samples per forward and backward on one rank; 0 = the largest that divides, at most 4."""
     clip_norm: float | None = 1.0
     """Largest global gradient norm; null = no clipping."""
     log_every: int = 1

@@ -56,6 +56,8 @@ def _figures(paths: RunPaths) -> str:
     try:
         figures = json.loads(paths.summary.read_text(encoding="utf-8"))["figures"]
         memory_gib = figures["peak_memory_bytes"] / 2**30
-        return f": loss {figures['loss']:.4f}, {figures['tokens_per_s']:,.0f} tokens/s, peak {memory_gib:.2f} GiB a rank"
+        return (
+            f": loss {figures['loss']:.4f}, {figures['tokens_per_s']:,.0f} tokens/s, peak {memory_gib:.2f} GiB a rank"
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return ""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
 from diagnostics.artifacts import RunPaths
 from dtk.config.schema import Config
@@ -74,7 +74,7 @@ def first_host(nodes: str) -> str:
     return prefix + re.split(r"[,-]", numbers)[0] if numbers else prefix
 
 
-def share(store: dist.Store, rank: int, decide: Callable[[], Shared]) -> Shared:
+def share(store: Store, rank: int, decide: Callable[[], Shared]) -> Shared:
     """Rank 0 decides, all ranks return what it decided.
 
     Raises:

@@ -14,6 +14,7 @@ from dtk.launch.stopping import StopSignals
 from dtk.record.flight import environment as flight_environment
 from dtk.record.run_folder import begin, close
 
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
     """How a run ended."""

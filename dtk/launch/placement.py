@@ -66,9 +66,7 @@ def place(launcher: LauncherConfig, strategy: Any, cuda_devices: int, local_size
             "NCCL needs a device per rank",
             f"use launcher.nproc={cuda_devices} or launcher.backend=gloo",
         )
-    threads = launcher.threads
-    if threads == "auto":
-        threads = max(1, usable_cores() // nproc)
+    threads = max(1, usable_cores() // nproc) if launcher.threads == "auto" else launcher.threads
     return Placement(nproc, device, backend, threads, cuda_devices, tuple(reasons))
 
 

@@ -1,5 +1,6 @@
 """Ctrl-C and SIGTERM in the parent: the first asks the ranks for a checkpoint, the second ends them."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -51,7 +52,5 @@ class StopSignals:
 
 
 def _send(process: psutil.Process, number: int) -> None:
-    try:
+    with contextlib.suppress(psutil.NoSuchProcess):
         process.send_signal(number)
-    except psutil.NoSuchProcess:
-        pass

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.rendezvous import rendezvous
 
@@ -24,17 +25,17 @@ class Context:
     """A gloo group over all ranks for host values, so that agreeing on them never waits for the device."""
 
 
-def meet(timeout_s: float) -> dist.Store:
+def meet(timeout_s: float) -> Store:
     """The store that all ranks of the environment (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) share.
 
     Raises:
         torch.distributed.DistError: the ranks did not meet in `timeout_s` seconds, or the port is taken.
     """
-    store, _, _ = next(rendezvous("env://", timeout=datetime.timedelta(seconds=timeout_s)))
+    store: Store = next(rendezvous("env://", timeout=datetime.timedelta(seconds=timeout_s)))[0]
     return store
 
 
-def join(store: dist.Store, device: str, backend: str, timeout_s: float) -> Context:
+def join(store: Store, device: str, backend: str, timeout_s: float) -> Context:
     """Join the process group of all ranks.
 
     Args:

@@ -33,9 +33,7 @@ def mixed_precision_policy(config: PrecisionConfig) -> MixedPrecisionPolicy:
     """
     if config.compute_dtype == "float32":
         return MixedPrecisionPolicy()
-    return MixedPrecisionPolicy(
-        param_dtype=DTYPES[config.compute_dtype], reduce_dtype=DTYPES[config.reduce_dtype]
-    )
+    return MixedPrecisionPolicy(param_dtype=DTYPES[config.compute_dtype], reduce_dtype=DTYPES[config.reduce_dtype])
 
 
 class LossScaler:

@@ -60,7 +60,7 @@ class HeartbeatFile:
         self._write("start")
 
     def begin_step(self, step: int) -> None:
-        """`step` steps are finished and the next one begins."""
+        """Step `step`, counted from 1, begins."""
         self._step = b"%d" % step
         self._write(None)
 

@@ -13,7 +13,10 @@ TOPIC = "profiler"
 
 
 class ProfilerWindow:
-    """Profiles `steps` steps after the first `start` of this process, and exports beside training."""
+    """Profiles `steps` steps after the first `start` ones of this process, and exports beside training.
+
+    What follows a step before the next begins, such as an evaluation, counts to its `ProfilerStep`.
+    """
 
     def __init__(self, path: Path, rank: int, device: torch.device, start: int, steps: int) -> None:
         self.path = path

@@ -24,12 +24,14 @@ from dtk.record.observers import CommunicationCounter, Nvtx, ProfilerMarks
 from dtk.record.profiler import ProfilerWindow
 from dtk.record.regions import Observer, failed_in, observe
 from dtk.record.telemetry import Telemetry, cuda_uuids
-from dtk.record.trackers import Tracker
+from dtk.record.trackers import CLOSE_S, Tracker
 
-FAILED_S = 5.0
+FAILED_S = 3.0
 """Longest that a failing rank stays to dump what it knows; its error.json is written before."""
 FLUSH_S = 5.0
 TRACE_S = 30.0
+HASTY_S = 1.0
+"""Instead of the two above and the tracker's, after a failure: the parent waits for this rank."""
 
 
 class Recorder:
@@ -101,7 +103,7 @@ class Recorder:
                 self._events.add(name, fields)
 
     def begin_step(self, step: int) -> None:
-        """`step` steps are finished and the next one begins."""
+        """Step `step`, counted from 1, begins."""
         if not self._on:
             return
         with guarded("record"):
@@ -154,7 +156,7 @@ class Recorder:
         bounded("failure dumps", partial(self._dump, error), FAILED_S)
 
     def close(self) -> None:
-        """Flush and stop everything; bounded by FLUSH_S, trackers.CLOSE_S and, with a trace, TRACE_S seconds."""
+        """Flush and stop everything, each part within its limit; after a failure within HASTY_S each."""
         if not self._on:
             return
         observe(())
@@ -162,16 +164,18 @@ class Recorder:
         with guarded("record"):
             self._spans.begin_step(None)
             self._heartbeat.close(failed_in() if self._exit_code else "end")
+        hasty = bool(self._exit_code)
         closers: list[tuple[str, Callable[[], object]]] = []
         if self._profiler is not None:
-            closers.append(("profiler", partial(self._profiler.close, 1.0 if self._exit_code else TRACE_S)))
+            closers.append(("profiler", partial(self._profiler.close, HASTY_S if hasty else TRACE_S)))
         if self._telemetry is not None:
             closers.append(("telemetry", self._telemetry.close))
         if self._black_box is not None:
             closers.append(("black box", self._black_box.close))
-        closers.append(("record", partial(self._writer.close, FLUSH_S)))
+        closers.append(("record", partial(self._writer.close, HASTY_S if hasty else FLUSH_S)))
         if self._tracker is not None:
-            closers.append(("tracker", partial(self._tracker.close, self._exit_code)))
+            limit_s = HASTY_S if hasty else CLOSE_S
+            closers.append(("tracker", partial(self._tracker.close, self._exit_code, limit_s)))
         for topic, closer in closers:
             with guarded(topic):
                 closer()

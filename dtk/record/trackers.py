@@ -74,11 +74,11 @@ class Tracker:
         """Queue the final figures."""
         self._writer.submit(self.topic, lambda: self._send({"summary": figures}))
 
-    def close(self, exit_code: int) -> None:
+    def close(self, exit_code: int, timeout_s: float = CLOSE_S) -> None:
         """Let the tracker finish for a few seconds; then it goes on by itself, or is stopped if it stalls."""
-        ends_s = time.monotonic() + CLOSE_S
+        ends_s = time.monotonic() + timeout_s
         self._writer.submit(self.topic, lambda: self._send({"end": exit_code}))
-        sent = self._writer.close(CLOSE_S)
+        sent = self._writer.close(timeout_s)
         if self._process is None or self._process.stdin is None:
             return
         if not sent:
@@ -88,7 +88,7 @@ class Tracker:
         try:
             self._process.wait(max(0.1, ends_s - time.monotonic()))
         except subprocess.TimeoutExpired:
-            report(self.topic, f"not done after {CLOSE_S:g} s, goes on as process {self._process.pid}")
+            report(self.topic, f"not done after {timeout_s:g} s, goes on as process {self._process.pid}")
 
     def _launch(self) -> None:
         # -P keeps this folder, whose modules have common names, out of the import path.

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import _DEFAULT_FIRST_BUCKET_BYTES, GradBucket, _compute_bucket_assignment_by_size
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.futures import Future
@@ -15,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from dtk.record.regions import communication, observed
 from dtk.strategies.base import Collective, Fill, Strategy, materialise, parameter_bytes
 
-Hook = Callable[[Any, dist.GradBucket], Future[torch.Tensor]]
+Hook = Callable[[Any, GradBucket], Future[torch.Tensor]]
 
 LIBRARY_BUCKET_CAP_MB = 25.0
 """DDP's own default. Only when it is left unset does DDP make the first bucket small (1 MiB)."""
@@ -102,9 +103,9 @@ class DDP(Strategy):
         model's forward uses its parameters in the order in which it defines them.
         """
         cap = int(self.config.bucket_cap_mb * 2**20)
-        first = dist._DEFAULT_FIRST_BUCKET_BYTES if self.config.bucket_cap_mb == LIBRARY_BUCKET_CAP_MB else cap
-        ready = list(reversed(parameters))
-        buckets, _ = dist._compute_bucket_assignment_by_size(ready, [first, cap], [False] * len(ready))
+        first = _DEFAULT_FIRST_BUCKET_BYTES if self.config.bucket_cap_mb == LIBRARY_BUCKET_CAP_MB else cap
+        ready: list[torch.Tensor] = list(reversed(parameters))
+        buckets, _ = _compute_bucket_assignment_by_size(ready, [first, cap], [False] * len(ready))
         return buckets
 
     def _powersgd(self, parameters: list[nn.Parameter]) -> Collective:
@@ -114,9 +115,7 @@ class DDP(Strategy):
         for bucket in self._buckets(parameters):
             tensors = [ready[i] for i in bucket]
             shapes = [(p.shape[0], p.numel() // p.shape[0]) for p in tensors if p.dim() > 1]
-            factors = [
-                (n, m, min(n, m, rank)) for n, m in shapes if (n + m) * rank * MIN_COMPRESSION_RATE < n * m
-            ]
+            factors = [(n, m, min(n, m, rank)) for n, m in shapes if (n + m) * rank * MIN_COMPRESSION_RATE < n * m]
             whole = sum(p.numel() for p in tensors) - sum(n * m for n, m, _ in factors)
             # The library reduces all three even when one is empty.
             numbers += whole + sum((n + m) * r for n, m, r in factors)
@@ -127,7 +126,7 @@ class DDP(Strategy):
 def _marked(hook: Hook, size: float) -> Hook:
     """The hook inside a communication region; `size` is its share of the bucket's bytes on the wire."""
 
-    def run(state: Any, bucket: dist.GradBucket) -> Future[torch.Tensor]:
+    def run(state: Any, bucket: GradBucket) -> Future[torch.Tensor]:
         with communication("all_reduce", int(bucket.buffer().nbytes * size), "dp"):
             return hook(state, bucket)
 
@@ -137,7 +136,7 @@ def _marked(hook: Hook, size: float) -> Hook:
 def _compress(dtype: torch.dtype) -> Hook:
     """Average the bucket in a 16-bit type. The library's bfloat16 hook refuses all but NCCL; this serves both."""
 
-    def run(state: Any, bucket: dist.GradBucket) -> Future[torch.Tensor]:
+    def run(state: Any, bucket: GradBucket) -> Future[torch.Tensor]:
         buffer = bucket.buffer()
         small = buffer.to(dtype).div_(dist.get_world_size())
         work = dist.all_reduce(small, async_op=True)

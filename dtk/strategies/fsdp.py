@@ -141,9 +141,7 @@ class HSDP(FSDP):
         replicate, shard = self.config.dp_replicate, self.config.dp_shard
         world_size = self.context.world_size
         replicate = world_size // shard if replicate == -1 else replicate
-        mesh = data_parallel_mesh(
-            self.context, {"dp_replicate": replicate, "dp_shard": world_size // replicate}
-        )
+        mesh = data_parallel_mesh(self.context, {"dp_replicate": replicate, "dp_shard": world_size // replicate})
         self.replicate_group = mesh.get_group("dp_replicate")
         return mesh["dp_shard"]
 

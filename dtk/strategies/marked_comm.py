@@ -23,7 +23,8 @@ class MarkedAllGather(_Allocate, AllGather):  # type: ignore[misc]
 
     def __call__(
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, async_op: bool = False
-    ) -> dist.Work | None:
+    ) -> Any:
+        """Gather; returns the work handle when asynchronous."""
         with communication("all_gather", output_tensor.nbytes, "dp_shard"):
             return dist.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
 
@@ -38,6 +39,7 @@ class MarkedReduceScatter(_Allocate, ReduceScatter):  # type: ignore[misc]
         group: dist.ProcessGroup,
         op: Any,
         async_op: bool = False,
-    ) -> dist.Work | None:
+    ) -> Any:
+        """Reduce and scatter; returns the work handle when asynchronous."""
         with communication("reduce_scatter", input_tensor.nbytes, "dp_shard"):
             return dist.reduce_scatter_tensor(output_tensor, input_tensor, op=op, group=group, async_op=async_op)

@@ -18,7 +18,7 @@ class _MarkedZeRO(ZeroRedundancyOptimizer):
     def _broadcast_params_from_rank(self, rank: int) -> Any:
         size = sum(buckets[rank].nbytes for buckets in self._buckets if rank < len(buckets))
         with communication("broadcast", size, "dp"):
-            return super()._broadcast_params_from_rank(rank)  # type: ignore[no-untyped-call]
+            return super()._broadcast_params_from_rank(rank)  # type: ignore[misc]
 
 
 class Zero1(DDP):
@@ -29,7 +29,7 @@ class Zero1(DDP):
 
     def build_optimizer(self, groups: list[dict[str, Any]], build: BuildOptimizer) -> Optimizer:
         """An optimizer that keeps state only for this rank's share of the parameters."""
-        return _MarkedZeRO(groups, optimizer_class=build, parameters_as_bucket_view=True)
+        return _MarkedZeRO(groups, optimizer_class=build, parameters_as_bucket_view=True)  # type: ignore[arg-type]
 
     def collectives(self, model: nn.Module, accumulation_steps: int) -> list[Collective]:
         """DDP's all_reduces, then one broadcast per rank of the parameters that it updated."""

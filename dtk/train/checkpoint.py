@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.optim import Optimizer
 
 from diagnostics.artifacts import RunPaths
@@ -82,7 +83,7 @@ class Checkpoints:
         with region("checkpoint"):
             self.recorder.event("checkpoint_begin", step=loop.step)
             state = {**_model_state(model), **_optimizer_state(model, optimizer), **loop.tensors()}
-            future = dcp.async_save(
+            future = async_save(
                 state,
                 storage_writer=FileSystemWriter(partial, single_file_per_rank=True, overwrite=True),
                 process_group=self.group,
@@ -156,7 +157,7 @@ class Checkpoints:
                 "resume with the model that wrote it",
             )
         with region("checkpoint"):
-            dcp.load(state, storage_reader=reader, process_group=self.group)
+            load(state, storage_reader=reader, process_group=self.group)
         by_name = dict(model.named_parameters())
         owned = owned_state(optimizer)
         for name, fields in fresh.items():

@@ -19,6 +19,7 @@ from dtk.data.sampler import micro_batch_positions, sample_ids
 from dtk.parallel.context import Context
 from dtk.parallel.control import Agreement, agree
 from dtk.parallel.precision import LossScaler
+from dtk.parallel.stop import StopRequest
 from dtk.record.memory import peak_memory_bytes
 from dtk.record.recorder import Recorder
 from dtk.record.regions import communication, region
@@ -30,7 +31,6 @@ from dtk.train.optimizer import clip_factor, set_learning_rate
 from dtk.train.progress import Progress, say
 from dtk.train.schedule import learning_rate
 from dtk.train.setup import Parts
-from dtk.parallel.stop import StopRequest
 
 
 @dataclass(slots=True)
@@ -113,9 +113,7 @@ class Loop:
         """One optimizer step on the global batch."""
         strategy, optimizer = self.parts.strategy, self.parts.optimizer
         config = self.config
-        set_learning_rate(
-            optimizer, learning_rate(config.schedule, config.optimizer.lr, step, config.train.steps)
-        )
+        set_learning_rate(optimizer, learning_rate(config.schedule, config.optimizer.lr, step, config.train.steps))
         if getattr(config.model, "dropout", 0.0):
             # A function of seed, step and rank, so a resumed run draws the same masks.
             torch.manual_seed(hash((config.seed, step, self.context.rank)) % 2**63)
@@ -147,7 +145,7 @@ class Loop:
                 with region("forward"), strategy.autocast():
                     loss = loss_sum(wrapped(batch.inputs), batch.targets)
                 with region("backward"):
-                    (loss * factor).backward()
+                    (loss * factor).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return total
 
@@ -173,7 +171,7 @@ class Loop:
         if train.garbage_collect_every and step % train.garbage_collect_every == 0:
             with region("garbage_collection"):
                 gc.collect(1)
-        every = train.evaluate_every
+        every = train.evaluate_every if self.dataset.validation_size else -1
         if (every > 0 and step % every == 0) or (last and every >= 0):
             self._evaluate()
         checkpoint = self.config.checkpoint

@@ -72,7 +72,7 @@ class InBackward(Optimizer):
         part.step()
         part.zero_grad()
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Nothing is left to do."""
 
     def set_lr(self, lr: float) -> None:

@@ -29,7 +29,8 @@ def dtk(*arguments: str, cwd: Path = ROOT, blocked: tuple[str, ...] = ()) -> sub
         "sys.meta_path.insert(0, Finder())\n"
         "from dtk.cli import main\n"
         "code = main()\n"
-        "print('LOADED', *(m for m in ('torch', 'hydra', 'yaml', 'numpy', 'rich') if m in sys.modules), file=sys.stderr)\n"
+        "loaded = [m for m in ('torch', 'hydra', 'yaml', 'numpy', 'rich') if m in sys.modules]\n"
+        "print('LOADED', *loaded, file=sys.stderr)\n"
         "sys.exit(code)\n"
     )
     return subprocess.run(

@@ -1,5 +1,6 @@
 """Ctrl-C, SIGTERM and SIGKILL at any moment: what is complete survives, and the run goes on from it."""
 
+import contextlib
 import os
 import random
 import signal
@@ -117,9 +118,7 @@ def test_killed_at_twenty_random_moments_the_run_resumes(tmp_path):
 def kill_all(process) -> None:
     processes = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     for one in processes:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(one.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
     process.communicate()
     psutil.wait_procs(processes, timeout=10)

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.cli.command import FAULTY, TINY, ROOT, environment, metrics, only_run, run, status
+from tests.cli.command import FAULTY, ROOT, TINY, environment, metrics, only_run, run, status
 from tests.dist.ranks import free_port
 
 SHORT = [*TINY, "train.steps=5", "train.global_batch_size=8", "train.micro_batch_size=2"]
@@ -25,7 +25,9 @@ def test_torchrun_gives_what_the_local_launcher_gives(tmp_path):
     assert local.returncode == 0, local.stderr
     for ranks in (2, 4):
         folder = tmp_path / f"torchrun{ranks}"
-        process = run(folder, *SHORT, launcher=torchrun("--standalone", f"--nproc-per-node={ranks}"), OMP_NUM_THREADS="1")
+        process = run(
+            folder, *SHORT, launcher=torchrun("--standalone", f"--nproc-per-node={ranks}"), OMP_NUM_THREADS="1"
+        )
         assert process.returncode == 0, process.stdout + process.stderr
         run_folder = only_run(folder)
         assert status(run_folder)["state"] == "finished"

@@ -77,9 +77,7 @@ def train(context: Context, config: Config, folder: str, load: str | None = None
 
 def train_all(context: Context, cases: dict[str, dict[str, Any]], folder: str) -> dict[str, Any]:
     """`cases`: name -> changes of the configuration; returns name -> losses."""
-    return {
-        name: train(context, config(**changes), f"{folder}/{name}")[0] for name, changes in cases.items()
-    }
+    return {name: train(context, config(**changes), f"{folder}/{name}")[0] for name, changes in cases.items()}
 
 
 def save_and_load(context: Context, cases: list[tuple[str, dict[str, Any], str | None]], folder: str) -> dict[str, Any]:
@@ -111,5 +109,3 @@ def peak_while_setting_up(context: Context, changes: dict[str, Any], folder: str
     parts = set_up(configuration, context)
     peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     return peak, 4 * parts.parameter_count
-
-

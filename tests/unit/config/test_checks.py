@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dtk.config.batch import settle
 from dtk.config.checks import check
 from dtk.config.compose import compose
 from dtk.config.limits import LIMITS, check_limits
@@ -20,7 +21,7 @@ BERT = ["model=bert_tiny", "data=classification"]
     ("overrides", "world_size", "expected"),
     [
         (
-            ["train.global_batch_size=10"],
+            ["train.global_batch_size=10", "train.micro_batch_size=4"],
             2,
             "train.global_batch_size=10 does not divide into 2 ranks x train.micro_batch_size=4 - "
             "use train.global_batch_size=8 or 16, or train.micro_batch_size=1 or 5",
@@ -149,13 +150,13 @@ BERT = ["model=bert_tiny", "data=classification"]
 )
 def test_each_broken_rule_is_one_line(overrides: list[str], world_size: int, expected: str) -> None:
     with pytest.raises(DtkError) as caught:
-        check(compose(overrides).config, world_size, "cpu")
+        check(settle(compose(overrides), 2).config, world_size, "cpu")
     assert str(caught.value) == expected
 
 
 @cache
 def main_config() -> Config:
-    return compose([]).config
+    return settle(compose([]), 2).config
 
 
 def with_train(**values: int) -> Config:
@@ -198,17 +199,17 @@ def test_the_batch_sizes_that_are_advised_do_divide(total: int, micro: int, rank
     ],
 )
 def test_what_may_run_passes(overrides: list[str], world_size: int, device: str, cuda_devices: int) -> None:
-    check(compose(overrides).config, world_size, device, cuda_devices)
+    check(settle(compose(overrides), 2).config, world_size, device, cuda_devices)
 
 
 @pytest.mark.parametrize("experiment", ["smoke", "classification", "bench"])
 @pytest.mark.parametrize(("world_size", "strategy"), [(1, "single"), (2, "ddp"), (2, "fsdp")])
 def test_shipped_experiments_pass(experiment: str, world_size: int, strategy: str) -> None:
-    check(compose([f"experiment={experiment}", f"strategy={strategy}"]).config, world_size, "cpu")
+    check(settle(compose([f"experiment={experiment}", f"strategy={strategy}"]), 2).config, world_size, "cpu")
 
 
 def test_the_recipe_of_gpt2_fits_its_node() -> None:
-    config = compose(["experiment=gpt2_124m", "data.path=x"]).config
+    config = settle(compose(["experiment=gpt2_124m", "data.path=x"]), 2).config
     check(config, 8, "cuda", 8)
     assert config.train.steps * config.train.global_batch_size * config.data.sequence_length >= 10_000_000_000 - 2**19
 

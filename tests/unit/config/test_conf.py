@@ -68,7 +68,10 @@ def test_help_lists_every_option_with_its_description() -> None:
 
 
 def test_help_needs_neither_hydra_nor_torch() -> None:
-    code = "import sys, dtk.config.help as h; h.help_text(); print([m for m in ('hydra', 'torch', 'yaml') if m in sys.modules])"
+    code = (
+        "import sys, dtk.config.help as h; h.help_text(); "
+        "print([m for m in ('hydra', 'torch', 'yaml') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -81,7 +84,7 @@ def test_installed_layout(tmp_path: Path) -> None:
         (package / "config" / path.name).write_text(path.read_text())
     for name in ("__init__.py", "errors.py"):
         (package / name).write_text((ROOT / "dtk" / name).read_text())
-    os.symlink(CONF, package / "conf")
+    (package / "conf").symlink_to(CONF)
     code = "import dtk.config.compose as c; print(c.source_tree(), c.compose(['strategy=ddp']).config.strategy.name)"
     environment = {**os.environ, "PYTHONPATH": str(package.parent)}
     done = subprocess.run(

@@ -52,7 +52,8 @@ def test_plain_and_typed_are_the_same_thing(plain: dict[str, Any]) -> None:
         (
             "nccl.variables",
             {"NCCL_IB_DISABLE": 1},
-            """nccl.variables.NCCL_IB_DISABLE=1 is a number, not text - quote it: 'nccl.variables.NCCL_IB_DISABLE="1"'""",
+            "nccl.variables.NCCL_IB_DISABLE=1 is a number, not text - "
+            """quote it: 'nccl.variables.NCCL_IB_DISABLE="1"'""",
         ),
         ("nccl.variables", {1: "x"}, "nccl.variables has the key 1, which is not text - quote it"),
         ("resume", "none", "resume=none is text - use null: resume=null"),

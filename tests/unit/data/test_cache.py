@@ -54,7 +54,7 @@ def test_the_array_is_mapped_and_read_only(cache_folder: Path) -> None:
         values[0] = 1
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "overwritten end", "other type"])
+@pytest.mark.parametrize("damage", ["cut", "hole", "empty", "overwritten end", "other type"])
 def test_a_damaged_file_is_built_again(damage: str, cache_folder: Path) -> None:
     good = np.array(cached("k", UINT16, numbers).values)
     file = cache_folder / "k.bin"
@@ -62,6 +62,7 @@ def test_a_damaged_file_is_built_again(damage: str, cache_folder: Path) -> None:
     file.unlink()
     damaged = {
         "cut": content[: len(content) // 2],
+        "hole": content[10:],
         "empty": b"",
         "overwritten end": content[:-20] + bytes(20),
         "other type": content.replace(b"<u2", b"<u4"),

@@ -1,4 +1,4 @@
-"""Who is named, from exit codes and error files as real failures leave them (tests/cli/test_failures.py kills for real)."""
+"""Who is named, from exit codes and error files as real failures leave them."""
 
 import signal
 
