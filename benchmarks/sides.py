@@ -116,7 +116,7 @@ def plain_side(config: Config, context: Context) -> Step:
 
 def accelerate_side(config: Config, context: Context) -> Step:
     """Hugging Face Accelerate on the same process group."""
-    from accelerate import Accelerator, FullyShardedDataParallelPlugin
+    from accelerate import Accelerator, DistributedType, FullyShardedDataParallelPlugin
 
     plugin = None
     if config.strategy.name == "fsdp":
@@ -124,9 +124,15 @@ def accelerate_side(config: Config, context: Context) -> Step:
             fsdp_version=2, auto_wrap_policy="transformer_based_wrap", transformer_cls_names_to_wrap=["Block"]
         )
     accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
+    if plugin is not None:
+        # Accelerate falls back to DDP on the CPU without a word; its FSDP2 code itself runs there.
+        accelerator.state._shared_state["distributed_type"] = DistributedType.FSDP
+        accelerator.state._shared_state["fsdp_plugin"] = plugin
     model = _model(config, context.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.optimizer.lr, betas=(0.9, 0.95), fused=True)
     model, optimizer = accelerator.prepare(model, optimizer)
+    if plugin is not None and not all(hasattr(p, "full_tensor") for p in model.parameters()):
+        raise RuntimeError("Accelerate did not shard the model: this would not be the same work")
     batches = Batches(config, context)
 
     def step() -> None:

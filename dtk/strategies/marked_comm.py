@@ -9,6 +9,10 @@ from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatt
 
 from dtk.record.regions import communication
 
+# torch 2.13 renamed both; the old names warn there, the new ones are missing before.
+_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 
 class _Allocate:
     """Plain allocation from the device's own allocator, as FSDP2 does by default."""
@@ -26,7 +30,7 @@ class MarkedAllGather(_Allocate, AllGather):  # type: ignore[misc]
     ) -> Any:
         """Gather; returns the work handle when asynchronous."""
         with communication("all_gather", output_tensor.nbytes, "dp_shard"):
-            return dist.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
+            return _all_gather(output_tensor, input_tensor, group=group, async_op=async_op)
 
 
 class MarkedReduceScatter(_Allocate, ReduceScatter):  # type: ignore[misc]
@@ -42,4 +46,4 @@ class MarkedReduceScatter(_Allocate, ReduceScatter):  # type: ignore[misc]
     ) -> Any:
         """Reduce and scatter; returns the work handle when asynchronous."""
         with communication("reduce_scatter", input_tensor.nbytes, "dp_shard"):
-            return dist.reduce_scatter_tensor(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
+            return _reduce_scatter(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
