@@ -4,6 +4,7 @@ Ranks write to their log files only; the parent follows rank 0's. On a terminal 
 share one live line, elsewhere they are printed as they come.
 """
 
+import re
 import shutil
 import sys
 import threading
@@ -29,7 +30,7 @@ class Console:
         print(text, flush=True)
 
     def progress(self, text: str) -> None:
-        """Show a step line: in place on a terminal, else as a line."""
+        """Show a step line: in place on a terminal, where every tenth of the run stays; else as a line."""
         if not self.live:
             print(text, flush=True)
             return
@@ -37,6 +38,8 @@ class Console:
         sys.stdout.write(f"\r\x1b[2K{text[: width - 1]}")
         sys.stdout.flush()
         self._line_open = True
+        if _is_tenth(text):
+            self.end_live()
 
     def end_live(self) -> None:
         """Keep the live line as it stands and go on below it."""
@@ -60,6 +63,15 @@ class Console:
             self.line(f"  then   ranks {ranks} ended because of it")
         if failure.log:
             self.line(f"  log    {paths.root / failure.log}")
+
+
+def _is_tenth(step_line: str) -> bool:
+    """Whether `step 12/120 ...` is the step that completes another tenth of the run."""
+    match = re.match(r"step (\d+)/(\d+)", step_line)
+    if match is None:
+        return False
+    step, steps = int(match[1]), int(match[2])
+    return step * 10 // steps > (step - 1) * 10 // steps
 
 
 class Follower:
