@@ -13,6 +13,7 @@ from dtk import __version__
 from dtk.errors import DtkError
 
 USER_ERROR = 2
+RUNS = Path("runs")
 _TRAINING = ("torch", "hydra", "numpy", "yaml")
 """Modules without which nothing can be trained."""
 
@@ -60,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     strategies.add_argument("--markdown", action="store_true", help="as a Markdown table")
     strategies.set_defaults(command=_strategies)
     ls = commands.add_parser("ls", help="list runs, newest first")
-    ls.add_argument("folder", nargs="?", type=Path, default=Path("runs"), metavar="FOLDER", help="default: runs")
+    ls.add_argument("folder", nargs="?", type=Path, default=RUNS, metavar="FOLDER", help="default: runs")
     ls.set_defaults(command=_ls)
     show = commands.add_parser("show", help="one run: status, failure, figures, what was recorded")
     show.add_argument("run", metavar="RUN", help="a path, an id under runs/, or the unique beginning of one")
@@ -89,12 +90,13 @@ def _ls(arguments: argparse.Namespace) -> int:
     from diagnostics.runs_text import listing
 
     folder: Path = arguments.folder
+    nothing_yet = folder == RUNS and not folder.exists()
     try:
-        runs = list_runs(folder)
+        runs = [] if nothing_yet else list_runs(folder)
     except OSError as error:
         raise DtkError(f"cannot list {folder}", error.strerror or str(error), "dtk ls FOLDER") from error
     if not runs:
-        print(f"no runs in {folder}", file=sys.stderr)
+        print(f"no runs in {folder} yet; make one: dtk run experiment=smoke", file=sys.stderr)
         return 0
     sys.stdout.write(listing(runs, terminal=sys.stdout.isatty()))
     return 0

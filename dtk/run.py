@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 
@@ -32,17 +32,22 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         0 finished, 1 a rank failed, 2 wrong input, 130 or 143 stopped by a signal with a checkpoint.
     """
-    arguments = _parse(sys.argv[1:] if argv is None else argv)
     try:
-        return _main(arguments)
+        return _main(_parse(sys.argv[1:] if argv is None else argv))
     except DtkError as error:
         if os.environ.get("RANK", "0") == "0":
             print(f"dtk: {error}", file=sys.stderr)
         return USER_ERROR
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """An unknown option is one line like every other wrong input, without the usage above it."""
+        raise DtkError(message, fix="dtk run --help")
+
+
 def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="dtk run",
         description="Train a model under a parallel strategy and leave a run folder.",
         epilog=config_help.help_text(),

@@ -4,12 +4,16 @@ Each rule is a function of the whole configuration and what was found of the mac
 is one line that says what to type instead.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from dtk.config.limits import check_limits
 from dtk.config.schema import Config
 from dtk.errors import DtkError
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,12 @@ def _batch(job: _Job) -> None:
 
 def _model(job: _Job) -> None:
     model = job.config.model
+    if not _NAME.fullmatch(model.name):
+        raise DtkError(
+            f'model.name="{model.name}" cannot be part of the run folder\'s name',
+            "at most 64 letters, digits, and . _ + - after the first",
+            "use model.name=my_model",
+        )
     if model.architecture == "custom":
         return
     if model.width % model.heads:

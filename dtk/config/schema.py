@@ -271,7 +271,7 @@ class CosineSchedule:
     """Linear warm-up, then a cosine down to `min_lr_ratio` times the learning rate at the last step."""
 
     name: Literal["cosine"] = "cosine"
-    warmup_steps: int = 10
+    warmup_steps: int = 5
     min_lr_ratio: float = 0.1
 
 
@@ -280,7 +280,7 @@ class WSDSchedule:
     """Warm-up, stable, decay (Hu et al. 2024): linear decay over the last `decay_steps`."""
 
     name: Literal["wsd"] = "wsd"
-    warmup_steps: int = 10
+    warmup_steps: int = 5
     decay_steps: int = 10
     min_lr_ratio: float = 0.0
 
@@ -290,7 +290,7 @@ class WSDSchedule:
 class TrainConfig:
     """Batch, length and what happens around a step."""
 
-    steps: int = 20
+    steps: int = 15
     """Optimizer steps in the whole run."""
     global_batch_size: int = 8
     """Samples per optimizer step over all ranks. Accumulation is derived from it."""

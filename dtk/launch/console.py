@@ -57,7 +57,7 @@ class Console:
         where += [f"region {failure.region}"] if failure.region else []
         self.line(self.strong(f"{state.upper()}: rank {failure.rank} was first", 31))
         self.line(f"  what   {failure.reason}")
-        self.line(f"  where  {', '.join(where) or 'unknown: nothing was recorded (record=off)'}")
+        self.line(f"  where  {', '.join(where) or 'before the first step, or unknown (record=off)'}")
         if failure.victims:
             ranks = ", ".join(map(str, failure.victims[:16])) + (" ..." if len(failure.victims) > 16 else "")
             self.line(f"  then   ranks {ranks} ended because of it")

@@ -1,6 +1,7 @@
 """One run on this machine: start the ranks, follow them, close the run with a status."""
 
 import dataclasses
+import sys
 
 from diagnostics.artifacts import RunPaths, State, read_status
 from dtk.config.folders import source_tree
@@ -86,7 +87,7 @@ def _failed(
     message = user_error(paths, attempt, placement.nproc)
     if message is not None:
         close(paths, "failed", 2, reason=message)
-        console.line(f"dtk: {message}")
+        print(f"dtk: {message}", file=sys.stderr, flush=True)
         return Outcome("failed", 2)
     failure, state = find_failure(paths, attempt, placement.nproc, exit_codes)
     finished = None if failure.step is None else failure.step - 1

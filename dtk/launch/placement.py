@@ -35,7 +35,7 @@ def place(launcher: LauncherConfig, strategy: Any, cuda_devices: int, local_size
         local_size: ranks on this machine, when torchrun or Slurm has decided that.
 
     Raises:
-        DtkError: CUDA or NCCL asked for where there is none.
+        DtkError: CUDA or NCCL asked for where there is none, or less than one rank.
     """
     reasons = []
     device = launcher.device
@@ -51,7 +51,7 @@ def place(launcher: LauncherConfig, strategy: Any, cuda_devices: int, local_size
         raise DtkError(
             "launcher.backend=nccl needs a GPU", "NCCL moves data between CUDA devices", "use launcher.backend=gloo"
         )
-    nproc = local_size or launcher.nproc
+    nproc = launcher.nproc if local_size is None else local_size
     if nproc == "auto":
         if strategy.name in ("single", "dp"):
             nproc, why = 1, f"strategy {strategy.name} is one process"
@@ -60,6 +60,8 @@ def place(launcher: LauncherConfig, strategy: Any, cuda_devices: int, local_size
         else:
             nproc, why = CPU_RANKS, "the default without a GPU"
         reasons.append(f"{nproc} rank{'s' if nproc > 1 else ''}: {why}")
+    if nproc < 1:
+        raise DtkError(f"launcher.nproc={nproc} is out of range", "it must be 1 or more")
     if backend == "nccl" and nproc > cuda_devices:
         raise DtkError(
             f"launcher.nproc={nproc} is more than the {cuda_devices} CUDA devices here",

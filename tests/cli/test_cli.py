@@ -119,7 +119,7 @@ def test_ls_newest_first_and_damaged_ones_too(runs: Path) -> None:
 
 def test_ls_of_nothing(tmp_path: Path) -> None:
     done = dtk("ls", str(tmp_path))
-    assert (done.returncode, done.stdout) == (0, "") and done.stderr.startswith(f"no runs in {tmp_path}\n")
+    assert (done.returncode, done.stdout) == (0, "") and done.stderr.startswith(f"no runs in {tmp_path} yet")
     done = dtk("ls", str(tmp_path / "no"))
     assert done.returncode == 2
     assert done.stderr.startswith(f"dtk: cannot list {tmp_path / 'no'}: No such file or directory - dtk ls FOLDER\n")

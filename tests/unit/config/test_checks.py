@@ -131,9 +131,9 @@ BERT = ["model=bert_tiny", "data=classification"]
             "the update comes before anyone knows of an overflow - use precision=bf16",
         ),
         (
-            ["schedule=wsd", "train.steps=15"],
+            ["schedule=wsd", "train.steps=12"],
             2,
-            "schedule.warmup_steps=10 + schedule.decay_steps=10 is more than train.steps=15 - "
+            "schedule.warmup_steps=5 + schedule.decay_steps=10 is more than train.steps=12 - "
             "use train.steps=20 or shorter phases",
         ),
         (["train.steps=0"], 2, "train.steps=0 is out of range: it must be 1 or more"),

@@ -1,0 +1,68 @@
+"""What the documents say is true: their commands run, their table is the one that dtk prints."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dtk.strategies.build import STRATEGIES
+from dtk.strategies.catalogue import CATALOGUE, render
+from tests.cli.command import ROOT, environment
+
+DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "runs" / "README.md"]
+README = (ROOT / "README.md").read_text()
+
+
+def commands() -> list[str]:
+    blocks = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+    lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
+    return [re.sub(r"\s+#.*", "", line) for line in lines if line]
+
+
+def test_all_commands_are_covered():
+    """Installing and `make` are run by CI itself and by test_install.py; the rest below."""
+    elsewhere = {"make run", "make test", "pip install '.[train]'", "pip install ."}
+    assert set(commands()) == elsewhere | set(RUN)
+    makefile = (ROOT / "Makefile").read_text()
+    assert "-m dtk.run strategy=fsdp model=gpt2 $(ARGS)" in makefile
+
+
+RUN = [command for command in commands() if not command.startswith(("make ", "pip "))]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("command", RUN)
+def test_the_command_of_the_readme_works(command, tmp_path):
+    shutil.copy(ROOT / "README.md", tmp_path)
+    program, *arguments = shlex.split(command)
+    if program == "torchrun":
+        arguments = ["-m", "torch.distributed.run", *arguments]
+    elif program == "dtk":
+        arguments = ["-m", "dtk.cli", *arguments]
+    process = subprocess.run(
+        [sys.executable, *arguments], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=110
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert process.stdout or command == "dtk ls"
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/strategies.md"])
+def test_the_strategy_table_is_the_printed_one(name):
+    text = (ROOT / name).read_text()
+    table = text.split("checked by a test -->\n")[1].split("<!-- end of table -->")[0]
+    assert table == render("markdown")
+
+
+def test_every_strategy_has_facts_and_a_file():
+    assert set(CATALOGUE) == set(STRATEGIES) == {path.stem for path in (ROOT / "conf" / "strategy").glob("*.yaml")}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path):
+    for link in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
+        if not link.startswith("http"):
+            assert (document.parent / link).exists(), link
