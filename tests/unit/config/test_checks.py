@@ -134,7 +134,7 @@ BERT = ["model=bert_tiny", "data=classification"]
             ["schedule=wsd", "train.steps=12"],
             2,
             "schedule.warmup_steps=5 + schedule.decay_steps=10 is more than train.steps=12 - "
-            "use train.steps=20 or shorter phases",
+            "use train.steps=15 or shorter phases",
         ),
         (["train.steps=0"], 2, "train.steps=0 is out of range: it must be 1 or more"),
         (["train.clip_norm=0"], 2, "train.clip_norm=0 is out of range: it must be above 0"),
