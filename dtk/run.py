@@ -8,6 +8,7 @@ import argparse
 import dataclasses
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
@@ -176,7 +177,12 @@ def _folder(point: Resumed, data: dict[str, Any], world_size: int, nproc: int, l
         composed.plain, sys.argv, run_id=paths.root.name, world_size=world_size, nproc=nproc, launcher=launcher
     )
     about["data"] = data
-    describe(paths, about, composed.plain, composed.overrides)
+    try:
+        describe(paths, about, composed.plain, composed.overrides)
+    except DtkError:
+        if point.paths is None:
+            shutil.rmtree(paths.root, ignore_errors=True)
+        raise
     return paths
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from diagnostics.artifacts import RunPaths, read_status
 from dtk.config.compose import Composed, compose
-from dtk.config.strict import from_plain
+from dtk.config.strict import from_plain, to_plain
 from dtk.errors import DtkError
 
 FIXED = ("model", "data", "seed", "train.global_batch_size")
@@ -62,11 +62,12 @@ def _stored(paths: RunPaths) -> tuple[dict[str, Any], list[str]]:
     try:
         stored = yaml.safe_load(paths.config.read_text(encoding="utf-8"))
         typed = yaml.safe_load(paths.overrides.read_text(encoding="utf-8"))
-        if not isinstance(stored, dict) or not isinstance(typed, list):
-            raise ValueError("not the files of a run")
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        if not isinstance(stored, dict) or not isinstance(typed, list) or not all(isinstance(o, str) for o in typed):
+            raise ValueError("config.yaml or overrides.yaml is not what dtk wrote")
+        whole = to_plain(from_plain(stored))
+    except (OSError, ValueError, yaml.YAMLError, DtkError) as error:
         raise DtkError(f"resume={paths.root} is not a run folder of dtk", " ".join(str(error).split())) from error
-    return stored, typed
+    return whole, typed
 
 
 def _refuse_running(paths: RunPaths) -> None:

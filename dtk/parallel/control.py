@@ -48,6 +48,13 @@ def agree(context: Context, stop: bool, valid_targets: int) -> Agreement:
     return Agreement(values, work)
 
 
+def list_over_ranks(context: Context, value: int) -> list[int]:
+    """One whole number of every rank, in order of rank."""
+    values = torch.zeros(context.world_size, dtype=torch.int64)
+    values[context.rank] = value
+    return [int(v) for v in sum_over_ranks(context, values)]
+
+
 def sum_over_ranks(context: Context, values: torch.Tensor) -> torch.Tensor:
     """Sum a small host tensor over all ranks, in place, on the control group."""
     if context.world_size > 1:

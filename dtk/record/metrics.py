@@ -19,11 +19,10 @@ DEFINITIONS: dict[str, str] = {
     "mfu_reason": "the peak that mfu was measured against, or why mfu is null",
     "peak_memory_bytes": "bytes at the highest point on rank 0 since the process began: tensors by the CUDA allocator "
     "(max_memory_allocated), or on CPU the resident set of the process (VmHWM, else ru_maxrss)",
+    "peak_memory_bytes_per_rank": "peak_memory_bytes of every rank, in order of rank",
     "communicated_bytes_per_step": "bytes of the full buffers of all collectives that one rank issues in a step, as "
     "declared by the strategy: the reduced tensor of an all_reduce, the output of an all_gather, the input of a "
     "reduce_scatter; not the bytes on the wire",
-    "exposed_communication_ms": "milliseconds per step in which a collective runs and no computation does, from the "
-    "profiler window; null unless record=full, as nothing else can tell without disturbing the overlap",
     "validation_loss": "mean loss per valid target over the held-out samples, in nats, each sample counted once",
     "validation_accuracy": "share of held-out samples whose class was predicted, a fraction of 1, each counted once",
     "validation_samples": "held-out samples in the evaluation, over all ranks",

@@ -44,17 +44,27 @@ def unwritable(folder: Path, error: OSError) -> DtkError:
 
 
 def describe(paths: RunPaths, manifest: dict[str, Any], plain: dict[str, Any], overrides: list[str]) -> None:
-    """Write manifest.json, config.yaml and overrides.yaml.
+    """Write manifest.json, config.yaml and overrides.yaml, each whole or not at all: a resumed run has them already.
 
     Raises:
         DtkError: the folder is full or read-only.
     """
     try:
         write_json(paths.manifest, manifest)
-        paths.config.write_text(yaml.safe_dump(plain, sort_keys=False), encoding="utf-8")
-        paths.overrides.write_text(yaml.safe_dump(overrides), encoding="utf-8")
+        _replace(paths.config, yaml.safe_dump(plain, sort_keys=False))
+        _replace(paths.overrides, yaml.safe_dump(overrides))
     except OSError as error:
         raise unwritable(paths.root, error) from error
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write aside, then rename: a disk that is full must not cost the file that is there."""
+    aside = path.with_name(f".{path.name}.partial")
+    try:
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def begin(paths: RunPaths, attempt: int) -> None:

@@ -6,6 +6,7 @@ the device.
 
 import gc
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,7 +62,7 @@ class Loop:
     progress: Progress
     last: dict[str, Any] = field(default_factory=dict)
     """The newest metrics record."""
-    speeds: list[tuple[float, float | None]] = field(default_factory=list)
+    speeds: deque[tuple[float, float | None]] = field(default_factory=lambda: deque(maxlen=10_000))
     """Step time in seconds and MFU of each logged window."""
 
     def run(self) -> bool:
@@ -209,6 +210,7 @@ class Loop:
         with self.measures.paused():
             figures = evaluate(self.config, self.context, self.dataset, self.parts)
         elapsed_s = time.perf_counter() - began_s
+        self.recorder.event("evaluation", step=self.state.step, time_taken_s=elapsed_s)
         self.recorder.metrics({"step": self.state.step, **figures, "evaluation_time_s": elapsed_s})
         self.last = {**self.last, **figures}
         if self.context.rank == 0:

@@ -4,15 +4,18 @@ import statistics
 from typing import Any
 
 from dtk.data.dataset import Dataset
+from dtk.parallel.control import list_over_ranks
+from dtk.record.memory import peak_memory_bytes
 from dtk.record.metrics import DEFINITIONS
 from dtk.train.loop import Loop
 
 
 def summarise(loop: Loop, dataset: Dataset) -> dict[str, Any]:
-    """Content of summary.json on rank 0; speed is the median over logged steps without the first two."""
-    speeds = loop.speeds[2:] or loop.speeds
+    """Content of summary.json; every rank must call it. Speed is the median over logged steps without the first two."""
+    speeds = list(loop.speeds)[2:] or list(loop.speeds)
     figures: dict[str, Any] = {
         **{key: value for key, value in loop.last.items() if key not in ("lr", "grad_norm")},
+        "peak_memory_bytes_per_rank": list_over_ranks(loop.context, peak_memory_bytes(loop.context.device)),
         "parameters": loop.parts.parameter_count,
         "world_size": loop.context.world_size,
         "synthetic_data": bool(dataset.describe().get("synthetic")),

@@ -1,0 +1,48 @@
+"""Runs every benchmark and prints the tables of docs/benchmarks.md, with the machine and the versions.
+
+    python benchmarks/run_all.py        (needs the extra `bench`; about half an hour on two cores)
+"""
+
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PARTS = [
+    ["startup.py"],
+    ["step_time.py", "--model", "gpt2_tiny", "--strategy", "ddp", "--rounds", "30"],
+    ["step_time.py", "--model", "gpt2_tiny", "--strategy", "fsdp", "--rounds", "30"],
+    ["step_time.py", "--model", "gpt2", "--strategy", "ddp", "--sides", "plain,dtk off,dtk light", *["--rounds", "8"]],
+    ["step_time.py", "--model", "gpt2", "--strategy", "fsdp", "--sides", "plain,dtk off,dtk light", *["--rounds", "8"]],
+    ["step_time.py", "--model", "gpt2", "--strategy", "fsdp", "--sides", "plain,accelerate,fabric", *["--rounds", "8"]],
+]
+LARGE = ["--steps", "1", "--batch", "4", "--micro", "2"]
+
+
+def cpu() -> str:
+    """Name of the processor."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
+        if line.startswith("model name"):
+            return line.split(":")[1].strip()
+    return platform.processor()
+
+
+def main() -> None:
+    """Print the machine, then run the parts one after another."""
+    print(f"Machine: {cpu()}, {len(os.sched_getaffinity(0))} cores, no GPU used; {platform.platform()}")
+    for package in ("torch", "accelerate", "lightning", "hydra-core"):
+        try:
+            print(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            print(f"{package} is not installed")
+    for script, *arguments in PARTS:
+        more = LARGE if "gpt2" in arguments else []
+        print(f"\n$ python benchmarks/{' '.join([script, *arguments, *more])}", flush=True)
+        subprocess.run([sys.executable, str(HERE / script), *arguments, *more], check=True)
+
+
+if __name__ == "__main__":
+    main()
