@@ -12,7 +12,6 @@ from dtk.config.limits import check_limits
 from dtk.config.schema import Config
 from dtk.errors import DtkError
 
-
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -79,9 +80,7 @@ def test_help_needs_neither_hydra_nor_torch() -> None:
 def test_installed_layout(tmp_path: Path) -> None:
     """As a wheel lays it out: site-packages/dtk/config and site-packages/dtk/conf, no pyproject.toml."""
     package = tmp_path / "site-packages" / "dtk"
-    (package / "config").mkdir(parents=True)
-    for path in (ROOT / "dtk" / "config").glob("*.py"):
-        (package / "config" / path.name).write_text(path.read_text())
+    shutil.copytree(ROOT / "dtk" / "config", package / "config")
     for name in ("__init__.py", "errors.py"):
         (package / name).write_text((ROOT / "dtk" / name).read_text())
     (package / "conf").symlink_to(CONF)

@@ -1,0 +1,137 @@
+"""Types of the configuration: one frozen dataclass per section, the meaning of each key below it.
+
+Values live in `conf/`; this package says which keys exist and what they mean. It imports neither
+torch nor hydra, so `dtk --help` and the docs can read it. Sections with several kinds (model,
+data, strategy, ...) are told apart by `name` (models by `architecture`): see `KINDS`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from dtk.config.schema.data import (
+    ClassificationData,
+    DataConfig,
+    HFData,
+    StdlibData,
+    SyntheticData,
+    TextData,
+    TokensData,
+)
+from dtk.config.schema.model import CustomModelConfig, EncoderConfig, GPTConfig, LlamaConfig
+from dtk.config.schema.numerics import (
+    AdamWConfig,
+    ConstantSchedule,
+    CosineSchedule,
+    PrecisionConfig,
+    SGDConfig,
+    WSDSchedule,
+)
+from dtk.config.schema.run import (
+    CheckpointConfig,
+    LauncherConfig,
+    NCCLConfig,
+    NoTracker,
+    RecordConfig,
+    TensorboardTracker,
+    TrainConfig,
+    WandbTracker,
+)
+from dtk.config.schema.strategy import DDPConfig, DPConfig, FSDPConfig, HSDPConfig, SingleConfig, Zero1Config
+
+__all__ = [
+    "KINDS",
+    "AdamWConfig",
+    "CheckpointConfig",
+    "ClassificationData",
+    "Config",
+    "ConstantSchedule",
+    "CosineSchedule",
+    "CustomModelConfig",
+    "DDPConfig",
+    "DPConfig",
+    "DataConfig",
+    "EncoderConfig",
+    "FSDPConfig",
+    "GPTConfig",
+    "HFData",
+    "HSDPConfig",
+    "LauncherConfig",
+    "LlamaConfig",
+    "NCCLConfig",
+    "NoTracker",
+    "PrecisionConfig",
+    "RecordConfig",
+    "SGDConfig",
+    "SingleConfig",
+    "StdlibData",
+    "SyntheticData",
+    "TensorboardTracker",
+    "TextData",
+    "TokensData",
+    "TrainConfig",
+    "WSDSchedule",
+    "WandbTracker",
+    "Zero1Config",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """A whole experiment, resolved: what `runs/<id>/config.yaml` holds."""
+
+    model: Any
+    data: Any
+    strategy: Any
+    precision: PrecisionConfig
+    optimizer: Any
+    schedule: Any
+    train: TrainConfig
+    checkpoint: CheckpointConfig
+    record: RecordConfig
+    tracker: Any
+    launcher: LauncherConfig
+    nccl: NCCLConfig
+    seed: int = 1234
+    """Initial weights and sample order are functions of it."""
+    runs_folder: str = "runs"
+    """Where run folders are made."""
+    resume: str | None = None
+    """A run folder to continue."""
+    allow_targets: list[str] = field(default_factory=list)
+    """Import paths (or prefixes ending in `.*`) that `_target_` may name besides dtk's own."""
+
+
+KINDS: dict[str, tuple[str, dict[str, type]]] = {
+    "model": (
+        "architecture",
+        {"gpt": GPTConfig, "llama": LlamaConfig, "encoder": EncoderConfig, "custom": CustomModelConfig},
+    ),
+    "data": (
+        "name",
+        {
+            "stdlib": StdlibData,
+            "text": TextData,
+            "tokens": TokensData,
+            "hf": HFData,
+            "classification": ClassificationData,
+            "synthetic": SyntheticData,
+        },
+    ),
+    "strategy": (
+        "name",
+        {
+            "single": SingleConfig,
+            "dp": DPConfig,
+            "ddp": DDPConfig,
+            "zero1": Zero1Config,
+            "zero2": FSDPConfig,
+            "zero3": FSDPConfig,
+            "fsdp": FSDPConfig,
+            "hsdp": HSDPConfig,
+        },
+    ),
+    "optimizer": ("name", {"adamw": AdamWConfig, "sgd": SGDConfig}),
+    "schedule": ("name", {"constant": ConstantSchedule, "cosine": CosineSchedule, "wsd": WSDSchedule}),
+    "tracker": ("name", {"none": NoTracker, "wandb": WandbTracker, "tensorboard": TensorboardTracker}),
+}
+"""Section -> (discriminating key, value of that key -> dataclass)."""

@@ -1,0 +1,70 @@
+"""Keys of the `model` section: one dataclass per architecture."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GPTConfig:
+    """GPT-2 (Radford et al. 2019): learned positions, pre-norm blocks, tied output weights."""
+
+    name: str
+    """Label of this model in run ids and reports."""
+    architecture: Literal["gpt"] = "gpt"
+    vocab_size: int = 50257
+    context_length: int = 1024
+    """Longest sequence in tokens."""
+    layers: int = 12
+    heads: int = 12
+    width: int = 768
+    """Size of the residual stream."""
+    dropout: float = 0.0
+    pretrained: str | None = None
+    """Local Hugging Face folder with `model.safetensors` to start from."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LlamaConfig:
+    """Llama (Touvron et al. 2023): rotary positions, RMSNorm, SwiGLU, grouped-query attention."""
+
+    name: str
+    architecture: Literal["llama"] = "llama"
+    vocab_size: int = 512
+    context_length: int = 1024
+    layers: int = 4
+    heads: int = 8
+    kv_heads: int = 4
+    width: int = 256
+    ffn_width: int = 688
+    rope_theta: float = 10000.0
+    norm_eps: float = 1e-5
+    tie_weights: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EncoderConfig:
+    """BERT-like bidirectional encoder (Devlin et al. 2018) with a classification head."""
+
+    name: str
+    architecture: Literal["encoder"] = "encoder"
+    vocab_size: int = 512
+    context_length: int = 512
+    layers: int = 4
+    heads: int = 4
+    width: int = 128
+    dropout: float = 0.0
+    classes: int = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CustomModelConfig:
+    """Your own `torch.nn.Module`, named by import path; its forward maps token ids to logits."""
+
+    name: str
+    _target_: str
+    """Import path of the class, for example `my_package.MyModel`; allow it by `allow_targets`."""
+    architecture: Literal["custom"] = "custom"
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the constructor, checked against its signature."""
+    context_length: int = 1024
+    vocab_size: int = 50257

@@ -1,0 +1,72 @@
+"""Keys of `precision`, `optimizer` and `schedule`: how numbers are stored and how they change."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrecisionConfig:
+    """Master weights are always float32; these are the types of compute and of gradient reduction."""
+
+    name: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
+    compute_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    reduce_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """FSDP only: type in which gradients are reduced. DDP reduces what its communication_hook says."""
+    tf32: bool = False
+    """Let CUDA multiply float32 matrices in TensorFloat-32."""
+    initial_loss_scale: float | None = None
+    """Start of dynamic loss scaling; null = no scaling."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdamWConfig:
+    """AdamW (Loshchilov & Hutter 2019). Weight decay acts on matrices only, not on biases and norms."""
+
+    name: Literal["adamw"] = "adamw"
+    lr: float = 6e-4
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.95])
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    fused: bool | Literal["auto"] = "auto"
+    """One kernel for the whole update, where the device and the parameters allow it."""
+    in_backward: bool = False
+    """Update each parameter as soon as its gradient is there, and free the gradient."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SGDConfig:
+    """Stochastic gradient descent with momentum."""
+
+    name: Literal["sgd"] = "sgd"
+    lr: float = 0.1
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    in_backward: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConstantSchedule:
+    """The same learning rate at every step, after an optional warm-up."""
+
+    name: Literal["constant"] = "constant"
+    warmup_steps: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CosineSchedule:
+    """Linear warm-up, then a cosine down to `min_lr_ratio` times the learning rate at the last step."""
+
+    name: Literal["cosine"] = "cosine"
+    warmup_steps: int = 5
+    min_lr_ratio: float = 0.1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WSDSchedule:
+    """Warm-up, stable, decay (Hu et al. 2024): linear decay over the last `decay_steps`."""
+
+    name: Literal["wsd"] = "wsd"
+    warmup_steps: int = 5
+    decay_steps: int = 10
+    min_lr_ratio: float = 0.0

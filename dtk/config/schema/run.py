@@ -1,0 +1,119 @@
+"""Keys of the run itself: training, checkpoints, recording, tracker, launcher, NCCL."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainConfig:
+    """Batch, length and what happens around a step."""
+
+    steps: int = 15
+    """Optimizer steps in the whole run."""
+    global_batch_size: int = 8
+    """Samples per optimizer step over all ranks. Accumulation is derived from it."""
+    micro_batch_size: int = 0
+    """Samples per forward and backward on one rank; 0 = the largest that divides, at most 4."""
+    clip_norm: float | None = 1.0
+    """Largest global gradient norm; null = no clipping."""
+    log_every: int = 1
+    """Steps between records in metrics.jsonl. Other steps never wait for the device."""
+    evaluate_every: int = 0
+    """Steps between evaluations on the held-out split; 0 = only after the last step; -1 = never."""
+    evaluate_samples: int | None = 32
+    """Held-out samples per evaluation over all ranks; null = all."""
+    activation_checkpoint_every: int = 0
+    """Recompute activations in backward: 0 = none, 1 = every block (full), k = every k-th block."""
+    compile: bool = False
+    """torch.compile each block."""
+    deterministic: bool = False
+    """Refuse operations that are not deterministic."""
+    garbage_collect_every: int = 50
+    """Steps between Python garbage collections, so that ranks pause together; 0 = leave it to Python."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointConfig:
+    """Checkpoints of model, optimizer and step (torch.distributed.checkpoint)."""
+
+    every: int = 500
+    """Steps between checkpoints; 0 = none on the way."""
+    at_end: bool = True
+    """One after the last step."""
+    keep: int = 2
+    """Complete checkpoints kept; older ones are removed."""
+    asynchronous: bool = True
+    """Write in a background thread while training goes on."""
+    export: bool = False
+    """After the last step write the weights as safetensors in Hugging Face's layout."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordConfig:
+    """What a run leaves behind for a later diagnosis."""
+
+    level: Literal["off", "light", "full"] = "light"
+    black_box_every_s: float = 5.0
+    """Seconds between small flight-recorder snapshots that survive SIGKILL."""
+    telemetry_every_s: float = 1.0
+    """Seconds between device and host samples."""
+    flight_entries: int = 2000
+    """Collectives the flight recorder keeps per rank."""
+    profile_start: int = 3
+    """First step of the profiler window (level full)."""
+    profile_steps: int = 2
+    """Steps in the profiler window (level full)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NoTracker:
+    """metrics.jsonl only."""
+
+    name: Literal["none"] = "none"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WandbTracker:
+    """Mirror metrics to Weights & Biases from rank 0."""
+
+    name: Literal["wandb"] = "wandb"
+    project: str = "dtk"
+    entity: str | None = None
+    group: str | None = None
+    tags: list[str] = field(default_factory=list)
+    mode: Literal["auto", "online", "offline"] = "auto"
+    """auto: online when a key is configured and the server answers at once, else offline."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TensorboardTracker:
+    """Mirror metrics to TensorBoard event files in the run folder (extra `tensorboard`)."""
+
+    name: Literal["tensorboard"] = "tensorboard"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LauncherConfig:
+    """How the ranks start. Under torchrun or srun the ranks exist already and only join."""
+
+    name: Literal["local"] = "local"
+    nproc: int | Literal["auto"] = "auto"
+    """Ranks on this machine; auto = one per GPU, or 2 on CPU (1 for strategy single and dp)."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
+    threads: int | Literal["auto"] = "auto"
+    """CPU threads per rank; auto = the cores shared out."""
+    max_restarts: int = 0
+    """Restarts from the last checkpoint after a failure, in the same run folder."""
+    timeout_s: float = 300.0
+    """Longest wait in a collective."""
+    master_port: int = 0
+    """Port of the rendezvous; 0 = a free one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NCCLConfig:
+    """Environment variables for NCCL, set before any communicator exists. Your own always win."""
+
+    name: str = "default"
+    variables: dict[str, str] = field(default_factory=dict)
