@@ -1,6 +1,6 @@
 """Runs every benchmark and prints the tables of docs/benchmarks.md, with the machine and the versions.
 
-    python benchmarks/run_all.py        (needs the extra `bench`; about half an hour on two cores)
+python benchmarks/run_all.py        (needs the extra `bench`; about half an hour on two cores)
 """
 
 import os

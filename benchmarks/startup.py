@@ -1,6 +1,6 @@
 """Seconds from the command to the first step, and of `dtk --help`. Prints medians.
 
-    python benchmarks/startup.py
+python benchmarks/startup.py
 """
 
 import statistics

@@ -6,7 +6,6 @@ Reading runs works without torch and Hydra; only `dtk run` needs them.
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 from dtk import __version__
@@ -14,8 +13,6 @@ from dtk.errors import DtkError
 
 USER_ERROR = 2
 RUNS = Path("runs")
-_TRAINING = ("torch", "hydra", "numpy", "yaml")
-"""Modules without which nothing can be trained."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -71,8 +68,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(argv: list[str]) -> int:
-    if any(find_spec(module) is None for module in _TRAINING):
-        raise DtkError("dtk run needs the training extra", "pip install 'dtk-train[train]'")
     from dtk.run import main as run
 
     return run(argv)

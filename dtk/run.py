@@ -10,10 +10,9 @@ import json
 import os
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
-
-import yaml
 
 from diagnostics.artifacts import RunPaths
 from dtk.config import help as config_help
@@ -25,6 +24,8 @@ from dtk.config.schema import GPTConfig
 from dtk.errors import DtkError
 
 USER_ERROR = 2
+NEEDED = ("torch", "hydra", "numpy", "yaml")
+"""Modules without which nothing can be trained; the base install has none of them."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -64,6 +65,8 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 
 def _main(arguments: argparse.Namespace) -> int:
+    if any(find_spec(module) is None for module in NEEDED):
+        raise DtkError("dtk run needs the training extra", "pip install 'dtk-train[train]'")
     from dtk.launch.cluster import started_by
 
     if started_by(os.environ) is not None and not arguments.cfg:
@@ -73,6 +76,8 @@ def _main(arguments: argparse.Namespace) -> int:
     sweep = expand(arguments.overrides, arguments.config_dir) if arguments.multirun else [arguments.overrides]
     points = [_compose(overrides, arguments.config_dir) for overrides in sweep]
     if arguments.cfg:
+        import yaml
+
         for point in points:
             print(yaml.safe_dump(point.composed.plain, sort_keys=False), end="")
         return 0
@@ -122,7 +127,8 @@ def _join(arguments: argparse.Namespace) -> int:
     from dtk.parallel.context import meet
     from dtk.worker import work
 
-    if cluster.started_by(os.environ) == "slurm":
+    launcher = str(cluster.started_by(os.environ))
+    if launcher == "slurm":
         os.environ.update(cluster.adopt_slurm(os.environ))
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
@@ -134,7 +140,7 @@ def _join(arguments: argparse.Namespace) -> int:
         placement = place(config.launcher, config.strategy, _cuda_devices(config.launcher.device), local_size)
         check(config, world_size, placement.device, placement.cuda_devices)
         data = _check_parts(point.composed)
-        paths = _folder(point, data, world_size, local_size, str(cluster.started_by(os.environ)))
+        paths = _folder(point, data, world_size, local_size, launcher)
         cluster.open_status(paths, point.attempt)
         print(f"run {paths.root}", flush=True)
         plain = json.dumps(point.composed.plain)

@@ -82,8 +82,9 @@ def _train(config: Config, job: Job, context: Context, recorder: Recorder, stop:
     scaler = LossScaler(config.precision.initial_loss_scale)
     if state.step and scaler.enabled:
         scaler.scale, scaler.good_steps = state.loss_scale, state.good_steps
+    speed = measures(config, context, parts)
     if context.rank == 0:
-        _describe(parts, dataset, state)
+        _describe(parts, dataset, speed)
     loop = Loop(
         config,
         context,
@@ -94,7 +95,7 @@ def _train(config: Config, job: Job, context: Context, recorder: Recorder, stop:
         stop,
         scaler,
         state,
-        measures(config, context, parts),
+        speed,
         Progress(config.train.steps, context.world_size, state.step),
     )
     finished = loop.run()
@@ -134,13 +135,17 @@ def _info(config: Config) -> dict[str, Any]:
     }
 
 
-def _describe(parts: Parts, dataset: Dataset, state: LoopState) -> None:
+def _describe(parts: Parts, dataset: Dataset, speed: Measures) -> None:
+    """What the parent cannot know before a rank has built it."""
     about = dataset.describe()
     synthetic = "  SYNTHETIC DATA: the loss means nothing" if about.get("synthetic") else ""
     say(
         f"model {parts.parameter_count:,} parameters; data {about['source']}: {dataset.train_size:,} training "
         f"and {dataset.validation_size:,} held-out samples{synthetic}"
     )
+    sends = f"{speed.communicated_bytes_per_step / 2**20:,.1f} MiB in collectives a step"
+    peak = f"against {speed.peak_reason}" if speed.peak_flops else f"not available: {speed.peak_reason}"
+    say(f"{sends}; mfu {peak}")
 
 
 def measures(config: Config, context: Context, parts: Parts) -> Measures:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from diagnostics.artifacts import RunPaths, read_status
 from dtk.config.compose import Composed, compose
 from dtk.config.strict import from_plain, to_plain
@@ -59,6 +57,8 @@ def resume(composed: Composed, config_dir: Path | None) -> Resumed:
 def _stored(paths: RunPaths) -> tuple[dict[str, Any], list[str]]:
     if not paths.root.is_dir():
         raise DtkError(f"resume={paths.root}: there is no such run folder", fix="dtk ls lists the runs")
+    import yaml
+
     try:
         stored = yaml.safe_load(paths.config.read_text(encoding="utf-8"))
         typed = yaml.safe_load(paths.overrides.read_text(encoding="utf-8"))

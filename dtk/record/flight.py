@@ -20,6 +20,7 @@ from dtk.config.schema import RecordConfig
 from dtk.record.guard import guarded
 
 ENTRIES_PER_GROUP = 64
+FIRST_S = 1.0
 SHARE = 0.0015
 """Part of one core that renewing the entries may take: it holds Python's lock, 10 to 20 ms for 2000 of them."""
 MAX_EVERY_S = 60.0
@@ -136,11 +137,11 @@ class BlackBox:
         self._thread = threading.Thread(target=self._run, name="dtk-black-box", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; the first box comes after one interval."""
+        """Start the thread; the first box comes after a second, as start-up is when most goes wrong."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop without waiting for a stalled disk."""
+        """Write the last box and stop, without waiting for a stalled disk."""
         self._stop.set()
         self._thread.join(1.0)
 
@@ -195,6 +196,10 @@ class BlackBox:
         _write(self.path, json.dumps(record).encode())
 
     def _run(self) -> None:
-        while not self._stop.wait(self.every_s):
+        wait_s = min(FIRST_S, self.every_s)
+        while not self._stop.wait(wait_s):
+            wait_s = self.every_s
             with guarded("black box"):
                 self.tick()
+        with guarded("black box"):
+            self.snapshot()

@@ -1,5 +1,6 @@
 """The same command under torchrun: rank 0 composes, all train, one run folder."""
 
+import json
 import subprocess
 import sys
 
@@ -88,3 +89,31 @@ def test_the_failing_rank_is_named(tmp_path):
     assert record["state"] == "failed"
     assert record["failure"]["rank"] == 1
     assert record["failure"]["reason"].startswith("ValueError: bad batch")
+
+
+@pytest.mark.timeout(120)
+def test_srun_ranks_join_by_themselves(tmp_path):
+    """Two processes with the variables that srun gives its tasks; no scheduler is needed for that."""
+    shared = {
+        "SLURM_NTASKS": "2",
+        "SLURM_NTASKS_PER_NODE": "2",
+        "SLURM_JOB_ID": str(free_port()),
+        "SLURM_STEP_NODELIST": "127.0.0.1",
+        "OMP_NUM_THREADS": "1",
+    }
+    tasks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "dtk.run", f"runs_folder={tmp_path}", *SHORT],
+            env=environment(**shared, SLURM_PROCID=str(task), SLURM_LOCALID=str(task)),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for task in range(2)
+    ]
+    outputs = [task.communicate(timeout=100) for task in tasks]
+    assert [task.returncode for task in tasks] == [0, 0], outputs
+    folder = only_run(tmp_path)
+    assert status(folder)["state"] == "finished"
+    assert json.loads((folder / "manifest.json").read_text())["launcher"] == "slurm"

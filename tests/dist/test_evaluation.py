@@ -1,0 +1,76 @@
+"""Evaluation is exact for uneven sizes: the same figures on 1, 2 and 4 ranks, no right answer counted twice."""
+
+from dataclasses import replace
+
+import pytest
+
+from dtk.config import schema
+from tests.dist.ranks import run_ranks
+from tests.dist.training_ranks import config
+
+STRATEGIES = {"ddp": schema.DDPConfig(), "fsdp": schema.FSDPConfig()}
+ENCODER = schema.EncoderConfig(name="probe", vocab_size=257, context_length=64, layers=2, heads=4, width=32, classes=8)
+LABELLED = schema.ClassificationData(sequence_length=32, samples_per_class=30, validation_fraction=0.2)
+
+
+def evaluated(samples, micro_batch_size):
+    train = config().train
+    return replace(train, evaluate_samples=samples, micro_batch_size=micro_batch_size)
+
+
+# Sizes that neither 2 nor 4 ranks nor the micro-batch divide; 3 samples leave a rank of 4 without any.
+TASKS = {
+    "language": {"train": evaluated(45, 2)},
+    "few samples": {"train": evaluated(3, 2)},
+    "classes": {"model": ENCODER, "data": LABELLED, "train": evaluated(None, 5)},
+    "some classes": {"model": ENCODER, "data": LABELLED, "train": evaluated(43, 4)},
+}
+SAMPLES = {"language": 45, "few samples": 3, "classes": 48, "some classes": 43}
+
+
+@pytest.fixture(scope="module")
+def figures():
+    """(task, strategy, world size) -> the figures of every rank."""
+    found = {}
+    for world_size in (1, 2, 4):
+        strategies = STRATEGIES if world_size > 1 else {"single": schema.SingleConfig()}
+        cases = {
+            (task, name): {**changes, "strategy": strategy}
+            for task, changes in TASKS.items()
+            for name, strategy in strategies.items()
+        }
+        ranks = run_ranks("tests.dist.evaluation_ranks:evaluate_all", world_size, cases)
+        for task, name in cases:
+            found[task, name, world_size] = [results[task, name] for results in ranks]
+    return found
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_the_same_on_any_number_of_ranks(figures, task, strategy, world_size):
+    (alone,) = figures[task, "single", 1]
+    for here in figures[task, strategy, world_size]:
+        assert here["validation_samples"] == alone["validation_samples"] == SAMPLES[task]
+        assert here["validation_loss"] == pytest.approx(alone["validation_loss"], abs=1e-5)
+        assert here["validation_accuracy"] == alone["validation_accuracy"]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_accuracy_is_a_share(figures, task):
+    """A count of right answers over the samples: never above 1, not even by padding."""
+    (alone,) = figures[task, "single", 1]
+    targets = SAMPLES[task] * (1 if "classes" in task else config().data.sequence_length)
+    assert 0.0 <= alone["validation_accuracy"] <= 1.0
+    right = alone["validation_accuracy"] * targets
+    assert right == pytest.approx(round(right), abs=1e-6)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_a_model_that_is_always_right_has_accuracy_one(world_size):
+    """Nine samples in micro-batches of two: whatever a rank fills up with must count on neither side."""
+    for figures in run_ranks("tests.dist.evaluation_ranks:evaluate_oracle", world_size, 9):
+        assert figures["validation_accuracy"] == 1.0
+        assert figures["validation_samples"] == 9.0
