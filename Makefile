@@ -32,7 +32,7 @@ run: $(VENV)/.train
 	$(BIN)/python -m dtk.run strategy=fsdp model=gpt2 $(ARGS)
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
