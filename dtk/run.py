@@ -12,7 +12,7 @@ import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from diagnostics.artifacts import RunPaths
 from dtk.config import help as config_help
@@ -22,6 +22,9 @@ from dtk.config.compose import Composed, compose, expand
 from dtk.config.resume import Resumed, refuse_other_data, resume
 from dtk.config.schema import GPTConfig
 from dtk.errors import DtkError
+
+if TYPE_CHECKING:
+    from dtk.launch.cluster import Shared
 
 USER_ERROR = 2
 NEEDED = ("torch", "hydra", "numpy", "yaml")
@@ -123,34 +126,44 @@ def _join(arguments: argparse.Namespace) -> int:
     """One rank of torchrun or Slurm: rank 0 composes and makes the folder, all train."""
     from dtk.config.strict import from_plain
     from dtk.launch import cluster
-    from dtk.launch.placement import place
     from dtk.parallel.context import meet
     from dtk.worker import work
 
     launcher = str(cluster.started_by(os.environ))
     if launcher == "slurm":
         os.environ.update(cluster.adopt_slurm(os.environ))
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = meet(cluster.SHARE_TIMEOUT_S)
 
     def decide() -> cluster.Shared:
-        point = _compose(arguments.overrides, arguments.config_dir)
-        point = dataclasses.replace(point, composed=settle(point.composed, world_size))
-        config = point.composed.config
-        local_size = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("SLURM_NTASKS_PER_NODE", "1")))
-        placement = place(config.launcher, config.strategy, _cuda_devices(config.launcher.device), local_size)
-        check(config, world_size, placement.device, placement.cuda_devices)
-        data = _check_parts(point.composed)
-        paths = _folder(point, data, world_size, local_size, launcher)
-        cluster.open_status(paths, point.attempt)
-        print(f"run {paths.root}", flush=True)
-        plain = json.dumps(point.composed.plain)
-        return cluster.Shared(str(paths.root), plain, placement.device, placement.backend, point.attempt)
+        shared = cluster.remembered(store) or _decide(arguments, launcher)
+        cluster.remember(store, shared)
+        return shared
 
-    store = meet(cluster.SHARE_TIMEOUT_S)
-    shared = cluster.share(store, rank, decide)
+    shared = cluster.share(store, int(os.environ["RANK"]), decide)
+    config = from_plain(json.loads(shared.config))
     job = cluster.job_of(shared)
-    cluster.rank_environment(from_plain(json.loads(shared.config)), RunPaths(job.run_folder))
-    return work(from_plain(json.loads(shared.config)), job, store)
+    cluster.rank_environment(config, RunPaths(job.run_folder))
+    return work(config, job, store)
+
+
+def _decide(arguments: argparse.Namespace, launcher: str) -> "Shared":
+    """What rank 0 settles for all ranks of torchrun or Slurm, run folder included."""
+    from dtk.launch.cluster import Shared, open_status
+    from dtk.launch.placement import place
+
+    world_size = int(os.environ["WORLD_SIZE"])
+    local_size = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("SLURM_NTASKS_PER_NODE", "1")))
+    point = _compose(arguments.overrides, arguments.config_dir)
+    point = dataclasses.replace(point, composed=settle(point.composed, world_size))
+    config = point.composed.config
+    placement = place(config.launcher, config.strategy, _cuda_devices(config.launcher.device), local_size)
+    check(config, world_size, placement.device, placement.cuda_devices)
+    data = _check_parts(point.composed)
+    paths = _folder(point, data, world_size, local_size, launcher)
+    open_status(paths, point.attempt)
+    print(f"run {paths.root}", flush=True)
+    plain = json.dumps(point.composed.plain)
+    return Shared(str(paths.root), plain, placement.device, placement.backend, point.attempt)
 
 
 def _check_parts(composed: Composed) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from diagnostics.artifacts import RunPaths
 from dtk.config.schema import Config
@@ -72,6 +72,19 @@ def first_host(nodes: str) -> str:
         return ""
     prefix, numbers = match.groups()
     return prefix + re.split(r"[,-]", numbers)[0] if numbers else prefix
+
+
+def remembered(store: PrefixStore) -> Shared | None:
+    """What rank 0 decided before torchrun restarted the ranks; the run then goes on in its folder."""
+    outer = store.underlying_store
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0" or not outer.check(["dtk/run"]):
+        return None
+    return Shared(*json.loads(outer.get("dtk/run")))
+
+
+def remember(store: PrefixStore, shared: Shared) -> None:
+    """Keep what rank 0 decided for a later attempt."""
+    store.underlying_store.set("dtk/run", json.dumps([getattr(shared, name) for name in Shared.__slots__]))
 
 
 def share(store: Store, rank: int, decide: Callable[[], Shared]) -> Shared:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.rendezvous import rendezvous
 
@@ -25,14 +25,18 @@ class Context:
     """A gloo group over all ranks for host values, so that agreeing on them never waits for the device."""
 
 
-def meet(timeout_s: float) -> Store:
-    """The store that all ranks of the environment (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) share.
+def meet(timeout_s: float) -> PrefixStore:
+    """The store of all ranks of the environment (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), for this attempt.
+
+    Its `underlying_store` outlives the elastic agent's restarts.
 
     Raises:
         torch.distributed.DistError: the ranks did not meet in `timeout_s` seconds, or the port is taken.
     """
     store: Store = next(rendezvous("env://", timeout=datetime.timedelta(seconds=timeout_s)))[0]
-    return store
+    # The elastic agent keeps one store over its restarts: without a prefix the ranks of a new attempt
+    # would find the addresses of the dead ones.
+    return PrefixStore(f"attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 def join(store: Store, device: str, backend: str, timeout_s: float) -> Context:

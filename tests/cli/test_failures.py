@@ -60,6 +60,7 @@ def test_restart_from_the_last_checkpoint(tmp_path):
         "launcher.max_restarts=1",
         "checkpoint=default",
         "checkpoint.every=5",
+        "checkpoint.asynchronous=false",
         "train.steps=12",
         timeout_s=150,
     )

@@ -117,3 +117,24 @@ def test_srun_ranks_join_by_themselves(tmp_path):
     folder = only_run(tmp_path)
     assert status(folder)["state"] == "finished"
     assert json.loads((folder / "manifest.json").read_text())["launcher"] == "slurm"
+
+
+@pytest.mark.timeout(150)
+def test_torchruns_own_restart_goes_on_in_the_same_folder(tmp_path):
+    process = run(
+        tmp_path,
+        *FAULTY,
+        "+model.arguments.fault=SIGKILL",
+        "+model.arguments.forward=8",
+        "checkpoint=default",
+        "checkpoint.every=5",
+        "checkpoint.asynchronous=false",
+        "train.steps=12",
+        launcher=torchrun("--standalone", "--nproc-per-node=2", "--max-restarts=1"),
+        OMP_NUM_THREADS="1",
+        timeout_s=140,
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    record = status(only_run(tmp_path))
+    assert (record["state"], record["step"]) == ("finished", 12)
+    assert "resumed from step_00000005" in process.stdout

@@ -96,6 +96,7 @@ def test_light_leaves_what_a_diagnosis_needs(paths, make_config):
     recorder.close()
     assert files(paths) == [
         "events/rank_00000.jsonl",
+        "flight/rank_00000.blackbox.json",
         "heartbeat/rank_00000.json",
         "metrics.jsonl",
         "summary.json",
@@ -133,7 +134,11 @@ def test_only_rank_0_writes_metrics_and_only_local_rank_0_samples(paths, make_co
     recorder.summary({"figures": {}})
     time.sleep(0.2)
     recorder.close()
-    assert files(paths) == ["events/rank_00001.jsonl", "heartbeat/rank_00001.json"]
+    assert files(paths) == [
+        "events/rank_00001.jsonl",
+        "flight/rank_00001.blackbox.json",
+        "heartbeat/rank_00001.json",
+    ]
 
 
 def test_a_failure_leaves_stacks_an_event_and_its_region(paths, make_config):
