@@ -25,6 +25,7 @@ from dtk.errors import DtkError
 
 if TYPE_CHECKING:
     from dtk.launch.cluster import Shared
+    from dtk.launch.placement import Placement
 
 USER_ERROR = 2
 NEEDED = ("torch", "hydra", "numpy", "yaml")
@@ -43,6 +44,8 @@ def main(argv: list[str] | None = None) -> int:
         if os.environ.get("RANK", "0") == "0":
             print(f"dtk: {error}", file=sys.stderr)
         return USER_ERROR
+    except KeyboardInterrupt:
+        return 130
 
 
 class _Parser(argparse.ArgumentParser):
@@ -84,11 +87,22 @@ def _main(arguments: argparse.Namespace) -> int:
         for point in points:
             print(yaml.safe_dump(point.composed.plain, sort_keys=False), end="")
         return 0
+    placed = [_place(point) for point in points]
+    if len(placed) == 1:
+        return _run(*placed[0])
+    return _sweep(placed)
+
+
+def _sweep(placed: "list[tuple[Resumed, Placement]]") -> int:
+    """All points one after another; one that fails does not cost the others. Returns the worst exit code."""
     codes = []
-    for i, point in enumerate(points):
-        if len(points) > 1:
-            print(f"\n[{i + 1}/{len(points)}] {' '.join(point.composed.overrides)}", flush=True)
-        codes.append(_run(point))
+    for i, (point, placement) in enumerate(placed):
+        print(f"\n[{i + 1}/{len(placed)}] {' '.join(point.composed.overrides)}", flush=True)
+        try:
+            codes.append(_run(point, placement))
+        except DtkError as error:
+            print(f"dtk: {error}", file=sys.stderr)
+            codes.append(USER_ERROR)
         if codes[-1] in (130, 143):
             break
     return max(codes)
@@ -99,21 +113,26 @@ def _compose(overrides: list[str], config_dir: Path | None) -> Resumed:
     return resume(composed, config_dir) if composed.config.resume else Resumed(composed, None, 0)
 
 
-def _run(point: Resumed) -> int:
-    """One run on this machine."""
-    from dtk.launch.banner import banner, farewell
-    from dtk.launch.console import Console
-    from dtk.launch.local import launch
+def _place(point: Resumed) -> "tuple[Resumed, Placement]":
+    """Settle ranks and batch of a run on this machine, and check what can be checked without reading data."""
     from dtk.launch.placement import check_port, place
 
     launcher = point.composed.config.launcher
     placement = place(launcher, point.composed.config.strategy, _cuda_devices(launcher.device))
-    composed = settle(point.composed, placement.nproc)
-    point = dataclasses.replace(point, composed=composed)
-    config = composed.config
-    check(config, placement.nproc, placement.device, placement.cuda_devices)
-    check_port(config.launcher.master_port)
-    data = _check_parts(composed)
+    point = dataclasses.replace(point, composed=settle(point.composed, placement.nproc))
+    check(point.composed.config, placement.nproc, placement.device, placement.cuda_devices)
+    check_port(launcher.master_port)
+    return point, placement
+
+
+def _run(point: Resumed, placement: "Placement") -> int:
+    """One run on this machine."""
+    from dtk.launch.banner import banner, farewell
+    from dtk.launch.console import Console
+    from dtk.launch.local import launch
+
+    config = point.composed.config
+    data = _check_parts(point.composed)
     paths = _folder(point, data, placement.nproc, placement.nproc, "local")
     console = Console()
     banner(console, config, paths, placement, point.attempt)

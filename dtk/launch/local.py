@@ -40,9 +40,13 @@ def launch(config: Config, paths: RunPaths, placement: Placement, attempt: int, 
         for name, value in kept.items():
             console.line(f"your {name}={value} is kept")
         with Follower(paths, console, placement.nproc, attempt, stop.repeat) as follower:
-            exit_codes = run_ranks(
-                paths, placement.nproc, attempt, config.launcher.max_restarts, config.launcher.master_port
-            )
+            try:
+                exit_codes = run_ranks(
+                    paths, placement.nproc, attempt, config.launcher.max_restarts, config.launcher.master_port
+                )
+            except Exception as error:
+                close(paths, "failed", 1, reason=f"the launcher failed: {type(error).__name__}: {error}")
+                raise
         last_attempt = follower.attempt
         if stop.signal_number is not None and (stop.twice or not _failed_by_itself(exit_codes)):
             return _stopped(paths, stop)
