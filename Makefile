@@ -1,6 +1,7 @@
 # make run [ARGS="strategy=ddp train.steps=5"]   train GPT-2 under FSDP (installs into .venv first)
 # make test                                     install what the tests need and run them
 # make check                                    lint, types, import direction
+# make bench                                    the figures of docs/benchmarks.md (needs a quiet machine)
 # make help                                     this text
 PYTHON ?= python3
 VENV := .venv
@@ -40,7 +41,11 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.dev
+$(VENV)/.bench: $(VENV)/.dev
+	$(PIP) -e '.[train,bench]'
+	@touch $@
+
+bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/run_all.py $(ARGS)
 
 clean:

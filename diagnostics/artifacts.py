@@ -17,6 +17,9 @@ SCHEMA_VERSION = 1
 HEARTBEAT_BYTES = 512
 """Size of a heartbeat file: one JSON object padded with spaces, rewritten in place."""
 
+CHECKPOINT_INFO = "checkpoint.json"
+"""Beside the files of a checkpoint: what it is of. Its presence says that the checkpoint is complete."""
+
 State = Literal["running", "finished", "failed", "hung", "oom", "preempted"]
 
 
@@ -155,6 +158,11 @@ class Status:
     updated: str = ""
     failure: Failure | None = None
     schema_version: int = SCHEMA_VERSION
+
+
+def complete_checkpoints(paths: RunPaths) -> list[Path]:
+    """Complete checkpoints of a run, oldest first."""
+    return sorted(folder for folder in paths.checkpoints.glob("step_*") if (folder / CHECKPOINT_INFO).is_file())
 
 
 def write_json(path: Path, record: Any) -> None:

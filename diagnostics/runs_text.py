@@ -86,7 +86,8 @@ def _heading(run: Details) -> list[str]:
     status = run.status
     lines = [f"run       {clean(run.run.path)}", f"state     {clean(run.run.state)}"]
     if status is not None:
-        lines[1] += f" (attempt {clean(status.attempt)}, exit code {clean(status.exit_code)})"
+        code = "" if status.exit_code is None else f", exit code {clean(status.exit_code)}"
+        lines[1] += f" (attempt {clean(status.attempt)}{code})"
         if status.reason:
             lines.append(f"reason    {clean(status.reason)}")
     lines += [f"problem   {clean(problem)}" for problem in run.run.problems]
@@ -114,6 +115,8 @@ def _section(title: str, values: dict[str, Any]) -> list[str]:
 
 
 def _figure(value: Any) -> str:
+    if value is None:
+        return "n/a"
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.6g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -19,7 +19,7 @@ from dtk.config import help as config_help
 from dtk.config.batch import settle
 from dtk.config.checks import check
 from dtk.config.compose import Composed, compose, expand
-from dtk.config.resume import Resumed, refuse_other_data, resume
+from dtk.config.resume import Resumed, earlier_argv, refuse_other_data, resume
 from dtk.config.schema import GPTConfig
 from dtk.errors import DtkError
 
@@ -135,7 +135,7 @@ def _run(point: Resumed, placement: "Placement") -> int:
     data = _check_parts(point.composed)
     paths = _folder(point, data, placement.nproc, placement.nproc, "local")
     console = Console()
-    banner(console, config, paths, placement, point.attempt)
+    banner(console, config, paths, placement, point.attempt, placement.nproc)
     outcome = launch(config, paths, placement, point.attempt, console)
     farewell(console, paths, outcome)
     return outcome.exit_code
@@ -161,13 +161,20 @@ def _join(arguments: argparse.Namespace) -> int:
     shared = cluster.share(store, int(os.environ["RANK"]), decide)
     config = from_plain(json.loads(shared.config))
     job = cluster.job_of(shared)
-    cluster.rank_environment(config, RunPaths(job.run_folder))
-    return work(config, job, store)
+    paths = RunPaths(job.run_folder)
+    cluster.rank_environment(config, paths)
+    cluster.keep_logs(paths, job)
+    code = work(config, job, store)
+    if job.rank == 0:
+        cluster.say_farewell(paths, code)
+    return code
 
 
 def _decide(arguments: argparse.Namespace, launcher: str) -> "Shared":
     """What rank 0 settles for all ranks of torchrun or Slurm, run folder included."""
+    from dtk.launch.banner import banner
     from dtk.launch.cluster import Shared, open_status
+    from dtk.launch.console import Console
     from dtk.launch.placement import place
 
     world_size = int(os.environ["WORLD_SIZE"])
@@ -180,7 +187,7 @@ def _decide(arguments: argparse.Namespace, launcher: str) -> "Shared":
     data = _check_parts(point.composed)
     paths = _folder(point, data, world_size, local_size, launcher)
     open_status(paths, point.attempt)
-    print(f"run {paths.root}", flush=True)
+    banner(Console(), config, paths, placement, point.attempt, world_size)
     plain = json.dumps(point.composed.plain)
     return Shared(str(paths.root), plain, placement.device, placement.backend, point.attempt)
 
@@ -208,13 +215,16 @@ def _folder(point: Resumed, data: dict[str, Any], world_size: int, nproc: int, l
     from dtk.record.run_folder import create, describe
 
     composed = point.composed
+    earlier: list[Any] = []
     if point.paths is not None:
         refuse_other_data(point.paths, data)
+        earlier = earlier_argv(point.paths)
     paths = point.paths or create(composed.config, world_size)
     about = manifest(
         composed.plain, sys.argv, run_id=paths.root.name, world_size=world_size, nproc=nproc, launcher=launcher
     )
     about["data"] = data
+    about["earlier_argv"] = earlier
     try:
         describe(paths, about, composed.plain, composed.overrides)
     except DtkError:

@@ -15,7 +15,7 @@ import torch
 import yaml
 from torch._C._distributed_c10d import Store
 
-from diagnostics.artifacts import RunPaths
+from diagnostics.artifacts import RunPaths, complete_checkpoints
 from dtk.config.schema import Config
 from dtk.config.strict import from_plain
 from dtk.data.build import build_dataset
@@ -29,7 +29,7 @@ from dtk.record.failure import write_failure
 from dtk.record.metrics import peak_flops
 from dtk.record.recorder import Recorder
 from dtk.record.run_folder import close
-from dtk.train.checkpoint import Checkpoints, LoopState, complete_checkpoints
+from dtk.train.checkpoint import Checkpoints, LoopState
 from dtk.train.export import export
 from dtk.train.loop import Loop
 from dtk.train.measures import Measures

@@ -4,6 +4,7 @@ import dataclasses
 
 from dtk.config.compose import Composed
 from dtk.config.strict import to_plain
+from dtk.errors import DtkError
 
 LARGEST = 4
 """A chosen micro-batch is at most this: small enough for a laptop, and accumulation makes up the rest."""
@@ -12,13 +13,20 @@ LARGEST = 4
 def settle(composed: Composed, world_size: int) -> Composed:
     """Choose the largest micro-batch up to `LARGEST` that divides the global batch over the ranks.
 
-    A batch that cannot be divided is left as 1 for `check` to explain.
+    Raises:
+        DtkError: the global batch does not divide over the ranks.
     """
     train = composed.config.train
     if train.micro_batch_size:
         return composed
-    share = train.global_batch_size // world_size
-    fits = [size for size in range(1, LARGEST + 1) if share and share % size == 0]
-    settled = dataclasses.replace(train, micro_batch_size=max(fits, default=1))
+    share, rest = divmod(train.global_batch_size, world_size)
+    if rest or share < 1:
+        nearest = [str(n * world_size) for n in (share, share + 1) if n]
+        raise DtkError(
+            f"train.global_batch_size={train.global_batch_size} does not divide over {world_size} ranks",
+            fix=f"use train.global_batch_size={' or '.join(nearest)}",
+        )
+    fits = [size for size in range(1, LARGEST + 1) if share % size == 0]
+    settled = dataclasses.replace(train, micro_batch_size=max(fits))
     config = dataclasses.replace(composed.config, train=settled)
     return dataclasses.replace(composed, config=config, plain=to_plain(config))

@@ -1,5 +1,6 @@
 """`resume=runs/<id>`: that run's own configuration again, with only what may change changed."""
 
+import contextlib
 import json
 import os
 import socket
@@ -7,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from diagnostics.artifacts import RunPaths, read_status
+from diagnostics.artifacts import RunPaths, complete_checkpoints, read_status
 from dtk.config.compose import Composed, compose
 from dtk.config.strict import from_plain, to_plain
 from dtk.errors import DtkError
@@ -50,6 +51,7 @@ def resume(composed: Composed, config_dir: Path | None) -> Resumed:
         raise DtkError("experiment cannot change in a resumed run", fix="override single keys instead")
     plain = {key: again.plain[key] if key in touched else stored[key] for key in again.plain}
     plain["resume"], plain["runs_folder"] = str(paths.root), stored["runs_folder"]
+    _refuse_finished(paths, plain["train"]["steps"])
     merged = replace(again, config=from_plain(plain), plain=plain, overrides=[*typed, *new])
     return Resumed(merged, paths, _attempts(paths))
 
@@ -102,7 +104,29 @@ def refuse_other_data(paths: RunPaths, data: dict[str, Any]) -> None:
         )
 
 
+def earlier_argv(paths: RunPaths) -> list[Any]:
+    """Command lines of the attempts so far, oldest first, so that the manifest keeps them all."""
+    try:
+        manifest = json.loads(paths.manifest.read_text(encoding="utf-8"))
+        return [*manifest.get("earlier_argv", []), manifest["argv"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _refuse_finished(paths: RunPaths, steps: int) -> None:
+    """Nothing would be trained, and the summary of what was would be overwritten."""
+    complete = complete_checkpoints(paths)
+    step = int(complete[-1].name.removeprefix("step_")) if complete else 0
+    if step >= steps:
+        raise DtkError(
+            f"the run {paths.root.name} has already made {step} of {steps} steps",
+            fix=f"go on with more of them: train.steps={2 * step}",
+        )
+
+
 def _attempts(paths: RunPaths) -> int:
     """The number of the next attempt."""
     numbers = [int(p.name.removeprefix("attempt_")) for p in (paths.root / "logs").glob("attempt_*") if p.is_dir()]
+    with contextlib.suppress(OSError, ValueError):
+        numbers.append(read_status(paths.status).attempt)
     return max(numbers, default=-1) + 1

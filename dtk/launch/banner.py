@@ -1,34 +1,30 @@
 """The first and the last lines of a run: what was chosen and why, how it ended, what to type next."""
 
 import json
-from pathlib import Path
 
 from diagnostics.artifacts import RunPaths, read_status
 from dtk.config.schema import Config
-from dtk.launch.console import Console
+from dtk.launch.console import Console, typed
 from dtk.launch.local import Outcome
 from dtk.launch.placement import Placement
 from dtk.strategies.catalogue import CATALOGUE
 
 
-def typed(path: Path) -> Path:
-    """The path as one would type it here."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
-def banner(console: Console, config: Config, paths: RunPaths, placement: Placement, attempt: int) -> None:
+def banner(
+    console: Console, config: Config, paths: RunPaths, placement: Placement, attempt: int, world_size: int
+) -> None:
     """What was detected and chosen, and why."""
     train = config.train
-    accumulation = train.global_batch_size // (train.micro_batch_size * placement.nproc)
+    accumulation = train.global_batch_size // (train.micro_batch_size * world_size)
     again = f" (attempt {attempt})" if attempt else ""
     console.line(console.strong(f"dtk {config.model.name} under {config.strategy.name}{again}", 36))
     console.line(f"  strategy  {CATALOGUE[config.strategy.name].summary}")
     console.line(
-        f"  ranks     {placement.nproc} on {placement.device} over {placement.backend}, "
+        f"  ranks     {world_size} on {placement.device} over {placement.backend}, "
         f"{placement.threads} CPU threads each" + "".join(f"; {reason}" for reason in placement.reasons)
     )
     console.line(
-        f"  batch     {train.global_batch_size} samples = {placement.nproc} ranks x {train.micro_batch_size} "
+        f"  batch     {train.global_batch_size} samples = {world_size} ranks x {train.micro_batch_size} "
         f"x {accumulation} accumulated, {config.data.sequence_length} tokens each; {train.steps} steps"
     )
     console.line(f"  numbers   {config.precision.name}; record={config.record.level}; tracker={config.tracker.name}")

@@ -7,9 +7,12 @@ because the other was gone. So ranks are ordered by what happened to them, and o
 import json
 import re
 import signal
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from diagnostics.artifacts import Failure, RunPaths, State, read_heartbeat
 
@@ -22,6 +25,8 @@ PEER_GONE = re.compile(
 """Messages of a rank that lost a peer, from gloo, NCCL and the store."""
 EXCEPTION_LINE = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b")
 OUT_OF_MEMORY = re.compile(r"out of memory|can't allocate memory|cannot allocate memory", re.IGNORECASE)
+LOST_A_PEER = 3
+"""Order of a rank whose communication broke because another was gone; see `_case`."""
 COMMUNICATION_ERRORS = {"RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError"}
 
 
@@ -50,6 +55,13 @@ def find_failure(paths: RunPaths, attempt: int, world_size: int, exit_codes: dic
         error = _read_error(paths.error(attempt, rank))
         if error is not None or rank in exit_codes:
             cases.append(_case(rank, exit_codes.get(rank), error))
+    if cases and all(case.order >= LOST_A_PEER for case in cases):
+        known = {case.rank for case in cases}
+        cases += [
+            _Case(rank, None, None, 1, 0.0)
+            for rank in range(world_size)
+            if rank not in known and _vanished(paths, rank)
+        ]
     if not cases:
         return Failure(rank=0, reason="the ranks could not be started", log="logs"), "failed"
     first = min(cases, key=lambda case: (case.order, case.time_s))
@@ -61,7 +73,7 @@ def find_failure(paths: RunPaths, attempt: int, world_size: int, exit_codes: dic
         reason=reason,
         step=step,
         region=(first.error or {}).get("region") or region,
-        log=str((paths.logs(attempt, first.rank) / "stderr.log").relative_to(paths.root)),
+        log=_log(paths, attempt, first.rank),
         exit_code=first.exit_code,
         victims=victims,
     )
@@ -87,7 +99,7 @@ def _case(rank: int, exit_code: int | None, error: dict[str, Any] | None) -> _Ca
     """Order: own exception, killed, aborted, lost a peer, ended by the launcher."""
     killed = {-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL, -signal.SIGFPE}
     if error is not None:
-        order = 3 if _lost_a_peer(error) else 0
+        order = LOST_A_PEER if _lost_a_peer(error) else 0
     elif exit_code in killed:
         order = 1
     elif exit_code == -signal.SIGABRT:
@@ -97,6 +109,26 @@ def _case(rank: int, exit_code: int | None, error: dict[str, Any] | None) -> _Ca
     else:
         order = 1 if exit_code is not None else 4
     return _Case(rank, exit_code, error, order, float((error or {}).get("time_s", 0.0)))
+
+
+def _vanished(paths: RunPaths, rank: int) -> bool:
+    """Whether the rank's process on this host is gone or a zombie, by the heartbeat it kept."""
+    beat = read_heartbeat(paths.heartbeat(rank))
+    if beat is None or beat.host != socket.gethostname():
+        return False
+    try:
+        return bool(psutil.Process(beat.pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _log(paths: RunPaths, attempt: int, rank: int) -> str | None:
+    """What there is to read about the rank, relative to the run folder."""
+    for name in ("stderr.log", "error.json"):
+        path = paths.logs(attempt, rank) / name
+        if path.is_file():
+            return str(path.relative_to(paths.root))
+    return None
 
 
 def _lost_a_peer(error: dict[str, Any]) -> bool:
@@ -110,7 +142,9 @@ def _reason(case: _Case, paths: RunPaths, attempt: int) -> str:
         message = " ".join(str(case.error.get("message")).split())
         place = f" ({Path(str(case.error['file'])).name}:{case.error['line']})" if case.error.get("file") else ""
         return f"{case.error.get('type')}: {message[:300]}{place}"
-    if case.exit_code is not None and case.exit_code < 0:
+    if case.exit_code is None:
+        return "its process is gone without a word (killed, or aborted in native code)"
+    if case.exit_code < 0:
         name = signal.Signals(-case.exit_code).name
         hint = " (the kernel does this when memory runs out: see dmesg)" if name == "SIGKILL" else ""
         return f"killed by {name}{hint}"

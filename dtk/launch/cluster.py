@@ -3,17 +3,22 @@
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from diagnostics.artifacts import RunPaths
+from diagnostics.artifacts import RunPaths, read_status
 from dtk.config.schema import Config
 from dtk.errors import DtkError
+from dtk.launch.banner import farewell
 from dtk.launch.blame import find_failure
+from dtk.launch.console import Console
 from dtk.launch.job import Job
+from dtk.launch.local import Outcome
 from dtk.record.flight import environment as flight_environment
 from dtk.record.run_folder import begin, close
 
@@ -131,6 +136,32 @@ def rank_environment(config: Config, paths: RunPaths) -> None:
     """What must be set before torch makes a communicator; the user's own values win."""
     for name, value in {**flight_environment(config.record, paths), **config.nccl.variables}.items():
         os.environ.setdefault(name, value)
+
+
+def keep_logs(paths: RunPaths, job: Job) -> None:
+    """Copy this rank's output to the run folder as well, native code's included; the launcher still gets it."""
+    folder = paths.logs(job.attempt, job.rank)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for stream, name in ((sys.stdout, "stdout.log"), (sys.stderr, "stderr.log")):
+            stream.flush()
+            copier = subprocess.Popen(
+                ["tee", "-a", str(folder / name)], stdin=subprocess.PIPE, stdout=stream.fileno(), start_new_session=True
+            )
+            assert copier.stdin is not None
+            os.dup2(copier.stdin.fileno(), stream.fileno())
+            copier.stdin.close()
+    except OSError as error:
+        print(f"dtk: no logs in the run folder: {error}", file=sys.stderr)
+
+
+def say_farewell(paths: RunPaths, code: int) -> None:
+    """The last lines, on rank 0, when the ranks are torchrun's or Slurm's."""
+    console = Console()
+    status = read_status(paths.status)
+    if status.failure is not None:
+        console.failure(status.failure, status.state, paths)
+    farewell(console, paths, Outcome(status.state, code))
 
 
 def close_failed(job: Job) -> None:

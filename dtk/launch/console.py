@@ -17,6 +17,11 @@ from diagnostics.artifacts import Failure, RunPaths
 POLL_S = 0.1
 
 
+def typed(path: Path) -> Path:
+    """The path as one would type it here."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
 class Console:
     """Prints for one run. Colours and the live line only on a terminal."""
 
@@ -62,7 +67,7 @@ class Console:
             ranks = ", ".join(map(str, failure.victims[:16])) + (" ..." if len(failure.victims) > 16 else "")
             self.line(f"  then   ranks {ranks} ended because of it")
         if failure.log:
-            self.line(f"  log    {paths.root / failure.log}")
+            self.line(f"  log    {typed(paths.root / failure.log)}")
 
 
 def _is_tenth(step_line: str) -> bool:

@@ -24,7 +24,8 @@ DEFINITIONS: dict[str, str] = {
     "declared by the strategy: the reduced tensor of an all_reduce, the output of an all_gather, the input of a "
     "reduce_scatter; not the bytes on the wire",
     "validation_loss": "mean loss per valid target over the held-out samples, in nats, each sample counted once",
-    "validation_accuracy": "share of held-out samples whose class was predicted, a fraction of 1, each counted once",
+    "validation_accuracy": "share of valid held-out targets (classes, or tokens of a language model) that were "
+    "predicted as most likely, a fraction of 1, each counted once",
     "validation_samples": "held-out samples in the evaluation, over all ranks",
     "evaluation_time_s": "wall-clock seconds of the evaluation",
     "parameters": "number of trained parameters of the whole model, tied weights counted once",

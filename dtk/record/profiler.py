@@ -31,8 +31,8 @@ class ProfilerWindow:
 
     def begin_step(self, step: int) -> None:
         """Open or close the window if it is time; inside, mark the step as torch's own tools expect."""
-        index = self._seen
         self._seen += 1
+        index = self._seen
         if index == self.start and self.steps > 0:
             self._open()
         if self._profiler is None:

@@ -214,7 +214,9 @@ class Recorder:
     def _start_profiler(self) -> None:
         record = self.config.record
         trace: Path = self.paths.trace(self.rank)
-        self._profiler = ProfilerWindow(trace, self.rank, self.device, record.profile_start, record.profile_steps)
+        latest = max(1, self.config.train.steps - record.profile_steps + 1)
+        start = min(record.profile_start, latest)
+        self._profiler = ProfilerWindow(trace, self.rank, self.device, start, record.profile_steps)
 
     def _dump(self, error: BaseException) -> None:
         """Each dump by itself: one that fails does not cost the others."""

@@ -66,6 +66,8 @@ class DDP(Strategy):
                 min_compression_rate=MIN_COMPRESSION_RATE,
             )
             hook = powersgd.powerSGD_hook
+            if self.context.backend == "gloo":
+                hook = _one_at_a_time(hook)
             parameters = [p for p in wrapped.module.parameters() if p.requires_grad]
             size = self._powersgd(parameters).size_bytes / parameter_bytes(parameters)
         wrapped.register_comm_hook(state, _marked(hook, size))
@@ -129,6 +131,21 @@ def _marked(hook: Hook, size: float) -> Hook:
     def run(state: Any, bucket: GradBucket) -> Future[torch.Tensor]:
         with communication("all_reduce", int(bucket.buffer().nbytes * size), "dp"):
             return hook(state, bucket)
+
+    return run
+
+
+def _one_at_a_time(hook: Hook) -> Hook:
+    """Wait for each bucket before the next.
+
+    powerSGD_hook chains reductions in callbacks. Gloo runs the callbacks of several buckets on its
+    own threads in any order, so that ranks would pair the reduction of one bucket with another's.
+    """
+
+    def run(state: Any, bucket: GradBucket) -> Future[torch.Tensor]:
+        future = hook(state, bucket)
+        future.wait()
+        return future
 
     return run
 

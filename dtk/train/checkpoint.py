@@ -23,16 +23,13 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.optim import Optimizer
 
-from diagnostics.artifacts import RunPaths
+from diagnostics.artifacts import CHECKPOINT_INFO, RunPaths, complete_checkpoints
 from dtk.config.schema import CheckpointConfig
 from dtk.errors import DtkError
 from dtk.parallel.context import Context
 from dtk.record.recorder import Recorder
 from dtk.record.regions import region
 from dtk.strategies.zero1 import owned_state
-
-INFO = "checkpoint.json"
-"""Beside DCP's files: what the checkpoint is of. Its presence says that the checkpoint is complete."""
 
 
 @dataclass(slots=True)
@@ -116,7 +113,7 @@ class Checkpoints:
             if done.exception() is not None:
                 shutil.rmtree(partial, ignore_errors=True)
                 return
-            (partial / INFO).write_text(json.dumps({**self.info, "step": step}, indent=2) + "\n")
+            (partial / CHECKPOINT_INFO).write_text(json.dumps({**self.info, "step": step}, indent=2) + "\n")
             partial.rename(self.paths.checkpoint(step))
             self.recorder.event("checkpoint_end", step=step)
             for old in complete_checkpoints(self.paths)[: -self.config.keep]:
@@ -164,11 +161,6 @@ class Checkpoints:
             owned[by_name[name]].update(fields)
         self.saved_step = int(loop["loop.step"])
         return LoopState(self.saved_step, float(loop["loop.loss_scale"]), int(loop["loop.good_steps"]))
-
-
-def complete_checkpoints(paths: RunPaths) -> list[Path]:
-    """Complete checkpoints of a run, oldest first."""
-    return sorted(folder for folder in paths.checkpoints.glob("step_*") if (folder / INFO).is_file())
 
 
 def _model_state(model: nn.Module) -> dict[str, Any]:

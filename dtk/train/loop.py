@@ -186,7 +186,7 @@ class Loop:
         with region("logging"):
             loss = result.loss_sum.clone()
             if self.context.world_size > 1:
-                with communication("all_reduce", loss.nbytes, "logging"):
+                with communication("all_reduce", loss.nbytes, "dp"):
                     dist.all_reduce(loss)
             value = float(loss) / max(result.targets, 1)
             norm = None if result.gradient_norm is None else float(result.gradient_norm)

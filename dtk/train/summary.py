@@ -29,5 +29,5 @@ def summarise(loop: Loop, dataset: Dataset) -> dict[str, Any]:
     return {
         "schema_version": 1,
         "figures": figures,
-        "definitions": {key: DEFINITIONS[key] for key in figures if key in DEFINITIONS},
+        "definitions": {key: DEFINITIONS[key] for key in [*figures, "lr", "grad_norm"] if key in DEFINITIONS},
     }

@@ -55,7 +55,7 @@ def test_the_run_folder_is_complete(trained):
     assert status(folder)["state"] == "finished"
     assert [record["step"] for record in metrics(folder) if "loss" in record] == [1, 2, 3, 4, 5, 6]
     summary = json.loads((folder / "summary.json").read_text())
-    assert set(summary["figures"]) == set(summary["definitions"])
+    assert set(summary["definitions"]) == {*summary["figures"], "lr", "grad_norm"}
     assert len(summary["figures"]["peak_memory_bytes_per_rank"]) == 2
     assert yaml.safe_load((folder / "config.yaml").read_text())["train"]["micro_batch_size"] == 4
 

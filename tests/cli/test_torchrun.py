@@ -63,6 +63,8 @@ def test_two_nodes_on_loopback(tmp_path):
     assert status(folder)["state"] == "finished"
     assert len(list((folder / "heartbeat").iterdir())) == 4
     assert len(list((folder / "telemetry").iterdir())) == 2
+    assert len(list((folder / "logs" / "attempt_0").iterdir())) == 4
+    assert f"next: dtk show {folder}" in outputs[0][0]
 
 
 @pytest.mark.timeout(100)
@@ -138,3 +140,20 @@ def test_torchruns_own_restart_goes_on_in_the_same_folder(tmp_path):
     record = status(only_run(tmp_path))
     assert (record["state"], record["step"]) == ("finished", 12)
     assert "resumed from step_00000005" in process.stdout
+
+
+@pytest.mark.timeout(120)
+def test_a_killed_rank_is_named_not_its_peer(tmp_path):
+    process = run(
+        tmp_path,
+        *FAULTY,
+        "+model.arguments.fault=SIGKILL",
+        launcher=torchrun("--standalone", "--nproc-per-node=2"),
+        OMP_NUM_THREADS="1",
+    )
+    assert process.returncode != 0
+    failure = status(only_run(tmp_path))["failure"]
+    assert failure["rank"] == 1
+    assert failure["victims"] == [0]
+    assert (only_run(tmp_path) / failure["log"]).is_file()
+    assert "rank 1 was first" in process.stdout

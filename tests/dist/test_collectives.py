@@ -17,6 +17,10 @@ CASES = {
     "ddp fp16": {"strategy_config": DDPConfig(communication_hook="fp16"), "accumulation": 1},
     "ddp bf16": {"strategy_config": DDPConfig(communication_hook="bf16", bucket_cap_mb=0.2), "accumulation": 2},
     "ddp powersgd": {"strategy_config": DDPConfig(communication_hook="powersgd"), "accumulation": 1},
+    "ddp powersgd small buckets": {
+        "strategy_config": DDPConfig(communication_hook="powersgd", bucket_cap_mb=0.1),
+        "accumulation": 2,
+    },
     "zero1": {"strategy_config": Zero1Config(), "accumulation": 1, "clip": True},
     "zero2": {"strategy_config": FSDPConfig(name="zero2", reshard_after_forward=False), "accumulation": 1},
     "zero2 accumulated": {
@@ -35,6 +39,8 @@ CASES = {
 HSDP = {
     "hsdp": {"strategy_config": HSDPConfig(dp_replicate=2), "accumulation": 1, "clip": True},
     "hsdp accumulated": {"strategy_config": HSDPConfig(dp_replicate=2), "accumulation": 2},
+    "ddp": CASES["ddp"],
+    "zero2": CASES["zero2"],
     "fsdp": CASES["fsdp"],
     "zero1": CASES["zero1"],
 }

@@ -33,7 +33,10 @@ CASES = {
         "train": replace(WHOLE, activation_checkpoint_every=1),
     },
     "ddp bf16 hook": {"strategy": schema.DDPConfig(communication_hook="bf16")},
+    "ddp powersgd": {"strategy": schema.DDPConfig(communication_hook="powersgd", bucket_cap_mb=0.02)},
     "zero1": {"strategy": schema.Zero1Config()},
+    "hsdp": {"strategy": schema.HSDPConfig(dp_replicate=2)},
+    "hsdp one group": {"strategy": schema.HSDPConfig(dp_replicate=1)},
     "zero2": {"strategy": schema.FSDPConfig(name="zero2", reshard_after_forward=False), "train": WHOLE},
     "zero3": {"strategy": schema.FSDPConfig(name="zero3"), "train": replace(TRAIN, activation_checkpoint_every=2)},
     "fsdp": {"strategy": schema.FSDPConfig()},
@@ -52,6 +55,7 @@ FOUR = {
     "ddp": CASES["ddp"],
     "zero1": CASES["zero1"],
     "zero2": CASES["zero2"],
+    "zero3": CASES["zero3"],
     "fsdp": CASES["fsdp"],
 }
 IN_BACKWARD = {
@@ -59,7 +63,7 @@ IN_BACKWARD = {
     "optimizer": schema.AdamWConfig(lr=2e-3, in_backward=True),
     "strategy": schema.FSDPConfig(),
 }
-LOSSY = {"ddp bf16 hook": 0.02, "fsdp fp16": 0.05, "fsdp bf16": 0.05, "ddp bf16": 0.05}
+LOSSY = {"ddp bf16 hook": 0.02, "ddp powersgd": 0.3, "fsdp fp16": 0.05, "fsdp bf16": 0.05, "ddp bf16": 0.05}
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from diagnostics.artifacts import RunPaths
+from diagnostics.artifacts import RunPaths, complete_checkpoints
 from dtk.config import schema
 from dtk.config.schema import Config
 from dtk.data.build import build_dataset
@@ -13,7 +13,7 @@ from dtk.parallel.context import Context
 from dtk.parallel.precision import LossScaler
 from dtk.parallel.stop import StopRequest
 from dtk.record.recorder import Recorder
-from dtk.train.checkpoint import Checkpoints, LoopState, complete_checkpoints
+from dtk.train.checkpoint import Checkpoints, LoopState
 from dtk.train.loop import Loop
 from dtk.train.progress import Progress
 from dtk.train.setup import set_up

@@ -60,7 +60,7 @@ class RecordConfig:
     flight_entries: int = 2000
     """Collectives the flight recorder keeps per rank."""
     profile_start: int = 3
-    """First step of the profiler window (level full)."""
+    """Step of this attempt, counted from 1, at which the profiler window opens (level full); earlier in a short run."""
     profile_steps: int = 2
     """Steps in the profiler window (level full)."""
 

@@ -29,8 +29,7 @@ BERT = ["model=bert_tiny", "data=classification"]
         (
             ["train.global_batch_size=9"],
             2,
-            "train.global_batch_size=9 does not divide into 2 ranks x train.micro_batch_size=4 - "
-            "use train.global_batch_size=8 or 16",
+            "train.global_batch_size=9 does not divide over 2 ranks - use train.global_batch_size=8 or 10",
         ),
         (
             ["train.micro_batch_size=16"],

@@ -24,7 +24,7 @@ def trace_of(path):
 
 def test_the_window_holds_its_steps_and_no_others(tmp_path):
     path = tmp_path / "traces" / "rank_00002.json.gz"
-    window = ProfilerWindow(path, 2, torch.device("cpu"), start=3, steps=2)
+    window = ProfilerWindow(path, 2, torch.device("cpu"), start=4, steps=2)
     train(window, steps=8, first=100)
     window.close(30)
     trace = trace_of(path)
@@ -39,7 +39,7 @@ def test_the_window_holds_its_steps_and_no_others(tmp_path):
 
 def test_a_run_that_ends_inside_the_window_still_leaves_a_trace(tmp_path):
     path = tmp_path / "rank_00000.json.gz"
-    window = ProfilerWindow(path, 0, torch.device("cpu"), start=1, steps=5)
+    window = ProfilerWindow(path, 0, torch.device("cpu"), start=2, steps=5)
     train(window, steps=3)
     window.close(30)
     assert any(event["name"] == "ProfilerStep#2" for event in trace_of(path)["traceEvents"])
@@ -47,7 +47,7 @@ def test_a_run_that_ends_inside_the_window_still_leaves_a_trace(tmp_path):
 
 def test_a_trace_that_cannot_be_written_is_reported(tmp_path, capfd):
     (tmp_path / "file").write_text("")
-    window = ProfilerWindow(tmp_path / "file" / "x.json.gz", 0, torch.device("cpu"), start=0, steps=1)
+    window = ProfilerWindow(tmp_path / "file" / "x.json.gz", 0, torch.device("cpu"), start=1, steps=1)
     train(window, steps=2)
     window.close(30)
     assert "dtk: profiler: " in capfd.readouterr().err
