@@ -14,6 +14,8 @@ from dtk.data.mixing import mix64
 
 _ROUNDS = 4
 _ONE = np.uint64(1)
+_BLOCK = 2048
+"""Positions that are permuted at once."""
 
 
 def sample_ids(seed: int, step: int, global_batch_size: int, size: int) -> np.ndarray:
@@ -21,7 +23,8 @@ def sample_ids(seed: int, step: int, global_batch_size: int, size: int) -> np.nd
 
     Sample i of the batch has position step * global_batch_size + i; epoch = position // size. Every
     epoch holds every id once, in an order of its own. A batch may reach into the next epoch.
-    Time and memory are O(global_batch_size), whatever the size.
+    Time and memory are O(global_batch_size), whatever the size: ids are made for a block of steps at a
+    time, because numpy's fixed cost per call is most of what a small batch costs.
 
     Args:
         seed: chooses the order.
@@ -29,15 +32,24 @@ def sample_ids(seed: int, step: int, global_batch_size: int, size: int) -> np.nd
         global_batch_size: samples per step over all ranks.
         size: samples in the training split, at least 1.
     """
-    first = step * global_batch_size
-    ids = np.empty(global_batch_size, dtype=np.int64)
+    steps = max(1, _BLOCK // global_batch_size)
+    block, within = divmod(step, steps)
+    ids = _ids(seed, block * steps * global_batch_size, steps * global_batch_size, size)
+    return ids[within * global_batch_size : (within + 1) * global_batch_size]
+
+
+@lru_cache(maxsize=2)
+def _ids(seed: int, first: int, count: int, size: int) -> np.ndarray:
+    """Ids of the positions first ... first + count, int64 [count], read-only."""
+    ids = np.empty(count, dtype=np.int64)
     done = 0
-    while done < global_batch_size:
+    while done < count:
         epoch, offset = divmod(first + done, size)
-        count = min(global_batch_size - done, size - offset)
-        positions = np.arange(offset, offset + count, dtype=np.int64)
-        ids[done : done + count] = permute(positions, size, f"{seed}/{epoch}")
-        done += count
+        part = min(count - done, size - offset)
+        positions = np.arange(offset, offset + part, dtype=np.int64)
+        ids[done : done + part] = permute(positions, size, f"{seed}/{epoch}")
+        done += part
+    ids.flags.writeable = False
     return ids
 
 
