@@ -51,7 +51,7 @@ CHECKED = {
     "model.name=../../x": "run folder's name",
     "'model.name=\"two words\"'": "run folder's name",
     "data.sequence_length=99999": "data.sequence_length=1024",
-    "strategy=hsdp launcher.nproc=3": "valid dp_replicate x dp_shard: 3 x 1, 1 x 3",
+    "strategy=hsdp launcher.nproc=3 train.global_batch_size=6": "valid dp_replicate x dp_shard: 3 x 1, 1 x 3",
     "train.global_batch_size=10 train.micro_batch_size=3": "train.global_batch_size=6 or 12",
     "data=text data.path=/nonexistent": "no such file or folder: /nonexistent",
     "data=tokens data.path=/tmp": "no such token file: /tmp",
