@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dtk import __version__
-from dtk.errors import DtkError
+from dtk.errors import USER_ERROR, DtkError
 
-USER_ERROR = 2
 RUNS = Path("runs")
 
 

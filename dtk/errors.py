@@ -1,5 +1,8 @@
 """The one way dtk fails on the user's account: what happened, why, and what to type next."""
 
+USER_ERROR = 2
+"""Exit code of every command for a problem that the user can mend."""
+
 
 class DtkError(Exception):
     """A problem the user can mend. Shown as one line with exit code 2, never as a traceback.

@@ -21,13 +21,12 @@ from dtk.config.checks import check
 from dtk.config.compose import Composed, compose, expand
 from dtk.config.resume import Resumed, earlier_argv, refuse_other_data, resume
 from dtk.config.schema import GPTConfig
-from dtk.errors import DtkError
+from dtk.errors import USER_ERROR, DtkError
 
 if TYPE_CHECKING:
     from dtk.launch.cluster import Shared
     from dtk.launch.placement import Placement
 
-USER_ERROR = 2
 NEEDED = ("torch", "hydra", "numpy", "yaml")
 """Modules without which nothing can be trained; the base install has none of them."""
 

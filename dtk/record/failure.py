@@ -6,11 +6,8 @@ import traceback
 from pathlib import Path
 
 from diagnostics.artifacts import write_json
-from dtk.errors import DtkError
+from dtk.errors import USER_ERROR, DtkError
 from dtk.record.regions import failed_in
-
-USER_ERROR = 2
-"""Exit code for a problem that the user can mend."""
 
 
 def write_failure(error: BaseException, path: Path, rank: int, attempt: int) -> int:
