@@ -24,15 +24,10 @@ from dtk.data.build import build_dataset
 from dtk.models.build import build_model
 from dtk.models.initialize import initialize
 from dtk.parallel.context import Context
-from dtk.parallel.precision import LossScaler
 from dtk.parallel.stop import StopRequest
 from dtk.record import regions
 from dtk.record.recorder import Recorder
-from dtk.train.checkpoint import Checkpoints, LoopState
-from dtk.train.loop import Loop
-from dtk.train.progress import Progress
-from dtk.train.setup import set_up
-from dtk.worker import measures
+from dtk.train.assemble import assemble
 
 Step = Callable[[], None]
 
@@ -43,21 +38,7 @@ def dtk_side(level: str, config: Config, context: Context, folder: Path) -> Step
     paths = RunPaths(folder / level)
     recorder = Recorder(config, paths, context.rank, context.local_rank, 0, context.world_size, 0, context.device)
     recorder.start()
-    parts = set_up(config, context)
-    checkpoints = Checkpoints(config.checkpoint, paths, context, recorder, {})
-    loop = Loop(
-        config,
-        context,
-        build_dataset(config.data),
-        parts,
-        recorder,
-        checkpoints,
-        StopRequest(),
-        LossScaler(None),
-        LoopState(),
-        measures(config, context, parts),
-        Progress(config.train.steps, context.world_size, 0),
-    )
+    loop = assemble(config, context, paths, recorder, StopRequest())
     loop.measures.start()
     observers = regions._observers
     regions.observe(())

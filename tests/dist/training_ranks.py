@@ -10,14 +10,10 @@ from dtk.config import schema
 from dtk.config.schema import Config
 from dtk.data.build import build_dataset
 from dtk.parallel.context import Context
-from dtk.parallel.precision import LossScaler
 from dtk.parallel.stop import StopRequest
 from dtk.record.recorder import Recorder
-from dtk.train.checkpoint import Checkpoints, LoopState
-from dtk.train.loop import Loop
-from dtk.train.progress import Progress
+from dtk.train.assemble import assemble
 from dtk.train.setup import set_up
-from dtk.worker import measures
 
 
 def config(**changes: Any) -> Config:
@@ -45,32 +41,14 @@ def train(context: Context, config: Config, folder: str, load: str | None = None
     paths = RunPaths(Path(folder))
     recorder = Recorder(config, paths, context.rank, context.local_rank, 0, context.world_size, 0, context.device)
     recorder.start()
-    parts = set_up(config, context)
-    checkpoints = Checkpoints(config.checkpoint, paths, context, recorder, {})
-    state = LoopState()
-    if load is not None:
-        newest = complete_checkpoints(RunPaths(Path(load)))[-1]
-        state = checkpoints.load(newest, parts.model, parts.optimizer)
+    newest = complete_checkpoints(RunPaths(Path(load)))[-1] if load is not None else None
+    loop = assemble(config, context, paths, recorder, StopRequest(), newest)
     losses: list[float] = []
-    scaler = LossScaler(config.precision.initial_loss_scale)
-    loop = Loop(
-        config,
-        context,
-        build_dataset(config.data),
-        parts,
-        recorder,
-        checkpoints,
-        StopRequest(),
-        scaler,
-        state,
-        measures(config, context, parts),
-        Progress(config.train.steps, context.world_size, state.step),
-    )
-    loop.measures.start(state.step)
+    loop.measures.start(loop.state.step)
     while loop.state.step < config.train.steps:
         loop.advance()
         losses.append(loop.last["loss"])
-    checkpoints.wait()
+    loop.checkpoints.wait()
     recorder.close()
     return losses, loop.last
 

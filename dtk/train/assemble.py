@@ -1,0 +1,86 @@
+"""From the configuration to a loop that is ready to run: every part built once, in order, on this rank."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diagnostics.artifacts import RunPaths
+from dtk.config.schema import Config
+from dtk.data.build import build_dataset
+from dtk.parallel.context import Context
+from dtk.parallel.precision import LossScaler
+from dtk.parallel.stop import StopRequest
+from dtk.record.metrics import peak_flops
+from dtk.record.recorder import Recorder
+from dtk.train.checkpoint import Checkpoints, LoopState
+from dtk.train.loop import Loop
+from dtk.train.measures import Measures
+from dtk.train.progress import Progress
+from dtk.train.setup import Parts, set_up
+
+
+def assemble(
+    config: Config,
+    context: Context,
+    paths: RunPaths,
+    recorder: Recorder,
+    stop: StopRequest,
+    checkpoint: Path | None = None,
+) -> Loop:
+    """Build data, model, strategy, optimizer and checkpoints, and restore what `checkpoint` holds.
+
+    Args:
+        config: resolved configuration.
+        context: this rank.
+        paths: the run folder.
+        recorder: started already, so that it sees the collectives of the set-up.
+        stop: asked at every step.
+        checkpoint: a complete one to continue from; None = from the start.
+
+    Raises:
+        DtkError: model, data or checkpoint cannot be used.
+    """
+    dataset = build_dataset(config.data)
+    parts = set_up(config, context)
+    checkpoints = Checkpoints(config.checkpoint, paths, context, recorder, _about(config))
+    checkpoints.clean()
+    state = LoopState() if checkpoint is None else checkpoints.load(checkpoint, parts.model, parts.optimizer)
+    scaler = LossScaler(config.precision.initial_loss_scale)
+    if state.step and scaler.enabled:
+        scaler.scale, scaler.good_steps = state.loss_scale, state.good_steps
+    progress = Progress(config.train.steps, context.world_size, state.step)
+    speed = measures(config, context, parts)
+    return Loop(config, context, dataset, parts, recorder, checkpoints, stop, scaler, state, speed, progress)
+
+
+def _about(config: Config) -> dict[str, Any]:
+    """What a checkpoint says it is of."""
+    return {
+        "model": config.model.name,
+        "strategy": config.strategy.name,
+        "global_batch_size": config.train.global_batch_size,
+        "seed": config.seed,
+    }
+
+
+def measures(config: Config, context: Context, parts: Parts) -> Measures:
+    """What is needed to turn step times into tokens/s and MFU."""
+    peak, reason = (None, "the CPU has no published peak")
+    if context.device.type == "cuda":
+        dtype = "tf32" if config.precision.tf32 else config.precision.compute_dtype
+        peak, reason = peak_flops(torch.cuda.get_device_name(context.device), dtype)
+    flops = getattr(parts.model, "flops_per_token", None)
+    train = config.train
+    accumulation = train.global_batch_size // (train.micro_batch_size * context.world_size)
+    declared = parts.strategy.collectives(parts.model, accumulation)
+    if train.clip_norm is not None:
+        declared += parts.strategy.clip_collectives
+    return Measures(
+        tokens_per_step=train.global_batch_size * config.data.sequence_length,
+        flops_per_token=flops(config.data.sequence_length) if flops else None,
+        world_size=context.world_size,
+        peak_flops=peak,
+        peak_reason=reason,
+        communicated_bytes_per_step=sum(c.size_bytes for c in declared),
+    )
