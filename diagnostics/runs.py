@@ -68,22 +68,24 @@ def list_runs(folder: Path) -> list[Run]:
     """
     with os.scandir(folder) as entries:
         names = [e.name for e in entries if not e.name.startswith(".") and e.is_dir()]
-    runs = [read_run(folder / name) for name in names if _looks_like_run(folder / name)]
+    runs = [read_run(folder / name) for name in names if looks_like_run(folder / name)]
     far = float("inf")
     return sorted(runs, key=lambda run: (far if run.age_s is None else run.age_s, run.id))
 
 
 def find_run(name: str, folder: Path = Path("runs")) -> Path:
-    """A run folder by its path, its id, or the unique beginning of its id.
+    """A run folder by its path, its id, the unique beginning of its id, or `last` for the newest.
 
     Raises:
         NoSuchRunError: none or several.
     """
     for path in (Path(name), folder / name):
         if path.is_dir() and name not in ("", ".", ".."):
-            if not _looks_like_run(path):
+            if not looks_like_run(path):
                 raise NoSuchRunError(f"{path} is not a run folder: it has neither status.json nor manifest.json")
             return path
+    if name == "last" and folder.is_dir() and (runs := list_runs(folder)):
+        return Path(runs[0].path)
     begin = sorted(p.name for p in folder.glob("*") if p.name.startswith(name) and p.is_dir()) if name else []
     if len(begin) == 1:
         return folder / begin[0]
@@ -117,9 +119,14 @@ def read_details(path: Path) -> Details:
     paths = RunPaths(path)
     ignored: list[str] = []
     status = _status(paths, ignored)
+    run = read_run(path)
+    if paths.manifest.exists():
+        _json(paths.manifest, run.problems)
+    if run.state != "running" and status is not None and status.step and not paths.metrics.exists():
+        run.problems.append("no metrics.jsonl (record=off, or removed)")
     failure = status.failure if status else None
     return Details(
-        run=read_run(path),
+        run=run,
         status=status,
         log=str(path / failure.log) if failure and isinstance(failure.log, str) else None,
         summary=_mapping(_json(paths.summary, ignored).get("figures")),
@@ -153,7 +160,8 @@ def last_metrics(path: Path, problems: list[str]) -> dict[str, Any]:
     return {}
 
 
-def _looks_like_run(path: Path) -> bool:
+def looks_like_run(path: Path) -> bool:
+    """Whether a folder has one of the records that every run begins with."""
     paths = RunPaths(path)
     return any(p.exists() for p in (paths.status, paths.manifest, paths.config))
 

@@ -1,8 +1,10 @@
 """How runs look in a terminal and in plain text. What was read is untrusted: no markup, no control characters."""
 
+import contextlib
 import io
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from diagnostics.runs import Details, Run
@@ -104,6 +106,8 @@ def _heading(run: Details) -> list[str]:
             lines.append(f"victims   ranks {clean(', '.join(map(str, failure.victims)))}")
     if run.log:
         lines.append(f"log       {clean(run.log)}")
+    if run.run.state in ("lost", "preempted", "failed", "hung", "oom"):
+        lines.append(f"next      dtk run resume={clean(run.run.path)}  (from its last checkpoint, or from the start)")
     return lines
 
 
@@ -111,12 +115,15 @@ def _section(title: str, values: dict[str, Any]) -> list[str]:
     if not values:
         return []
     width = max(len(clean(key)) for key in values)
-    return ["", title, *(f"  {clean(key):<{width}}  {clean(_figure(value))}" for key, value in values.items())]
+    return ["", title, *(f"  {clean(key):<{width}}  {clean(_figure(key, value))}" for key, value in values.items())]
 
 
-def _figure(value: Any) -> str:
+def _figure(key: str, value: Any) -> str:
     if value is None:
         return "n/a"
+    if key == "time_s" and isinstance(value, int | float):  # A moment, not a length of time.
+        with contextlib.suppress(ValueError, OverflowError, OSError):
+            return datetime.fromtimestamp(value, UTC).isoformat(sep=" ", timespec="seconds")
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.6g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -11,6 +11,9 @@ from dtk.errors import DtkError
 _ABOVE_ZERO = math.ulp(0.0)
 _BELOW_ONE = math.nextafter(1.0, 0.0)
 _NONE = math.inf
+_COUNT = 2**31 - 1
+"""More vocabulary, context, width or layers than any tensor library indexes in one dimension."""
+_LAYERS = 100_000
 
 LIMITS: dict[str, tuple[float, float]] = {
     "seed": (0, 2**63 - 1),
@@ -23,13 +26,13 @@ LIMITS: dict[str, tuple[float, float]] = {
     "train.evaluate_samples": (1, _NONE),
     "train.activation_checkpoint_every": (0, _NONE),
     "train.garbage_collect_every": (0, _NONE),
-    "model.vocab_size": (1, _NONE),
-    "model.context_length": (1, _NONE),
-    "model.layers": (1, _NONE),
-    "model.heads": (1, _NONE),
-    "model.kv_heads": (1, _NONE),
-    "model.width": (1, _NONE),
-    "model.ffn_width": (1, _NONE),
+    "model.vocab_size": (1, _COUNT),
+    "model.context_length": (1, _COUNT),
+    "model.layers": (1, _LAYERS),
+    "model.heads": (1, _COUNT),
+    "model.kv_heads": (1, _COUNT),
+    "model.width": (1, _COUNT),
+    "model.ffn_width": (1, _COUNT),
     "model.rope_theta": (_ABOVE_ZERO, _NONE),
     "model.norm_eps": (_ABOVE_ZERO, _NONE),
     "model.dropout": (0, _BELOW_ONE),
@@ -67,6 +70,9 @@ LIMITS: dict[str, tuple[float, float]] = {
     "launcher.max_restarts": (0, _NONE),
     "launcher.timeout_s": (_ABOVE_ZERO, _NONE),
     "launcher.master_port": (0, 65535),
+    "fault.rank": (0, _NONE),
+    "fault.step": (1, _NONE),
+    "fault.delay_s": (0, _NONE),
 }
 """Dotted key -> smallest and largest value. A test holds it against the schema: no number is left out."""
 
@@ -80,7 +86,7 @@ def check_limits(config: Config) -> None:
     for key, value in _numbers(to_plain(config)):
         low, high = LIMITS.get(key, (-_NONE, _NONE))
         if not low <= value <= high:
-            raise DtkError(f"{key}={value:g} is out of range", _range(low, high))
+            raise DtkError(f"{key}={value:.12g} is out of range", _range(low, high))
     betas = getattr(config.optimizer, "betas", None)
     if betas is not None and len(betas) != 2:
         raise DtkError(f"optimizer.betas has {len(betas)} numbers", "AdamW has two", "use optimizer.betas=[0.9,0.95]")
@@ -105,4 +111,4 @@ def _range(low: float, high: float) -> str:
         return at_least
     if high == _BELOW_ONE:
         return f"it must be {low:g} or more and below 1"
-    return f"it must be {low:g} to {high:g}"
+    return f"it must be {low:.12g} to {high:.12g}"

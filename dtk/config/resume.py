@@ -67,7 +67,11 @@ def _stored(paths: RunPaths) -> tuple[dict[str, Any], list[str]]:
         if not isinstance(stored, dict) or not isinstance(typed, list) or not all(isinstance(o, str) for o in typed):
             raise ValueError("config.yaml or overrides.yaml is not what dtk wrote")
         whole = to_plain(from_plain(stored))
-    except (OSError, ValueError, yaml.YAMLError, DtkError) as error:
+    except OSError as error:
+        missing = f"{Path(error.filename or paths.config).name}: {error.strerror}"
+        fix = "dtk ls lists the runs; resume=runs/<id> names one"
+        raise DtkError(f"resume={paths.root} is not a run folder of dtk", missing, fix) from error
+    except (ValueError, yaml.YAMLError, DtkError) as error:
         raise DtkError(f"resume={paths.root} is not a run folder of dtk", " ".join(str(error).split())) from error
     return whole, typed
 

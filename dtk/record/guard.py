@@ -8,34 +8,47 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 REPORT_WAIT_S = 0.2
-"""Longest wait for a report to get out: stderr may lie on the very disk that stalls."""
+"""Longest wait at the end for reports to get out: stderr may lie on the very disk that stalls."""
 
 _reported: set[str] = set()
+_lines: queue.SimpleQueue[str | threading.Event] = queue.SimpleQueue()
+_printer: threading.Thread | None = None
 
 
 def report(topic: str, problem: object) -> None:
-    """Say once per topic on stderr that something could not be recorded. Never raises."""
+    """Say once per topic on stderr that something could not be recorded. Never raises, never waits."""
+    global _printer
     if topic in _reported:
         return
     _reported.add(topic)
     kind = f"{type(problem).__name__}: " if isinstance(problem, BaseException) else ""
-    text = " ".join(f"dtk: {topic}: {kind}{problem}; training goes on".split())
-    thread = threading.Thread(target=_print, args=(text,), name="dtk-report", daemon=True)
-    try:
-        thread.start()
-        thread.join(REPORT_WAIT_S)
-    except RuntimeError:
-        return  # The interpreter is shutting down.
+    _lines.put(" ".join(f"dtk: {topic}: {kind}{problem}; training goes on".split()))
+    if _printer is None:
+        _printer = threading.Thread(target=_print, name="dtk-report", daemon=True)
+        with suppress(RuntimeError):  # The interpreter is shutting down.
+            _printer.start()
 
 
-def _print(text: str) -> None:
-    try:
-        print(text, file=sys.stderr, flush=True)
-    except (OSError, ValueError):
-        return  # Nowhere left to say it.
+def flush_reports() -> None:
+    """Give reports that are under way at most REPORT_WAIT_S seconds; call before the process ends."""
+    if _printer is not None:
+        printed = threading.Event()
+        _lines.put(printed)
+        printed.wait(REPORT_WAIT_S)
+
+
+def _print() -> None:
+    """One thread prints all: lines of two threads would run into each other."""
+    while True:
+        line = _lines.get()
+        if isinstance(line, threading.Event):
+            line.set()
+            continue
+        with suppress(OSError, ValueError):  # Nowhere left to say it.
+            print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager

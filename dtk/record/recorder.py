@@ -17,7 +17,7 @@ from diagnostics.artifacts import RunPaths, write_json
 from dtk.config.schema import Config
 from dtk.record import flight, memory, stacks
 from dtk.record.events import Events, Spans
-from dtk.record.guard import Writer, bounded, guarded
+from dtk.record.guard import Writer, bounded, flush_reports, guarded
 from dtk.record.heartbeat import HeartbeatFile
 from dtk.record.jsonl import JsonLines
 from dtk.record.observers import CommunicationCounter, Nvtx, ProfilerMarks
@@ -179,6 +179,7 @@ class Recorder:
         for topic, closer in closers:
             with guarded(topic):
                 closer()
+        flush_reports()
 
     def _observers(self) -> list[Observer]:
         """Observers of this level; one that cannot start is reported and left out."""

@@ -1,7 +1,7 @@
 import threading
 import time
 
-from dtk.record.guard import Writer, bounded, guarded, report
+from dtk.record.guard import Writer, bounded, flush_reports, guarded, report
 
 
 def fail():
@@ -13,6 +13,7 @@ def test_a_failure_is_reported_once_per_topic(capfd):
         with guarded("metrics"):
             fail()
     report("events", "gone")
+    flush_reports()
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 2
     assert lines[0].startswith("dtk: metrics: OSError: [Errno 28] No space left on device")
@@ -26,6 +27,7 @@ def test_writer_keeps_order_and_outlives_failures(capfd):
         writer.submit("seen", lambda i=i: seen.append(i))
         writer.submit("broken", fail)
     assert writer.close(5)
+    flush_reports()
     assert seen == list(range(100))
     assert capfd.readouterr().err.count("broken") == 1
 
@@ -45,6 +47,7 @@ def test_a_stalled_disk_costs_the_caller_nothing(capfd):
     assert not writer.close(0.2)
     assert time.perf_counter() - began_s < 1
     release.set()
+    flush_reports()
     errors = capfd.readouterr().err
     assert errors.count("writing stalls") == 1
     assert "984 dropped, 17 not written" in errors
@@ -57,4 +60,24 @@ def test_bounded_leaves_a_stall_behind(capfd):
     assert time.perf_counter() - began_s < 1
     release.set()
     assert bounded("dump", fail, 5)
+    flush_reports()
     assert "no answer within 0.2 s" in capfd.readouterr().err
+
+
+def test_a_terminal_that_stalls_holds_nobody_up(monkeypatch):
+    release = threading.Event()
+
+    class Stalled:
+        def write(self, text):
+            release.wait(30)
+
+        def flush(self):
+            pass
+
+    monkeypatch.setattr("sys.stderr", Stalled())
+    began_s = time.perf_counter()
+    report("topic", "gone")
+    assert time.perf_counter() - began_s < 0.1
+    flush_reports()
+    assert time.perf_counter() - began_s < 1
+    release.set()

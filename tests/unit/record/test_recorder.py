@@ -27,15 +27,21 @@ _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]), hard))
 recorder = Recorder(config, RunPaths(Path(sys.argv[1])), 0, 0, 0, 1, 0, torch.device("cpu"))
 recorder.start()
+stat = open("/proc/thread-self/schedstat")
+def waited_s():
+    # Wall clock less the time that this thread ran or stood in the queue for a core: what it was kept from running.
+    stat.seek(0)
+    ran_ns, queued_ns, _ = stat.read().split()
+    return time.perf_counter() - (int(ran_ns) + int(queued_ns)) / 1e9
 slowest_s = 0.0
 for step in range(300):
-    began_s = time.perf_counter()
+    began_s = waited_s()
     recorder.begin_step(step)
     with region("forward"), communication("all_reduce", 8, "dp"):
         pass
     recorder.metrics({"step": step, "loss": 1.0})
     if step not in (3, 5):  # The profiler starts and stops here.
-        slowest_s = max(slowest_s, time.perf_counter() - began_s)
+        slowest_s = max(slowest_s, waited_s() - began_s)
     time.sleep(0.001)
 recorder.summary({"figures": {"loss": 1.0}, "definitions": {}})
 recorder.failed(ValueError("x"))
@@ -172,8 +178,7 @@ def test_a_full_disk_neither_stops_nor_slows(paths, child, level, limit_bytes):
     topics = [line.split(": ")[1] for line in told]
     assert len(topics) == len(set(topics)), "once per topic"
     measured = json.loads(output)
-    # A report waits 0.2 s at most; the rest is what a busy machine may take away.
-    assert measured["slowest_s"] < 1.0
+    assert measured["slowest_s"] < 0.15, "seconds for which a step was held up, a busy machine not counted"
     assert measured["close_s"] < 10
 
 

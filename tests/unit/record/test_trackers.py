@@ -9,6 +9,7 @@ import pytest
 from dtk.config.schema import NoTracker, TensorboardTracker, WandbTracker
 from dtk.errors import DtkError
 from dtk.record import tracker_process, trackers
+from dtk.record.guard import flush_reports
 from dtk.record.trackers import Tracker, check_tracker
 
 
@@ -127,6 +128,7 @@ def test_online_by_order_and_a_stalling_server_ends_in_one_report(
     began_s = time.perf_counter()
     tracker.close(0)
     assert time.perf_counter() - began_s < trackers.CLOSE_S + 1
+    flush_reports()
     assert capfd.readouterr().err.count("dtk: tracker wandb: not done after 5 s") == 1
     tracker._process.kill()
     tracker._process.wait()
@@ -141,6 +143,7 @@ def test_a_tracker_that_dies_is_reported_once(paths, make_config, wandb_home, mo
     time.sleep(0.5)
     assert track(tracker, records=200) < 0.3
     tracker.close(0)
+    flush_reports()
     assert capfd.readouterr().err.count("dtk: tracker wandb: ") == 1
 
 
