@@ -5,6 +5,7 @@ python docs/terminal_picture.py python -m dtk.run strategy=fsdp model=gpt2
 
 import os
 import pty
+import re
 import sys
 from pathlib import Path
 
@@ -36,7 +37,10 @@ def main() -> None:
     console = Console(record=True, width=WIDTH, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
     console.print(Text(f"$ {' '.join(command)}", style="bold"))
     console.print(Text.from_ansi(shown.replace(home + "/", "")))
-    console.save_svg(str(Path(__file__).parent / "terminal.svg"), title="dtk")
+    picture = console.export_svg(title="dtk")
+    # A picture must not fetch fonts from elsewhere: the reader's own monospace serves.
+    picture = re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL)
+    (Path(__file__).parent / "terminal.svg").write_text(picture, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ def banner(
     console.line(f"  strategy  {CATALOGUE[config.strategy.name].summary}")
     console.line(
         f"  ranks     {world_size} on {placement.device} over {placement.backend}, "
-        f"{placement.threads} CPU threads each" + "".join(f"; {reason}" for reason in placement.reasons)
+        f"{placement.threads} CPU thread{'s' * (placement.threads != 1)} each"
+        + "".join(f"; {reason}" for reason in placement.reasons)
     )
     console.line(
         f"  batch     {train.global_batch_size} samples = {world_size} ranks x {train.micro_batch_size} "
