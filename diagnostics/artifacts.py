@@ -85,6 +85,10 @@ class RunPaths:
         """Last collectives of one rank (JSON), rewritten every few seconds."""
         return self.root / "flight" / f"rank_{rank:05d}.blackbox.json"
 
+    def ring(self, rank: int) -> Path:
+        """Every call of one rank to torch.distributed, the last few thousand (binary, memory-mapped)."""
+        return self.root / "flight" / f"rank_{rank:05d}.ring"
+
     @property
     def watchdog_prefix(self) -> Path:
         """Dumps that torch's own watchdog writes when NCCL times out: this prefix + rank, a pickle each."""
@@ -118,6 +122,10 @@ class RunPaths:
         """The exception that ended one rank."""
         return self.logs(attempt, rank) / "error.json"
 
+    def verdict(self, attempt: int) -> Path:
+        """Why the live watch ended an attempt (`Verdict`)."""
+        return self.root / "logs" / f"attempt_{attempt}" / "watch.json"
+
     def checkpoint(self, step: int) -> Path:
         """One complete checkpoint."""
         return self.checkpoints / f"step_{step:08d}"
@@ -128,6 +136,7 @@ class Failure:
     """The first rank that failed, and what happened to it."""
 
     rank: int
+    """-1 = no single rank is to blame: they disagree, or all wait."""
     reason: str
     """One line: `ValueError: bad batch (train.py:12)`, `killed by SIGKILL`."""
     step: int | None = None
@@ -158,6 +167,42 @@ class Status:
     updated: str = ""
     failure: Failure | None = None
     schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Content of watch.json: why the ranks were ended while they ran."""
+
+    kind: Literal["desync", "stall"]
+    """`desync`: ranks called different collectives at one position of a group. `stall`: nothing moved any more."""
+    reason: str
+    """One or two sentences."""
+    blamed: list[int]
+    """Ranks that the rest waited for, or that differ from the majority; empty when none can be told from the rest."""
+    victims: list[int]
+    group: str = ""
+    position: int | None = None
+    """Sequence number in the group, of the first difference."""
+    step: int | None = None
+    region: str | None = None
+    attempt: int = 0
+    time_s: float = 0.0
+    """When it was found, seconds since 1970."""
+    schema_version: int = SCHEMA_VERSION
+
+    def failure(self) -> Failure:
+        """As the run's status holds it; rank -1 = no single rank is to blame."""
+        rank = self.blamed[0] if len(self.blamed) == 1 else -1
+        return Failure(rank=rank, reason=self.reason, step=self.step, region=self.region, victims=self.victims)
+
+
+def read_verdict(path: Path) -> Verdict | None:
+    """Read watch.json; None when there is none to be read."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        return Verdict(**{key: value[key] for key in Verdict.__dataclass_fields__ if key in value})
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def complete_checkpoints(paths: RunPaths) -> list[Path]:

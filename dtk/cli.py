@@ -7,8 +7,11 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from dtk import __version__
+from dtk.demo import add_parser as add_demo
+from dtk.diagnose import add_parser as add_diagnose
 from dtk.errors import USER_ERROR, DtkError
 
 RUNS = Path("runs")
@@ -34,20 +37,34 @@ def main(argv: list[str] | None = None) -> int:
         return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as every other error of dtk."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with exit code 2."""
+        raise DtkError(message, fix=f"{self.prog} --help")
+
+
 def _dispatch(argv: Sequence[str]) -> int:
-    arguments = _parser().parse_args(argv)
+    parser, commands = _parser()
+    if argv and not argv[0].startswith("-") and argv[0] not in commands.choices:
+        from dtk.config.suggest import did_you_mean
+
+        near = did_you_mean(argv[0], commands.choices)
+        raise DtkError(f'there is no command "{argv[0]}"', fix=near or f"commands: {', '.join(commands.choices)}")
+    arguments = parser.parse_args(argv)
     command: Callable[[argparse.Namespace], int] | None = arguments.command
     if command is None:
-        _parser().print_help()
+        parser.print_help()
         return 0
     return command(arguments)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> "tuple[_Parser, argparse._SubParsersAction[_Parser]]":
+    parser = _Parser(
         prog="dtk",
         description="Run training experiments under any data-parallel strategy, and read what they left behind.",
-        epilog="examples: dtk run strategy=fsdp model=gpt2 | dtk run --help | dtk ls | dtk show RUN",
+        epilog="examples: dtk run strategy=fsdp model=gpt2 | dtk run --help | dtk ls | dtk show RUN | dtk diagnose RUN",
     )
     parser.set_defaults(command=None)
     parser.add_argument("--version", action="version", version=f"dtk {__version__}")
@@ -63,7 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("run", metavar="RUN", help="a path, an id under runs/, or the unique beginning of one")
     show.add_argument("--json", action="store_true", help="as one JSON object")
     show.set_defaults(command=_show)
-    return parser
+    add_diagnose(commands)
+    add_demo(commands)
+    return parser, commands
 
 
 def _run(argv: list[str]) -> int:

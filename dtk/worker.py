@@ -8,16 +8,17 @@ import os
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
 import yaml
 from torch._C._distributed_c10d import Store
 
-from diagnostics.artifacts import RunPaths, complete_checkpoints
+from diagnostics.artifacts import RunPaths, Verdict, complete_checkpoints
 from dtk.config.schema import Config
 from dtk.config.strict import from_plain
-from dtk.launch.cluster import close_failed
+from dtk.launch.cluster import close_failed, say_farewell
 from dtk.launch.job import Job
 from dtk.parallel.context import Context, join, leave, meet
 from dtk.parallel.stop import StopRequest
@@ -51,6 +52,7 @@ def work(config: Config, job: Job, store: Store | None = None) -> int:
     try:
         recorder.start()
         store = store or meet(config.launcher.timeout_s)
+        recorder.watch(store, partial(_hung, job))
         context = join(store, job.device, job.backend, config.launcher.timeout_s)
         finished = _train(config, job, context, recorder, stop)
     except BaseException as error:
@@ -71,6 +73,10 @@ def _train(config: Config, job: Job, context: Context, recorder: Recorder, stop:
     complete = complete_checkpoints(paths) if job.attempt else []
     newest = complete[-1] if complete else None
     loop = assemble(config, context, paths, recorder, stop, newest)
+    if config.fault.name != "none":
+        from dtk.faults.install import install
+
+        loop = install(loop)
     if context.rank == 0:
         if newest is not None:
             say(f"resumed from {newest.name}")
@@ -82,6 +88,14 @@ def _train(config: Config, job: Job, context: Context, recorder: Recorder, stop:
     if context.rank == 0:
         _close(paths, finished, loop.state.step, stop)
     return finished
+
+
+def _hung(job: Job, verdict: Verdict) -> None:
+    """The status of a run that the watch ended, when the launcher is not ours; on the rank that judged."""
+    if not job.own_launcher:
+        paths = RunPaths(job.run_folder)
+        close_failed(job)
+        say_farewell(paths, 1)
 
 
 def _close(paths: RunPaths, finished: bool, step: int, stop: StopRequest) -> None:

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from dtk.config.fault_checks import check_fault
 from dtk.config.limits import check_limits
 from dtk.config.schema import Config
 from dtk.errors import DtkError
@@ -41,6 +42,7 @@ def check(config: Config, world_size: int, device: str, cuda_devices: int = 0) -
     job = _Job(config, world_size, device, cuda_devices)
     for rule in (_device, _one_process, _mesh, _batch, _model, _sequence, _task, _strategy, _in_backward, _schedule):
         rule(job)
+    check_fault(config, world_size)
 
 
 def _device(job: _Job) -> None:

@@ -23,6 +23,8 @@ PACKAGES = ("torch", "numpy", "hydra-core", "omegaconf", "wandb", "nvidia-ml-py"
 PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "OMP_", "SLURM_", "PYTORCH_", "TORCHELASTIC_", "DTK_")
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH", re.IGNORECASE)
 CPU_INFO = Path("/proc/cpuinfo")
+INTERFACES, RDMA = Path("/sys/class/net"), Path("/sys/class/infiniband")
+FILE_VARIABLES = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_CONF_FILE")
 
 
 def manifest(
@@ -31,7 +33,7 @@ def manifest(
     """Content of manifest.json.
 
     Args:
-        config: the resolved configuration; only its hash is kept, for comparing runs.
+        config: the resolved configuration; its hash is kept, for comparing runs, and the variables that it sets.
         argv: the command line as typed.
         run_id: name of the run folder.
         world_size: ranks of the whole job.
@@ -50,9 +52,9 @@ def manifest(
         "config_sha256": hashlib.sha256(repr(sorted(config.items())).encode()).hexdigest(),
         "git": git_state(Path.cwd()),
         "versions": versions(),
-        "hardware": hardware(),
+        "hardware": {**hardware(), **network(), "missing_files": missing_files(config)},
         "topology": topology(world_size, nproc),
-        "environment": environment(),
+        "environment": {**config.get("nccl", {}).get("variables", {}), **environment()},
     }
 
 
@@ -124,6 +126,25 @@ def hardware() -> dict[str, Any]:
         "memory_bytes": memory_bytes,
         **_gpus(),
     }
+
+
+def network() -> dict[str, list[str] | None]:
+    """Network interfaces and RDMA devices of this machine; null where the kernel does not list them (not Linux)."""
+    try:
+        interfaces: list[str] | None = sorted(path.name for path in INTERFACES.iterdir())
+    except OSError:
+        return {"interfaces": None, "infiniband": None}
+    try:
+        devices = sorted(path.name for path in RDMA.iterdir())
+    except OSError:
+        devices = []  # The folder is there once a driver is loaded.
+    return {"interfaces": interfaces, "infiniband": devices}
+
+
+def missing_files(config: dict[str, Any]) -> list[str]:
+    """NCCL's variables that name a file which is not on this machine."""
+    variables = {**(config.get("nccl") or {}).get("variables", {}), **os.environ}
+    return [name for name in FILE_VARIABLES if variables.get(name) and not Path(variables[name]).exists()]
 
 
 def _cpu_model() -> str:

@@ -6,7 +6,7 @@ data, strategy, ...) are told apart by `name` (models by `architecture`): see `K
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from dtk.config.schema.data import (
     ClassificationData,
@@ -17,6 +17,7 @@ from dtk.config.schema.data import (
     TextData,
     TokensData,
 )
+from dtk.config.schema.fault import EveryRankFault, NoFault, RankFault, SettingFault, SlowRankFault
 from dtk.config.schema.model import CustomModelConfig, EncoderConfig, GPTConfig, LlamaConfig
 from dtk.config.schema.numerics import (
     AdamWConfig,
@@ -35,6 +36,7 @@ from dtk.config.schema.run import (
     TensorboardTracker,
     TrainConfig,
     WandbTracker,
+    WatchConfig,
 )
 from dtk.config.schema.strategy import DDPConfig, DPConfig, FSDPConfig, HSDPConfig, SingleConfig, Zero1Config
 
@@ -51,6 +53,7 @@ __all__ = [
     "DPConfig",
     "DataConfig",
     "EncoderConfig",
+    "EveryRankFault",
     "FSDPConfig",
     "GPTConfig",
     "HFData",
@@ -58,11 +61,15 @@ __all__ = [
     "LauncherConfig",
     "LlamaConfig",
     "NCCLConfig",
+    "NoFault",
     "NoTracker",
     "PrecisionConfig",
+    "RankFault",
     "RecordConfig",
     "SGDConfig",
+    "SettingFault",
     "SingleConfig",
+    "SlowRankFault",
     "StdlibData",
     "SyntheticData",
     "TensorboardTracker",
@@ -71,6 +78,7 @@ __all__ = [
     "TrainConfig",
     "WSDSchedule",
     "WandbTracker",
+    "WatchConfig",
     "Zero1Config",
 ]
 
@@ -91,6 +99,8 @@ class Config:
     tracker: Any
     launcher: LauncherConfig
     nccl: NCCLConfig
+    fault: Any = field(default_factory=NoFault)
+    watch: WatchConfig = field(default_factory=WatchConfig)
     seed: int = 1234
     """Initial weights and sample order are functions of it."""
     runs_folder: str = "runs"
@@ -99,6 +109,12 @@ class Config:
     """A run folder to continue."""
     allow_targets: list[str] = field(default_factory=list)
     """Import paths (or prefixes ending in `.*`) that `_target_` may name besides dtk's own."""
+
+
+def _fault_kinds() -> dict[str, type]:
+    """Each name that a family of faults lists -> that family."""
+    families = (NoFault, SettingFault, EveryRankFault, RankFault, SlowRankFault)
+    return {name: family for family in families for name in get_args(get_type_hints(family)["name"])}
 
 
 KINDS: dict[str, tuple[str, dict[str, type]]] = {
@@ -133,5 +149,6 @@ KINDS: dict[str, tuple[str, dict[str, type]]] = {
     "optimizer": ("name", {"adamw": AdamWConfig, "sgd": SGDConfig}),
     "schedule": ("name", {"constant": ConstantSchedule, "cosine": CosineSchedule, "wsd": WSDSchedule}),
     "tracker": ("name", {"none": NoTracker, "wandb": WandbTracker, "tensorboard": TensorboardTracker}),
+    "fault": ("name", _fault_kinds()),
 }
 """Section -> (discriminating key, value of that key -> dataclass)."""

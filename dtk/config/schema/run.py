@@ -63,6 +63,20 @@ class RecordConfig:
     """Step of this attempt, counted from 1, at which the profiler window opens (level full); earlier in a short run."""
     profile_steps: int = 2
     """Steps in the profiler window (level full)."""
+    replica_hash_every: int = 100
+    """Steps between comparisons of replicated parameters, bit for bit (ddp, zero1, hsdp); 0 = never."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WatchConfig:
+    """The live watch: ends a run that hangs, and says why. Needs record=light or full."""
+
+    enabled: bool = True
+    stall_timeout_s: float = 120.0
+    """Seconds in which no rank moves or works before the run counts as hung. A rank that computes, compiles or
+    reads and writes files is working."""
+    first_step_timeout_s: float = 600.0
+    """The same until the first step is over: device, communicators and compiled code are set up there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

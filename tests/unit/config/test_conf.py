@@ -34,7 +34,9 @@ def test_each_opens_with_what_it_is_and_the_command_that_uses_it(path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in FILES if p.parent.name not in ("conf", "experiment")], ids=lambda p: f"{p.parent.name}/{p.stem}"
+    "path",
+    [p for p in FILES if p.parent.name not in ("conf", "experiment", "fault")],
+    ids=lambda p: f"{p.parent.name}/{p.stem}",
 )
 def test_each_holds_every_key_of_its_schema(path: Path) -> None:
     values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -43,6 +45,13 @@ def test_each_holds_every_key_of_its_schema(path: Path) -> None:
     assert set(values) == {field.name for field in dataclasses.fields(kind)}
     if section not in ("checkpoint", "record"):
         assert values["name"] == path.stem
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p.parent.name == "fault"], ids=lambda p: p.stem)
+def test_each_fault_holds_every_key_of_its_kind(path: Path) -> None:
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))["fault"]
+    assert values["name"] == path.stem
+    assert set(values) == {field.name for field in dataclasses.fields(KINDS["fault"][1][path.stem])}
 
 
 def test_the_main_file_holds_the_rest() -> None:
@@ -56,7 +65,7 @@ def test_the_groups_are_those_that_were_promised() -> None:
     found = folders.groups([CONF])
     assert set(found) == {
         *("model", "data", "strategy", "precision", "optimizer", "schedule"),
-        *("checkpoint", "record", "tracker", "launcher", "nccl", "experiment"),
+        *("checkpoint", "record", "tracker", "launcher", "nccl", "experiment", "fault"),
     }
     assert set(found["strategy"]) == set(KINDS["strategy"][1])
 

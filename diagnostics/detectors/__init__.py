@@ -1,0 +1,1 @@
+"""Detectors: evidence -> findings. One sub-package per kind of trouble."""

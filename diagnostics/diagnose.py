@@ -1,0 +1,206 @@
+"""The pipeline: gather the evidence, let every detector decide, choose the root causes, make the report."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence, Problem
+from diagnostics.findings import Detection, Detector, Finding, Status
+from diagnostics.registry import Registry, collect
+from diagnostics.report.coverage import coverage
+from diagnostics.report.model import Decided, Report
+from diagnostics.tree.arbitrate import SURE, Verdict, all_leaves, arbitrate
+from diagnostics.tree.evaluate import cut_sets, evaluate, own_tree
+from diagnostics.tree.load import built_in, load
+from diagnostics.tree.model import Outcome, Tree
+
+_TROUBLE = frozenset(
+    {
+        "watchdog_timeout",
+        "watchdog_abort",
+        "monitor_stuck",
+        "desync_report",
+        "desync_rank",
+        "desync_timeout",
+        "dist_backend_error",
+        "nccl_result",
+        "nccl_ib_error",
+        "nccl_connect",
+        "nccl_peer_closed",
+        "nccl_duplicate_gpu",
+        "nccl_version_mismatch",
+        "cuda_oom",
+        "cuda_error",
+        "cpu_oom",
+        "kernel_oom",
+        "xid",
+        "gloo_mismatch",
+        "gloo_closed",
+        "gloo_reset",
+        "gloo_timeout",
+        "monitored_barrier",
+        "collective_mismatch_text",
+        "ddp_unused",
+        "ddp_marked_twice",
+        "ddp_shape_mismatch",
+        "rendezvous_timeout",
+        "store_timeout",
+        "store_key_timeout",
+        "store_closed",
+        "missing_variable",
+        "interface_missing",
+        "port_in_use",
+        "no_nccl",
+        "torchrun_failed",
+        "srun_task",
+    }
+)
+"""Kinds of log lines (`evidence/log_patterns.py`) that a job in good health does not write."""
+_ORDER: dict[Status, int] = {"confirmed": 0, "undecided": 1, "ruled_out": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user can choose."""
+
+    limits: Limits = field(default_factory=Limits)
+    trees: tuple[Path, ...] = ()
+    """The user's own, beside the built-in ones."""
+    progress: Callable[[str], None] | None = None
+    """Called with what is being done, many times a second."""
+
+
+def diagnose(path: Path, options: Options | None = None, source: str = "") -> Report:
+    """Explain a run folder, or the leftovers of any job.
+
+    Args:
+        path: a folder or a file.
+        options: limits, own trees, progress.
+        source: how the report calls the path; default: as given.
+
+    Raises:
+        DiagnosticsError: there is nothing to diagnose at `path`, or a tree file is wrong.
+    """
+    from diagnostics.evidence.gather import gather
+
+    options = options or Options()
+    registry = collect()
+    trees = _trees(options.trees, registry)
+    evidence = gather(path, options.limits, options.progress)
+    evidence.problems.extend(registry.problems)
+    findings: list[Finding] = []
+    measures: dict[str, object] = {}
+    for detector in registry.detectors:
+        if options.progress:
+            options.progress(f"deciding: {detector.name}")
+        detection = run_detector(detector, evidence)
+        findings += detection.findings
+        measures.update(detection.measures)
+    return conclude(evidence, trees, findings, measures, source or str(path))
+
+
+def conclude(
+    evidence: Evidence, trees: Sequence[Tree], findings: Iterable[Finding], measures: dict[str, object], source: str
+) -> Report:
+    """The report on what the detectors found."""
+    found = list(findings)
+    homeless = {finding.cause for finding in found} - set(all_leaves(trees))
+    if homeless:
+        trees = [*trees, own_tree(homeless)]
+    silent = set(all_leaves(trees)) - {finding.cause for finding in found}
+    found += [Finding(cause=cause, status="undecided", summary="No detector decided it.") for cause in silent]
+    ordered = sorted(found, key=_place)
+    verdict = arbitrate(trees, ordered)
+    world_size = max(
+        [evidence.world_size or 0, *(rank + 1 for one in ordered if one.group for rank in one.group.ranks)]
+    )
+    decided = tuple(Decided(one, verdict.explained.get(n, ())) for n, one in enumerate(ordered))
+    return Report(
+        source=source,
+        outcome=_outcome(evidence, verdict, ordered),
+        root_causes=verdict.roots,
+        findings=decided,
+        tree=evaluate(trees, ordered),
+        cut_sets=tuple(cut_sets(trees, ordered)),
+        measures=dict(measures),
+        coverage=coverage(evidence, world_size),
+        titles={cause: leaf.title for cause, leaf in all_leaves(trees).items()},
+        world_size=world_size or None,
+        notes=tuple(_notes(evidence, explained=bool(verdict.roots))),
+        run_folder=str(evidence.run.root) if evidence.run else None,
+    )
+
+
+def _place(one: Finding) -> tuple[int, str, tuple[int, ...], int, str]:
+    """Where a finding stands in the report: the same whatever the order of files and detectors."""
+    return _ORDER[one.status], one.cause, one.ranks, one.position or 0, one.summary
+
+
+def run_detector(detector: Detector, evidence: Evidence) -> Detection:
+    """One detector's findings; whatever it does, every cause of it is decided afterwards."""
+    problem = ""
+    try:
+        detection = detector.detect(evidence)
+        if not isinstance(detection, Detection) or not all(isinstance(one, Finding) for one in detection.findings):
+            raise TypeError("it returned no Detection with findings")
+    except Exception as error:
+        problem = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        evidence.problems.append(Problem("detector", detector.name, f"it failed ({problem}); its causes are undecided"))
+        detection = Detection([])
+    decided = {finding.cause for finding in detection.findings}
+    why = f"the detector {detector.name} failed: {problem}" if problem else f"{detector.name} did not decide it"
+    detection.findings += [
+        Finding(cause=cause, status="undecided", summary=why) for cause in detector.causes if cause not in decided
+    ]
+    return detection
+
+
+def _trees(files: Sequence[Path], registry: Registry) -> list[Tree]:
+    trees = built_in()
+    known = set(all_leaves(trees)) | registry.causes
+    trees += [load(file, known) for file in files]
+    homeless = registry.causes - set(all_leaves(trees))
+    return [*trees, own_tree(homeless)] if homeless else trees
+
+
+def _outcome(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding]) -> Outcome:
+    """Of the first root cause; without one it is healthy only when nothing speaks against it."""
+    state = evidence.run.status.state if evidence.run and evidence.run.status else None
+    if verdict.outcome is not None:
+        ran_out = state == "oom" or any(fact.kind in ("cuda_oom", "cpu_oom") for fact in evidence.facts)
+        memory = verdict.roots[0].cause.startswith("memory.")
+        return "oom" if verdict.outcome == "at_risk" and memory and ran_out else verdict.outcome
+    if state in ("finished", "preempted", "running"):
+        return "undecided" if _lost(evidence) else "healthy"
+    suspected = any(one.status == "confirmed" and one.confidence < SURE for one in findings)
+    decided = any(one.status == "ruled_out" for one in findings)
+    # Dumps and stacks are mostly taken of jobs that hang: while a hang is possible they show no good health.
+    open_hang = any(one.status == "undecided" and one.cause.startswith("hang.") for one in findings)
+    hang = open_hang and bool(evidence.flight or evidence.stacks)
+    return "undecided" if state or suspected or hang or _trouble(evidence) or not decided else "healthy"
+
+
+def _trouble(evidence: Evidence) -> bool:
+    """Whether something was left behind that a healthy job does not leave."""
+    return bool(evidence.errors) or any(fact.kind in _TROUBLE for fact in evidence.facts)
+
+
+def _lost(evidence: Evidence) -> bool:
+    """Whether the run says that it is going on, and its process is gone."""
+    from diagnostics.runs import read_run
+
+    return evidence.run is not None and read_run(evidence.run.root).state == "lost"
+
+
+def _notes(evidence: Evidence, *, explained: bool) -> Iterable[str]:
+    status = evidence.run.status if evidence.run else None
+    if status is not None and status.state == "running":
+        if _lost(evidence):
+            yield "The run says that it is going on, but its process is gone: it was killed together with its launcher."
+        else:
+            yield "The run is still going: this is what its records say so far."
+    elif evidence.run and status is None:
+        yield "The run folder has no readable status.json, so how it ended is taken from the other records."
+    if status is not None and status.state in ("failed", "hung", "oom") and status.reason and not explained:
+        yield f"The launcher recorded: {status.reason}"

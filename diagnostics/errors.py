@@ -1,0 +1,15 @@
+"""The one error of the user's making: a path that cannot be diagnosed, an option that cannot be met."""
+
+
+class DiagnosticsError(Exception):
+    """Ends as one line on stderr and exit code 2.
+
+    Args:
+        what: what happened.
+        fix: what to type or do next.
+    """
+
+    def __init__(self, what: str, fix: str = "") -> None:
+        super().__init__(f"{what}; {fix}" if fix else what)
+        self.what = what
+        self.fix = fix

@@ -1,0 +1,1 @@
+"""Readers: what was found on disk, as typed records. They give no verdicts."""

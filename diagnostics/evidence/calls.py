@@ -1,0 +1,208 @@
+"""What one rank called: collectives and point-to-point calls, whichever recorder wrote them down.
+
+Common form of flight-recorder dumps, black boxes and dtk's rings. Owns the field's names for operations
+and the way from frames to the user's line. Reads no file and knows no verdict.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from diagnostics.evidence.model import Frame
+
+
+class GroupKey(NamedTuple):
+    """A process group, the same on all its ranks. `pg_id` is not: each rank counts its own groups."""
+
+    recorder: str
+    """`nccl`, `gloo`, ...; `dtk` for dtk's ring. Each counts the calls by itself."""
+    name: str
+    desc: str
+
+
+class Wire(NamedTuple):
+    """What all ranks of a group must agree on at one position."""
+
+    op: str
+    amounts: tuple[int, ...]
+    """Elements of each tensor; empty where ranks may differ (all_to_all)."""
+    dtypes: tuple[str, ...]
+    root: int | None = None
+    reduce_op: str = ""
+
+
+class Described(NamedTuple):
+    """A signature, and how it is printed."""
+
+    wire: Wire
+    text: str
+    """`all_reduce [1024] float32`"""
+
+
+@dataclass(slots=True)
+class Call:
+    """One collective or point-to-point call of one rank."""
+
+    key: GroupKey
+    seq: int
+    """Position in the group; for point-to-point the position among those of the group on this rank."""
+    described: Described
+    done: bool
+    created_s: float | None
+    frames: object = None
+    """As recorded, until `settle` makes them a stack."""
+    stack: tuple[Frame, ...] = ()
+    """Innermost first, without frames of torch and the interpreter; empty when stacks were not recorded."""
+    user_op: str = ""
+    """The call that the user made, where it is another than the recorded operation."""
+    p2p: str = ""
+    """`send` or `recv`; empty for a collective."""
+    peer: int | None = None
+    """Global rank; None = any."""
+    timeout_s: float | None = None
+    step: int | None = None
+    region: str = ""
+    completion_known: bool = True
+    """False where the recorder sees calls return but not the work complete."""
+
+    @property
+    def wire(self) -> Wire:
+        """The signature."""
+        return self.described.wire
+
+    @property
+    def text(self) -> str:
+        """`broadcast_object_list (broadcast [1] int64)`, `all_reduce [1024] float32`."""
+        if self.user_op and self.user_op != self.wire.op:
+            return f"{self.user_op} ({self.described.text})"
+        return self.described.text
+
+    @property
+    def site(self) -> Frame | None:
+        """The user's own line."""
+        return self.stack[0] if self.stack else None
+
+
+@dataclass(slots=True)
+class Dump:
+    """The last calls of one rank, oldest first, as one file tells them."""
+
+    rank: int | None
+    file: str
+    recorder: str
+    calls: list[Call]
+    counters: dict[GroupKey, tuple[int, int]] = field(default_factory=dict)
+    """Last position that was enqueued and completed, where the recorder counts them; -1 = never."""
+    members: dict[GroupKey, tuple[int, ...]] = field(default_factory=dict)
+    """Global ranks of the groups that this rank belongs to, where the recorder says so."""
+    only_default_group: bool | None = None
+    """Gloo: whether this rank belongs to no group but the default one; None when the dump does not say."""
+    world_size: int | None = None
+    time_s: float | None = None
+    """When it was written; None for torch's own dumps, which do not say."""
+    step: int | None = None
+    region: str = ""
+    black_box: bool = False
+    """A periodic snapshot: the rank was not necessarily stuck when it was written."""
+    attempt: int | None = None
+    damaged: int = 0
+    """Entries that could not be understood."""
+
+    def last_s(self) -> float:
+        """When the youngest call was made; 0 when there is none."""
+        return max((call.created_s for call in self.calls[-64:] if call.created_s), default=0.0)
+
+
+_OPS = {
+    "_all_gather_base": "all_gather", "allgather": "all_gather", "all_gather_into_tensor": "all_gather",
+    "all_gather_single": "all_gather", "_reduce_scatter_base": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter", "reduce_scatter_single": "reduce_scatter",
+    "allreduce": "all_reduce", "all_reduce_barrier": "barrier", "_broadcast_oop": "broadcast",
+    "_reduce_oop": "reduce", "alltoall": "all_to_all", "alltoall_base": "all_to_all",
+    "all_to_all_single": "all_to_all", "all_to_allv": "all_to_all",
+}  # fmt: skip
+ROOTED = {"broadcast", "reduce", "gather", "scatter"}
+USER_CALLS = {
+    "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list", "send_object_list",
+    "recv_object_list", "monitored_barrier", "reduce_scatter_tensor", "all_gather_into_tensor", "all_to_all_single",
+}  # fmt: skip
+"""Functions of torch.distributed that the recorders show as something else, or in parts."""
+
+_DTYPES = {
+    "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64",
+    "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool", "ComplexFloat": "complex64",
+    "ComplexDouble": "complex128",
+}  # fmt: skip
+
+
+def operation(name: str) -> str:
+    """The field's word for an operation: `nccl:_all_gather_base` -> `all_gather`."""
+    op = name.rpartition(":")[2].strip().lower()
+    for suffix in ("_coalesced", "_sparse"):
+        op = op.removesuffix(suffix)
+    return _OPS.get(op, op)
+
+
+def dtype(name: str) -> str:
+    """Torch's Python name of a type: `Float` -> `float32`."""
+    return _DTYPES.get(name, name.removeprefix("torch."))
+
+
+def text_of(op: str, sizes: Iterable[object], dtypes: Iterable[str], extra: str = "") -> str:
+    """`all_reduce [1024], [8] float32`."""
+    shapes = [str(size) for size in sizes]
+    shown = ", ".join(shapes[:3]) + (f" and {len(shapes) - 3} more" if len(shapes) > 3 else "")
+    kinds = "/".join(dict.fromkeys(dtypes))
+    return " ".join(part for part in (op, shown, kinds, extra) if part)
+
+
+_LIBRARY = re.compile(
+    r"(?:^|/)(?:site-packages|dist-packages)/|(?:^|/)lib/python3[.\d]*t?/|(?:^|/)torch/(?:distributed|nn|utils|_|autograd|"
+    r"optim|multiprocessing|func|fx|cuda|onnx|export)|^<|frozen |(?:^|/)(?:pytorch|libtorch)[^/]*\.so|^\?*$"
+)
+_PLUMBING = re.compile(r"(?:^|/)dtk/record/")
+"""dtk's own wrappers around torch's calls are never what the user wrote."""
+_STACKS: dict[tuple[Frame, ...], tuple[Frame, ...]] = {}
+_FRAMES: dict[tuple[str, int, str], Frame | None] = {}
+_MAX_CACHED = 100_000
+
+
+def is_library(file: str) -> bool:
+    """Whether a file belongs to torch, the interpreter or an installed package rather than to the user."""
+    file = file.replace("\\", "/")
+    return bool(_LIBRARY.search(file) or _PLUMBING.search(file))
+
+
+def _frame(file: str, line: int, function: str) -> Frame | None:
+    """The frame, one object for each place; None for a library's."""
+    place = (file, line, function)
+    if place not in _FRAMES:
+        if len(_FRAMES) >= _MAX_CACHED:
+            _FRAMES.clear()
+        _FRAMES[place] = None if is_library(file) else Frame(file, line, function)
+    return _FRAMES[place]
+
+
+def settle(call: Call) -> Call:
+    """The call with its frames reduced to the user's, shared among ranks, so that it can be kept."""
+    frames, call.frames = call.frames, None
+    if not isinstance(frames, list | tuple):
+        return call
+    kept: list[Frame] = []
+    for raw in frames:
+        if not isinstance(raw, dict):
+            continue
+        name, file, line = str(raw.get("name", "")), str(raw.get("filename", "")), raw.get("line", 0)
+        frame = _frame(file, line if isinstance(line, int) else 0, name)
+        if frame is not None:
+            kept.append(frame)
+        elif not kept and name in USER_CALLS:
+            call.user_op = name
+        elif name == "backward" and not call.region:
+            call.region = name
+    if len(_STACKS) >= _MAX_CACHED:
+        _STACKS.clear()
+    stack = tuple(kept)
+    call.stack = _STACKS.setdefault(stack, stack)
+    return call

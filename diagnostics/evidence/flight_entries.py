@@ -1,0 +1,233 @@
+"""From the entries of a flight-recorder dump to calls: all forms that torch has written since 2.4.
+
+Sources: FlightRecorder.hpp / FlightRecorderDetail.hpp of PyTorch (names of fields), measured dumps of gloo.
+Differences between the pickle and the JSON form, strings for integers, absent keys and gloo's nameless
+`pg_config` end here; nothing after this module knows of them.
+"""
+
+import marshal
+import re
+from math import prod
+from typing import Any
+
+from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, Wire, dtype, operation, text_of
+
+DEFAULT_GROUP = "default_pg"
+_P2P = re.compile(r"(?:^|:)(send|recv)\s+(\d+|\?)\s*(?:->|<-)\s*(\d+|\?)", re.ASCII)
+_MAX_RANKS = 1 << 22
+_CACHE: dict[bytes, tuple[str, Described]] = {}
+_MAX_CACHED = 50_000
+_ELEMENTS = {"gather": 0, "scatter": 1, "broadcast": 0, "reduce": 0}
+"""Rooted operations: the side whose sizes every rank gives (0 inputs, 1 outputs)."""
+
+
+def integer(value: Any) -> int | None:
+    """An int, also where the JSON form has a string."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value
+    if isinstance(value, str) and len(value) < 20 and re.fullmatch(r"-?\d+", value, re.ASCII):
+        return int(value)
+    return None
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None."""
+    return float(value) if isinstance(value, int | float) and abs(value) < 1e18 else None
+
+
+def dump(value: dict[str, Any], rank: int | None, file: str) -> Dump:
+    """One recorder's dump in the common form. Entries that make no sense are counted, not raised."""
+    raw = value.get("entries")
+    entries = raw if isinstance(raw, list) else []
+    config = _config(value.get("pg_config"))
+    found = Dump(rank=rank, file=file, recorder="", calls=[])
+    groups: dict[int, GroupKey] = {}
+    keys: dict[tuple[str, str, str], GroupKey] = {}
+    members: dict[GroupKey, tuple[int, ...]] = {}
+    for entry in entries:
+        call = _call(entry, keys, groups, config, members)
+        if call is None:
+            found.damaged += 1
+        else:
+            found.calls.append(call)
+    recorder = found.calls[0].key.recorder if found.calls else "nccl" if _is_nccl(value) else "gloo"
+    found.recorder = recorder
+    found.members = _members(config, members, recorder)
+    found.counters = _counters(value.get("pg_status"), groups, config, recorder)
+    found.only_default_group = _only_default(config)
+    default = next((ranks for key, ranks in found.members.items() if key.desc == DEFAULT_GROUP), ())
+    nameless = config.get("", ("", "", ()))[2]
+    found.world_size = max(default or nameless, default=-1) + 1 or None
+    return found
+
+
+def _is_nccl(value: dict[str, Any]) -> bool:
+    return "nccl_version" in value or bool(value.get("comm_lib_version")) or bool(value.get("nccl_comm_state"))
+
+
+def _config(raw: Any) -> dict[str, tuple[str, str, tuple[int, ...]]]:
+    """Group name -> (name, desc, ranks); gloo's single entry has the name `""`."""
+    config = {}
+    for key, group in raw.items() if isinstance(raw, dict) else ():
+        if isinstance(group, dict):
+            name = str(group.get("name", key))
+            config[name] = (name, str(group.get("desc", "")), _ranks(group.get("ranks")))
+    return config
+
+
+def _ranks(raw: Any) -> tuple[int, ...]:
+    """`"[0, 1]"` or a list."""
+    if isinstance(raw, str):
+        found = [int(part) for part in re.findall(r"\d{1,9}", raw)]
+    else:
+        found = [rank for rank in raw if isinstance(rank, int)] if isinstance(raw, list | tuple) else []
+    return tuple(sorted({rank for rank in found if 0 <= rank < _MAX_RANKS}))
+
+
+def _only_default(config: dict[str, tuple[str, str, tuple[int, ...]]]) -> bool | None:
+    """Gloo overwrites its one entry by the group joined last, and writes no ranks for one that is not the default.
+
+    So a full list says that no other group was joined after the default one; `[]` says that one was.
+    """
+    nameless = config.get("")
+    if nameless is None or len(config) > 1:
+        return None
+    return len(nameless[2]) > 1 or None
+
+
+def _members(
+    config: dict[str, tuple[str, str, tuple[int, ...]]], members: dict[GroupKey, tuple[int, ...]], recorder: str
+) -> dict[GroupKey, tuple[int, ...]]:
+    found = dict(members)
+    for name, desc, ranks in config.values():
+        if name and ranks:
+            found.setdefault(GroupKey(recorder, name, desc), ranks)
+    return found
+
+
+def _counters(
+    raw: Any, groups: dict[int, GroupKey], config: dict[str, tuple[str, str, tuple[int, ...]]], recorder: str
+) -> dict[GroupKey, tuple[int, int]]:
+    """Group -> (enqueued, completed). `pg_status` is keyed by pg_id, which only entries tie to a name.
+
+    Where a group has no entry in the dump: ids and names are both given in the order of creation, so with
+    as many of the one as of the other they pair up, unless an entry contradicts.
+    """
+    status = {}
+    for key, counts in raw.items() if isinstance(raw, dict) else ():
+        pg_id = integer(key)
+        if pg_id is not None and isinstance(counts, dict):
+            enqueued = integer(counts.get("last_enqueued_collective"))
+            completed = integer(counts.get("last_completed_collective"))
+            if enqueued is not None and completed is not None:
+                status[pg_id] = (enqueued, completed)
+    names = sorted((int(name), name) for name in config if name.isdecimal() and len(name) < 10)
+    if len(names) == len(config) == len(status):
+        paired = {
+            pg_id: GroupKey(recorder, name, config[name][1])
+            for pg_id, (_, name) in zip(sorted(status), names, strict=True)
+        }
+        if all(paired.get(pg_id) == key for pg_id, key in groups.items()):
+            groups = paired
+    return {groups[pg_id]: counts for pg_id, counts in status.items() if pg_id in groups}
+
+
+def _call(
+    entry: Any,
+    keys: dict[tuple[str, str, str], GroupKey],
+    groups: dict[int, GroupKey],
+    config: dict[str, tuple[str, str, tuple[int, ...]]],
+    members: dict[GroupKey, tuple[int, ...]],
+) -> Call | None:
+    try:
+        group = entry["process_group"]
+        name, desc = (str(group[0]), str(group[1])) if isinstance(group, list | tuple) else (str(group), "")
+        recorder, described = _describe(entry)
+        seq = integer(entry["collective_seq_id"])
+        created_ns = integer(entry.get("time_created_ns"))
+        timeout_ms = integer(entry.get("timeout_ms"))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+        return None
+    if seq is None or not 0 <= seq < 1 << 62:
+        return None
+    key = keys.get((recorder, name, desc))
+    if key is None:
+        key = keys[recorder, name, desc] = GroupKey(recorder, name, desc)
+        if name in config and config[name][2]:
+            members[key] = config[name][2]
+    pg_id = entry.get("pg_id")
+    if type(pg_id) is int:
+        groups[pg_id] = key
+    call = Call(
+        key=key,
+        seq=seq,
+        described=described,
+        done=entry.get("retired") is True or entry.get("state") == "completed",
+        created_s=created_ns / 1e9 if created_ns else None,
+        frames=entry.get("frames"),
+        timeout_s=timeout_ms / 1e3 if timeout_ms else None,
+    )
+    if entry.get("is_p2p") is True:
+        _point_to_point(call, entry, members.get(key, ()))
+    return call
+
+
+def _point_to_point(call: Call, entry: dict[str, Any], members: tuple[int, ...]) -> None:
+    """`nccl:recv 0<-1` is in ranks of the group; the second one is the peer."""
+    call.seq = integer(entry.get("p2p_seq_id")) or 0
+    match = _P2P.search(str(entry.get("profiling_name")))
+    call.p2p = match[1] if match else call.wire.op.split(" ")[0]
+    if match and match[3] != "?":
+        peer = int(match[3])
+        if members:
+            call.peer = members[peer] if peer < len(members) else None
+        else:
+            call.peer = peer if call.key.desc == DEFAULT_GROUP else None
+
+
+def _describe(entry: dict[str, Any]) -> tuple[str, Described]:
+    """Recorder and signature of an entry; equal entries share one object, which keeps a pass over millions cheap."""
+    raw = (
+        entry["profiling_name"],
+        entry.get("input_sizes"),
+        entry.get("input_dtypes"),
+        entry.get("output_sizes"),
+        entry.get("output_dtypes"),
+    )
+    packed = marshal.dumps(raw, 2)
+    found = _CACHE.get(packed)
+    if found is None:
+        if len(_CACHE) >= _MAX_CACHED:
+            _CACHE.clear()
+        found = _CACHE[packed] = _description(*raw)
+    return found
+
+
+def _description(name: str, ins: Any, in_types: Any, outs: Any, out_types: Any) -> tuple[str, Described]:
+    recorder = name.partition(":")[0] if ":" in name else ""
+    op = operation(name)
+    match = _P2P.search(name)
+    if match:
+        op = match[1]
+    inputs, outputs = _sizes(ins), _sizes(outs)
+    types = tuple(dtype(str(kind)) for kind in (in_types or out_types or ()))
+    if op in {"all_to_all", "coalesced", "barrier"}:
+        wire = Wire(op, (), types[:1] if op == "all_to_all" else ())
+    else:
+        side = (inputs, outputs)[_ELEMENTS.get(op, 0)]
+        if op in _ELEMENTS and not side:
+            side = (outputs, inputs)[_ELEMENTS[op]]
+        wire = Wire(op, tuple(prod(size) for size in side), types)
+        if op in {"gather", "scatter"}:
+            wire = Wire(op, wire.amounts, tuple(dict.fromkeys(types)))
+    shown = inputs or outputs
+    return recorder, Described(wire, text_of(op, (list(size) for size in shown) if op != "barrier" else (), types))
+
+
+def _sizes(raw: Any) -> tuple[tuple[int, ...], ...]:
+    sizes = tuple(tuple(size) for size in raw) if isinstance(raw, list | tuple) else ()
+    if any(type(extent) is not int or abs(extent) > 1 << 48 for size in sizes for extent in size):
+        raise ValueError("sizes that are no integers")
+    return sizes

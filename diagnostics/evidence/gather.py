@@ -1,0 +1,248 @@
+"""Walks a path and builds the Evidence: what is there, whose it is, what could not be used, how many ranks there are.
+
+Large files are only recognised here; their readers load them later. Decides nothing about the job.
+"""
+
+import difflib
+import stat
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from diagnostics.errors import DiagnosticsError
+from diagnostics.evidence import errors_files, logs, run_folder, safe_pickle, stacks, worlds
+from diagnostics.evidence.flight import FlightFile
+from diagnostics.evidence.limits import Limits, head, whole
+from diagnostics.evidence.memory_snapshot import SnapshotFile
+from diagnostics.evidence.memory_timeline import TimelineFile
+from diagnostics.evidence.merge import adopt, merge_errors, one_per_rank, settle_ranks
+from diagnostics.evidence.model import Evidence, Problem, RankError, Stacks, rank_in_name
+from diagnostics.evidence.names import Owner, owner
+from diagnostics.evidence.nsys import NsysFile
+from diagnostics.evidence.recognise import LOOKED_FOR, Kind, kind_of, named_like_a_log
+from diagnostics.evidence.ring import RingFile
+from diagnostics.evidence.trace import TraceFile
+from diagnostics.evidence.walk import Walk
+from diagnostics.runs import NoSuchRunError, find_run
+
+QUIET_S = 2.0
+"""Nothing is said about the progress of a shorter gathering."""
+EVERY_S = 0.5
+MAX_FOREIGN_PICKLE_BYTES = 16 << 20
+"""Pickles that no reader knows are looked into only to say what they would have run."""
+
+_HANDLES = {
+    "flight": ("flight", FlightFile),
+    "ring": ("rings", RingFile),
+    "nsys": ("nsys", NsysFile),
+    "trace": ("traces", TraceFile),
+    "snapshot": ("snapshots", SnapshotFile),
+    "timeline": ("timelines", TimelineFile),
+}
+
+
+def gather(path: Path, limits: Limits, progress: Callable[[str], None] | None = None) -> Evidence:
+    """Everything below a path (a folder or one file) that is evidence.
+
+    Args:
+        path: a run folder of dtk, any other folder, or one file.
+        limits: on untrusted files.
+        progress: told what was found so far, twice a second once it takes over two seconds.
+
+    Raises:
+        DiagnosticsError: there is no such path, or nothing in it can be used.
+    """
+    target = _target(path)
+    is_folder = target.is_dir()
+    root = target if is_folder else target.parent
+    evidence = Evidence(root=root, limits=limits)
+    if is_folder and run_folder.is_run(root):
+        evidence.run = run_folder.read(root, limits, evidence.problems)
+    elif is_folder and (runs := run_folder.runs_in(root)):
+        raise DiagnosticsError(
+            f"{path} holds {len(runs)} run{'s' if len(runs) > 1 else ''}", f"name one: dtk diagnose {path / runs[-1]}"
+        )
+    gathering = _Gathering(evidence, progress)
+    if is_folder:
+        walk = Walk(root, limits, evidence.problems, _skipped(evidence))
+        for file in walk.files():
+            gathering.take(file)
+    else:
+        walk = Walk(root, limits, evidence.problems, seen=Counter({target.suffix.lower() or "no ending": 1}))
+        gathering.take(target)
+    gathering.finish()
+    _refuse_nothing(path, evidence, walk.seen)
+    return evidence
+
+
+def _target(path: Path) -> Path:
+    """The path without links, if it is a folder or a regular file.
+
+    Raises:
+        DiagnosticsError: it is not.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as problem:
+        if isinstance(problem, PermissionError):
+            raise DiagnosticsError(f"{path} cannot be read: {problem.strerror}") from problem
+        raise DiagnosticsError(f"{path} does not exist", _did_you_mean(path)) from problem
+    if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+        raise DiagnosticsError(f"{path} is neither a folder nor a file")
+    target = path.resolve()
+    try:
+        next(target.iterdir(), None) if stat.S_ISDIR(mode) else target.open("rb").close()
+    except OSError as problem:
+        raise DiagnosticsError(f"{path} cannot be read: {problem.strerror or problem}") from problem
+    return target
+
+
+def _did_you_mean(path: Path) -> str:
+    try:
+        return f"did you mean {find_run(str(path))}?"
+    except (NoSuchRunError, OSError, ValueError):
+        pass
+    for folder in (path.parent, Path("runs")):
+        try:
+            names = [entry.name for entry in folder.iterdir()]
+        except (OSError, ValueError):
+            continue
+        close = difflib.get_close_matches(path.name, sorted(names), n=1)
+        if close:
+            return f"did you mean {folder / close[0]}?"
+    return ""
+
+
+def _skipped(evidence: Evidence) -> frozenset[str]:
+    """Folders of a run that are read otherwise, and the logs of earlier attempts."""
+    if evidence.run is None:
+        return frozenset()
+    earlier = (f"logs/attempt_{attempt}" for attempt in range(min(evidence.run.attempt, 10_000)))
+    return run_folder.SKIPPED | frozenset(earlier)
+
+
+def _refuse_nothing(path: Path, evidence: Evidence, seen: Counter[str]) -> None:
+    """Raises DiagnosticsError when there is nothing to go by."""
+    lists = (evidence.flight, evidence.rings, evidence.traces, evidence.nsys, evidence.snapshots, evidence.timelines)
+    if evidence.run is not None or any(lists) or evidence.stacks or evidence.errors or evidence.facts:
+        return
+    if evidence.problems:
+        first = sorted(evidence.problems, key=lambda problem: problem.file)[0]
+        more = f" (and {len(evidence.problems) - 1} more files)" if len(evidence.problems) > 1 else ""
+        raise DiagnosticsError(f"nothing in {path} can be used: {first.file}: {first.what}{more}")
+    if not seen:
+        raise DiagnosticsError(f"{path} is empty", f"looked for {LOOKED_FOR}")
+    found = ", ".join(
+        f"{count} {ending}" for ending, count in sorted(seen.items(), key=lambda item: (-item[1], item[0]))[:6]
+    )
+    raise DiagnosticsError(f"no evidence in {path}: found {found}", f"looked for {LOOKED_FOR}")
+
+
+@dataclass(slots=True)
+class _Gathering:
+    """Takes file after file and settles at the end what needs all of them."""
+
+    evidence: Evidence
+    progress: Callable[[str], None] | None
+    read: list[tuple[logs.LogRead, Owner]] = field(default_factory=list)
+    ends: list[tuple[RankError, Owner]] = field(default_factory=list)
+    dumps: list[tuple[Stacks, Owner]] = field(default_factory=list)
+    claims: worlds.Claims = field(default_factory=worlds.Claims)
+    heads: dict[str, bytes] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    looked: int = 0
+    began_s: float = field(default_factory=time.monotonic)
+    said_s: float = 0.0
+
+    def take(self, path: Path) -> None:
+        """One file; whatever is wrong with it ends as a problem."""
+        self._say()
+        self.looked += 1
+        file = self.evidence.relative(path)
+        kind: Kind = "none"
+        try:
+            start = head(path)
+            kind = kind_of(path, start)
+            self._take(path, file, kind, start)
+        except (OSError, ValueError) as problem:
+            what = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
+            self._problem("file" if kind in ("none", "pickle") else kind, file, what or type(problem).__name__)
+
+    def _take(self, path: Path, file: str, kind: Kind, start: bytes) -> None:
+        limits = self.evidence.limits
+        of = owner(Path(file))
+        if kind in _HANDLES:
+            name, handle = _HANDLES[kind]
+            rank = rank_in_name(path) if kind != "trace" or "rank" in path.name.lower() else None
+            getattr(self.evidence, name).append(handle(path=path, file=file, rank=rank, limits=limits))
+            self.claims.of_head(kind, file, start)
+            self.heads[file] = start[:4096] if kind == "flight" else b""
+        elif kind == "error":
+            self.ends.append((errors_files.read(path, file, of.rank, limits), of))
+        elif kind == "stacks":
+            self.dumps += [(dump, of) for dump in stacks.read(path, file, of.rank, limits)]
+        elif kind == "log":
+            self._log(path, file, of, start)
+        elif kind == "pickle":
+            self._foreign_pickle(path, file)
+        elif kind == "empty" and path.suffix.lower() in (".pickle", ".pkl", ".json", ".gz", ".sqlite", ".ring"):
+            self._problem("file", file, "it is empty")
+        if kind not in ("none", "empty", "pickle"):
+            self.counts[kind] += 1
+
+    def _log(self, path: Path, file: str, of: Owner, start: bytes) -> None:
+        limits = self.evidence.limits
+        size = path.stat().st_size
+        if size > limits.whole_bytes and not named_like_a_log(path):
+            self._problem("log", file, f"text of {size >> 20} MiB that is not named like a log: not read")
+            return
+        read = logs.read(path, file, of.rank, limits, start)
+        if read.problem and (read or named_like_a_log(path)):
+            self._problem("log", file, read.problem)
+        if read.dropped:
+            self._problem("log", file, f"{read.dropped:,} more lines of known kinds were not kept")
+        if read:
+            self.read.append((read, of))
+
+    def _foreign_pickle(self, path: Path, file: str) -> None:
+        """Of no kind that is known; a refusal is worth a line."""
+        if path.stat().st_size > MAX_FOREIGN_PICKLE_BYTES:
+            return
+        try:
+            safe_pickle.loads(whole(path, self.evidence.limits), self.evidence.limits)
+        except ValueError as problem:
+            if "refused" not in str(problem) and path.suffix.lower() not in (".pickle", ".pkl", ""):
+                return
+            raise
+        self._problem("file", file, "a pickle of something else")
+
+    def finish(self) -> None:
+        """Ranks, duplicates, world size and environment, in an order that no name and no listing decides."""
+        evidence = self.evidence
+        for name, _ in _HANDLES.values():
+            handles = getattr(evidence, name)
+            chosen = one_per_rank(name, handles, self.heads, evidence) if name != "nsys" else handles
+            chosen.sort(key=lambda handle: (handle.rank is None, handle.rank or 0, handle.file))
+            setattr(evidence, name, chosen)
+        settle_ranks(evidence, self.read, self.ends, self.dumps)
+        failure = run_folder.failure_error(evidence.run.status) if evidence.run else None
+        evidence.errors = merge_errors([*evidence.errors, *([failure] if failure else [])])
+        adopt(evidence)
+        evidence.facts.sort(key=lambda fact: (fact.rank is None, fact.rank or 0, fact.file, fact.line, fact.kind))
+        evidence.stacks.sort(key=lambda dump: (dump.rank is None, dump.rank or 0, dump.file, dump.time_s or 0.0))
+        worlds.settle(evidence, self.claims)
+        worlds.environment(evidence)
+        evidence.problems.sort(key=lambda problem: (problem.kind, problem.file, problem.what))
+
+    def _problem(self, kind: str, file: str, what: str) -> None:
+        self.evidence.problems.append(Problem(kind, file, what))
+
+    def _say(self) -> None:
+        now = time.monotonic()
+        if self.progress is None or now - self.began_s < QUIET_S or now - self.said_s < EVERY_S:
+            return
+        self.said_s = now
+        found = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.counts.items())) or "no evidence yet"
+        self.progress(f"looked at {self.looked:,} files: {found}")

@@ -1,0 +1,128 @@
+"""Bounds on untrusted files, and the only ways to read one: whole, or as a decompressed stream.
+
+Evidence comes from anywhere. A reader that goes through this module cannot be made to use more memory
+than the limits say, whatever the file claims about itself.
+"""
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+BLOCK_BYTES = 1 << 20
+_GZIP = b"\x1f\x8b"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Raised together by `--limit-scale`; every one is stated in `dtk diagnose --help`."""
+
+    whole_bytes: int = 256 << 20
+    """Largest file, after decompression, that is held in memory as a whole (dumps, snapshots, stacks)."""
+    stream_bytes: int = 16 << 30
+    """Largest file, after decompression, that is read as a stream (traces, logs)."""
+    ratio: int = 200
+    """Decompressed over compressed bytes, once more than 64 MiB came out: real traces stay below 60."""
+    depth: int = 64
+    """Nesting of JSON."""
+    line_bytes: int = 64 << 10
+    """Longest line of a log that is looked at; the rest of a longer one is skipped."""
+    event_bytes: int = 4 << 20
+    """Longest single event of a trace."""
+    files: int = 200_000
+    """Files looked at below PATH."""
+
+    def scaled(self, factor: float) -> "Limits":
+        """All limits times `factor`."""
+        return Limits(**{name: int(getattr(self, name) * factor) for name in self.__dataclass_fields__})
+
+
+class TooLargeError(ValueError):
+    """A file is over a limit. The message says which, and how to raise it."""
+
+
+RATIO_FREE_BYTES = 64 << 20
+"""Bytes that may come out before the ratio counts: short files of zeros are no attack."""
+
+
+def blocks(path: Path, limits: Limits) -> Iterator[bytes]:
+    """The file's bytes, decompressed if they are gzip (any number of members), in blocks of about 1 MiB.
+
+    Raises:
+        OSError: it cannot be read.
+        TooLargeError: more than `stream_bytes`, or compressed beyond `ratio`.
+        ValueError: the gzip stream is damaged; what was whole before it has been yielded.
+    """
+    total = 0
+    with path.open("rb") as file:
+        head = file.read(2)
+        file.seek(0)
+        for block in _gunzip(file, limits) if head == _GZIP else iter(lambda: file.read(BLOCK_BYTES), b""):
+            total += len(block)
+            if total > limits.stream_bytes:
+                raise TooLargeError(f"over {limits.stream_bytes >> 20} MiB; raise it with --limit-scale")
+            yield block
+
+
+def _gunzip(file: object, limits: Limits) -> Iterator[bytes]:
+    read = file.read  # type: ignore[attr-defined]
+    raw = out = 0
+    stream = zlib.decompressobj(31)
+    data = b""
+    while True:
+        if not data:
+            data = read(BLOCK_BYTES >> 2)
+            raw += len(data)
+            if not data:
+                if not stream.eof:
+                    raise ValueError("the gzip stream ends in the middle")
+                return
+        if stream.eof:
+            if not data.strip(b"\0"):  # padding after the last member
+                data = b""
+                continue
+            stream = zlib.decompressobj(31)
+        try:
+            block = stream.decompress(data, BLOCK_BYTES)
+        except zlib.error as problem:
+            raise ValueError(f"damaged gzip: {problem}") from problem
+        data = stream.unused_data if stream.eof else stream.unconsumed_tail
+        out += len(block)
+        if out > RATIO_FREE_BYTES and out > limits.ratio * raw:
+            raise TooLargeError(f"decompresses to over {limits.ratio} times its size; raise it with --limit-scale")
+        if block:
+            yield block
+
+
+def whole(path: Path, limits: Limits) -> bytes:
+    """All bytes of a file, decompressed if they are gzip.
+
+    Raises:
+        OSError: it cannot be read.
+        TooLargeError: more than `whole_bytes`, or compressed beyond `ratio`.
+        ValueError: the gzip stream is damaged.
+    """
+    parts: list[bytes] = []
+    total = 0
+    for block in blocks(path, limits):
+        total += len(block)
+        if total > limits.whole_bytes:
+            raise TooLargeError(f"over {limits.whole_bytes >> 20} MiB; raise it with --limit-scale")
+        parts.append(block)
+    return b"".join(parts)
+
+
+def head(path: Path, size_bytes: int = 8192) -> bytes:
+    """The first bytes of a file, decompressed as far as they can be; what a reader recognises it by.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        data = file.read(size_bytes)
+    if not data.startswith(_GZIP):
+        return data
+    try:
+        return zlib.decompressobj(31).decompress(data, size_bytes)
+    except zlib.error:
+        return b""

@@ -1,0 +1,112 @@
+"""Turns what a pattern captured in a log line into values: numbers, bytes, ranks, the figures of an out-of-memory text.
+
+Knows torch's and Slurm's ways to write them, no file and no pattern.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+SIZE = r"[\d.]+ ?(?:[KMGT]i?B|bytes|B)\b"
+"""A size as torch writes it."""
+PEER = r"(?P<peer>\[?[\w.:%-]+\]?(?::\d+|<\d+>))"
+"""An address as gloo and NCCL write it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """One kind of fact."""
+
+    kind: str
+    word: bytes
+    """Stands literally in every such line."""
+    regex: re.Pattern[str]
+    rank_group: str = ""
+    """Group that holds the global rank the line speaks for, where no prefix says it."""
+
+
+def pattern(kind: str, word: str, regex: str, rank_group: str = "") -> Pattern:
+    """One line of the table."""
+    return Pattern(kind, word.encode(), re.compile(regex), rank_group)
+
+
+_OOM_PARTS = tuple(
+    (name, re.compile(regex.replace("SIZE", rf"(?P<size>{SIZE})")))
+    for name, regex in (
+        ("total_bytes", r"total capac\w+ of SIZE"),
+        ("total_bytes", r"SIZE total capacity"),
+        ("free_bytes", r"of which SIZE is free"),
+        ("free_bytes", r"SIZE free[;,]"),
+        ("allocated_bytes", r"memory SIZE is allocated by PyTorch"),
+        ("allocated_bytes", r"SIZE already allocated"),
+        ("reserved_unallocated_bytes", r"SIZE is reserved by PyTorch but unallocated"),
+        ("reserved_bytes", r"SIZE reserved in total by PyTorch"),
+        ("in_use_bytes", r"this process has SIZE memory in use"),
+        ("private_pool_bytes", r"with SIZE allocated in private pools"),
+        ("allowed_bytes", r"SIZE allowed[;,]"),
+    )
+)
+_OOM_GPU = re.compile(r"\bGPU (\d+)")
+_OOM_OTHER = re.compile(rf"Process (\d+) has (?P<size>{SIZE}) memory in use")
+_PARTS_OF_SIZE = re.compile(r"([\d.]+) ?([KMGT]?)(i?)(B|bytes)")
+_RANKS = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")
+_MAX_RANKS = 100_000
+
+
+def size_bytes(text: str) -> int | None:
+    """`1.50 GiB` -> 1610612736. torch writes binary units with and without the i."""
+    match = _PARTS_OF_SIZE.match(text)
+    if match is None:
+        return None
+    try:
+        value = float(match[1])
+    except ValueError:
+        return None
+    return int(value * 1024 ** ("KMGT".index(match[2]) + 1 if match[2] else 0)) if value < 1e15 else None
+
+
+def decode(kind: str, match: re.Match[str]) -> dict[str, Any]:
+    """The fields of a line that matched: numbers as numbers, sizes in bytes, lists of ranks as lists."""
+    fields: dict[str, Any] = {}
+    for name, text in match.groupdict().items():
+        if text is None:
+            continue
+        if name == "ranks":
+            fields[name] = _ranks(text)
+        elif name.endswith("_bytes"):
+            fields[name] = int(text) if text.isdecimal() and len(text) < 20 else size_bytes(text)
+        elif name not in ("value", "version", "gpu", "group", "guid") and re.fullmatch(r"-?\d{1,18}", text, re.ASCII):
+            fields[name] = int(text)
+        else:
+            fields[name] = text.strip()[:500]
+    if kind == "cuda_oom":
+        fields.update(oom_parts(match.string))
+    return fields
+
+
+def oom_parts(text: str) -> dict[str, Any]:
+    """The figures of a CUDA out-of-memory message of any torch 2.x (and 1.x)."""
+    fields: dict[str, Any] = {}
+    for name, regex in _OOM_PARTS:
+        match = regex.search(text)
+        if match:
+            fields[name] = size_bytes(match["size"])
+    gpu = _OOM_GPU.search(text)
+    if gpu:
+        fields["gpu"] = int(gpu[1][:6])
+    others = [size_bytes(match["size"]) or 0 for match in _OOM_OTHER.finditer(text)]
+    if others:
+        fields["other_bytes"] = sum(others)
+        fields["other_processes"] = len(others)
+    return fields
+
+
+def _ranks(text: str) -> list[int]:
+    """`1, 3` or Slurm's `0-3,7`."""
+    ranks: list[int] = []
+    for match in _RANKS.finditer(text):
+        first, last = int(match[1]), int(match[2] or match[1])
+        ranks.extend(range(first, min(last, first + _MAX_RANKS) + 1))
+        if len(ranks) > _MAX_RANKS:
+            break
+    return ranks

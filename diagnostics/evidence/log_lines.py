@@ -1,0 +1,140 @@
+"""Cuts a log of any size into lines, stopping only at those that could matter; tells whose line it is.
+
+Most of a log is loss lines. Words that announce something known are searched in whole blocks at C speed,
+and only lines with one are cut out, unless the consumer is in the middle of something (a traceback).
+It must not know what the words mean.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from diagnostics.evidence.limits import Limits, blocks
+
+
+class Line(NamedTuple):
+    """One line without what launchers put in front of it."""
+
+    number: int
+    """From 1."""
+    text: str
+    stream: str
+    """The prefix: lines of one writer have the same, so interleaved writers can be told apart."""
+    rank: int | None
+    """Stated by the prefix."""
+    local_rank: int | None
+    """Stated by torchrun's `[default3]:`, which counts within one node."""
+
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_PREFIX = re.compile(
+    r"\[rank(?P<rank>\d{1,7})\]:? ?"
+    r"|\[\d+,(?P<mpi>\d{1,7})\]<std(?:out|err)>: ?"
+    r"|\[[A-Za-z_]+(?P<local>\d{1,5})\]: ?"
+    r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3,9}Z (?:std(?:out|err) [FP] )?"
+    r"|\([\w.:]+ (?:rank=(?P<ray>\d{1,7}),? ?)?pid=\d+(?:, ip=[\d.]+)?\) ?"
+)
+_SRUN_LABEL = re.compile(r" {0,6}(\d{1,7}): ?")
+
+
+def split(number: int, raw: bytes, labelled: bool = False) -> Line:
+    """A line taken apart.
+
+    Args:
+        number: counted from 1.
+        raw: without its newline.
+        labelled: every line begins with a rank and a colon (`srun --label`).
+    """
+    text = raw.decode("utf-8", "replace").rstrip("\r\n")
+    if "\r" in text:  # a progress bar was drawn over itself before the text
+        text = text.rpartition("\r")[2]
+    if "\x1b" in text:
+        text = _COLOUR.sub("", text)
+    rank = local_rank = None
+    at = 0
+    if labelled and (label := _SRUN_LABEL.match(text)):
+        rank, at = int(label[1]), label.end()
+    while match := _PREFIX.match(text, at):
+        at = match.end()
+        stated = match["rank"] or match["mpi"] or match["ray"]
+        rank = int(stated) if stated else rank
+        local_rank = int(match["local"]) if match["local"] else local_rank
+    return Line(number, text[at:], text[:at].rstrip(), rank, local_rank)
+
+
+def is_labelled(head: bytes) -> bool:
+    """Whether a log looks like the output of `srun --label`: all of its first lines begin with a rank."""
+    lines = [line for line in head.decode("utf-8", "replace").splitlines()[:-1] if line][:50]
+    return len(lines) >= 3 and all(_SRUN_LABEL.match(line) for line in lines)
+
+
+@dataclass(slots=True)
+class LineReader:
+    """Streams the lines of one file that hold one of `words`, and whole stretches on request."""
+
+    path: Path
+    limits: Limits
+    words: tuple[bytes, ...]
+    wanted: Callable[[], bool]
+    """Whether the consumer wants the very next line, whatever is in it."""
+
+    def lines(self) -> Iterator[tuple[int, bytes]]:
+        """Number (from 1) and bytes of each line of interest; a line over `line_bytes` is cut.
+
+        Raises:
+            OSError, ValueError: as `limits.blocks`; what came before was yielded.
+        """
+        number, rest, skipping = 1, b"", False
+        for block in blocks(self.path, self.limits):
+            data = rest + block
+            if skipping:
+                end = data.find(b"\n")
+                if end < 0:
+                    rest = b""
+                    continue
+                data, skipping, number = data[end + 1 :], False, number + 1
+            end = data.rfind(b"\n") + 1
+            if end == 0 and len(data) <= self.limits.line_bytes:
+                rest = data
+                continue
+            if end == 0:  # one line, longer than any that is looked at
+                yield from self._among(data[: self.limits.line_bytes], number)
+                rest, skipping = b"", True
+                continue
+            yield from self._among(data[:end], number)
+            number += data.count(b"\n", 0, end)
+            rest = data[end:]
+        if rest and not skipping:
+            yield from self._among(rest, number)
+
+    def _among(self, data: bytes, number: int) -> Iterator[tuple[int, bytes]]:
+        """Lines of interest in whole lines of which the first is `number`."""
+        hits = self._hits(data)
+        at, index = 0, 0
+        while at < len(data):
+            if not self.wanted():
+                while index < len(hits) and hits[index] < at:
+                    index += 1
+                if index == len(hits):
+                    return
+                begin = data.rfind(b"\n", at, hits[index]) + 1 or at
+                number += data.count(b"\n", at, begin)
+                at = begin
+            end = data.find(b"\n", at)
+            end = len(data) if end < 0 else end
+            yield number, data[at : min(end, at + self.limits.line_bytes)]
+            at, number = end + 1, number + 1
+
+    def _hits(self, data: bytes) -> list[int]:
+        """Where words stand, ascending."""
+        hits = []
+        for word in self.words:
+            at = data.find(word)
+            while at >= 0:
+                hits.append(at)
+                after = data.find(b"\n", at)  # one hit in a line is enough
+                at = data.find(word, after) if after >= 0 else -1
+        hits.sort()
+        return hits

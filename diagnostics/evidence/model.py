@@ -1,0 +1,176 @@
+"""What the readers found, as one value that the detectors share. Holds no verdict and reads no file.
+
+Small records (errors, stacks, facts from logs) are held whole. Large ones (flight dumps, traces,
+snapshots) are handles: a detector loads one at a time, so memory does not grow with the ranks.
+"""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diagnostics.artifacts import Heartbeat, Status
+from diagnostics.evidence.limits import Limits
+
+if TYPE_CHECKING:
+    from diagnostics.evidence.flight import FlightFile
+    from diagnostics.evidence.memory_snapshot import SnapshotFile
+    from diagnostics.evidence.memory_timeline import TimelineFile
+    from diagnostics.evidence.nsys import NsysFile
+    from diagnostics.evidence.ring import RingFile
+    from diagnostics.evidence.trace import TraceFile
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of a Python stack."""
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """One thread of a stack dump, innermost frame first."""
+
+    name: str
+    frames: tuple[Frame, ...]
+    main: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """Stacks of all threads of one rank at one moment (faulthandler, py-spy)."""
+
+    rank: int | None
+    file: str
+    """Relative to the evidence's root, as every `file` here."""
+    threads: tuple[Thread, ...]
+    time_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankError:
+    """How one rank ended, as an error file, a traceback or the launcher's summary tells it."""
+
+    rank: int | None
+    file: str
+    line: int
+    """Line in `file` where it stands; 0 for a whole file."""
+    type: str
+    """Class of the exception; `""` when only a signal or an exit code is known."""
+    message: str
+    frames: tuple[Frame, ...] = ()
+    """Innermost first."""
+    signal: str | None = None
+    """`SIGKILL`, `SIGABRT`, ..."""
+    exit_code: int | None = None
+    """As the operating system reports it; negative = killed by that signal."""
+    time_s: float | None = None
+    step: int | None = None
+    region: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogFact:
+    """One line of a log that says something known, decoded."""
+
+    kind: str
+    """`watchdog_timeout`, `desync_report`, `nccl_warn`, `nccl_env`, `cuda_oom`, `cpu_oom`, `gloo_mismatch`,
+    `gloo_closed`, `gloo_timeout`, `ddp_unused`, `rendezvous_timeout`, ... (the table in `evidence/log_patterns.py`)"""
+    rank: int | None
+    file: str
+    line: int
+    text: str
+    """The line itself, shortened."""
+    fields: dict[str, Any] = field(default_factory=dict)
+    """What the pattern captured: names in the field's words, numbers as numbers, bytes in `_bytes`."""
+    time_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A file that could not be used, or a contradiction between files; a line under coverage."""
+
+    kind: str
+    """Kind of evidence: `flight`, `trace`, `log`, ..., or `file`."""
+    file: str
+    what: str
+
+
+@dataclass(slots=True)
+class RunEvidence:
+    """The records of a dtk run folder."""
+
+    root: Path
+    status: Status | None
+    config: dict[str, Any]
+    """Resolved configuration; empty when it is damaged."""
+    manifest: dict[str, Any]
+    summary: dict[str, Any]
+    plan: dict[str, Any]
+    heartbeats: dict[int, Heartbeat]
+    events: dict[int, list[dict[str, Any]]]
+    """Lifecycle events of each rank (no spans), of the last attempt."""
+    attempt: int = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """One value of the configuration by its dotted key (`strategy.bucket_cap_mb`)."""
+        value: Any = self.config
+        for part in key.split("."):
+            if not isinstance(value, dict) or part not in value:
+                return default
+            value = value[part]
+        return value
+
+
+@dataclass(slots=True)
+class Evidence:
+    """Everything that was recognised below one path."""
+
+    root: Path
+    limits: Limits
+    run: RunEvidence | None = None
+    world_size: int | None = None
+    """Ranks of the job as far as any file says; the ranks seen are at most a lower bound."""
+    flight: "list[FlightFile]" = field(default_factory=list)
+    rings: "list[RingFile]" = field(default_factory=list)
+    """Collectives of dtk's ranks, in files that survive SIGKILL."""
+    traces: "list[TraceFile]" = field(default_factory=list)
+    nsys: "list[NsysFile]" = field(default_factory=list)
+    snapshots: "list[SnapshotFile]" = field(default_factory=list)
+    timelines: "list[TimelineFile]" = field(default_factory=list)
+    stacks: list[Stacks] = field(default_factory=list)
+    errors: list[RankError] = field(default_factory=list)
+    facts: list[LogFact] = field(default_factory=list)
+    environment: dict[int, dict[str, str]] = field(default_factory=dict)
+    """Rank (-1 = all, from a manifest) -> variables that matter (NCCL_*, TORCH_*, GLOO_*, CUDA_*, PYTORCH_*)."""
+    problems: list[Problem] = field(default_factory=list)
+
+    def relative(self, path: Path) -> str:
+        """A path as the report prints it."""
+        try:
+            return str(path.relative_to(self.root)) or path.name
+        except ValueError:
+            return str(path)
+
+
+_RANK_WORD = re.compile(r"(?:^|[^a-z])rank[_\-. ]?(\d{1,7})(?!\d)", re.IGNORECASE)
+_LAST_NUMBER = re.compile(r"(\d{1,7})(?=\D*$)")
+_SUFFIXES = re.compile(
+    r"(\.(json|gz|pickle|pkl|pt|trace|txt|log|sqlite|host|blackbox|snapshot|jsonl))+$", re.IGNORECASE
+)
+
+
+def rank_in_name(path: Path) -> int | None:
+    """The rank that a file name states: after the word `rank`, else its last integer; None without one.
+
+    `comm_lib_trace_rank_12`, `node-7_tr_3.json` -> 3, `worker3_step_12.1694128201557.pt.trace.json.gz` is
+    for the reader of traces to settle, which knows `distributedInfo`.
+    """
+    stem = _SUFFIXES.sub("", path.name)
+    match = _RANK_WORD.search(stem) or _LAST_NUMBER.search(stem)
+    if match is None:
+        match = _RANK_WORD.search(path.parent.name)
+    return int(match.group(1)) if match else None

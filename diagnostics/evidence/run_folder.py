@@ -1,0 +1,204 @@
+"""The records of a dtk run folder, each on its own: a damaged one becomes a problem, the others still count.
+
+Owns which folders of a run hold evidence. Large records (dumps, traces) are left to their readers.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from diagnostics.artifacts import Heartbeat, RunPaths, Status, read_heartbeat, read_status
+from diagnostics.evidence.limits import Limits, whole
+from diagnostics.evidence.log_lines import LineReader
+from diagnostics.evidence.model import Problem, RankError, RunEvidence
+
+MAX_RECORD_BYTES = 32 << 20
+"""Of one JSON or YAML record of the run; real ones stay below one MiB."""
+MAX_EVENTS = 2000
+"""Lifecycle events kept for one rank: the first and the last half of these."""
+EVENT = b'"kind": "event"'
+SKIPPED = frozenset({"checkpoints", "export", "events", "heartbeat", "telemetry", "report", "wandb", "tensorboard"})
+"""Folders of a run without evidence of their own, or with records that are read here."""
+_RANK = re.compile(r"rank_(\d{1,7})\.jsonl?")
+_ATTEMPT = re.compile(r"attempt_(\d{1,6})")
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is a run of dtk: one of its records is there and has dtk's schema."""
+    paths = RunPaths(folder)
+    for path, keys in ((paths.status, ("state", "schema_version")), (paths.manifest, ("run_id", "schema_version"))):
+        try:
+            if path.is_symlink() or not path.is_file() or path.stat().st_size > MAX_RECORD_BYTES:
+                continue
+            value = json.loads(path.read_bytes())
+        except (OSError, ValueError, RecursionError):
+            continue
+        if isinstance(value, dict) and all(key in value for key in keys):
+            return True
+    return _has_both(paths)
+
+
+def _has_both(paths: RunPaths) -> bool:
+    """Damaged records still show whose folder it is, if the others are there."""
+    names = (paths.status, paths.manifest, paths.config, paths.overrides)
+    return sum(path.is_file() for path in names) >= 3
+
+
+def runs_in(folder: Path) -> list[str]:
+    """Names of the runs right below a folder, newest last (their names begin with the time)."""
+    try:
+        return sorted(path.name for path in folder.iterdir() if path.is_dir() and is_run(path))
+    except OSError:
+        return []
+
+
+def last_attempt(folder: Path) -> int:
+    """Highest attempt that has logs; 0 without any."""
+    try:
+        found = [_ATTEMPT.fullmatch(path.name) for path in (folder / "logs").iterdir()]
+    except OSError:
+        return 0
+    return max((int(match[1]) for match in found if match), default=0)
+
+
+def read(folder: Path, limits: Limits, problems: list[Problem]) -> RunEvidence:
+    """All small records of a run. Never raises: what is damaged is missing, with a line in `problems`."""
+    paths = RunPaths(folder)
+    status = _status(paths, problems)
+    attempt = max(status.attempt if status else 0, last_attempt(folder))
+    return RunEvidence(
+        root=folder,
+        status=status,
+        config=_mapping(paths.config, limits, problems, _yaml),
+        manifest=_mapping(paths.manifest, limits, problems, _json),
+        summary=_mapping(paths.summary, limits, problems, _json),
+        plan=_mapping(folder / "plan.json", limits, problems, _json),
+        heartbeats=dict(_heartbeats(folder / "heartbeat", limits)),
+        events=dict(_all_events(folder / "events", attempt, limits, problems)),
+        attempt=attempt,
+    )
+
+
+def failure_error(status: Status | None) -> RankError | None:
+    """What the launcher found: the only trace of a rank that was killed."""
+    failure = status.failure if status else None
+    if failure is None or not isinstance(failure.rank, int) or not isinstance(failure.reason, str):
+        return None
+    code = failure.exit_code if isinstance(failure.exit_code, int) else None
+    killed = re.search(r"killed by (SIG\w+)", failure.reason)
+    typed = re.match(r"([A-Za-z_]\w*(?:Error|Exception|Interrupt)): ?(.*)", failure.reason, re.DOTALL)
+    return RankError(
+        rank=failure.rank,
+        file="status.json",
+        line=0,
+        type=typed[1] if typed else "",
+        message=typed[2] if typed else failure.reason,
+        signal=killed[1] if killed else None,
+        exit_code=code,
+        step=failure.step if isinstance(failure.step, int) else None,
+        region=failure.region if isinstance(failure.region, str) else None,
+    )
+
+
+def _status(paths: RunPaths, problems: list[Problem]) -> Status | None:
+    try:
+        if paths.status.is_symlink() or paths.status.stat().st_size > MAX_RECORD_BYTES:
+            raise ValueError("not a status record")
+        status = read_status(paths.status)
+    except FileNotFoundError:
+        problems.append(Problem("run", "status.json", "it is missing: how the run ended is not known"))
+        return None
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as problem:
+        problems.append(Problem("run", "status.json", f"damaged: {_short(problem)}"))
+        return None
+    if not isinstance(status.attempt, int) or not isinstance(status.state, str):
+        problems.append(Problem("run", "status.json", "damaged: its fields have other types"))
+        return None
+    if status.state == "running":
+        problems.append(Problem("run", "status.json", "the run still goes on: this is how it stands now"))
+    return status
+
+
+def _mapping(path: Path, limits: Limits, problems: list[Problem], decode: Callable[[bytes], Any]) -> dict[str, Any]:
+    try:
+        if path.is_symlink() or not path.is_file():
+            return {}
+        if path.stat().st_size > MAX_RECORD_BYTES:
+            raise ValueError(f"over {MAX_RECORD_BYTES >> 20} MiB")
+        value = decode(whole(path, limits))
+        if not isinstance(value, dict):
+            raise ValueError("not a mapping")
+    except (OSError, ValueError, RecursionError) as problem:
+        problems.append(Problem("run", path.name, f"damaged: {_short(problem)}"))
+        return {}
+    return value
+
+
+def _json(data: bytes) -> Any:
+    return msgspec.json.decode(data)
+
+
+def _yaml(data: bytes) -> Any:
+    import yaml
+
+    if data.count(b"&") > 200 and data.count(b"*") > 200:  # aliases of aliases grow without bound
+        raise ValueError("refused: full of aliases")
+    try:
+        return yaml.load(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  # a safe one
+    except yaml.YAMLError as problem:
+        raise ValueError(_short(problem)) from problem
+
+
+def _heartbeats(folder: Path, limits: Limits) -> Iterator[tuple[int, Heartbeat]]:
+    for rank, path in _of_ranks(folder, limits):
+        beat = read_heartbeat(path) if path.stat().st_size <= 4096 else None
+        if beat is not None and isinstance(beat.time_s, int | float) and isinstance(beat.step, int | None):
+            yield rank, beat
+
+
+def _all_events(
+    folder: Path, attempt: int, limits: Limits, problems: list[Problem]
+) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    for rank, path in _of_ranks(folder, limits):
+        events: list[dict[str, Any]] = []
+        try:
+            for _, line in LineReader(path, limits, (EVENT,), lambda: False).lines():
+                event = _event(line)
+                if event is None or event.get("attempt", attempt) != attempt:
+                    continue
+                events.append(event)
+                if len(events) > MAX_EVENTS:
+                    del events[MAX_EVENTS // 2]
+        except (OSError, ValueError) as problem:
+            problems.append(Problem("run", f"events/{path.name}", _short(problem)))
+        yield rank, events
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    """One lifecycle event; None for a torn line or a span that mentions events."""
+    try:
+        event = msgspec.json.decode(line)
+    except (ValueError, RecursionError):
+        return None
+    return event if isinstance(event, dict) and event.get("kind") == "event" else None
+
+
+def _of_ranks(folder: Path, limits: Limits) -> list[tuple[int, Path]]:
+    """The files of a folder of records, by rank; no links."""
+    found: list[tuple[int, Path]] = []
+    try:
+        for path in folder.iterdir():
+            match = _RANK.fullmatch(path.name)
+            if match and len(found) < limits.files and not path.is_symlink() and path.is_file():
+                found.append((int(match[1]), path))
+    except OSError:
+        return []
+    return sorted(found)
+
+
+def _short(problem: object) -> str:
+    return " ".join(str(problem).split())[:200] or type(problem).__name__

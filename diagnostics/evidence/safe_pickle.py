@@ -1,0 +1,190 @@
+"""Loads a pickle that nobody vouches for: plain values only, at C speed, within memory that its size bounds.
+
+Two passes. The first walks the opcodes without building anything and refuses what the C unpickler would obey to
+the reader's harm: lengths beyond the end, memo positions that reserve gigabytes, numbers and containers made to
+be costly. The second is the C unpickler with every global and every persistent object refused.
+It must not know what the pickle is about.
+"""
+
+import gc
+import io
+import pickle
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from diagnostics.evidence.limits import Limits, TooLargeError
+
+_NUMBER_BYTES = 9
+"""Longest integer: an unsigned 64-bit one. Hashing longer ones as keys is an attack on time."""
+
+_GROWTH = 24
+_GROWTH_FREE_BYTES = 256 << 20
+"""Memory over size of what is built: flight dumps and snapshots reach 16; small files may do as they like."""
+
+_LIST_BYTES, _DICT_BYTES = 104, 232
+
+_STOP, _FRAME, _LONG1, _LONG4 = 0x2E, 0x95, 0x8A, 0x8B
+_TUPLES = frozenset(b"t\x85\x86\x87")
+_ASK = b"Q"
+"""BINPERSID, put behind every tuple: the C unpickler then shows each tuple to `_Plain.persistent_load`."""
+
+_LENGTH_BYTES = {
+    **dict.fromkeys(b"UC\x8c", 1),  # SHORT_BINSTRING SHORT_BINBYTES SHORT_BINUNICODE
+    **dict.fromkeys(b"TBX", 4),  # BINSTRING BINBYTES BINUNICODE
+    **dict.fromkeys(b"\x8d\x8e\x96", 8),  # BINUNICODE8 BINBYTES8 BYTEARRAY8
+}
+"""Opcode -> bytes of the length that stands before its content."""
+
+_REFUSED = {
+    0x50: "a persistent object",  # PERSID
+    0x51: "a persistent object",  # BINPERSID
+    0x82: "a registered extension",  # EXT1
+    0x83: "a registered extension",
+    0x84: "a registered extension",
+    0x32: "the same object twice on its stack",  # DUP: no writer of dumps uses it, bombs do
+    0x8F: "a set",  # EMPTY_SET; hashing is where the traps are
+    0x90: "a set",
+    0x91: "a set",
+    0x97: "a buffer from outside",
+    0x98: "a buffer from outside",
+}
+
+_NUMBER_LINE = re.compile(rb"[IL][-+]?\d{1,20}L?\r?\n|I0[01]\r?\n|F[-+.\deE infan]{1,40}\r?\n")
+_TEXT_LINE = re.compile(rb"[SVg][^\n]*\n")
+_PUT_LINE = re.compile(rb"p(\d{1,9})\r?\n")
+_GLOBAL_LINES = re.compile(rb"[ci]([^\n]{0,200})\n([^\n]{0,200})\n")
+
+
+class _Plain(pickle.Unpickler):
+    """Builds None, bool, numbers, text, bytes, lists, dicts and flat tuples; nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise ValueError(f"refused: it wants to run {module}.{name}")
+
+    def persistent_load(self, value: Any) -> Any:
+        if type(value) is not tuple or any(type(item) is tuple for item in value):
+            raise ValueError("refused: tuples within tuples")  # their hash costs exponential time, or the C stack
+        return value
+
+
+def loads(data: bytes, limits: Limits) -> Any:
+    """The value of a pickle of plain values, protocols 0 to 5. Bytes behind its end are ignored.
+
+    Raises:
+        ValueError: it names a global (the message says which), is damaged, or would cost out of proportion.
+    """
+    if len(data) > limits.whole_bytes:
+        raise TooLargeError(f"over {limits.whole_bytes >> 20} MiB; raise it with --limit-scale")
+    if not data:
+        raise ValueError("it is empty")
+    body = b"".join(_checked(data))
+    # One frame around everything: the C unpickler then reads from memory instead of from a file, opcode by opcode.
+    framed = b"".join((b"\x80\x04\x95", len(body).to_bytes(8, "little"), body))
+    collecting = gc.isenabled()
+    gc.disable()  # Nothing here is garbage, and looking for it takes longer than building it.
+    try:
+        return _Plain(io.BytesIO(framed)).load()
+    except ValueError:
+        raise
+    except Exception as problem:
+        raise ValueError(f"damaged pickle: {problem or type(problem).__name__}") from problem
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _checked(data: bytes) -> Iterator[bytes]:
+    """The opcodes without frames and with a question behind each tuple, as pieces of the data."""
+    _check_growth(data)
+    plain = _plain_run(len(data)).match
+    at = start = 0
+    while True:
+        at = plain(data, at).end()  # type: ignore[union-attr]  # it matches the empty run too
+        if at >= len(data):
+            raise ValueError("damaged pickle: it ends in the middle")
+        code = data[at]
+        if code == _STOP:
+            yield data[start : at + 1]
+            return
+        if code in _TUPLES:
+            at += 1
+            yield data[start:at]
+            yield _ASK
+            start = at
+        elif code == _FRAME:
+            yield data[start:at]
+            at = start = at + 9
+        else:
+            at = _after(data, at, code)
+
+
+def _check_growth(data: bytes) -> None:
+    """An upper bound of what the containers take: every byte that could be their opcode counts as one."""
+    lists, dicts = data.count(b"]") + data.count(b"l"), data.count(b"}") + data.count(b"d")
+    if _LIST_BYTES * lists + _DICT_BYTES * dicts > max(_GROWTH_FREE_BYTES, _GROWTH * len(data)):
+        raise ValueError("refused: it is made of containers with nothing inside")
+
+
+def _plain_run(size: int) -> re.Pattern[bytes]:
+    """Opcodes that need no look, any number of them. Memo positions above what `size` bytes can fill do not match."""
+    most = 256 + size // 6  # LONG_BINPUT is 5 bytes behind at least one of the object
+    position = rb"r..[\x00-%b]\x00" % re.escape(bytes([min(most >> 16, 255)]))
+    if most >> 24:
+        position = rb"r...[\x00-%b]" % re.escape(bytes([most >> 24]))
+    tokens = (
+        rb"[hqK].",  # BINGET BINPUT BININT1
+        rb"[]}(uaesN0l)d1bRo\x81\x88\x89\x92-\x94]",
+        rb"M..",  # BININT2
+        rb"j....",  # LONG_BINGET
+        position,
+        rb"J....",  # BININT
+        rb"G.{8}",  # BINFLOAT
+        rb"\x8a(?:\x06.{6}|\x08.{8}|\x07.{7}|\x05.{5})",  # LONG1 of addresses and nanoseconds
+        rb"\x80.",  # PROTO
+    )
+    return re.compile(rb"(?:" + rb"|".join(tokens) + rb")*+", re.DOTALL)
+
+
+def _after(data: bytes, at: int, code: int) -> int:
+    """Where the next opcode starts, for one that is not plain.
+
+    Raises:
+        ValueError: refused or damaged.
+    """
+    if code in _REFUSED:
+        raise ValueError(f"refused: it wants {_REFUSED[code]}")
+    if code in _LENGTH_BYTES:
+        begin = at + 1 + _LENGTH_BYTES[code]
+        end = begin + int.from_bytes(data[at + 1 : begin], "little")
+    elif code in (_LONG1, _LONG4):
+        begin = at + (2 if code == _LONG1 else 5)
+        length = int.from_bytes(data[at + 1 : begin], "little")
+        if length > _NUMBER_BYTES:
+            raise ValueError("refused: a number beyond 64 bits")
+        end = begin + length
+    elif code == 0x72:  # LONG_BINPUT that the plain run would not take
+        raise ValueError("refused: a memo position beyond what the file can fill")
+    else:
+        end = _after_lines(data, at, code)
+    if end > len(data):
+        raise ValueError("damaged pickle: it ends in the middle")
+    return end
+
+
+def _after_lines(data: bytes, at: int, code: int) -> int:
+    """The same for the text opcodes of protocol 0."""
+    if code in b"ci":
+        names = _GLOBAL_LINES.match(data, at)
+        if names is not None:
+            module, name = (part.decode("utf-8", "replace") for part in names.groups())
+            raise ValueError(f"refused: it wants to run {module}.{name}")
+    put = _PUT_LINE.match(data, at)
+    if put is not None:
+        if int(put.group(1)) > 256 + len(data) // 4:
+            raise ValueError("refused: a memo position beyond what the file can fill")
+        return put.end()
+    line = _NUMBER_LINE.match(data, at) or _TEXT_LINE.match(data, at)
+    if line is None:
+        raise ValueError(f"damaged pickle: no opcode at byte {at}")
+    return line.end()

@@ -1,0 +1,158 @@
+"""The records of a Kineto trace that matter, typed, and the names that its versions use for one thing.
+
+Owns field and category names and the units of times and messages. Builds nothing and judges nothing.
+"""
+
+import re
+from typing import NamedTuple
+
+import msgspec
+
+from diagnostics.evidence.calls import operation
+
+
+class Args(msgspec.Struct, gc=False):
+    """Arguments of a device event, of a call of the CUDA runtime or of a collective's CPU event."""
+
+    correlation: int | None = None
+    stream: int | str | None = None
+    device: int | str | None = None
+    size: int | float | None = msgspec.field(name="bytes", default=None)
+    op: str | None = msgspec.field(name="Collective name", default=None)
+    dtype: str | None = None
+    n_in: int | None = msgspec.field(name="In msg nelems", default=None)
+    n_out: int | None = msgspec.field(name="Out msg nelems", default=None)
+    group_size: int | None = msgspec.field(name="Group size", default=None)
+    group: str | int | None = msgspec.field(name="Process Group Name", default=None)
+    desc: str | None = msgspec.field(name="Process Group Description", default=None)
+    ranks: str | None = msgspec.field(name="Process Group Ranks", default=None)
+    seq: int | None = msgspec.field(name="Seq", default=None)
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw())
+    types: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw())
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event of the trace."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    ts: int | float = 0
+    """us"""
+    dur: int | float = 0
+    """us"""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    args: Args | None = None
+
+
+class Lane(NamedTuple):
+    """Where an event ran: device and stream, or process and thread."""
+
+    owner: int | str | None
+    line: int | str | None
+
+
+class Message(NamedTuple):
+    """What a collective moves, as far as the trace says."""
+
+    op: str
+    """The field's word: `all_reduce`, `all_gather`, ...; `send_recv` where the direction is unknown."""
+    elements: int = 0
+    """Of the larger side; 0 = unknown."""
+    dtype: str = ""
+    """As torch writes it, lower case: `float`, `bfloat16`; empty = unknown."""
+    group: str = ""
+    """Name of the process group; empty = unknown."""
+    group_size: int = 0
+    seq: int | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """0 = unknown."""
+        return self.elements * DTYPE_BYTES.get(self.dtype, 0)
+
+
+KINDS = {
+    "kernel": "kernel", "concurrent_kernel": "kernel", "gpu_memcpy": "memory", "gpu_memset": "memory",
+    "memcpy": "memory", "memset": "memory", "cuda_runtime": "runtime", "cuda_driver": "runtime",
+    "hip_runtime": "runtime", "runtime": "runtime", "cpu_op": "op", "operator": "op", "user_annotation": "mark",
+}  # fmt: skip
+"""Category, lower case, of all versions -> what it is. Copies on the device (`gpu_user_annotation`) are none."""
+
+DTYPE_BYTES = {
+    "float": 4, "double": 8, "half": 2, "bfloat16": 2, "c10::bfloat16": 2, "c10::half": 2, "int": 4, "long": 8,
+    "long int": 8, "short": 2, "short int": 2, "char": 1, "signed char": 1, "byte": 1, "unsigned char": 1, "bool": 1,
+    "float8_e4m3fn": 1, "float8_e5m2": 1, "complexfloat": 8, "int8": 1, "int32": 4, "int64": 8, "float16": 2,
+    "float32": 4, "float64": 8,
+}  # fmt: skip
+_LIST = re.compile(r"-?\d+")
+_COLLECTIVE = re.compile(
+    r"all_?reduce|all_?gather|reduce_?scatter|broadcast|all_?to_?all|send_?recv|barrier|(?<!_)gather|scatter|"
+    r"(?<!all_)(?<!all)reduce|send|recv",
+    re.IGNORECASE,
+)
+_WORDS = {
+    "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter", "alltoall": "all_to_all",
+    "sendrecv": "send_recv",
+}  # fmt: skip
+MARKED = re.compile(r"^([a-z][a-z_]{2,30}) (\d{1,15}) B (\S{1,60})$")
+"""dtk's communication regions: `all_reduce 2378752 B dp`."""
+
+
+def collective_word(name: str) -> str:
+    """The collective that a name tells: of a kernel, an annotation or an op; `collective` when it tells none."""
+    match = _COLLECTIVE.search(name)
+    if match is None:
+        return "collective"
+    word = match.group(0).lower()
+    return _WORDS.get(word.replace("_", ""), word)
+
+
+def message_of_args(args: Args) -> Message:
+    """From the arguments that Kineto writes on kernels and on `record_param_comms`."""
+    elements = max(args.n_in or 0, args.n_out or 0)
+    word = operation(args.op or "")
+    return Message(
+        op=collective_word(word) if word not in ("send", "recv") else word,
+        elements=max(elements, 0),
+        dtype=(args.dtype or "").lower(),
+        group="" if args.group is None else str(args.group),
+        group_size=args.group_size or 0,
+        seq=args.seq,
+    )
+
+
+def message_of_shapes(name: str, args: Args | None) -> Message:
+    """From the shapes that `record_shapes` leaves on `nccl:all_reduce`, `gloo:all_reduce` and the like."""
+    op = operation(name)
+    word = op if op in ("send", "recv", "barrier") else collective_word(op)
+    if args is None or not len(args.dims):
+        return Message(word)
+    try:
+        dims = msgspec.json.decode(args.dims)
+        types = msgspec.json.decode(args.types) if len(args.types) else []
+    except (msgspec.DecodeError, RecursionError):
+        return Message(word)
+    elements = sum(_elements(shape) for shape in dims) if isinstance(dims, list) else 0
+    first = next((kind for kind in types if isinstance(kind, str) and kind), "") if isinstance(types, list) else ""
+    return Message(word, elements, first.lower())
+
+
+def _elements(shape: object) -> int:
+    """Of a tensor, or of a list of tensors; an empty shape is a scalar."""
+    if not isinstance(shape, list) or len(shape) > 64:
+        return 0
+    if any(isinstance(size, list) for size in shape):
+        return sum(_elements(part) for part in shape)
+    product = 1
+    for size in shape:
+        if not isinstance(size, int) or size < 0:
+            return 0
+        product *= size
+    return product
+
+
+def ranks_of(text: str) -> tuple[int, ...]:
+    """`[0, 1]`; empty when the list is abbreviated."""
+    return () if "..." in text or not text.startswith("[") else tuple(map(int, _LIST.findall(text)[:1_000_000]))

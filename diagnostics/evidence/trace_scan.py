@@ -1,0 +1,215 @@
+"""Cuts a Chrome trace of any size into events, block by block, and decodes them into a typed record.
+
+Owns the outer form of the file: object or bare list, pretty-printed or not, compressed or not, cut off
+in the middle. A batch ends where its decoding proves that whole events end, so strings that look like
+JSON cannot mislead it. What the events mean is for its readers.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from diagnostics.evidence.limits import Limits, blocks
+
+T = TypeVar("T")
+_EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\]]', re.DOTALL)
+_NOT_JSON = re.compile(rb"(?<=[:,\[])(\s*)-?(?:inf(?:inity)?|nan)\b", re.IGNORECASE)
+"""Kineto divides by a duration of zero and writes the result as it is."""
+_TAILS = (1 << 14, 1 << 17)
+"""Bytes at the end of a block in which an end of an event is looked for first."""
+_TRIES = 4
+"""Ends of events that are tried by decoding, before the block is cut exactly."""
+_HEADER_EVENTS = 4
+"""The header may be as long as so many events at their limit: it lists all groups with all their ranks."""
+
+
+class Scan(Generic[T]):
+    """One pass over the events of a trace; memory is bound by a block and an event, whatever the size.
+
+    Iterate `batches()`, then read what it found beside the events.
+    """
+
+    def __init__(self, path: Path, limits: Limits, kind: type[T]) -> None:
+        self.path = path
+        self.limits = limits
+        self.header: dict[str, Any] = {}
+        """Top-level keys in front of the events; those behind them are added at the end."""
+        self.problem = ""
+        """Why the file was not read to its end; empty when it was."""
+        self.damaged = 0
+        """Events that could not be decoded."""
+        self._many = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
+        self._one = msgspec.json.Decoder(kind)
+        self._raw = msgspec.json.Decoder(list[msgspec.Raw])
+
+    def batches(self) -> Iterator[list[T]]:
+        """Decoded events, in the order of the file, a block at a time.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: it is no trace.
+        """
+        stream = _Stream(self.path, self.limits)
+        rest = self._read_header(stream)
+        ended = False
+        for block in stream:
+            rest += block
+            events, rest, ended = self._take(rest)
+            if events:
+                yield events
+            if ended or len(rest) > self.limits.event_bytes:
+                break
+        if not ended and len(rest) <= self.limits.event_bytes:
+            events, rest, ended = self._exact(rest)
+            yield events
+        self._finish(stream, rest, ended)
+
+    def _read_header(self, stream: "_Stream") -> bytes:
+        """What follows the start of the list of events."""
+        data = b""
+        for block in stream:
+            data += block
+            start = data.lstrip(b"\xef\xbb\xbf \t\r\n")
+            if start[:1] == b"[":
+                stream.push(b"")
+                return start[1:]
+            if start[:1] != b"{":
+                break
+            match = _EVENTS.search(data)
+            if match:
+                self.header = _mapping(data[: match.start()] + b'"traceEvents":[]}')
+                stream.push(b"")
+                return data[match.end() :]
+            if len(data) > _HEADER_EVENTS * self.limits.event_bytes:
+                break
+        raise ValueError(stream.problem or "it has no traceEvents")
+
+    def _take(self, data: bytes) -> tuple[list[T], bytes, bool]:
+        """Whole events of `data`, the rest of it, and whether the list of events has ended."""
+        for start, end in _ends(data):
+            try:
+                return self._decode(b"[" + data[: start + 1] + b"]"), data[end:], False
+            except (msgspec.DecodeError, RecursionError):
+                continue
+        return self._exact(data)
+
+    def _decode(self, text: bytes) -> list[T]:
+        """The events of a JSON list; one of another type counts as damaged.
+
+        Raises:
+            msgspec.DecodeError: it is no JSON.
+        """
+        try:
+            return self._many.decode(text)
+        except msgspec.ValidationError:
+            return self._singly([bytes(raw) for raw in self._raw.decode(text)])
+
+    def _singly(self, events: list[bytes]) -> list[T]:
+        result = []
+        for raw in events:
+            try:
+                result.append(self._one.decode(raw))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                try:
+                    result.append(self._one.decode(_NOT_JSON.sub(rb"\g<1>0", raw)))
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                    self.damaged += 1
+        return result
+
+    def _exact(self, data: bytes) -> tuple[list[T], bytes, bool]:
+        """As `_take`, by following strings and brackets: slow, for what cannot be cut otherwise."""
+        events: list[bytes] = []
+        depth = start = done = 0
+        for match in _TOKEN.finditer(data):
+            token = data[match.start()]
+            if token == 0x22:
+                if match.end() - match.start() < 2 or data[match.end() - 1] != 0x22:
+                    break
+            elif token in b"{[":
+                if depth == 0:
+                    start = match.start()
+                depth += 1
+            elif depth == 0:
+                return self._singly(events), data[match.end() :], True
+            else:
+                depth -= 1
+                if depth == 0:
+                    done = match.end()
+                    events.append(data[start:done])
+        return self._singly(events), data[done:], False
+
+    def _finish(self, stream: "_Stream", rest: bytes, ended: bool) -> None:
+        if ended:
+            for block in stream:
+                if len(rest) < self.limits.event_bytes:
+                    rest += block
+            tail = rest.lstrip().removeprefix(b",")
+            self.header |= _mapping(b"{" + tail) if tail.strip(b" \t\r\n}") else {}
+        elif len(rest) > self.limits.event_bytes:
+            self.problem = f"an event of over {self.limits.event_bytes >> 20} MiB: what follows is not used"
+        if stream.problem:
+            self.problem = f"{stream.problem}: the events before that are used"
+        elif not ended and not self.problem:
+            self.problem = "it ends in the middle: the whole events before that are used"
+
+
+class _Stream:
+    """The blocks of a file; damage ends it and is remembered."""
+
+    def __init__(self, path: Path, limits: Limits) -> None:
+        self._blocks = blocks(path, limits)
+        self._pushed: list[bytes] = []
+        self.problem = ""
+
+    def push(self, block: bytes) -> None:
+        """Give this block next."""
+        self._pushed.append(block)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        if self._pushed:
+            return self._pushed.pop()
+        try:
+            return next(self._blocks)
+        except ValueError as problem:
+            self.problem = self.problem or str(problem)
+            raise StopIteration from problem
+
+
+def _ends(data: bytes) -> Iterator[tuple[int, int]]:
+    """Where an event may end and where the next one begins, the last ones first."""
+    tried = 0
+    for tail in _TAILS:
+        found = list(_BETWEEN.finditer(data, max(0, len(data) - tail)))
+        for match in reversed(found[-_TRIES:]):
+            yield match.start(), match.end()
+            tried += 1
+        if tried >= _TRIES or len(data) <= tail:
+            return
+
+
+def _mapping(text: bytes) -> dict[str, Any]:
+    """A JSON object; empty when it is none."""
+    try:
+        value = msgspec.json.decode(_NOT_JSON.sub(rb"\g<1>0", text))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def scan_events(path: Path, limits: Limits) -> Iterator[bytes]:
+    """The raw bytes of every event; damage ends it early and silently (`Scan` says why).
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is no trace.
+    """
+    for batch in Scan(path, limits, msgspec.Raw).batches():
+        yield from map(bytes, batch)

@@ -1,0 +1,154 @@
+"""Puts Python tracebacks together line by line: chained ones, those of data loader workers, mixed streams.
+
+Of a chain the first exception is kept, since the others follow from it. Knows nothing of files and ranks.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+from diagnostics.evidence.model import Frame
+
+MAX_FRAMES = 200
+MAX_MESSAGE = 2000
+"""Characters."""
+_MAX_LINES = 2000
+"""Lines of one traceback; beyond it is no traceback."""
+
+START = re.compile(r"^[ |+-]*(?:Original )?Traceback \(most recent call last\):\s*$")
+SPAWNED = re.compile(r"^-- Process (\d{1,6}) terminated with the following error:")
+"""torch.multiprocessing.spawn repeats the traceback of a process; its number is its rank there."""
+FRAME = re.compile(r'^[ |]*File "([^"]*)", line (\d{1,9}),? in (.*)$')
+_END = re.compile(r"^[ |]*([A-Za-z_][\w.]*)(?:: ?(.*))?$")
+_CHAIN = re.compile(r"^[ |]*(?:During handling of the above exception|The above exception was the direct cause)")
+_ORIGINAL = re.compile(r"^[ |]*Original Traceback \(most recent call last\):")
+_NEW_RECORD = re.compile(r"^(?:Traceback|Exception raised from|frame #\d|\[|={5,}|-{5,}|[EWIF]\d{4} |\d{4}-\d\d-\d\d)")
+_NO_FRAME = re.compile(r"^\s*(?:[~^ ]+|\[Previous line repeated .*)$")
+
+
+@dataclass(slots=True)
+class Raised:
+    """One exception, its frames innermost first."""
+
+    type: str
+    """Without its module, as `error.json` writes it."""
+    message: str
+    frames: tuple[Frame, ...]
+
+
+@dataclass(slots=True)
+class Assembler:
+    """Fed the lines of one stream; `take` gives what is complete."""
+
+    first: Raised | None = None
+    """The first exception of the chain, complete but for what may still be chained to it."""
+    frames: list[Frame] = field(default_factory=list)
+    """Outermost first."""
+    inside: bool = False
+    """Between `Traceback` and the exception's line."""
+    chained: bool = False
+    nested: bool = False
+    """Within `Original Traceback` of a data loader's worker."""
+    indent: int = 0
+    quiet: int = 0
+    """Lines since the exception's line."""
+    length: int = 0
+    done: list[Raised] = field(default_factory=list)
+    message_open: bool = False
+
+    @property
+    def active(self) -> bool:
+        """Whether the next line may belong to this."""
+        return self.inside or self.first is not None
+
+    def feed(self, text: str) -> None:
+        """One line without its prefix."""
+        if START.match(text):
+            self._start(text)
+        elif self.inside:
+            self._inside(text)
+        elif self.first is not None:
+            self._after(text)
+
+    def take(self, end: bool = False) -> list[Raised]:
+        """Complete exceptions since the last call; with `end` also the last one."""
+        if end:
+            self._close()
+            self.inside = False
+        taken, self.done = self.done, []
+        return taken
+
+    def _start(self, text: str) -> None:
+        self.nested = self.first is not None and bool(_ORIGINAL.match(text))
+        if self.first is not None and not (self.chained or self.nested):
+            self._close()
+        self.inside, self.length = True, 0
+        self.indent = len(text) - len(text.lstrip(" |+-"))
+        self.frames = []
+
+    def _inside(self, text: str) -> None:
+        self.length += 1
+        frame = FRAME.match(text)
+        if frame:
+            if len(self.frames) < MAX_FRAMES:
+                self.frames.append(Frame(frame[1], int(frame[2]), frame[3].strip()))
+            return
+        depth = len(text) - len(text.lstrip(" |"))
+        if not text.strip() or depth > self.indent or _NO_FRAME.match(text):
+            if self.length > _MAX_LINES:
+                self.inside = False
+            return
+        end = _END.match(text)
+        self.inside = False
+        if end is None or not self.frames:
+            return
+        raised = Raised(end[1].rpartition(".")[2], (end[2] or "").strip()[:MAX_MESSAGE], tuple(reversed(self.frames)))
+        self._ended(raised)
+
+    def _ended(self, raised: Raised) -> None:
+        self.quiet = 0
+        self.message_open = True
+        if self.first is None:
+            self.first = raised
+        elif self.nested:  # the worker's own exception is the cause, the reader's frames lie around it
+            raised.frames = (*raised.frames, *self.first.frames)[:MAX_FRAMES]
+            self.first = raised
+        else:
+            self.message_open = False
+            then = f"{raised.type}: {raised.message}" if raised.message else raised.type
+            self.first.message = f"{self.first.message} (then {then})".strip()[:MAX_MESSAGE]
+        self.chained = self.nested = False
+
+    def _after(self, text: str) -> None:
+        self.quiet += 1
+        if _CHAIN.match(text):
+            self.chained, self.message_open = True, False
+        elif not text.strip() or _NEW_RECORD.match(text):
+            self.message_open = False
+        elif self.message_open and self.first is not None and len(self.first.message) < MAX_MESSAGE:
+            self.first.message = f"{self.first.message}\n{text.strip()}".strip()[:MAX_MESSAGE]
+        if self.quiet > (8 if self.chained or self.message_open else 3):
+            self._close()
+
+    def _close(self) -> None:
+        if self.first is not None:
+            self.done.append(self.first)
+        self.first, self.chained, self.nested, self.quiet = None, False, False, 0
+
+
+def parse(text: str) -> Raised | None:
+    """The first exception in the text of a traceback; None when there is none."""
+    assembler = Assembler()
+    for line in text.splitlines()[:_MAX_LINES]:
+        assembler.feed(line)
+    found = assembler.take(end=True)
+    return found[0] if found else None
+
+
+def parse_stack(text: str) -> tuple[Frame, ...]:
+    """The frames in a text that has them outermost first, innermost first; also of a cut-off traceback."""
+    frames = [
+        Frame(match[1], int(match[2]), match[3].strip())
+        for line in text.splitlines()[:_MAX_LINES]
+        if (match := FRAME.match(line))
+    ]
+    return tuple(reversed(frames[-MAX_FRAMES:]))

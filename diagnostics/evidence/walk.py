@@ -1,0 +1,87 @@
+"""Walks the diagnosed path: regular files only, in a fixed order, never out of the folder, never without end."""
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Problem
+from diagnostics.evidence.recognise import surely_none
+
+SKIPPED_FOLDERS = frozenset(
+    {".git", ".hg", ".svn", "__pycache__", "node_modules", "wandb", "site-packages", ".venv", "venv", ".tox", ".cache"}
+)
+
+
+@dataclass(slots=True)
+class Walk:
+    """One pass over all files below `root`."""
+
+    root: Path
+    limits: Limits
+    problems: list[Problem]
+    skipped: frozenset[str] = frozenset()
+    """Paths relative to the root that are not entered."""
+    seen: Counter[str] = field(default_factory=Counter)
+    """Files by ending, those included that the name ruled out."""
+
+    def files(self) -> Iterator[Path]:
+        """Every file that may be evidence."""
+        folders = [self.root]
+        while folders:
+            folder = folders.pop()
+            inner = []
+            for entry in self._entries(folder):
+                path = Path(entry.path)
+                kind = self._kind(entry, path)
+                if kind == "folder":
+                    inner.append(path)
+                elif kind == "file":
+                    if self.seen.total() >= self.limits.files:
+                        what = (
+                            f"over {self.limits.files:,} files; the rest was not looked at; raise it with --limit-scale"
+                        )
+                        self.problems.append(Problem("file", ".", what))
+                        return
+                    self.seen[path.suffix.lower() or "no ending"] += 1
+                    if not surely_none(path):
+                        yield path
+            folders += reversed(inner)
+
+    def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(folder) as found:
+                return sorted(found, key=lambda entry: entry.name)
+        except OSError as problem:
+            self._problem(folder, f"cannot be listed: {problem.strerror or problem}")
+            return []
+
+    def _kind(self, entry: os.DirEntry[str], path: Path) -> str:
+        """`folder`, `file`, or `""` for what is left out."""
+        try:
+            if entry.is_symlink():
+                self._link(path)
+                return ""
+            if entry.is_dir(follow_symlinks=False):
+                name = str(path.relative_to(self.root))
+                return "" if entry.name in SKIPPED_FOLDERS or name in self.skipped else "folder"
+            return "file" if stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode) else ""
+        except OSError as problem:
+            self._problem(path, f"cannot be read: {problem.strerror or problem}")
+            return ""
+
+    def _link(self, path: Path) -> None:
+        """What a link within the folder points to is found anyhow; others lead out or nowhere."""
+        try:
+            target = path.resolve(strict=True)
+        except (OSError, RuntimeError):
+            self._problem(path, "a link that leads nowhere")
+            return
+        if not target.is_relative_to(self.root):
+            self._problem(path, "a link that leads out of the folder: not followed")
+
+    def _problem(self, path: Path, what: str) -> None:
+        self.problems.append(Problem("file", str(path.relative_to(self.root)), what))

@@ -1,0 +1,99 @@
+"""How many ranks the job had, by every file that says so, and whether the files can be of one job at all."""
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from diagnostics.evidence.model import Evidence, Problem
+
+MAX_WORLD = 10_000_000
+ALL_RANKS = -1
+"""Key of `Evidence.environment` for variables of the whole job."""
+_TRACE_WORLD = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]{0,2000}?"world_size"\s*:\s*(\d{1,8})')
+_DEFAULT_RANKS = re.compile(rb"default_pg[^\[\]]{1,64}\[(0(?:, ?\d{1,7})*)\]")
+_VARIABLES = re.compile(r"^(?:NCCL|TORCH|GLOO|CUDA|PYTORCH|OMP|RCCL|HIP)[A-Z0-9_]*$")
+
+
+@dataclass(slots=True)
+class Claims:
+    """World size -> the files that state it."""
+
+    sizes: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, size: int, file: str) -> None:
+        """A file states it."""
+        if 0 < size <= MAX_WORLD:
+            self.sizes[size].append(file)
+
+    def of_head(self, kind: str, file: str, start: bytes) -> None:
+        """What the first bytes of a large file state: the rest need not be read for it."""
+        if kind == "trace" and (match := _TRACE_WORLD.search(start)):
+            self.add(int(match[1]), file)
+        elif kind == "flight" and (match := _DEFAULT_RANKS.search(start)):
+            self.add(match[1].count(b",") + 1, file)
+
+
+def settle(evidence: Evidence, claims: Claims) -> None:
+    """Sets `world_size`; files that contradict each other are a problem, and then nothing is known."""
+    weakest = 0
+    for fact in evidence.facts:
+        nranks = fact.fields.get("nranks")
+        if fact.kind == "world_size" and isinstance(nranks, int):
+            claims.add(nranks, fact.file)
+        elif fact.kind == "nccl_init" and isinstance(nranks, int):
+            weakest = max(weakest, nranks)  # a communicator may be of a sub-group
+    handles: list[Any] = [*evidence.flight, *evidence.rings, *evidence.traces]
+    for handle in handles:
+        hint = getattr(handle, "world_size_hint", None)
+        size = hint() if callable(hint) else None
+        if isinstance(size, int):
+            claims.add(size, handle.file)
+    stated = _of_run(evidence)
+    if stated is not None:
+        claims.add(stated, "manifest.json")
+    if len(claims.sizes) > 1:
+        parts = (f"{size} ranks ({min(files)}{_more(files)})" for size, files in sorted(claims.sizes.items()))
+        what = f"files of different jobs are mixed: {' and '.join(parts)}"
+        evidence.problems.append(Problem("file", ".", what))
+    evidence.world_size = stated or (next(iter(claims.sizes)) if len(claims.sizes) == 1 else None)
+    if not claims.sizes and weakest <= MAX_WORLD:
+        evidence.world_size = weakest or None
+    _beyond(evidence)
+
+
+def _more(files: list[str]) -> str:
+    return f" and {len(files) - 1} more" if len(files) > 1 else ""
+
+
+def _of_run(evidence: Evidence) -> int | None:
+    if evidence.run is None:
+        return None
+    topology = evidence.run.manifest.get("topology")
+    size = topology.get("world_size") if isinstance(topology, dict) else None
+    return size if isinstance(size, int) and not isinstance(size, bool) and 0 < size <= MAX_WORLD else None
+
+
+def _beyond(evidence: Evidence) -> None:
+    """Ranks that a job of this size cannot have."""
+    if evidence.world_size is None:
+        return
+    handles: list[Any] = [*evidence.flight, *evidence.rings, *evidence.traces, *evidence.snapshots]
+    for handle in handles:
+        if handle.rank is not None and handle.rank >= evidence.world_size:
+            what = f"rank {handle.rank} in a job of {evidence.world_size} ranks: of another job, or the name misleads"
+            evidence.problems.append(Problem("file", handle.file, what))
+
+
+def environment(evidence: Evidence) -> None:
+    """Variables of the manifest and those that NCCL or the log repeats."""
+    if evidence.run is not None:
+        recorded = evidence.run.manifest.get("environment")
+        if isinstance(recorded, dict):
+            known = {name: str(value) for name, value in sorted(recorded.items()) if _VARIABLES.match(str(name))}
+            if known:
+                evidence.environment[ALL_RANKS] = known
+    for fact in evidence.facts:
+        if fact.kind in ("nccl_env", "variable") and isinstance(fact.fields.get("name"), str):
+            rank = ALL_RANKS if fact.rank is None else fact.rank
+            evidence.environment.setdefault(rank, {})[fact.fields["name"]] = str(fact.fields.get("value", ""))

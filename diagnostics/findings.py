@@ -1,0 +1,115 @@
+"""What detectors say: a finding per cause, with its evidence and its remedy. Shared by tree and report.
+
+Every detector decides each of its causes: `confirmed`, `ruled_out`, or `undecided` with what is missing.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from diagnostics.evidence.model import Evidence
+
+Status = Literal["confirmed", "ruled_out", "undecided"]
+Unit = Literal["s blocked", "bytes", "ms per step", "steps lost", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A source line: the innermost frame outside torch and the interpreter's own files."""
+
+    rank: int | None
+    file: str
+    line: int
+    function: str = ""
+    does: str = ""
+    """What the rank does there: `all_reduce [1024] float32`, `waits in queue.get`."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceItem:
+    """One thing seen, and where a reader can look it up."""
+
+    kind: str
+    """`flight`, `trace`, `log`, `stacks`, `error`, `heartbeat`, `config`, `snapshot`, `timeline`, `environment`."""
+    file: str
+    """Relative to the diagnosed path."""
+    detail: str
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """A change that mends it: an override for dtk's runs, code at a place for others, a variable."""
+
+    kind: Literal["override", "code", "environment"]
+    change: str
+    """What to type: `strategy.bucket_cap_mb=25`; for code a sentence that names file:line."""
+    why: str
+    saves: str = ""
+    """What it wins at most: `3.1 GiB of 14.8 GiB`, `41 ms of 180 ms a step`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The process group in question."""
+
+    name: str
+    ranks: tuple[int, ...]
+    """Global ranks; empty when unknown."""
+    desc: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What the cause costs; of a remedy it is a ceiling, not a promise."""
+
+    value: float
+    unit: Unit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One decided cause (ids: docs/causes.md)."""
+
+    cause: str
+    status: Status
+    summary: str
+    """One or two sentences for the user. Undecided: which evidence is missing and what would record it."""
+    confidence: float = 1.0
+    """0 to 1: 1 = proven by the evidence itself; below 0.5 is never a root cause."""
+    ranks: tuple[int, ...] = ()
+    """To blame, ascending. A tie is all of them, and the summary says that it is a tie."""
+    victims: tuple[int, ...] = ()
+    group: Group | None = None
+    position: int | None = None
+    """Sequence number within the group."""
+    step: int | None = None
+    where: tuple[Where, ...] = ()
+    """Both sides of a mismatch; the blamed rank first."""
+    cost: Cost | None = None
+    evidence: tuple[EvidenceItem, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+    measured: str = ""
+    """The value at this edge of the tree: `0 of 3,120 positions differ`, `exposed 41 ms of 180 ms`."""
+    missing: str = ""
+    """Undecided only: the override or variable that would record what is missing."""
+
+
+@dataclass(slots=True)
+class Detection:
+    """What one detector gives."""
+
+    findings: list[Finding]
+    measures: dict[str, Any] = field(default_factory=dict)
+    """JSON values for `report.measures`, under the detector's own key (`overlap`, `memory`, `hang`)."""
+
+
+class Detector(Protocol):
+    """Built in, or a user's own by the entry point `dtk.detectors`."""
+
+    name: str
+    causes: tuple[str, ...]
+    """Ids that it decides; it returns at least one finding for each."""
+
+    def detect(self, evidence: Evidence) -> Detection:
+        """Decide every cause. Never raises on odd evidence: what cannot be read is `undecided`."""
+        ...

@@ -1,0 +1,1 @@
+"""The report: its model and the forms it takes (terminal, JSON, Markdown, HTML)."""

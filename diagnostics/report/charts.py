@@ -1,0 +1,174 @@
+"""Drawings of the HTML page: timeline of collectives, memory curve and categories, overlap bars.
+
+Figures come as `diagnostics.report.measures` cut them; colours are classes, so that the theme decides them.
+"""
+
+from collections.abc import Collection, Sequence
+
+from diagnostics.report.markup import Markup, el, join
+from diagnostics.report.measures import Cell, RankMemory, RankOverlap, Timeline
+from diagnostics.report.words import bytes_text, ranks_text
+
+_WIDTH = 900.0
+_LEFT = 64.0
+_RIGHT = 96.0
+_ROW = 24.0
+_DONE = frozenset({"completed", "retired", "done"})
+_SEGMENTS = ("compute only", "compute and communication", "exposed communication", "idle and other")
+_COLOURS = 8
+
+
+def timeline_table(lines: Timeline, blamed: Collection[int], position: int | None) -> Markup:
+    """A row per rank, a column per position; what differs from the majority is marked."""
+    head = el("thead", el("tr", el("th", "rank", scope="col"), *(_column(one, position) for one in lines.positions)))
+    usual = [_majority([cells[n] for _, cells in lines.rows]) for n in range(len(lines.positions))]
+    rows = [
+        el(
+            "tr",
+            el("th", str(rank), scope="row"),
+            *(_cell(cell, usual[n]) for n, cell in enumerate(cells)),
+            class_="blamed" if rank in blamed else None,
+        )
+        for rank, cells in lines.rows
+    ]
+    table = el("table", head, el("tbody", *rows), class_="timeline")
+    hidden = el("p", f"{lines.hidden} more ranks are in report.json.", class_="soft") if lines.hidden else None
+    legend = el(
+        "p",
+        "Green: completed. Yellow: issued, not completed. Red: not what most ranks issued. "
+        "Dashed: not recorded. * to blame.",
+        class_="soft",
+    )
+    return join(legend, el("div", table, class_="scroll", tabindex="0"), hidden)
+
+
+def memory_chart(ranks: Sequence[RankMemory], blamed: Collection[int]) -> Markup:
+    """The curves of all ranks in one picture, and what the peak consists of."""
+    curves = [one for one in ranks if len(one.curve) > 1]
+    named = [one for one in ranks if one.categories]
+    return join(_curves(curves, blamed) if curves else None, _categories(named) if named else None)
+
+
+def overlap_bars(ranks: Sequence[RankOverlap], blamed: Collection[int]) -> Markup:
+    """One bar per rank: where its wall time went."""
+    widest = max((_wall(one) for one in ranks), default=0.0)
+    bars = []
+    for one in ranks:
+        compute, overlapped = one.values.get("compute_ms", 0.0), one.values.get("overlapped_ms", 0.0)
+        exposed = one.values.get("exposed_ms", 0.0)
+        rest = _wall(one) - compute - exposed
+        percent = one.values.get("overlap_percent")
+        end = f"{_wall(one):.1f} ms" + ("" if percent is None else f", {percent:.0f} %")
+        mark = "*" if one.rank in blamed else ""
+        bars.append((f"rank {one.rank}{mark}", (compute - overlapped, overlapped, exposed, rest), end))
+    units = [[f"{value:.2f} ms" for value in values] for _, values, _ in bars]
+    return join(_legend(_SEGMENTS), _stacked(bars, widest, _SEGMENTS, units, "Where the time of each rank went"))
+
+
+def _column(position: int, here: int | None) -> Markup:
+    return el("th", str(position), scope="col", class_="here" if position == here else None)
+
+
+def _majority(cells: Sequence[Cell | None]) -> tuple[str, str] | None:
+    """Operation and signature of more than half of the ranks that have one."""
+    counts: dict[tuple[str, str], int] = {}
+    for cell in cells:
+        if cell:
+            key = cell.op, cell.signature
+            counts[key] = counts.get(key, 0) + 1
+    best = max(counts, key=counts.__getitem__, default=None)
+    return best if best and counts[best] * 2 > sum(counts.values()) else None
+
+
+def _cell(cell: Cell | None, usual: tuple[str, str] | None) -> Markup:
+    if cell is None or not cell.op:
+        return el("td", "-", class_="absent", title="not recorded")
+    differs = (cell.op, cell.signature) != usual
+    kind = "differs" if differs else "done" if cell.state in _DONE else "waiting"
+    about = "; ".join(part for part in (cell.op, cell.signature, cell.state, cell.where) if part)
+    shown = f"{cell.op} {cell.signature}".strip() if differs else cell.op
+    return el("td", shown, class_=kind, title=about)
+
+
+def _curves(ranks: Sequence[RankMemory], blamed: Collection[int]) -> Markup:
+    height, bottom = 260.0, 28.0
+    points = [point for one in ranks for point in one.curve]
+    start, end = min(t for t, _ in points), max(t for t, _ in points)
+    top = max(max(size for _, size in points), 1.0)
+    across = (_WIDTH - _LEFT - _RIGHT) / ((end - start) or 1.0)
+    up = (height - bottom - 12) / top
+    parts = [_grid(top * n / 4, height - bottom - top * n / 4 * up) for n in range(5)]
+    for one in sorted(ranks, key=lambda rank: rank.rank in blamed):
+        line = " ".join(
+            f"{_LEFT + (t - start) * across:.1f},{height - bottom - size * up:.1f}" for t, size in one.curve
+        )
+        name = f"rank {one.rank}: peak {bytes_text(one.peak_bytes)}"
+        kind = "curve blamed" if one.rank in blamed else "curve"
+        parts.append(el("polyline", el("title", name), points=line, class_=kind))
+    parts.append(el("text", "0 s", x=_LEFT, y=height - 8))
+    parts.append(el("text", f"{end - start:.3g} s", x=_WIDTH - _RIGHT, y=height - 8, text_anchor="end"))
+    shown = ranks_text([one.rank for one in ranks])
+    return _drawing(parts, height, f"Memory over time, {shown}")
+
+
+def _grid(size_bytes: float, y: float) -> Markup:
+    line = el("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=f"{y:.1f}", y2=f"{y:.1f}", class_="grid")
+    return join(line, el("text", bytes_text(size_bytes), x=_LEFT - 6, y=f"{y + 4:.1f}", text_anchor="end"))
+
+
+def _categories(ranks: Sequence[RankMemory]) -> Markup:
+    totals: dict[str, float] = {}
+    for one in ranks:
+        for name, size in one.categories:
+            totals[name] = totals.get(name, 0.0) + size
+    names = sorted(totals, key=lambda name: (-totals[name], name))
+    shown = names[: _COLOURS - 1]
+    legend = [*shown, *(["other"] if len(names) > len(shown) else [])]
+    bars = []
+    for one in ranks:
+        sizes = dict(one.categories)
+        values = [sizes.get(name, 0.0) for name in shown]
+        if len(names) > len(shown):
+            values.append(sum(sizes.get(name, 0.0) for name in names[len(shown) :]))
+        bars.append((f"rank {one.rank}", tuple(values), bytes_text(sum(values))))
+    widest = max(sum(values) for _, values, _ in bars)
+    units = [[bytes_text(value) for value in values] for _, values, _ in bars]
+    drawing = _stacked(bars, widest, legend, units, "What the peak of each rank consists of")
+    return join(el("h3", "At the peak"), _legend(legend), drawing)
+
+
+def _stacked(
+    bars: Sequence[tuple[str, tuple[float, ...], str]],
+    widest: float,
+    names: Sequence[str],
+    units: Sequence[Sequence[str]],
+    label: str,
+) -> Markup:
+    """Horizontal stacked bars; the value of each part is its tooltip."""
+    scale = (_WIDTH - _LEFT - _RIGHT) / widest if widest > 0 else 0.0
+    parts = []
+    for row, (name, values, end) in enumerate(bars):
+        y, x = row * _ROW + 4, _LEFT
+        parts.append(el("text", name, x=_LEFT - 6, y=y + 13, text_anchor="end"))
+        for n, value in enumerate(values):
+            width = max(0.0, value) * scale
+            told = el("title", f"{name}, {names[n]}: {units[row][n]}")
+            parts.append(el("rect", told, x=f"{x:.2f}", y=y, width=f"{width:.2f}", height=_ROW - 7, class_=f"k{n}"))
+            x += width
+        parts.append(el("text", end, x=f"{min(x, _WIDTH - _RIGHT) + 6:.1f}", y=y + 13))
+    return _drawing(parts, len(bars) * _ROW + 4, label)
+
+
+def _drawing(parts: Sequence[Markup], height: float, label: str) -> Markup:
+    """The picture; where the page is narrow it scrolls inside its frame."""
+    picture = el("svg", *parts, viewBox=f"0 0 {_WIDTH:.0f} {height:.0f}", role="img", aria_label=label)
+    return el("div", picture, class_="scroll")
+
+
+def _legend(names: Sequence[str]) -> Markup:
+    return el("div", *(el("span", el("i", class_=f"k{n}"), name) for n, name in enumerate(names)), class_="legend")
+
+
+def _wall(one: RankOverlap) -> float:
+    parts = sum(one.values.get(name, 0.0) for name in ("compute_ms", "exposed_ms", "idle_ms"))
+    return max(one.values.get("wall_ms", parts), parts)

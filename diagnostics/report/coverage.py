@@ -1,0 +1,62 @@
+"""What evidence there was, of which ranks, and what was wrong with it. Absent ranks are told, not guessed."""
+
+from collections.abc import Iterable
+
+from diagnostics.evidence.model import Evidence
+from diagnostics.report.model import Coverage
+from diagnostics.report.words import ranks_text
+
+_PER_RANK = ("flight", "trace", "nsys", "snapshot", "timeline", "stacks")
+"""Kinds that a rank writes a file of its own of; the others (logs, error files) may be fewer than the ranks."""
+MISSING = {"flight": "dump", "trace": "trace", "nsys": "export", "snapshot": "snapshot", "timeline": "timeline"}
+PROBLEMS = 200
+"""Problems listed per kind; the rest are counted."""
+
+
+def coverage(evidence: Evidence, world_size: int) -> tuple[Coverage, ...]:
+    """One line per kind of evidence that was found or that gave a problem."""
+    ranks: dict[str, set[int]] = {
+        "flight": _ranks(one.rank for one in evidence.flight),
+        "trace": _ranks(one.rank for one in evidence.traces),
+        "nsys": _ranks(one.rank for one in evidence.nsys),
+        "snapshot": _ranks(one.rank for one in evidence.snapshots),
+        "timeline": _ranks(one.rank for one in evidence.timelines),
+        "stacks": _ranks(one.rank for one in evidence.stacks),
+        "error": _ranks(one.rank for one in evidence.errors),
+        "log": _ranks(one.rank for one in evidence.facts),
+        "heartbeat": set(evidence.run.heartbeats) if evidence.run else set(),
+    }
+    found = {
+        "flight": evidence.flight,
+        "trace": evidence.traces,
+        "nsys": evidence.nsys,
+        "snapshot": evidence.snapshots,
+        "timeline": evidence.timelines,
+        "stacks": evidence.stacks,
+        "error": evidence.errors,
+        "log": evidence.facts,
+        "heartbeat": ranks["heartbeat"],
+    }
+    problems: dict[str, list[str]] = {kind: [] for kind in ranks}
+    for problem in sorted(evidence.problems, key=lambda one: (one.file, one.what)):
+        text = f"{problem.file}: {problem.what}" if problem.file else problem.what
+        problems.setdefault(problem.kind, []).append(text)
+    kinds = [kind for kind in problems if found.get(kind) or problems[kind]]
+    return tuple(_line(kind, ranks.get(kind, set()), problems[kind], world_size) for kind in kinds)
+
+
+def _line(kind: str, present: set[int], problems: list[str], world_size: int) -> Coverage:
+    expected = len(present)
+    lines = list(problems)
+    if kind in _PER_RANK and present:
+        expected = max(world_size, len(present))
+        absent = sorted(set(range(world_size)) - present)
+        if absent:
+            lines.insert(0, f"{ranks_text(absent)}: no {MISSING.get(kind, kind)}")
+    if len(lines) > PROBLEMS:
+        lines = [*lines[:PROBLEMS], f"and {len(lines) - PROBLEMS} more"]
+    return Coverage(kind, len(present), expected, tuple(lines))
+
+
+def _ranks(ranks: Iterable[int | None]) -> set[int]:
+    return {rank for rank in ranks if rank is not None}

@@ -1,0 +1,45 @@
+"""Writes the report's files: readers see the old file or the new one, never half of it."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from diagnostics.report import html, jsonform, markdown
+from diagnostics.report.model import Report
+
+
+def write_beside_run(report: Report, run_folder: Path) -> tuple[str, str]:
+    """Write report/report.json, .md and .html into a run folder.
+
+    Returns:
+        (path of the page or nothing, one line about why nothing was written or nothing).
+    """
+    folder = run_folder / "report"
+    forms = {"report.json": jsonform.dumps, "report.md": markdown.render, "report.html": html.render}
+    try:
+        folder.mkdir(exist_ok=True)
+        for name, form in forms.items():
+            replace(folder / name, form(report))
+    except OSError as error:
+        return "", f"the report was not written into the run folder: {folder}: {error.strerror or error}"
+    return str(folder / "report.html"), ""
+
+
+def replace(path: Path, text: str) -> None:
+    """Put a file in the place of another; a device or pipe such as /dev/stdout is written as it is.
+
+    Raises:
+        OSError: the folder is absent, full or read-only.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        path.write_text(text, encoding="utf-8", errors="replace")
+        return
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

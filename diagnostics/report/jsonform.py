@@ -1,0 +1,70 @@
+"""The report as JSON: `dtk.report/1`, published as docs/report.schema.json."""
+
+import json
+import math
+from dataclasses import asdict
+from typing import Any
+
+from diagnostics.findings import Finding
+from diagnostics.report.model import SCHEMA, Decided, Report
+from diagnostics.tree.evaluate import Branch
+
+DEPTH = 32
+"""Nesting of measures that is kept."""
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """JSON values, in the order of the schema."""
+    return {
+        "schema": SCHEMA,
+        "source": report.source,
+        "outcome": report.outcome,
+        "world_size": report.world_size,
+        "notes": list(report.notes),
+        "root_causes": [_finding(report, finding) for finding in report.root_causes],
+        "findings": [_decided(report, decided) for decided in report.findings],
+        "tree": _branch(report.tree),
+        "cut_sets": [asdict(cut) | {"causes": list(cut.causes)} for cut in report.cut_sets],
+        "measures": plain(report.measures),
+        "coverage": [asdict(one) | {"problems": list(one.problems)} for one in report.coverage],
+    }
+
+
+def dumps(report: Report) -> str:
+    """report.json: strict JSON (no NaN), ASCII."""
+    return json.dumps(as_json(report), indent=2, allow_nan=False) + "\n"
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """What JSON can hold: keys are texts, a figure that is not finite is null, other objects are their text."""
+    if depth > DEPTH:
+        return None
+    if isinstance(value, dict):
+        return {str(key): plain(one, depth + 1) for key, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(one, depth + 1) for one in (sorted(value, key=str) if isinstance(value, set) else value)]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int) else str(value)
+
+
+def _finding(report: Report, finding: Finding) -> dict[str, Any]:
+    values: dict[str, Any] = plain(asdict(finding))
+    return {"cause": values.pop("cause"), "title": report.title(finding.cause), **values}
+
+
+def _decided(report: Report, decided: Decided) -> dict[str, Any]:
+    return _finding(report, decided.finding) | {"explained_by": list(decided.explained_by)}
+
+
+def _branch(branch: Branch) -> dict[str, Any]:
+    return {
+        "id": branch.id,
+        "title": branch.title,
+        "gate": branch.gate,
+        "status": branch.status,
+        "measured": branch.measured,
+        "reason": branch.reason,
+        "missing": branch.missing,
+        "children": [_branch(child) for child in branch.children],
+    }

@@ -1,0 +1,106 @@
+"""The report as Markdown, for an issue or a pull request. What comes from evidence cannot become markup."""
+
+import re
+from collections.abc import Sequence
+
+from diagnostics.findings import Finding
+from diagnostics.report.measures import memory_rows, overlap_rows
+from diagnostics.report.model import Report
+from diagnostics.report.words import (
+    OUTCOMES,
+    STATUSES,
+    blame_text,
+    cost_text,
+    count,
+    headline,
+    ranks_text,
+    sentence,
+    sides,
+    where_text,
+)
+from diagnostics.runs_text import clean
+from diagnostics.tree.evaluate import Branch
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~<>&@:])")
+
+
+def render(report: Report) -> str:
+    """The whole report."""
+    parts = [f"# {OUTCOMES[report.outcome]}: {text(headline(report))}\n\nDiagnosis of {code(report.source)}.\n"]
+    parts += [f"> {text(note)}\n" for note in report.notes]
+    parts += [_root(report, root) for root in report.root_causes]
+    counts = count(report)
+    parts.append(f"{counts['ruled_out']} causes were ruled out, {counts['undecided']} are undecided.\n")
+    for title, rows in (("Overlap", overlap_rows(report.measures)), ("Memory", memory_rows(report.measures))):
+        if rows:
+            parts.append(f"## {title}\n\n{_table(rows)}")
+    parts.append("## Fault tree\n\n" + "".join(_branch(child, 0) for child in report.tree.children))
+    parts.append(_findings(report))
+    if report.coverage:
+        parts.append(_coverage(report))
+    return "\n".join(parts)
+
+
+def text(value: str) -> str:
+    """Plain text: every character that Markdown or HTML could read as markup is escaped."""
+    return _SPECIAL.sub(r"\\\1", clean(value))
+
+
+def code(value: str) -> str:
+    """A code span around text that may hold backticks itself."""
+    shown = clean(value) or " "
+    ticks = "`" * (max((len(run) for run in re.findall("`+", shown)), default=0) + 1)
+    space = " " if shown.startswith("`") or shown.endswith("`") else ""
+    return f"{ticks}{space}{shown}{space}{ticks}"
+
+
+def _root(report: Report, root: Finding) -> str:
+    sure = f", {root.confidence:.0%} sure" if root.confidence < 1 else ""
+    lines = [
+        f"## {text(sentence(report.title(root.cause)))}",
+        "",
+        f"{code(root.cause)}{sure}. {text(root.summary)}",
+        "",
+    ]
+    lines.append(f"- **ranks**: {text(blame_text(root))}")
+    for ranks, where in sides(root):
+        lines.append(f"- **where**: {code(f'{ranks_text(ranks)} {where_text(where)}'.strip())}")
+    if cost_text(root.cost):
+        lines.append(f"- **cost**: {text(cost_text(root.cost))}")
+    for remedy in root.remedies:
+        saves = f" Saves {text(remedy.saves)}." if remedy.saves else ""
+        lines.append(f"- **fix** ({remedy.kind}): {code(remedy.change)} - {text(remedy.why)}{saves}")
+    for item in root.evidence:
+        place = item.file + (f":{item.line}" if item.line else "")
+        lines.append(f"- **seen** ({text(item.kind)}): {code(place)} - {text(item.detail)}")
+    return "\n".join(lines) + "\n"
+
+
+def _branch(branch: Branch, depth: int) -> str:
+    mark = "x" if branch.status == "confirmed" else " "
+    name = f"*{branch.gate}*" if branch.gate else code(branch.id)
+    notes = [note for note in (branch.measured, branch.reason) if note]
+    told = f": {text('; '.join(notes))}" if notes else ""
+    line = f"{'  ' * depth}- [{mark}] {text(branch.title)} ({name}), {STATUSES[branch.status]}{told}\n"
+    return line + "".join(_branch(child, depth + 1) for child in branch.children)
+
+
+def _findings(report: Report) -> str:
+    rows = [("cause", "status", "ranks", "summary")]
+    for one in report.findings:
+        finding = one.finding
+        why = f" (explained by {', '.join(one.explained_by)})" if one.explained_by else ""
+        rows.append((finding.cause, STATUSES[finding.status] + why, ranks_text(finding.ranks), finding.summary))
+    return f"## Every cause\n\n{_table(rows)}"
+
+
+def _coverage(report: Report) -> str:
+    rows = [("evidence", "ranks", "expected", "problems")]
+    for one in report.coverage:
+        rows.append((one.kind, str(one.ranks_present), str(one.ranks_expected), "; ".join(one.problems)))
+    return f"## Evidence\n\n{_table(rows)}"
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
+    head, *body = ["| " + " | ".join(text(cell) or " " for cell in row) + " |" for row in rows]
+    return "\n".join([head, "|" + " --- |" * len(rows[0]), *body]) + "\n"

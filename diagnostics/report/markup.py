@@ -1,0 +1,42 @@
+"""HTML elements made in Python, so that escaping is the rule: only what this module built is markup."""
+
+from html import escape
+
+from diagnostics.runs_text import clean
+
+
+class Markup(str):
+    """Text that is markup already."""
+
+    __slots__ = ()
+
+
+Child = str | None
+_VOID = frozenset({"meta", "input", "br", "hr"})
+
+
+def el(tag: str, /, *children: Child, **attributes: str | int | float | bool | None) -> Markup:
+    """One element.
+
+    Args:
+        tag: name of the element.
+        children: `Markup` as it is, other text escaped with its control characters made visible, None left out.
+        attributes: `class_` for `class`, `_` for `-`; False and None are left out, True has no value.
+    """
+    shown = "".join(
+        f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{_escaped(value)}"')
+        for key, value in attributes.items()
+        if value is not None and value is not False
+    )
+    if tag in _VOID:
+        return Markup(f"<{tag}{shown}>")
+    return Markup(f"<{tag}{shown}>{join(*children)}</{tag}>")
+
+
+def join(*children: Child) -> Markup:
+    """Children one after the other, escaped like those of an element."""
+    return Markup("".join(c if isinstance(c, Markup) else _escaped(c) for c in children if c is not None))
+
+
+def _escaped(value: object) -> str:
+    return escape(clean(value), quote=True)

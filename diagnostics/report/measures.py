@@ -1,0 +1,182 @@
+"""Reads `report.measures` for drawing: what is absent or of another shape is left out, never an error.
+
+Detectors and users' detectors write the measures; figures in them come from evidence.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from diagnostics.report.words import bytes_text
+
+RANKS_DRAWN = 64
+"""Ranks drawn at most, the blamed ones first; report.json has all."""
+POSITIONS_DRAWN = 48
+POINTS_DRAWN = 400
+_OVERLAP = ("compute_ms", "communication_ms", "overlapped_ms", "exposed_ms", "idle_ms", "wall_ms", "overlap_percent")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One collective of one rank in the timeline."""
+
+    op: str
+    signature: str
+    state: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The last collectives of a group, per rank, around the divergence."""
+
+    group: str
+    positions: tuple[int, ...]
+    rows: tuple[tuple[int, tuple[Cell | None, ...]], ...]
+    hidden: int
+    """Ranks that are not drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankMemory:
+    """Memory of one rank."""
+
+    rank: int
+    peak_bytes: float
+    curve: tuple[tuple[float, float], ...]
+    """(seconds, bytes)"""
+    categories: tuple[tuple[str, float], ...]
+    """At the peak, the largest first, bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankOverlap:
+    """Time of one rank, ms; by name as in report.json."""
+
+    rank: int
+    values: Mapping[str, float]
+
+
+def timeline(measures: Mapping[str, Any], blamed: Sequence[int] = (), around: int | None = None) -> Timeline | None:
+    """`measures.hang.timeline`, cut to what can be drawn."""
+    value = _mapping(_mapping(measures.get("hang")).get("timeline"))
+    positions = sorted({one for one in _list(value.get("positions")) if isinstance(one, int)})
+    ranks = _by_rank(value.get("ranks"))
+    if not positions or not ranks:
+        return None
+    if len(positions) > POSITIONS_DRAWN:
+        middle = positions.index(around) if around in positions else len(positions)
+        start = max(0, min(middle - POSITIONS_DRAWN // 2, len(positions) - POSITIONS_DRAWN))
+        positions = positions[start : start + POSITIONS_DRAWN]
+    drawn = _chosen(list(ranks), blamed)
+    rows = tuple((rank, _cells(ranks[rank], positions)) for rank in drawn)
+    return Timeline(str(value.get("group", "")), tuple(positions), rows, len(ranks) - len(drawn))
+
+
+def memory(measures: Mapping[str, Any], blamed: Sequence[int] = ()) -> list[RankMemory]:
+    """`measures.memory.ranks`, cut to what can be drawn."""
+    ranks = _by_rank(_mapping(measures.get("memory")).get("ranks"))
+    return [_memory(rank, _mapping(ranks[rank])) for rank in _chosen(list(ranks), blamed)]
+
+
+def overlap(measures: Mapping[str, Any], blamed: Sequence[int] = ()) -> list[RankOverlap]:
+    """`measures.overlap.ranks`, cut to what can be drawn."""
+    ranks = _by_rank(_mapping(measures.get("overlap")).get("ranks"))
+    result = []
+    for rank in _chosen(list(ranks), blamed):
+        record = _mapping(ranks[rank])
+        values = {name: number for name in _OVERLAP if (number := _number(record.get(name))) is not None}
+        if values:
+            result.append(RankOverlap(rank, values))
+    return result
+
+
+def overlap_rows(measures: Mapping[str, Any], blamed: Sequence[int] = ()) -> list[tuple[str, ...]]:
+    """Heading and a row per rank, as text; empty without figures."""
+    rows = [
+        (str(one.rank), *(f"{one.values[name]:.2f}" if name in one.values else "-" for name in _OVERLAP))
+        for one in overlap(measures, blamed)
+    ]
+    return [("rank", *(name.replace("_", " ").replace("percent", "%") for name in _OVERLAP)), *rows] if rows else []
+
+
+def memory_rows(measures: Mapping[str, Any], blamed: Sequence[int] = ()) -> list[tuple[str, ...]]:
+    """Heading and a row per rank, as text; empty without figures."""
+    rows = [
+        (str(one.rank), bytes_text(one.peak_bytes), ", ".join(f"{n} {bytes_text(b)}" for n, b in one.categories[:6]))
+        for one in memory(measures, blamed)
+    ]
+    return [("rank", "peak", "at the peak"), *rows] if rows else []
+
+
+def _cells(value: Any, positions: Sequence[int]) -> tuple[Cell | None, ...]:
+    found: dict[int, Cell] = {}
+    for record in map(_mapping, _list(value)):
+        position = record.get("position")
+        if isinstance(position, int):
+            texts = (_where(record.get(name)) for name in ("op", "signature", "state", "where"))
+            found[position] = Cell(*texts)
+    return tuple(found.get(position) for position in positions)
+
+
+def _where(value: Any) -> str:
+    """A text, or a place given as a mapping."""
+    if isinstance(value, dict):
+        return f"{value.get('file', '')}:{value.get('line', '')}"
+    return "" if value is None else str(value)
+
+
+def _memory(rank: int, record: Mapping[str, Any]) -> RankMemory:
+    curve = [
+        (time_s, size)
+        for point in _list(record.get("curve"))
+        if isinstance(point, list | tuple)
+        and len(point) == 2
+        and (time_s := _number(point[0])) is not None
+        and (size := _number(point[1])) is not None
+    ]
+    categories = {str(name): size for name, one in _mapping(record.get("categories")).items() if (size := _number(one))}
+    peak = _number(record.get("peak_bytes"))
+    if peak is None:
+        peak = max((size for _, size in curve), default=sum(categories.values()))
+    largest = tuple(sorted(categories.items(), key=lambda one: (-one[1], one[0])))
+    return RankMemory(rank, peak, _thinned(curve), largest)
+
+
+def _thinned(curve: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """At most `POINTS_DRAWN` points, each the highest of its stretch, so that peaks stay."""
+    if len(curve) <= POINTS_DRAWN:
+        return tuple(curve)
+    step = -(-len(curve) // POINTS_DRAWN)
+    return tuple(max(curve[n : n + step], key=lambda point: point[1]) for n in range(0, len(curve), step))
+
+
+def _chosen(ranks: list[int], blamed: Sequence[int]) -> list[int]:
+    """Ascending; the blamed ones are among them however many there are."""
+    first = [rank for rank in blamed if rank in set(ranks)][:RANKS_DRAWN]
+    others = [rank for rank in sorted(ranks) if rank not in set(first)]
+    return sorted(first + others[: RANKS_DRAWN - len(first)])
+
+
+def _by_rank(value: Any) -> dict[int, Any]:
+    """Keys as integers: JSON has made texts of them."""
+    result = {}
+    for key, one in _mapping(value).items():
+        if isinstance(key, int) or (isinstance(key, str) and key.isdecimal() and len(key) < 10):
+            result[int(key)] = one
+    return result
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if isfinite(value) else None

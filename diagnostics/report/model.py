@@ -1,0 +1,62 @@
+"""The report as values: what every form of it (terminal, JSON, Markdown, HTML) is made from."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from diagnostics.findings import Finding
+from diagnostics.tree.evaluate import Branch, CutSet
+from diagnostics.tree.model import Outcome
+
+SCHEMA = "dtk.report/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much of one kind of evidence there was."""
+
+    kind: str
+    ranks_present: int
+    ranks_expected: int
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A finding, and the root causes it is a consequence of."""
+
+    finding: Finding
+    explained_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Content of report.json (schema: docs/report.schema.json)."""
+
+    source: str
+    """What was diagnosed: the path as it was typed."""
+    outcome: Outcome
+    root_causes: tuple[Finding, ...]
+    """The costliest first."""
+    findings: tuple[Decided, ...]
+    """Every decided cause: confirmed, undecided, ruled out."""
+    tree: Branch
+    cut_sets: tuple[CutSet, ...] = ()
+    measures: dict[str, Any] = field(default_factory=dict)
+    coverage: tuple[Coverage, ...] = ()
+    titles: dict[str, str] = field(default_factory=dict)
+    """Cause -> the cause in words."""
+    world_size: int | None = None
+    notes: tuple[str, ...] = ()
+    """What the reader must know about the evidence as a whole: the run is still going."""
+
+    run_folder: str | None = None
+    """Where the report's files belong when a run of dtk was diagnosed; not part of the JSON."""
+
+    def title(self, cause: str) -> str:
+        """The cause in words."""
+        return self.titles.get(cause, cause)
+
+    @property
+    def healthy(self) -> bool:
+        """Nothing was found, and nothing says that the run failed."""
+        return self.outcome == "healthy"

@@ -1,0 +1,100 @@
+"""Chooses the root causes among confirmed findings, by the rules in the trees. Blames no victim.
+
+A finding is a consequence when another one explains it and is not itself explained by it; two that
+explain each other are a tie, and both stay.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from diagnostics.findings import Finding
+from diagnostics.tree.model import Leaf, Outcome, Relation, Rule, Tree, leaves
+
+SURE = 0.5
+"""Confidence below which a finding is never a root cause."""
+_ORDER: dict[Outcome, int] = {"crashed": 0, "hung": 0, "oom": 0, "diverged": 1, "slow": 2, "at_risk": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came out of arbitration."""
+
+    roots: tuple[Finding, ...]
+    """The costliest first."""
+    outcome: Outcome | None
+    """What the first root did to the run; None without a root."""
+    explained: dict[int, tuple[str, ...]]
+    """Index of a finding that is a consequence -> the root causes that explain it."""
+
+
+def arbitrate(trees: Sequence[Tree], findings: Sequence[Finding]) -> Verdict:
+    """Root causes among the confirmed findings, by the rules of all trees."""
+    sure = [n for n, one in enumerate(findings) if one.status == "confirmed" and one.confidence >= SURE]
+    relations = _Relations([rule for tree in trees for rule in tree.rules])
+    edges = {a: {b for b in sure if a != b and relations.hold(findings[a], findings[b])} for a in sure}
+    reach = {a: _reachable(a, edges) for a in sure}
+    above = {b: [a for a in sure if b in reach[a] and a not in reach[b]] for b in sure}
+    roots = [n for n in sure if not above[n]]
+    explained = {b: tuple(sorted({findings[a].cause for a in above[b] if a in roots})) for b in sure if above[b]}
+    leaf_of = all_leaves(trees)
+    effect = {n: _outcome([leaf_of[findings[m].cause].outcome for m in (n, *sorted(reach[n]))]) for n in roots}
+    roots.sort(key=lambda n: (_ORDER[effect[n]], *severity(findings[n])))
+    return Verdict(tuple(findings[n] for n in roots), effect[roots[0]] if roots else None, explained)
+
+
+def severity(finding: Finding) -> tuple[float, float, str, tuple[int, ...]]:
+    """A key that sorts the causes of one outcome by what they cost, then by how sure they are."""
+    value = finding.cost.value if finding.cost else 0.0
+    return -value, -finding.confidence, finding.cause, finding.ranks
+
+
+def _outcome(outcomes: Sequence[Outcome]) -> Outcome:
+    """Of a root and what follows from it: its own, but a mere risk counts as what it led to."""
+    own, *others = outcomes
+    return min(others, key=_ORDER.__getitem__, default=own) if own == "at_risk" else own
+
+
+def all_leaves(trees: Sequence[Tree]) -> dict[str, Leaf]:
+    """Cause -> leaf; the first tree that names it counts."""
+    table: dict[str, Leaf] = {}
+    for tree in trees:
+        for leaf in leaves(tree.top):
+            table.setdefault(leaf.cause, leaf)
+    return table
+
+
+class _Relations:
+    """The rules, looked up once per pair of causes: findings can be many, causes are few."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self.rules = rules
+        self.of_pair: dict[tuple[str, str], frozenset[Relation]] = {}
+
+    def hold(self, root: Finding, other: Finding) -> bool:
+        """Whether `root` makes `other` a consequence."""
+        pair = root.cause, other.cause
+        if pair not in self.of_pair:
+            self.of_pair[pair] = frozenset(when for rule in self.rules if rule.matches(*pair) for when in rule.when)
+        return any(_related(when, root, other) for when in self.of_pair[pair])
+
+
+def _related(when: Relation, root: Finding, other: Finding) -> bool:
+    if when == "any":
+        return True
+    if when == "ranks":
+        return bool(other.ranks) and set(other.ranks) <= set(root.ranks)
+    if when == "victims":
+        return bool(other.ranks) and set(other.ranks) <= set(root.victims)
+    concerned = {*other.ranks, *other.victims, *(other.group.ranks if other.group else ())}
+    return not concerned or not root.ranks or bool(concerned & set(root.ranks))
+
+
+def _reachable(start: int, edges: Mapping[int, set[int]]) -> set[int]:
+    seen: set[int] = set()
+    todo = [start]
+    while todo:
+        for following in edges[todo.pop()]:
+            if following not in seen:
+                seen.add(following)
+                todo.append(following)
+    return seen

@@ -1,0 +1,118 @@
+"""Evaluates trees over findings with three-valued (Kleene) logic. Decides nothing itself: detectors do.
+
+A cause without a finding is undecided. An `or` is confirmed by one confirmed child and ruled out only by
+all; an `and` is ruled out by one and confirmed only by all.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from diagnostics.findings import Finding, Status
+from diagnostics.tree.model import Gate, GateKind, Leaf, Node, Tree, minimal_cut_sets
+
+_STRENGTH: dict[Status, int] = {"confirmed": 2, "undecided": 1, "ruled_out": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A node of the evaluated tree."""
+
+    id: str
+    title: str
+    gate: GateKind | None
+    """None: a leaf, `id` is its cause."""
+    status: Status
+    measured: str
+    """The value on the edge that leads here."""
+    reason: str
+    """Why a ruled-out branch is pruned, or what an undecided one lacks."""
+    missing: str
+    """Undecided leaf: the override or variable that would record what is missing."""
+    children: "tuple[Branch, ...]" = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CutSet:
+    """Causes that together bring one top event about, and whether they do."""
+
+    tree: str
+    causes: tuple[str, ...]
+    status: Status
+
+
+def combine(gate: GateKind, statuses: Sequence[Status]) -> Status:
+    """Kleene's conjunction or disjunction; of nothing: `or` is ruled out, `and` confirmed."""
+    strengths = [_STRENGTH[status] for status in statuses]
+    value = max(strengths, default=0) if gate == "or" else min(strengths, default=2)
+    return next(status for status, strength in _STRENGTH.items() if strength == value)
+
+
+def by_cause(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
+    """Cause -> its findings, the strongest status first."""
+    table: dict[str, list[Finding]] = {}
+    for finding in findings:
+        table.setdefault(finding.cause, []).append(finding)
+    for several in table.values():
+        several.sort(key=lambda one: (-_STRENGTH[one.status], -one.confidence, one.ranks, one.summary))
+    return table
+
+
+def evaluate(trees: Sequence[Tree], findings: Sequence[Finding]) -> Branch:
+    """All trees below one `or`: the run did not do what it should."""
+    table = by_cause(findings)
+    children = tuple(_branch(tree.top, table) for tree in trees)
+    return _gate("run", "The run did not do what it should", "or", children)
+
+
+def cut_sets(trees: Sequence[Tree], findings: Sequence[Finding]) -> list[CutSet]:
+    """The minimal cut sets that are confirmed, then those that are still possible."""
+    table = by_cause(findings)
+    result: list[CutSet] = []
+    for tree in trees:
+        for causes in minimal_cut_sets(tree.top):
+            status = combine("and", [_leaf_status(table.get(cause, [])) for cause in sorted(causes)])
+            if status != "ruled_out":
+                result.append(CutSet(tree.top.id, tuple(sorted(causes)), status))
+    return sorted(result, key=lambda one: -_STRENGTH[one.status])
+
+
+def _branch(node: Node, table: Mapping[str, list[Finding]]) -> Branch:
+    if isinstance(node, Leaf):
+        return _leaf(node, table.get(node.cause, []))
+    return _gate(node.id, node.title, node.gate, tuple(_branch(child, table) for child in node.children))
+
+
+def _leaf_status(findings: Sequence[Finding]) -> Status:
+    return findings[0].status if findings else "undecided"
+
+
+def _leaf(node: Leaf, findings: Sequence[Finding]) -> Branch:
+    if not findings:
+        reason = "no detector decided it"
+        return Branch(node.cause, node.title, None, "undecided", "", reason, "")
+    first = findings[0]
+    reason = "" if first.status == "confirmed" else first.summary
+    others = sum(one.status == "confirmed" for one in findings[1:])
+    more = f" (and {others} more)" if others else ""
+    return Branch(node.cause, node.title, None, first.status, first.measured + more, reason, first.missing)
+
+
+def _gate(name: str, title: str, gate: GateKind, children: tuple[Branch, ...]) -> Branch:
+    status = combine(gate, [child.status for child in children])
+    if status == "ruled_out":
+        out = [child.title for child in children if child.status == "ruled_out"]
+        reason = f"ruled out: {out[0]}" if gate == "and" else f"{_branches(len(children))} below ruled out"
+        return Branch(name, title, gate, status, "", reason, "", children)
+    number = sum(child.status == status for child in children)
+    measured = f"{number} of {_branches(len(children))} {status}"
+    return Branch(name, title, gate, status, measured, "", "", children)
+
+
+def _branches(number: int) -> str:
+    return f"{number} {'branch' if number == 1 else 'branches'}"
+
+
+def own_tree(causes: Iterable[str]) -> Tree:
+    """A tree for causes of a user's detectors that no tree names."""
+    found = tuple(Leaf(cause, cause, "at_risk") for cause in sorted(causes))
+    return Tree(Gate("own", "Causes of your own detectors", "or", found), (), "own detectors")

@@ -1,0 +1,158 @@
+"""The evaluated tree in other tools' formats: Mermaid, Graphviz DOT, Open-PSA MEF XML.
+
+Titles and measured values come from evidence; each format's own escaping keeps them text.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from xml.sax.saxutils import escape, quoteattr
+
+from diagnostics.findings import Status
+from diagnostics.tree.evaluate import Branch
+
+_COLOURS: dict[Status, tuple[str, str]] = {
+    "confirmed": ("#ffd9d6", "#b3261e"),
+    "undecided": ("#fff1c9", "#8a6100"),
+    "ruled_out": ("#eeeeee", "#777777"),
+}
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+_MARK: dict[Status, str] = {"confirmed": "confirmed", "undecided": "undecided", "ruled_out": "ruled out"}
+
+
+def mermaid(tree: Branch) -> str:
+    """A flowchart; leaves are rounded, the measured value stands on the edge."""
+    lines = ["flowchart TD"]
+    for number, parent, branch in _numbered(tree):
+        label = (
+            f"{branch.title}<br/>{_MARK[branch.status]}" if branch.gate is None else f"{branch.title}<br/>{branch.gate}"
+        )
+        name = _mermaid_text(label)
+        lines.append(f'  n{number}("{name}")' if branch.gate is None else f'  n{number}["{name}"]')
+        lines.append(f"  class n{number} {branch.status}")
+        if parent is not None:
+            measured = f'|"{_mermaid_text(branch.measured)}"|' if branch.gate is None and branch.measured else ""
+            lines.append(f"  n{parent} -->{measured} n{number}")
+    for status, (fill, line) in _COLOURS.items():
+        lines.append(f"  classDef {status} fill:{fill},stroke:{line},color:#111111")
+    return "\n".join(lines) + "\n"
+
+
+def dot(tree: Branch) -> str:
+    """A directed graph; gates are houses (`and`) or inverted houses (`or`), causes are ellipses."""
+    lines = ["digraph fault_tree {", "  rankdir=LR;", '  node [style=filled, fontname="sans-serif"];']
+    shapes = {"and": "house", "or": "invhouse", None: "ellipse"}
+    for number, parent, branch in _numbered(tree):
+        fill, line = _COLOURS[branch.status]
+        under = branch.gate or branch.id
+        label = _dot_text(f"{branch.title}\n{under}: {_MARK[branch.status]}")
+        lines.append(f'  n{number} [label="{label}", shape={shapes[branch.gate]}, fillcolor="{fill}", color="{line}"];')
+        if parent is not None:
+            measured = f' [label="{_dot_text(branch.measured)}"]' if branch.gate is None and branch.measured else ""
+            lines.append(f"  n{parent} -> n{number}{measured};")
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def open_psa(tree: Branch) -> str:
+    """Open-PSA Model Exchange Format 2.0d: one fault tree per top event.
+
+    A cause is a basic event with probability 1 (confirmed) or 0 (ruled out), and without one when undecided.
+    """
+    names = _Names()
+    parts = ['<?xml version="1.0" encoding="UTF-8"?>', "<opsa-mef>"]
+    for top in tree.children:
+        parts.append(f"  <define-fault-tree name={quoteattr(names('tree', top.id))}>")
+        parts += [line for _, _, branch in _numbered(top) if branch.gate for line in _define_gate(branch, names)]
+        parts.append("  </define-fault-tree>")
+    parts.append("  <model-data>")
+    seen: set[str] = set()
+    for _, _, branch in _numbered(tree):
+        if branch.gate is None and branch.id not in seen:
+            seen.add(branch.id)
+            parts += _define_event(branch, names)
+    return "\n".join([*parts, "  </model-data>", "</opsa-mef>"]) + "\n"
+
+
+FORMATS: dict[str, Callable[[Branch], str]] = {"mermaid": mermaid, "dot": dot, "openpsa": open_psa}
+
+
+class _Names:
+    """Open-PSA names: letters, digits, `_` and `-`; a dot separates paths there. Equal ids get equal names."""
+
+    def __init__(self) -> None:
+        self.given: dict[tuple[str, str], str] = {}
+
+    def __call__(self, kind: str, name: str) -> str:
+        key = kind, name
+        if key not in self.given:
+            plain = re.sub(r"[^A-Za-z0-9_]+", "-", name).strip("-") or "unnamed"
+            taken = set(self.given.values())
+            unique = plain if plain not in taken else f"{plain}-{len(self.given)}"
+            self.given[key] = unique
+        return self.given[key]
+
+
+def _define_gate(branch: Branch, names: _Names) -> list[str]:
+    members = [
+        f"<gate name={quoteattr(names('gate', child.id))}/>"
+        if child.gate
+        else f"<basic-event name={quoteattr(names('event', child.id))}/>"
+        for child in branch.children
+    ]
+    formula = (
+        members if len(members) == 1 else [f"<{branch.gate}>", *(f"  {one}" for one in members), f"</{branch.gate}>"]
+    )
+    return [
+        f"    <define-gate name={quoteattr(names('gate', branch.id))}>",
+        *_about(branch, "      "),
+        *(f"      {line}" for line in formula),
+        "    </define-gate>",
+    ]
+
+
+def _define_event(branch: Branch, names: _Names) -> list[str]:
+    probability = {"confirmed": ['      <float value="1.0"/>'], "ruled_out": ['      <float value="0.0"/>']}
+    return [
+        f"    <define-basic-event name={quoteattr(names('event', branch.id))}>",
+        *_about(branch, "      "),
+        *probability.get(branch.status, []),
+        "    </define-basic-event>",
+    ]
+
+
+def _about(branch: Branch, indent: str) -> list[str]:
+    values = {"id": branch.id, "status": branch.status, "measured": branch.measured, "reason": branch.reason}
+    attributes = [
+        f"{indent}  <attribute name={quoteattr(name)} value={quoteattr(_printable(value))}/>"
+        for name, value in values.items()
+        if value
+    ]
+    label = f"{indent}<label>{escape(_printable(branch.title))}</label>"
+    return [label, f"{indent}<attributes>", *attributes, f"{indent}</attributes>"]
+
+
+def _numbered(tree: Branch) -> Iterator[tuple[int, int | None, Branch]]:
+    """(number, number of the parent, branch), parents first."""
+    todo: list[tuple[int | None, Branch]] = [(None, tree)]
+    number = 0
+    while todo:
+        parent, branch = todo.pop()
+        yield number, parent, branch
+        todo += [(number, child) for child in reversed(branch.children)]
+        number += 1
+
+
+def _printable(text: str) -> str:
+    return " ".join(_CONTROL.sub("?", text).split())
+
+
+def _mermaid_text(text: str) -> str:
+    """Everything but letters, digits and harmless signs as an entity code; `<br/>` of our own stays."""
+    parts = (
+        re.sub(r"[^\w ,./=%+-]", lambda one: f"#{ord(one.group())};", _printable(part)) for part in text.split("<br/>")
+    )
+    return "<br/>".join(parts)
+
+
+def _dot_text(text: str) -> str:
+    lines = (_printable(line).replace("\\", "\\\\").replace('"', '\\"') for line in text.split("\n"))
+    return "\\n".join(lines)

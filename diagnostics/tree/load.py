@@ -1,0 +1,188 @@
+"""Reads fault trees from YAML, strictly: a key, a gate or an id that is not known is an error of one line.
+
+Built-in trees are the files beside this module; a user's own come by `--tree`. Format: docs/diagnose.md.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, get_args
+
+from diagnostics.errors import DiagnosticsError
+from diagnostics.tree.model import (
+    Gate,
+    GateKind,
+    Leaf,
+    Node,
+    Outcome,
+    Relation,
+    Rule,
+    TooManyCutSetsError,
+    Tree,
+    leaves,
+    minimal_cut_sets,
+)
+
+BUILT_IN = ("crash", "hang", "memory", "numerics", "slow", "environment")
+"""In the order of the report: what ends a run before what slows it."""
+FILE_BYTES = 1 << 20
+DEPTH = 32
+_ID = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
+_OUTCOMES = tuple(name for name in get_args(Outcome) if name not in ("healthy", "undecided"))
+
+
+def built_in() -> list[Tree]:
+    """The trees that come with dtk."""
+    return [load(Path(__file__).parent / f"{name}.yaml") for name in BUILT_IN]
+
+
+def load(path: Path, known: Collection[str] | None = None) -> Tree:
+    """One tree.
+
+    Args:
+        path: the YAML file.
+        known: causes that some detector decides; None = any id is accepted.
+
+    Raises:
+        DiagnosticsError: it cannot be read, or is no tree; the message names the file and the place.
+    """
+    try:
+        return _Reader(str(path), known).tree(_document(path))
+    except OSError as error:
+        raise DiagnosticsError(f"cannot read the tree {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise DiagnosticsError(
+            f"{path}: {' '.join(str(error).split())}", "the format is in docs/diagnose.md"
+        ) from error
+
+
+def _document(path: Path) -> Any:
+    """The file's plain values; a repeated key is an error, not the last one's win."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Safe, and strict about repeated keys."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            seen: set[str] = set()
+            for key, _ in node.value:
+                if key.value in seen:
+                    raise ValueError(f"line {key.start_mark.line + 1}: the key {key.value!r} stands twice")
+                seen.add(key.value)
+            return dict(super().construct_mapping(node, deep=deep))
+
+    with path.open("rb") as file:
+        data = file.read(FILE_BYTES + 1)
+    if len(data) > FILE_BYTES:
+        raise ValueError(f"over {FILE_BYTES >> 20} MiB, which no tree needs")
+    try:
+        return yaml.load(data, Loader)  # noqa: S506 - a subclass of SafeLoader
+    except yaml.YAMLError as error:
+        raise ValueError(f"no valid YAML: {error}") from error
+
+
+class _Reader:
+    """Turns plain values into a tree; remembers the ids it has seen."""
+
+    def __init__(self, file: str, known: Collection[str] | None) -> None:
+        self.file = file
+        self.known = known
+        self.ids: set[str] = set()
+
+    def tree(self, value: Any) -> Tree:
+        _keys(value, "the file", required=("id", "title", "gate", "outcome", "children"), optional=("explains",))
+        outcome = _choice(value["outcome"], _OUTCOMES, "outcome")
+        top = self._gate({key: value[key] for key in ("id", "title", "gate", "children")}, outcome, 0)
+        rules = value.get("explains", [])
+        if not isinstance(rules, list):
+            raise ValueError("explains: a list of rules is expected")
+        causes = {leaf.cause for leaf in leaves(top)} | set(self.known or ())
+        try:
+            minimal_cut_sets(top)
+        except TooManyCutSetsError as error:
+            raise ValueError(str(error)) from error
+        return Tree(top, tuple(self._rule(rule, n, causes) for n, rule in enumerate(rules, 1)), self.file)
+
+    def _node(self, value: Any, outcome: Any, depth: int) -> Node:
+        if isinstance(value, dict) and "cause" in value:
+            return self._leaf(value, outcome)
+        return self._gate(value, outcome, depth)
+
+    def _gate(self, value: Any, outcome: Any, depth: int) -> Gate:
+        where = f"gate {value['id']!r}" if isinstance(value, dict) and "id" in value else "a node without cause"
+        _keys(value, where, required=("id", "title", "gate", "children"))
+        if depth > DEPTH:
+            raise ValueError(f"{where}: nested over {DEPTH} deep")
+        name = self._id(value["id"], where)
+        kind: Any = _choice(value["gate"], get_args(GateKind), f"{where}: gate")
+        if not isinstance(value["children"], list) or not value["children"]:
+            raise ValueError(f"{where}: children: a list with at least one node is expected")
+        children = tuple(self._node(child, outcome, depth + 1) for child in value["children"])
+        return Gate(name, _text(value["title"], where), kind, children)
+
+    def _leaf(self, value: Mapping[str, Any], outcome: Any) -> Leaf:
+        where = f"cause {value['cause']!r}"
+        _keys(value, where, required=("cause", "title"), optional=("outcome",))
+        cause = self._id(value["cause"], where)
+        if self.known is not None and cause not in self.known:
+            raise ValueError(f"{where} is decided by no detector{_did_you_mean(cause, self.known)}")
+        own = _choice(value.get("outcome", outcome), _OUTCOMES, f"{where}: outcome")
+        return Leaf(cause, _text(value["title"], where), own)
+
+    def _id(self, value: Any, where: str) -> str:
+        if not isinstance(value, str) or not _ID.fullmatch(value):
+            raise ValueError(f"{where}: an id is lower-case words with dots between them, such as data.slow_disk")
+        if value in self.ids:
+            raise ValueError(f"{where} stands twice")
+        self.ids.add(value)
+        return value
+
+    def _rule(self, value: Any, number: int, causes: Collection[str]) -> Rule:
+        where = f"explains, rule {number}"
+        _keys(value, where, required=("cause", "explains", "when"))
+        rule = Rule(
+            _names(value["cause"], where),
+            _names(value["explains"], where),
+            tuple(_choice(one, get_args(Relation), f"{where}: when") for one in _names(value["when"], where)),
+        )
+        if self.known is not None:
+            for name in rule.causes + rule.explains:
+                if "*" not in name and name not in causes:
+                    raise ValueError(f"{where}: unknown cause {name!r}{_did_you_mean(name, causes)}")
+        return rule
+
+
+def _keys(value: Any, where: str, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}: a mapping with {', '.join(required)} is expected")
+    for key in value:
+        if key not in required + optional:
+            raise ValueError(f"{where}: unknown key {key!r}{_did_you_mean(str(key), required + optional)}")
+    missing = [key for key in required if key not in value]
+    if missing:
+        raise ValueError(f"{where}: {', '.join(missing)} missing")
+
+
+def _choice(value: Any, allowed: tuple[Any, ...], where: str) -> Any:
+    if value not in allowed:
+        raise ValueError(f"{where}: {value!r} is none of {', '.join(allowed)}")
+    return value
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{where}: title: a text is expected")
+    return " ".join(value.split())
+
+
+def _names(value: Any, where: str) -> tuple[str, ...]:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{where}: a name or a list of names is expected")
+    return tuple(names)
+
+
+def _did_you_mean(word: str, names: Collection[str]) -> str:
+    near = get_close_matches(word, sorted(names), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

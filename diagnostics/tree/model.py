@@ -1,0 +1,110 @@
+"""What a fault tree is: a top event, gates, and leaves that name a cause. Knows neither YAML nor findings."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+GateKind = Literal["and", "or"]
+Outcome = Literal["healthy", "hung", "oom", "slow", "crashed", "diverged", "at_risk", "undecided"]
+Relation = Literal["ranks", "victims", "group", "any"]
+
+MAX_CUT_SETS = 4096
+"""Minimal cut sets of one tree at most: a tree with more explains nothing to a reader."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A cause that a detector decides."""
+
+    cause: str
+    title: str
+    """The cause in words, as it stands behind `HUNG:` in the first line of the report."""
+    outcome: Outcome
+    """What happened to the run when this is the root cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """`and`: every child is needed; `or`: one is enough."""
+
+    id: str
+    title: str
+    gate: GateKind
+    children: "tuple[Gate | Leaf, ...]"
+
+
+Node = Gate | Leaf
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Confirmed causes that explain others, so that those are consequences and no root causes."""
+
+    causes: tuple[str, ...]
+    """Ids or shell patterns (`overlap.*`)."""
+    explains: tuple[str, ...]
+    when: tuple[Relation, ...]
+    """One of them must hold: the other blames no rank that this one does not (`ranks`), blames victims of
+    this one (`victims`), concerns a group with a rank that this one blames (`group`), or nothing (`any`)."""
+
+    def matches(self, cause: str, other: str) -> bool:
+        """Whether this rule is about the two ids, in this order."""
+        return cause != other and _any(self.causes, cause) and _any(self.explains, other)
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """One top event and the rules that come with it."""
+
+    top: Gate
+    rules: tuple[Rule, ...]
+    file: str
+    """Where it was read from, for messages."""
+
+
+class TooManyCutSetsError(ValueError):
+    """The tree has over `MAX_CUT_SETS` minimal cut sets."""
+
+
+def leaves(node: Node) -> Iterator[Leaf]:
+    """All leaves below a node, left to right."""
+    if isinstance(node, Leaf):
+        yield node
+        return
+    for child in node.children:
+        yield from leaves(child)
+
+
+def minimal_cut_sets(node: Node) -> list[frozenset[str]]:
+    """The smallest sets of causes that bring the event about, smallest first.
+
+    Raises:
+        TooManyCutSetsError: there are over `MAX_CUT_SETS`.
+    """
+    if isinstance(node, Leaf):
+        return [frozenset((node.cause,))]
+    parts = [minimal_cut_sets(child) for child in node.children]
+    if node.gate == "or":
+        return _minimal([cut for part in parts for cut in part])
+    sets: list[frozenset[str]] = [frozenset()]
+    for part in parts:
+        if len(sets) * len(part) > MAX_CUT_SETS * 16:
+            raise TooManyCutSetsError(f"over {MAX_CUT_SETS} minimal cut sets below {node.id}")
+        sets = _minimal([left | right for left in sets for right in part])
+    return sets
+
+
+def _minimal(sets: list[frozenset[str]]) -> list[frozenset[str]]:
+    """Without those that contain another one."""
+    kept: list[frozenset[str]] = []
+    for cut in sorted(set(sets), key=lambda one: (len(one), sorted(one))):
+        if len(cut) == 1 or not any(smaller <= cut for smaller in kept):
+            kept.append(cut)
+        if len(kept) > MAX_CUT_SETS:
+            raise TooManyCutSetsError(f"over {MAX_CUT_SETS} minimal cut sets")
+    return kept
+
+
+def _any(patterns: tuple[str, ...], cause: str) -> bool:
+    return any(fnmatchcase(cause, pattern) for pattern in patterns)

@@ -1,0 +1,80 @@
+"""Keys of the `fault` section: what is made to go wrong on purpose, so that a diagnosis can be seen and tested.
+
+One dataclass per family, so that a key which means nothing for a fault is refused.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NoFault:
+    """Nothing goes wrong; nothing of `dtk.faults` is imported."""
+
+    name: Literal["none"] = "none"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SettingFault:
+    """Nothing but settings: the other keys of the fault's file are the fault, `name` labels the run."""
+
+    name: Literal["no_reshard", "root_only_wrapping", "tiny_buckets", "one_bucket", "nccl_typo"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EveryRankFault:
+    """Every rank takes part, from one step on."""
+
+    name: Literal[
+        "branch",
+        "group_order",
+        "recv_before_send",
+        "full_gather",
+        "gathered_logits",
+        "leak",
+        "sync_every_micro_batch",
+        "per_parameter_all_reduce",
+    ]
+    step: int = 3
+    """The first step in which it happens, counted from 1."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankFault:
+    """One rank does something else than the others, in one step."""
+
+    name: Literal[
+        "extra_collective",
+        "other_operation",
+        "other_shape",
+        "other_dtype",
+        "rank0_state_dict",
+        "rank0_evaluation",
+        "uneven_batches",
+        "early_stop",
+        "swallowed_exception",
+        "exception",
+        "sigkill",
+        "out_of_memory",
+        "data_loader_stuck",
+        "accumulation_boundary",
+        "unused_parameters",
+        "nan_on_one_rank",
+    ]
+    rank: int = 1
+    """The rank to blame."""
+    step: int = 3
+    """The step in which it happens, counted from 1."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlowRankFault:
+    """One rank is late in every step from one step on."""
+
+    name: Literal["straggler"] = "straggler"
+    rank: int = 1
+    """The rank to blame."""
+    step: int = 3
+    """The first step in which it happens, counted from 1."""
+    delay_s: float = 0.4
+    """Seconds by which the rank is late in each step."""

@@ -1,0 +1,272 @@
+"""`dtk diagnose`: options, where the report goes, exit code. Explains nothing itself and loads torch never.
+
+Only argparse is imported before a path is there to diagnose, so `--help` is instant.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from diagnostics.evidence.limits import Limits
+from dtk.errors import DtkError
+
+if TYPE_CHECKING:
+    from diagnostics.report.model import Report
+
+FORMATS = ("terminal", "json", "markdown", "html", "mermaid", "dot", "openpsa")
+HEALTHY, FOUND = 0, 1
+PAGE = Path("dtk-report.html")
+_PROGRESS_AFTER_S = 2.0
+_PROGRESS_EVERY_S = 0.1
+
+DESCRIPTION = """\
+Say why a run hung, crashed, ran out of memory or crawls: the cause, the ranks to blame, the source
+lines, the evidence, what mends it, what was ruled out and what could not be decided.
+
+PATH is a run of dtk (its folder, its id under runs/, or "last"), or a folder or file that any PyTorch
+job left behind: flight-recorder dumps, profiler traces, Nsight Systems sqlite exports, memory
+snapshots, logs, elastic error files, stack dumps, in any mix. Files are known by their content."""
+
+EXAMPLES = """\
+examples:
+  dtk diagnose last                             the newest run under runs/
+  dtk diagnose /tmp/job42 -v                    with the fault tree and all evidence
+  dtk diagnose /tmp/job42 --html report.html    and one page to open or to send
+  dtk diagnose last --json | jq .root_causes    for programs (schema: docs/report.schema.json)
+  dtk diagnose last --format mermaid            the fault tree as a drawing; also dot, openpsa
+  dtk diagnose last --verify-fix                and run again with the first remedy: does it hold?
+
+For a run of dtk the report is also written to its folder: report/report.json, .html and .md.
+
+{limits}
+
+exit code: 0 healthy; 1 causes were found, or trouble that no evidence explains; 2 PATH or an option
+cannot be used (one line). With --verify-fix: 0 the fix holds, 1 it does not.
+Guide, own fault trees and own detectors: docs/diagnose.md"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Add the subcommand with its options."""
+    parser = commands.add_parser(
+        "diagnose",
+        help="why a run hung, crashed, ran out of memory or is slow",
+        usage="dtk diagnose PATH [options]",
+        description=DESCRIPTION,
+        epilog=EXAMPLES.format(limits=_limits_text(Limits())),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("path", nargs="?", metavar="PATH", help="folder, file, run id or last")
+    parser.add_argument("-v", "--verbose", action="store_true", help="the fault tree, all evidence, all findings")
+    parser.add_argument("--json", action="store_true", help="report.json on standard output and nothing else")
+    parser.add_argument(
+        "--format", choices=FORMATS, default="terminal", help=f"one of {', '.join(FORMATS)}", metavar="F"
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write there instead of standard output")
+    parser.add_argument(
+        "--html", nargs="?", type=Path, const=PAGE, metavar="FILE", help=f"write the page as well (default: {PAGE})"
+    )
+    parser.add_argument(
+        "--tree",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a fault tree of your own (YAML), repeatable",
+    )
+    parser.add_argument(
+        "--limit-scale", type=_scale, default=1.0, metavar="X", help="multiply the limits on files (below) by X"
+    )
+    parser.add_argument(
+        "--verify-fix",
+        action="store_true",
+        help="of a dtk run: run it again for a few steps with the first remedy, and print before and after",
+    )
+    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="auto honours NO_COLOR")
+    parser.set_defaults(command=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Diagnose, print, write.
+
+    Raises:
+        DtkError: the path or an option cannot be used.
+    """
+    from diagnostics.diagnose import Options, diagnose
+    from diagnostics.errors import DiagnosticsError
+
+    _settle(arguments)
+    path = find(arguments.path)
+    progress = _Progress(sys.stderr)
+    options = Options(Limits().scaled(arguments.limit_scale), tuple(arguments.tree), progress)
+    try:
+        report = diagnose(path, options, source=str(path))
+    except DiagnosticsError as error:
+        raise DtkError(error.what, fix=error.fix) from error
+    finally:
+        progress.close()
+    page = ""
+    if report.run_folder:
+        from diagnostics.report.files import write_beside_run
+
+        page, problem = write_beside_run(report, _short(Path(report.run_folder)))
+        if problem:
+            print(f"dtk: {problem}", file=sys.stderr)
+    if arguments.html:
+        from diagnostics.report import html
+
+        _write(arguments.html, html.render(report))
+        page = str(arguments.html)
+    text = _rendered(report, arguments, page)
+    if arguments.output:
+        _write(arguments.output, text)
+    else:
+        encoding = sys.stdout.encoding or "utf-8"
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+    if arguments.verify_fix:
+        return _verify(report)
+    return HEALTHY if report.healthy else FOUND
+
+
+def _verify(report: "Report") -> int:
+    """Run again with the first remedy."""
+    if any(find_spec(module) is None for module in ("torch", "hydra")):
+        raise DtkError("--verify-fix runs the job and needs the training extra", "pip install 'dtk-train[train]'")
+    from dtk.verify import table, verify
+
+    def say(text: str) -> None:
+        print(f"verify: {text} ...", file=sys.stderr, flush=True)
+
+    proof = verify(report, say)
+    sys.stdout.write("\n" + table(proof))
+    return HEALTHY if proof.holds else FOUND
+
+
+def find(name: str) -> Path:
+    """The path that was typed: a file, a folder, a run id or its beginning, or `last`.
+
+    Raises:
+        DtkError: there is no such thing.
+    """
+    from diagnostics.runs import NoSuchRunError, find_run, list_runs
+
+    path = Path(name)
+    if path.exists() and name:
+        return path
+    folder = Path("runs")
+    if name == "last":
+        runs = list_runs(folder) if folder.is_dir() else []
+        if not runs:
+            raise DtkError(f"there is no last run: no runs in {folder}", fix="dtk diagnose PATH")
+        return Path(runs[0].path)
+    try:
+        return find_run(name)
+    except NoSuchRunError as error:
+        raise DtkError(str(error), fix="give a folder, a file, a run id or last; dtk ls lists the runs") from error
+
+
+def _short(path: Path) -> Path:
+    """Relative to the working directory where it lies below it."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def _settle(arguments: argparse.Namespace) -> None:
+    """Options that belong together; `--html PATH` without a FILE means the path."""
+    if arguments.path is None and arguments.html and arguments.html != PAGE and arguments.html.exists():
+        arguments.path, arguments.html = str(arguments.html), PAGE
+    if arguments.path is None:
+        raise DtkError("what is to be diagnosed?", fix="dtk diagnose PATH; dtk diagnose last takes the newest run")
+    if arguments.verify_fix and (arguments.json or arguments.format != "terminal"):
+        raise DtkError("--verify-fix prints a comparison for people", "and --json and --format print for programs")
+    if arguments.json and arguments.format not in ("terminal", "json"):
+        raise DtkError(f"--json and --format {arguments.format} contradict each other", fix="give one of them")
+    if arguments.json:
+        arguments.format = "json"
+
+
+def _rendered(report: "Report", arguments: argparse.Namespace, page: str) -> str:
+    """The report in the form that was asked for."""
+    from diagnostics.report import html, jsonform, markdown
+    from diagnostics.tree.export import FORMATS as DRAWINGS
+
+    if arguments.format in DRAWINGS:
+        return DRAWINGS[arguments.format](report.tree)
+    forms = {"json": jsonform.dumps, "markdown": markdown.render, "html": html.render}
+    if arguments.format in forms:
+        return forms[arguments.format](report)
+    from diagnostics.report import terminal
+
+    shown = sys.stdout.isatty() and arguments.output is None
+    columns = shutil.get_terminal_size().columns if shown else None
+    colour = arguments.color == "always" or (arguments.color == "auto" and shown and _wants_colour())
+    return terminal.render(report, columns=columns, colour=colour, verbose=arguments.verbose, page=page)
+
+
+def _wants_colour() -> bool:
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _write(path: Path, text: str) -> None:
+    from diagnostics.report.files import replace
+
+    try:
+        replace(path, text)
+    except OSError as error:
+        raise DtkError(f"cannot write {path}", error.strerror or str(error), "choose another file") from error
+
+
+def _scale(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no factor between 0 and 1000000")
+    return value
+
+
+def _limits_text(limits: Limits) -> str:
+    return (
+        "limits against hostile and broken files (--limit-scale X multiplies them):\n"
+        f"  {limits.whole_bytes >> 20} MiB for a dump, snapshot or stack file, after decompression\n"
+        f"  {limits.stream_bytes >> 30} GiB for a trace or log, after decompression; "
+        f"{limits.ratio}-fold decompression\n"
+        f"  {limits.depth} levels of JSON; {limits.event_bytes >> 20} MiB for one event of a trace; "
+        f"{limits.line_bytes >> 10} KiB of a log line; {limits.files:,} files\n"
+        "Nothing in a file is executed, and links that lead out of PATH are not followed. What is over a limit is\n"
+        "named in the report (unread)."
+    )
+
+
+class _Progress:
+    """One line on a terminal's stderr that tells what is being done, once it takes over two seconds."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.shown = stream.isatty()
+        self.began_s = time.monotonic()
+        self.last_s = 0.0
+        self.width = 0
+
+    def __call__(self, text: str) -> None:
+        """Called often; writes seldom."""
+        now_s = time.monotonic()
+        if not self.shown or now_s - self.began_s < _PROGRESS_AFTER_S or now_s - self.last_s < _PROGRESS_EVERY_S:
+            return
+        self.last_s = now_s
+        line = "".join(c if c.isprintable() else "?" for c in f"dtk: {text}")
+        line = line[: max(1, shutil.get_terminal_size().columns - 1)]
+        self.stream.write("\r" + line.ljust(self.width))
+        self.stream.flush()
+        self.width = len(line)
+
+    def close(self) -> None:
+        """Leave no trace of it."""
+        if self.width:
+            self.stream.write("\r" + " " * self.width + "\r")
+            self.stream.flush()

@@ -1,0 +1,27 @@
+"""What the faulty loops share: a loop that knows when and where its fault is due."""
+
+from typing import Any
+
+from dtk.train.loop import Loop
+
+
+class FaultyLoop(Loop):
+    """The training loop with a fault in it; subclasses override the method in which it happens."""
+
+    @property
+    def fault(self) -> Any:
+        """The section `fault` of the configuration."""
+        return self.config.fault
+
+    @property
+    def step_number(self) -> int:
+        """The step in progress, counted from 1, until its optimizer step is done."""
+        return self.state.step + 1
+
+    def started(self, step: int) -> bool:
+        """Whether `step`, counted from 1, is at or after the fault's first one."""
+        return step >= int(self.fault.step)
+
+    def strikes(self, step: int) -> bool:
+        """Whether `step`, counted from 1, is the fault's step and this rank its rank."""
+        return self.context.rank == int(self.fault.rank) and step == int(self.fault.step)

@@ -1,0 +1,69 @@
+"""Gradients that are never ready on one rank, or reduced too often, and memory that grows with the steps."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import cast
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from dtk.data.dataset import Batch
+from dtk.faults.base import FaultyLoop
+
+
+class UnusedParameters(FaultyLoop):
+    """One rank's batch does not reach the last block, whose gradients its peers wait for."""
+
+    def _accumulate(self, batches: list[Batch], factor: float) -> Tensor:
+        if self.strikes(self.step_number):
+            blocks = cast(nn.ModuleList, self.parts.model.blocks)
+            blocks[-1].forward = lambda x, mask=None: x  # fault: unused_parameters
+        return super()._accumulate(batches, factor)
+
+
+class SyncEveryMicroBatch(FaultyLoop):
+    """Gradients are reduced after every micro-batch, as without no_sync."""
+
+    def run(self) -> bool:
+        """Let every micro-batch count as the last one, then train."""
+        self.parts.strategy.accumulate = self._accumulate_context  # type: ignore[method-assign]
+        return super().run()
+
+    def _accumulate_context(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
+        return nullcontext()  # fault: sync_every_micro_batch
+
+
+class PerParameterAllReduce(FaultyLoop):
+    """A hand-written data parallelism: one blocking all_reduce per parameter, after backward."""
+
+    def run(self) -> bool:
+        """Switch DDP's own reduction off, then train."""
+        self.parts.strategy.accumulate = self._accumulate_context  # type: ignore[method-assign]
+        return super().run()
+
+    def _accumulate_context(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
+        assert isinstance(wrapped, DistributedDataParallel)
+        return wrapped.no_sync()
+
+    def _accumulate(self, batches: list[Batch], factor: float) -> Tensor:
+        total = super()._accumulate(batches, factor)
+        for parameter in self.parts.model.parameters():
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad)  # fault: per_parameter_all_reduce
+                parameter.grad /= self.context.world_size
+        return total
+
+
+class Leak(FaultyLoop):
+    """The gradients of every step are kept for a histogram at the end."""
+
+    def run(self) -> bool:
+        """Start an empty history, then train."""
+        self.history: list[list[Tensor]] = []
+        return super().run()
+
+    def _clip(self) -> Tensor | None:
+        if self.started(self.step_number):
+            parameters = self.parts.model.parameters()
+            self.history.append([p.grad.clone() for p in parameters if p.grad is not None])  # fault: leak
+        return super()._clip()

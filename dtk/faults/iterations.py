@@ -1,0 +1,45 @@
+"""Ranks that run another number of steps or synchronise after another number of micro-batches."""
+
+import torch
+from torch import Tensor
+
+from dtk.data.dataset import Batch
+from dtk.faults.base import FaultyLoop
+from dtk.parallel.control import sum_over_ranks
+from dtk.train.loss import loss_sum
+
+
+class UnevenBatches(FaultyLoop):
+    """One rank's part of the data is shorter: it goes on to what follows the epoch, the others train."""
+
+    def advance(self) -> bool:
+        """One step, or the end of this rank's epoch."""
+        if self.strikes(self.step_number):
+            sum_over_ranks(self.context, torch.zeros(3, dtype=torch.float64))  # fault: uneven_batches
+            return True
+        return super().advance()
+
+
+class EarlyStop(FaultyLoop):
+    """One rank decides by itself that the loss will not fall any further."""
+
+    def advance(self) -> bool:
+        """One step; whether this rank has seen enough."""
+        if self.strikes(self.step_number):
+            return True  # fault: early_stop
+        return super().advance()
+
+
+class AccumulationBoundary(FaultyLoop):
+    """One rank counts its micro-batches from another start, and so reduces its gradients once more."""
+
+    def _accumulate(self, batches: list[Batch], factor: float) -> Tensor:
+        boundary = 1 if self.strikes(self.step_number) else len(batches)
+        strategy, wrapped = self.parts.strategy, self.parts.wrapped
+        total = torch.zeros((), device=self.context.device)
+        for i, batch in enumerate(batches):
+            with strategy.accumulate(wrapped, last=(i + 1) % boundary == 0):
+                loss = loss_sum(wrapped(batch.inputs), batch.targets)
+                (loss * factor).backward()  # type: ignore[no-untyped-call]  # fault: accumulation_boundary
+            total += loss.detach()
+        return total

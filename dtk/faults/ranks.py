@@ -1,0 +1,93 @@
+"""One rank that is gone, stuck or late while the others wait for it."""
+
+import os
+import queue
+import signal
+import time
+import traceback
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dtk.data.dataset import Batch
+from dtk.faults.base import FaultyLoop
+from dtk.parallel.control import Agreement
+from dtk.train.loop import StepResult
+
+
+class Raises(FaultyLoop):
+    """An exception in the forward pass of one rank."""
+
+    def _accumulate(self, batches: list[Batch], factor: float) -> Tensor:
+        if self.strikes(self.step_number):
+            raise ValueError("sample 17 holds a token that is not in the vocabulary")  # fault: exception
+        return super()._accumulate(batches, factor)
+
+
+class Swallowed(FaultyLoop):
+    """An exception on one rank that is caught: the rank leaves out the batch, and with it the collectives."""
+
+    def _step(self, step: int, batches: list[Batch], agreement: Agreement) -> StepResult:
+        try:
+            return super()._step(step, batches, agreement)
+        except ValueError:
+            print("skipping a bad batch")
+            traceback.print_exc()
+            return StepResult(torch.zeros((), device=self.context.device), agreement.valid_targets, None)
+
+    def _accumulate(self, batches: list[Batch], factor: float) -> Tensor:
+        if self.strikes(self.step_number):
+            raise ValueError("sample 17 holds a token that is not in the vocabulary")  # fault: swallowed_exception
+        return super()._accumulate(batches, factor)
+
+
+class Killed(FaultyLoop):
+    """One rank is killed, as the kernel does when memory runs out."""
+
+    def _clip(self) -> Tensor | None:
+        if self.strikes(self.step_number):
+            os.kill(os.getpid(), signal.SIGKILL)  # fault: sigkill
+        return super()._clip()
+
+
+class OutOfMemory(FaultyLoop):
+    """One rank asks for more memory than there is."""
+
+    def _accumulate(self, batches: list[Batch], factor: float) -> Tensor:
+        if self.strikes(self.step_number):
+            torch.empty(1 << 50, dtype=torch.uint8, device=self.context.device)  # fault: out_of_memory
+        return super()._accumulate(batches, factor)
+
+
+class LoaderStuck(FaultyLoop):
+    """The data loader of one rank waits for a worker that died without a word."""
+
+    def _batches(self, step: int) -> list[Batch]:
+        if self.strikes(step + 1):
+            batches: queue.Queue[Any] = queue.Queue()
+            return [batches.get()]  # fault: data_loader_stuck
+        return super()._batches(step)
+
+
+class Straggler(FaultyLoop):
+    """One rank is late in every step: it tokenises anew what the others have cached. No deadlock."""
+
+    def _batches(self, step: int) -> list[Batch]:
+        if self.context.rank == self.fault.rank and self.started(step + 1):
+            time.sleep(self.fault.delay_s)  # fault: straggler
+        return super()._batches(step)
+
+
+class NotANumber(FaultyLoop):
+    """The logits of one rank overflow; after the reduction every rank's gradients are NaN."""
+
+    def run(self) -> bool:
+        """Watch what the model returns, then train."""
+        self.parts.wrapped.register_forward_hook(self._overflow)
+        return super().run()
+
+    def _overflow(self, model: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> Tensor:
+        if model.training and self.strikes(self.step_number):
+            return logits * 1e39  # fault: nan_on_one_rank
+        return logits

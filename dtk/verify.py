@@ -1,0 +1,199 @@
+"""`dtk diagnose RUN --verify-fix`: the run again for a few steps, without and with the first remedy, side by side.
+
+Starts runs as a user would (`python -m dtk.run` with what was typed plus the remedy) and diagnoses what
+they leave, so that the proof uses the same eyes as the diagnosis. A run that failed is not run again
+as it was: its own records are the figures before.
+"""
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from diagnostics.artifacts import RunPaths
+from diagnostics.diagnose import diagnose
+from diagnostics.findings import Finding, Remedy
+from diagnostics.report.model import Report
+from diagnostics.runs import read_details
+from dtk.errors import DtkError
+
+STEPS = 8
+"""Steps of a short run at least: set-up, then a profiler window of two steps."""
+BEYOND = 4
+"""Steps after the one in which the run failed."""
+FAILED = ("hung", "crashed", "oom")
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What is compared of one run; null = not measured."""
+
+    run: str
+    ended: str
+    """State and last step."""
+    found: tuple[str, ...]
+    """Root causes of its diagnosis."""
+    tokens_per_s: float | None
+    peak_memory_bytes: float | None
+    """Of the rank with the most."""
+    exposed_ms: float | None
+    """Exposed communication a step, mean over ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Before and after a remedy."""
+
+    cause: str
+    remedy: Remedy
+    before: Figures
+    after: Figures
+
+    @property
+    def holds(self) -> bool:
+        """Whether the run with the remedy finished, and the cause is not found in it."""
+        return self.after.ended.startswith("finished") and self.cause not in self.after.found
+
+
+def verify(report: Report, say: Say) -> Proof:
+    """Run with the first remedy that is an override, and compare.
+
+    Args:
+        report: of a dtk run folder.
+        say: told what is being run.
+
+    Raises:
+        DtkError: not a run of dtk, no remedy that is an override, or the short run could not start.
+    """
+    if report.run_folder is None:
+        raise DtkError("--verify-fix runs the job again, and this is no run of dtk", fix="make the change by hand")
+    finding, remedy = _first_override(report)
+    paths = RunPaths(Path(report.run_folder))
+    typed, folder = _typed(paths)
+    short = [*typed, *_short(report, finding, paths)]
+    if report.outcome in FAILED:
+        before = _figures(paths.root, report)
+    else:
+        say("the run as it was, for a few steps")
+        before = _run(short, paths, folder)
+    say(f"the run with {remedy.change}")
+    after = _run([*short, *shlex.split(remedy.change)], paths, folder)
+    return Proof(finding.cause, remedy, before, after)
+
+
+def _first_override(report: Report) -> tuple[Finding, Remedy]:
+    for finding in report.root_causes:
+        for remedy in finding.remedies:
+            if remedy.kind == "override":
+                return finding, remedy
+    if not report.root_causes:
+        raise DtkError("there is nothing to verify", "no cause was found")
+    raise DtkError("no remedy of this report is an override", "each is a change of code or environment", "make it")
+
+
+def _typed(paths: RunPaths) -> tuple[list[str], Path]:
+    """What the user typed, and the folder in which it was typed."""
+    try:
+        typed = yaml.safe_load(paths.overrides.read_text(encoding="utf-8"))
+        manifest = json.loads(paths.manifest.read_text(encoding="utf-8"))
+        folder = Path(manifest["cwd"])
+        argv = manifest["argv"][1:]
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+        raise DtkError(f"{paths.root} cannot be run again", "overrides.yaml or manifest.json is damaged") from error
+    if not folder.is_dir():
+        raise DtkError(f"{paths.root} cannot be run again", f"it was started in {folder}, which is gone")
+    for i, word in enumerate(argv):
+        if word == "--config-dir" or word.startswith("--config-dir="):
+            typed = [*argv[i : i + (2 if word == "--config-dir" else 1)], *typed]
+    return [str(word) for word in typed], folder
+
+
+def _short(report: Report, finding: Finding, paths: RunPaths) -> list[str]:
+    """Overrides that make a run short, measured and free of side effects."""
+    status = read_details(paths.root).status
+    failed_in = finding.step or (status.failure.step if status and status.failure else None) or 0
+    steps = max(STEPS, int(failed_in) + BEYOND)
+    return [
+        f"train.steps={steps}",
+        "record=full",
+        "checkpoint=off",
+        "tracker=none",
+        "train.evaluate_every=-1",
+        "resume=null",
+        f"runs_folder={json.dumps(str(paths.root.absolute() / 'verify'))}",
+    ]
+
+
+def _run(overrides: list[str], paths: RunPaths, folder: Path) -> Figures:
+    """One short run to its end; its output stays in its run folder."""
+    home = paths.root.absolute() / "verify"
+    before = {entry.name for entry in home.iterdir()} if home.is_dir() else set()
+    options = [word for word in overrides if word.startswith("--")]
+    done = subprocess.run(
+        [sys.executable, "-m", "dtk.run", *overrides], cwd=folder, capture_output=True, text=True, check=False
+    )
+    made = sorted(entry for entry in (home.iterdir() if home.is_dir() else ()) if entry.name not in before)
+    if not made or done.returncode == 2:
+        line = (done.stderr.strip().splitlines() or ["it left no run folder"])[-1].removeprefix("dtk: ")
+        raise DtkError("the short run could not start", line, f"tried: dtk run {shlex.join(overrides[len(options) :])}")
+    return _figures(made[-1], diagnose(made[-1]))
+
+
+def _figures(run: Path, report: Report) -> Figures:
+    details = read_details(run)
+    figures = {**details.last_metrics, **details.summary}
+    peaks = figures.get("peak_memory_bytes_per_rank")
+    step = details.run.step
+    return Figures(
+        run=str(run),
+        ended=details.run.state + (f" at step {step}" if step is not None else ""),
+        found=tuple(finding.cause for finding in report.root_causes),
+        tokens_per_s=_number(figures.get("tokens_per_s")),
+        peak_memory_bytes=max(peaks)
+        if isinstance(peaks, list) and peaks
+        else _number(figures.get("peak_memory_bytes")),
+        exposed_ms=_exposed_ms(report.measures),
+    )
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _exposed_ms(measures: dict[str, Any]) -> float | None:
+    """Mean over ranks of the exposed communication of a step."""
+    overlap = measures.get("overlap")
+    ranks = overlap.get("ranks") if isinstance(overlap, dict) else None
+    if not isinstance(ranks, dict) or not ranks:
+        return None
+    values = [(rank.get("exposed_ms"), rank.get("steps") or 1) for rank in ranks.values() if isinstance(rank, dict)]
+    exposed = [float(ms) / steps for ms, steps in values if isinstance(ms, int | float)]
+    return sum(exposed) / len(exposed) if exposed else None
+
+
+def table(proof: Proof) -> str:
+    """Before and after as text, the verdict first."""
+    verdict = "the fix holds" if proof.holds else "the fix does not hold"
+    rows = [
+        ("", "before", "after"),
+        ("ended", proof.before.ended, proof.after.ended),
+        ("found", ", ".join(proof.before.found) or "nothing", ", ".join(proof.after.found) or "nothing"),
+        ("tokens/s", *(_text(one.tokens_per_s, 1, "") for one in (proof.before, proof.after))),
+        ("peak memory a rank", *(_text(one.peak_memory_bytes, 2**20, " MiB") for one in (proof.before, proof.after))),
+        ("exposed communication", *(_text(one.exposed_ms, 1, " ms a step") for one in (proof.before, proof.after))),
+    ]
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    heading = f"{verdict}: {proof.cause} with {proof.remedy.change}"
+    return "\n".join([heading, *lines, f"runs: {proof.before.run}", f"      {proof.after.run}"]) + "\n"
+
+
+def _text(value: float | None, unit: float, name: str) -> str:
+    return "not measured" if value is None else f"{value / unit:,.1f}{name}"

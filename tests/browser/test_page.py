@@ -1,0 +1,198 @@
+"""The HTML page in headless Chromium, from disk: no errors, no requests, usable by mouse and keyboard, printable."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diagnostics.report.html import render
+from tests.unit.diagnostics.report.samples import HOSTILE, full, report
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (pip install playwright)")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+if CHROMIUM is None:
+    pytest.skip("there is no Chromium on this machine", allow_module_level=True)
+
+PERIL = "Memory ran out or is about to"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser: Any, tmp_path: Path) -> Iterator[Any]:
+    """Opens a page from disk; nothing may be logged, thrown or requested."""
+    problems: list[str] = []
+    contexts = []
+
+    def open_page(text: str, **options: Any) -> Any:
+        path = tmp_path / "report.html"
+        path.write_text(text)
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: problems.append(message.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("dialog", lambda dialog: (problems.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda request: problems.append(request.url) if request.url != path.as_uri() else None)
+        page.goto(path.as_uri())
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert problems == []
+
+
+def gate(page: Any, title: str) -> Any:
+    return page.locator(".tree summary", has_text=title)
+
+
+def test_the_text_is_there_and_nothing_is_wrong(visit: Any) -> None:
+    page = visit(render(full()))
+    text = page.inner_text("body")
+    for told in ("HUNG", "hang.collective_mismatch", "broadcast [1] int64", "train.py:88", "strategy.bucket_cap_mb=25"):
+        assert told in text
+    assert page.locator("svg").count() == 3
+    assert page.locator("table.timeline td.differs").inner_text() == "broadcast [1] int64"
+
+
+def test_the_tree_opens_by_click(visit: Any) -> None:
+    page = visit(render(full()))
+    leaf = page.locator(".tree .leaf", has_text="memory.leak")
+    assert not leaf.is_visible()
+    gate(page, PERIL).click()
+    gate(page, "Memory is held that nobody uses").click()
+    assert leaf.is_visible()
+    page.click("#open-all")
+    assert page.locator(".tree details:not([open])").count() == 0
+    page.click("#open-all")
+    assert page.locator(".tree details[open]").count() == 0
+
+
+def test_the_tree_opens_by_keyboard(visit: Any) -> None:
+    page = visit(render(full()))
+    gate(page, PERIL).focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.textContent").startswith("ruled out More is gathered")
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".tree .leaf", has_text="memory.full_gather").is_visible()
+    page.keyboard.press("ArrowDown")
+    assert "The step itself needs more" in page.evaluate("document.activeElement.textContent")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    assert PERIL in page.evaluate("document.activeElement.textContent")
+
+
+def test_everything_can_be_reached_by_tab(visit: Any) -> None:
+    page = visit(render(full()))
+    reached = set()
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        reached.add(
+            page.evaluate(
+                "document.activeElement.id || document.activeElement.className || document.activeElement.tagName"
+            )
+        )
+    assert {"theme", "print", "open-all", "filter", "SUMMARY", "BUTTON"} <= reached
+
+
+def test_hostile_names_stay_text(visit: Any) -> None:
+    page = visit(render(full(HOSTILE)))
+    assert "<script>alert(1)</script>" in page.inner_text("main")
+    assert page.locator("img").count() == 0 and page.locator("script").count() == 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_theme_is_the_systems_until_one_chooses(visit: Any, scheme: Any) -> None:
+    page = visit(render(full()), color_scheme=scheme)
+
+    def brightness() -> int:
+        colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return sum(int(part) for part in colour.strip("rgb()").split(",")[:3])
+
+    assert (brightness() > 600) == (scheme == "light")
+    page.click("#theme")
+    assert (brightness() > 600) == (scheme == "dark")
+    page.reload()
+    assert (brightness() > 600) == (scheme == "dark")
+
+
+def test_contrast_of_text(visit: Any) -> None:
+    """WCAG AA: 4.5 for every text colour on what lies behind it."""
+    for scheme in ("light", "dark"):
+        page = visit(render(full()), color_scheme=scheme)
+        page.click("#open-all")
+        assert page.evaluate(CONTRAST) == []
+
+
+CONTRAST = """() => {
+  const parse = (c) => c.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
+    .map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, v, n) => sum + v * [0.2126, 0.7152, 0.0722][n], 0);
+  const bad = new Set();
+  for (const element of document.querySelectorAll("body *")) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    if (!own || element.closest("svg, script") || !element.checkVisibility()) continue;
+    let behind = element;
+    while (behind && (parse(getComputedStyle(behind).backgroundColor)[3] ?? 1) === 0) behind = behind.parentElement;
+    const a = light(parse(getComputedStyle(element).color));
+    const b = light(parse(getComputedStyle(behind || document.body).backgroundColor));
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) bad.add(element.tagName + "." + element.className + " " + ratio.toFixed(2));
+  }
+  return [...bad];
+}"""
+
+
+def test_remedies_are_copied(visit: Any) -> None:
+    page = visit(render(full()), permissions=["clipboard-read", "clipboard-write"])
+    button = page.locator("button[data-copy='strategy.bucket_cap_mb=25']")
+    button.click()
+    page.wait_for_function("[...document.querySelectorAll('button')].some((one) => one.textContent === 'Copied')")
+    assert page.evaluate("navigator.clipboard.readText()") == "strategy.bucket_cap_mb=25"
+
+
+def test_the_filter_finds_a_cause(visit: Any) -> None:
+    page = visit(render(full()))
+    page.fill("#filter", "env.ib_disabled")
+    shown = page.locator("#causes tbody tr:visible")
+    assert shown.count() == 1 and "RDMA" in shown.inner_text()
+
+
+def test_print_shows_the_whole_tree_on_white(visit: Any, tmp_path: Path) -> None:
+    page = visit(render(full()), color_scheme="dark")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    assert page.locator("details:not([open])").count() == 0
+    assert not page.locator("#theme").is_visible()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(20, 23, 26)"
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator("details:not([open])").count() > 0
+    assert page.pdf().startswith(b"%PDF")
+
+
+def test_a_phone_does_not_scroll_sideways(visit: Any) -> None:
+    page = visit(render(full("/a/very/long/path" * 12 + ".py")), viewport={"width": 360, "height": 740})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_without_script_everything_is_there(visit: Any) -> None:
+    page = visit(render(full()), java_script_enabled=False)
+    gate(page, PERIL).click()
+    assert gate(page, "Memory is held that nobody uses").is_visible()
+    assert page.locator("button:visible").count() == 0
+
+
+def test_a_healthy_report(visit: Any) -> None:
+    assert "HEALTHY" in visit(render(report())).inner_text("header")

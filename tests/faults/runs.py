@@ -1,0 +1,80 @@
+"""Runs a fault as a user types it, once per test session, whatever the number of test workers."""
+
+import fcntl
+import json
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.cli.command import ROOT, environment
+
+LIMIT_S = 100
+"""A run that takes longer than its timeout_s and this is a hang that nobody ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultRun:
+    """One run and what came of it."""
+
+    folder: str
+    exit_code: int
+    seconds: float
+    out: str
+    error: str
+
+    @property
+    def path(self) -> Path:
+        """The run folder."""
+        return Path(self.folder)
+
+    def status(self) -> dict[str, Any]:
+        return json.loads((self.path / "status.json").read_text())
+
+
+def run_fault(base: Path, fault: str, *overrides: str) -> FaultRun:
+    """Run `fault` below `base`, or take what an earlier call there found."""
+    place = base / fault
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        result = place / "result.json"
+        if not result.exists():
+            result.write_text(json.dumps(asdict(_run(place, fault, overrides))))
+        return FaultRun(**json.loads(result.read_text()))
+
+
+def _run(place: Path, fault: str, overrides: tuple[str, ...]) -> FaultRun:
+    runs = place / "runs"
+    command = [sys.executable, "-m", "dtk.run", f"fault={fault}", f"runs_folder={runs}", "data.max_bytes=300000"]
+    began_s = time.monotonic()
+    process = subprocess.run(
+        [*command, *overrides],
+        capture_output=True,
+        text=True,
+        env=environment(OMP_NUM_THREADS="1"),
+        cwd=ROOT,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    seconds = time.monotonic() - began_s
+    assert runs.is_dir(), process.stdout + process.stderr
+    (folder,) = [path for path in runs.iterdir() if path.is_dir()]
+    return FaultRun(str(folder), process.returncode, seconds, process.stdout, process.stderr)
+
+
+def diagnose(run: FaultRun) -> tuple[int, dict[str, Any]]:
+    """Exit code and report of `dtk diagnose --json`."""
+    process = subprocess.run(
+        [sys.executable, "-m", "dtk", "diagnose", run.folder, "--json"],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        cwd=ROOT,
+        timeout=60,
+        check=False,
+    )
+    assert process.returncode in (0, 1), process.stderr
+    return process.returncode, json.loads(process.stdout)

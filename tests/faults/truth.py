@@ -1,0 +1,67 @@
+"""What each fault is: the cause, the ranks to blame, the line, and how the run must end."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    causes: tuple[str, ...]
+    """Right answers; the first one is what conf/fault/NAME.yaml promises."""
+    ranks: tuple[int, ...]
+    """To blame; a tie is all of them."""
+    ending: Literal["hung", "failed", "oom", "finished"]
+    """State of the run. `hung`: ranks that disagree or wait, and the watch ends them."""
+    placed: bool = True
+    """Whether the evidence can hold the line; a killed rank leaves none, nor does a setting."""
+    ci: bool = False
+    """One of the dozen that every test run makes."""
+
+
+TRUTH: dict[str, Truth] = {
+    "extra_collective": Truth(("hang.conditional_collective",), (0,), "hung", ci=True),
+    "other_operation": Truth(("hang.collective_mismatch",), (1,), "hung"),
+    "other_shape": Truth(("hang.signature_mismatch",), (3,), "hung", ci=True),
+    "other_dtype": Truth(("hang.signature_mismatch",), (2,), "hung"),
+    "group_order": Truth(("hang.group_order",), (0, 1), "hung", ci=True),
+    "recv_before_send": Truth(("hang.p2p_cycle",), (0, 1), "hung"),
+    "branch": Truth(("hang.collective_mismatch", "hang.conditional_collective"), (0, 1, 2, 3), "hung"),
+    "rank0_state_dict": Truth(("hang.conditional_collective",), (0,), "hung", ci=True),
+    "rank0_evaluation": Truth(("hang.conditional_collective",), (0,), "hung"),
+    "uneven_batches": Truth(("hang.uneven_iterations",), (1,), "hung"),
+    "early_stop": Truth(("hang.uneven_iterations",), (1,), "failed", placed=False, ci=True),
+    "swallowed_exception": Truth(("hang.rank_raised",), (2,), "hung"),
+    "exception": Truth(("hang.rank_raised",), (1,), "failed", ci=True),
+    "sigkill": Truth(("hang.rank_killed",), (1,), "failed", placed=False, ci=True),
+    "out_of_memory": Truth(("hang.rank_oom",), (1,), "oom"),
+    "data_loader_stuck": Truth(("hang.host_stall",), (1,), "hung", ci=True),
+    "straggler": Truth(("hang.straggler", "overlap.skew"), (1,), "finished", placed=False),
+    "accumulation_boundary": Truth(("hang.uneven_iterations",), (2,), "hung"),
+    "unused_parameters": Truth(("hang.unused_parameters",), (1,), "failed", placed=False),
+    "nan_on_one_rank": Truth(("numeric.non_finite",), (1,), "finished", placed=False, ci=True),
+    "full_gather": Truth(("memory.full_gather",), (0, 1), "finished", ci=True),
+    "gathered_logits": Truth(("memory.replicated_gather",), (0, 1, 2, 3), "finished"),
+    "no_reshard": Truth(("memory.no_reshard",), (0, 1), "finished", placed=False),
+    "root_only_wrapping": Truth(("memory.full_gather", "overlap.root_only_wrapping"), (0, 1), "finished", placed=False),
+    "leak": Truth(("memory.leak",), (0, 1), "finished", placed=False),
+    "sync_every_micro_batch": Truth(("overlap.accumulation_sync",), (0, 1), "finished", placed=False),
+    "tiny_buckets": Truth(("overlap.small_buckets",), (0, 1), "finished", placed=False),
+    "one_bucket": Truth(("overlap.single_bucket",), (0, 1), "finished", placed=False, ci=True),
+    "per_parameter_all_reduce": Truth(("overlap.unbucketed",), (0, 1), "finished"),
+    "nccl_typo": Truth(("env.unknown_variable",), (), "finished", placed=False, ci=True),
+}
+
+
+def marker(fault: str) -> tuple[str, int]:
+    """File (relative to the repository) and line that end in the comment `fault: NAME`."""
+    found = [
+        (str(path.relative_to(ROOT)), number)
+        for path in sorted((ROOT / "dtk" / "faults").glob("*.py"))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if line.endswith(f"# fault: {fault}")
+    ]
+    assert len(found) == 1, (fault, found)
+    return found[0]

@@ -1,0 +1,167 @@
+"""Each kind of fact from the text that torch, gloo, NCCL and the launchers print."""
+# ruff: noqa: E501  # lines as they are printed
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.log_fields import size_bytes
+from diagnostics.evidence.logs import LogRead, read
+from diagnostics.evidence.model import LogFact
+
+MIB, GIB = 1 << 20, 1 << 30
+CASES: dict[str, tuple[str, str, int | None, dict[str, Any]]] = {
+    "watchdog 2.0": (
+        "[E ProcessGroupNCCL.cpp:828] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=15, "
+        "OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1802710 milliseconds before timing out.",
+        "watchdog_timeout", 3, {"seq": 15, "op": "ALLREDUCE", "timeout_ms": 1800000, "ran_ms": 1802710}),
+    "watchdog 2.4": (
+        "[rank5]:[E1121 10:00:00.123456789 ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=7, OpType=_ALLGATHER_BASE, NumelIn=8, NumelOut=64, Timeout(ms)=600000) ran for "
+        "600029 milliseconds before timing out.",
+        "watchdog_timeout", 5, {"seq": 7, "op": "_ALLGATHER_BASE", "numel_in": 8, "numel_out": 64, "group_rank": 1}),
+    "status 2.6": (
+        "[rank1]:[E1121 10:00:00.1 ProcessGroupNCCL.cpp:1] [PG ID 0 PG GUID 0(default_pg) Rank 1] Exception (either an "
+        "error or timeout) detected by watchdog at work: 7, last enqueued NCCL work: 9, last completed NCCL work: 6.",
+        "watchdog_status", 1, {"desc": "default_pg", "work": 7, "last_enqueued": 9, "last_completed": 6}),
+    "status 2.4": (
+        "[rank1]:[E ProcessGroupNCCL.cpp:1] [PG 1 Rank 0] Exception (either an error or timeout) detected by watchdog "
+        "at work: 7, last enqueued NCCL work: 9, last completed NCCL work: 6.",
+        "watchdog_status", 1, {"group": "1", "group_rank": 0, "last_enqueued": 9}),
+    "status 2.12": (
+        "[rank0]:[E ProcessGroupNCCL.cpp:1] [PG ID 0 PG GUID 0(default_pg) Rank 0]  failure detected by watchdog at work "
+        "sequence id: 4 PG status: last enqueued work: 5, last completed work: 3",
+        "watchdog_status", 0, {"last_enqueued": 5, "last_completed": 3}),
+    "monitor": (
+        "[rank2]:[F ProcessGroupNCCL.cpp:1] [PG 0 Rank 2] ProcessGroupNCCL's watchdog got stuck for 480 seconds without "
+        "making progress in monitoring enqueued collectives.", "monitor_stuck", 2, {"stuck_s": 480}),
+    "desync": ("     - [0] Timeout at collective: ALLREDUCE, #3", "desync_timeout", 0, {"op": "ALLREDUCE", "seq": 3}),
+    "desync rank": ("[1] finished collective #2, but didn't join collective #3 (count from 1)", "desync_rank", 1,
+                    {"last_seq": 2, "missing_seq": 3}),
+    "dist error": (
+        "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1331, "
+        "unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.18.1", "dist_backend_error", None,
+        {"version": "2.18.1"}),
+    "result": ("ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.",
+               "nccl_result", None, {"result": "ncclSystemError"}),
+    "env": ("gpu1:77:90 [3] NCCL INFO NCCL_IB_DISABLE set by environment to 1.", "nccl_env", None,
+            {"name": "NCCL_IB_DISABLE", "value": "1"}),
+    "env hca": ("gpu1:77:90 [3] NCCL INFO NCCL_IB_HCA set to mlx5_0", "nccl_env", None, {"value": "mlx5_0"}),
+    "printed": ("NCCL_DEBUG=INFO", "variable", None, {"name": "NCCL_DEBUG", "value": "INFO"}),
+    "network": ("gpu1:77:90 [3] NCCL INFO Using network Socket", "nccl_net", None, {"net": "Socket"}),
+    "bootstrap": ("gpu1:77:90 [3] NCCL INFO Bootstrap : Using docker0:172.17.0.1<0>", "nccl_bootstrap", None,
+                  {"interface": "docker0"}),
+    "transport": ("gpu1:77:90 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] [send] via NET/IB/0(3)/GDRDMA", "nccl_transport",
+                  None, {"transport": "NET", "net": "IB"}),
+    "ib error": (
+        "gpu1:77:90 [3] net_ib.cc:1300 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<40000> with status=12 "
+        "opcode=0 len=0 vendor err 129 (Send)", "nccl_ib_error", None, {"status": 12, "vendor_error": 129}),
+    "ib error 2.19": ("gpu1:77:90 [3] net_ib.cc:1300 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<40000> with "
+                      "error 5", "nccl_ib_error", None, {"status": 5}),
+    "closed": (
+        "[2026-11-21 10:00:00] gpu1:77:90 [3] misc/socket.cc:58 NCCL WARN socketProgress: Connection closed by remote "
+        "peer gpu2<51000>", "nccl_peer_closed", None, {"peer": "gpu2<51000>"}),
+    "shm": ("gpu1:77:90 [3] misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm/nccl-a1b2c3 to 9637892 bytes, "
+            "error: No space left on device (28)", "nccl_shm", None, {"needed_bytes": 9637892}),
+    "duplicate": ("gpu1:77:90 [0] init.cc:1 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 4000",
+                  "nccl_duplicate_gpu", None, {"first": 1, "second": 0}),
+    "oom 1.x": (
+        "[rank0]: RuntimeError: CUDA out of memory. Tried to allocate 1.50 GiB (GPU 0; 39.59 GiB total capacity; 35.00 GiB "
+        "already allocated; 512.00 MiB free; 38.00 GiB reserved in total by PyTorch)", "cuda_oom", 0,
+        {"requested_bytes": GIB * 3 // 2, "gpu": 0, "free_bytes": 512 * MIB, "allocated_bytes": 35 * GIB,
+         "reserved_bytes": 38 * GIB}),
+    "oom 2.1": ("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 3 has a total capacty of "
+                "79.15 GiB of which 12.25 MiB is free.", "cuda_oom", None,
+                {"requested_bytes": 20 * MIB, "gpu": 3, "free_bytes": 12 * MIB + MIB // 4}),
+    "oom 2.2": (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 80.00 GiB of "
+        "which 1.00 GiB is free. Process 4711 has 10.00 GiB memory in use. Including non-PyTorch memory, this process has "
+        "69.00 GiB memory in use. Of the allocated memory 40.00 GiB is allocated by PyTorch, with 1.00 GiB allocated in "
+        "private pools (e.g., CUDA Graphs), and 26.00 GiB is reserved by PyTorch but unallocated.", "cuda_oom", None,
+        {"requested_bytes": 2 * GIB, "total_bytes": 80 * GIB, "other_bytes": 10 * GIB, "in_use_bytes": 69 * GIB,
+         "allocated_bytes": 40 * GIB, "private_pool_bytes": GIB, "reserved_unallocated_bytes": 26 * GIB}),
+    "oom 2.12": ("CUDA out of memory. Allocation was preemptively rejected because it would exceed "
+                 "per_process_memory_fraction limit. Requested size: 3.00 GiB", "cuda_oom", None,
+                 {"requested_bytes": 3 * GIB}),
+    "cpu oom": ("RuntimeError: [enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: you tried "
+                "to allocate 4000000000000 bytes. Error code 12 (Cannot allocate memory)", "cpu_oom", None,
+                {"requested_bytes": 4 * 10**12}),
+    "slurm oom": ("slurmstepd: error: Detected 1 oom_kill event in StepId=1.0.", "kernel_oom", None, {"kills": 1}),
+    "xid": ("NVRM: Xid (PCI:0000:c1:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.", "xid", None,
+            {"code": 79}),
+    "gloo sizes": (
+        "  what():  [enforce fail at /gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 8 vs 4. Received data "
+        "size doesn't match expected size.", "gloo_mismatch", None, {"received_bytes": 8, "expected_bytes": 4}),
+    "gloo closed": ("[rank0]: RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:899. "
+                    "GLHF! \U0001f3d6\ufe0f", "gloo_closed", 0, {"peer": "[127.0.0.1]:899"}),
+    "gloo reset": ("[/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:7605: Connection reset by peer.", "gloo_reset",
+                   None, {"peer": "[127.0.0.1]:7605"}),
+    "gloo timeout": ("[/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 6000ms for recv operation to complete",
+                     "gloo_timeout", None, {"timeout_ms": 6000, "direction": "recv"}),
+    "barrier": ("[Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 6000 ms", "monitored_barrier", None,
+                {"ranks": [1, 3], "timeout_ms": 6000}),
+    "fingerprint": (
+        "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: CollectiveFingerPrint("
+        "SequenceNumber=2, OpType=ALLREDUCE, TensorShape=[4], TensorDtypes=Float), but Rank 1 is running collective: "
+        "CollectiveFingerPrint(SequenceNumber=2, OpType=BROADCAST, TensorShape=[4], TensorDtypes=Float).",
+        "collective_mismatch_text", None, {"rank_a": 0, "rank_b": 1}),
+    "ddp unused": ("RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.",
+                   "ddp_unused", None, {}),
+    "ddp names": ("Parameters which did not receive grad for rank 2: b.bias, b.weight", "ddp_unused_names", 2,
+                  {"names": "b.bias, b.weight"}),
+    "ddp indices": ("Parameter indices which did not receive grad for rank 1: 2 3", "ddp_unused_indices", 1,
+                    {"indices": "2 3"}),
+    "ddp twice": ("RuntimeError: Expected to mark a variable ready only once.", "ddp_marked_twice", None, {}),
+    "ddp shapes": ("RuntimeError: [1]: params[0] in this process with sizes [5, 4] appears not to match sizes of the same "
+                   "param in process 0.", "ddp_shape_mismatch", 1, {"index": 0, "sizes": "[5, 4]"}),
+    "joined": ("torch.distributed.DistStoreError: Timed out after 5 seconds waiting for clients. 1/2 clients joined.",
+               "rendezvous_timeout", None, {"joined": 1, "expected": 2, "timeout_s": 5}),
+    "store": ("torch.distributed.DistNetworkError: The client socket has timed out after 4000ms while trying to connect to "
+              "(node1, 29500).", "store_timeout", None, {"peer": "node1", "port": 29500}),
+    "variable": ("ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK "
+                 "expected, but not set", "missing_variable", None, {"name": "RANK"}),
+    "interface": ("RuntimeError: [enforce] Unable to find address for: nope0", "interface_missing", None, {"name": "nope0"}),
+    "port": ("The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98, "
+             "name: EADDRINUSE, message: address already in use", "port_in_use", None, {"port": 29500}),
+    "torchrun": ("E1121 14:03:57 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -6) local_rank: 1 "
+                 "(pid: 7349) of binary: /usr/bin/python3", "torchrun_failed", None, {"exit_code": -6, "local_rank": 1}),
+    "srun": ("srun: error: node3: tasks 8-10: Killed", "srun_task", None, {"ranks": [8, 9, 10], "why": "Killed"}),
+}  # fmt: skip
+
+
+def scan(path: Path, text: str, rank: int | None = None) -> LogRead:
+    path.write_text(text, encoding="utf-8")
+    data = path.read_bytes()
+    return read(path, path.name, rank, Limits(), data[:8192])
+
+
+def only(facts: list[LogFact], kind: str) -> LogFact:
+    (fact,) = (fact for fact in facts if fact.kind == kind)
+    return fact
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_kind_is_found_and_decoded(tmp_path: Path, name: str) -> None:
+    line, kind, rank, fields = CASES[name]
+    found = scan(tmp_path / "x.log", f"step 1 loss 2.0\n{line}\nstep 2 loss 1.9\n")
+    fact = only(found.facts, kind)
+    assert fact.rank == rank
+    assert {key: fact.fields.get(key) for key in fields} == fields
+    assert fact.line == 2
+
+
+def test_healthy_lines_say_nothing(tmp_path: Path) -> None:
+    text = (
+        "step 1 loss 2.0 rank 3 lr 1e-3\nsaved checkpoint\nepoch timeout=1800 watchdog on\nNCCL is the backend\n" * 50
+    )
+    assert not scan(tmp_path / "x.log", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1.50 GiB", GIB * 3 // 2), ("20.00 MiB", 20 * MIB), ("512 bytes", 512), ("2 KiB", 2048), ("x", None)],
+)
+def test_sizes(text: str, size: int | None) -> None:
+    assert size_bytes(text) == size

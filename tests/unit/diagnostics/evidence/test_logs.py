@@ -1,0 +1,186 @@
+"""Whole logs: whose line it is, tracebacks of mixed writers, the launcher's list, speed, odd bytes."""
+# ruff: noqa: E501  # texts as they are printed, one case a line
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.logs import LogRead, read
+from tests.unit.diagnostics.evidence.texts import TORCHRUN, TWO_RANKS
+
+
+def scan(path: Path, text: str | bytes, rank: int | None = None, limits: Limits | None = None) -> LogRead:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return read(path, path.name, rank, limits or Limits(), path.read_bytes()[:8192])
+
+
+def test_tracebacks_of_two_ranks_that_write_at_the_same_time(tmp_path: Path) -> None:
+    found = scan(tmp_path / "x.log", TWO_RANKS)
+    errors = {error.rank: error for error in found.errors}
+    assert set(errors) == {0, 1}
+    assert errors[1].type == "KeyError"
+    assert errors[1].message == "'x' (then ValueError: bad batch)"
+    assert [(frame.file, frame.line, frame.function) for frame in errors[1].frames] == [("train.py", 6, "fails")]
+    assert errors[0].type == "RuntimeError"
+    assert "closed by peer" in errors[0].message
+    assert [frame.function for frame in errors[0].frames] == ["all_reduce", "main"]
+
+
+def test_torchruns_list_of_failures(tmp_path: Path) -> None:
+    found = scan(tmp_path / "x.log", TORCHRUN)
+    errors = {error.rank: error for error in found.errors}
+    assert set(errors) == {8, 9, 10}
+    assert (errors[9].signal, errors[9].exit_code, errors[9].type) == ("SIGKILL", -9, "")
+    assert (errors[8].signal, errors[8].exit_code) == ("SIGTERM", -15)
+    assert (errors[10].type, errors[10].exit_code) == ("ValueError", 1)
+    assert errors[10].message == "bad batch"
+    assert errors[10].frames[0].line == 14
+    assert found.offset == 8
+
+
+def test_prefixes_say_whose_line_it_is(tmp_path: Path) -> None:
+    oom = "CUDA out of memory. Tried to allocate {}.00 MiB"
+    lines = [
+        f"[rank3]: RuntimeError: {oom.format(1)}",
+        f"[1,5]<stderr>: {oom.format(2)}",
+        f"\x1b[36m(TrainWorker rank=6, pid=77, ip=10.0.0.1)\x1b[0m {oom.format(3)}",
+        f"2026-11-21T10:00:00.123456Z stdout F [rank7]: {oom.format(4)}",
+        f"10%|# | 1/10\r20%|## | 2/10\r[rank8]: {oom.format(5)}",
+        oom.format(6),
+    ]
+    found = scan(tmp_path / "x.log", "\n".join(lines) + "\n", rank=2)
+    assert [fact.rank for fact in found.facts] == [3, 5, 6, 7, 8, 2]
+
+
+def test_srun_labels(tmp_path: Path) -> None:
+    text = "".join(f"{rank:2d}: step {step}\n" for step in range(4) for rank in range(12))
+    found = scan(
+        tmp_path / "x.out", f"{text}11: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB\n"
+    )
+    assert [fact.rank for fact in found.facts] == [11]
+
+
+def test_a_data_loader_workers_own_exception_is_the_cause(tmp_path: Path) -> None:
+    text = """Traceback (most recent call last):
+  File "train.py", line 30, in main
+    for batch in loader:
+  File "/lib/python3.11/site-packages/torch/utils/data/dataloader.py", line 700, in __next__
+    data = self._next_data()
+ValueError: Caught ValueError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py", line 349, in _worker_loop
+    data = fetcher.fetch(index)
+  File "data.py", line 12, in __getitem__
+    raise ValueError("broken record 17")
+ValueError: broken record 17
+
+"""
+    (error,) = scan(tmp_path / "x.log", text, rank=4).errors
+    assert (error.rank, error.type, error.message) == (4, "ValueError", "broken record 17")
+    assert (error.frames[0].file, error.frames[0].line) == ("data.py", 12)
+
+
+def test_a_spawned_process_names_its_rank(tmp_path: Path) -> None:
+    text = """-- Process 3 terminated with the following error:
+Traceback (most recent call last):
+  File "train.py", line 5, in work
+    raise ValueError("bad")
+ValueError: bad
+"""
+    (error,) = scan(tmp_path / "x.log", text).errors
+    assert (error.rank, error.type) == (3, "ValueError")
+
+
+def test_stacks_and_last_words_within_a_log(tmp_path: Path) -> None:
+    text = """step 1
+Fatal Python error: Segmentation fault
+
+Thread 0x00007f01 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 331 in wait
+  File "/usr/lib/python3.11/threading.py", line 1002 in _bootstrap
+
+Current thread 0x00007f02 (most recent call first):
+  File "train.py", line 9 in step
+  File "train.py", line 20 in <module>
+
+Extension modules: numpy
+"""
+    found = scan(tmp_path / "x.log", text, rank=1)
+    (error,) = found.errors
+    assert (error.rank, error.signal, error.frames[0].line) == (1, "SIGSEGV", 9)
+    (stacks,) = found.stacks
+    assert [thread.main for thread in stacks.threads] == [False, True]
+
+
+def test_nccl_names_processes_and_init_lines_say_their_ranks(tmp_path: Path) -> None:
+    init = "g:{pid}:9 [0] NCCL INFO ncclCommInitRank comm 0x1 rank {rank} nranks 4 cudaDev 0 nvmlDev 0 busId 1 commId 0x2 - "
+    text = "".join(f"{init.format(pid=70 + rank, rank=rank)}Init START\n" for rank in range(4))
+    found = scan(tmp_path / "x.log", text)
+    assert found.processes == {f"g:{70 + rank}": (4, rank) for rank in range(4)}
+    assert {fact.fields["phase"] for fact in found.facts} == {"START"}
+
+
+def test_repeats_are_counted_and_kinds_are_bounded(tmp_path: Path) -> None:
+    same = "g:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC\n" * 5000
+    many = "".join(f"CUDA out of memory. Tried to allocate {size}.00 MiB\n" for size in range(1, 1001))
+    found = scan(tmp_path / "x.log", same + many)
+    (transport,) = (fact for fact in found.facts if fact.kind == "nccl_transport")
+    assert transport.fields["count"] == 5000
+    assert sum(fact.kind == "cuda_oom" for fact in found.facts) == 64
+    assert found.dropped == 936
+
+
+def test_last_error_of_nccl(tmp_path: Path) -> None:
+    text = "[rank0]: ncclRemoteError: A call failed possibly due to a network error.\n[rank0]: Last error:\n[rank0]: socketProgress: Connection closed by remote peer g<5>\n"
+    facts = {fact.kind: fact for fact in scan(tmp_path / "x.log", text).facts}
+    assert facts["nccl_result"].fields["result"] == "ncclRemoteError"
+    assert "Connection closed" in facts["nccl_last_error"].fields["error"]
+
+
+def test_line_numbers_across_blocks_and_lines_of_megabytes(tmp_path: Path) -> None:
+    oom = b"CUDA out of memory. Tried to allocate 2.00 GiB"
+    text = b"x" * (3 << 20) + b"\n" + (b"step 1 loss 2.0\n" * 200_000) + oom + b"\n" + b"\0" * 5_000_000 + b"\n" + oom
+    found = scan(tmp_path / "x.log", text)
+    (fact,) = found.facts
+    assert (fact.line, fact.fields["count"]) == (200_002, 2)
+
+
+def test_300_000_lines_are_fast(tmp_path: Path) -> None:
+    random.seed(1)
+    lines = [
+        f"[rank{i % 8}]: step {i} loss {random.random():.4f} tokens/s {i * 7} lr 3e-4 memory 12.5 GiB"
+        for i in range(300_000)
+    ]
+    lines[150_000] = "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+    path = tmp_path / "x.log"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    began_s = time.process_time()
+    found = read(path, "x.log", None, Limits(), b"")
+    assert [fact.line for fact in found.facts] == [150_001]
+    assert time.process_time() - began_s < 6
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "NCCL WARN ",
+        "last enqueued",
+        "EADDRINUSE",
+        "Detected mismatch between collectives on ranks. Rank 1 is running collective: ",
+    ],
+)
+def test_a_line_made_to_be_slow_is_not(tmp_path: Path, word: str) -> None:
+    evil = (("a:1:2 " * 600) + word + ("[PG 1 Rank " * 400) + "\n") * 200
+    began_s = time.process_time()
+    scan(tmp_path / "x.log", evil)
+    assert time.process_time() - began_s < 10
+
+
+def test_a_stream_that_is_too_long_keeps_what_was_read(tmp_path: Path) -> None:
+    text = "CUDA out of memory. Tried to allocate 2.00 GiB\n" + "x\n" * 3_000_000
+    found = scan(tmp_path / "x.log", text, limits=Limits(stream_bytes=2 << 20))
+    assert len(found.facts) == 1
+    assert "--limit-scale" in found.problem

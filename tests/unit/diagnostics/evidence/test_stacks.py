@@ -1,0 +1,126 @@
+"""Stack dumps: faulthandler and py-spy as they are printed, the main thread, what it does."""
+# ruff: noqa: E501  # texts as they are printed, one case a line
+
+import faulthandler
+import threading
+from pathlib import Path
+
+import pytest
+
+from diagnostics.evidence import stacks
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Stacks
+
+TORCH = "/usr/lib/python3.11/site-packages/torch"
+HEAD = "# stacks at 1795259551.250 s since 1970\n"
+OTHER = """Thread 0x00007f0001 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 331 in wait
+  File "/usr/lib/python3.11/threading.py", line 1002 in _bootstrap
+
+"""
+
+
+def fault(*frames: str) -> str:
+    """A dump by faulthandler with these frames in the main thread, innermost first: `file:line function`."""
+    lines = []
+    for frame in frames:
+        place, _, function = frame.partition(" ")
+        file, _, line = place.rpartition(":")
+        lines.append(f'  File "{file}", line {line} in {function}')
+    return HEAD + OTHER + "Thread 0x00007f0002 (most recent call first):\n" + "\n".join(lines) + "\n"
+
+
+def dump(path: Path, text: str) -> Stacks:
+    path.write_text(text, encoding="utf-8")
+    return stacks.read(path, path.name, 3, Limits())[0]
+
+
+def test_faulthandler_itself_is_read_back(tmp_path: Path) -> None:
+    stop = threading.Event()
+    waiting = threading.Thread(target=stop.wait, name="waits")
+    waiting.start()
+    path = tmp_path / "rank_00003.txt"
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            print("# stacks at 1795259551.250 s since 1970", file=file, flush=True)
+            faulthandler.dump_traceback(file, all_threads=True)
+    finally:
+        stop.set()
+        waiting.join()
+    assert stacks.recognise(path.read_bytes()[:8192])
+    (found,) = stacks.read(path, "x", 3, Limits())
+    assert found.time_s == 1795259551.25
+    assert found.rank == 3
+    main = stacks.main_thread(found)
+    assert main is not None
+    assert main.frames[0].function == "test_faulthandler_itself_is_read_back"
+    assert main.frames[0].file == __file__
+    assert len(found.threads) >= 2
+
+
+PY_SPY = """Process 4711: /usr/bin/python3 train.py --local_rank=2
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread 4711 (idle): "MainThread"
+    epoll_wait (libc.so.6)
+    select (selectors.py:468)
+    _try_get_data (torch/utils/data/dataloader.py:1251)
+    _next_data (torch/utils/data/dataloader.py:1416)
+    train (train.py:77)
+        Locals:
+            batch: None
+    <module> (train.py:102)
+Thread 4720 (active+gil): "Thread-1 (pin)"
+    run (threading.py:982)
+"""
+
+
+def test_py_spy_dump(tmp_path: Path) -> None:
+    assert stacks.recognise(PY_SPY.encode())
+    path = tmp_path / "pyspy_4711.txt"
+    path.write_text(PY_SPY, encoding="utf-8")
+    (found,) = stacks.read(path, path.name, None, Limits())
+    assert found.rank == 2
+    main = stacks.main_thread(found)
+    assert main is not None
+    assert main.name == "MainThread"
+    assert [frame.line for frame in main.frames] == [0, 468, 1251, 1416, 77, 102]
+    assert stacks.doing(found) == "data loader"
+    assert len(found.threads) == 2
+
+
+@pytest.mark.parametrize(
+    ("doing", "frames"),
+    [
+        ("collective", (f"{TORCH}/distributed/distributed_c10d.py:3252 all_reduce", "/home/u/train.py:17 main")),
+        ("data loader", ("/usr/lib/python3.11/queue.py:171 get", f"{TORCH}/utils/data/dataloader.py:1251 _try_get_data",
+                         "/home/u/train.py:17 main")),
+        ("data loader", ("/usr/lib/python3.11/multiprocessing/connection.py:930 wait", "/home/u/train.py:17 main")),
+        ("compile", ("/usr/lib/python3.11/subprocess.py:10 wait", f"{TORCH}/_inductor/codecache.py:10 load",
+                     "/home/u/train.py:17 main")),
+        ("lock", ("/usr/lib/python3.11/threading.py:331 wait", "/home/u/train.py:17 main")),
+        ("file I/O", (f"{TORCH}/serialization.py:800 save", "/home/u/train.py:17 main")),
+        ("user code", ("/home/u/train.py:17 main", f"{TORCH}/distributed/elastic/multiprocessing/errors/__init__.py:367 wrapper")),
+    ],
+)  # fmt: skip
+def test_what_the_main_thread_is_doing(tmp_path: Path, doing: str, frames: tuple[str, ...]) -> None:
+    found = dump(tmp_path / "s.txt", fault(*frames))
+    assert stacks.doing(found) == doing
+    where = stacks.where(found)
+    assert where is not None
+    assert (where.file, where.line, where.function) == ("/home/u/train.py", 17, "main")
+
+
+def test_a_dump_without_frames_says_unknown(tmp_path: Path) -> None:
+    found = dump(tmp_path / "s.txt", "Current thread 0x01 (most recent call first):\n  <no Python frame>\n")
+    assert stacks.doing(found) == "unknown"
+    assert stacks.where(found) is None
+
+
+@pytest.mark.parametrize("text", ["", "hello\nworld\n", "\x00\xff" * 100])
+def test_no_stacks_is_a_value_error(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "s.txt"
+    path.write_text(text, encoding="utf-8")
+    assert not stacks.recognise(text.encode())
+    with pytest.raises(ValueError, match="no stack"):
+        stacks.read(path, "s.txt", None, Limits())

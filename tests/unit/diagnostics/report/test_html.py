@@ -1,0 +1,105 @@
+"""The page as text: one file, no request, everything from evidence escaped. In a browser: tests/browser."""
+
+import base64
+import hashlib
+import re
+from html.parser import HTMLParser
+
+from diagnostics.report.html import render
+from tests.unit.diagnostics.report.samples import HOSTILE, finding, full, report
+
+VOID = {"meta", "input", "br", "hr"}
+
+
+class Page(HTMLParser):
+    """Collects tags, attributes and text, and checks that every element is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def parse(text: str) -> Page:
+    page = Page()
+    page.feed(text)
+    assert page.open == []
+    return page
+
+
+def test_one_file_without_any_request() -> None:
+    page = parse(render(full()))
+    assert {tag for tag, _ in page.tags} & {"link", "img", "iframe", "object", "embed", "base", "form"} == set()
+    for _, attributes in page.tags:
+        assert not set(attributes) & {"src", "srcset", "style"} and not any(
+            name.startswith("on") for name in attributes
+        )
+        assert (attributes.get("href") or "#").startswith("#")
+
+
+def test_the_policy_allows_only_what_is_in_the_page() -> None:
+    text = render(full())
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', text)
+    assert policy and policy[1].startswith("default-src 'none';") and "unsafe" not in policy[1]
+    for tag in ("style", "script"):
+        content = re.search(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        assert content
+        digest = base64.b64encode(hashlib.sha256(content[1].encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy[1]
+
+
+def test_evidence_stays_text() -> None:
+    clean, hostile = parse(render(full("train.py"))), parse(render(full(HOSTILE)))
+    assert [tag for tag, _ in clean.tags] == [tag for tag, _ in hostile.tags]
+    assert "alert(1)" in "".join(hostile.text)
+    assert "\x1b" not in "".join(hostile.text) and "\u202e" not in "".join(hostile.text)
+
+
+def test_what_the_page_holds() -> None:
+    text = "".join(parse(render(full())).text)
+    for told in (
+        "HUNG",
+        "Ranks issued different operations at the same position",
+        "all_reduce [1048576] float32",
+        "/home/me/project/train.py:88 in log_metrics",
+        "flight/rank_00001.pickle",
+        "Last collectives of group default_pg",
+        "exposed communication",
+        "activations",
+        "a rank raised an exception ranks 0, 2-3",
+        "record it: record=full",
+    ):
+        assert told in text, told
+
+
+def test_measures_of_another_shape_are_left_out() -> None:
+    odd = {
+        "hang": {"timeline": {"positions": "x", "ranks": [1]}},
+        "memory": {"ranks": {"0": None, "x": {}, "1": {"peak_bytes": "many", "curve": [[1], "a", [0, float("nan")]]}}},
+        "overlap": {"ranks": {"0": {"compute_ms": float("inf")}, "1": 5}},
+    }
+    parse(render(report(finding("hang.network"), measures=odd)))
+    for measures in ({"hang": 1}, {"memory": []}, {"overlap": {"ranks": 7}}, {"memory": {"ranks": {0: {}}}}):
+        parse(render(report(measures=measures)))
+
+
+def test_the_page_of_a_large_job_stays_small() -> None:
+    ranks = {
+        str(rank): {"peak_bytes": 1e9, "curve": [[t, t * 1e6] for t in range(3000)], "categories": {"a": 1e9}}
+        for rank in range(500)
+    }
+    blamed = finding("memory.leak", ranks=(499,), victims=tuple(range(499)))
+    text = render(report(blamed, measures={"memory": {"ranks": ranks}}, world_size=500))
+    assert len(text) < 1_500_000 and "rank 499" in text

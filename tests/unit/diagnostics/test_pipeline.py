@@ -1,0 +1,157 @@
+"""The pipeline around the detectors: outcome, coverage, and detectors of other people that misbehave."""
+
+import importlib
+import re
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import diagnostics.registry
+from diagnostics.diagnose import Options, conclude, diagnose, run_detector
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence, LogFact, Problem, RankError, Stacks
+from diagnostics.findings import Detection, Finding
+from diagnostics.report.coverage import coverage
+from diagnostics.tree.load import built_in
+from tests.unit.diagnostics.report.samples import report
+
+ROOT = Path(__file__).resolve().parents[3]
+GUIDE = (ROOT / "docs" / "diagnose.md").read_text()
+
+
+def evidence(**values: Any) -> Evidence:
+    return Evidence(root=Path("job"), limits=Limits(), **values)
+
+
+def example(name: str) -> str:
+    found = re.search(rf"<!-- example: {name} -->\n```\w+\n(.*?)```", GUIDE, re.DOTALL)
+    assert found
+    return found[1]
+
+
+class Odd:
+    """A detector that does what it is told."""
+
+    name = "odd"
+    causes = ("odd.one", "odd.two")
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+
+    def detect(self, evidence: Evidence) -> Any:
+        if isinstance(self.result, BaseException):
+            raise self.result
+        return self.result
+
+
+@pytest.mark.parametrize("result", [ValueError("two\nlines"), RecursionError(), None, Detection(["no finding"]), 7])
+def test_a_detector_that_fails_costs_its_own_causes_only(result: Any) -> None:
+    seen = evidence()
+    detection = run_detector(Odd(result), seen)
+    assert [(one.cause, one.status) for one in detection.findings] == [
+        ("odd.one", "undecided"),
+        ("odd.two", "undecided"),
+    ]
+    assert len(seen.problems) == 1 and seen.problems[0].kind == "detector" and "\n" not in seen.problems[0].what
+
+
+def test_a_cause_that_a_detector_forgets_is_undecided() -> None:
+    seen = evidence()
+    known = Finding(cause="odd.one", status="ruled_out", summary="")
+    detection = run_detector(Odd(Detection([known])), seen)
+    assert [one.status for one in detection.findings] == ["ruled_out", "undecided"] and not seen.problems
+
+
+def outcome(*findings: Finding, **values: Any) -> str:
+    return conclude(evidence(**values), built_in(), findings, {}, "job").outcome
+
+
+def test_outcomes() -> None:
+    ruled_out = Finding(cause="hang.network", status="ruled_out", summary="")
+    unsure = Finding(cause="hang.straggler", status="confirmed", summary="", confidence=0.3)
+    error = RankError(1, "error.json", 0, "ValueError", "bad")
+    fact = LogFact("cuda_oom", 0, "log", 1, "CUDA out of memory")
+    setting = LogFact("nccl_env", 0, "log", 1, "NCCL_DEBUG set by environment to INFO")
+    assert outcome() == "undecided"
+    assert outcome(ruled_out) == "healthy"
+    assert outcome(ruled_out, facts=[setting]) == "healthy"
+    assert outcome(ruled_out, errors=[error]) == "undecided"
+    assert outcome(ruled_out, facts=[fact]) == "undecided"
+    assert outcome(ruled_out, unsure) == "undecided"
+    open_hang = Finding(cause="hang.p2p_cycle", status="undecided", summary="")
+    assert outcome(ruled_out, open_hang) == "healthy"
+    assert outcome(ruled_out, open_hang, stacks=[Stacks(0, "0.txt", ())]) == "undecided"
+    leak = Finding(cause="memory.leak", status="confirmed", summary="")
+    assert outcome(leak) == "at_risk" and outcome(leak, facts=[fact]) == "oom"
+    assert outcome(Finding(cause="hang.straggler", status="confirmed", summary="")) == "slow"
+
+
+def test_the_order_of_findings_does_not_matter() -> None:
+    findings = [decided.finding for decided in report().findings]
+    one, other = (conclude(evidence(), built_in(), order, {}, "job") for order in (findings, findings[::-1]))
+    assert one == other
+
+
+def test_absent_ranks_are_told() -> None:
+    stacks = [Stacks(rank, f"{rank}.txt", ()) for rank in (0, 2, 7)]
+    lines = coverage(evidence(stacks=stacks, problems=[Problem("flight", "x", "it is empty")]), 8)
+    assert [(one.kind, one.ranks_present, one.ranks_expected) for one in lines] == [("flight", 0, 0), ("stacks", 3, 8)]
+    assert lines[0].problems == ("x: it is empty",) and lines[1].problems == ("ranks 1, 3-6: no stacks",)
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The detector of the guide, installed by its entry point; and one that cannot be imported."""
+    (tmp_path / "site_detector.py").write_text(example("detector"))
+    line = re.search(r'^(\w+) = "(.+)"$', example("entry point"), re.MULTILINE)
+    assert line
+    broken = EntryPoint("broken", "no_such_module:x", "dtk.detectors")
+    entries = [
+        EntryPoint(line[1], line[2], "dtk.detectors"),
+        broken,
+        EntryPoint("other", "json:dumps", "dtk.detectors"),
+    ]
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(diagnostics.registry, "entry_points", lambda group: entries)
+    monkeypatch.delitem(sys.modules, "site_detector", raising=False)
+    importlib.invalidate_caches()
+    return tmp_path
+
+
+LOG = """[rank1]: Traceback (most recent call last):
+[rank1]:   File "/home/me/train.py", line 12, in <module>
+[rank1]:     main()
+[rank1]: TimeoutError: waited 300 s for backup.lock
+"""
+
+
+def test_the_example_of_the_guide(own: Path) -> None:
+    (own / "job").mkdir()
+    (own / "job" / "rank_1.log").write_text(LOG)
+    (own / "tree.yaml").write_text(example("tree"))
+    made = diagnose(own / "job", Options(trees=(own / "tree.yaml",)))
+    mine = next(one.finding for one in made.findings if one.finding.cause == "site.backup_running")
+    assert mine.status == "confirmed" and mine.ranks == (1,)
+    branch = made.tree.children[-1]
+    assert (branch.id, branch.gate) == ("slow_nights", "and")
+    assert branch.children[1].status == "confirmed" and branch.status != "confirmed"
+    assert made.title("site.backup_running") == "the nightly backup was running"
+    problems = {text.split(" ")[0] for one in made.coverage if one.kind == "detector" for text in one.problems}
+    assert {"broken", "other"} <= problems
+
+
+def test_without_a_tree_an_own_cause_has_a_branch_of_its_own(own: Path) -> None:
+    (own / "job").mkdir()
+    (own / "job" / "rank_1.log").write_text(LOG)
+    made = diagnose(own / "job")
+    assert made.tree.children[-1].id == "own"
+    assert [child.id for child in made.tree.children[-1].children] == ["site.backup_running"]
+
+
+def test_the_list_of_causes_is_that_of_the_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    causes = importlib.import_module("causes")
+    assert (ROOT / "docs" / "causes.md").read_text() == causes.render()

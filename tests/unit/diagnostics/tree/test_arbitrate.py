@@ -1,0 +1,142 @@
+"""Which of several confirmed findings are root causes, by the rules of the built-in trees."""
+
+import time
+from typing import Any
+
+import pytest
+
+from diagnostics.findings import Cost, Finding, Group
+from diagnostics.tree.arbitrate import Verdict, arbitrate
+from diagnostics.tree.load import built_in
+
+WORLD = Group("0", (0, 1, 2, 3))
+TREES = built_in()
+
+
+def found(cause: str, *ranks: int, victims: tuple[int, ...] = (), **values: Any) -> Finding:
+    values = {"status": "confirmed", "summary": cause, "group": WORLD if cause.startswith("hang.") else None, **values}
+    return Finding(cause=cause, ranks=ranks, victims=victims, **values)
+
+
+def roots(*findings: Finding) -> list[tuple[str, tuple[int, ...]]]:
+    """Root causes, the same for every order of the findings."""
+    results = [
+        [(one.cause, one.ranks) for one in arbitrate(TREES, order).roots] for order in (findings, findings[::-1])
+    ]
+    assert results[0] == results[1]
+    return results[0]
+
+
+def verdict(*findings: Finding) -> Verdict:
+    return arbitrate(TREES, findings)
+
+
+@pytest.mark.parametrize("end", ["hang.rank_raised", "hang.rank_killed", "hang.rank_oom"])
+def test_a_rank_that_is_gone_explains_what_it_misses_and_its_peers(end: str) -> None:
+    peers = (
+        found("hang.conditional_collective", 3, victims=(0, 1, 2)),
+        found("hang.rank_raised", 0, 1, 2),
+        found("hang.network"),
+        found("hang.host_stall", 1),
+    )
+    assert roots(found(end, 3, victims=(0, 1, 2)), *peers) == [(end, (3,))]
+
+
+def test_a_mismatch_explains_the_abort_and_the_closed_connections() -> None:
+    mismatch = found("hang.signature_mismatch", 3, victims=(0, 1, 2))
+    assert roots(
+        mismatch,
+        found("hang.rank_killed", 2),
+        found("hang.rank_raised", 0, 1),
+        found("hang.network"),
+    ) == [("hang.signature_mismatch", (3,))]
+
+
+def test_an_exception_that_was_swallowed_comes_before_the_mismatch_after_it() -> None:
+    raised = found("hang.rank_raised", 1, victims=(0, 2, 3))
+    assert roots(raised, found("hang.collective_mismatch", 1, victims=(0, 2, 3))) == [("hang.rank_raised", (1,))]
+
+
+def test_fewer_steps_come_before_the_normal_exit_and_the_missing_collective() -> None:
+    assert roots(
+        found("hang.uneven_iterations", 1, victims=(0, 2, 3)),
+        found("hang.rank_exited", 1, victims=(0, 2, 3)),
+        found("hang.conditional_collective", 1, victims=(0, 2, 3)),
+    ) == [("hang.uneven_iterations", (1,))]
+
+
+def test_a_circle_explains_what_each_member_misses() -> None:
+    assert roots(
+        found("hang.group_order", 0, 1, victims=(2, 3)),
+        found("hang.conditional_collective", 0, victims=(1,)),
+        found("hang.conditional_collective", 1, victims=(0,)),
+        found("hang.rank_raised", 2, 3),
+    ) == [("hang.group_order", (0, 1))]
+
+
+def test_the_memory_cause_explains_the_rank_that_ran_out() -> None:
+    result = verdict(
+        found("memory.full_gather", 0, 1, 2, 3, cost=Cost(2.0**34, "bytes")),
+        found("hang.rank_oom", 2, victims=(0, 1, 3)),
+        found("hang.rank_raised", 2),
+        found("hang.rank_killed", 0, 1, 3),
+    )
+    assert [one.cause for one in result.roots] == ["memory.full_gather"]
+    assert result.outcome == "oom"
+    assert result.explained == dict.fromkeys((1, 2, 3), ("memory.full_gather",))
+
+
+def test_memory_that_did_not_run_out_is_a_risk() -> None:
+    assert verdict(found("memory.leak", 0, cost=Cost(1e9, "bytes"))).outcome == "at_risk"
+
+
+def test_a_late_host_explains_the_skew_but_not_that_of_another_rank() -> None:
+    assert roots(found("overlap.data_bound", 2), found("overlap.skew", 2)) == [("overlap.data_bound", (2,))]
+    assert len(roots(found("overlap.data_bound", 2), found("overlap.skew", 1))) == 2
+
+
+def test_a_measurement_that_destroys_overlap_is_all_there_is_to_say() -> None:
+    slow = (found("overlap.small_buckets", 0), found("overlap.communication_bound", 0))
+    assert roots(found("overlap.instrumented", 0), *slow) == [("overlap.instrumented", (0,))]
+
+
+def test_independent_causes_stay_the_one_that_ended_the_run_first() -> None:
+    result = verdict(
+        found("overlap.small_buckets", 0, 1, cost=Cost(1e6, "ms per step")),
+        found("env.unknown_variable"),
+        found("hang.host_stall", 1, cost=Cost(300, "s blocked")),
+    )
+    assert [one.cause for one in result.roots] == ["hang.host_stall", "overlap.small_buckets", "env.unknown_variable"]
+    assert result.outcome == "hung"
+
+
+def test_two_ranks_that_raised_independently_both_stay() -> None:
+    both = (found("hang.rank_raised", 1, victims=(0,)), found("hang.rank_raised", 2, victims=(0,)))
+    assert roots(*both) == [("hang.rank_raised", (1,)), ("hang.rank_raised", (2,))]
+
+
+def test_findings_that_explain_each_other_are_a_tie() -> None:
+    tie = (
+        found("hang.rank_raised", 1, victims=(0, 2, 3)),
+        found("hang.rank_raised", 2, victims=(0, 1, 3)),
+    )
+    assert roots(*tie) == [("hang.rank_raised", (1,)), ("hang.rank_raised", (2,))]
+
+
+def test_what_is_not_sure_or_not_confirmed_is_no_root_and_explains_nothing() -> None:
+    unsure = found("hang.rank_raised", 3, victims=(0, 1, 2), confidence=0.4)
+    undecided = found("hang.rank_killed", 3, status="undecided")
+    assert roots(unsure, undecided, found("hang.network")) == [("hang.network", ())]
+
+
+def test_the_costlier_of_two_comes_first() -> None:
+    cheap = found("overlap.small_buckets", 0, cost=Cost(3, "ms per step"))
+    dear = found("overlap.host_bound", 0, cost=Cost(30, "ms per step"))
+    assert [cause for cause, _ in roots(cheap, dear)] == ["overlap.host_bound", "overlap.small_buckets"]
+
+
+def test_hundreds_of_findings_take_no_time() -> None:
+    many = [found("hang.rank_raised", rank, victims=(0,)) for rank in range(1, 600)]
+    began_s = time.process_time()
+    assert len(verdict(*many).roots) == 599
+    assert time.process_time() - began_s < 5

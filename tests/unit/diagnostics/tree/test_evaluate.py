@@ -1,0 +1,95 @@
+"""Three-valued logic and minimal cut sets, held against their definitions by brute force."""
+
+from itertools import product
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diagnostics.findings import Finding, Status
+from diagnostics.tree.evaluate import Branch, combine, cut_sets, evaluate
+from diagnostics.tree.model import Gate, Leaf, Node, Tree, leaves, minimal_cut_sets
+
+CAUSES = ("c.a", "c.b", "c.c", "c.d")
+STATUSES: tuple[Status, ...] = ("confirmed", "undecided", "ruled_out")
+
+leaf = st.sampled_from(CAUSES).map(lambda cause: Leaf(cause, cause, "slow"))
+node = st.recursive(
+    leaf,
+    lambda inner: st.builds(
+        lambda kind, children: Gate("g", "g", kind, tuple(children)),
+        st.sampled_from(["and", "or"]),
+        st.lists(inner, min_size=1, max_size=3),
+    ),
+    max_leaves=8,
+)
+
+
+def truth(one: Node, holds: dict[str, bool]) -> bool:
+    if isinstance(one, Leaf):
+        return holds[one.cause]
+    values = [truth(child, holds) for child in one.children]
+    return any(values) if one.gate == "or" else all(values)
+
+
+def finding(cause: str, status: Status, **values: str) -> Finding:
+    return Finding(cause=cause, status=status, summary=f"why {cause}", **values)
+
+
+def tree_of(one: Node) -> Tree:
+    return Tree(Gate("top", "top", "or", (one,)), (), "test")
+
+
+def test_kleene_tables() -> None:
+    t, u, f = STATUSES
+    assert [combine("or", pair) for pair in product(STATUSES, repeat=2)] == [t, t, t, t, u, u, t, u, f]
+    assert [combine("and", pair) for pair in product(STATUSES, repeat=2)] == [t, u, f, u, u, f, f, f, f]
+
+
+@given(node, st.lists(st.sampled_from(STATUSES), min_size=4, max_size=4))
+def test_a_decided_status_holds_whatever_the_undecided_turn_out_to_be(one: Node, statuses: list[Status]) -> None:
+    findings = [finding(cause, status) for cause, status in zip(CAUSES, statuses, strict=True)]
+    status = evaluate([tree_of(one)], findings).status
+    unknown = [cause for cause, known in zip(CAUSES, statuses, strict=True) if known == "undecided"]
+    for values in product((True, False), repeat=len(unknown)):
+        holds = {cause: known == "confirmed" for cause, known in zip(CAUSES, statuses, strict=True)}
+        holds |= dict(zip(unknown, values, strict=True))
+        if status != "undecided":
+            assert truth(one, holds) == (status == "confirmed")
+
+
+@given(node)
+def test_minimal_cut_sets_are_those_of_the_definition(one: Node) -> None:
+    names = sorted({found.cause for found in leaves(one)})
+    cuts = [
+        frozenset(name for name, value in zip(names, values, strict=True) if value)
+        for values in product((True, False), repeat=len(names))
+        if truth(one, dict(zip(names, values, strict=True)))
+    ]
+    expected = {cut for cut in cuts if not any(other < cut for other in cuts)}
+    found = minimal_cut_sets(one)
+    assert len(found) == len(set(found)) and set(found) == expected
+
+
+def test_edges_carry_values_and_pruned_branches_their_reason() -> None:
+    both = Gate("both", "both needed", "and", (Leaf("c.a", "first", "slow"), Leaf("c.b", "second", "slow")))
+    found = [finding("c.a", "confirmed", measured="41 ms"), finding("c.b", "ruled_out", measured="0 ms")]
+    branch = evaluate([tree_of(both)], found).children[0].children[0]
+    assert (branch.status, branch.reason) == ("ruled_out", "ruled out: second")
+    assert [child.measured for child in branch.children] == ["41 ms", "0 ms"]
+    assert branch.children[1].reason == "why c.b"
+    assert branch.children[0].reason == ""
+
+
+def test_a_cause_without_finding_is_undecided_and_the_strongest_finding_counts() -> None:
+    both = Gate("any", "any", "or", (Leaf("c.a", "a", "slow"), Leaf("c.b", "b", "slow")))
+    found = [finding("c.a", "ruled_out"), finding("c.a", "confirmed", measured="x"), finding("c.a", "confirmed")]
+    children: tuple[Branch, ...] = evaluate([tree_of(both)], found).children[0].children[0].children
+    assert [child.status for child in children] == ["confirmed", "undecided"]
+    assert children[0].measured.endswith("(and 1 more)")
+    assert children[1].reason == "no detector decided it"
+
+
+def test_cut_sets_that_are_ruled_out_are_left_out() -> None:
+    either = Gate("any", "any", "or", (Leaf("c.a", "a", "slow"), Leaf("c.b", "b", "slow"), Leaf("c.c", "c", "slow")))
+    found = cut_sets([tree_of(either)], [finding("c.a", "ruled_out"), finding("c.c", "confirmed")])
+    assert [(one.causes, one.status) for one in found] == [(("c.c",), "confirmed"), (("c.b",), "undecided")]
