@@ -34,17 +34,20 @@ def test_all_commands_are_covered():
 RUN = [command for command in commands() if not command.startswith(("make ", "pip "))]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize("command", RUN)
 def test_the_command_of_the_readme_works(command, tmp_path):
     shutil.copy(ROOT / "README.md", tmp_path)
+    if command.startswith("dtk diagnose last"):
+        smoke = [sys.executable, "-m", "dtk.run", "experiment=smoke"]
+        subprocess.run(smoke, cwd=tmp_path, env=environment(), capture_output=True, timeout=60, check=True)
     program, *arguments = shlex.split(command)
     if program == "torchrun":
         arguments = ["-m", "torch.distributed.run", *arguments]
     elif program == "dtk":
         arguments = ["-m", "dtk.cli", *arguments]
     process = subprocess.run(
-        [sys.executable, *arguments], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=110
+        [sys.executable, *arguments], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=180
     )
     assert process.returncode == 0, process.stdout + process.stderr
     assert process.stdout or command == "dtk ls"
