@@ -1,25 +1,36 @@
-"""Writes docs/causes.md from the fault trees: python docs/causes.py. A test checks that it is up to date."""
+"""Writes docs/causes.md from the fault trees and docs/causes.yaml: python docs/causes.py. A test checks that it is up
+to date and that no cause is left out.
+"""
 
 from pathlib import Path
+
+import yaml
 
 from diagnostics.tree.load import built_in
 from diagnostics.tree.model import Gate, Leaf, Node, Tree
 
+About = dict[str, tuple[str, str]]
+"""Cause -> (what it is decided from, usual remedy)."""
+
 
 def render() -> str:
     """All causes, tree by tree."""
+    about: About = yaml.safe_load(Path(__file__).with_name("causes.yaml").read_text())
     head = (
         "# Causes\n\nThe ids that reports, tests and users share; they never change. Made from the fault trees in "
-        "`diagnostics/tree/` by `python docs/causes.py`.\n"
+        "`diagnostics/tree/` and from `docs/causes.yaml` by `python docs/causes.py`.\n"
     )
-    return head + "".join(map(_section, built_in()))
+    return head + "".join(_section(tree, about) for tree in built_in())
 
 
-def _section(tree: Tree) -> str:
-    rows = "".join(
-        f"| `{leaf.cause}` | {leaf.title} | {place} | {leaf.outcome} |\n" for leaf, place in _leaves(tree.top)
-    )
-    return f"\n## {tree.top.title}\n| id | the cause in words | branch | outcome |\n| --- | --- | --- | --- |\n{rows}"
+def _section(tree: Tree, about: About) -> str:
+    rows = "".join(_row(leaf, place, *about[leaf.cause]) for leaf, place in _leaves(tree.top))
+    names = ("id", "the cause in words", "branch", "decided from", "usual remedy", "outcome")
+    return f"\n## {tree.top.title}\n| {' | '.join(names)} |\n|{' --- |' * len(names)}\n{rows}"
+
+
+def _row(leaf: Leaf, place: str, evidence: str, remedy: str) -> str:
+    return f"| `{leaf.cause}` | {leaf.title} | {place} | {evidence} | {remedy} | {leaf.outcome} |\n"
 
 
 def _leaves(node: Node, place: str = "") -> list[tuple[Leaf, str]]:

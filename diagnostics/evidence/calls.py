@@ -161,7 +161,7 @@ _LIBRARY = re.compile(
     r"(?:^|/)(?:site-packages|dist-packages)/|(?:^|/)lib/python3[.\d]*t?/|(?:^|/)torch/(?:distributed|nn|utils|_|autograd|"
     r"optim|multiprocessing|func|fx|cuda|onnx|export)|^<|frozen |(?:^|/)(?:pytorch|libtorch)[^/]*\.so|^\?*$"
 )
-_PLUMBING = re.compile(r"(?:^|/)dtk/record/")
+_PLUMBING = re.compile(r"(?:^|/)dtk/(?:record|strategies|parallel)/")
 """dtk's own wrappers around torch's calls are never what the user wrote."""
 _STACKS: dict[tuple[Frame, ...], tuple[Frame, ...]] = {}
 _FRAMES: dict[tuple[str, int, str], Frame | None] = {}

@@ -261,7 +261,7 @@ def _bytes(dims: list[Any], types: list[Any], index: int) -> int:
 def _elements(shape: list[Any]) -> int:
     if not all(isinstance(extent, int) and 0 <= extent < 1 << 44 for extent in shape):
         return 0
-    return min(prod(shape), 1 << 50)
+    return min(int(prod(shape)), 1 << 50)
 
 
 def _at(values: Any, index: int) -> Any:

@@ -8,13 +8,16 @@ import json
 import re
 import signal
 import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from diagnostics.artifacts import Failure, RunPaths, State, read_heartbeat
+from diagnostics.artifacts import Failure, RunPaths, State, read_heartbeat, read_verdict
+from dtk.record.desync import find_desync
+from dtk.record.watch import HUNG
 
 PEER_GONE = re.compile(
     r"connection (was )?(closed|reset|refused)|closed by peer|broken pipe|socket timeout|timed out|timeout"
@@ -42,7 +45,10 @@ class _Case:
 
 
 def find_failure(paths: RunPaths, attempt: int, world_size: int, exit_codes: dict[int, int]) -> tuple[Failure, State]:
-    """The first failing rank, and whether the run is `failed` or `oom`.
+    """The first failing rank, and whether the run is `failed`, `oom` or `hung`.
+
+    Ranks that called different collectives are `hung` also where gloo aborted one of them for it before the
+    watch could: what the others report is then not their own failure.
 
     Args:
         paths: the run folder.
@@ -50,11 +56,16 @@ def find_failure(paths: RunPaths, attempt: int, world_size: int, exit_codes: dic
         world_size: ranks of the run.
         exit_codes: of the ranks that failed, as far as the launcher knows.
     """
+    verdict = read_verdict(paths.verdict(attempt))
     cases = []
     for rank in range(world_size):
         error = _read_error(paths.error(attempt, rank))
         if error is not None or rank in exit_codes:
             cases.append(_case(rank, exit_codes.get(rank), error))
+    if verdict is None and cases and all(_by_communication(case) for case in cases):
+        verdict = find_desync(paths, attempt, world_size, time.time())
+    if verdict is not None and (verdict.kind == "desync" or all(case.order for case in cases)):
+        return verdict.failure(), "hung"
     if cases and all(case.order >= LOST_A_PEER for case in cases):
         known = {case.rank for case in cases}
         cases += [
@@ -109,6 +120,13 @@ def _case(rank: int, exit_code: int | None, error: dict[str, Any] | None) -> _Ca
     else:
         order = 1 if exit_code is not None else 4
     return _Case(rank, exit_code, error, order, float((error or {}).get("time_s", 0.0)))
+
+
+def _by_communication(case: _Case) -> bool:
+    """Whether a failure may come of ranks that called different collectives: a communication error, an abort."""
+    if case.error is not None:
+        return case.error.get("type") in COMMUNICATION_ERRORS and not case.error.get("user_error")
+    return case.exit_code in (None, HUNG, -signal.SIGABRT, -signal.SIGTERM)
 
 
 def _vanished(paths: RunPaths, rank: int) -> bool:

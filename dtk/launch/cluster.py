@@ -17,6 +17,7 @@ from dtk.errors import DtkError
 from dtk.launch.banner import farewell
 from dtk.launch.blame import find_failure
 from dtk.launch.console import Console
+from dtk.launch.explain import explain
 from dtk.launch.job import Job
 from dtk.launch.local import Outcome
 from dtk.record.flight import environment as flight_environment
@@ -161,6 +162,8 @@ def say_farewell(paths: RunPaths, code: int) -> None:
     status = read_status(paths.status)
     if status.failure is not None:
         console.failure(status.failure, status.state, paths)
+        if status.state == "hung":
+            explain(console, paths)
     farewell(console, paths, Outcome(status.state, code))
 
 

@@ -60,7 +60,8 @@ class Console:
         """Five lines: who, what, where, whom it took along, which log."""
         where = [f"step {failure.step}"] if failure.step is not None else []
         where += [f"region {failure.region}"] if failure.region else []
-        self.line(self.strong(f"{state.upper()}: rank {failure.rank} was first", 31))
+        who = f": rank {failure.rank} was first" if failure.rank >= 0 else ""
+        self.line(self.strong(f"{state.upper()}{who}", 31))
         self.line(f"  what   {failure.reason}")
         self.line(f"  where  {', '.join(where) or 'before the first step, or unknown (record=off)'}")
         if failure.victims:

@@ -10,6 +10,7 @@ from dtk.launch import job
 from dtk.launch.blame import find_failure, user_error
 from dtk.launch.console import Console, Follower
 from dtk.launch.elastic import rank_environment, run_ranks
+from dtk.launch.explain import explain
 from dtk.launch.placement import Placement
 from dtk.launch.stopping import StopSignals
 from dtk.record.flight import environment as flight_environment
@@ -97,4 +98,6 @@ def _failed(
     finished = None if failure.step is None else failure.step - 1
     close(paths, state, 1, reason=failure.reason, step=finished, failure=failure)
     console.failure(failure, state, paths)
+    if state == "hung":
+        explain(console, paths)
     return Outcome(state, 1)

@@ -8,7 +8,9 @@ from dtk.record.regions import Region
 
 
 class Events:
-    """Lifecycle events: start, first_step, evaluation, checkpoint_begin, checkpoint_end, failure, end."""
+    """Lifecycle events: start, first_step, evaluation, checkpoint_begin, checkpoint_end, failure, end; and of the
+    figures non_finite, replicas_equal, replica_divergence (record.numerics).
+    """
 
     def __init__(self, lines: JsonLines, rank: int, attempt: int) -> None:
         self._lines = lines

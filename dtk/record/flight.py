@@ -108,7 +108,7 @@ def last_collectives() -> dict[str, dict[str, Any]]:
     return rings
 
 
-def _status() -> dict[str, Any]:
+def group_status() -> dict[str, Any]:
     """Ring -> last enqueued, started and completed collective of each group; costs microseconds."""
     return {name: _load(function(includeCollectives=False)).get("pg_status") for name, function in _dumps().items()}
 
@@ -155,7 +155,7 @@ class BlackBox:
         Raises:
             OSError: the folder is full or read-only.
         """
-        status = _status()
+        status = group_status()
         still, self._status = status == self._status, status
         due = time.monotonic() - self._rings_s >= self.entries_every_s()
         if due or (still and status != self._rings_status):
@@ -168,7 +168,7 @@ class BlackBox:
         Raises:
             OSError: the folder is full or read-only.
         """
-        status = _status()
+        status = group_status()
         self._renew(status)
         self._write(status)
 

@@ -59,6 +59,11 @@ class HeartbeatFile:
             os.close(file)
         self._write("start")
 
+    @property
+    def beats(self) -> int:
+        """How often a step or region began or ended."""
+        return self._beat
+
     def begin_step(self, step: int) -> None:
         """Step `step`, counted from 1, begins."""
         self._step = b"%d" % step

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._C._distributed_c10d import Store
 
-from diagnostics.artifacts import RunPaths, write_json
+from diagnostics.artifacts import RunPaths, Verdict, write_json
 from dtk.config.schema import Config
-from dtk.record import flight, memory, stacks
+from dtk.record import collectives, flight, memory, stacks, wrappers
 from dtk.record.events import Events, Spans
 from dtk.record.guard import Writer, bounded, flush_reports, guarded
 from dtk.record.heartbeat import HeartbeatFile
@@ -23,8 +24,10 @@ from dtk.record.jsonl import JsonLines
 from dtk.record.observers import CommunicationCounter, Nvtx, ProfilerMarks
 from dtk.record.profiler import ProfilerWindow
 from dtk.record.regions import Observer, failed_in, observe
+from dtk.record.ring import Ring
 from dtk.record.telemetry import Telemetry, cuda_uuids
 from dtk.record.trackers import CLOSE_S, Tracker
+from dtk.record.watch import Watch
 
 FAILED_S = 3.0
 """Longest that a failing rank stays to dump what it knows; its error.json is written before."""
@@ -66,6 +69,8 @@ class Recorder:
         self._spans = Spans(self._event_lines)
         self._counter = CommunicationCounter()
         self._heartbeat = HeartbeatFile(paths.heartbeat(rank), attempt)
+        self._calls: collectives.CollectiveLog | None = None
+        self._watch: Watch | None = None
         self._black_box: flight.BlackBox | None = None
         self._telemetry: Telemetry | None = None
         self._tracker: Tracker | None = None
@@ -82,6 +87,7 @@ class Recorder:
         observe(self._observers())
         parts: dict[str, Callable[[], None]] = {
             "stacks": stacks.enable_crash_stacks,
+            "ring": self._start_ring,
             "black box": self._start_black_box,
         }
         if self.local_rank == 0:
@@ -96,6 +102,30 @@ class Recorder:
             with guarded(topic):
                 part()
 
+    def watch(self, store: Store, ended: Callable[[Verdict], None]) -> None:
+        """Start the live watch, once the ranks have met.
+
+        Args:
+            store: where they met.
+            ended: called on one rank, from the watch's thread, when the run is found hung; after it all ranks exit.
+        """
+        if self._calls is None or not self.config.watch.enabled or self.world_size == 1:
+            return
+        with guarded("watch"):
+            self._watch = Watch(
+                self.config.watch,
+                self._calls,
+                self.paths,
+                self.rank,
+                self.world_size,
+                self.attempt,
+                self.device.type,
+                progress=lambda: (self._heartbeat.beats, flight.group_status()),
+                dump=self._dump_all,
+                ended=ended,
+            )
+            self._watch.start(store)
+
     def event(self, name: str, **fields: Any) -> None:
         """Record a lifecycle event: `first_step`, `evaluation`, `checkpoint_begin`, `checkpoint_end`, ..."""
         if self._on:
@@ -108,6 +138,8 @@ class Recorder:
             return
         with guarded("record"):
             self._heartbeat.begin_step(step)
+            if self._calls is not None:
+                self._calls.begin_step(step)
             self._counter.begin_step()
             if self._full:
                 self._spans.begin_step(step)
@@ -152,6 +184,9 @@ class Recorder:
         if not self._on:
             return
         self._exit_code = 1
+        if self._watch is not None:
+            with guarded("watch"):
+                self._watch.close(failed=True)
         self.event("failure", type=type(error).__name__, message=str(error)[:1000])
         bounded("failure dumps", partial(self._dump, error), FAILED_S)
 
@@ -159,6 +194,9 @@ class Recorder:
         """Flush and stop everything, each part within its limit; after a failure within HASTY_S each."""
         if not self._on:
             return
+        if self._watch is not None:
+            with guarded("watch"):
+                self._watch.close(failed=bool(self._exit_code))
         observe(())
         self.event("end", exit_code=self._exit_code)
         with guarded("record"):
@@ -166,6 +204,8 @@ class Recorder:
             self._heartbeat.close(failed_in() if self._exit_code else "end")
         hasty = bool(self._exit_code)
         closers: list[tuple[str, Callable[[], object]]] = []
+        if self._calls is not None:
+            closers += [("ring", wrappers.remove), ("ring", self._calls.ring.close)]
         if self._profiler is not None:
             closers.append(("profiler", partial(self._profiler.close, HASTY_S if hasty else TRACE_S)))
         if self._telemetry is not None:
@@ -196,6 +236,12 @@ class Recorder:
             observers.append(self._spans)
         return observers
 
+    def _start_ring(self) -> None:
+        ring = Ring(self.paths.ring(self.rank), self.rank, self.world_size, self.attempt)
+        ring.start()
+        self._calls = collectives.CollectiveLog(ring)
+        wrappers.install(self._calls)
+
     def _start_black_box(self) -> None:
         # torch's own watchdog writes into this folder too, and does not make it.
         self.paths.watchdog_prefix.parent.mkdir(parents=True, exist_ok=True)
@@ -220,15 +266,28 @@ class Recorder:
         self._profiler = ProfilerWindow(trace, self.rank, self.device, start, record.profile_steps)
 
     def _dump(self, error: BaseException) -> None:
-        """Each dump by itself: one that fails does not cost the others."""
+        """What explains a failure."""
+        dumps = self._dumps()
+        if self._full and self.device.type == "cuda" and memory.is_out_of_memory(error):
+            dumps["allocator snapshot"] = partial(memory.dump_allocator, self.paths.memory_snapshot(self.rank))
+        _run_all(dumps)
+
+    def _dump_all(self) -> None:
+        """What explains a hang."""
+        _run_all(self._dumps())
+
+    def _dumps(self) -> dict[str, Callable[[], None]]:
         dumps: dict[str, Callable[[], None]] = {
             "flight recorder": partial(flight.dump, self.paths.flight(self.rank)),
             "stacks": partial(stacks.dump_stacks, self.paths.stacks(self.rank)),
         }
         if self._black_box is not None:
             dumps["black box"] = self._black_box.snapshot
-        if self._full and self.device.type == "cuda" and memory.is_out_of_memory(error):
-            dumps["allocator snapshot"] = partial(memory.dump_allocator, self.paths.memory_snapshot(self.rank))
-        for topic, dump in dumps.items():
-            with guarded(topic):
-                dump()
+        return dumps
+
+
+def _run_all(dumps: dict[str, Callable[[], None]]) -> None:
+    """Each dump by itself: one that fails does not cost the others."""
+    for topic, dump in dumps.items():
+        with guarded(topic):
+            dump()

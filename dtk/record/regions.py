@@ -100,6 +100,11 @@ def observed() -> bool:
     return bool(_observers)
 
 
+def current() -> Region | None:
+    """The innermost open region; None when there is none or nobody listens."""
+    return _current
+
+
 def failed_in() -> str | None:
     """The innermost region that an exception left first, for the error report."""
     return _failed_in

@@ -84,6 +84,11 @@ class Strategy(ABC):
     def release(self, model: nn.Module) -> None:  # noqa: B027
         """Free what a forward without backward left gathered; nothing where nothing is sharded."""
 
+    @property
+    def replicas(self) -> list[list[int]]:
+        """Groups of ranks that must hold the same parameters, bit for bit; none where everything is sharded."""
+        return []
+
     @abstractmethod
     def collectives(self, model: nn.Module, accumulation_steps: int) -> list[Collective]:
         """What this strategy issues per optimizer step; tests hold it against what is recorded."""

@@ -84,6 +84,11 @@ class DDP(Strategy):
             return nullcontext()
         return wrapped.no_sync()
 
+    @property
+    def replicas(self) -> list[list[int]]:
+        """All ranks."""
+        return [list(range(self.context.world_size))]
+
     def collectives(self, model: nn.Module, accumulation_steps: int) -> list[Collective]:
         """One all_reduce per gradient bucket, whatever the accumulation."""
         parameters = [p for p in model.parameters() if p.requires_grad]

@@ -152,6 +152,12 @@ class HSDP(FSDP):
             cast(FSDPModule, module).set_all_reduce_hook(self._average_over_replicas)
         return wrapped
 
+    @property
+    def replicas(self) -> list[list[int]]:
+        """The ranks of each dp_replicate group: same shard, another replica."""
+        shards = self.shard_group.size()
+        return [list(range(shard, self.context.world_size, shards)) for shard in range(shards)]
+
     def _average_over_replicas(self, gradient: Tensor) -> None:
         with communication("all_reduce", gradient.nbytes, "dp_replicate"):
             dist.all_reduce(gradient, group=self.replicate_group)

@@ -12,6 +12,7 @@ from dtk.parallel.context import Context
 from dtk.parallel.precision import LossScaler
 from dtk.parallel.stop import StopRequest
 from dtk.record.metrics import peak_flops
+from dtk.record.numerics import Numerics
 from dtk.record.recorder import Recorder
 from dtk.train.checkpoint import Checkpoints, LoopState
 from dtk.train.loop import Loop
@@ -51,7 +52,8 @@ def assemble(
         scaler.scale, scaler.good_steps = state.loss_scale, state.good_steps
     progress = Progress(config.train.steps, context.world_size, state.step)
     speed = measures(config, context, parts)
-    return Loop(config, context, dataset, parts, recorder, checkpoints, stop, scaler, state, speed, progress)
+    numerics = Numerics(config.record, recorder, context, parts.strategy.replicas)
+    return Loop(config, context, dataset, parts, recorder, checkpoints, stop, scaler, state, speed, progress, numerics)
 
 
 def _about(config: Config) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from dtk.parallel.control import Agreement, agree
 from dtk.parallel.precision import LossScaler
 from dtk.parallel.stop import StopRequest
 from dtk.record.memory import peak_memory_bytes
+from dtk.record.numerics import Numerics
 from dtk.record.recorder import Recorder
 from dtk.record.regions import communication, region
 from dtk.train.checkpoint import Checkpoints, LoopState
@@ -60,6 +61,7 @@ class Loop:
     state: LoopState
     measures: Measures
     progress: Progress
+    numerics: Numerics
     last: dict[str, Any] = field(default_factory=dict)
     """The newest metrics record."""
     speeds: deque[tuple[float, float | None]] = field(default_factory=lambda: deque(maxlen=10_000))
@@ -158,6 +160,9 @@ class Loop:
         with region("clip"):
             parameters = list(self.parts.model.parameters())
             norm = self.parts.strategy.gradient_norm(parameters) / self.scaler.scale
+            if not self.scaler.enabled:  # Under loss scaling an overflow is the sign to lower the scale.
+                step = self.state.step + 1
+                self.numerics.gradient(step, norm, self.parts.model, wait=step % self.config.train.log_every == 0)
             factor = torch.ones_like(norm) if max_norm is None else clip_factor(norm, max_norm)
             self.parts.strategy.scale_gradients(parameters, factor / self.scaler.scale)
         return norm
@@ -167,8 +172,10 @@ class Loop:
         last = step == train.steps
         if self.progress.first_step + 1 == step:
             self.recorder.event("first_step", step=step)
-        if step % train.log_every == 0 or last or stopping or step == self.progress.first_step + 1:
+        logs = step % train.log_every == 0 or last or stopping or step == self.progress.first_step + 1
+        if logs:
             self._log(result)
+        self.numerics.after_step(step, result.loss_sum, self.parts.model, wait=logs, last=last)
         if train.garbage_collect_every and step % train.garbage_collect_every == 0:
             with region("garbage_collection"):
                 gc.collect(1)

@@ -2,7 +2,7 @@ import json
 import subprocess
 import sys
 
-from dtk.record.manifest import environment, git_state, manifest
+from dtk.record.manifest import environment, git_state, manifest, missing_files, network
 
 
 def git(folder, *arguments):
@@ -19,6 +19,22 @@ def test_manifest_says_what_ran_where():
     assert about["hardware"]["gpus"] or about["hardware"]["gpu_reason"]
     assert about["versions"]["python"] == sys.version.split()[0]
     assert {"pid", "host", "schema_version", "run_id", "cwd"} <= about.keys()
+
+
+def test_the_network_is_listed_and_files_that_are_missing(monkeypatch, tmp_path):
+    for name in ("net/lo", "net/eth0", "rdma/mlx5_0"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.setattr("dtk.record.manifest.INTERFACES", tmp_path / "net")
+    monkeypatch.setattr("dtk.record.manifest.RDMA", tmp_path / "rdma")
+    assert network() == {"interfaces": ["eth0", "lo"], "infiniband": ["mlx5_0"]}
+    monkeypatch.setattr("dtk.record.manifest.RDMA", tmp_path / "absent")
+    assert network()["infiniband"] == []
+    monkeypatch.setattr("dtk.record.manifest.INTERFACES", tmp_path / "absent")
+    assert network() == {"interfaces": None, "infiniband": None}
+    there = tmp_path / "topo.xml"
+    there.touch()
+    monkeypatch.setenv("NCCL_GRAPH_FILE", str(there))
+    assert missing_files({"nccl": {"variables": {"NCCL_TOPO_FILE": "/absent.xml"}}}) == ["NCCL_TOPO_FILE"]
 
 
 def test_secrets_are_left_out(monkeypatch):

@@ -103,6 +103,7 @@ def test_light_leaves_what_a_diagnosis_needs(paths, make_config):
     assert files(paths) == [
         "events/rank_00000.jsonl",
         "flight/rank_00000.blackbox.json",
+        "flight/rank_00000.ring",
         "heartbeat/rank_00000.json",
         "metrics.jsonl",
         "summary.json",
@@ -143,6 +144,7 @@ def test_only_rank_0_writes_metrics_and_only_local_rank_0_samples(paths, make_co
     assert files(paths) == [
         "events/rank_00001.jsonl",
         "flight/rank_00001.blackbox.json",
+        "flight/rank_00001.ring",
         "heartbeat/rank_00001.json",
     ]
 

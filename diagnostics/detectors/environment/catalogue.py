@@ -1,0 +1,135 @@
+"""The catalogue of variables that NCCL, torch.distributed, the CUDA allocator and gloo read, as typed values.
+
+The data is in `data/*.yaml`; this module only loads it, once per process. It judges nothing.
+"""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+DATA = Path(__file__).parent / "data"
+
+Version = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One variable that is read today."""
+
+    name: str
+    type: str
+    """`int`, `level`, `interface`, ...: how the value is parsed; the types are in `values.PARSERS`."""
+    since: Version | None
+    """First public NCCL release with the name; None for torch and gloo."""
+    default: str | int | None
+    """`auto`: chosen at run time; None: unset."""
+    values: tuple[Any, ...]
+    """What is allowed; empty = not a short list."""
+    low: int | None
+    high: int | None
+    deprecated: Version | None
+    """Release from which another name is preferred; this one is still read."""
+    use: str
+    """The preferred name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A name that no current release reads."""
+
+    last: Version
+    """Last public release that did."""
+    use: str
+    """What took its place, or empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """Everything known about names."""
+
+    newest: Version
+    """NCCL release that the catalogue describes."""
+    nccl: Mapping[str, Variable]
+    torch: Mapping[str, Variable]
+    """TORCH_*, PYTORCH_* and GLOO_*."""
+    removed: Mapping[str, Removed]
+    legacy: Mapping[str, str]
+    """NCCL_* names of torch before 2.2 that it still reads, with a warning -> today's name."""
+    gone_legacy: Mapping[str, str]
+    """The same for names that it does not read any more."""
+    foreign: frozenset[str]
+    """Names that images, builds, tests and plugins read: never a mistake."""
+    foreign_prefixes: tuple[str, ...]
+    dead: Mapping[str, str]
+    """Names in vendors' files that no public NCCL ever read -> a sentence about it."""
+    typos: Mapping[str, str]
+    """Frequent mistakes -> the name that was meant."""
+    advice: Mapping[str, str]
+    """Names of settings that do not exist -> what to do instead."""
+    allocator_keys: frozenset[str]
+    """Keys within PYTORCH_ALLOC_CONF."""
+
+    def find(self, name: str) -> Variable | None:
+        """The variable of this exact name."""
+        return self.nccl.get(name) or self.torch.get(name)
+
+
+def version(text: str) -> Version:
+    """`2.20.5` -> (2, 20, 5).
+
+    Raises:
+        ValueError: it is not numbers with dots between them.
+    """
+    return tuple(int(part) for part in text.split("."))
+
+
+@functools.cache
+def catalogue() -> Catalogue:
+    """Load the data; about 10 ms, once."""
+    nccl, names, torch = (_load(file) for file in ("nccl.yaml", "names.yaml", "torch.yaml"))
+    return Catalogue(
+        newest=version(nccl["newest"]),
+        nccl={name: _variable(name, entry) for name, entry in nccl["variables"].items()},
+        torch={name: _variable(name, entry) for name, entry in torch["variables"].items()},
+        removed={name: Removed(version(e["last"]), e.get("use", "")) for name, e in names["removed"].items()},
+        legacy=_older(torch["variables"], "legacy"),
+        gone_legacy=_older(torch["variables"], "gone_legacy"),
+        foreign=frozenset(names["foreign"]),
+        foreign_prefixes=tuple(names["foreign_prefixes"]),
+        dead=names["dead"],
+        typos=names["typos"],
+        advice=names["advice"],
+        allocator_keys=frozenset(torch["allocator_keys"]),
+    )
+
+
+def _load(file: str) -> dict[str, Any]:
+    import yaml
+
+    # The C loader is in every wheel of PyYAML; it is six times as fast.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    value = yaml.load((DATA / file).read_text(encoding="utf-8"), loader)  # noqa: S506
+    assert isinstance(value, dict)
+    return value
+
+
+def _variable(name: str, entry: dict[str, Any]) -> Variable:
+    low, high = entry.get("range", (None, None))
+    since, deprecated = entry.get("since"), entry.get("deprecated")
+    return Variable(
+        name=name,
+        type=entry.get("type", "int"),
+        since=version(since) if since else None,
+        default=entry.get("default"),
+        values=tuple(entry.get("values", ())),
+        low=low,
+        high=high,
+        deprecated=version(deprecated) if deprecated else None,
+        use=entry.get("use", ""),
+    )
+
+
+def _older(variables: dict[str, dict[str, Any]], key: str) -> dict[str, str]:
+    return {old: name for name, entry in variables.items() for old in entry.get(key, ())}

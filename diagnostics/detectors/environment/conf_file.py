@@ -1,0 +1,46 @@
+"""NCCL's configuration files (/etc/nccl.conf, ~/.nccl.conf, $NCCL_CONF_FILE): the values as NCCL takes them.
+
+On Azure's and Oracle's images the settings stand there and not in the environment.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ConfFile:
+    """The content of one file."""
+
+    variables: dict[str, str]
+    """The first of several values counts; the environment of the process wins over all."""
+    oddities: tuple[tuple[int, str], ...]
+    """(line number from 1, what is odd about it)."""
+
+
+def parse_conf(text: str) -> ConfFile:
+    """Read lines `NAME=value` as NCCL does: nothing is trimmed, no quotes, no `export`; `#` only begins a line."""
+    variables: dict[str, str] = {}
+    oddities: list[tuple[int, str]] = []
+    for line, content in enumerate(text.split("\n"), 1):
+        content = content.removesuffix("\r")
+        if not content.strip() or content.startswith("#"):
+            continue
+        name, equals, value = content.partition("=")
+        if not equals:
+            oddities.append((line, f"no `=`: the line {content.strip()[:60]!r} is ignored"))
+            continue
+        oddities += [(line, problem) for problem in _odd(name, value)]
+        variables.setdefault(name, value)
+    return ConfFile(variables, tuple(oddities))
+
+
+def _odd(name: str, value: str) -> list[str]:
+    found = []
+    if name != name.strip() or name.startswith("export "):
+        found.append(f"spaces and `export` become part of the name: it is {name!r}, which nothing reads")
+    if value[:1] in ("'", '"') or value[-1:] in ("'", '"'):
+        found.append(f"quotes become part of the value: it is {value}")
+    elif value != value.strip():
+        found.append(f"spaces become part of the value: it is {value!r}")
+    if "#" in value:
+        found.append("a comment begins at the start of a line only: here it is part of the value")
+    return found

@@ -1,0 +1,134 @@
+"""The variables, versions and facts of the machine as the evidence tells them, for the linter. Judges nothing."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from diagnostics.detectors.environment.catalogue import Version
+from diagnostics.detectors.environment.values import level, number
+from diagnostics.evidence.model import Evidence, LogFact
+
+CONFIGURATION = "config.yaml"
+ALL = -1
+"""Stands for every rank, as in `Evidence.environment`."""
+_VERSION = re.compile(r"\d+(?:\.\d+)+")
+_INTERFACE = re.compile(r"\[\d+\]([\w.@-]+):")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where one variable was seen."""
+
+    file: str
+    line: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What the evidence tells of the environment."""
+
+    variables: dict[int, dict[str, str]]
+    """Rank (or ALL) -> its variables, those that hold for all included."""
+    sources: dict[tuple[int, str], Source]
+    nccl_version: Version | None
+    nnodes: int | None
+    hardware: dict[str, Any]
+    backend: str | None
+    """`gloo` or `nccl`; None = not known."""
+    complete: bool
+    """Whether a whole environment was recorded, not only what a log echoes."""
+
+
+def gathered(evidence: Evidence) -> Gathered:
+    """Merge what manifest, configuration and logs say."""
+    echoes = {
+        (ALL if fact.rank is None else fact.rank, str(fact.fields.get("name"))): Source(fact.file, fact.line)
+        for fact in evidence.facts
+        if fact.kind == "nccl_env"
+    }
+    sources: dict[tuple[int, str], Source] = {}
+    common = _recorded(evidence, sources)
+    whole = evidence.run is not None and isinstance(evidence.run.manifest.get("environment"), dict)
+    own: dict[int, dict[str, str]] = {}
+    for rank, variables in sorted(evidence.environment.items()):
+        into = common if rank == ALL else own.setdefault(rank, {})
+        for name, text in variables.items():
+            whole = whole or (rank, name) not in echoes
+            if name not in common or not _echo(common[name], text):
+                into[name] = text
+                sources[rank, name] = echoes.get((rank, name), Source("environment", None))
+    return Gathered(
+        variables={ALL: common} | {rank: {**common, **mine} for rank, mine in own.items()},
+        sources=sources,
+        nccl_version=_nccl_version(evidence.facts),
+        nnodes=_nodes(evidence),
+        hardware=_hardware(evidence),
+        backend=_backend(evidence),
+        complete=whole,
+    )
+
+
+def _recorded(evidence: Evidence, sources: dict[tuple[int, str], Source]) -> dict[str, str]:
+    """What a dtk run was given: `nccl.variables`, over which the user's own environment wins."""
+    if evidence.run is None:
+        return {}
+    found: dict[str, str] = {}
+    records = (
+        (CONFIGURATION, evidence.run.get("nccl.variables")),
+        ("manifest.json", evidence.run.manifest.get("environment")),
+    )
+    for file, record in records:
+        if isinstance(record, dict):
+            texts = {str(name): str(value) for name, value in record.items()}
+            # What dtk put into the environment stands in both; it is mended in the configuration.
+            sources |= {(ALL, name): Source(file, None) for name, text in texts.items() if found.get(name) != text}
+            found |= texts
+    return found
+
+
+def _echo(text: str, other: str) -> bool:
+    """Whether `other` is what NCCL's log makes of `text`: numbers and levels are printed as they were parsed."""
+    return other == text or other == str(number(text).value) or other == level(text)
+
+
+def _nccl_version(facts: Iterable[LogFact]) -> Version | None:
+    found = {str(fact.fields.get("version")) for fact in facts if fact.kind == "nccl_version"}
+    versions = {tuple(int(part) for part in text.split(".")) for text in found if _VERSION.fullmatch(text)}
+    return versions.pop() if len(versions) == 1 else None
+
+
+def _nodes(evidence: Evidence) -> int | None:
+    topology = evidence.run.manifest.get("topology") if evidence.run else None
+    nodes = topology.get("nodes") if isinstance(topology, dict) else None
+    return nodes if isinstance(nodes, int) and not isinstance(nodes, bool) else None
+
+
+def _hardware(evidence: Evidence) -> dict[str, Any]:
+    """The manifest's facts, completed by what NCCL's log lists."""
+    manifest = evidence.run.manifest if evidence.run else {}
+    hardware = manifest.get("hardware")
+    facts = dict(hardware) if isinstance(hardware, dict) else {}
+    topology = manifest.get("topology")
+    if isinstance(topology, dict):
+        facts["nproc"] = topology.get("nproc")
+    devices = [str(fact.fields.get("devices", "")) for fact in evidence.facts if fact.kind == "nccl_ib"]
+    if "infiniband" not in facts and devices:
+        facts["infiniband"] = sorted({name for text in devices for name in _INTERFACE.findall(text)})
+    return facts
+
+
+def _backend(evidence: Evidence) -> str | None:
+    if any(fact.kind in ("nccl_init", "nccl_net", "nccl_version") for fact in evidence.facts):
+        return "nccl"
+    if evidence.run is None:
+        return None
+    asked, device = evidence.run.get("launcher.backend"), evidence.run.get("launcher.device")
+    if asked in ("gloo", "nccl"):
+        return str(asked)
+    return "gloo" if device == "cpu" else "nccl" if device == "cuda" else None
+
+
+def interfaces(text: str) -> list[str]:
+    """Names in `[0]eth0:10.0.0.1<0> [1]docker0:172.17.0.1<0>`."""
+    return _INTERFACE.findall(text)

@@ -1,0 +1,46 @@
+"""The linter of environment variables: every rule over one set of variables. Reads no file and no environment."""
+
+from typing import Any
+
+from diagnostics.detectors.environment.catalogue import Version
+from diagnostics.detectors.environment.rules_conflicts import check_conflicts
+from diagnostics.detectors.environment.rules_hardware import check_hardware
+from diagnostics.detectors.environment.rules_names import check_name
+from diagnostics.detectors.environment.rules_values import check_value
+from diagnostics.detectors.environment.situation import Lint, situation
+
+CAUSES = (
+    "env.unknown_variable",
+    "env.deprecated_variable",
+    "env.silent_zero",
+    "env.invalid_value",
+    "env.contradiction",
+    "env.risky_setting",
+    "env.debug_left_on",
+    "env.wrong_interface",
+    "env.ib_disabled",
+    "env.p2p_disabled",
+)
+"""Every cause that a lint may name."""
+_ORDER = {"error": 0, "warning": 1, "note": 2}
+
+
+def lint(
+    variables: dict[str, str], nccl_version: Version | None, nnodes: int | None, hardware: dict[str, Any]
+) -> list[Lint]:
+    """What is wrong with a set of variables, the worst first, then by name.
+
+    Args:
+        variables: name -> text, of one process; others than NCCL's, torch's and gloo's are passed over.
+        nccl_version: as (2, 27, 3); None = unknown.
+        nnodes: nodes of the job; None = unknown.
+        hardware: facts of the node, see `situation.situation`; {} = unknown.
+    """
+    where = situation(variables, nccl_version, nnodes, hardware)
+    found: list[Lint] = []
+    for name, text in variables.items():
+        found += check_name(name, where)
+        found += check_value(name, text, where)
+    found += check_conflicts(where)
+    found += check_hardware(where)
+    return sorted(set(found), key=lambda one: (_ORDER[one.severity], one.variable, one.cause_id, one.message))

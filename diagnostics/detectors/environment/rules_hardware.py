@@ -1,0 +1,95 @@
+"""Rules between variables and the machine: interfaces and HCAs that do not exist, links that are there but unused.
+
+A rule says nothing where the fact that it needs is unknown.
+"""
+
+from collections.abc import Iterator
+
+from diagnostics.detectors.environment import values
+from diagnostics.detectors.environment.situation import Lint, Situation
+
+WRONG = "env.wrong_interface"
+
+
+def check_hardware(where: Situation) -> Iterator[Lint]:
+    """All rules that need facts of the machine."""
+    yield from _rdma_off(where)
+    yield from _p2p_off(where)
+    yield from _interfaces(where)
+    yield from _gloo_interfaces(where)
+    yield from _hcas(where)
+    for name in sorted(where.missing_files & set(where.variables)):
+        message = f"the file {where.get(name)} does not exist"
+        yield Lint("error", name, message, "mount or copy it, or unset the variable", "env.invalid_value")
+
+
+def _rdma_off(where: Situation) -> Iterator[Lint]:
+    if not where.infiniband or (where.nnodes or 1) < 2:
+        return
+    off = where.number("NCCL_IB_DISABLE") not in (None, 0)
+    name = "NCCL_IB_DISABLE" if off else "NCCL_NET"
+    if off or where.get("NCCL_NET").lower() == "socket":
+        message = (
+            f"this node has RDMA devices ({_some(where.infiniband)}), but {name}={where.get(name)} sends everything "
+            f"between the {where.nnodes} nodes through TCP sockets"
+        )
+        yield Lint("error", name, message, f"unset {name}", "env.ib_disabled")
+
+
+def _p2p_off(where: Situation) -> Iterator[Lint]:
+    off = where.number("NCCL_P2P_DISABLE") == 1 or values.level(where.get("NCCL_P2P_LEVEL")) == "LOC"
+    name = "NCCL_P2P_DISABLE" if where.number("NCCL_P2P_DISABLE") == 1 else "NCCL_P2P_LEVEL"
+    if where.nvlink and off:
+        message = f"the GPUs are connected by NVLink, but {name}={where.get(name)} makes them copy through host memory"
+        yield Lint("error", name, message, f"unset {name}", "env.p2p_disabled")
+    elif off and where.number("NCCL_SHM_DISABLE") not in (None, 0):
+        message = "with P2P and shared memory both off, the GPUs of one node talk over the network"
+        yield Lint("warning", name, message, "unset NCCL_SHM_DISABLE", "env.p2p_disabled")
+
+
+def _interfaces(where: Situation) -> Iterator[Lint]:
+    for name in ("NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME"):
+        text = where.get(name)
+        if not text:
+            continue
+        chosen = values.names(text)
+        if (where.nnodes or 1) > 1 and chosen.names == ("lo",) and not chosen.exclude:
+            message = f"lo reaches this node only, and the job has {where.nnodes} nodes"
+            yield Lint("error", name, message, f"{name}=<interface between the nodes>", WRONG)
+        elif where.interfaces and not any(chosen.selects(one) for one in where.interfaces):
+            message = f"{text!r} selects none of this node's interfaces ({_some(where.interfaces)})"
+            yield Lint("error", name, message, f"{name}=<one of them>", WRONG)
+
+
+def _gloo_interfaces(where: Situation) -> Iterator[Lint]:
+    name = "GLOO_SOCKET_IFNAME"
+    text = where.get(name)
+    if not text or any(sign in text for sign in "^="):
+        return
+    absent = [one for one in text.split(",") if where.interfaces and one not in where.interfaces]
+    if absent and where.interfaces:
+        message = (
+            f"gloo needs exact names, and {', '.join(absent)} is not an interface here ({_some(where.interfaces)})"
+        )
+        yield Lint("error", name, message, f"{name}=<one of them>", WRONG)
+
+
+def _hcas(where: Situation) -> Iterator[Lint]:
+    name = "NCCL_IB_HCA"
+    text = where.get(name)
+    if not text or not where.infiniband or where.number("NCCL_IB_DISABLE") not in (None, 0):
+        return
+    chosen = values.names(text, hca=True)
+    if not any(chosen.selects(one) for one in where.infiniband):
+        message = f"{text!r} selects none of this node's HCAs ({_some(where.infiniband)}): NCCL falls back to sockets"
+        yield Lint("error", name, message, f"{name}=<one of them>", WRONG)
+    elif not chosen.exact and not chosen.exclude:
+        for wanted in chosen.names:
+            more = [one for one in where.infiniband if one.startswith(wanted) and one[len(wanted) :].isdigit()]
+            if wanted in where.infiniband and more:
+                message = f"{wanted} is a prefix and also takes {_some(tuple(more))}"
+                yield Lint("warning", name, message, f"{name}==" + ",".join(chosen.names), WRONG)
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")

@@ -1,0 +1,96 @@
+"""Rules about one variable's name: unknown, removed, older than its replacement, newer than the NCCL in use."""
+
+from collections.abc import Iterator
+from difflib import SequenceMatcher
+
+from diagnostics.detectors.environment.catalogue import Catalogue, Variable, Version, catalogue
+from diagnostics.detectors.environment.situation import Lint, Severity, Situation
+
+CLOSE = 0.8
+"""Similarity (difflib's ratio of the names behind NCCL_, 0 to 1) from which a name is taken for a slip."""
+JUDGED = ("TORCH_", "GLOO_", "PYTORCH_")
+"""Prefixes with more names than any catalogue holds: judged only when they resemble a known one."""
+CLOSE_JUDGED = 0.9
+
+
+def check_name(name: str, where: Situation) -> Iterator[Lint]:
+    """What is wrong with the name of one variable that is set."""
+    book = catalogue()
+    variable = book.find(name)
+    if variable is not None:
+        yield from _known(variable, where)
+    elif name.startswith("NCCL_"):
+        yield from _nccl(name, where, book)
+    elif name.startswith(JUDGED):
+        meant = nearest(name, list(book.torch), CLOSE_JUDGED)
+        if meant and meant not in where.variables:
+            yield _slip(name, meant)
+
+
+def _known(variable: Variable, where: Situation) -> Iterator[Lint]:
+    version, name = where.nccl_version, variable.name
+    if version and variable.since and version < variable.since:
+        message = f"NCCL {text(version)} does not read it; it came with {text(variable.since)}"
+        yield _unknown("warning", name, message, f"unset it, or use NCCL {text(variable.since)} or newer")
+    if variable.deprecated and (version is None or version >= variable.deprecated):
+        message = f"it is deprecated since NCCL {text(variable.deprecated)}"
+        yield Lint("note", name, message, f"use {variable.use}", "env.deprecated_variable")
+
+
+def _nccl(name: str, where: Situation, book: Catalogue) -> Iterator[Lint]:
+    """A name that NCCL's newest release does not read."""
+    if name in book.foreign or name.startswith(book.foreign_prefixes):
+        return
+    old = "env.deprecated_variable"
+    if name in book.legacy:
+        new = book.legacy[name]
+        yield Lint("note", name, "torch still reads it, but renamed it in 2.2", f"use {new}", old)
+    elif name in book.gone_legacy:
+        new = book.gone_legacy[name]
+        yield Lint("warning", name, "torch does not read it since it was renamed in 2.2", f"use {new}", old)
+    elif name in book.removed:
+        gone = book.removed[name]
+        if where.nccl_version is None or where.nccl_version[: len(gone.last)] > gone.last:
+            message = f"NCCL {text(gone.last)} was the last to read it; now it does nothing"
+            yield Lint("warning", name, message, f"use {gone.use}" if gone.use else "unset it", old)
+    elif name in book.dead:
+        yield _unknown("warning", name, book.dead[name], "unset it")
+    elif name in book.advice:
+        yield _unknown("error", name, "nothing reads this variable", book.advice[name])
+    else:
+        yield _no_such_name(name, where, book)
+
+
+def _no_such_name(name: str, where: Situation, book: Catalogue) -> Lint:
+    newer = where.nccl_version is not None and where.nccl_version > book.newest
+    meant = book.typos.get(name) or nearest(name, [*book.nccl, *book.legacy], CLOSE)
+    if meant:
+        return _slip(name, meant)
+    message = f"no public NCCL up to {text(book.newest)} reads it"
+    return _unknown("note" if newer else "warning", name, message, "check the name, or unset it")
+
+
+def nearest(name: str, candidates: list[str], close: float) -> str | None:
+    """The candidate that resembles `name` most, if it does; compared without the first word."""
+    prefix, _, word = name.partition("_")
+    best, score = None, close
+    for candidate in candidates:
+        other = candidate.removeprefix(f"{prefix}_")
+        matcher = SequenceMatcher(None, word, other)
+        if matcher.real_quick_ratio() >= score and matcher.quick_ratio() >= score and matcher.ratio() >= score:
+            best, score = candidate, matcher.ratio()
+    return best
+
+
+def text(version: Version) -> str:
+    """(2, 20, 5) -> `2.20.5`."""
+    return ".".join(str(part) for part in version)
+
+
+def _slip(name: str, meant: str) -> Lint:
+    message = f"nothing reads this variable, so it has no effect; did you mean {meant}?"
+    return _unknown("error", name, message, f"rename it to {meant}")
+
+
+def _unknown(severity: Severity, name: str, message: str, fix: str) -> Lint:
+    return Lint(severity, name, message, fix, "env.unknown_variable")

@@ -1,0 +1,101 @@
+"""What the rules of the linter share: the lint itself, and the variables with what is known of the machine."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from diagnostics.detectors.environment.catalogue import Version
+from diagnostics.detectors.environment.values import Number, number
+
+Severity = Literal["error", "warning", "note"]
+"""error: the setting does not do what it says, or breaks the job; warning: it probably hurts; note: worth knowing."""
+
+_NVLINK_GPUS = ("SXM", "H100 80GB HBM3", "H200", "B200", "B300", "GB200", "GB300", "GH200", "DGX", "HGX")
+"""Parts of NVML's names of GPUs that are sold on NVLink boards only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lint:
+    """One thing wrong with one variable."""
+
+    severity: Severity
+    variable: str
+    message: str
+    """What is the matter, one sentence."""
+    fix: str
+    """What to type instead."""
+    cause_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """The variables of a process and the facts that rules need; None = not known, never assumed."""
+
+    variables: Mapping[str, str]
+    nccl_version: Version | None
+    nnodes: int | None
+    nproc: int | None
+    """Ranks on this node."""
+    interfaces: tuple[str, ...] | None
+    """Network interfaces of this node."""
+    infiniband: tuple[str, ...] | None
+    """RDMA devices (HCAs) of this node; empty = there is none."""
+    nvlink: bool | None
+    missing_files: frozenset[str]
+    """Variables whose file is known not to exist."""
+
+    def get(self, name: str) -> str:
+        """The text of a variable; empty when unset, which NCCL takes for the same."""
+        return self.variables.get(name, "")
+
+    def number(self, name: str) -> int | None:
+        """The number that NCCL makes of it; None when unset."""
+        text = self.get(name)
+        return self.parsed(text).value if text else None
+
+    @staticmethod
+    def parsed(text: str) -> Number:
+        """What NCCL makes of a text that should be a number."""
+        return number(text)
+
+    def set_among(self, names: Iterable[str]) -> list[str]:
+        """Those of `names` that have a value."""
+        return [name for name in names if self.get(name)]
+
+    def at_least(self, wanted: Version) -> bool | None:
+        """Whether NCCL is of this version or newer; None = unknown."""
+        return None if self.nccl_version is None else self.nccl_version >= wanted
+
+
+def situation(
+    variables: Mapping[str, str], nccl_version: Version | None, nnodes: int | None, hardware: Mapping[str, Any]
+) -> Situation:
+    """Take what is usable from a description of the machine.
+
+    Args:
+        variables: name -> text, of one process.
+        nccl_version: as (2, 27, 3).
+        nnodes: nodes of the job.
+        hardware: any of `nproc` (ranks on the node), `interfaces`, `infiniband` (lists of names), `nvlink` (bool),
+            `gpus` (list of {"name": ...}) and `missing_files` (names of variables), as in dtk's manifest.
+    """
+    nproc = hardware.get("nproc")
+    nvlink = hardware.get("nvlink")
+    gpus = hardware.get("gpus")
+    if nvlink is None and isinstance(gpus, list) and len(gpus) > 1:
+        found = [str(gpu.get("name", "")) for gpu in gpus if isinstance(gpu, dict)]
+        nvlink = True if any(part in name for name in found for part in _NVLINK_GPUS) else None
+    return Situation(
+        variables=variables,
+        nccl_version=nccl_version,
+        nnodes=nnodes,
+        nproc=nproc if isinstance(nproc, int) else None,
+        interfaces=_texts(hardware.get("interfaces")),
+        infiniband=_texts(hardware.get("infiniband")),
+        nvlink=nvlink if isinstance(nvlink, bool) else None,
+        missing_files=frozenset(_texts(hardware.get("missing_files")) or ()),
+    )
+
+
+def _texts(value: Any) -> tuple[str, ...] | None:
+    return tuple(str(one) for one in value) if isinstance(value, list | tuple) else None

@@ -1,0 +1,107 @@
+"""How NCCL, torch and gloo read the text of a variable. Knows types, not names; judges nothing.
+
+NCCL rejects almost nothing: a number is C's strtoll with base 0 whose end pointer is ignored, so `true` is 0,
+`1k` is 1 and `010` is 8. torch raises on what it does not know.
+"""
+
+import re
+from dataclasses import dataclass
+
+LEVELS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
+"""Distances within a node, nearest first, as NCCL spells them; compared with case."""
+OLD_LEVELS = ("LOC", "PIX", "PXB", "PHB", "SYS")
+"""What the numbers 0 to 4 meant; larger ones are SYS."""
+TRUE_WORDS = frozenset({"y", "yes", "1", "t", "true"})
+FALSE_WORDS = frozenset({"n", "no", "0", "f", "false"})
+"""What torch takes as a bool, in any case."""
+MAX_HCAS = 32
+_INT64 = (-(2**63), 2**63 - 1)
+_NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
+_STOI = re.compile(r"[ \t\n\v\f\r]*[+-]?[0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """What strtoll makes of a text."""
+
+    value: int
+    """0 when there is no digit."""
+    digits: bool
+    """Whether it began with a number at all."""
+    rest: str
+    """What stood behind it and was ignored."""
+    octal: bool
+    """Whether a leading 0 made it a number to the base 8 that is not what it looks like."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """A list of network interfaces or HCAs."""
+
+    exclude: bool
+    exact: bool
+    """False: each name is a prefix, so `mlx5_1` also means mlx5_10 to mlx5_19."""
+    names: tuple[str, ...]
+    """For HCAs without the port."""
+
+    def selects(self, name: str) -> bool:
+        """Whether an interface of this name may be used."""
+        found = any(name == one if self.exact else name.startswith(one) for one in self.names)
+        return found != self.exclude
+
+
+def number(text: str) -> Number:
+    """C's strtoll(text, NULL, 0), clamped to 64 bits."""
+    match = _NUMBER.match(text)
+    if match is None:
+        return Number(0, False, text, False)
+    sign, digits = match.groups()
+    octal = len(digits) > 1 and digits[0] == "0" and digits[1] not in "xX"
+    value = int(digits, 8) if octal else int(digits, 0)
+    low, high = _INT64
+    value = max(low, min(high, -value if sign == "-" else value))
+    return Number(value, True, text[match.end() :], octal and value not in range(-7, 8))
+
+
+def level(text: str) -> str | None:
+    """The distance that NCCL takes it for; None: it is dropped without a message."""
+    if text in LEVELS:
+        return text
+    if text[:1].isascii() and text[:1].isdigit():
+        return OLD_LEVELS[max(0, min(number(text).value, len(OLD_LEVELS) - 1))]
+    return None
+
+
+def names(text: str, hca: bool = False) -> Names:
+    """`eth0,eth1`, `=eth0`, `^docker,lo`, `^=lo`; for HCAs each name may carry `:port` and more."""
+    exclude = text.startswith("^")
+    text = text[1:] if exclude else text
+    exact = text.startswith("=")
+    text = text[1:] if exact else text
+    parts = [part.split(":")[0] if hca else part for part in text.split(",")]
+    return Names(exclude, exact, tuple(part for part in parts if part))
+
+
+def words(text: str) -> list[str]:
+    """The members of a comma list without the `^` that negates it."""
+    return [word for word in text.removeprefix("^").split(",") if word]
+
+
+def tuning(text: str) -> list[str]:
+    """The algorithms or protocols in `Ring,Tree`, `^NVLS` or (since 2.24) `allreduce:Ring;broadcast:Tree`."""
+    found: list[str] = []
+    for part in text.split(";"):
+        found += words(part.rpartition(":")[2])
+    return found
+
+
+def torch_bool(text: str) -> bool | None:
+    """None: torch raises."""
+    word = text.lower()
+    return True if word in TRUE_WORDS else False if word in FALSE_WORDS else None
+
+
+def torch_int(text: str) -> int | None:
+    """C++'s std::stoi; None: torch raises."""
+    match = _STOI.match(text)
+    return int(match.group()) if match else None

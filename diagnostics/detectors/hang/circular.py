@@ -1,0 +1,245 @@
+"""Circular waits: groups used in different orders, sends and receives that wait for each other, one-sided ones."""
+
+from diagnostics.detectors.hang import say
+from diagnostics.detectors.hang.context import Context
+from diagnostics.detectors.hang.sequence import program_order
+from diagnostics.detectors.hang.waits import Cycle, Operation
+from diagnostics.evidence import stacks
+from diagnostics.evidence.calls import Call
+from diagnostics.findings import EvidenceItem, Finding, Remedy, Where
+
+_P2P_FUNCTIONS = {"recv": "recv", "send": "send", "irecv": "recv", "isend": "send", "batch_isend_irecv": "batch"}
+
+
+def find(context: Context) -> list[Finding]:
+    """Confirmed circles whose ranks no mismatch explains."""
+    found = []
+    for cycle in context.waits.cycles():
+        if set(cycle.ranks) & context.settled:
+            continue
+        p2p = [operation for operation in cycle.operations if operation.peer >= 0]
+        if p2p:
+            found.append(_point_to_point(context, cycle, p2p))
+        else:
+            found.append(_skipped(context, cycle) or _order(context, cycle))
+        context.settled |= set(cycle.ranks) | context.waits.reaching(cycle.ranks)
+    if not found:
+        found += _by_stacks(context)
+    return found
+
+
+def _waits_in(context: Context, rank: int, cycle: Cycle) -> tuple[Operation, Call] | None:
+    for operation in context.waits.of_rank.get(rank, []):
+        if operation in cycle.operations:
+            return operation, context.waits.calls[rank, operation]
+    return None
+
+
+def _sides(context: Context, cycle: Cycle) -> dict[Operation, list[int]]:
+    """Operation -> ranks of the circle that wait in it first."""
+    sides: dict[Operation, list[int]] = {}
+    for rank in cycle.ranks:
+        waits = _waits_in(context, rank, cycle)
+        if waits is not None:
+            sides.setdefault(waits[0], []).append(rank)
+    return sides
+
+
+def _skipped(context: Context, cycle: Cycle) -> Finding | None:
+    """Two groups, but no order: a rank walked past a collective of the one and waits in the other with outsiders.
+
+    What its neighbours in the other group call from the same line is the common path; who stands at a later
+    line of that path than the waiting peer has left the peer's call out.
+    """
+    if len(cycle.operations) != 2:
+        return None
+    for mine, other in (cycle.operations, cycle.operations[::-1]):
+        for rank in cycle.ranks:
+            here = context.waits.calls.get((rank, mine))
+            peers = [peer for peer in context.waits.waiting[other] if peer in cycle.ranks and peer != rank]
+            if here is None or not here.site or not peers or rank not in context.waits.absent[other]:
+                continue
+            there = context.waits.calls[peers[0], other]
+            company = [
+                call
+                for (who, operation), call in context.waits.calls.items()
+                if operation == mine and who != rank and call.site == here.site
+            ]
+            if company and program_order(here.stack, there.stack) > 0:
+                return _conditional(context, (rank,), here, tuple(peers), there)
+    return None
+
+
+def _conditional(context: Context, ranks: tuple[int, ...], here: Call, peers: tuple[int, ...], there: Call) -> Finding:
+    survey = context.survey
+    place = f"{there.site.file}:{there.site.line}" if there.site else f"position {there.seq}"
+    return Finding(
+        cause="hang.conditional_collective",
+        status="confirmed",
+        summary=(
+            f"{say.sentence(say.ranks(ranks))} left out {say.call(there)} in group {there.key.name}, which "
+            f"{say.ranks(peers)} {say.verb(peers, 'waits', 'wait')} in; it is already in {say.call(here)}."
+        ),
+        confidence=0.85,
+        ranks=ranks,
+        victims=tuple(sorted((set(context.pending_ranks()) | context.waits.reaching(ranks)) - set(ranks))),
+        group=say.group(survey, there.key),
+        position=there.seq,
+        where=(
+            *say.where(ranks[0], here, f"is already in {here.text}"),
+            *say.where(peers[0], there, f"waits in {there.text}"),
+        ),
+        cost=context.cost(),
+        evidence=say.flight(survey, {ranks[0]: f"waits in {here.text}", peers[0]: f"waits in {there.text}"}),
+        remedies=say.remedies(
+            context.evidence,
+            f"call {there.text} at {place} on all ranks of its group, or on none",
+            "a collective inside a condition that differs by rank leaves the others waiting",
+        ),
+        measured=f"{len(ranks)} rank walked past position {there.seq} of group {there.key.name}",
+    )
+
+
+def _order(context: Context, cycle: Cycle) -> Finding:
+    sides = _sides(context, cycle)
+    sizes = sorted((len(side) for side in sides.values()), reverse=True)
+    blamed = cycle.ranks
+    if len(sizes) > 1 and sizes[0] > sizes[1]:
+        largest = max(sides.values(), key=len)
+        blamed = tuple(rank for rank in cycle.ranks if rank not in largest)
+    links, where, details = [], [], {}
+    for operation, side in sorted(sides.items(), key=lambda item: item[1]):
+        call = context.waits.calls[side[0], operation]
+        for_whom = tuple(rank for rank in context.waits.absent[operation] if rank in cycle.ranks)
+        links.append(
+            f"{say.ranks(side)} {say.verb(side, 'waits', 'wait')} for {say.ranks(for_whom)} in "
+            f"{say.call(call)} of group {operation.key.name}"
+        )
+        does = f"waits for {say.ranks(for_whom)} in {call.text} of group {operation.key.name}"
+        where += say.where(next((rank for rank in side if rank in blamed), side[0]), call, does)
+        details[side[0]] = does
+    order = {rank: place for place, rank in enumerate(blamed)}
+    where.sort(key=lambda place: order.get(place.rank or 0, len(order)))
+    tie = len(blamed) == len(cycle.ranks)
+    summary = f"A circle of waits across groups: {'; '.join(links)}."
+    summary += (
+        " Neither order is the wrong one by itself."
+        if tie
+        else f" {say.sentence(say.ranks(blamed))} used another order than the rest."
+    )
+    first = sorted(cycle.operations)[0]
+    places = " and ".join(dict.fromkeys(f"{place.file}:{place.line}" for place in where)) or "both calls"
+    return Finding(
+        cause="hang.group_order",
+        status="confirmed",
+        summary=summary,
+        confidence=0.9,
+        ranks=blamed,
+        victims=tuple(sorted((context.waits.reaching(cycle.ranks) | set(cycle.ranks)) - set(blamed))),
+        group=say.group(context.survey, first.key),
+        position=first.seq,
+        where=tuple(where),
+        cost=context.cost(),
+        evidence=say.flight(context.survey, details),
+        remedies=say.remedies(
+            context.evidence,
+            f"use the two groups in the same order on every rank: {places}",
+            "each side waits for the other before it reaches the collective that the other waits in",
+        ),
+        measured=f"circle of {len(cycle.ranks)} ranks over {len(cycle.operations)} operations",
+    )
+
+
+def _point_to_point(context: Context, cycle: Cycle, p2p: list[Operation]) -> Finding:
+    """All waits are sends and receives: everybody is part of it. Mixed: who waits for a message nobody sends."""
+    waiters = tuple(sorted(rank for rank in cycle.ranks if any(op in p2p for op in context.waits.of_rank[rank])))
+    calls = [
+        (rank, next(context.waits.calls[rank, op] for op in context.waits.of_rank[rank] if op in p2p))
+        for rank in waiters
+    ]
+    links = [
+        f"rank {rank} {'receives from' if call.p2p == 'recv' else 'sends to'} rank {call.peer}{_at(call)}"
+        for rank, call in calls[:8]
+    ]
+    links += [f"and {len(calls) - 8} more"] if len(calls) > 8 else []
+    whole = len(waiters) == len(cycle.ranks)
+    if whole:
+        summary = f"Sends and receives wait for each other in a circle: {'; '.join(links)}."
+    else:
+        rest = [rank for rank in cycle.ranks if rank not in waiters]
+        summary = (
+            f"{say.sentence('; '.join(links))}, which never posts the other half: {say.ranks(rest)} "
+            f"{say.verb(rest, 'waits', 'wait')} in a collective."
+        )
+    return Finding(
+        cause="hang.p2p_cycle",
+        status="confirmed",
+        summary=summary,
+        confidence=0.95 if whole else 0.8,
+        ranks=waiters,
+        victims=tuple(sorted((context.waits.reaching(cycle.ranks) | set(cycle.ranks)) - set(waiters))),
+        group=say.group(context.survey, calls[0][1].key),
+        where=tuple(place for rank, call in calls[:4] for place in say.where(rank, call, f"waits in {call.text}")),
+        cost=context.cost(),
+        evidence=say.flight(context.survey, {rank: f"waits in {call.text}" for rank, call in calls}),
+        remedies=_p2p_remedies(context, _at(calls[0][1]).strip(" ()")),
+        measured=f"circle of {len(cycle.ranks)} ranks",
+    )
+
+
+def _p2p_remedies(context: Context, place: str) -> tuple[Remedy, ...]:
+    return say.remedies(
+        context.evidence,
+        f"let one side send before it receives, or post both with batch_isend_irecv, at {place or 'these calls'}",
+        "a blocking send or receive returns only when the peer has posted the other half",
+    )
+
+
+def _at(call: Call) -> str:
+    return f" ({say.short(call.site.file)}:{call.site.line})" if call.site else ""
+
+
+def _by_stacks(context: Context) -> list[Finding]:
+    """Gloo's recorder leaves out send and recv; if the stacks show every rank in a recv, nobody sends."""
+    latest = {one.rank: one for one in context.evidence.stacks if one.rank is not None}
+    world = context.evidence.world_size or context.survey.world()
+    places: list[Where] = []
+    items: list[EvidenceItem] = []
+    directions = set()
+    for rank in sorted(latest):
+        thread = stacks.main_thread(latest[rank])
+        names = [
+            _P2P_FUNCTIONS[frame.function]
+            for frame in (thread.frames[:4] if thread else ())
+            if frame.function in _P2P_FUNCTIONS
+        ]
+        if not names:
+            return []
+        directions.add(names[0])
+        frame = stacks.where(latest[rank])
+        if frame is not None:
+            places.append(Where(rank, frame.file, frame.line, frame.function, f"waits in {names[0]}"))
+        items.append(EvidenceItem("stacks", latest[rank].file, f"rank {rank}: waits in {names[0]}"))
+    if len(latest) < max(world, 2) or directions not in ({"recv"}, {"send"}):
+        return []
+    direction = directions.pop()
+    ranks = tuple(sorted(rank for rank in latest if rank is not None))
+    context.settled |= set(ranks)
+    at = f"{places[0].file}:{places[0].line}" if places else ""
+    return [
+        Finding(
+            cause="hang.p2p_cycle",
+            status="confirmed",
+            summary=(
+                f"All {len(ranks)} ranks wait in {direction}{f' ({say.short(at)})' if at else ''} and none "
+                f"{'sends' if direction == 'recv' else 'receives'}."
+            ),
+            confidence=0.9,
+            ranks=ranks,
+            where=tuple(places[:4]),
+            cost=context.cost(),
+            evidence=tuple(items[:6]),
+            remedies=_p2p_remedies(context, at),
+            measured=f"{len(ranks)} of {world} ranks in {direction}",
+        )
+    ]

@@ -1,0 +1,113 @@
+"""What all hang detectors look at: the survey, the wait-for graph, who ended how, and whether anything hangs at all.
+
+Decides no cause.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from diagnostics.detectors.hang.align import SNAPSHOTS, Survey
+from diagnostics.detectors.hang.ends import End, ends
+from diagnostics.detectors.hang.read import Reading
+from diagnostics.detectors.hang.waits import Waits
+from diagnostics.evidence.calls import Call
+from diagnostics.evidence.model import Evidence
+from diagnostics.findings import Cost
+
+STALL_S = 10.0
+"""In a run that still goes on, a call that waits for less is no hang."""
+_HANG_FACTS = {
+    "watchdog_timeout",
+    "gloo_timeout",
+    "desync_report",
+    "monitored_barrier",
+    "monitor_stuck",
+    "gloo_mismatch",
+}
+_ENDED_BADLY = {"failed", "hung", "oom"}
+
+
+@dataclass(slots=True)
+class Context:
+    """One value that the causes share."""
+
+    evidence: Evidence
+    reading: Reading
+    waits: Waits
+    ends: dict[int, End]
+    blamed: set[int] = field(default_factory=set)
+    """Ranks that a mismatch was pinned on; what they and their groups do afterwards follows from it."""
+    settled: set[int] = field(default_factory=set)
+    """Ranks whose waiting a mismatch explains."""
+
+    @property
+    def survey(self) -> Survey:
+        """All ranks' calls."""
+        return self.reading.survey
+
+    @property
+    def state(self) -> str:
+        """`status.json`'s state of a dtk run; empty for others."""
+        run = self.evidence.run
+        return run.status.state if run is not None and run.status is not None else ""
+
+    def finished(self) -> bool:
+        """The run ended in order: nothing hung."""
+        return self.state == "finished"
+
+    def stands(self) -> bool:
+        """Whether pending calls mean that something is stuck rather than under way."""
+        if self.finished():
+            return False
+        if self.state in _ENDED_BADLY or any(fact.kind in _HANG_FACTS for fact in self.evidence.facts):
+            return True
+        if any(record.stuck_dump for record in self.survey.ranks.values()) and self.state != "running":
+            return True
+        return self.waited_s() >= STALL_S
+
+    def now_s(self) -> float | None:
+        """The last moment that any file tells of."""
+        times = [record.time_s for record in self.survey.ranks.values() if record.time_s]
+        times += [end.time_s for end in self.ends.values() if end.time_s]
+        run = self.evidence.run
+        if run is not None:
+            times += [beat.time_s for beat in run.heartbeats.values()]
+        return max(times, default=None)
+
+    def waited_s(self, calls: Iterable[Call] | None = None) -> float:
+        """Seconds that the oldest of the pending calls had waited when the last file was written; 0 if unknown."""
+        now_s = self.now_s()
+        found = self.waits.calls.values() if calls is None else calls
+        began = min((call.created_s for call in found if call.created_s), default=None)
+        return max(0.0, now_s - began) if now_s is not None and began is not None else 0.0
+
+    def cost(self, calls: Iterable[Call] | None = None) -> Cost | None:
+        """Seconds blocked, where the times allow it."""
+        waited_s = self.waited_s(calls)
+        return Cost(round(waited_s, 1), "s blocked") if waited_s > 0 else None
+
+    def pending_ranks(self) -> list[int]:
+        """Ranks with a call that did not complete."""
+        return sorted(self.waits.of_rank)
+
+    def step_of(self, rank: int) -> int | None:
+        """The last step that anything tells of for a rank."""
+        record = self.survey.ranks.get(rank)
+        steps = [line.last.step for line in record.lines.values() if line.last is not None] if record else []
+        run = self.evidence.run
+        beat = run.heartbeats.get(rank) if run is not None else None
+        return max((step for step in (*steps, beat.step if beat else None) if step is not None), default=None)
+
+    def silent(self, rank: int) -> bool:
+        """No dump of this rank."""
+        return rank not in self.survey.ranks
+
+    def unrecorded_possible(self, rank: int) -> bool:
+        """Whether this rank may sit in a call that gloo's recorder leaves out: send, recv, monitored_barrier."""
+        recorders = self.survey.ranks[rank].recorders if rank in self.survey.ranks else set()
+        return "gloo" in recorders and SNAPSHOTS not in recorders
+
+
+def make(evidence: Evidence, reading: Reading, waits: Waits) -> Context:
+    """Collect it."""
+    return Context(evidence, reading, waits, ends(evidence))

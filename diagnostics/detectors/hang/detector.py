@@ -1,0 +1,236 @@
+"""The detector of all hang causes: runs them in order of what explains what, and decides those that found nothing."""
+
+from typing import Any
+
+from diagnostics.detectors.hang import agree, circular, divergence, gone, idle, say, straggler
+from diagnostics.detectors.hang.context import Context, make
+from diagnostics.detectors.hang.ends import mismatch_facts
+from diagnostics.detectors.hang.read import read
+from diagnostics.detectors.hang.waits import graph
+from diagnostics.evidence.model import Evidence
+from diagnostics.findings import Detection, EvidenceItem, Finding
+
+CAUSES = (
+    "hang.collective_mismatch",
+    "hang.signature_mismatch",
+    "hang.conditional_collective",
+    "hang.uneven_iterations",
+    "hang.unused_parameters",
+    "hang.rank_raised",
+    "hang.rank_oom",
+    "hang.rank_killed",
+    "hang.rank_exited",
+    "hang.host_stall",
+    "hang.device_stall",
+    "hang.straggler",
+    "hang.group_order",
+    "hang.p2p_cycle",
+    "hang.network",
+    "hang.rendezvous",
+)
+_RECORD = "record.level=light (any job: TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=/tmp/flight_rank_)"
+_MISSING = {
+    "hang.host_stall": "stacks of the ranks at the stall: dtk watch -- torchrun ..., or py-spy dump",
+    "hang.straggler": "a dump after the ranks went on, or heartbeats: record.level=light",
+    "hang.p2p_cycle": "send and recv, which gloo's recorder leaves out: stacks, or record.level=light in a run of dtk",
+    "hang.device_stall": "NCCL's completion counters: TORCH_NCCL_TRACE_BUFFER_SIZE=2000",
+    "hang.rank_raised": "the ranks' logs or error files: torchrun --log-dir, TORCHELASTIC_ERROR_FILE",
+    "hang.rank_oom": "the ranks' logs or error files: torchrun --log-dir, TORCHELASTIC_ERROR_FILE",
+    "hang.rank_killed": "the launcher's log, which names exit codes and signals",
+    "hang.rank_exited": "the launcher's log, which names exit codes and signals",
+    "hang.rendezvous": "the log of every node's launcher",
+    "hang.signature_mismatch": "root and ReduceOp, which flight dumps leave out: record.level=light in a run of dtk",
+}
+
+
+class HangDetector:
+    """Decides every `hang.*` cause."""
+
+    name: str = "hang"
+    causes: tuple[str, ...] = CAUSES
+
+    def detect(self, evidence: Evidence) -> Detection:
+        """Decide; see `Detector`. Files that cannot be read become problems of the evidence."""
+        reading = read(evidence)
+        known = {(problem.file, problem.what) for problem in evidence.problems}
+        evidence.problems += [one for one in reading.problems if (one.file, one.what) not in known]
+        context = make(evidence, reading, graph(reading.survey))
+        found: list[Finding] = []
+        if not context.finished():
+            found += _merge(divergence.find(context) + _mismatch_by_log(context))
+            found += agree.rooted(context)
+            found += gone.find(context)
+            found += circular.find(context) if context.stands() else []
+            found += idle.find(context)
+            found += agree.network(context)
+            found += agree.rendezvous(context)
+        found += straggler.find(context)
+        found = _merge(found)
+        decided = {finding.cause for finding in found}
+        found += [_rest(context, cause, found) for cause in CAUSES if cause not in decided]
+        return Detection(
+            sorted(found, key=lambda finding: (CAUSES.index(finding.cause), finding.ranks)), _measures(context)
+        )
+
+
+def _merge(found: list[Finding]) -> list[Finding]:
+    """One finding for each cause and set of ranks: the surer one, with the other's evidence."""
+    best: dict[tuple[str, tuple[int, ...]], Finding] = {}
+    for finding in found:
+        key = (finding.cause, finding.ranks)
+        if key not in best or finding.confidence > best[key].confidence:
+            best[key] = finding
+    return list(best.values())
+
+
+def _mismatch_by_log(context: Context) -> list[Finding]:
+    """Gloo or torch said itself that sizes did not fit, and no dump shows where: the ranks stay unnamed."""
+    facts = mismatch_facts(context.evidence)
+    if not facts or context.blamed:
+        return []
+    fact = facts[0]
+    context.settled |= {one.rank for one in facts if one.rank is not None}
+    victims = {one.rank for one in facts if one.rank is not None}
+    return [
+        Finding(
+            cause="hang.signature_mismatch",
+            status="confirmed",
+            summary=(
+                f"Ranks brought different sizes to one collective: {fact.text.strip()[:200]}. The rank that "
+                "aborted is the one "
+                "that met the wrong size, not the one that brought it; which one did is not recorded."
+            ),
+            confidence=0.75,
+            victims=tuple(sorted(victims)),
+            cost=context.cost(),
+            evidence=tuple(EvidenceItem("log", one.file, one.text, one.line) for one in facts[:4]),
+            remedies=say.remedies(
+                context.evidence,
+                "compare shapes and dtypes of this collective over the ranks",
+                "gloo ends a process whose message does not fit",
+            ),
+            measured=f"{len(facts)} messages",
+            missing=_RECORD,
+        )
+    ]
+
+
+def _measures(context: Context) -> dict[str, Any]:
+    survey = context.survey
+    return {
+        "hang": {
+            "ranks": len(survey.ranks),
+            "world_size": survey.world(),
+            "groups": len(survey.groups),
+            "calls_compared": survey.positions,
+            "ranks_waiting": len(context.pending_ranks()),
+        }
+    }
+
+
+def _rest(context: Context, cause: str, found: list[Finding]) -> Finding:
+    """A cause that nothing was found for: excluded by what was measured, or open for lack of it."""
+    survey = context.survey
+    if context.finished():
+        return say.ruled_out(cause, "The run finished.", f"finished, {survey.positions:,} calls compared")
+    if cause in {"hang.rank_raised", "hang.rank_oom", "hang.rank_killed", "hang.rank_exited"}:
+        return _ends(context, cause, found)
+    if not survey.ranks:
+        return say.undecided(cause, "No flight-recorder dump and no ring was found.", _RECORD)
+    if not survey.positions and not any(record.lines or record.p2p for record in survey.ranks.values()):
+        return say.undecided(
+            cause,
+            f"{len(survey.ranks)} dumps hold no collective at all: the ranks are outside torch.distributed, "
+            "or in send and recv, "
+            "which gloo's recorder does not show.",
+            _MISSING.get(cause, _MISSING["hang.p2p_cycle"]),
+        )
+    return _measured(context, cause, found)
+
+
+def _ends(context: Context, cause: str, found: list[Finding]) -> Finding:
+    ranks = {
+        rank
+        for finding in found
+        if finding.cause == "hang.host_stall"
+        for rank in finding.ranks
+        if finding.confidence < 0.9
+    }
+    if ranks:
+        return say.undecided(
+            cause,
+            f"{say.sentence(say.ranks(ranks))} left no error and no stack, so this cannot be told.",
+            _MISSING[cause],
+        )
+    silent = [rank for rank in range(context.survey.world()) if context.silent(rank) and rank not in context.ends]
+    if silent and cause not in {finding.cause for finding in found} and context.pending_ranks() != []:
+        return say.undecided(cause, f"{say.sentence(say.ranks(silent))} left no dump and no error.", _MISSING[cause])
+    errors = len(context.ends)
+    return say.ruled_out(
+        cause, "No rank ended this way before the others.", f"0 of {context.survey.world()} ranks; {errors} ends known"
+    )
+
+
+def _measured(context: Context, cause: str, found: list[Finding]) -> Finding:
+    survey = context.survey
+    compared = f"0 of {survey.positions:,} calls differ"
+    waiting = len(context.pending_ranks())
+    explained = any(finding.status == "confirmed" and finding.confidence >= 0.5 for finding in found)
+    if waiting == 0:
+        if cause == "hang.signature_mismatch":
+            return say.ruled_out(
+                cause,
+                "All ranks issued the same calls and all completed; root and ReduceOp are not in these dumps.",
+                compared,
+            )
+        return say.ruled_out(
+            cause,
+            "Nothing is pending: every recorded call completed.",
+            f"0 of {len(survey.ranks)} ranks wait; {compared}",
+        )
+    if not context.stands():
+        waited = f"{context.waited_s():.1f} s"
+        return say.undecided(
+            cause,
+            f"The run still goes on; its oldest pending call is {waited} old, too young to call it a hang.",
+            "a later look at the run",
+        )
+    if cause in {
+        "hang.collective_mismatch",
+        "hang.signature_mismatch",
+        "hang.conditional_collective",
+        "hang.uneven_iterations",
+        "hang.unused_parameters",
+    }:
+        summary = (
+            "All ranks agree at every position that more than one of them reached."
+            if not context.blamed
+            else "The divergence is of another kind."
+        )
+        return say.ruled_out(cause, summary, compared if not context.blamed else "another kind of divergence")
+    unclear = tuple(
+        rank for one in found if one.cause == "hang.host_stall" and one.confidence < 0.9 for rank in one.ranks
+    )
+    hidden = cause == "hang.p2p_cycle" and any(context.unrecorded_possible(rank) for rank in unclear)
+    if unclear and (cause == "hang.straggler" or hidden):
+        what = (
+            "may only be late"
+            if cause == "hang.straggler"
+            else "may wait in a send or recv, which gloo's recorder leaves out"
+        )
+        return say.undecided(
+            cause,
+            f"{say.sentence(say.ranks(unclear))} {what}: nothing is pending there and no stack was left.",
+            _MISSING[cause],
+        )
+    if explained:
+        return say.ruled_out(
+            cause, "What was confirmed explains the waiting.", f"{waiting} ranks wait, all for what was confirmed"
+        )
+    return say.undecided(
+        cause,
+        f"{say.sentence(say.ranks(context.pending_ranks()))} "
+        f"{say.verb(context.pending_ranks(), 'waits', 'wait')}, and the evidence does not say for whom.",
+        _MISSING.get(cause, _RECORD),
+        context.pending_ranks(),
+    )

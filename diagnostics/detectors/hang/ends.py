@@ -1,0 +1,138 @@
+"""How each rank ended, from exceptions, signals, exit codes and logs: by itself, or because a peer was gone.
+
+An error of the communication library that speaks of the other side is never a beginning. Decides no cause.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError
+from diagnostics.findings import EvidenceItem
+
+Manner = Literal["raised", "oom", "killed", "aborted", "exited", "lost_peer"]
+_LIBRARY_ERRORS = {
+    "RuntimeError",
+    "DistBackendError",
+    "DistNetworkError",
+    "DistError",
+    "DistStoreError",
+    "ConnectionError",
+}
+_LOST_PEER = re.compile(
+    r"clos(?:ed|ing)|reset by peer|broken pipe|timed? ?out|timeout|peer|remote process|rank \d+ (?:failed|is)|"
+    r"ncclRemoteError|unhandled (?:system|cuda) error|aborted|gloo|preamble|mismatch|connect|Socket",
+    re.IGNORECASE,
+)
+_OOM = re.compile(r"out of memory|OutOfMemory|can't allocate memory|not enough memory|bad_alloc|Cannot allocate", re.I)
+_OOM_FACTS = {"cuda_oom", "cpu_oom"}
+_MISMATCH = re.compile(r"preamble\.length|op\.nbytes|mismatch between collectives|Detected mismatch", re.I)
+_FIRST: dict[str, int] = {"oom": 0, "raised": 1, "killed": 2, "exited": 3, "aborted": 4, "lost_peer": 5}
+_LAUNCHER_SIGNALS = {"SIGTERM", "SIGINT", "SIGHUP"}
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of one rank."""
+
+    rank: int
+    manner: Manner
+    what: str
+    """`ValueError: bad batch`, `SIGKILL`, `exit code 0`."""
+    frames: tuple[Frame, ...]
+    time_s: float | None
+    step: int | None
+    region: str | None
+    evidence: EvidenceItem
+
+    @property
+    def by_itself(self) -> bool:
+        """Whether the rank went first rather than after a peer."""
+        return self.manner in {"raised", "oom", "killed", "exited"}
+
+
+def ends(evidence: Evidence) -> dict[int, End]:
+    """Rank -> how it ended: the most telling of what its files say."""
+    found: dict[int, list[End]] = {}
+    for error in evidence.errors:
+        if error.rank is not None and error.rank >= 0 and not _is_note(error):
+            found.setdefault(error.rank, []).append(_of_error(error, error.rank))
+    for fact in evidence.facts:
+        if fact.rank is not None and fact.kind in _OOM_FACTS:
+            found.setdefault(fact.rank, []).append(_of_fact(fact, fact.rank))
+    _add_exits(evidence, found)
+    return {
+        rank: min(all_ends, key=lambda end: (_FIRST[end.manner], not end.frames, end.what, end.evidence.file))
+        for rank, all_ends in found.items()
+    }
+
+
+def _is_note(error: RankError) -> bool:
+    """The watch's or the launcher's words about a rank that did not end by itself."""
+    return not (error.type or error.signal or error.exit_code is not None or "without a word" in error.message)
+
+
+def _of_error(error: RankError, rank: int) -> End:
+    text = f"{error.type}: {error.message}"
+    if error.type:
+        manner: Manner = "raised"
+        if _OOM.search(text):
+            manner = "oom"
+        elif error.type.rpartition(".")[2] in _LIBRARY_ERRORS and _LOST_PEER.search(error.message):
+            manner = "lost_peer"
+        what = " ".join(text.split())[:200]
+    elif error.signal is not None or (error.exit_code or 0) < 0:
+        name = error.signal or f"signal {-(error.exit_code or 0)}"
+        manner = "aborted" if name == "SIGABRT" else "lost_peer" if name in _LAUNCHER_SIGNALS else "killed"
+        what = name
+    elif error.exit_code is None:
+        manner, what = "killed", "gone without a word"
+    else:
+        manner = "exited"
+        what = f"exit code {error.exit_code}"
+        if error.exit_code:
+            manner = "raised"
+    item = EvidenceItem("error", error.file, f"rank {rank}: {what}", error.line or None)
+    return End(rank, manner, what, error.frames, error.time_s, error.step, error.region, item)
+
+
+def _of_fact(fact: LogFact, rank: int) -> End:
+    item = EvidenceItem("log", fact.file, fact.text[:200], fact.line)
+    return End(rank, "oom", fact.text[:200], (), fact.time_s, None, None, item)
+
+
+def _add_exits(evidence: Evidence, found: dict[int, list[End]]) -> None:
+    """Dtk's runs: ranks that said goodbye while others went on, and the rank that the launcher saw fail first."""
+    run = evidence.run
+    if run is None or run.status is None:
+        return
+    for rank, events in run.events.items():
+        last = events[-1] if events else {}
+        unknown = all(end.what == "gone without a word" for end in found.get(rank, []))
+        if last.get("name") == "end" and last.get("exit_code") == 0 and unknown:
+            item = EvidenceItem("log", f"events/rank_{rank:05d}.jsonl", f"rank {rank}: ended with exit code 0")
+            time_s = last.get("time_s")
+            found[rank] = [
+                End(rank, "exited", "exit code 0", (), time_s if isinstance(time_s, float) else None, None, None, item)
+            ]
+    failure = run.status.failure
+    told = run.status.state != "hung"  # There the reason is the watch's own words about a rank that was alive.
+    if failure is not None and told and failure.rank not in found and failure.reason:
+        item = EvidenceItem("error", "status.json", f"rank {failure.rank}: {failure.reason}")
+        killed = re.match(r"killed by (SIG\w+)", failure.reason)
+        manner: Manner = "raised"
+        if _OOM.search(failure.reason):
+            manner = "oom"
+        elif killed or "without a word" in failure.reason:
+            manner = "aborted" if killed and killed[1] == "SIGABRT" else "killed"
+        elif failure.exit_code == 0:
+            manner = "exited"
+        elif _LOST_PEER.search(failure.reason) and failure.reason.partition(":")[0] in _LIBRARY_ERRORS:
+            manner = "lost_peer"
+        what = killed[1] if killed else failure.reason
+        found[failure.rank] = [End(failure.rank, manner, what, (), None, failure.step, failure.region, item)]
+
+
+def mismatch_facts(evidence: Evidence) -> list[LogFact]:
+    """Lines in which gloo or torch itself says that sizes or operations did not fit."""
+    return [fact for fact in evidence.facts if fact.kind == "gloo_mismatch" or _MISMATCH.search(fact.text)]

@@ -1,0 +1,227 @@
+"""Ranks that are gone: an exception, memory that ran out, a signal, an exit while others wait; and DDP's own word.
+
+Says who went first. Errors that only speak of a lost peer belong to victims.
+"""
+
+from collections import defaultdict
+
+from diagnostics.detectors.hang import say
+from diagnostics.detectors.hang.context import Context
+from diagnostics.detectors.hang.ends import End
+from diagnostics.evidence.calls import is_library
+from diagnostics.findings import EvidenceItem, Finding, Remedy, Where
+
+_CAUSE = {
+    "raised": "hang.rank_raised",
+    "oom": "hang.rank_oom",
+    "killed": "hang.rank_killed",
+    "exited": "hang.rank_exited",
+}
+_DDP_UNUSED = {"ddp_unused", "ddp_unused_names", "ddp_unused_indices"}
+
+
+def find(context: Context) -> list[Finding]:
+    """Confirmed ends, one finding for each manner."""
+    by_manner: dict[str, list[End]] = defaultdict(list)
+    for rank in sorted(context.ends):
+        end = context.ends[rank]
+        if end.by_itself:
+            by_manner[end.manner].append(end)
+    found = _unused(context)
+    for manner, cause in _CAUSE.items():
+        ends = by_manner[manner]
+        if ends and _left_somebody(context, manner, ends):
+            found.append(_finding(context, cause, ends))
+            if manner == "exited":
+                found += _stopped_early(context, found[-1])
+            context.settled |= {end.rank for end in ends}
+            context.settled |= context.waits.reaching(end.rank for end in ends)
+    if not any(by_manner.values()):
+        found += _vanished(context)
+    return found
+
+
+def _left_somebody(context: Context, manner: str, ends: list[End]) -> bool:
+    """A normal exit is a cause only if others wait; an exception or a signal ends the job in any case."""
+    if context.finished():
+        return False
+    if manner != "exited":
+        return True
+    gone = {end.rank for end in ends}
+    others = set(range(context.evidence.world_size or context.survey.world())) - gone
+    lost = {rank for rank, end in context.ends.items() if end.manner in {"lost_peer", "aborted"}}
+    return bool(others) and bool(gone & context.waits.waited_for() or lost - gone)
+
+
+def _finding(context: Context, cause: str, ends: list[End]) -> Finding:
+    ranks = tuple(end.rank for end in ends)
+    first = ends[0]
+    lost = {rank for rank, end in context.ends.items() if not end.by_itself}
+    victims = (context.waits.reaching(ranks) | lost) - set(ranks)
+    where = tuple(place for end in ends[:4] for place in _place(end))
+    step = next((end.step for end in ends if end.step is not None), None)
+    in_step = f" in step {step}" if step is not None else ""
+    at = f" ({say.short(where[0].file)}:{where[0].line})" if where else ""
+    what = {
+        "hang.rank_raised": f"raised {first.what}",
+        "hang.rank_oom": f"ran out of memory: {first.what}",
+        "hang.rank_killed": f"{say.verb(ranks, 'was', 'were')} killed by {first.what}"
+        if first.what.startswith(("SIG", "signal"))
+        else f"{say.verb(ranks, 'is', 'are')} gone: {first.what}",
+        "hang.rank_exited": "ended in order with exit code 0 while others still waited",
+    }[cause]
+    summary = f"{say.sentence(say.ranks(ranks))} {what}{at}{in_step}."
+    if victims:
+        summary += f" {say.sentence(say.ranks(victims))} waited for {say.verb(ranks, 'it', 'them')}."
+    return Finding(
+        cause=cause,
+        status="confirmed",
+        summary=summary,
+        confidence=0.95,
+        ranks=ranks,
+        victims=tuple(sorted(victims)),
+        step=step,
+        where=where,
+        cost=context.cost(),
+        evidence=tuple(end.evidence for end in ends[:6]),
+        remedies=_remedies(context, cause, where),
+        measured=f"{len(ranks)} of {context.evidence.world_size or context.survey.world()} ranks",
+    )
+
+
+def _stopped_early(context: Context, exited: Finding) -> list[Finding]:
+    """A rank that ended in order, though its peers are in a later step: it ran fewer."""
+    own = max((context.step_of(rank) or 0 for rank in exited.ranks), default=0)
+    peers = {rank: context.step_of(rank) or 0 for rank in context.survey.ranks if rank not in exited.ranks}
+    if not own or not peers or max(peers.values()) <= own:
+        return []
+    ahead = min(rank for rank, step in peers.items() if step == max(peers.values()))
+    waiting = context.survey.ranks[ahead].pending()
+    call = waiting[0] if waiting else context.survey.ranks[ahead].last
+    last = context.survey.ranks[exited.ranks[0]].last if exited.ranks[0] in context.survey.ranks else None
+    whom = say.ranks(exited.ranks)
+    return [
+        Finding(
+            cause="hang.uneven_iterations",
+            status="confirmed",
+            summary=(
+                f"{say.sentence(whom)} ended in order after step {own}, while rank {ahead} went on with step "
+                f"{peers[ahead]}" + (f" and waits in {say.call(call)}." if call else ".")
+            ),
+            confidence=0.9,
+            ranks=exited.ranks,
+            victims=tuple(sorted(peers)),
+            step=own,
+            where=(
+                *say.where(exited.ranks[0], last, f"made {last.text} last" if last else None),
+                *say.where(ahead, call),
+            ),
+            cost=exited.cost,
+            evidence=(*exited.evidence, *say.flight(context.survey, {ahead: f"in step {peers[ahead]}"})),
+            remedies=exited.remedies,
+            measured=f"step {own} against {peers[ahead]}",
+        )
+    ]
+
+
+def _place(end: End) -> list[Where]:
+    frame = next((frame for frame in end.frames if not is_library(frame.file)), None)
+    return [Where(end.rank, frame.file, frame.line, frame.function, end.what)] if frame is not None else []
+
+
+def _remedies(context: Context, cause: str, where: tuple[Where, ...]) -> tuple[Remedy, ...]:
+    at = f"{where[0].file}:{where[0].line}" if where else "the place in its log"
+    if cause == "hang.rank_raised":
+        return say.remedies(
+            context.evidence,
+            f"mend the error at {at}; if a batch may be skipped, let all ranks skip it together",
+            "its peers wait for collectives that it never reaches",
+        )
+    if cause == "hang.rank_oom":
+        return say.remedies(
+            context.evidence,
+            f"lower what this rank holds at {at}: smaller micro-batch, sharding, checkpointing",
+            "one rank that runs out of memory stops all",
+            ("data.micro_batch_size=1", "activations shrink with the micro-batch"),
+        )
+    if cause == "hang.rank_killed":
+        return say.remedies(
+            context.evidence,
+            "look into dmesg and the scheduler's log of that node for who sent the signal",
+            "SIGKILL mostly comes from the kernel when memory runs out, or from the scheduler",
+        )
+    return say.remedies(
+        context.evidence,
+        "let all ranks decide together when to stop (all_reduce a stop flag)",
+        "a rank that ends by itself leaves the others in their next collective",
+    )
+
+
+def _unused(context: Context) -> list[Finding]:
+    """DDP itself says that gradients were missing."""
+    facts = [fact for fact in context.evidence.facts if fact.kind in _DDP_UNUSED]
+    if not facts:
+        return []
+    stated = [fact.fields.get("stated", fact.rank) for fact in facts]
+    ranks = tuple(sorted({rank for rank in stated if isinstance(rank, int)}))
+    context.settled |= set(ranks) | context.waits.reaching(ranks)
+    victims = set(range(context.evidence.world_size or context.survey.world())) - set(ranks)
+    names = next((str(fact.fields["names"]) for fact in facts if "names" in fact.fields), "")
+    who = say.sentence(say.ranks(ranks)) if ranks else "A rank"
+    return [
+        Finding(
+            cause="hang.unused_parameters",
+            status="confirmed",
+            summary=(
+                f"{who} ran backward without a gradient for some "
+                f"parameters{f' ({names[:120]})' if names else ''}, so DDP could not finish its reduction."
+            ),
+            confidence=0.95,
+            ranks=ranks,
+            victims=tuple(sorted(victims)),
+            where=tuple(place for rank in ranks[:2] if rank in context.ends for place in _place(context.ends[rank])),
+            cost=context.cost(),
+            evidence=tuple(EvidenceItem("log", fact.file, fact.text, fact.line) for fact in facts[:4]),
+            remedies=say.remedies(
+                context.evidence,
+                "let every parameter take part in the loss, or set find_unused_parameters=True in DDP",
+                "DDP reduces a bucket only when all its gradients are ready",
+                ("strategy.find_unused_parameters=true", "DDP then marks parameters without a gradient as ready"),
+            ),
+            measured=f"{len(facts)} messages of DDP",
+        )
+    ]
+
+
+def _vanished(context: Context) -> list[Finding]:
+    """Everybody who left a dump waits for ranks that left nothing at all."""
+    if not context.stands():
+        return []
+    roots = [rank for rank in context.waits.roots() if rank not in context.settled]
+    silent = tuple(rank for rank in roots if context.silent(rank))
+    if not silent or len(silent) != len(roots) or 2 * len(silent) > context.survey.world():
+        return []
+    context.settled |= set(silent) | context.waits.reaching(silent)
+    aborted = [context.ends[rank] for rank in silent if rank in context.ends]
+    rest = sorted(context.waits.reaching(silent))
+    return [
+        Finding(
+            cause="hang.rank_killed",
+            status="confirmed",
+            summary=(
+                f"{say.sentence(say.ranks(silent))} {say.verb(silent, 'is', 'are')} gone without a word: "
+                f"{say.ranks(rest)} "
+                f"{say.verb(rest, 'waits', 'wait')} for {say.verb(silent, 'it', 'them')}, and "
+                f"{say.verb(silent, 'it', 'they')} left neither a dump nor an error."
+            )
+            if not aborted
+            else f"{say.sentence(say.ranks(silent))} aborted ({aborted[0].what}); {say.ranks(rest)} wait.",
+            confidence=0.6 if not aborted else 0.7,
+            ranks=silent,
+            victims=tuple(rank for rank in rest if rank not in silent),
+            cost=context.cost(),
+            evidence=say.flight(context.survey, dict.fromkeys(rest[:2], "waits for a rank without a dump")),
+            remedies=_remedies(context, "hang.rank_killed", ()),
+            measured=f"{len(silent)} of {context.survey.world()} ranks left no dump",
+        )
+    ]

@@ -1,0 +1,102 @@
+"""The words of findings: ranks, places, files, remedies. Knows no evidence but what it is handed."""
+
+from collections.abc import Iterable
+
+from diagnostics.detectors.hang.align import Survey
+from diagnostics.evidence.calls import Call, GroupKey
+from diagnostics.evidence.model import Evidence
+from diagnostics.findings import EvidenceItem, Finding, Group, Remedy, Where
+
+_FILES_SHOWN = 6
+
+
+def ranks(numbers: Iterable[int]) -> str:
+    """`rank 2`, `ranks 0, 1 and 3`, `ranks 0-6 and 9`."""
+    ordered = sorted(set(numbers))
+    runs: list[list[int]] = []
+    for rank in ordered:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    parts: list[str] = []
+    for first, last in runs:
+        parts += [f"{first}-{last}"] if last - first > 1 else [str(first)] if first == last else [str(first), str(last)]
+    if len(parts) > 12:
+        parts = [*parts[:10], f"{len(ordered)} in all"]
+    text = parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
+    return f"rank{'s' if len(ordered) > 1 else ''} {text}"
+
+
+def sentence(text: str) -> str:
+    """With a capital letter."""
+    return text[:1].upper() + text[1:]
+
+
+def verb(numbers: Iterable[int], one: str, many: str) -> str:
+    """The form of a verb that fits the number of ranks."""
+    return one if len(set(numbers)) == 1 else many
+
+
+def call(found: Call, position: bool = True) -> str:
+    """`all_reduce [8] float32 (#2, train.py:17)`."""
+    at = f"{short(found.site.file)}:{found.site.line}" if found.site else ""
+    inside = ", ".join(part for part in (f"#{found.seq}" if position and not found.p2p else "", at) if part)
+    return found.text + (f" ({inside})" if inside else "")
+
+
+def short(file: str) -> str:
+    """The file name without its folders."""
+    return file.replace("\\", "/").rpartition("/")[2]
+
+
+def where(rank: int, found: Call | None, does: str | None = None) -> list[Where]:
+    """The user's line of a call; nothing when stacks were not recorded."""
+    if found is None or found.site is None:
+        return []
+    site = found.site
+    return [Where(rank, site.file, site.line, site.function, does or found.text)]
+
+
+def group(survey: Survey, key: GroupKey) -> Group:
+    """The group as a report shows it."""
+    return Group(name=key.name, ranks=survey.members(key), desc="" if key.desc == "undefined" else key.desc)
+
+
+def flight(survey: Survey, details: dict[int, str]) -> tuple[EvidenceItem, ...]:
+    """The dumps of these ranks, with what is to be seen in each."""
+    items = []
+    for rank in sorted(details)[:_FILES_SHOWN]:
+        record = survey.ranks.get(rank)
+        for file in record.files[:1] if record else ():
+            items.append(EvidenceItem("flight", file, f"rank {rank}: {details[rank]}"))
+    return tuple(items)
+
+
+def remedies(evidence: Evidence, change: str, why: str, override: tuple[str, str] | None = None) -> tuple[Remedy, ...]:
+    """The change at file:line; for a run of dtk an override before it, where one mends it."""
+    found = []
+    if evidence.run is not None:
+        name = evidence.run.get("fault.name", "none")
+        if isinstance(name, str) and name not in {"", "none"}:
+            found.append(Remedy("override", "fault=none", f"this run planted the fault `{name}` on purpose"))
+        if override is not None:
+            found.append(Remedy("override", *override))
+    return (*found, Remedy("code", change, why))
+
+
+def ruled_out(cause: str, summary: str, measured: str = "") -> Finding:
+    """A cause that the evidence excludes."""
+    return Finding(cause=cause, status="ruled_out", summary=summary, measured=measured or summary)
+
+
+def undecided(cause: str, summary: str, missing: str, victims: Iterable[int] = ()) -> Finding:
+    """A cause that the evidence cannot settle, and what would."""
+    return Finding(
+        cause=cause,
+        status="undecided",
+        summary=summary,
+        missing=missing,
+        confidence=0.0,
+        victims=tuple(sorted(victims)),
+    )

@@ -1,0 +1,118 @@
+"""metrics.jsonl of a dtk run, read as a stream: where the first figure that is not finite stands. No verdicts."""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from diagnostics.evidence.limits import Limits, blocks
+
+FIGURES = ("loss", "grad_norm", "validation_loss")
+
+
+@dataclass(frozen=True, slots=True)
+class BadFigure:
+    """A figure that is NaN or infinite."""
+
+    figure: str
+    value: str
+    """`nan`, `inf` or `-inf`."""
+    step: int
+    line: int
+    """In metrics.jsonl, from 1."""
+    step_before: int | None
+    """Last step with a record in which it was finite."""
+
+
+@dataclass(slots=True)
+class Metrics:
+    """What the records say."""
+
+    records: int = 0
+    """With a training loss."""
+    last_step: int | None = None
+    bad: dict[str, BadFigure] = field(default_factory=dict)
+    """Figure -> its first bad value."""
+    lowest: float = math.inf
+    """Smallest finite loss before the first bad one, in nats."""
+    last_finite: float | None = None
+    """Newest finite loss before the first bad one."""
+    recovered: bool = False
+    """Whether a finite loss followed a bad one."""
+
+
+def read_metrics(path: Path, limits: Limits) -> Metrics:
+    """Go over all records once; a line that is none is passed over.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is over a limit; damaged.
+    """
+    found = Metrics()
+    before: dict[str, int] = {}
+    for number, line in enumerate(_lines(path, limits), 1):
+        record = _record(line)
+        step = record.get("step")
+        if isinstance(step, int):
+            _take(found, record, step, number, before)
+    return found
+
+
+def _take(found: Metrics, record: dict[str, Any], step: int, number: int, before: dict[str, int]) -> None:
+    trained = _figure(record, "loss") is not None
+    if trained and found.last_step is not None and step <= found.last_step:
+        # Restarted from a checkpoint: these steps replace the ones before.
+        found.bad, found.recovered, found.lowest, found.last_finite = {}, False, math.inf, None
+        before.clear()
+    for figure in FIGURES:
+        value = _figure(record, figure)
+        if value is None:
+            continue
+        if math.isfinite(value):
+            before[figure] = step
+        elif figure not in found.bad:
+            found.bad[figure] = BadFigure(figure, word(value), step, number, before.get(figure))
+    loss = _figure(record, "loss")
+    if loss is not None:
+        found.records += 1
+        found.last_step = step
+        finite = math.isfinite(loss)
+        found.recovered = found.recovered or (finite and "loss" in found.bad)
+        if finite and "loss" not in found.bad:
+            found.lowest, found.last_finite = min(found.lowest, loss), loss
+
+
+def _figure(record: dict[str, Any], name: str) -> float | None:
+    value = record.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # An integer of hundreds of digits: no figure of a training.
+        return None
+
+
+def word(value: float) -> str:
+    """A value that is not finite, as text."""
+    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _lines(path: Path, limits: Limits) -> Iterator[bytes]:
+    """Lines without their ends; of one that is too long only the beginning, which is then no record."""
+    rest = b""
+    for block in blocks(path, limits):
+        *whole, rest = (rest + block).split(b"\n")
+        yield from whole
+        rest = rest[: limits.line_bytes]
+    if rest:
+        yield rest

@@ -1,0 +1,86 @@
+"""Whether this rank works although it calls no collective: its main thread's stack, processor time, reads and writes.
+
+Tells a late rank from a stuck one. Knows nothing of collectives.
+"""
+
+import os
+import sys
+import threading
+from collections import deque
+from pathlib import Path
+from types import FrameType
+
+COMPILING = ("/torch/_dynamo/convert_frame.py", "/torch/_inductor/async_compile.py", "/triton/compiler/compiler.py")
+"""Frames that are on the stack only while something is compiled, perhaps in another process."""
+SAMPLES = 8
+MOVING = 3
+"""Changes of the stack within the last samples that make a worker: a loop around `sleep` shows one now and then."""
+BUSY = 0.5
+"""Share of a core."""
+TRANSFER_BYTES = 1 << 20
+"""Read or written between two samples; a poll of a queue moves less."""
+_DEPTH = 200
+
+
+class Activity:
+    """Samples the main thread."""
+
+    def __init__(self, device_type: str) -> None:
+        # A thread that waits for a CUDA device may spin on a core.
+        self._cpu_counts = device_type == "cpu"
+        self._changes: deque[bool] = deque(maxlen=SAMPLES)
+        self._stack = 0
+        self._task = Path(f"/proc/self/task/{os.getpid()}")
+        self._cpu_s = 0.0
+        self._bytes = 0
+
+    def works(self, elapsed_s: float) -> bool:
+        """Whether the main thread worked since the last call, `elapsed_s` seconds ago."""
+        stack, compiling = _look(sys._current_frames().get(threading.main_thread().ident or 0))
+        self._changes.append(stack != self._stack)
+        self._stack = stack
+        cpu_s, self._cpu_s = self._cpu_s, self._read_cpu_s()
+        moved, self._bytes = self._bytes, self._read_bytes()
+        busy = self._cpu_counts and self._cpu_s - cpu_s > BUSY * elapsed_s
+        return compiling or busy or self._bytes - moved > TRANSFER_BYTES or sum(self._changes) >= MOVING
+
+    def _read_cpu_s(self) -> float:
+        """Processor time of the main thread; 0 where the system does not tell."""
+        try:
+            fields = (self._task / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        except (OSError, ValueError, IndexError):
+            return 0.0
+
+    def _read_bytes(self) -> int:
+        """What the main thread read and wrote so far; 0 where the system does not tell."""
+        try:
+            lines = (self._task / "io").read_text(encoding="utf-8").splitlines()[:2]
+            return sum(int(line.split()[1]) for line in lines)
+        except (OSError, ValueError, IndexError):
+            return 0
+
+
+def _look(frame: FrameType | None) -> tuple[int, bool]:
+    """A number for the stack, and whether something is being compiled."""
+    parts: list[tuple[int, int]] = []
+    compiling = False
+    while frame is not None and len(parts) < _DEPTH:
+        parts.append((id(frame.f_code), frame.f_lasti))
+        compiling = compiling or frame.f_code.co_filename.endswith(COMPILING)
+        frame = frame.f_back
+    return hash(tuple(parts)), compiling
+
+
+def where_main_thread_is(plumbing: tuple[str, ...]) -> str:
+    """`faulty.py:33 in fail (sleep)`: the innermost frame outside torch and the interpreter's own files."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    innermost = frame
+    while frame is not None and frame.f_code.co_filename.startswith(plumbing):
+        frame = frame.f_back
+    chosen = frame or innermost
+    if chosen is None:
+        return "an unknown place"
+    text = f"{Path(chosen.f_code.co_filename).name}:{chosen.f_lineno} in {chosen.f_code.co_qualname}"
+    inner = innermost.f_code.co_qualname if innermost is not None and innermost is not chosen else ""
+    return f"{text} (inside {inner})" if inner else text

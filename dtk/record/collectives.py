@@ -1,0 +1,260 @@
+"""Turns the calls that `dtk.record.wrappers` sees into records of the ring, a few microseconds each.
+
+Per group it also keeps a rolling hash of what all ranks must agree on, which `dtk.record.watch` compares.
+"""
+
+import hashlib
+import json
+import struct
+import threading
+from collections import deque
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from diagnostics.evidence.ring_format import ANY_PEER, NO_PEER, STARTED, group_key
+from dtk.record.regions import current
+from dtk.record.ring import Ring
+from dtk.record.signatures import Call, Kind
+
+HISTORY = 512
+"""Hashes kept per group: ranks further apart than this are compared when the one behind has caught up."""
+MASK = (1 << 64) - 1
+_MULTIPLIER = 0x9E3779B97F4A7C15
+_CACHE = 8192
+_TORCH = str(Path(torch.__file__).parent)
+_DTK = Path(__file__).parents[1]
+PLUMBING = (_TORCH, *(str(_DTK / part) for part in ("record", "strategies", "parallel")))
+"""Frames of these are not the user's call site."""
+
+
+class GroupState:
+    """One process group on this rank: what it issued so far."""
+
+    __slots__ = ("count", "hash", "history", "index", "key", "p2p", "ranks")
+
+    def __init__(self, index: int, key: str, ranks: tuple[int, ...]) -> None:
+        self.index = index
+        self.key = key
+        """The same on all ranks of the group, and on no other group."""
+        self.ranks = ranks
+        self.count = 0
+        self.p2p = 0
+        self.hash = 0
+        self.history: deque[int] = deque(maxlen=HISTORY)
+        """Rolling hash after each of the last calls."""
+
+
+class CollectiveLog:
+    """Turns calls into records of the ring and into rolling hashes. Safe from several threads."""
+
+    def __init__(self, ring: Ring) -> None:
+        self.ring = ring
+        self.step = -1
+        """In progress; -1 before the first."""
+        self.steps = 0
+        """Begun in this process."""
+        self.sound = True
+        """Whether every call could be understood; if not, nothing may be concluded from the hashes."""
+        self.groups: dict[str, GroupState | None] = {}
+        self.lock = threading.Lock()
+        self.open: dict[int, tuple[GroupState, int, int]] = {}
+        """Thread -> the call that it is inside of."""
+        self._generations: dict[str, int] = {}
+        self._sites: dict[tuple[CodeType, int], int] = {}
+        self._plumbing: dict[CodeType, bool] = {}
+        self._shapes: dict[tuple[Any, ...], int] = {}
+        self._signatures: dict[tuple[Any, ...], int] = {}
+
+    def begin(
+        self, kind: Kind, call: Call, user_op: str, frame: FrameType | None
+    ) -> tuple[GroupState, int, int] | None:
+        """Record a call; None when this rank is not in its group or there is no room for the group."""
+        process_group = call.group
+        if process_group is None:
+            process_group = c10d._get_default_group()
+        elif process_group is dist.GroupMember.NON_GROUP_MEMBER:
+            return None
+        site = self._site(frame)
+        region = current()
+        while region is not None and region.op is not None:
+            region = region.parent
+        ring = self.ring
+        with self.lock:
+            group = self._group(process_group)
+            if group is None:
+                return None
+            first = call.inputs[0] if call.inputs else call.outputs[0] if call.outputs else None
+            dtype = None if first is None else first.dtype
+            reduce_op = "" if call.reduce_op is None else _reduce_name(call.reduce_op)
+            root = self._root(call, group)
+            if kind.p2p:
+                group.p2p += 1
+                seq, signature = group.p2p, 0
+            else:
+                signature = self._signature(kind, call.amount, reduce_op, dtype, root)
+                group.hash = ((group.hash ^ signature) * _MULTIPLIER + 1) & MASK
+                group.history.append(group.hash)
+                group.count = seq = group.count + 1
+            number = ring.begin(
+                group.index,
+                seq,
+                STARTED,
+                self.step,
+                (
+                    site,
+                    ring.text(region.name if region is not None else ""),
+                    ring.text(kind.op),
+                    ring.text(user_op),
+                    ring.text("" if dtype is None else _dtype_name(dtype)),
+                ),
+                (
+                    self._sizes(call.inputs),
+                    self._sizes(call.outputs),
+                    ring.text(reduce_op),
+                    0 if call.splits is None else ring.text(_short(call.splits)),
+                ),
+                (root, call.tag, _numel(call.inputs or call.outputs), call.amount, signature),
+                kind.p2p,
+                call.asynchronous,
+            )
+            token = self.open[threading.get_ident()] = (group, number, seq)
+        return token
+
+    def end(self, token: tuple[GroupState, int, int], state: int, p2p: bool) -> None:
+        """The call came back."""
+        group, number, seq = token
+        with self.lock:
+            self.open.pop(threading.get_ident(), None)
+            self.ring.end(number, group.index, seq, state, p2p)
+
+    def begin_step(self, step: int) -> None:
+        """Step `step`, counted from 1, begins."""
+        self.step = step
+        self.steps += 1
+
+    def lose(self) -> None:
+        """A call could not be recorded."""
+        self.sound = False
+        self.ring.unsound()
+
+    def forget(self) -> None:
+        """Groups were destroyed; new ones may have the old names."""
+        with self.lock:
+            self.groups.clear()
+
+    def _group(self, process_group: Any) -> GroupState | None:
+        name = process_group.group_name
+        try:
+            return self.groups[name]
+        except KeyError:
+            pass
+        generation = self._generations[name] = self._generations.get(name, -1) + 1
+        ranks = tuple(c10d.get_process_group_ranks(process_group))
+        index = self.ring.add_group(name, ranks, str(process_group.group_desc or ""), generation)
+        state = None if index is None else GroupState(index, group_key(name, ranks, generation), ranks)
+        self.groups[name] = state
+        return state
+
+    def _root(self, call: Call, group: GroupState) -> int:
+        """Global rank of root or peer."""
+        if call.root is None:
+            return NO_PEER
+        everywhere, within = call.root
+        if within is not None:
+            return group.ranks[within]
+        return ANY_PEER if everywhere is None else everywhere
+
+    def _signature(self, kind: Kind, amount: int, reduce_op: str, dtype: Any, root: int) -> int:
+        """Hash of what all ranks must agree on: the same in every process."""
+        key = (kind.wire, amount, reduce_op, dtype if kind.typed else None, root)
+        found = self._signatures.get(key)
+        if found is None:
+            if len(self._signatures) > _CACHE:
+                self._signatures.clear()
+            found = int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "little") or 1
+            self._signatures[key] = found
+        return found
+
+    def _sizes(self, tensors: Any) -> int:
+        """Index of the text of the tensors' shapes."""
+        if not tensors:
+            return 0
+        key = (tensors[0].shape,) if len(tensors) == 1 else tuple(t.shape for t in tensors)
+        found = self._shapes.get(key)
+        if found is None:
+            if len(self._shapes) > _CACHE:
+                self._shapes.clear()
+            found = self._shapes[key] = self.ring.text(_short([list(shape) for shape in key]))
+        return found
+
+    def _site(self, frame: FrameType | None) -> int:
+        """Index of `file:line<tab>function` of the user's innermost frame; else of the innermost outside torch."""
+        plumbing, fallback = self._plumbing, None
+        while frame is not None:
+            code = frame.f_code
+            known = plumbing.get(code)
+            if known is None:
+                if len(plumbing) > _CACHE:
+                    plumbing.clear()
+                known = plumbing[code] = code.co_filename.startswith(PLUMBING) or code.co_filename.startswith("<")
+            if not known:
+                break
+            if fallback is None and not code.co_filename.startswith((*PLUMBING[:2], "<")):
+                fallback = frame
+            frame = frame.f_back
+        chosen = frame or fallback
+        if chosen is None:
+            return 0
+        key = (chosen.f_code, chosen.f_lasti)
+        index = self._sites.get(key)
+        if index is None:
+            if len(self._sites) > _CACHE:
+                self._sites.clear()
+            text = f"{chosen.f_code.co_filename}:{chosen.f_lineno}\t{chosen.f_code.co_qualname}"
+            with self.lock:
+                index = self._sites[key] = self.ring.text(text)
+        return index
+
+
+def _reduce_name(op: Any) -> str:
+    name = _reduce_names.get(op)
+    if name is None:
+        name = _reduce_names[op] = str(getattr(getattr(op, "op", op), "name", op))
+    return name
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    name = _dtype_names.get(dtype)
+    if name is None:
+        name = _dtype_names[dtype] = str(dtype).removeprefix("torch.")
+    return name
+
+
+_reduce_names: dict[Any, str] = {}
+_dtype_names: dict[torch.dtype, str] = {}
+
+
+def _numel(tensors: Any) -> int:
+    return sum(t.numel() for t in tensors)
+
+
+def _short(value: Any) -> str:
+    """As JSON; nothing when it is longer than a text may be."""
+    text = json.dumps(value, separators=(",", ":"))
+    return text if len(text) <= 400 else ""
+
+
+def pack(history: list[int]) -> str:
+    """Hashes as text."""
+    return struct.pack(f"<{len(history)}Q", *history).hex()
+
+
+def unpack(text: str) -> tuple[int, ...]:
+    """Hashes from text."""
+    data = bytes.fromhex(text)
+    return struct.unpack(f"<{len(data) // 8}Q", data)

@@ -1,0 +1,176 @@
+"""Watches the figures of training: the first loss or gradient that is not finite, and replicas that drift apart.
+
+On the device two numbers remember the step, so that steps that do not log still wait for nothing. Replicas are
+compared bit by bit, by one sum per parameter. Knows no strategy: it is told which ranks should be alike.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from dtk.config.schema import RecordConfig
+from dtk.parallel.context import Context
+from dtk.parallel.control import list_over_ranks, sum_over_ranks
+from dtk.record.guard import guarded, report
+from dtk.record.recorder import Recorder
+from dtk.record.regions import region
+
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_CPU_BLOCK, _DEVICE_BLOCK = 2**20, 2**28
+"""Elements summed at once: the CPU makes an int64 copy of them."""
+_UNKNOWN = 0
+"""Fingerprint of a rank that cannot be compared: its parameters are not finite or could not be read."""
+
+
+class Numerics:
+    """Of one rank. Every method is a no-op at level off."""
+
+    def __init__(
+        self, config: RecordConfig, recorder: Recorder, context: Context, replicas: Sequence[Sequence[int]]
+    ) -> None:
+        self._on = config.level != "off"
+        self._every = config.replica_hash_every
+        self._recorder = recorder
+        self._context = context
+        self._replicas = [tuple(group) for group in replicas if len(group) > 1]
+        self._first = torch.zeros(2, dtype=torch.int64, device=context.device)
+        """Step of the first loss and of the first gradient norm that was not finite; 0 = none so far."""
+        self._values = torch.zeros(2, device=context.device)
+        """What they were."""
+        self._told = [False, False]
+
+    def gradient(self, step: int, norm: Tensor, model: nn.Module, wait: bool) -> None:
+        """Take the global gradient norm, while the gradients are still there.
+
+        Args:
+            step: counted from 1.
+            norm: a scalar on the device.
+            model: holds the gradients, of this rank or its shards.
+            wait: whether the device may be waited for; the CPU always may.
+        """
+        if not self._on or self._told[1]:
+            return
+        self._note(1, step, norm)
+        if (wait or norm.device.type == "cpu") and (first := int(self._first[1])):
+            self._tell_gradient(first, step, model)
+
+    def after_step(self, step: int, loss: Tensor, model: nn.Module, wait: bool, last: bool) -> None:
+        """Take this rank's own loss, and compare the replicas when they are due.
+
+        Args:
+            step: finished steps.
+            loss: summed over this rank's share of the batch, a scalar on the device.
+            model: the parameters, after the update.
+            wait: whether the device may be waited for; the CPU always may.
+            last: whether it is the last step: replicas are compared once more.
+        """
+        if not self._on:
+            return
+        if not self._told[0]:
+            self._note(0, step, loss)
+            if (wait or loss.device.type == "cpu") and (first := int(self._first[0])):
+                self._told[0] = True
+                self._recorder.event("non_finite", step=first, figure="loss", value=_word(float(self._values[0])))
+        if self._replicas and self._every and (step % self._every == 0 or last):
+            with region("replicas"):
+                self._compare(step, model)
+
+    def _note(self, which: int, step: int, figure: Tensor) -> None:
+        """Remember the first step, on the device."""
+        first, value = self._first[which], self._values[which]
+        new = first.eq(0).logical_and_(figure.isfinite().logical_not_())
+        first.masked_fill_(new, step)
+        value.copy_(torch.where(new, figure, value))
+
+    def _tell_gradient(self, first: int, step: int, model: nn.Module) -> None:
+        """One pass over the gradients; only those of the very step say where it began."""
+        self._told[1] = True
+        bad: list[str] = []
+        count = 0
+        if first == step:
+            for name, parameter in model.named_parameters():
+                if parameter.grad is not None:
+                    count += 1
+                    if not bool(_local(parameter.grad).isfinite().all()):
+                        bad.append(name)
+        about = {"figure": "grad_norm", "value": _word(float(self._values[1])), "parameter": bad[0] if bad else None}
+        self._recorder.event("non_finite", step=first, **about, parameters_affected=len(bad), parameters_seen=count)
+
+    def _compare(self, step: int, model: nn.Module) -> None:
+        """Exchange one number per rank; on the first difference find the parameter, and stop comparing."""
+        sums, mine = torch.zeros(0, dtype=torch.int64), _UNKNOWN
+        with guarded("replicas"):
+            sums = fingerprints([_local(parameter.detach()) for parameter in model.parameters()])
+            mine = _UNKNOWN if bool((self._first > 0).any()) else _combine(sums)
+        hashes = list_over_ranks(self._context, mine)
+        if _UNKNOWN in hashes:
+            return
+        differing = [group for group in self._replicas if len({hashes[rank] for rank in group}) > 1]
+        if differing:
+            self._tell_divergence(step, model, sums, hashes, differing)
+        elif self._context.rank == 0:
+            self._recorder.event("replicas_equal", step=step, groups=len(self._replicas))
+
+    def _tell_divergence(
+        self, step: int, model: nn.Module, sums: Tensor, hashes: list[int], differing: list[tuple[int, ...]]
+    ) -> None:
+        self._replicas = []
+        rank = self._context.rank
+        verdicts = [_minority(group, hashes) for group in differing]
+        rows = torch.zeros(len(differing), len(sums), dtype=torch.int64)
+        for row, (reference, _, _) in zip(rows, verdicts):
+            if rank == reference:
+                row.copy_(sums)
+        sum_over_ranks(self._context, rows)
+        names = [name for name, _ in model.named_parameters()]
+        for row, group, (reference, odd, tie) in zip(rows, differing, verdicts):
+            if rank in group:
+                different = [names[i] for i in row.ne(sums).nonzero().flatten().tolist()]
+                about = {"ranks": odd, "tie": tie, "group": list(group), "reference": reference}
+                where = {"parameter": different[0] if different else None, "parameters_affected": len(different)}
+                self._recorder.event("replica_divergence", step=step, **about, **where, parameters_seen=len(names))
+        if rank == 0:
+            wrong = sorted(one for _, odd, _ in verdicts for one in odd)
+            report("replicas", f"the parameters of ranks {wrong[:16]} differ from their replicas' after step {step}")
+
+
+def fingerprints(tensors: Sequence[Tensor]) -> Tensor:
+    """The sum of each tensor's bits as whole numbers, modulo 2^64: int64 on the CPU, one for each."""
+    return torch.stack([_bit_sum(tensor) for tensor in tensors]).cpu()
+
+
+def _bit_sum(tensor: Tensor) -> Tensor:
+    if tensor.numel() == 0:
+        return torch.zeros((), dtype=torch.int64, device=tensor.device)
+    flat = tensor.reshape(-1)
+    whole = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
+    bits = whole.view(_BITS[whole.element_size()])
+    size = _CPU_BLOCK if tensor.device.type == "cpu" else _DEVICE_BLOCK
+    return torch.stack([block.sum() for block in torch.split(bits, size)]).sum()
+
+
+def _combine(sums: Tensor) -> int:
+    """One number for all parameters, which also depends on their order."""
+    factors = torch.arange(len(sums), dtype=torch.int64).mul_(2).add_(1)
+    return int(sums.mul(factors).sum()) or 1
+
+
+def _minority(group: Sequence[int], hashes: Sequence[int]) -> tuple[int, list[int], bool]:
+    """(rank to compare with, ranks that differ, whether it is a tie: then nobody can say who is right)."""
+    counts = Counter(hashes[rank] for rank in group).most_common(2)
+    tie = counts[0][1] == counts[1][1]
+    reference = next(rank for rank in group if hashes[rank] == counts[0][0])
+    return reference, [rank for rank in group if tie or hashes[rank] != counts[0][0]], tie
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """The part of a sharded tensor that this rank holds."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[no-any-return, operator]
+
+
+def _word(value: float) -> str:
+    """JSON has no NaN."""
+    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"

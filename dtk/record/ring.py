@@ -1,0 +1,198 @@
+"""Writes the ring: the last collectives of this rank in a file that outlives the process.
+
+Format and reader: `diagnostics.evidence.ring_format`. The file is memory-mapped, so a call costs one copy of 128
+bytes and the kernel keeps it through SIGKILL and gloo's abort. Where touching a mapped page may stall or fail
+(see `heartbeat.can_map`) the ring stays in memory and a thread writes what is new twice a second.
+"""
+
+import mmap
+import os
+import socket
+import struct
+import threading
+import time
+from pathlib import Path
+
+from diagnostics.evidence.ring_format import (
+    ENDED_AT,
+    GROUP,
+    GROUPS_AT,
+    HEADER,
+    MAGIC,
+    RECORD,
+    STATE_AT,
+    TABLE_HEAD,
+    TEXT_HEAD,
+    UNSOUND_AT,
+    VERSION,
+    file_bytes,
+    format_ranks,
+)
+from dtk.record.guard import guarded
+from dtk.record.heartbeat import PUBLISH_EVERY_S, can_map
+
+GROUPS = 128
+SLOTS = 2048
+"""Calls kept: about as many as the flight recorder keeps."""
+TABLE_BYTES = 256 << 10
+"""Room for the texts of call sites, regions, groups, sizes; a text for which there is none left reads as empty."""
+LONGEST_TEXT = 400
+_STARTED_AT, _FINISHED_AT = GROUP.size - 16, GROUP.size - 8
+_LAST, _NUMBER, _TIME = struct.Struct("<q"), struct.Struct("<Q"), struct.Struct("<d")
+
+
+class Ring:
+    """One rank's ring. Its caller holds a lock around `add_group`, `text` and `begin`."""
+
+    def __init__(self, path: Path, rank: int, world_size: int, attempt: int) -> None:
+        self.path = path
+        self.rank = rank
+        self.world_size = world_size
+        self.attempt = attempt
+        self.issued = 0
+        """Calls recorded so far."""
+        self.returned = 0
+        """Calls that came back so far."""
+        self._memory: mmap.mmap | bytearray = bytearray()
+        self._texts: dict[str, int] = {"": 0}
+        self._used = TABLE_HEAD.size
+        self._groups = 0
+        self._records_at = GROUPS_AT + GROUPS * GROUP.size
+        self._table_at = self._records_at + SLOTS * RECORD.size
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        """Make the file with all its blocks: a hole in it would kill the process when the disk is full.
+
+        Raises:
+            OSError: the folder is full or read-only.
+        """
+        size = file_bytes(GROUPS, SLOTS, TABLE_BYTES)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.unlink(missing_ok=True)
+        file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if can_map(self.path):
+                os.posix_fallocate(file, 0, size)
+                self._memory = mmap.mmap(file, size)
+                self._write_header()
+            else:
+                self._memory = bytearray(size)
+                self._write_header()
+                os.pwrite(file, self._memory, 0)
+                thread = threading.Thread(target=self._publish, args=(os.dup(file),), name="dtk-ring", daemon=True)
+                thread.start()
+        finally:
+            os.close(file)
+
+    def close(self) -> None:
+        """Stop the thread, if there is one; what was recorded stays in the file."""
+        self._stop.set()
+
+    def text(self, value: str) -> int:
+        """Index of an interned text; 0 when there is no room left."""
+        index = self._texts.get(value)
+        if index is not None:
+            return index
+        data = value.encode("utf-8", "replace")[:LONGEST_TEXT] if len(value) < 1 << 16 else b""
+        end = self._used + TEXT_HEAD.size + len(data)
+        if not data or end > TABLE_BYTES:
+            return 0
+        at = self._table_at + self._used
+        TEXT_HEAD.pack_into(self._memory, at, len(data))
+        self._memory[at + TEXT_HEAD.size : self._table_at + end] = data
+        TABLE_HEAD.pack_into(self._memory, self._table_at, end)
+        self._used = end
+        index = self._texts[value] = len(self._texts)
+        return index
+
+    def add_group(self, name: str, ranks: tuple[int, ...], desc: str, generation: int) -> int | None:
+        """Index of a new group; None when there is no room for it or its ranks."""
+        members = format_ranks(ranks)
+        if self._groups >= GROUPS or len(members) > LONGEST_TEXT or not (where := self.text(members)):
+            return None
+        index, self._groups = self._groups, self._groups + 1
+        place = GROUPS_AT + index * GROUP.size
+        GROUP.pack_into(self._memory, place, self.text(name), where, self.text(desc), generation, 0, 0)
+        return index
+
+    def begin(
+        self,
+        group: int,
+        seq: int,
+        state: int,
+        step: int,
+        texts: tuple[int, int, int, int, int],
+        sizes: tuple[int, int, int, int],
+        numbers: tuple[int, int, int, int, int],
+        p2p: bool,
+        asynchronous: bool,
+    ) -> int:
+        """Record a call that begins now; returns its id.
+
+        Args:
+            group: index from `add_group`.
+            seq: position in the group.
+            state: of `diagnostics.evidence.ring_format`.
+            step: step in progress; -1 = none.
+            texts: site, region, op, user's call, dtype.
+            sizes: texts of input sizes, output sizes, ReduceOp, splits.
+            numbers: root or peer, tag, numel, amount, signature.
+            p2p: whether it is a point-to-point call.
+            asynchronous: whether the call only hands it over.
+        """
+        self.issued = number = self.issued + 1
+        root, tag, numel, amount, signature = numbers
+        RECORD.pack_into(
+            self._memory,
+            self._records_at + (number - 1) % SLOTS * RECORD.size,
+            *(number, time.time(), 0.0, step, group, *texts, root, tag, *sizes, seq, numel, amount, signature),
+            *(state, p2p, asynchronous, 0, 0, number),
+        )
+        if not p2p:
+            _LAST.pack_into(self._memory, GROUPS_AT + group * GROUP.size + _STARTED_AT, seq)
+        return number
+
+    def end(self, number: int, group: int, seq: int, state: int, p2p: bool) -> None:
+        """The call came back, in `state`."""
+        self.returned += 1
+        at = self._records_at + (number - 1) % SLOTS * RECORD.size
+        if _NUMBER.unpack_from(self._memory, at)[0] == number:
+            _TIME.pack_into(self._memory, at + ENDED_AT, time.time())
+            self._memory[at + STATE_AT] = state
+        if not p2p:
+            _LAST.pack_into(self._memory, GROUPS_AT + group * GROUP.size + _FINISHED_AT, seq)
+
+    def unsound(self) -> None:
+        """Say in the file that a call was missed."""
+        self._memory[UNSOUND_AT] = 1
+
+    def snapshot(self) -> bytes:
+        """The ring as a file would hold it now."""
+        return bytes(self._memory)
+
+    def _write_header(self) -> None:
+        host = socket.gethostname().encode()[:64]
+        about = (VERSION, self.rank, self.world_size, self.attempt, os.getpid(), GROUPS, SLOTS, TABLE_BYTES)
+        HEADER.pack_into(self._memory, 0, MAGIC, *about, time.time(), host)
+        TABLE_HEAD.pack_into(self._memory, self._table_at, self._used)
+
+    def _publish(self, file: int) -> None:
+        """Write what is new now and then, where the file system may stall."""
+        written, used = 0, TABLE_HEAD.size
+        while True:
+            done = self._stop.wait(PUBLISH_EVERY_S)
+            with guarded("ring"):
+                issued, end = self.issued, self._used
+                os.pwrite(
+                    file, bytes(self._memory[self._table_at + used : self._table_at + end]), self._table_at + used
+                )
+                head = self._table_at + TABLE_HEAD.size
+                os.pwrite(file, bytes(self._memory[self._table_at : head]), self._table_at)
+                for number in range(max(written - 8, issued - SLOTS, 0), issued):
+                    at = self._records_at + number % SLOTS * RECORD.size
+                    os.pwrite(file, bytes(self._memory[at : at + RECORD.size]), at)
+                os.pwrite(file, bytes(self._memory[: self._records_at]), 0)
+                written, used = issued, end
+            if done:
+                return

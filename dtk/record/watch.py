@@ -1,0 +1,302 @@
+"""The live watch: a thread per rank that finds a proven desync or a stall, and ends the run with its reason.
+
+Ranks publish counters and rolling hashes over a store connection of their own, so training is never blocked.
+Normally rank 0 judges; when it falls silent another rank does. A rank blocked in a collective has released
+Python's lock, so its thread runs. How the reason is worded is `desync`'s business.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch._C._distributed_c10d import PrefixStore, Store
+
+from diagnostics.artifacts import RunPaths, Verdict, read_heartbeat, write_json
+from diagnostics.evidence.ring_format import parse
+from dtk.config.schema import WatchConfig
+from dtk.record.activity import Activity, where_main_thread_is
+from dtk.record.collectives import PLUMBING, CollectiveLog, pack, unpack
+from dtk.record.desync import Place, describe, desync, first_difference, place_at, site, stall
+from dtk.record.guard import bounded, guarded
+from dtk.record.regions import current
+
+EVERY_S = 0.5
+RANKS_PER_S = 1000
+"""Reports that the judge reads in a second, at most: they cost it some 10 us each, with Python's lock held."""
+RECENT = 32
+"""Hashes published while a group moves; a group that stands still publishes all it has, once."""
+DUMP_S = 3.0
+ANSWER_S = 4.0
+"""Longest that the judge waits for what each rank has to say, its dumps included."""
+SILENT_S = 3.0
+"""A rank whose thread has not reported for so long is not waited for."""
+HUNG = 75
+"""Exit code of a rank that the watch ended."""
+_STDLIB = (sysconfig.get_paths()["stdlib"], "<frozen")
+
+
+@dataclass(slots=True)
+class _Peer:
+    """What the judge knows of one rank."""
+
+    raw: bytes = b""
+    report: dict[str, Any] = field(default_factory=dict)
+    silent_s: float = 0.0
+    histories: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+
+
+class Watch:
+    """One rank's thread. `progress` returns anything that changes when the rank moves."""
+
+    def __init__(
+        self,
+        config: WatchConfig,
+        log: CollectiveLog,
+        paths: RunPaths,
+        rank: int,
+        world_size: int,
+        attempt: int,
+        device_type: str,
+        progress: Callable[[], object],
+        dump: Callable[[], None],
+        ended: Callable[[Verdict], None],
+    ) -> None:
+        self.config = config
+        self.log = log
+        self.paths = paths
+        self.rank = rank
+        self.world_size = world_size
+        self.attempt = attempt
+        self.progress = progress
+        self.dump = dump
+        self.ended = ended
+        self._activity = Activity(device_type)
+        self._idle_s = 0.0
+        self._ticks = 0
+        self._leaving = ""
+        self._moved: object = None
+        self._still: dict[str, int] = {}
+        self._peers = [_Peer() for _ in range(world_size)]
+        self._beat = b""
+        self._beat_age_s = 0.0
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, store: Store) -> None:
+        """Start the thread.
+
+        Args:
+            store: where the ranks met; only its address is used.
+        """
+        own = PrefixStore("dtk/watch", store.clone())  # type: ignore[attr-defined]
+        self._thread = threading.Thread(target=self._run, args=(own,), name="dtk-watch", daemon=True)
+        self._thread.start()
+
+    def close(self, failed: bool) -> None:
+        """This rank leaves: the others must not wait for it."""
+        self._leaving = "failed" if failed else "end"
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(2 * EVERY_S)
+
+    def _run(self, store: Store) -> None:
+        last_s = time.monotonic()
+        while True:
+            done = self._stop.wait(EVERY_S)
+            now_s = time.monotonic()
+            # A suspended job must not look like a stalled one when it goes on.
+            elapsed_s, last_s = min(now_s - last_s, 2 * EVERY_S), now_s
+            try:
+                self._tick(store, elapsed_s)
+            except RuntimeError:
+                return  # The store is gone: the run is being ended.
+            if done:
+                return
+
+    def _tick(self, store: Store, elapsed_s: float) -> None:
+        self._ticks += 1
+        with guarded("watch"):
+            report = self._report(elapsed_s)
+            store.set(f"rank/{self.rank}", report)
+        if self._leaving:
+            return
+        if store.check(["verdict"]):
+            self._end(store, json.loads(store.get("verdict")))
+        elif self._is_judge(store, elapsed_s):
+            self._judge(store, elapsed_s * self._judge_every())
+
+    def _report(self, elapsed_s: float) -> str:
+        """Counters and hashes of this rank, as JSON."""
+        moved = (self.log.ring.issued, self.log.ring.returned, self.progress())
+        works = self._activity.works(elapsed_s)
+        inside = bool(self.log.open)
+        self._idle_s = 0.0 if moved != self._moved or (works and not inside) else self._idle_s + elapsed_s
+        self._moved = moved
+        groups: dict[str, tuple[int, str]] = {}
+        with self.log.lock:
+            for group in self.log.groups.values():
+                if group is not None and group.count:
+                    known = list(group.history)
+                    moves = self._still.get(group.key) != group.count
+                    self._still[group.key] = group.count
+                    groups[group.key] = group.count, pack(known[-RECENT:] if moves else known)
+        return json.dumps(
+            {
+                "tick": self._ticks,
+                "idle_s": self._idle_s,
+                "stepping": self.log.steps > 1,
+                "leaving": self._leaving,
+                "sound": self.log.sound,
+                "groups": groups,
+            }
+        )
+
+    def _judge_every(self) -> int:
+        """Ticks between judgements: at 1,000 ranks every second one."""
+        return 1 + self.world_size // int(RANKS_PER_S * EVERY_S)
+
+    def _is_judge(self, store: Store, elapsed_s: float) -> bool:
+        """Rank 0, or the next one when the judge has been silent for longer than a stall may last."""
+        if self.rank == 0:
+            if self._ticks % self._judge_every() == 0:
+                store.set("judge", str(self._ticks))
+                return True
+            return False
+        if not store.check(["judge"]):
+            return False
+        beat = store.get("judge")
+        self._beat_age_s = 0.0 if beat != self._beat else self._beat_age_s + elapsed_s
+        self._beat = beat
+        return self._beat_age_s > self._limit_s(stepping=True) + 2 * (self.rank - 1)
+
+    def _limit_s(self, stepping: bool) -> float:
+        config = self.config
+        return config.stall_timeout_s if stepping else max(config.stall_timeout_s, config.first_step_timeout_s)
+
+    def _judge(self, store: Store, elapsed_s: float) -> None:
+        """Read what all ranks published; on proof or a stall write the verdict that ends the run."""
+        self._read(store, elapsed_s)
+        found = self._find_desync() or self._find_stall()
+        if found is not None:
+            store.compare_set("verdict", "", json.dumps({**found, "judge": self.rank}))
+            self._end(store, json.loads(store.get("verdict")))
+
+    def _read(self, store: Store, elapsed_s: float) -> None:
+        keys = [f"rank/{rank}" for rank in range(self.world_size)]
+        if not all(peer.raw for peer in self._peers):
+            present = [rank for rank, key in enumerate(keys) if store.check([key])]
+        else:
+            present = list(range(self.world_size))
+        answers = dict(zip(present, store.multi_get([keys[rank] for rank in present]), strict=True))
+        for rank, peer in enumerate(self._peers):
+            raw = answers.get(rank, b"")
+            if raw == peer.raw:
+                peer.silent_s += elapsed_s
+                continue
+            # Who takes over knows already for how long rank 0 has been silent.
+            peer.silent_s = self._beat_age_s if self.rank and rank == 0 and not peer.raw else 0.0
+            peer.raw = raw
+            peer.report = json.loads(raw)
+            peer.histories = {key: (count, unpack(text)) for key, (count, text) in peer.report["groups"].items()}
+
+    def _find_desync(self) -> dict[str, Any] | None:
+        """A group in which two ranks called something different at the same position."""
+        if not all(peer.report.get("sound", True) for peer in self._peers):
+            return None
+        groups: dict[str, dict[int, tuple[int, tuple[int, ...]]]] = {}
+        for rank, peer in enumerate(self._peers):
+            for key, history in peer.histories.items():
+                groups.setdefault(key, {})[rank] = history
+        for key in sorted(groups):
+            position = first_difference(groups[key])
+            if position is not None:
+                return {"kind": "desync", "group": key, "position": position}
+        return None
+
+    def _find_stall(self) -> dict[str, Any] | None:
+        """Whether no rank that is still here has moved or worked for the limit."""
+        here = [peer for peer in self._peers if not peer.report.get("leaving")]
+        if not here:
+            return None
+        stood_s = min(float(peer.report.get("idle_s", 0.0)) + peer.silent_s for peer in here)
+        stepping = any(peer.report.get("stepping") for peer in self._peers)
+        return {"kind": "stall", "stood_s": stood_s} if stood_s >= self._limit_s(stepping) else None
+
+    def _end(self, store: Store, found: dict[str, Any]) -> None:
+        """Dump, say where this rank is, let the judge conclude, and leave the process."""
+        try:
+            place = self._place(found)
+            bounded("hang dumps", self.dump, DUMP_S)
+            store.set(f"answer/{self.rank}", json.dumps(asdict(place) if place else None))
+            if found["judge"] == self.rank:
+                self._conclude(store, found)
+                store.set("concluded", "1")
+            else:
+                self._await(lambda: store.check(["concluded"]), ANSWER_S + 1)
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                with guarded("watch"):
+                    stream.flush()
+            os._exit(HUNG)
+
+    def _place(self, found: dict[str, Any]) -> Place | None:
+        """What this rank called at the position in question; in a stall where it is now."""
+        ring = parse(self.log.ring.snapshot())
+        if found["kind"] == "desync":
+            return place_at(ring, found["group"], found["position"])
+        step, region = (self.log.step if self.log.step >= 0 else None), current()
+        open_ids = {number for _, number, _ in list(self.log.open.values())}
+        for record in reversed(ring.records):
+            if record.id in open_ids:
+                return Place(
+                    self.rank,
+                    describe(record),
+                    site(record),
+                    record.group.key,
+                    record.seq,
+                    step=step,
+                    region=record.region or None,
+                )
+        where = where_main_thread_is((*PLUMBING, *_STDLIB))
+        return Place(self.rank, "", where, step=step, region=region.name if region is not None else None)
+
+    def _conclude(self, store: Store, found: dict[str, Any]) -> None:
+        """Wait for the others' words, then write the verdict where the launcher finds it."""
+        keys = {
+            rank: f"answer/{rank}" for rank in range(self.world_size) if not self._peers[rank].report.get("leaving")
+        }
+        here = [rank for rank in keys if self._peers[rank].raw]
+        awake = [rank for rank in here if self._peers[rank].silent_s < SILENT_S]
+        self._await(lambda: all(store.check([keys[rank]]) for rank in awake), ANSWER_S)
+        answers = {rank: json.loads(store.get(keys[rank])) for rank in here if store.check([keys[rank]])}
+        places = [Place(**answer) for answer in answers.values() if answer]
+        silent = [rank for rank in here if rank not in answers]
+        if found["kind"] == "desync":
+            verdict = desync(places, self.attempt, time.time())
+        else:
+            verdict = stall(places, silent, found["stood_s"], self.attempt, time.time())
+        write_json(self.paths.verdict(self.attempt), verdict)
+        self.ended(verdict)
+        for rank in silent:
+            self._kill(rank)
+
+    def _kill(self, rank: int) -> None:
+        """End a rank of this host that does not end by itself: a stopped process ignores the launcher's SIGTERM."""
+        beat = read_heartbeat(self.paths.heartbeat(rank))
+        if beat is not None and (beat.attempt, beat.host) == (self.attempt, socket.gethostname()):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(beat.pid, signal.SIGKILL)
+
+    def _await(self, ready: Callable[[], bool], timeout_s: float) -> None:
+        ends_s = time.monotonic() + timeout_s
+        while time.monotonic() < ends_s and not ready():
+            time.sleep(0.05)

@@ -1,0 +1,144 @@
+"""Wrappers around torch.distributed's Python functions, through which every collective and p2p call is recorded.
+
+`install` puts them in place, `remove` puts torch's functions back. Calls of C++ code (DDP's own reducer) and
+functional collectives do not come by here; the flight recorder has them.
+"""
+
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as _  # noqa: F401  Keeps the original functions for torch.compile.
+from torch.distributed import distributed_c10d as c10d
+
+from diagnostics.evidence.ring_format import FINISHED, ISSUED, RAISED
+from dtk.record.collectives import CollectiveLog
+from dtk.record.guard import report
+from dtk.record.signatures import KINDS, OBJECTS, Kind
+
+
+class _Inside(threading.local):
+    """Where this thread is: inside a recorded call, or inside an object collective."""
+
+    recording = False
+    user_op = ""
+
+
+_inside = _Inside()
+_log: CollectiveLog | None = None
+_originals: dict[str, tuple[Any, Any]] = {}
+"""Name -> torch's function and its wrapper."""
+
+
+def install(log: CollectiveLog) -> None:
+    """Record into `log` from now on; call before process groups are made."""
+    global _log
+    if not _originals:
+        for name, kind in KINDS.items():
+            if hasattr(c10d, name):
+                _originals[name] = (getattr(c10d, name), _recorded(kind, getattr(c10d, name)))
+        for name in OBJECTS:
+            if hasattr(c10d, name):
+                _originals[name] = (getattr(c10d, name), _noted(name, getattr(c10d, name)))
+        _originals["destroy_process_group"] = (c10d.destroy_process_group, _forgetting(c10d.destroy_process_group))
+        _originals["_check_op"] = (c10d._check_op, _check_op)
+        _originals["P2POp.__init__"] = (c10d.P2POp.__init__, _init_p2p_op)
+        c10d.P2POp.__init__ = _init_p2p_op  # type: ignore[method-assign]
+        _exchange(dict(_originals.values()))
+    _log = log
+
+
+def remove() -> None:
+    """Put torch's functions back. Whoever kept a wrapper calls through it unrecorded."""
+    global _log
+    _log = None
+    if _originals:
+        c10d.P2POp.__init__ = _originals["P2POp.__init__"][0]  # type: ignore[method-assign]
+    _exchange({wrapper: original for original, wrapper in _originals.values()})
+    _originals.clear()
+
+
+def _exchange(pairs: dict[Any, Any]) -> None:
+    """Replace functions wherever a module holds them under a name: `from torch.distributed import all_reduce` too.
+
+    Of torch's own modules only the two that define and export them are touched: others, such as torch.compile's
+    table of collectives, know the original functions by identity.
+    """
+    replacements = {id(old): new for old, new in pairs.items()}
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "torch" and module is not dist and module is not c10d:
+            continue
+        for key, value in list(getattr(module, "__dict__", {}).items()):
+            if id(value) in replacements:
+                setattr(module, key, replacements[id(value)])
+
+
+def _check_op(op: Any) -> None:
+    """As torch's, for isend and irecv that someone took before `install` too."""
+    if op not in [each for name in ("isend", "irecv") for each in _originals[name]]:
+        _originals["_check_op"][0](op)
+
+
+def _init_p2p_op(self: Any, op: Any, *args: Any, **kwargs: Any) -> None:
+    """As torch's, which tells sends from receives by identity: `op` must be the one that the module holds now."""
+    held = next((pair[1] for pair in (_originals["isend"], _originals["irecv"]) if op is pair[0]), op)
+    _originals["P2POp.__init__"][0](self, held, *args, **kwargs)
+
+
+def _recorded(kind: Kind, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or (log := _log) is None or _inside.recording:
+            return original(*args, **kwargs)
+        token = None
+        try:
+            call = kind.extract(*args, **kwargs)
+            token = log.begin(kind, call, _inside.user_op, sys._getframe(1))
+        except Exception as problem:
+            log.lose()
+            report("collectives: a call could not be recorded", problem)
+        if token is None:
+            return original(*args, **kwargs)
+        _inside.recording = True
+        state = RAISED
+        try:
+            result = original(*args, **kwargs)
+            state = ISSUED if call.asynchronous else FINISHED
+        finally:
+            _inside.recording = False
+            log.end(token, state, kind.p2p)
+        return result
+
+    return recorded
+
+
+def _noted(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """An object collective: the calls it is made of are recorded as parts of it."""
+
+    @functools.wraps(original)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or _log is None:
+            return original(*args, **kwargs)
+        outer, _inside.user_op = _inside.user_op, _inside.user_op or name
+        try:
+            return original(*args, **kwargs)
+        finally:
+            _inside.user_op = outer
+
+    return noted
+
+
+def _forgetting(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def destroy(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if _log is not None:
+                _log.forget()
+
+    return destroy

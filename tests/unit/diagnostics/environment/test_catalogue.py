@@ -1,0 +1,74 @@
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import pytest
+
+from diagnostics.detectors.environment.catalogue import DATA, catalogue
+from diagnostics.detectors.environment.rules_values import TYPES
+
+
+def keys_of(file):
+    """Names as they stand in the file, so that one that stands twice is seen."""
+    lines = (DATA / file).read_text().splitlines()
+    return [
+        line.strip().split(":")[0] for line in lines if line.startswith("  ") and line[2:3].isupper() and ":" in line
+    ]
+
+
+def test_it_holds_the_242_names_of_nccl_2_30_7_once_each():
+    book = catalogue()
+    assert len(book.nccl) == 242
+    assert book.newest == (2, 30, 7)
+    for file in ("nccl.yaml", "names.yaml", "torch.yaml"):
+        twice = [name for name, count in Counter(keys_of(file)).items() if count > 1]
+        assert not twice, file
+
+
+def test_it_loads_in_less_than_50_ms():
+    catalogue.cache_clear()
+    import yaml  # noqa: F401  # its own import is not the catalogue's
+
+    taken_s = []
+    for _ in range(5):
+        catalogue.cache_clear()
+        began_s = time.perf_counter()
+        catalogue()
+        taken_s.append(time.perf_counter() - began_s)
+    assert min(taken_s) < 0.05
+
+
+def test_no_name_is_both_current_and_gone():
+    book = catalogue()
+    groups = [book.nccl, book.torch, book.removed, book.legacy, book.gone_legacy, book.foreign, book.dead, book.advice]
+    for i, names in enumerate(groups):
+        for others in groups[i + 1 :]:
+            assert not set(names) & set(others)
+
+
+@pytest.mark.parametrize("variable", [*catalogue().nccl.values(), *catalogue().torch.values()], ids=lambda v: v.name)
+def test_every_entry_is_consistent(variable):
+    assert variable.type in TYPES
+    assert (variable.since is not None) == variable.name.startswith("NCCL_")
+    if variable.since:
+        assert (1, 2) <= variable.since <= catalogue().newest
+    if isinstance(variable.default, int) and variable.low is not None:
+        assert variable.low <= variable.default <= variable.high
+    if variable.default not in (None, "auto") and variable.values:
+        assert variable.default in variable.values
+    assert (variable.deprecated is not None) == bool(variable.use)
+
+
+def test_successors_exist():
+    book = catalogue()
+    names = {*book.nccl, *book.torch}
+    for entry in [*book.nccl.values(), *book.removed.values()]:
+        assert not entry.use or entry.use in names
+    for table in (book.legacy, book.gone_legacy, book.typos):
+        assert set(table.values()) <= names
+
+
+def test_it_imports_no_torch():
+    code = "import sys, diagnostics.detectors.environment as e; assert e.DETECTORS; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,196 @@
+import pytest
+
+from diagnostics.detectors.environment import DETECTORS
+from diagnostics.detectors.environment.detector import EnvironmentDetector
+from tests.unit.diagnostics.environment.evidence import dtk_run, fact, job
+
+RDMA = {"interfaces": ["lo", "eth0"], "infiniband": ["mlx5_0"]}
+
+
+def decide(evidence):
+    findings = EnvironmentDetector().detect(evidence).findings
+    assert {one.cause for one in findings} == set(EnvironmentDetector.causes), "every cause is decided"
+    return {one.cause: one for one in findings}
+
+
+def statuses(evidence):
+    return {one.status for one in decide(evidence).values()}
+
+
+def test_without_evidence_nothing_is_decided():
+    assert statuses(job()) == {"undecided"}
+    assert all(one.missing for one in decide(job()).values())
+
+
+def test_a_clean_run_rules_everything_out():
+    run = dtk_run({"TORCH_FR_BUFFER_SIZE": "2000", "NCCL_DEBUG": "WARN"}, hardware=RDMA)
+    assert statuses(job({-1: {"NCCL_DEBUG": "WARN"}}, run=run)) == {"ruled_out"}
+
+
+def test_the_shipped_typo_is_found_and_its_remedy_is_in_the_configuration():
+    variables = {"NCCL_SOCKET_IFNAM": "eth0", "NCCL_IB_DISABLE": "true"}
+    found = decide(job(run=dtk_run(variables=variables, hardware=RDMA, backend="gloo")))
+    typo = found["env.unknown_variable"]
+    assert (typo.status, typo.ranks, typo.confidence) == ("confirmed", (), 0.95)
+    assert typo.summary.startswith("NCCL_SOCKET_IFNAM=eth0: nothing reads this variable")
+    assert typo.summary.endswith("did you mean NCCL_SOCKET_IFNAME?")
+    assert typo.remedies[0].kind == "override"
+    assert typo.remedies[0].change == "'~nccl.variables.NCCL_SOCKET_IFNAM' nccl.variables.NCCL_SOCKET_IFNAME=eth0"
+    assert typo.evidence[0].file == "config.yaml"
+    assert found["env.silent_zero"].status == "confirmed"
+    assert found["env.silent_zero"].remedies[0].change == "nccl.variables.NCCL_IB_DISABLE=1"
+    assert found["env.ib_disabled"].status == "ruled_out"
+
+
+@pytest.mark.parametrize(
+    ("variables", "cause", "change"),
+    [
+        (
+            {"NCCL_SOCKET_IFNAM": "^lo"},
+            "env.unknown_variable",
+            "unset NCCL_SOCKET_IFNAM; export NCCL_SOCKET_IFNAME='^lo'",
+        ),
+        ({"NCCL_IB_DISABLE": "yes"}, "env.silent_zero", "export NCCL_IB_DISABLE=1"),
+        ({"NCCL_AGG_CHANNEL_SIZE": "1"}, "env.deprecated_variable", "unset NCCL_AGG_CHANNEL_SIZE"),
+        ({"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}, "env.p2p_disabled", "unset NCCL_SHM_DISABLE"),
+        ({"NCCL_MNNVL_ENABLE": "1", "NCCL_CUMEM_ENABLE": "0"}, "env.contradiction", "export NCCL_CUMEM_ENABLE=1"),
+        ({"NCCL_PROTO": "LL128"}, "env.risky_setting", "unset NCCL_PROTO"),
+        ({"NCCL_BUFFSIZE": "4M"}, "env.silent_zero", "NCCL_BUFFSIZE: write a plain number"),
+        (
+            {"GLOO_SOCKET_IFNAME": "=a"},
+            "env.wrong_interface",
+            "GLOO_SOCKET_IFNAME: GLOO_SOCKET_IFNAME=<name of the interface>",
+        ),
+    ],
+)
+def test_a_remedy_is_what_to_type(variables, cause, change):
+    (remedy,) = decide(job({-1: variables}))[cause].remedies
+    assert (remedy.kind, remedy.change) == ("environment", change)
+
+
+def test_the_users_environment_wins_over_the_configuration():
+    run = dtk_run({"NCCL_BUFFSIZE": "4194304"}, variables={"NCCL_BUFFSIZE": "4M"}, hardware=RDMA)
+    assert decide(job(run=run))["env.silent_zero"].status == "ruled_out"
+
+
+def test_rdma_switched_off_on_two_nodes():
+    run = dtk_run({"NCCL_IB_DISABLE": "1"}, nodes=2, hardware=RDMA)
+    found = decide(job(run=run))["env.ib_disabled"]
+    assert (found.status, found.confidence) == ("confirmed", 0.95)
+    assert "2 nodes" in found.summary and "mlx5_0" in found.summary
+    assert decide(job(run=dtk_run({"NCCL_IB_DISABLE": "1"}, hardware=RDMA)))["env.ib_disabled"].status == "ruled_out"
+
+
+def test_rdma_switched_off_where_the_machine_is_not_known_is_left_open():
+    found = decide(job({-1: {"NCCL_IB_DISABLE": "1", "PATH": "/bin"}}))["env.ib_disabled"]
+    assert found.status == "undecided"
+    assert "how many nodes" in found.summary
+
+
+def test_gloo_is_not_concerned_by_nccls_settings():
+    run = dtk_run({"NCCL_IB_DISABLE": "1"}, nodes=2, hardware=RDMA, backend="gloo")
+    assert decide(job(run=run))["env.ib_disabled"].status == "ruled_out"
+
+
+def test_what_a_log_echoes_is_judged_but_rules_no_name_out():
+    echo = fact("nccl_env", "NCCL INFO NCCL_NET_GDR_LEVEL set by environment to 9", 0, name="NCCL_CROSS_NIC", value="7")
+    found = decide(job({0: {"NCCL_CROSS_NIC": "7"}}, [echo]))
+    invalid = found["env.invalid_value"]
+    assert (invalid.status, invalid.ranks) == ("confirmed", (0,))
+    assert (invalid.evidence[0].file, invalid.evidence[0].line) == ("node.log", 7)
+    assert found["env.unknown_variable"].status == "undecided"
+    assert found["env.silent_zero"].status == "ruled_out"
+
+
+def test_an_echo_does_not_hide_the_text_that_nccl_misread():
+    run = dtk_run({"NCCL_IB_DISABLE": "true"}, hardware=RDMA)
+    echo = fact("nccl_env", "", None, name="NCCL_IB_DISABLE", value="0")
+    found = decide(job({-1: {"NCCL_IB_DISABLE": "0"}}, [echo], run=run))
+    assert found["env.silent_zero"].status == "confirmed"
+    assert found["env.contradiction"].status == "ruled_out"
+
+
+def test_ranks_that_disagree_are_named_by_the_majority():
+    environment = {rank: {"NCCL_ALGO": "Tree" if rank == 2 else "Ring"} for rank in range(4)}
+    found = decide(job(environment))["env.contradiction"]
+    assert (found.status, found.ranks) == ("confirmed", (2,))
+    assert "'Tree' on rank 2" in found.summary
+
+
+def test_two_ranks_that_disagree_are_a_tie():
+    found = decide(job({0: {"NCCL_PROTO": "LL"}, 1: {"NCCL_PROTO": "Simple"}}))["env.contradiction"]
+    assert found.ranks == (0, 1)
+
+
+def test_variables_that_may_differ_do():
+    environment = {rank: {"NCCL_SOCKET_IFNAME": f"eth{rank}", "NCCL_IB_HCA": f"=mlx5_{rank}"} for rank in range(2)}
+    assert decide(job(environment))["env.contradiction"].status == "ruled_out"
+
+
+def test_a_lint_on_one_rank_names_that_rank():
+    environment = {0: {"NCCL_BUFFSIZE": "4194304"}, 1: {"NCCL_BUFFSIZE": "4M"}}
+    found = decide(job(environment))["env.silent_zero"]
+    assert found.ranks == (1,)
+    assert "(on rank 1)" in found.summary
+
+
+def test_many_ranks_with_one_environment_are_linted_once(monkeypatch):
+    calls = []
+    from diagnostics.detectors.environment import detector
+
+    real = detector.lint
+    monkeypatch.setattr(detector, "lint", lambda *arguments: calls.append(1) or real(*arguments))
+    found = decide(job({rank: {"NCCL_DEBUG": "TRACE"} for rank in range(1000)}))
+    assert len(calls) <= 2
+    assert len(found["env.debug_left_on"].ranks) == 1000
+    assert len(found["env.debug_left_on"].summary) < 400
+
+
+def test_notes_are_never_root_causes():
+    found = decide(job({-1: {"NCCL_DEBUG": "INFO", "PATH": "x"}}))["env.debug_left_on"]
+    assert found.status == "confirmed" and found.confidence < 0.5
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_order_of_ranks_and_names_changes_nothing(order):
+    names = {"NCCL_ALGO": "Ring", "NCCL_QUUX": "1", "NCCL_BUFFSIZE": "4M"}
+    environment = {rank: dict(list(names.items())[::order]) for rank in range(3)[::order]}
+    assert decide(job(environment)) == decide(job(dict.fromkeys(range(3), names)))
+
+
+def test_an_interface_that_gloo_does_not_find():
+    missing = fact("interface_missing", "Unable to find address for: nope0", 1, name="nope0")
+    found = decide(job(facts=[missing]))["env.wrong_interface"]
+    assert (found.status, found.ranks) == ("confirmed", (1,))
+    assert "'nope0'" in found.summary
+
+
+def test_docker_chosen_between_nodes():
+    chosen = fact("nccl_bootstrap", "Bootstrap: Using docker0:172.17.0.1<0>", 0, interface="docker0")
+    many = decide(job(facts=[chosen], run=dtk_run(nodes=2)))["env.wrong_interface"]
+    assert (many.status, many.confidence) == ("confirmed", 0.9)
+    one = decide(job(facts=[chosen], run=dtk_run(nodes=1, hardware=RDMA)))["env.wrong_interface"]
+    assert one.status == "ruled_out", "within one node it does no harm"
+    failed = fact("nccl_connect", "connect to 172.17.0.1<4> failed : No route to host", 0, peer="172.17.0.1<4>")
+    guess = decide(job(facts=[chosen, failed]))["env.wrong_interface"]
+    assert (guess.status, guess.confidence) == ("confirmed", 0.8)
+
+
+def test_sockets_only_on_local_interfaces():
+    listed = fact("nccl_socket", "", 0, interfaces="[0]docker0:172.17.0.1<0> [1]veth12:fe80::1<0>")
+    failed = fact("nccl_connect", "", 0, peer="x<1>")
+    assert decide(job(facts=[listed, failed]))["env.wrong_interface"].status == "confirmed"
+    mixed = fact("nccl_socket", "", 0, interfaces="[0]eth0:10.0.0.1<0> [1]docker0:172.17.0.1<0>")
+    assert decide(job(facts=[mixed, failed]))["env.wrong_interface"].status == "undecided"
+
+
+def test_damaged_records_are_survived():
+    run = dtk_run()
+    run.manifest.update(environment=3, hardware=[1], topology="two")
+    run.config["nccl"] = ["x"]
+    assert statuses(job(run=run)) <= {"ruled_out", "undecided"}
+
+
+def test_every_built_in_detector_has_a_name_and_causes():
+    causes = [cause for detector in DETECTORS for cause in detector.causes]
+    assert len(causes) == len(set(causes)) == 14

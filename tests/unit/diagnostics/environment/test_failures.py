@@ -1,0 +1,74 @@
+import pytest
+
+from diagnostics.detectors.environment.failures import DETAIL, GPU, SHM, VERSION, FailureDetector
+from diagnostics.evidence.model import Frame, RankError
+from tests.unit.diagnostics.environment.evidence import dtk_run, fact, job
+
+
+def decide(evidence):
+    found = {one.cause: one for one in FailureDetector().detect(evidence).findings}
+    assert set(found) == set(FailureDetector.causes)
+    return found
+
+
+def error(rank, message="", signal=None, frames=()):
+    return RankError(rank, "error.json", 0, "DistBackendError", message, frames, signal)
+
+
+def test_without_logs_nothing_is_decided():
+    assert {one.status for one in decide(job()).values()} == {"undecided"}
+
+
+def test_logs_that_say_nothing_of_it_rule_it_out():
+    quiet = fact("nccl_net", "Using network Socket", 0, net="Socket")
+    found = decide(job({-1: {"NCCL_DEBUG": "INFO"}}, [quiet]))
+    assert {one.status for one in found.values()} == {"ruled_out"}
+
+
+def test_shm_too_small():
+    text = "Error: failed to extend /dev/shm/nccl-AbCdEf to 9637892 bytes, error: No space left on device (28)"
+    found = decide(job(facts=[fact("nccl_shm", text, 3, path="/dev/shm/nccl-AbCdEf", needed_bytes=9637892)]))[SHM]
+    assert (found.status, found.ranks) == ("confirmed", (3,))
+    assert "9.2 MiB" in found.summary
+    assert "--shm-size" in found.remedies[0].change
+
+
+def test_shm_of_the_data_loader():
+    message = "DataLoader worker (pid 41) is killed by signal: Bus error. It is possible that dataloader's workers..."
+    assert "data loader" in decide(job(errors=[error(0, message)]))[SHM].summary
+
+
+def test_two_ranks_on_one_gpu():
+    text = "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000"
+    fields = {"first": 1, "second": 0, "gpu": "1b000"}
+    found = decide(job(facts=[fact("nccl_duplicate_gpu", text, 1, **fields)]))[GPU]
+    assert (found.status, found.ranks) == ("confirmed", (0, 1))
+    assert found.summary == "Ranks 0, 1 use one GPU (device 1b000); NCCL needs one each."
+
+
+def test_the_last_error_of_an_exception_counts_too():
+    message = (
+        "NCCL error in: x.cpp:1, invalid usage, NCCL version 2.21.5\nncclInvalidUsage: ...\nLast error:\n"
+        "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 50000"
+    )
+    assert decide(job(errors=[error(0, message)]))[GPU].ranks == (0, 1)
+
+
+def test_versions_that_do_not_match():
+    text = "NCCL WARN Mismatched NCCL version detected : rank 0 version 22703 rank 1 version 22005"
+    found = decide(job(facts=[fact("nccl_version_mismatch", text, 0)]))[VERSION]
+    assert found.status == "confirmed"
+    assert "22005" in found.summary
+
+
+@pytest.mark.parametrize(
+    ("frames", "confidence"), [((), 0.6), ((Frame("torch/nn/parallel/distributed.py", 9, "_ddp_init_helper"),), 0.9)]
+)
+def test_detail_that_crashes_ddp(frames, confidence):
+    crashed = [error(rank, signal="SIGSEGV", frames=frames) for rank in (1, 0)]
+    run = dtk_run({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
+    found = decide(job(errors=crashed, run=run))[DETAIL]
+    assert (found.status, found.ranks, found.confidence) == ("confirmed", (0, 1), confidence)
+    other = decide(job(errors=crashed, run=dtk_run({"TORCH_DISTRIBUTED_DEBUG": "INFO"})))[DETAIL]
+    assert other.status == "ruled_out"
+    assert decide(job(run=run))[DETAIL].status == "ruled_out", "nobody died"

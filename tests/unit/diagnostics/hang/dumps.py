@@ -1,0 +1,238 @@
+"""Flight dumps of jobs that are played through: each rank has a program of calls, and blocks as a real one would."""
+
+import json
+import pickle
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from diagnostics.detectors.hang import DETECTORS
+from diagnostics.evidence.flight import FlightFile
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence, rank_in_name
+from diagnostics.findings import Finding
+
+START_NS = 1_790_000_000_000_000_000
+TORCH = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+
+
+@dataclass
+class Op:
+    """One call of a rank's program."""
+
+    name: str = "all_reduce"
+    size: int = 8
+    line: int = 10
+    group: str = "0"
+    dtype: str = "Float"
+    function: str = "train"
+    peer: int | None = None
+    """Of send and recv, a global rank."""
+    takes_s: float = 0.0
+    """Before the call, on the host."""
+    wait: bool = True
+    """False: the host goes on, as with NCCL."""
+
+
+@dataclass
+class Job:
+    """Programs of all ranks and the groups they use."""
+
+    programs: dict[int, list[Op]]
+    groups: dict[str, list[int]] = field(default_factory=dict)
+    backend: str = "nccl"
+    ring: dict[int, int] = field(default_factory=dict)
+    """Rank -> entries kept."""
+    frozen: tuple[int, ...] = ()
+    """Ranks whose device completes nothing after the first call."""
+    nobody_completes: int | None = None
+    """Position of the default group that completes on no rank."""
+    stacks: bool = True
+
+    def members(self, group: str) -> list[int]:
+        return self.groups.get(group) or sorted(self.programs)
+
+    def play(self) -> dict[int, dict[str, Any]]:
+        """Run until nobody can move; the dump of each rank."""
+        at = dict.fromkeys(self.programs, 0)
+        issued: dict[tuple[str, int], set[int]] = {}
+        entries: dict[int, list[dict[str, Any]]] = {rank: [] for rank in self.programs}
+        counts: dict[tuple[int, str], int] = {}
+        clock = dict.fromkeys(self.programs, 0.0)
+        blocked: dict[int, dict[str, Any]] = {}
+        moved = True
+        while moved:
+            moved = False
+            for rank in sorted(self.programs):
+                entry = blocked.get(rank)
+                if entry is not None:
+                    if not self._complete(entry, rank, issued, entries, clock):
+                        continue
+                    del blocked[rank]
+                    moved = True
+                if at[rank] < len(self.programs[rank]):
+                    op = self.programs[rank][at[rank]]
+                    at[rank] += 1
+                    clock[rank] += op.takes_s + 0.01
+                    entry = self._issue(rank, op, counts, clock[rank])
+                    entries[rank].append(entry)
+                    issued.setdefault((op.group, entry["_seq"]), set()).add(rank)
+                    moved = True
+                    if op.wait:
+                        blocked[rank] = entry
+        for rank in self.programs:
+            for entry in entries[rank]:
+                self._complete(entry, rank, issued, entries, clock)
+        return {rank: self._dump(rank, entries[rank]) for rank in self.programs}
+
+    def _issue(self, rank: int, op: Op, counts: dict[tuple[int, str], int], now_s: float) -> dict[str, Any]:
+        p2p = op.peer is not None
+        key = (rank, f"{op.group} p2p" if p2p else op.group)
+        counts[key] = counts.get(key, 0) + 1
+        name = f"{self.backend}:{op.name}"
+        members = self.members(op.group)
+        if p2p:
+            arrow = "->" if op.name == "send" else "<-"
+            name += f" {members.index(rank)}{arrow}{members.index(op.peer or 0)}"
+        frames = [
+            {"name": op.name, "filename": TORCH, "line": 3245},
+            {"name": op.function, "filename": "/job/train.py", "line": op.line},
+            {"name": "main", "filename": "/job/train.py", "line": 90},
+        ]
+        sizes = [] if op.name == "barrier" else [[op.size]]
+        return {
+            "_seq": counts[key] if not p2p else -1,
+            "_op": op,
+            "frames": frames if self.stacks else [],
+            "pg_id": int(op.group),
+            "process_group": (op.group, "default_pg" if op.group == "0" else "undefined"),
+            "collective_seq_id": 0 if p2p else counts[key],
+            "p2p_seq_id": counts[key] if p2p else 0,
+            "op_id": counts[key],
+            "profiling_name": name,
+            "time_created_ns": START_NS + int(now_s * 1e9),
+            "input_sizes": sizes,
+            "input_dtypes": [op.dtype] if sizes else [],
+            "output_sizes": sizes,
+            "output_dtypes": [op.dtype] if sizes else [],
+            "state": "scheduled",
+            "time_discovered_started_ns": None,
+            "time_discovered_completed_ns": None,
+            "retired": False,
+            "timeout_ms": 600_000,
+            "is_p2p": p2p,
+        }
+
+    def _complete(
+        self,
+        entry: dict[str, Any],
+        rank: int,
+        issued: dict[tuple[str, int], set[int]],
+        entries: dict[int, list[dict[str, Any]]],
+        clock: dict[int, float],
+    ) -> bool:
+        if entry["retired"]:
+            return True
+        op = entry["_op"]
+        if op.peer is not None:
+            wanted = "recv" if op.name == "send" else "send"
+            mine = [one for one in entries[rank] if (one["_op"].name, one["_op"].peer) == (op.name, op.peer)]
+            halves = [one for one in entries[op.peer] if (one["_op"].name, one["_op"].peer) == (wanted, rank)]
+            done = len(halves) > next(place for place, one in enumerate(mine) if one is entry)
+        else:
+            members = self.members(op.group)
+            seq = entry["_seq"]
+            done = issued[op.group, seq] >= set(members) and not (op.group == "0" and seq == self.nobody_completes)
+            met = [
+                one
+                for member in members
+                for one in entries[member]
+                if one["_op"].group == op.group and one["_seq"] == seq
+            ]
+            same = {(one["profiling_name"], str(one["input_sizes"]), str(one["input_dtypes"])) for one in met}
+            done = done and len(same) == 1 and not (rank in self.frozen and entry is not entries[rank][0])
+            if done:
+                clock[rank] = max(clock[rank], *((one["time_created_ns"] - START_NS) / 1e9 for one in met))
+        if done:
+            entry.update(retired=True, state="completed" if self.backend == "nccl" else "scheduled")
+        return done
+
+    def _dump(self, rank: int, entries: list[dict[str, Any]]) -> dict[str, Any]:
+        status: dict[str, dict[str, int]] = {}
+        for number, entry in enumerate(entries):
+            entry["record_id"] = number
+            one = status.setdefault(
+                str(entry["pg_id"]),
+                {"last_enqueued_collective": -1, "last_started_collective": -1, "last_completed_collective": -1},
+            )
+            seq = max(entry["collective_seq_id"], entry["p2p_seq_id"])
+            one["last_enqueued_collective"] = max(one["last_enqueued_collective"], seq)
+            if entry["retired"]:
+                one["last_completed_collective"] = max(one["last_completed_collective"], seq)
+        kept = entries[-self.ring[rank] :] if rank in self.ring else entries
+        mine = [name for name, members in {**self.groups, "0": self.members("0")}.items() if rank in members]
+        if self.backend == "nccl":
+            config = {
+                name: {
+                    "name": name,
+                    "desc": "default_pg" if name == "0" else "undefined",
+                    "ranks": str(self.members(name)),
+                }
+                for name in mine
+            }
+        else:
+            ranks = str(self.members("0")) if mine == ["0"] else "[]"
+            config = {"": {"name": "", "desc": "", "ranks": ranks}}
+        plain = [{key: value for key, value in entry.items() if not key.startswith("_")} for entry in kept]
+        version = {"comm_lib_version": "2.27.3" if self.backend == "nccl" else ""}
+        return {"version": "2.10", "pg_config": config, **version, "pg_status": status, "entries": plain}
+
+
+def as_json(dump: dict[str, Any]) -> bytes:
+    """torch's JSON form: no frames, lists, strings for counters, zeros for unknown times, no key for no entries."""
+    value = {**dump, "nccl_comm_state": {}}
+    value["pg_status"] = {
+        key: {name: str(count) for name, count in one.items()} for key, one in dump["pg_status"].items()
+    }
+    value["entries"] = [
+        {
+            **{key: item for key, item in entry.items() if key != "frames"},
+            "time_discovered_started_ns": 0,
+            "process_group": list(entry["process_group"]),
+        }
+        for entry in dump["entries"]
+    ]
+    if not value["entries"]:
+        del value["entries"]
+    return json.dumps(value).encode()
+
+
+def write(folder: Path, job: Job, without: tuple[int, ...] = (), name: str = "tr_{}", form: str = "pickle") -> None:
+    """The dumps of a job, except those of some ranks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for rank, dump in job.play().items():
+        if rank not in without:
+            data = pickle.dumps(dump, protocol=2) if form == "pickle" else as_json(dump)
+            (folder / name.format(rank)).write_bytes(data)
+
+
+def evidence(folder: Path, **more: Any) -> Evidence:
+    """Every file in the folder as a dump, in the order in which the folder lists them."""
+    limits = Limits()
+    files = [FlightFile(path, path.name, rank_in_name(path), limits) for path in folder.iterdir()]
+    return Evidence(folder, limits, flight=files, **more)
+
+
+def detect(found: Evidence) -> list[Finding]:
+    return DETECTORS[0].detect(found).findings
+
+
+def confirmed(found: Evidence) -> list[tuple[str, tuple[int, ...]]]:
+    """Cause without `hang.` and ranks of the confirmed findings."""
+    return [(one.cause.removeprefix("hang."), one.ranks) for one in detect(found) if one.status == "confirmed"]
+
+
+def diagnose(folder: Path, job: Job, **options: Any) -> list[tuple[str, tuple[int, ...]]]:
+    """Write and diagnose."""
+    write(folder, job, **options)
+    return confirmed(evidence(folder, world_size=len(job.programs)))

@@ -1,0 +1,46 @@
+"""Evidence of a dtk run whose metrics.jsonl is a real file."""
+
+import json
+from typing import Any
+
+from diagnostics.artifacts import RunPaths, Status
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence, RankError, RunEvidence
+
+CONFIG: dict[str, Any] = {
+    "strategy": {"name": "ddp"},
+    "precision": {"compute_dtype": "float32", "initial_loss_scale": None},
+    "train": {"clip_norm": 1.0},
+    "optimizer": {"lr": 0.002, "in_backward": False},
+    "record": {"level": "light", "replica_hash_every": 100},
+}
+
+
+def write(folder, records):
+    """Records as dicts, or lines as they are."""
+    lines = [record if isinstance(record, str) else json.dumps(record) for record in records]
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def run(folder, events=None, world_size=2, errors=(), last_step=None, **config):
+    """`events`: rank -> its events."""
+    record = RunEvidence(
+        root=RunPaths(folder).root,
+        status=Status("finished", step=last_step),
+        config={**CONFIG, **config},
+        manifest={},
+        summary={},
+        plan={},
+        heartbeats={},
+        events=events if events is not None else {rank: [] for rank in range(world_size)},
+    )
+    return Evidence(root=folder, limits=Limits(), run=record, world_size=world_size, errors=list(errors))
+
+
+def non_finite(step, figure="loss", value="nan", **fields):
+    return {"kind": "event", "name": "non_finite", "step": step, "figure": figure, "value": value, **fields}
+
+
+def foreign(folder, *messages):
+    errors = [RankError(rank, "error.json", 0, "RuntimeError", text) for rank, text in enumerate(messages)]
+    return Evidence(root=folder, limits=Limits(), errors=errors)

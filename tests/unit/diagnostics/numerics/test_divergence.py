@@ -1,0 +1,79 @@
+import pytest
+
+from diagnostics.detectors.numerics import DETECTORS
+from diagnostics.detectors.numerics.divergence import CAUSE, REPLICATED, SHARDED
+from dtk.strategies.build import STRATEGIES
+from tests.unit.diagnostics.numerics.runs import foreign, run
+
+
+def decide(evidence):
+    (found,) = [one for one in DETECTORS[0].detect(evidence).findings if one.cause == CAUSE]
+    return found
+
+
+def equal(step):
+    return {"name": "replicas_equal", "step": step, "groups": 1}
+
+
+def drift(step, ranks, group, tie=False, parameter=None):
+    about = {"parameter": parameter, "parameters_affected": int(parameter is not None), "parameters_seen": 40}
+    return {"name": "replica_divergence", "step": step, "ranks": ranks, "group": group, "tie": tie, **about}
+
+
+def test_the_odd_replica_is_named_with_its_parameter(tmp_path):
+    group = [0, 1, 2, 3]
+    events = {rank: [drift(200, [2], group, parameter="head.weight" if rank == 2 else None)] for rank in group}
+    events[0].insert(0, equal(100))
+    found = decide(run(tmp_path, events, 4, last_step=250))
+    assert (found.status, found.ranks, found.step, found.group.ranks) == ("confirmed", (2,), 200, (0, 1, 2, 3))
+    assert found.summary == (
+        "Rank 2 drifted apart from the other replicas between step 100 and step 200, first in head.weight "
+        "(1 of 40 parameters)."
+    )
+    assert (found.cost.value, found.cost.unit) == (51.0, "steps lost")
+    assert found.evidence[0].file == "events/rank_00000.jsonl"
+
+
+def test_two_replicas_are_a_tie(tmp_path):
+    events = {0: [drift(100, [0, 1], [0, 1], True)], 1: [drift(100, [0, 1], [0, 1], True, "head.weight")]}
+    found = decide(run(tmp_path, events))
+    assert found.ranks == (0, 1)
+    assert "it is a tie" in found.summary
+    assert "not later than step 100" in found.summary
+
+
+def test_several_groups_are_one_finding(tmp_path):
+    events = {rank: [drift(100, [rank % 2 + 2], [rank % 2, rank % 2 + 2, rank % 2 + 4])] for rank in range(6)}
+    found = decide(run(tmp_path, events, 6, strategy={"name": "hsdp"}))
+    assert found.ranks == (2, 3)
+    assert found.group.ranks == (0, 1, 2, 3, 4, 5)
+
+
+def test_equal_replicas_rule_it_out(tmp_path):
+    found = decide(run(tmp_path, {0: [equal(100), equal(200)], 1: []}))
+    assert (found.status, found.measured) == ("ruled_out", "0 of 2 comparisons differ")
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "single"])
+def test_without_replicas_there_is_nothing_to_drift(tmp_path, strategy):
+    assert decide(run(tmp_path, strategy={"name": strategy})).status == "ruled_out"
+
+
+def test_what_was_not_compared_is_open(tmp_path):
+    early = decide(run(tmp_path))
+    assert (early.status, early.missing) == ("undecided", "record.replica_hash_every=10")
+    off = decide(run(tmp_path, record={"level": "off", "replica_hash_every": 100}))
+    assert "record=light" in off.missing
+    assert decide(foreign(tmp_path)).status == "undecided"
+
+
+def test_every_strategy_is_known():
+    assert set(STRATEGIES) == REPLICATED | SHARDED
+
+
+def test_odd_events_are_passed_over(tmp_path):
+    events = {
+        0: [{"name": "replica_divergence"}, drift("x", [0], [0]), drift(1, "0", None), drift(1, ["a"], [0])],
+        1: [],
+    }
+    assert decide(run(tmp_path, events)).status == "undecided"

@@ -1,0 +1,136 @@
+import math
+
+import pytest
+
+from diagnostics.detectors.numerics import DETECTORS
+from diagnostics.detectors.numerics.non_finite import CAUSE
+from tests.unit.diagnostics.numerics.runs import foreign, non_finite, run, write
+
+NAN = math.nan
+GOOD = [{"step": step, "loss": 3.0 - step / 10, "grad_norm": 1.0} for step in range(1, 5)]
+BAD = [*GOOD, *({"step": step, "loss": NAN, "grad_norm": NAN} for step in range(5, 9))]
+
+
+def decide(evidence):
+    (found,) = [one for one in DETECTORS[0].detect(evidence).findings if one.cause == CAUSE]
+    return found
+
+
+def changes(found):
+    return [remedy.change for remedy in found.remedies if remedy.kind == "override"]
+
+
+def test_the_rank_whose_own_loss_broke_first_is_named(tmp_path):
+    write(tmp_path, BAD)
+    events = {
+        0: [non_finite(5, "grad_norm"), non_finite(6)],
+        1: [non_finite(5), non_finite(5, "grad_norm")],
+        2: [non_finite(5, "grad_norm"), non_finite(6)],
+    }
+    found = decide(run(tmp_path, events, world_size=3))
+    assert (found.status, found.ranks, found.victims, found.step) == ("confirmed", (1,), (0, 2), 5)
+    assert found.summary.startswith("The loss of rank 1 became nan at step 5;")
+    assert (found.cost.value, found.cost.unit) == (4.0, "steps lost")
+    assert found.evidence[0].file == "events/rank_00001.jsonl"
+    assert "rank 1 in step 5" in found.remedies[0].change
+    assert found.confidence > 0.9
+
+
+def test_when_all_ranks_break_at_once_nobody_is_blamed(tmp_path):
+    write(tmp_path, BAD)
+    found = decide(run(tmp_path, {rank: [non_finite(5)] for rank in range(2)}))
+    assert (found.status, found.ranks, found.victims) == ("confirmed", (), ())
+    assert "no single rank" in found.summary
+    assert changes(found) == ["optimizer.lr=0.001"]
+
+
+def test_ranks_without_a_record_lower_the_confidence(tmp_path):
+    found = decide(run(tmp_path, {0: [non_finite(6)], 1: [non_finite(5)]}, world_size=4))
+    assert found.ranks == (1,)
+    assert found.confidence == 0.8
+    assert "2 ranks left no record" in found.summary
+
+
+def test_a_gradient_that_broke_before_the_loss_names_the_parameter(tmp_path):
+    gradient = {"parameter": "blocks.1.mlp.up.weight", "parameters_affected": 1, "parameters_seen": 40}
+    events = {rank: [non_finite(5, "grad_norm", "inf", **gradient), non_finite(6)] for rank in range(2)}
+    found = decide(run(tmp_path, events))
+    assert (found.status, found.ranks, found.step) == ("confirmed", (), 5)
+    assert "blocks.1.mlp.up.weight (1 of 40 parameters)" in found.summary
+    assert "do not tell which began" in found.summary
+
+
+def test_a_norm_that_overflows_by_itself(tmp_path):
+    found = decide(run(tmp_path, {0: [non_finite(5, "grad_norm", "inf", parameters_seen=40, parameter=None)]}, 1))
+    assert "sum of squares overflowed" in found.summary
+    assert found.ranks == (0,)
+
+
+def test_metrics_alone_give_the_step_but_no_rank(tmp_path):
+    write(tmp_path, [*GOOD, {"step": 10, "loss": NAN, "grad_norm": NAN}])
+    found = decide(run(tmp_path))
+    assert (found.status, found.ranks, found.step) == ("confirmed", (), 10)
+    assert "after step 4" in found.summary
+    assert (found.evidence[0].file, found.evidence[0].line) == ("metrics.jsonl", 5)
+
+
+def test_finite_figures_rule_it_out(tmp_path):
+    write(tmp_path, GOOD)
+    found = decide(run(tmp_path))
+    assert (found.status, found.measured) == ("ruled_out", "0 of 4 records")
+
+
+def test_without_a_record_it_stays_open(tmp_path):
+    found = decide(run(tmp_path))
+    assert found.status == "undecided" and found.missing
+    assert decide(foreign(tmp_path)).status == "undecided"
+
+
+def test_an_overflow_under_loss_scaling_is_no_fault(tmp_path):
+    scaled = {"precision": {"compute_dtype": "float16", "initial_loss_scale": 65536.0}}
+    write(tmp_path, [{"step": 1, "loss": 3.0, "grad_norm": math.inf}, {"step": 2, "loss": 2.0, "grad_norm": 1.0}])
+    assert decide(run(tmp_path, **scaled)).status == "ruled_out"
+    write(tmp_path, [{"step": 1, "loss": NAN}, {"step": 2, "loss": 2.0}])
+    passing = decide(run(tmp_path, {0: [non_finite(1)], 1: []}, **scaled))
+    assert passing.confidence < 0.5
+    write(tmp_path, [{"step": 1, "loss": 2.0}, {"step": 2, "loss": NAN}])
+    lasting = decide(run(tmp_path, {0: [non_finite(2)], 1: []}, **scaled))
+    assert lasting.confidence > 0.9
+    assert "precision=bf16" in changes(lasting)
+
+
+def test_remedies_fit_the_configuration(tmp_path):
+    rising = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 9.0}, {"step": 3, "loss": NAN}]
+    write(tmp_path, rising)
+    found = decide(run(tmp_path, train={"clip_norm": None}))
+    assert changes(found) == ["train.clip_norm=1.0", "optimizer.lr=0.001"]
+    assert "had risen" in [remedy.why for remedy in found.remedies][1]
+
+
+def test_anomaly_detection_names_the_function(tmp_path):
+    found = decide(foreign(tmp_path, "", "Function 'SqrtBackward0' returned nan values in its 0th output."))
+    assert (found.status, found.ranks) == ("confirmed", (1,))
+    assert "SqrtBackward0" in found.summary
+
+
+def test_the_rank_that_checks_is_not_blamed(tmp_path):
+    found = decide(foreign(tmp_path, "Loss is nan, stopping training"))
+    assert (found.status, found.ranks, found.victims) == ("confirmed", (), (0,))
+
+
+@pytest.mark.parametrize("text", ["could not find nano", "loss function missing", "gradient information is lost"])
+def test_words_that_only_look_like_it(tmp_path, text):
+    assert decide(foreign(tmp_path, text)).status == "undecided"
+
+
+def test_a_damaged_file_is_a_line_under_coverage(tmp_path):
+    (tmp_path / "metrics.jsonl").write_bytes(b"\x1f\x8b damaged")
+    evidence = run(tmp_path)
+    assert decide(evidence).status == "undecided"
+    assert [problem.kind for problem in evidence.problems] == ["metrics"]
+
+
+def test_odd_events_are_passed_over(tmp_path):
+    write(tmp_path, GOOD)
+    events = {0: [{"name": "non_finite"}, non_finite("five"), non_finite(None, figure=3)], 1: []}
+    assert decide(run(tmp_path, events)).status == "ruled_out"

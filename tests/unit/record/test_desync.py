@@ -1,0 +1,87 @@
+"""When ranks differ, as published hashes and as rings tell it; and who is blamed."""
+
+import random
+
+import pytest
+
+from dtk.record.desync import Place, desync, first_difference, stall
+
+
+def history(calls, keep=8):
+    """Count and rolling hashes of a list of calls."""
+    hashes, value = [], 0
+    for call in calls:
+        value = hash((value, call))
+        hashes.append(value)
+    return len(calls), tuple(hashes[-keep:])
+
+
+SAME = list("abcdefghij")
+
+
+def test_ranks_that_are_ahead_are_no_difference():
+    assert first_difference({0: history(SAME), 1: history(SAME[:7]), 2: history(SAME[:3]), 3: history([])}) is None
+
+
+def test_the_first_differing_position():
+    other = [*SAME[:4], "X", *SAME[5:]]
+    assert first_difference({0: history(SAME), 1: history(other)}) == 5
+    assert first_difference({0: history(SAME), 1: history(other[:5])}) == 5
+    assert first_difference({0: history(SAME), 1: history(other[:4])}) is None
+    assert first_difference({0: history(SAME[:2]), 1: history(SAME), 2: history(other)}) == 5
+
+
+def test_too_far_apart_to_compare_is_no_difference():
+    far = list(range(100))
+    assert first_difference({0: history(far), 1: history(["X"])}) is None
+    assert first_difference({0: history(far, keep=100), 1: history(["X"])}) == 1
+
+
+def test_any_single_difference_is_found_and_nothing_else():
+    rng = random.Random(5)
+    for _ in range(500):
+        ranks = rng.randint(2, 6)
+        counts = [rng.randint(1, 12) for _ in range(ranks)]
+        calls = [list(range(count)) for count in counts]
+        victim = rng.randrange(ranks)
+        at = rng.randrange(counts[victim])
+        assert first_difference({r: history(c, 64) for r, c in enumerate(calls)}) is None
+        calls[victim][at] = "X"
+        seen = max(count for rank, count in enumerate(counts) if rank != victim) > at
+        assert first_difference({r: history(c, 64) for r, c in enumerate(calls)}) == (at + 1 if seen else None)
+
+
+def called(rank, what):
+    return Place(rank, what, f"train.py:{len(what)} in step", "0:pg", 5, hash(what), 3, "backward")
+
+
+def test_the_minority_is_blamed():
+    verdict = desync([called(0, "all_reduce [8]"), called(1, "all_reduce [8]"), called(2, "barrier")], 1, 9.0)
+    assert (verdict.blamed, verdict.victims, verdict.position, verdict.attempt) == ([2], [0, 1], 5, 1)
+    assert "ranks 0, 1 called all_reduce [8] at train.py:14" in verdict.reason
+    assert "rank 2 called barrier at train.py:7" in verdict.reason
+    assert verdict.failure().rank == 2
+
+
+@pytest.mark.parametrize("sides", [("a", "b"), ("a", "a", "b", "b"), ("a", "b", "c")])
+def test_a_tie_blames_nobody(sides):
+    verdict = desync([called(rank, what) for rank, what in enumerate(sides)], 0, 9.0)
+    assert (verdict.blamed, verdict.victims, verdict.failure().rank) == ([], [], -1)
+
+
+def test_a_stall_blames_who_is_outside_while_others_wait():
+    outside = Place(1, "", "loader.py:3 in get (inside wait)", region="data", step=4)
+    verdict = stall([called(0, "all_reduce"), outside, called(2, "all_reduce")], [], 7.2, 0, 9.0)
+    assert (verdict.blamed, verdict.victims, verdict.region, verdict.step) == ([1], [0, 2], "data", 4)
+    assert "rank 1 stands at loader.py:3" in verdict.reason
+
+
+def test_a_stall_in_which_all_wait_blames_nobody():
+    assert stall([called(0, "all_reduce"), called(1, "all_reduce")], [], 7, 0, 9.0).blamed == []
+    assert stall([Place(0, "", "a.py:1 in f"), Place(1, "", "a.py:1 in f")], [], 7, 0, 9.0).blamed == []
+
+
+def test_a_rank_that_does_not_answer_is_blamed():
+    verdict = stall([called(0, "all_reduce")], [1], 7, 0, 9.0)
+    assert verdict.blamed == [1]
+    assert "rank 1 does not answer" in verdict.reason
