@@ -69,6 +69,11 @@ class RunPaths:
         """Final weights in Hugging Face's layout."""
         return self.root / "export"
 
+    @property
+    def verify(self) -> Path:
+        """Folder of the short runs that tried a remedy: run folders of their own."""
+        return self.root / "verify"
+
     def events(self, rank: int) -> Path:
         """Spans and lifecycle events of one rank, JSON lines."""
         return self.root / "events" / f"rank_{rank:05d}.jsonl"

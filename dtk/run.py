@@ -19,7 +19,7 @@ from dtk.config import help as config_help
 from dtk.config.batch import settle
 from dtk.config.checks import check
 from dtk.config.compose import Composed, compose, expand
-from dtk.config.resume import Resumed, earlier_argv, refuse_other_data, resume
+from dtk.config.resume import Resumed, earlier_argv, refuse_other_data, rerun, resume
 from dtk.config.schema import GPTConfig
 from dtk.errors import USER_ERROR, DtkError
 
@@ -65,6 +65,9 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         "-m", "--multirun", action="store_true", help="run every combination of a,b lists, one after another"
     )
     parser.add_argument("--config-dir", type=Path, help="a folder of your own YAML files, searched before dtk's")
+    parser.add_argument(
+        "--rerun", type=Path, metavar="RUN", help="take the configuration of that run folder instead of conf/"
+    )
     parser.add_argument("--cfg", action="store_true", help="print the composed configuration and stop")
     return parser.parse_intermixed_args(argv)
 
@@ -79,7 +82,7 @@ def _main(arguments: argparse.Namespace) -> int:
             raise DtkError("-m runs jobs one after another by itself", "under torchrun or srun there is one", "drop -m")
         return _join(arguments)
     sweep = expand(arguments.overrides, arguments.config_dir) if arguments.multirun else [arguments.overrides]
-    points = [_compose(overrides, arguments.config_dir) for overrides in sweep]
+    points = [_compose(overrides, arguments) for overrides in sweep]
     if arguments.cfg:
         import yaml
 
@@ -107,7 +110,10 @@ def _sweep(placed: "list[tuple[Resumed, Placement]]") -> int:
     return max(codes)
 
 
-def _compose(overrides: list[str], config_dir: Path | None) -> Resumed:
+def _compose(overrides: list[str], arguments: argparse.Namespace) -> Resumed:
+    config_dir: Path | None = arguments.config_dir
+    if arguments.rerun is not None:
+        return rerun(arguments.rerun, overrides, config_dir)
     composed = compose(overrides, config_dir)
     return resume(composed, config_dir) if composed.config.resume else Resumed(composed, None, 0)
 
@@ -178,7 +184,7 @@ def _decide(arguments: argparse.Namespace, launcher: str) -> "Shared":
 
     world_size = int(os.environ["WORLD_SIZE"])
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("SLURM_NTASKS_PER_NODE", "1")))
-    point = _compose(arguments.overrides, arguments.config_dir)
+    point = _compose(arguments.overrides, arguments)
     point = dataclasses.replace(point, composed=settle(point.composed, world_size))
     config = point.composed.config
     placement = place(config.launcher, config.strategy, _cuda_devices(config.launcher.device), local_size)

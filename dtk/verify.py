@@ -1,8 +1,8 @@
 """`dtk diagnose RUN --verify-fix`: the run again for a few steps, without and with the first remedy, side by side.
 
-Starts runs as a user would (`python -m dtk.run` with what was typed plus the remedy) and diagnoses what
-they leave, so that the proof uses the same eyes as the diagnosis. A run that failed is not run again
-as it was: its own records are the figures before.
+Starts runs as a user would (`python -m dtk.run --rerun RUN` with the remedy) and diagnoses what they
+leave, so that the proof uses the same eyes as the diagnosis. A run that failed is not run again as it
+was: its own records are the figures before.
 """
 
 import json
@@ -13,8 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from diagnostics.artifacts import RunPaths
 from diagnostics.diagnose import diagnose
@@ -76,15 +74,14 @@ def verify(report: Report, say: Say) -> Proof:
         raise DtkError("--verify-fix runs the job again, and this is no run of dtk", fix="make the change by hand")
     finding, remedy = _first_override(report)
     paths = RunPaths(Path(report.run_folder))
-    typed, folder = _typed(paths)
-    short = [*typed, *_short(report, finding, paths)]
+    short = _short(finding, paths)
     if report.outcome in FAILED:
         before = _figures(paths.root, report)
     else:
         say("the run as it was, for a few steps")
-        before = _run(short, paths, folder)
+        before = _run(short, paths)
     say(f"the run with {remedy.change}")
-    after = _run([*short, *shlex.split(remedy.change)], paths, folder)
+    after = _run([*short, *shlex.split(remedy.change)], paths)
     return Proof(finding.cause, remedy, before, after)
 
 
@@ -98,24 +95,7 @@ def _first_override(report: Report) -> tuple[Finding, Remedy]:
     raise DtkError("no remedy of this report is an override", "each is a change of code or environment", "make it")
 
 
-def _typed(paths: RunPaths) -> tuple[list[str], Path]:
-    """What the user typed, and the folder in which it was typed."""
-    try:
-        typed = yaml.safe_load(paths.overrides.read_text(encoding="utf-8"))
-        manifest = json.loads(paths.manifest.read_text(encoding="utf-8"))
-        folder = Path(manifest["cwd"])
-        argv = manifest["argv"][1:]
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
-        raise DtkError(f"{paths.root} cannot be run again", "overrides.yaml or manifest.json is damaged") from error
-    if not folder.is_dir():
-        raise DtkError(f"{paths.root} cannot be run again", f"it was started in {folder}, which is gone")
-    for i, word in enumerate(argv):
-        if word == "--config-dir" or word.startswith("--config-dir="):
-            typed = [*argv[i : i + (2 if word == "--config-dir" else 1)], *typed]
-    return [str(word) for word in typed], folder
-
-
-def _short(report: Report, finding: Finding, paths: RunPaths) -> list[str]:
+def _short(finding: Finding, paths: RunPaths) -> list[str]:
     """Overrides that make a run short, measured and free of side effects."""
     status = read_details(paths.root).status
     failed_in = finding.step or (status.failure.step if status and status.failure else None) or 0
@@ -126,23 +106,20 @@ def _short(report: Report, finding: Finding, paths: RunPaths) -> list[str]:
         "checkpoint=off",
         "tracker=none",
         "train.evaluate_every=-1",
-        "resume=null",
-        f"runs_folder={json.dumps(str(paths.root.absolute() / 'verify'))}",
+        f"runs_folder={json.dumps(str(paths.verify.absolute()))}",
     ]
 
 
-def _run(overrides: list[str], paths: RunPaths, folder: Path) -> Figures:
+def _run(overrides: list[str], paths: RunPaths) -> Figures:
     """One short run to its end; its output stays in its run folder."""
-    home = paths.root.absolute() / "verify"
+    home = paths.verify.absolute()
     before = {entry.name for entry in home.iterdir()} if home.is_dir() else set()
-    options = [word for word in overrides if word.startswith("--")]
-    done = subprocess.run(
-        [sys.executable, "-m", "dtk.run", *overrides], cwd=folder, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "dtk.run", "--rerun", str(paths.root), *overrides]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     made = sorted(entry for entry in (home.iterdir() if home.is_dir() else ()) if entry.name not in before)
     if not made or done.returncode == 2:
         line = (done.stderr.strip().splitlines() or ["it left no run folder"])[-1].removeprefix("dtk: ")
-        raise DtkError("the short run could not start", line, f"tried: dtk run {shlex.join(overrides[len(options) :])}")
+        raise DtkError("the short run could not start", line, f"tried: dtk {shlex.join(command[3:])}")
     return _figures(made[-1], diagnose(made[-1]))
 
 
@@ -169,13 +146,10 @@ def _number(value: Any) -> float | None:
 
 def _exposed_ms(measures: dict[str, Any]) -> float | None:
     """Mean over ranks of the exposed communication of a step."""
-    overlap = measures.get("overlap")
-    ranks = overlap.get("ranks") if isinstance(overlap, dict) else None
-    if not isinstance(ranks, dict) or not ranks:
-        return None
-    values = [(rank.get("exposed_ms"), rank.get("steps") or 1) for rank in ranks.values() if isinstance(rank, dict)]
-    exposed = [float(ms) / steps for ms, steps in values if isinstance(ms, int | float)]
-    return sum(exposed) / len(exposed) if exposed else None
+    overlap = measures.get("overlap") or {}
+    steps = overlap.get("steps") or 0
+    exposed = [rank["exposed_ms"] for rank in overlap.get("ranks", {}).values()]
+    return sum(exposed) / len(exposed) / steps if exposed and steps else None
 
 
 def table(proof: Proof) -> str:

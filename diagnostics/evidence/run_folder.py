@@ -21,7 +21,9 @@ MAX_RECORD_BYTES = 32 << 20
 MAX_EVENTS = 2000
 """Lifecycle events kept for one rank: the first and the last half of these."""
 EVENT = b'"kind": "event"'
-SKIPPED = frozenset({"checkpoints", "export", "events", "heartbeat", "telemetry", "report", "wandb", "tensorboard"})
+SKIPPED = frozenset(
+    {"checkpoints", "export", "events", "heartbeat", "telemetry", "report", "verify", "wandb", "tensorboard"}
+)
 """Folders of a run without evidence of their own, or with records that are read here."""
 _RANK = re.compile(r"rank_(\d{1,7})\.jsonl?")
 _ATTEMPT = re.compile(r"attempt_(\d{1,6})")

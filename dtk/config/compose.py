@@ -46,7 +46,7 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Composed:
 
     plain = compose_plain(arguments, folders)
     for keys in _PATHS:
-        _make_absolute(plain, keys)
+        make_absolute(plain, keys)
     config = from_plain(plain)
     return Composed(config, to_plain(config), list(overrides))
 
@@ -60,8 +60,10 @@ def expand(overrides: list[str], config_dir: Path | None = None) -> list[list[st
     return expand_sweep(overrides, groups(search_path(config_dir)))
 
 
-def _make_absolute(plain: dict[str, Any], keys: tuple[str, ...]) -> None:
-    """Replace one relative path, so that a rank in another working directory finds it."""
+def make_absolute(plain: dict[str, Any], keys: tuple[str, ...]) -> None:
+    """Replace one relative path, so that a rank in another working directory finds it; other keys stay."""
+    if keys not in _PATHS:
+        return
     section: Any = plain
     for key in keys[:-1]:
         section = section.get(key) if isinstance(section, dict) else None

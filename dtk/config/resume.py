@@ -1,16 +1,16 @@
-"""`resume=runs/<id>`: that run's own configuration again, with only what may change changed."""
+"""`resume=runs/<id>` and `--rerun RUN`: that run's own configuration again, with what may change changed."""
 
 import contextlib
 import json
 import os
 import socket
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from diagnostics.artifacts import RunPaths, complete_checkpoints, read_status
-from dtk.config.compose import Composed, compose
-from dtk.config.strict import from_plain, to_plain
+from dtk.config.compose import Composed
+from dtk.config.stored import change, read_stored
 from dtk.errors import DtkError
 
 FIXED = ("model", "data", "seed", "train.global_batch_size")
@@ -29,14 +29,11 @@ class Resumed:
 def resume(composed: Composed, config_dir: Path | None) -> Resumed:
     """Take the stored configuration and apply the new overrides to it.
 
-    A section in which nothing was typed anew is taken from the stored file as it is, so that later
-    edits of conf/ do not change a run that goes on.
-
     Raises:
         DtkError: no such run, a run still going, a damaged folder, an override that may not change.
     """
     paths = RunPaths(Path(str(composed.config.resume)))
-    stored, typed = _stored(paths)
+    stored, typed = read_stored(paths, f"resume={paths.root}")
     _refuse_running(paths)
     new = [override for override in composed.overrides if not override.lstrip("+~").startswith("resume=")]
     for override in new:
@@ -45,35 +42,24 @@ def resume(composed: Composed, config_dir: Path | None) -> Resumed:
             raise DtkError(
                 f"{key} cannot change in a resumed run", "it would be another experiment", "start a new run for it"
             )
-    again = compose([o for o in typed if not o.startswith("resume=")] + new, config_dir)
-    touched = {override.lstrip("+~").split("=")[0].split(".")[0] for override in new}
-    if "experiment" in touched:
-        raise DtkError("experiment cannot change in a resumed run", fix="override single keys instead")
-    plain = {key: again.plain[key] if key in touched else stored[key] for key in again.plain}
-    plain["resume"], plain["runs_folder"] = str(paths.root), stored["runs_folder"]
-    _refuse_finished(paths, plain["train"]["steps"])
-    merged = replace(again, config=from_plain(plain), plain=plain, overrides=[*typed, *new])
-    return Resumed(merged, paths, _attempts(paths))
+    stored["resume"] = str(paths.root)
+    again = change(stored, [o for o in typed if not o.startswith("resume=")], new, config_dir)
+    _refuse_finished(paths, again.config.train.steps)
+    return Resumed(again, paths, _attempts(paths))
 
 
-def _stored(paths: RunPaths) -> tuple[dict[str, Any], list[str]]:
-    if not paths.root.is_dir():
-        raise DtkError(f"resume={paths.root}: there is no such run folder", fix="dtk ls lists the runs")
-    import yaml
+def rerun(run: Path, new: list[str], config_dir: Path | None) -> Resumed:
+    """A run's configuration once more, as a run of its own.
 
-    try:
-        stored = yaml.safe_load(paths.config.read_text(encoding="utf-8"))
-        typed = yaml.safe_load(paths.overrides.read_text(encoding="utf-8"))
-        if not isinstance(stored, dict) or not isinstance(typed, list) or not all(isinstance(o, str) for o in typed):
-            raise ValueError("config.yaml or overrides.yaml is not what dtk wrote")
-        whole = to_plain(from_plain(stored))
-    except OSError as error:
-        missing = f"{Path(error.filename or paths.config).name}: {error.strerror}"
-        fix = "dtk ls lists the runs; resume=runs/<id> names one"
-        raise DtkError(f"resume={paths.root} is not a run folder of dtk", missing, fix) from error
-    except (ValueError, yaml.YAMLError, DtkError) as error:
-        raise DtkError(f"resume={paths.root} is not a run folder of dtk", " ".join(str(error).split())) from error
-    return whole, typed
+    Raises:
+        DtkError: no such run, a damaged folder, an override that does not fit.
+    """
+    stored, typed = read_stored(RunPaths(run), f"--rerun {run}")
+    stored["resume"] = None
+    again = change(stored, [o for o in typed if not o.startswith("resume=")], new, config_dir)
+    if again.config.resume:
+        raise DtkError("--rerun starts a new run and resume= goes on with one", fix="give one of them")
+    return Resumed(again, None, 0)
 
 
 def _refuse_running(paths: RunPaths) -> None:

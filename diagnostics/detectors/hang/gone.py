@@ -142,7 +142,7 @@ def _remedies(context: Context, cause: str, where: tuple[Where, ...]) -> tuple[R
             context.evidence,
             f"lower what this rank holds at {at}: smaller micro-batch, sharding, checkpointing",
             "one rank that runs out of memory stops all",
-            ("data.micro_batch_size=1", "activations shrink with the micro-batch"),
+            ("train.micro_batch_size=1", "activations shrink with the micro-batch"),
         )
     if cause == "hang.rank_killed":
         return say.remedies(

@@ -1,0 +1,91 @@
+"""The configuration that a run folder holds, and the same with changes: for `resume=` and for `--rerun`.
+
+What is not changed stays as it was stored, so later edits of conf/ do not change a run that goes on
+or is run again.
+"""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+from diagnostics.artifacts import RunPaths
+from dtk.config.compose import Composed, compose, make_absolute
+from dtk.config.folders import groups, search_path
+from dtk.config.overrides import parse
+from dtk.config.strict import from_plain, to_plain
+from dtk.errors import DtkError
+
+
+def read_stored(paths: RunPaths, option: str) -> tuple[dict[str, Any], list[str]]:
+    """Every key of a run's configuration, and what was typed for it.
+
+    Args:
+        paths: the run folder.
+        option: what the user typed to name it, for the message.
+
+    Raises:
+        DtkError: there is no such folder, or it is no run of dtk.
+    """
+    if not paths.root.is_dir():
+        raise DtkError(f"{option}: there is no such run folder", fix="dtk ls lists the runs")
+    import yaml
+
+    try:
+        stored = yaml.safe_load(paths.config.read_text(encoding="utf-8"))
+        typed = yaml.safe_load(paths.overrides.read_text(encoding="utf-8"))
+        if not isinstance(stored, dict) or not isinstance(typed, list) or not all(isinstance(o, str) for o in typed):
+            raise ValueError("config.yaml or overrides.yaml is not what dtk wrote")
+        return to_plain(from_plain(stored)), typed
+    except OSError as error:
+        missing = f"{Path(error.filename or paths.config).name}: {error.strerror}"
+        fix = "dtk ls lists the runs; runs/<id> names one"
+        raise DtkError(f"{option} is not a run folder of dtk", missing, fix) from error
+    except (ValueError, yaml.YAMLError, DtkError) as error:
+        raise DtkError(f"{option} is not a run folder of dtk", " ".join(str(error).split())) from error
+
+
+def change(stored: dict[str, Any], typed: list[str], new: list[str], config_dir: Path | None) -> Composed:
+    """The stored configuration with overrides on top.
+
+    A choice (`strategy=ddp`) replaces its section by the file's, any other key (`train.steps=20`) only itself.
+
+    Args:
+        stored: every key of the configuration.
+        typed: what was typed for it.
+        new: overrides in Hydra's grammar.
+        config_dir: the user's own YAML files.
+
+    Raises:
+        DtkError: an unknown option, key or value, as one line; an experiment, which is many choices at once.
+    """
+    plain = copy.deepcopy(stored)
+    options = groups(search_path(config_dir))
+    parsed = [(text, parse(text)) for text in new]
+    choices = [text for text, override in parsed if override.key_or_group in options]
+    if any(override.key_or_group == "experiment" for _, override in parsed):
+        raise DtkError("experiment cannot be given for a stored run", fix="override single keys instead")
+    chosen = compose(choices, config_dir).plain if choices else {}
+    for text, override in parsed:
+        key = override.key_or_group.lstrip("+")
+        if override.is_delete() or override.is_sweep_override():
+            raise DtkError(f"{text} cannot be applied to a stored run", fix="write KEY=VALUE")
+        if key in options:
+            plain[key] = chosen[key]
+        else:
+            _set(plain, key.split("."), override.value())
+            make_absolute(plain, tuple(key.split(".")))
+    config = from_plain(plain)
+    keys = {override.key_or_group for _, override in parsed}
+    kept = [text for text in typed if parse(text).key_or_group not in keys]
+    return Composed(config, to_plain(config), [*kept, *new])
+
+
+def _set(plain: dict[str, Any], keys: list[str], value: Any) -> None:
+    """One nested value; whether the key exists is the strict check's business."""
+    section = plain
+    for key in keys[:-1]:
+        below = section.get(key)
+        section = section.setdefault(key, {}) if not isinstance(below, dict) else below
+        if not isinstance(section, dict):
+            raise DtkError(f"{'.'.join(keys)} is no key", f"{key} is a value, not a section")
+    section[keys[-1]] = value

@@ -1,0 +1,67 @@
+"""`--verify-fix` runs the first remedy and says whether it holds."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.command import ROOT, environment
+from tests.faults.runs import run_fault
+
+
+def dtk(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=100
+    )
+
+
+@pytest.mark.timeout(200)
+def test_a_hang_is_gone_with_its_remedy(fault_folder):
+    run = run_fault(fault_folder, "extra_collective").path
+    done = dtk("dtk.cli", "diagnose", str(run), "--verify-fix")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the fix holds: hang.conditional_collective with fault=none" in done.stdout
+    assert "hung at step 3" in done.stdout
+    assert "finished at step" in done.stdout
+    assert "verify: the run with fault=none" in done.stderr
+    again = dtk("dtk.cli", "diagnose", str(run), "--json")
+    assert json.loads(again.stdout)["outcome"] == "hung", "the short run inside the folder is none of its evidence"
+
+
+@pytest.mark.timeout(200)
+def test_what_cannot_be_verified_is_one_line(fault_folder, tmp_path):
+    healthy = run_fault(fault_folder, "none", "experiment=smoke", "strategy=ddp", "checkpoint=off").path
+    done = dtk("dtk.cli", "diagnose", str(healthy), "--verify-fix")
+    assert (done.returncode, done.stderr) == (2, "dtk: there is nothing to verify: no cause was found\n")
+    trace = ("Traceback (most recent call last):", '  File "/job/train.py", line 3, in main', "ValueError: x")
+    (tmp_path / "stderr.log").write_text("".join(f"[rank1]: {line}\n" for line in trace))
+    done = dtk("dtk.cli", "diagnose", str(tmp_path), "--verify-fix")
+    assert done.returncode == 2
+    assert done.stderr.startswith("dtk: --verify-fix runs the job again, and this is no run of dtk")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.timeout(200)
+def test_a_run_again_has_its_own_folder_and_what_was_changed(fault_folder, tmp_path):
+    import yaml
+
+    first = run_fault(fault_folder, "none", "experiment=smoke", "strategy=ddp", "checkpoint=off").path
+    runs = tmp_path / "again"
+    words = ("dtk.run", "--rerun", str(first), "train.steps=2", "strategy.bucket_cap_mb=3", f"runs_folder={runs}")
+    done = dtk(*words)
+    assert done.returncode == 0, done.stderr
+    (again,) = runs.iterdir()
+    before, after = (yaml.safe_load((run / "config.yaml").read_text()) for run in (first, again))
+    assert after["strategy"]["bucket_cap_mb"] == 3
+    assert {key for key in before if before[key] != after[key]} == {"train", "strategy", "runs_folder"}
+    for words, said in (
+        (("--rerun", str(tmp_path / "absent")), "there is no such run folder"),
+        (("--rerun", str(first), "strategy.bucket_capmb=3"), "did you mean"),
+        (("--rerun", str(first), "experiment=smoke"), "experiment cannot be given"),
+        (("--rerun", str(first), f"resume={first}"), "give one of them"),
+    ):
+        done = dtk("dtk.run", *words)
+        assert done.returncode == 2, done.stderr
+        assert said in done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
