@@ -63,7 +63,7 @@ IN_BACKWARD = {
     "optimizer": schema.AdamWConfig(lr=2e-3, in_backward=True),
     "strategy": schema.FSDPConfig(),
 }
-LOSSY = {"ddp bf16 hook": 0.02, "ddp powersgd": 0.3, "fsdp fp16": 0.05, "fsdp bf16": 0.05, "ddp bf16": 0.05}
+LOSSY = {"ddp bf16 hook": 0.02, "ddp powersgd": 0.05, "fsdp fp16": 0.05, "fsdp bf16": 0.05, "ddp bf16": 0.05}
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def single(tmp_path_factory):
 
 
 def reference(name, single):
-    return single["single sgd" if "sgd" in name else "single"]
+    return single["single sgd" if name.endswith(" sgd") else "single"]
 
 
 def test_the_loss_falls(single):

@@ -1,0 +1,151 @@
+"""Every way to waste memory that a small training can have is found, and a healthy one confirms nothing."""
+
+import json
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.dist.ranks import run_ranks
+from tests.unit.diagnostics.memory import memory_ranks
+from tests.unit.diagnostics.memory.jobs import confirmed, detect, findings
+
+MIB = 1 << 20
+PARAMETERS = 96 * 128 + 4 * (128 * 512 + 512 + 512 * 128 + 128) + 128 * 96 + 96
+BLOCK = 128 * 512 + 512 + 512 * 128 + 128
+LOGITS = memory_ranks.BATCH * 64 * 96 * 4
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("jobs")
+    run_ranks("tests.unit.diagnostics.memory.memory_ranks:train", 2, str(folder))
+    return folder
+
+
+def line_of(case: str) -> int:
+    lines = Path(memory_ranks.__file__).read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# case: {case}"))
+
+
+@pytest.mark.parametrize("case", ["healthy", "healthy_replicas", "streamed"])
+def test_healthy_jobs_confirm_nothing(jobs, case):
+    found = findings(jobs / case)
+    assert confirmed(found) == []
+    assert {found[name].status for name in ("full_gather", "no_reshard", "replicated_gather", "leak")} == {"ruled_out"}
+
+
+@pytest.mark.parametrize(
+    ("case", "cause", "line"),
+    [
+        ("root_only", "full_gather", False),
+        ("whole_parameters", "full_gather", True),
+        ("no_reshard", "no_reshard", False),
+        ("gathered_logits", "replicated_gather", True),
+        ("gathered_objects", "replicated_gather", True),
+        ("state_dict", "full_state_dict", True),
+        ("leak", "leak", False),
+    ],
+)
+def test_one_cause_with_ranks_and_line(jobs, case, cause, line):
+    found = findings(jobs / case)
+    assert confirmed(found) == [cause]
+    finding = found[cause]
+    assert finding.ranks == (0, 1)
+    if line:
+        assert [(Path(w.file).name, w.line) for w in finding.where] == [("memory_ranks.py", line_of(case))]
+    assert finding.remedies and finding.remedies[0].saves
+
+
+@pytest.mark.parametrize(
+    ("case", "cause", "expected_bytes"),
+    [
+        ("root_only", "full_gather", 4 * PARAMETERS),
+        ("whole_parameters", "full_gather", 4 * PARAMETERS),
+        ("no_reshard", "no_reshard", 2 * 4 * BLOCK),  # two of the four blocks are needed at once anyway
+        ("gathered_logits", "replicated_gather", 2 * 2 * LOGITS),  # two steps, two ranks
+        ("gathered_objects", "replicated_gather", 2 * MIB),
+        ("state_dict", "full_state_dict", 4 * PARAMETERS),
+        ("leak", "leak", 100 * 4 * PARAMETERS / 2),  # a shard's gradients a step, over 100 steps
+    ],
+)
+def test_costs_are_the_bytes_that_the_code_wastes(jobs, case, cause, expected_bytes):
+    cost = findings(jobs / case)[cause].cost
+    assert cost is not None
+    assert cost.unit == "bytes"
+    assert cost.value == pytest.approx(expected_bytes, rel=0.02)
+
+
+def test_copies_of_all_ranks_grow_with_the_ranks_and_gathered_parameters_do_not(jobs):
+    def predicted(case: str, cause: str) -> tuple[float, float]:
+        text = findings(jobs / case)[cause].summary
+        found = re.search(r"on 64 ranks a rank would need ([\d.]+) MiB, without it ([\d.]+) MiB", text)
+        assert found, text
+        return float(found[1]), float(found[2])
+
+    with_copies, without = predicted("gathered_logits", "replicated_gather")
+    assert with_copies - without == pytest.approx(64 * 2 * LOGITS / MIB, rel=0.02)
+    with_whole, without = predicted("root_only", "full_gather")
+    assert with_whole - without == pytest.approx(4 * PARAMETERS / MIB, rel=0.1)
+
+
+def test_measures_have_a_short_curve_and_categories_that_add_up(jobs):
+    measures = json.loads(json.dumps(detect(jobs / "healthy").measures["memory"]))
+    for rank in ("0", "1"):
+        record = measures["ranks"][rank]
+        assert 2 < len(record["curve"]) <= 500
+        assert max(size for _, size in record["curve"]) == record["peak_bytes"]
+        assert sum(record["categories"].values()) == pytest.approx(record["peak_bytes"], rel=1e-6)
+        assert record["categories"]["optimizer states"] == pytest.approx(4 * PARAMETERS, rel=0.02)
+    assert measures["parameter_bytes"] == pytest.approx(4 * PARAMETERS, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("case", "cause"),
+    [
+        ("healthy", None),
+        ("healthy_replicas", None),
+        ("root_only", "full_gather"),
+        ("whole_parameters", "full_gather"),
+        ("no_reshard", "no_reshard"),
+        ("gathered_objects", "replicated_gather"),
+    ],
+)
+def test_flight_dumps_alone_show_who_gathers_what(jobs, tmp_path, case, cause):
+    for rank in (0, 1):
+        (tmp_path / f"dump_{rank}").write_bytes((jobs / case / f"dump_{rank}").read_bytes())
+    found = findings(tmp_path)
+    assert confirmed(found) == ([cause] if cause else [])
+    assert found["leak"].status == "undecided"
+    assert found["leak"].missing
+
+
+def test_without_frames_sizes_and_order_tell_units_from_the_rest(jobs, tmp_path):
+    """As in the black boxes that a killed rank leaves."""
+    for case in ("healthy", "root_only", "no_reshard"):
+        (tmp_path / case).mkdir()
+        for rank in (0, 1):
+            dump = pickle.loads((jobs / case / f"dump_{rank}").read_bytes())  # noqa: S301  # our own
+            for entry in dump["entries"]:
+                del entry["frames"]
+            (tmp_path / case / f"dump_{rank}").write_bytes(pickle.dumps(dump, 2))
+    assert confirmed(findings(tmp_path / "healthy")) == []
+    assert confirmed(findings(tmp_path / "root_only")) == ["full_gather"]
+    assert confirmed(findings(tmp_path / "no_reshard")) == ["no_reshard"]
+
+
+def test_damaged_traces_decide_nothing_wrongly(jobs, tmp_path):
+    for source in sorted((jobs / "leak").glob("trace_*")):
+        data = source.read_bytes()
+        (tmp_path / source.name).write_bytes(data[: len(data) // 3])
+    assert "leak" not in confirmed(findings(tmp_path))
+
+
+def test_names_of_files_do_not_matter(jobs, tmp_path):
+    for rank in (1, 0):
+        data = (jobs / "root_only" / f"trace_rank{rank}.json.gz").read_bytes()
+        (tmp_path / f"zz{5 - rank}_window.json.gz").write_bytes(data)  # the trace itself says its rank
+    found = findings(tmp_path)
+    assert confirmed(found) == ["full_gather"]
+    assert found["full_gather"].ranks == (0, 1)

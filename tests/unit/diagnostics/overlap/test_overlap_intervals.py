@@ -1,0 +1,42 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diagnostics.detectors.overlap.attainable import exposed_in_buckets, exposed_in_units
+from diagnostics.detectors.overlap.intervals import Ruler, intersect, subtract, total, union
+
+SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda p: (p[0], p[0] + p[1])), max_size=12)
+
+
+def points(spans: list[tuple[int, int]]) -> set[int]:
+    return {n for start, end in spans for n in range(start, end)}
+
+
+@given(SPANS, SPANS)
+def test_covers_behave_as_sets_of_points(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
+    a, b = union(one), union(other)
+    assert points(a) == points(one)
+    assert total(a) == len(points(one))
+    assert all(left[1] < right[0] for left, right in zip(a, a[1:]))
+    assert points(intersect(a, b)) == points(one) & points(other)
+    assert points(subtract(a, b)) == points(one) - points(other)
+    assert total(intersect(a, b)) + total(subtract(a, b)) == total(a)
+
+
+@given(SPANS, st.integers(0, 80), st.integers(0, 80))
+def test_a_ruler_measures_any_stretch(spans: list[tuple[int, int]], start: int, end: int) -> None:
+    ruler = Ruler(union(spans))
+    assert ruler.within(start, end) == len({n for n in points(spans) if start <= n < end})
+    holding = [one for one in ruler.cover if one[0] <= start <= one[1]]
+    assert ruler.start_of(start) == (holding[-1][0] if holding else None)
+
+
+def test_buckets_hide_all_but_the_last_one() -> None:
+    assert exposed_in_buckets(100, 0, 1, 1000) == 100
+    assert exposed_in_buckets(100, 0, 4, 1000) == 25
+    assert exposed_in_buckets(2000, 0, 4, 1000) == 1250  # 250 before the first is ready, then the wire is the limit
+    assert exposed_in_buckets(100, 50, 4, 100) > exposed_in_buckets(100, 0, 4, 100)
+
+
+def test_units_expose_the_first_gather_and_what_compute_cannot_hide() -> None:
+    assert exposed_in_units(80, 0, 8, 1000) == 10
+    assert exposed_in_units(80, 0, 8, 40) == 10 + 7 * 5

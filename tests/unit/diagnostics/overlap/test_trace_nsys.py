@@ -1,0 +1,90 @@
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from diagnostics.detectors.overlap import DETECTORS
+from diagnostics.detectors.overlap.profile import profile
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence
+from diagnostics.evidence.nsys import NsysFile, recognise
+from tests.shared_data import shared_data
+
+
+def real() -> NsysFile:
+    path = shared_data("traces/nsys_2gpu_h100/mfu_2gpu_before.sqlite")
+    return NsysFile(path, path.name, None, Limits())
+
+
+def test_each_device_of_an_export_becomes_a_rank() -> None:
+    ranks = [profile(trace) for trace in real().load()]
+    assert [one.rank for one in ranks] == [0, 1]
+    for one in ranks:
+        times = one.window
+        assert times.compute + times.exposed + times.memory + times.idle == times.wall
+        assert {call.message.op for call in one.calls} == {"send_recv"}
+        assert all(call.on_compute and not call.overlapped for call in one.calls)
+
+
+def test_collectives_on_the_compute_stream_are_found() -> None:
+    evidence = Evidence(root=Path("/"), limits=Limits(), nsys=[real()])
+    confirmed = [one.cause for one in DETECTORS[0].detect(evidence).findings if one.status == "confirmed"]
+    assert confirmed == ["overlap.same_stream"]
+
+
+@pytest.mark.parametrize("kept", [100, 5_000, 400_000])
+def test_a_damaged_export_is_a_value_error(tmp_path: Path, kept: int) -> None:
+    path = tmp_path / "cut.sqlite"
+    path.write_bytes(real().path.read_bytes()[:kept])
+    with pytest.raises(ValueError):
+        NsysFile(path, "cut", None, Limits()).load()
+
+
+def export(path: Path, *statements: str) -> NsysFile:
+    connection = sqlite3.connect(path)
+    for statement in statements:
+        connection.execute(statement)
+    connection.commit()
+    connection.close()
+    return NsysFile(path, path.name, None, Limits())
+
+
+KERNEL = (
+    "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end, deviceId, streamId, correlationId, globalPid, demangledName)"
+)
+STRINGS = "CREATE TABLE StringIds (id, value)"
+
+
+def test_another_database_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no Nsight export"):
+        export(tmp_path / "a.sqlite", "CREATE TABLE users (name)").load()
+    with pytest.raises(ValueError, match="without kernels"):
+        export(tmp_path / "b.sqlite", KERNEL, STRINGS).load()
+
+
+def test_a_view_in_place_of_a_table_is_not_run(tmp_path: Path) -> None:
+    endless = (
+        "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM n) SELECT x start, x end, 0 deviceId, 0 streamId, "
+    )
+    view = f"CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS {endless} 0 correlationId, 0 globalPid, 0 demangledName FROM n"
+    with pytest.raises(ValueError, match="no Nsight export"):
+        export(tmp_path / "v.sqlite", view, STRINGS).load()
+
+
+def test_odd_values_are_a_value_error(tmp_path: Path) -> None:
+    row = "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES ('soon', NULL, 0, 7, 1, 0, 1)"
+    with pytest.raises(ValueError):
+        export(tmp_path / "o.sqlite", KERNEL, STRINGS, row).load()
+
+
+def test_the_file_is_not_written_to(tmp_path: Path) -> None:
+    path = tmp_path / "copy.sqlite"
+    path.write_bytes(real().path.read_bytes())
+    path.chmod(0o444)
+    NsysFile(path, "copy", None, Limits()).load()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["copy.sqlite"]
+
+
+def test_recognised_by_its_first_bytes() -> None:
+    assert recognise(b"SQLite format 3\x00rest")
+    assert not recognise(b"SQLite")

@@ -1,0 +1,93 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.trace import Trace, TraceFile, recognise
+from diagnostics.evidence.trace_events import Message
+from diagnostics.evidence.trace_memory import read_memory_events
+from tests.shared_data import shared_data
+
+
+def load(path: Path, value: Any, name: str = "trace.json", rank: int | None = None) -> Trace:
+    file = path / name
+    file.write_text(json.dumps(value))
+    return TraceFile(file, name, rank, Limits()).load()
+
+
+def kernel(**more: Any) -> dict[str, Any]:
+    event = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 10, "dur": 5}
+    return {**event, "args": {"stream": 7, "device": 0, "correlation": 1}, **more}
+
+
+@pytest.mark.parametrize(
+    ("head", "is_trace"),
+    [
+        (b'{"schemaVersion": 1, "deviceProperties": [', True),
+        (b'{\n  "traceEvents": [', True),
+        (b'[{"ph": "X", "ts": 1', True),
+        (b'{"displayTimeUnit": "ms", "baseTimeNanoseconds": 5', True),
+        (b'{"version": "2.10", "pg_config": {}, "entries": [', False),
+        (b'[{"a": 1}]', False),
+        (b'{"schemaVersion": 1, "state": "finished"}', False),
+        (b"", False),
+        (b"Traceback", False),
+    ],
+)
+def test_recognised_by_content(head: bytes, is_trace: bool) -> None:
+    assert recognise(head) is is_trace
+
+
+def test_the_rank_is_what_the_trace_says_before_what_the_name_says(tmp_path: Path) -> None:
+    told = {"distributedInfo": {"rank": 5, "world_size": 8, "backend": "nccl"}, "traceEvents": [kernel()]}
+    assert load(tmp_path, told, "rank3.json", 3).rank == 5
+    assert load(tmp_path, {"traceEvents": [kernel()]}, "rank3.json", 3).rank == 3
+    assert load(tmp_path, {"traceEvents": [kernel()]}, "worker7_step_12.1694128201545.pt.trace.json").rank == 7
+    assert load(tmp_path, {"traceEvents": [kernel()]}, "host.16941282.json").rank is None
+
+
+def test_collectives_are_linked_with_group_size_and_type(tmp_path: Path) -> None:
+    told = {
+        "Collective name": "_allgather_base", "dtype": "BFloat16", "In msg nelems": 10, "Out msg nelems": 40,
+        "Process Group Name": "3", "Process Group Description": "dp", "Process Group Ranks": "[0, 4]", "Group size": 2,
+        "Seq": 9, "stream": 20, "correlation": 2,
+    }  # fmt: skip
+    trace = load(tmp_path, [kernel(args=told)])
+    assert trace.messages == {0: Message("all_gather", 40, "bfloat16", "3", 2, 9)}
+    assert trace.messages[0].size_bytes == 80
+    assert trace.groups["3"].ranks == (0, 4)
+
+
+def test_numbers_of_a_wrong_type_cost_only_their_event(tmp_path: Path) -> None:
+    odd = [kernel(ts="now"), kernel(args={"correlation": "x"}), kernel(ts=1e300), kernel(args=5), kernel()]
+    trace = load(tmp_path, odd)
+    assert len(trace.device) == 1
+    assert "4 events" in trace.problems[0]
+
+
+def test_a_trace_of_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no events"):
+        load(tmp_path, {"traceEvents": []})
+
+
+def test_memory_events_carry_the_base_time(tmp_path: Path) -> None:
+    args = {"Bytes": -512, "Addr": 9, "Total Allocated": 100, "Total Reserved": 200, "Device Type": 1, "Device Id": 3}
+    event = {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "ts": 2.5, "tid": 4, "args": args}
+    others = [{"ph": "X", "name": "other", "ts": 1}, {**event, "args": {"Bytes": "many"}}, {**event, "args": {}}]
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": [*others, event], "baseTimeNanoseconds": 5_000_000}))
+    (found,) = read_memory_events(path, Limits())
+    assert (found.ts_us, found.bytes, found.address) == (5002.5, -512, 9)
+    assert (found.total_allocated_bytes, found.total_reserved_bytes) == (100, 200)
+    assert (found.device_type, found.device_id, found.thread) == (1, 3, 4)
+
+
+def test_real_traces_are_read_whole() -> None:
+    path = shared_data("traces/hta_ddp2_a100_nccl_args/rank0.json.gz")
+    trace = TraceFile(path, path.name, None, Limits()).load()
+    assert (trace.rank, trace.world_size, trace.problems) == (0, 2, [])
+    assert len(trace.device) == 2700 + 960 + 114
+    assert len(trace.messages) == 21
+    assert min(trace.launch) >= 0

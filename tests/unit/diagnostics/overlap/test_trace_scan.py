@@ -1,0 +1,144 @@
+import gzip
+import json
+import tracemalloc
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.trace_scan import Scan, scan_events
+
+TRICKY = ["}, {", '"}],"traceEvents":[{', "\\", '\\"},{', "\u2028 {\u00e9}", "]", "[{", ""]
+
+
+class Event(msgspec.Struct):
+    name: str = ""
+    ts: int | float = 0
+
+
+def events(count: int) -> list[dict[str, object]]:
+    return [
+        {"ph": "X", "name": TRICKY[n % len(TRICKY)], "ts": n, "dur": 1, "args": {"list": [{"a": 1}, {"b": [{}]}], "s": TRICKY[-n % 8]}}
+        for n in range(count)
+    ]  # fmt: skip
+
+
+def names(path: Path, limits: Limits | None = None) -> tuple[list[tuple[str, float]], Scan[Event]]:
+    scan = Scan(path, limits or Limits(), Event)
+    return [(event.name, event.ts) for batch in scan.batches() for event in batch], scan
+
+
+FORMS = {
+    "object": lambda e: json.dumps({"schemaVersion": 1, "traceEvents": e, "traceName": "x"}),
+    "compact": lambda e: json.dumps({"traceEvents": e}, separators=(",", ":")),
+    "pretty": lambda e: json.dumps({"a": {"b": [1]}, "traceEvents": e, "tail": [{}, {"x": 1}]}, indent=2),
+    "bare": lambda e: json.dumps(e),
+    "mark": lambda e: "\ufeff \n" + json.dumps({"traceEvents": e}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("compressed", [False, True])
+def test_every_event_of_every_form_is_read(tmp_path: Path, form: str, compressed: bool) -> None:
+    written = events(40_000)
+    text = FORMS[form](written).encode()
+    assert len(text) > 3 << 20  # several blocks
+    path = tmp_path / "t"
+    path.write_bytes(gzip.compress(text, 1) if compressed else text)
+    found, scan = names(path)
+    assert found == [(e["name"], e["ts"]) for e in written]
+    assert (scan.problem, scan.damaged) == ("", 0)
+    if form == "pretty":
+        assert scan.header["a"] == {"b": [1]}
+        assert scan.header["tail"] == [{}, {"x": 1}]
+
+
+def test_scan_events_gives_the_bytes_of_each(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    path.write_text(json.dumps(events(50), indent=1))
+    assert [json.loads(raw) for raw in scan_events(path, Limits())] == events(50)
+
+
+@pytest.mark.parametrize("kept", [0.3, 0.9, 0.999])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_what_was_whole_before_a_cut_is_used(tmp_path: Path, kept: float, compressed: bool) -> None:
+    written = events(40_000)
+    text = FORMS["object"](written).encode()
+    data = gzip.compress(text, 1) if compressed else text
+    path = tmp_path / "t"
+    path.write_bytes(data[: int(len(data) * kept)])
+    found, scan = names(path)
+    assert found == [(e["name"], e["ts"]) for e in written][: len(found)]
+    assert len(found) > 40_000 * kept * 0.9 - 4_000
+    assert "before that are used" in scan.problem
+
+
+def test_a_damaged_event_costs_only_itself(tmp_path: Path) -> None:
+    good = [json.dumps(event) for event in events(200)]
+    bad = ['{"name": 7, "ts": 1}', '{"name": "x", "ts": "soon"}', '{"name": "y" "ts": 1}']
+    path = tmp_path / "t"
+    path.write_text('{"traceEvents": [' + ",\n".join([*good[:100], *bad, *good[100:]]) + "]}")
+    found, scan = names(path)
+    assert len(found) == 200
+    assert scan.damaged == 3
+
+
+def test_infinite_numbers_of_old_profilers_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    path.write_text('{"traceEvents": [{"name": "copy", "ts": 5, "args": {"bandwidth": inf, "x": -nan}}]}')
+    assert names(path)[0] == [("copy", 5)]
+
+
+def test_an_endless_event_ends_the_reading(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    path.write_text('{"traceEvents": [{"name": "a"}, {"name": "' + "x" * (3 << 20) + '"}, {"name": "b"}]}')
+    found, scan = names(path, Limits(event_bytes=1 << 20))
+    assert [name for name, _ in found] in ([], ["a"])
+    assert "over 1 MiB" in scan.problem
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b'{"other": 1}', b"hello", b'{"traceEvents": 5}', b"\x1f\x8b\x08broken"])
+def test_what_is_no_trace_is_refused(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "t"
+    path.write_bytes(text)
+    with pytest.raises(ValueError):
+        names(path)
+
+
+def test_deep_nesting_is_no_crash(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    path.write_text('{"traceEvents": [{"name": "a", "args": ' + "[" * 100_000 + "]" * 100_000 + '}, {"name": "b"}]}')
+    found, scan = names(path)
+    assert ("b", 0) in found
+    assert scan.damaged <= 1
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    peaks = []
+    for copies in (20_000, 160_000):
+        path = tmp_path / f"{copies}"
+        path.write_bytes(gzip.compress(FORMS["object"](events(copies)).encode(), 1))
+        tracemalloc.start()
+        scan = Scan(path, Limits(), msgspec.Raw)
+        assert sum(len(batch) for batch in scan.batches()) == copies
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.3 * peaks[0]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cuts=st.lists(st.tuples(st.integers(0, 3000), st.binary(max_size=3)), min_size=1, max_size=6))
+def test_no_mutation_crashes_the_scan(tmp_path: Path, cuts: list[tuple[int, bytes]]) -> None:
+    data = bytearray(FORMS["pretty"](events(12)).encode())
+    for at, new in cuts:
+        data[at : at + len(new)] = new
+    path = tmp_path / "t"
+    path.write_bytes(data)
+    try:
+        found, _ = names(path)
+    except ValueError:
+        return
+    assert len(found) <= 40
