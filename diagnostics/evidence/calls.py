@@ -150,8 +150,8 @@ def dtype(name: str) -> str:
 
 
 def text_of(op: str, sizes: Iterable[object], dtypes: Iterable[str], extra: str = "") -> str:
-    """`all_reduce [1024], [8] float32`."""
-    shapes = [str(size) for size in sizes]
+    """`all_reduce [1024], [8] float32`, `all_reduce scalar float32`."""
+    shapes = ["scalar" if size in ([], ()) else str(size) for size in sizes]
     shown = ", ".join(shapes[:3]) + (f" and {len(shapes) - 3} more" if len(shapes) > 3 else "")
     kinds = "/".join(dict.fromkeys(dtypes))
     return " ".join(part for part in (op, shown, kinds, extra) if part)

@@ -40,6 +40,7 @@ _HANDLES = {
     "trace": ("traces", TraceFile),
     "snapshot": ("snapshots", SnapshotFile),
     "timeline": ("timelines", TimelineFile),
+    "telemetry": ("telemetry", TimelineFile),
 }
 
 

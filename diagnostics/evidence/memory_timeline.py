@@ -25,13 +25,15 @@ _Key = TypeVar("_Key", int, float)
 
 
 def recognise(head: bytes) -> bool:
-    """Whether a file that begins so is a memory timeline of a rank or the telemetry of a node."""
+    """Whether a file that begins so is a memory timeline of a rank."""
     line = head.partition(b"\n")[0].lstrip()
-    if line[:1] != b"{":
-        return False
-    return (b'"step"' in line and b'"rss_bytes"' in line) or (
-        b'"kind": "about"' in line and b'"every_s"' in line and b'"cores"' in line
-    )
+    return line[:1] == b"{" and b'"step"' in line and b'"rss_bytes"' in line
+
+
+def recognise_telemetry(head: bytes) -> bool:
+    """Whether a file that begins so is the telemetry of a node."""
+    line = head.partition(b"\n")[0].lstrip()
+    return line[:1] == b"{" and b'"kind": "about"' in line and b'"every_s"' in line and b'"cores"' in line
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,8 @@ class Evidence:
     nsys: "list[NsysFile]" = field(default_factory=list)
     snapshots: "list[SnapshotFile]" = field(default_factory=list)
     timelines: "list[TimelineFile]" = field(default_factory=list)
+    telemetry: "list[TimelineFile]" = field(default_factory=list)
+    """One of each node; `rank` is the number of the node."""
     stacks: list[Stacks] = field(default_factory=list)
     errors: list[RankError] = field(default_factory=list)
     facts: list[LogFact] = field(default_factory=list)

@@ -20,7 +20,19 @@ from diagnostics.evidence import (
 )
 
 Kind = Literal[
-    "flight", "ring", "trace", "nsys", "snapshot", "timeline", "error", "stacks", "log", "pickle", "empty", "none"
+    "flight",
+    "ring",
+    "trace",
+    "nsys",
+    "snapshot",
+    "timeline",
+    "telemetry",
+    "error",
+    "stacks",
+    "log",
+    "pickle",
+    "empty",
+    "none",
 ]
 
 LOOKED_FOR = (
@@ -35,6 +47,7 @@ _READERS: tuple[tuple[Kind, Callable[[bytes], bool]], ...] = (
     ("flight", flight.recognise),
     ("snapshot", memory_snapshot.recognise),
     ("timeline", memory_timeline.recognise),
+    ("telemetry", memory_timeline.recognise_telemetry),
     ("error", errors_files.recognise),
     ("stacks", stacks.recognise),
 )

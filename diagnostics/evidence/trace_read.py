@@ -36,6 +36,8 @@ _COMMS = re.compile(r"^(?:nccl|gloo|mpi|ucc|rccl|xccl|hccl):")
 _WORKER = re.compile(r"(?:^|[^a-z])(?:worker|rank)[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
 _CPU_BACKENDS = re.compile(r"gloo|mpi")
 
+_Handlers = dict[str, Callable[[Event], None] | None]
+
 
 def read(path: Path, file: str, rank: int | None, limits: Limits) -> Trace:
     """The trace at `path`.
@@ -66,14 +68,13 @@ class _Builder:
         self.all_ops = all_ops
         """Keep every CPU operation; None = until something ran on a device."""
         self.skipped_ops = 0
+        """Names of operations that were not kept."""
         self._names: dict[str, int] = {}
-        self._lanes: dict[Lane, int] = {}
+        self._lanes: dict[tuple[int | str | None, int | str | None], int] = {}
         self._launches: dict[int, int] = {}
         self._launch_start = array("q")
         self._launch_lane = array("i")
         self._correlation = array("q")
-        self._use: dict[str, int] = {}
-        """Name of a runtime call -> 0 nothing, 1 launch, 2 wait; of an operation -> whether it is kept."""
 
     def run(self, scan: Scan[Event]) -> None:
         """Read all events.
@@ -83,18 +84,21 @@ class _Builder:
             ValueError: it is no trace.
         """
         trace = self.trace
-        handlers: dict[str, Callable[[Event], None] | None] = {}
-        kinds = {"kernel": self._kernel, "memory": self._memory, "runtime": self._runtime, "op": self._op,
-                 "mark": self._mark}  # fmt: skip
+        tables: dict[str, _Handlers | None] = {}
         for batch in scan.batches():
             if self.all_ops is None and scan.header.get("deviceProperties"):
                 self.all_ops = False
             for event in batch:
-                cat = event.cat
                 try:
-                    handler = handlers[cat]
+                    table = tables[event.cat]
                 except KeyError:
-                    handler = handlers[cat] = kinds.get(KINDS.get(cat.lower(), ""))
+                    table = tables[event.cat] = self._handlers(event.cat)
+                if table is None:
+                    continue
+                try:
+                    handler = table[event.name]
+                except KeyError:
+                    handler = self._handler(event, table)
                 if handler is not None:
                     try:
                         handler(event)
@@ -108,6 +112,27 @@ class _Builder:
         if scan.damaged:
             trace.problems.append(f"{scan.damaged:,} events could not be decoded")
         self._header(scan.header)
+
+    def _handlers(self, cat: str) -> _Handlers | None:
+        """By name, what takes an event of this category; None when nothing ever does."""
+        return {} if KINDS.get(cat.lower()) else None
+
+    def _handler(self, event: Event, table: _Handlers) -> Callable[[Event], None] | None:
+        """What takes an event of that category and name; remembered."""
+        kind, name = KINDS[event.cat.lower()], event.name
+        handler: Callable[[Event], None] | None
+        if kind == "runtime":
+            handler = self._wait if _WAIT.search(name) else self._launch if _LAUNCH.search(name) else None
+        elif kind == "op" and not _TELLING.search(name):
+            if self.all_ops is not False:
+                return self._op  # not remembered: it ends with the first work on a device
+            self.skipped_ops += 1
+            handler = None
+        else:
+            handler = {"kernel": self._kernel, "memory": self._memory, "op": self._op, "mark": self._mark}[kind]
+        if len(table) < _MAX_NAMES:
+            table[name] = handler
+        return handler
 
     def finish(self) -> Trace:
         """Link device work to its launch, and settle the window."""
@@ -133,17 +158,18 @@ class _Builder:
         trace.world_size = world if _number(world) else None
         trace.base_ns = base if isinstance(base, int) else 0
         trace.backend = str(info.get("backend", ""))
-        trace.settings = {key: header[key] for key in ("with_stack", "profile_memory", "record_shapes") if key in header}
+        trace.settings = {
+            key: header[key] for key in ("with_stack", "profile_memory", "record_shapes") if key in header
+        }
         groups = info.get("pg_config")
         for one in groups if isinstance(groups, list) else ():
             if isinstance(one, dict) and "pg_name" in one:
                 ranks = one.get("ranks")
                 members = tuple(r for r in ranks if _number(r)) if isinstance(ranks, list) else ()
-                size = one.get("pg_size")
+                told = one.get("pg_size")
+                size = told if isinstance(told, int) else len(members)
                 name = str(one["pg_name"])
-                trace.groups[name] = GroupInfo(
-                    name, str(one.get("pg_desc", "")), members, size if _number(size) else len(members)
-                )
+                trace.groups[name] = GroupInfo(name, str(one.get("pg_desc", "")), members, size)
 
     def _name(self, name: str) -> int:
         try:
@@ -156,12 +182,12 @@ class _Builder:
             return index
 
     def _lane(self, owner: int | str | None, line: int | str | None) -> int:
-        key = Lane(owner, line)
+        key = (owner, line)
         try:
             return self._lanes[key]
         except KeyError:
             self._lanes[key] = index = len(self._lanes)
-            self.trace.lanes.append(key)
+            self.trace.lanes.append(Lane(owner, line))
             return index
 
     def _times(self, event: Event) -> tuple[int, int]:
@@ -192,38 +218,26 @@ class _Builder:
     def _memory(self, event: Event) -> None:
         self._kernel(event, 1)
 
-    def _runtime(self, event: Event) -> None:
-        name = event.name
-        use = self._use.get(name)
-        if use is None:
-            use = self._use[name] = 2 if _WAIT.search(name) else 1 if _LAUNCH.search(name) else 0
-        if use == 0:
-            return
-        start, end = self._times(event)
-        lane = self._lane(event.pid, event.tid)
+    def _launch(self, event: Event) -> None:
         args = event.args
         if args is not None and args.correlation is not None:
             self._launches[args.correlation] = len(self._launch_start)
-            self._launch_start.append(start)
-            self._launch_lane.append(lane)
-        if use == 2:
-            self.trace.syncs.add(start, end, self._name(name), lane)
+            self._launch_start.append(self._times(event)[0])
+            self._launch_lane.append(self._lane(event.pid, event.tid))
+
+    def _wait(self, event: Event) -> None:
+        start, end = self._times(event)
+        self.trace.syncs.add(start, end, self._name(event.name), self._lane(event.pid, event.tid))
+        self._launch(event)
 
     def _op(self, event: Event) -> None:
-        name = event.name
-        kept = self._use.get(name)
-        if kept is None:
-            kept = self._use[name] = 1 if _TELLING.search(name) else 0
-        if not kept and self.all_ops is False:
-            self.skipped_ops += 1
-            return
         if event.ph != "X":
             return
         trace = self.trace
-        if event.args is not None and (event.args.op is not None or name == "record_param_comms"):
+        if event.args is not None and (event.args.op is not None or event.name == "record_param_comms"):
             trace.op_messages[len(trace.ops)] = self._message(event.args)
         start, end = self._times(event)
-        trace.ops.add(start, end, self._name(name), self._lane(event.pid, event.tid))
+        trace.ops.add(start, end, self._name(event.name), self._lane(event.pid, event.tid))
 
     def _mark(self, event: Event) -> None:
         if event.ph != "X":

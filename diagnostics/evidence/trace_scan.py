@@ -91,14 +91,17 @@ class Scan(Generic[T]):
 
     def _take(self, data: bytes) -> tuple[list[T], bytes, bool]:
         """Whole events of `data`, the rest of it, and whether the list of events has ended."""
+        framed = bytearray().join((b"[", data))
         for start, end in _ends(data):
+            last = start + 2  # behind the event's brace: what separates it from the next is overwritten for a while
+            kept, framed[last] = framed[last], 0x5D
             try:
-                return self._decode(b"[" + data[: start + 1] + b"]"), data[end:], False
+                return self._decode(memoryview(framed)[: last + 1]), data[end:], False
             except (msgspec.DecodeError, RecursionError):
-                continue
+                framed[last] = kept
         return self._exact(data)
 
-    def _decode(self, text: bytes) -> list[T]:
+    def _decode(self, text: memoryview) -> list[T]:
         """The events of a JSON list; one of another type counts as damaged.
 
         Raises:

@@ -22,7 +22,7 @@ SINGLE = {
     "single sgd": {"optimizer": schema.SGDConfig(lr=0.05)},
     "single in backward": {
         "train": replace(NO_CLIP, micro_batch_size=16),
-        "optimizer": schema.AdamWConfig(lr=2e-3, in_backward=True),
+        "optimizer": schema.AdamWConfig(lr=3e-3, in_backward=True),
     },
 }
 CASES = {
@@ -60,7 +60,7 @@ FOUR = {
 }
 IN_BACKWARD = {
     "train": replace(NO_CLIP, micro_batch_size=8),
-    "optimizer": schema.AdamWConfig(lr=2e-3, in_backward=True),
+    "optimizer": schema.AdamWConfig(lr=3e-3, in_backward=True),
     "strategy": schema.FSDPConfig(),
 }
 LOSSY = {"ddp bf16 hook": 0.02, "ddp powersgd": 0.05, "fsdp fp16": 0.05, "fsdp bf16": 0.05, "ddp bf16": 0.05}

@@ -23,7 +23,7 @@ def config(**changes: Any) -> Config:
         "data": schema.StdlibData(sequence_length=32, max_bytes=400_000),
         "strategy": schema.SingleConfig(),
         "precision": schema.PrecisionConfig(),
-        "optimizer": schema.AdamWConfig(lr=2e-3),
+        "optimizer": schema.AdamWConfig(lr=3e-3),
         "schedule": schema.CosineSchedule(warmup_steps=3),
         "train": schema.TrainConfig(steps=20, global_batch_size=16, micro_batch_size=2, evaluate_every=-1),
         "checkpoint": schema.CheckpointConfig(every=0, at_end=False),

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.detectors.memory import DETECTORS
+from diagnostics.detectors.memory.facts import Facts
+from diagnostics.evidence.gather import gather
+from diagnostics.evidence.limits import Limits
 from tests.dist.ranks import run_ranks
+from tests.shared_data import shared_data
 from tests.unit.diagnostics.memory import memory_ranks
 from tests.unit.diagnostics.memory.jobs import confirmed, detect, findings
 
@@ -121,8 +126,8 @@ def test_flight_dumps_alone_show_who_gathers_what(jobs, tmp_path, case, cause):
     assert found["leak"].missing
 
 
-def test_without_frames_sizes_and_order_tell_units_from_the_rest(jobs, tmp_path):
-    """As in the black boxes that a killed rank leaves."""
+def test_without_frames_nobody_is_accused_by_sizes_alone(jobs, tmp_path):
+    """Sequence parallelism gathers and scatters equal sizes too; only a job known to shard is judged by them."""
     for case in ("healthy", "root_only", "no_reshard"):
         (tmp_path / case).mkdir()
         for rank in (0, 1):
@@ -130,9 +135,26 @@ def test_without_frames_sizes_and_order_tell_units_from_the_rest(jobs, tmp_path)
             for entry in dump["entries"]:
                 del entry["frames"]
             (tmp_path / case / f"dump_{rank}").write_bytes(pickle.dumps(dump, 2))
-    assert confirmed(findings(tmp_path / "healthy")) == []
-    assert confirmed(findings(tmp_path / "root_only")) == ["full_gather"]
-    assert confirmed(findings(tmp_path / "no_reshard")) == ["no_reshard"]
+        assert confirmed(findings(tmp_path / case)) == []
+
+
+@pytest.mark.parametrize(
+    ("case", "cause"), [("healthy", None), ("root_only", "full_gather"), ("no_reshard", "no_reshard")]
+)
+def test_black_boxes_of_a_job_that_shards_tell_it_by_sizes(jobs, case, cause, monkeypatch):
+    """The last collectives of a killed rank have no frames, but a dtk run says that it shards and how large it is."""
+    evidence = gather(jobs / case, Limits())
+    evidence.traces = []
+    whole = Facts(2, "fsdp", 4 * PARAMETERS, 4 * PARAMETERS, 8 * PARAMETERS, "summary.json", 2)
+    monkeypatch.setattr("diagnostics.detectors.memory.facts.read", lambda _: whole)
+    monkeypatch.setattr("diagnostics.detectors.memory.collectives._caller", lambda _: ("unknown", False))
+    found = {one.cause.removeprefix("memory."): one for one in DETECTORS[0].detect(evidence).findings}
+    assert confirmed(found) == ([cause] if cause else [])
+
+
+@pytest.mark.parametrize("name", ["gpu_error_2nd", "lock_gil_1st", "gloo/missing", "gloo/rs", "gloo/obj", "gloo/steps"])
+def test_dumps_of_jobs_that_hang_have_no_memory_cause(name):
+    assert confirmed(findings(shared_data(f"flight/{name}"))) == []
 
 
 def test_damaged_traces_decide_nothing_wrongly(jobs, tmp_path):

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from diagnostics.evidence.limits import Limits, head
-from diagnostics.evidence.memory_timeline import MAX_POINTS, MAX_STEPS, TimelineFile, recognise, thinned
+from diagnostics.evidence.memory_timeline import (
+    MAX_POINTS,
+    MAX_STEPS,
+    TimelineFile,
+    recognise,
+    recognise_telemetry,
+    thinned,
+)
 from tests.unit.diagnostics.memory.jobs import confirmed, findings
 
 MIB = 1 << 20
@@ -69,7 +76,8 @@ def test_telemetry_has_the_devices_and_the_hosts_memory(tmp_path):
         host = {"memory_used_bytes": n, "memory_total_bytes": 9999, "rank_rss_bytes": {"0": n, "1": 2}}
         lines.append({"kind": "sample", "time_s": float(n), "gpu": gpu, "host": host})
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert recognise(head(path))
+    assert recognise_telemetry(head(path))
+    assert not recognise(head(path))
     timeline = load(path)
     assert timeline.devices[0].peak_bytes == 4999
     assert timeline.devices[0].total_bytes == 80 << 30

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +18,7 @@ def test_covers_behave_as_sets_of_points(one: list[tuple[int, int]], other: list
     a, b = union(one), union(other)
     assert points(a) == points(one)
     assert total(a) == len(points(one))
-    assert all(left[1] < right[0] for left, right in zip(a, a[1:]))
+    assert all(left[1] < right[0] for left, right in pairwise(a))
     assert points(intersect(a, b)) == points(one) & points(other)
     assert points(subtract(a, b)) == points(one) - points(other)
     assert total(intersect(a, b)) + total(subtract(a, b)) == total(a)

@@ -21,9 +21,9 @@ class Event(msgspec.Struct):
 
 def events(count: int) -> list[dict[str, object]]:
     return [
-        {"ph": "X", "name": TRICKY[n % len(TRICKY)], "ts": n, "dur": 1, "args": {"list": [{"a": 1}, {"b": [{}]}], "s": TRICKY[-n % 8]}}
+        {"ph": "X", "name": TRICKY[n % 8], "ts": n, "args": {"list": [{"a": 1}, {"b": [{}]}], "s": TRICKY[-n % 8]}}
         for n in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def names(path: Path, limits: Limits | None = None) -> tuple[list[tuple[str, float]], Scan[Event]]:
@@ -45,7 +45,7 @@ FORMS = {
 def test_every_event_of_every_form_is_read(tmp_path: Path, form: str, compressed: bool) -> None:
     written = events(40_000)
     text = FORMS[form](written).encode()
-    assert len(text) > 3 << 20  # several blocks
+    assert len(text) > 5 << 19  # several blocks
     path = tmp_path / "t"
     path.write_bytes(gzip.compress(text, 1) if compressed else text)
     found, scan = names(path)

@@ -1,0 +1,45 @@
+"""Real small trainings that waste memory in known ways: what is found, in bytes, and what 64 ranks would need.
+
+python benchmarks/memory_cases.py        (half a minute on two cores)
+"""
+
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from diagnostics.detectors.memory.say import size
+from diagnostics.findings import Finding
+from tests.dist.ranks import run_ranks
+from tests.unit.diagnostics.memory.jobs import findings
+from tests.unit.diagnostics.memory.memory_ranks import CASES
+
+RANKS = 2
+_FUTURE = re.compile(r"on 64 ranks a rank would need ([\d.]+ \w+), without it ([\d.]+ \w+)")
+
+
+def row(case: str, finding: Finding | None) -> str:
+    """One Markdown row."""
+    if finding is None:
+        return f"| {case} | none | - | - | - |"
+    future = _FUTURE.search(finding.summary)
+    needs, without = future.groups() if future else ("-", "-")
+    cost = size(finding.cost.value) if finding.cost else "-"
+    return f"| {case} | `{finding.cause}` | {cost} | {needs} | {without} |"
+
+
+def main() -> None:
+    """Print the table."""
+    print(f"| case, {RANKS} ranks | found | bytes | a rank at 64 ranks | without it |\n|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder:
+        run_ranks("tests.unit.diagnostics.memory.memory_ranks:train", RANKS, folder)
+        for case in CASES:
+            found = [one for one in findings(Path(folder) / case).values() if one.status == "confirmed"]
+            for finding in found or [None]:
+                print(row(case, finding), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""Live bytes over time from the profiler's allocations: the peak, what was alive there and where it was
+allocated, and what stays behind after each step. Decides nothing.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+from diagnostics.evidence.memory_timeline import thinned
+from diagnostics.evidence.memory_trace import STEP, Span, TraceMarks, step_number
+from diagnostics.evidence.trace_memory import MemoryEvent
+
+MAX_EVENTS = 2_000_000
+MAX_POINTS = 500
+_CPU = 0
+_HELD_A_WHILE = frozenset({"gather", "reduce", "checkpoint", "data"})
+"""Phases whose buffers outlive a step by design: work objects of collectives, asynchronous saves, batches ahead."""
+
+
+@dataclass(slots=True)
+class Allocation:
+    """One block of memory within the window."""
+
+    size_bytes: int
+    start_us: float
+    step: int | None
+    phase: str
+    """`forward`, `backward`, `gather`, `reduce`, `optimizer`, `checkpoint`, `evaluation`, `clip`, ... or `step`."""
+    region: str
+    """Innermost annotation that was open."""
+    end_us: float | None = None
+    """None: alive when the window closed."""
+    gathered: bool = False
+    """The output of a gather that the user's code called."""
+    lent: bool = False
+    """Read or written by another collective: backends hold on to it for a while (gloo in its work objects)."""
+
+
+@dataclass(slots=True)
+class Curve:
+    """One rank's memory on its device, over the profiled window."""
+
+    device_type: int
+    baseline_bytes: int | None
+    """Allocated before the window; None where the allocator does not tell (CPU)."""
+    peak_bytes: int = 0
+    """Highest value; without a baseline only what the window allocated."""
+    peak_us: float = 0.0
+    peak_step: int | None = None
+    peak_phase: str = ""
+    peak_region: str = ""
+    points: list[tuple[float, int]] = field(default_factory=list)
+    """(seconds, bytes), at most `MAX_POINTS`."""
+    at_peak: list[Allocation] = field(default_factory=list)
+    allocations: list[Allocation] = field(default_factory=list)
+    steps: list[tuple[int, Span]] = field(default_factory=list)
+    backward: list[tuple[float, float]] = field(default_factory=list)
+    """(start, end) of the backward passes, us."""
+
+    def retained(self) -> dict[int, Counter[str]]:
+        """Step -> bytes that it allocated and left alive when the window closed, by region.
+
+        Without buffers that outlive a step by design, and without gathered outputs, which are told apart.
+        """
+        result: dict[int, Counter[str]] = {number: Counter() for number, _ in self.steps}
+        for one in self.allocations:
+            if (
+                one.end_us is None
+                and one.step in result
+                and not (one.gathered or one.lent or one.phase in _HELD_A_WHILE)
+            ):
+                result[one.step][one.region] += one.size_bytes
+        return result
+
+
+def build(events: Iterable[MemoryEvent], marks: TraceMarks) -> Curve | None:
+    """The curve of the device that holds most; None without allocations."""
+    ordered = _of_device(list(islice(events, MAX_EVENTS)))
+    if not ordered:
+        return None
+    first = ordered[0]
+    baseline = max(0, first.total_allocated_bytes - first.bytes) if first.device_type != _CPU else None
+    curve = Curve(first.device_type, baseline, steps=marks.steps, backward=_backward(marks))
+    where = _Where(marks)
+    live: dict[int, Allocation] = {}
+    points: list[tuple[float, int]] = []
+    level = baseline or 0
+    for event in ordered:
+        level += event.bytes
+        if event.bytes > 0:
+            live[event.address] = made = where.allocation(event)
+            curve.allocations.append(made)
+            if level > curve.peak_bytes:
+                curve.peak_bytes, curve.peak_us = level, event.ts_us
+                curve.peak_step, curve.peak_phase, curve.peak_region = made.step, made.phase, made.region
+        elif (gone := live.pop(event.address, None)) is not None:
+            gone.end_us = event.ts_us
+        points.append(((event.ts_us - first.ts_us) / 1e6, max(0, level)))
+    curve.points = [(round(time_s, 6), size) for time_s, size in thinned(points, MAX_POINTS)]
+    curve.at_peak = [
+        one
+        for one in curve.allocations
+        if one.start_us <= curve.peak_us and (one.end_us is None or one.end_us > curve.peak_us)
+    ]
+    return curve
+
+
+def _backward(marks: TraceMarks) -> list[tuple[float, float]]:
+    """By the region of that name; else by autograd's own events."""
+    named = [(span.start_us, span.end_us) for span in marks.spans if span.name == "backward"]
+    return named or [(span.start_us, span.end_us) for span in marks.backward]
+
+
+def _of_device(events: list[MemoryEvent]) -> list[MemoryEvent]:
+    """Of the accelerator with the most bytes, else of the CPU; by time."""
+    most: dict[tuple[int, int], int] = {}
+    for event in events:
+        key = (event.device_type, event.device_id)
+        most[key] = max(most.get(key, 0), event.total_allocated_bytes)
+    if not most:
+        return []
+    chosen = max(most, key=lambda key: (key[0] != _CPU, most[key], -key[1]))
+    kept = [event for event in events if (event.device_type, event.device_id) == chosen]
+    kept.sort(key=lambda event: event.ts_us)
+    return kept
+
+
+class _Where:
+    """Which annotations are open, for moments that only go forward."""
+
+    def __init__(self, marks: TraceMarks) -> None:
+        self._spans = iter(marks.spans)
+        self._next: Span | None = next(self._spans, None)
+        self._open: list[Span] = []
+        self._backward = marks.backward
+        self._at = 0
+
+    def allocation(self, event: MemoryEvent) -> Allocation:
+        """The event with its place."""
+        now_us = event.ts_us
+        while self._next is not None and self._next.start_us <= now_us:
+            self._open.append(self._next)
+            self._next = next(self._spans, None)
+        self._open = [span for span in self._open if span.end_us >= now_us]
+        while self._at < len(self._backward) and self._backward[self._at].end_us < now_us:
+            self._at += 1
+        names = [span.name for span in self._open]
+        step_span = next((span for span in self._open if span.name.startswith(STEP)), None)
+        inner = next((name for name in reversed(names) if not name.startswith(STEP)), "")
+        phase = self._phase(names, now_us, step_span)
+        step = step_number(step_span.name) if step_span is not None else None
+        return Allocation(event.bytes, now_us, step, phase, inner or phase)
+
+    def _phase(self, names: list[str], now_us: float, step: Span | None) -> str:
+        for phase in _named(names):
+            return phase
+        coming = self._backward[self._at] if self._at < len(self._backward) else None
+        if coming is not None and coming.start_us <= now_us:
+            return "backward"
+        if step is None:
+            return "outside"
+        return "forward" if coming is not None and coming.start_us < step.end_us else "step"
+
+
+_PHASES = (
+    ("optimizer", ("Optimizer.", "optimizer")),
+    ("checkpoint", ("checkpoint", "state_dict")),
+    ("evaluation", ("evaluat", "validation")),
+    ("gather", ("FSDP::all_gather", "all_gather", "_unshard")),
+    ("reduce", ("FSDP::post_backward_reduce", "reduce_scatter", "all_reduce", "all_to_all", "broadcast")),
+    ("clip", ("clip",)),
+    ("logging", ("logging",)),
+    ("data", ("data", "enumerate(DataLoader)")),
+    ("backward", ("backward",)),
+    ("forward", ("forward",)),
+)
+_EXACT = frozenset({"data", "optimizer"})
+
+
+def _named(names: list[str]) -> Iterator[str]:
+    """Phases that the open annotations name, the most telling one first."""
+    for phase, words in _PHASES:
+        for name in names:
+            if any(name == word if word in _EXACT else word in name for word in words):
+                yield phase

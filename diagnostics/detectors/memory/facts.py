@@ -1,0 +1,173 @@
+"""What the configuration and the summary say about a model's size and how its state is spread over ranks.
+
+Formulas: Rajbhandari et al. 2020 (ZeRO) for states; parameters of a tied GPT-2 and of Llama counted from
+their layers. What is not known stays None: nothing is guessed. Reads no file.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from diagnostics.evidence.model import Evidence, RunEvidence
+
+_ITEM_BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
+SHARDED = frozenset({"fsdp", "zero3", "zero2", "hsdp"})
+"""Strategies of dtk that shard parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """Bytes of one rank between and during steps, without what is gathered."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+
+    @property
+    def total(self) -> int:
+        """All three."""
+        return self.parameters + self.gradients + self.optimizer
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Sizes of the whole model; None = not known."""
+
+    world_size: int | None
+    strategy: str
+    """`strategy.name` of dtk; empty for other jobs."""
+    parameter_bytes: int | None = None
+    """All parameters as they are stored."""
+    gather_bytes: int | None = None
+    """All parameters in the type in which they are gathered."""
+    optimizer_bytes: int | None = None
+    """All optimizer states."""
+    source: str = ""
+    """Where `parameter_bytes` is from."""
+    shards: int | None = None
+    """Ranks that share one copy of the parameters; 1 = each has its own."""
+    replicas: int = 1
+    """Copies of a sharded model (HSDP)."""
+    block_bytes: int | None = None
+    """Of one transformer block, in the gathered type."""
+    logits_bytes: int | None = None
+    """Of one micro-batch on one rank, float32."""
+    item_bytes: int = 4
+    """Of a gathered element."""
+
+    def states(self, world_size: int | None = None) -> States | None:
+        """One rank's model states, if the job had this many ranks; None when a size is not known."""
+        ranks = world_size or self.world_size
+        if self.parameter_bytes is None or self.optimizer_bytes is None or not ranks or self.shards is None:
+            return None
+        size, optimizer = self.parameter_bytes, self.optimizer_bytes
+        if self.shards > 1:
+            shards = max(1, ranks // self.replicas)
+            return States(size // shards, size // shards, optimizer // shards)
+        return States(size, size, optimizer // ranks if self.strategy == "zero1" else optimizer)
+
+    def with_units(self, gathered_bytes: int, optimizer: str, ranks: int) -> "Facts":
+        """Completed by the sum of the gathered units of a sharded model that nothing else describes.
+
+        Args:
+            gathered_bytes: of all units.
+            optimizer: `adamw`, or empty when it is not known.
+            ranks: of the group that shards.
+        """
+        if self.gather_bytes is not None or gathered_bytes <= 0:
+            return self
+        factor = {"adam": 2, "adamw": 2}.get(optimizer.lower())
+        return replace(
+            self,
+            parameter_bytes=gathered_bytes,
+            gather_bytes=gathered_bytes,
+            optimizer_bytes=None if factor is None else factor * gathered_bytes,
+            source="the sum of its gathered units",
+            shards=self.shards or ranks,
+            world_size=self.world_size or ranks,
+        )
+
+
+def read(evidence: Evidence) -> Facts:
+    """As far as the run's records tell."""
+    run = evidence.run
+    if run is None:
+        return Facts(evidence.world_size, "")
+    world_size = evidence.world_size or _count(_figure(run, "world_size"))
+    strategy = str(run.get("strategy.name", "") or "")
+    shards, replicas = _shards(run, strategy, world_size)
+    facts = Facts(world_size, strategy, shards=shards, replicas=replicas)
+    count, source = _parameters(run)
+    if count is None:
+        return facts
+    item = _ITEM_BYTES.get(str(run.get("precision.compute_dtype", "float32")), 4)
+    item = item if strategy in SHARDED else 4
+    layers, width = _count(run.get("model.layers")), _count(run.get("model.width"))
+    block = 12 * width * width + 13 * width if layers and width and run.get("model.architecture") == "gpt" else None
+    return replace(
+        facts,
+        parameter_bytes=4 * count,
+        gather_bytes=item * count,
+        optimizer_bytes=_optimizer(run, 4 * count),
+        source=source,
+        block_bytes=None if block is None else block * item,
+        logits_bytes=_logits(run),
+        item_bytes=item,
+    )
+
+
+def _parameters(run: RunEvidence) -> tuple[int | None, str]:
+    counted = _count(_figure(run, "parameters"))
+    if counted:
+        return counted, "summary.json"
+    kind = run.get("model.architecture")
+    names = ("layers", "width", "vocab_size", "context_length")
+    layers, width, vocab, context = (_count(run.get(f"model.{name}")) for name in names)
+    if kind == "gpt" and layers and width and vocab and context:
+        return 12 * layers * width**2 + 13 * layers * width + (vocab + context + 2) * width, "the configuration"
+    if kind == "llama" and layers and width and vocab:
+        return _llama(run, layers, width, vocab), "the configuration"
+    return None, ""
+
+
+def _llama(run: RunEvidence, layers: int, width: int, vocab: int) -> int | None:
+    heads, kv_heads = _count(run.get("model.heads")), _count(run.get("model.kv_heads"))
+    ffn = _count(run.get("model.ffn_width"))
+    if not heads or not kv_heads or not ffn:
+        return None
+    attention = 2 * width * width + 2 * width * (width // heads) * kv_heads
+    embeddings = vocab * width * (1 if run.get("model.tie_weights") else 2)
+    return layers * (attention + 3 * width * ffn + 2 * width) + embeddings + width
+
+
+def _shards(run: RunEvidence, strategy: str, world_size: int | None) -> tuple[int | None, int]:
+    if strategy not in SHARDED:
+        return (1 if strategy else None), 1
+    if strategy != "hsdp" or not world_size:
+        return world_size, 1
+    replicas, shards = _count(run.get("strategy.dp_replicate")), _count(run.get("strategy.dp_shard"))
+    found = replicas or (world_size // shards if shards else 1)
+    return max(1, world_size // max(found, 1)), max(found, 1)
+
+
+def _optimizer(run: RunEvidence, parameter_bytes: int) -> int | None:
+    name = str(run.get("optimizer.name", ""))
+    if name == "adamw":
+        return 2 * parameter_bytes
+    if name == "sgd":
+        return parameter_bytes if run.get("optimizer.momentum") else 0
+    return None
+
+
+def _logits(run: RunEvidence) -> int | None:
+    vocab, micro = _count(run.get("model.vocab_size")), _count(run.get("train.micro_batch_size"))
+    length = _count(run.get("data.sequence_length"))
+    return 4 * vocab * micro * length if vocab and micro and length else None
+
+
+def _figure(run: RunEvidence, name: str) -> Any:
+    figures = run.summary.get("figures")
+    return figures.get(name) if isinstance(figures, dict) else None
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 50 else None

@@ -1,0 +1,48 @@
+"""How good a schedule could be: bounds and counterfactuals from times that were measured. Pure arithmetic, ns.
+
+A figure from here is a ceiling: what a fix can win at most.
+"""
+
+import math
+
+MIB = 1 << 20
+DEFAULT_BUCKET_BYTES = 25 * MIB
+"""DistributedDataParallel's default."""
+
+
+def attainable_percent(transfer: float, compute: float) -> float:
+    """Overlap that no schedule can exceed: communication beside all the compute there is."""
+    return 100.0 if transfer <= 0 else 100 * min(transfer, compute) / transfer
+
+
+def good_buckets(total_bytes: int) -> int:
+    """Buckets into which gradients are best cut: 25 MiB each, and at least four, so that the last is small."""
+    return max(4, math.ceil(total_bytes / DEFAULT_BUCKET_BYTES))
+
+
+def good_cap_mb(total_bytes: int) -> float:
+    """The `bucket_cap_mb` that gives so many."""
+    cap = total_bytes / MIB / good_buckets(total_bytes)
+    return float(min(25, max(1, round(cap)))) if cap >= 1 else round(max(cap, 0.05), 2)
+
+
+def exposed_in_buckets(transfer: float, latency: float, buckets: int, beside: float) -> float:
+    """Exposed time when a transfer is cut into equal parts that become ready evenly while compute runs.
+
+    Args:
+        transfer: of all bytes, without latencies.
+        latency: of each part.
+        buckets: parts; the last one is ready when compute ends.
+        beside: compute that runs meanwhile.
+    """
+    each = transfer / buckets + latency
+    done = 0.0
+    for n in range(1, buckets + 1):
+        done = max(done, beside * n / buckets) + each
+    return max(0.0, done - beside)
+
+
+def exposed_in_units(transfer: float, latency: float, units: int, beside: float) -> float:
+    """The same for units that are gathered one ahead of the compute that needs them: the first one is exposed."""
+    each, work = transfer / units + latency, beside / units
+    return each + (units - 1) * max(0.0, each - work)

@@ -1,0 +1,238 @@
+"""Tells communication from compute in one rank's trace, by structure first and by name last.
+
+A kernel communicates when the trace links a collective to it, when it was launched inside a collective's own
+annotation, inside a marked region (on another stream than compute), or when its name is known to. Of a run
+on CPU the spans of gloo's threads are the communication. Judges nothing.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import dataclass, field
+
+from diagnostics.detectors.overlap import names
+from diagnostics.detectors.overlap.intervals import Interval
+from diagnostics.evidence.trace import Spans, Trace
+from diagnostics.evidence.trace_events import MARKED, Message, collective_word
+
+
+@dataclass(slots=True)
+class Call:
+    """One collective as it ran on this rank; times in ns since the trace's base."""
+
+    start: int
+    end: int
+    message: Message
+    name: str
+    lane: int
+    issued: int = -1
+    """When the host issued it; -1 = unknown."""
+    thread: int = -1
+    """Lane of the host's thread that issued it; -1 = unknown."""
+    why: str = "name"
+    """How it was recognised: `args`, `annotation`, `region`, `name`."""
+
+    @property
+    def duration(self) -> int:
+        """In ns."""
+        return self.end - self.start
+
+
+@dataclass(slots=True)
+class Work:
+    """One rank's device time (or, of a run on CPU, its host time), told apart."""
+
+    calls: list[Call] = field(default_factory=list)
+    """By start."""
+    compute: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    """(start, end, lane, launch or -1, launching lane or -1), by start."""
+    memory: list[Interval] = field(default_factory=list)
+    """Copies and fills."""
+    compute_lane: int = -1
+    """The stream that computes most; -1 on CPU."""
+    unknown: Counter[str] = field(default_factory=Counter)
+    """Kernels on a stream of communication that are told by nothing, counted as compute."""
+    fused: Counter[str] = field(default_factory=Counter)
+    """Kernels that communicate and compute, counted as compute."""
+
+
+_OPEN = 256
+"""Issues that may be on their way at once."""
+
+Ranges = dict[int, tuple[list[int], list[int], list[Message], list[str]]]
+"""Lane -> starts, ends, message and how it was told, of ranges that do not overlap, ascending."""
+
+
+def classify(trace: Trace) -> Work:
+    """All work of the rank."""
+    work = _on_device(trace) if trace.on_device else _on_cpu(trace)
+    work.calls.sort(key=lambda call: (call.start, call.end, call.message.op))
+    work.compute.sort()
+    return work
+
+
+def _on_device(trace: Trace) -> Work:
+    work = Work()
+    kinds = [_by_name(name) for name in trace.names]
+    work.compute_lane = _compute_lane(trace, kinds)
+    ranges = _ranges(trace)
+    device = trace.device
+    lanes_of_calls = set()
+    doubtful = []
+    for i, (start, end, name, lane, memory, launch, thread) in enumerate(
+        zip(device.start, device.end, device.name, device.lane, trace.is_memory, trace.launch, trace.launcher)
+    ):
+        if memory:
+            work.memory.append((start, end))
+            continue
+        kind = kinds[name]
+        message, why = trace.messages.get(i), "args"
+        if message is None and kind != "compute" and launch >= 0 and thread in ranges:
+            message, why = _inside(ranges[thread], launch, lane != work.compute_lane)
+        if kind == "communication" and message is None:
+            message, why = Message("collective"), "name"
+        if message is not None and message.op == "collective":
+            message = message._replace(op=collective_word(trace.names[name]))
+        if message is not None and kind != "fused":
+            work.calls.append(Call(start, end, message, trace.names[name], lane, launch, thread, why))
+            lanes_of_calls.add(lane)
+            continue
+        if kind == "fused":
+            work.fused[trace.names[name]] += 1
+        elif kind != "compute":
+            doubtful.append((lane, name))
+        work.compute.append((start, end, lane, launch, thread))
+    lanes_of_calls.discard(work.compute_lane)
+    for lane, name in doubtful:
+        if lane in lanes_of_calls:
+            work.unknown[trace.names[name]] += 1
+    return work
+
+
+def _by_name(name: str) -> str:
+    if names.FUSED.search(name):
+        return "fused"
+    if names.COMMUNICATION.search(name):
+        return "communication"
+    return "compute" if names.COMPUTE.search(name) else ""
+
+
+def _compute_lane(trace: Trace, kinds: list[str]) -> int:
+    """The stream with most kernel time that is no collective's."""
+    busy: Counter[int] = Counter()
+    device = trace.device
+    for i, (start, end, name, lane) in enumerate(zip(device.start, device.end, device.name, device.lane)):
+        if not trace.is_memory[i] and kinds[name] != "communication" and i not in trace.messages:
+            busy[lane] += end - start
+    return max(busy, key=lambda lane: (busy[lane], -lane)) if busy else -1
+
+
+def _ranges(trace: Trace) -> Ranges:
+    """Stretches of host threads in which a collective is launched."""
+    found: dict[int, list[tuple[int, int, Message, str]]] = {}
+    for i, message in trace.op_messages.items():
+        ops = trace.ops
+        found.setdefault(ops.lane[i], []).append((ops.start[i], ops.end[i], message, "args"))
+    marks = trace.marks
+    for i, message in trace.mark_messages.items():
+        found.setdefault(marks.lane[i], []).append((marks.start[i], marks.end[i], message, "annotation"))
+    for i in range(len(marks)):
+        match = MARKED.match(trace.names[marks.name[i]])
+        if match:
+            message = Message(collective_word(match[1]), int(match[2]), "byte", match[3])
+            found.setdefault(marks.lane[i], []).append((marks.start[i], marks.end[i], message, "region"))
+    return {lane: _flat(ranges) for lane, ranges in found.items()}
+
+
+def _flat(ranges: list[tuple[int, int, Message, str]]) -> tuple[list[int], list[int], list[Message], list[str]]:
+    """Of nested ranges the one that knows most: `record_param_comms` before an annotation before a region."""
+    order = {"args": 0, "annotation": 1, "region": 2}
+
+    def knows(one: tuple[int, int, Message, str]) -> tuple[bool, bool, int]:
+        return one[2].op == "collective", not one[2].elements, order[one[3]]
+
+    kept: list[tuple[int, int, Message, str]] = []
+    for one in sorted(ranges, key=lambda r: (r[0], -r[1])):
+        if kept and one[0] < kept[-1][1]:
+            if knows(one) < knows(kept[-1]):
+                kept[-1] = (kept[-1][0], kept[-1][1], one[2], one[3])
+            continue
+        kept.append(one)
+    return [r[0] for r in kept], [r[1] for r in kept], [r[2] for r in kept], [r[3] for r in kept]
+
+
+def _inside(
+    ranges: tuple[list[int], list[int], list[Message], list[str]], launch: int, aside: bool
+) -> tuple[Message | None, str]:
+    """The collective whose range holds the launch; a marked region counts only beside the compute stream."""
+    starts, ends, messages, why = ranges
+    n = bisect_right(starts, launch) - 1
+    if n < 0 or launch >= ends[n] or (why[n] == "region" and not aside):
+        return None, ""
+    return messages[n], why[n]
+
+
+def _on_cpu(trace: Trace) -> Work:
+    work = Work()
+    marks, ops = trace.marks, trace.ops
+    lanes = {marks.lane[i] for i in trace.mark_messages}
+    issues = _issues(trace)
+    for i in sorted(trace.mark_messages, key=lambda i: (marks.start[i], marks.end[i])):
+        message, name = trace.mark_messages[i], trace.names[marks.name[i]]
+        call = Call(marks.start[i], marks.end[i], message, name, marks.lane[i], why="annotation")
+        _match_issue(call, issues)
+        work.calls.append(call)
+    wanted = [not names.ISSUE.match(name) and name != "record_param_comms" for name in trace.names]
+    top: dict[int, tuple[int, int]] = {}
+    for start, end, index, lane in sorted(zip(ops.start, ops.end, ops.name, ops.lane), key=lambda o: (o[0], -o[1])):
+        if lane in lanes or not wanted[index]:
+            continue
+        last = top.get(lane)
+        if last is None or start >= last[1]:  # outermost operations only
+            top[lane] = (start, end)
+            work.compute.append((start, end, lane, start, lane))
+    return work
+
+
+def _issues(trace: Trace) -> list[tuple[int, int, Message]]:
+    """(time, lane, message) of every call that the host issued, by time; dtk's regions know bytes and group."""
+    found: list[tuple[int, int, Message]] = []
+    ops, marks = trace.ops, trace.marks
+    regions: Spans = Spans()
+    told: list[Message] = []
+    for i in sorted(range(len(marks)), key=lambda i: marks.start[i]):
+        match = MARKED.match(trace.names[marks.name[i]])
+        if match:
+            regions.add(marks.start[i], marks.end[i], 0, marks.lane[i])
+            told.append(Message(collective_word(match[1]), int(match[2]), "byte", match[3]))
+    inside = set()
+    for start, index, lane in sorted(zip(ops.start, ops.name, ops.lane)):
+        text = trace.names[index]
+        if not names.ISSUE.match(text):
+            continue
+        message = Message(collective_word(text))
+        n = bisect_right(regions.start, start) - 1
+        if n >= 0 and start <= regions.end[n] and told[n].op == message.op:
+            message = told[n]
+            inside.add(n)
+        found.append((start, lane, message))
+    rest = [(regions.start[n], regions.lane[n], told[n]) for n in range(len(told)) if n not in inside]
+    return sorted(found + rest, key=lambda issue: issue[0])
+
+
+def _match_issue(call: Call, issues: list[tuple[int, int, Message]]) -> None:
+    """Give the call the first open issue of its operation, and what that knows; it is used up."""
+    own = call.message
+    for n, (time, lane, told) in enumerate(issues[:_OPEN]):
+        if time > call.end:
+            return
+        # Gloo reduces and scatters by an all_reduce of the whole.
+        if told.op != own.op and not (told.op == "reduce_scatter" and own.op == "all_reduce"):
+            continue
+        reduces = told.op in ("all_reduce", "reduce_scatter")
+        if reduces and told.size_bytes and own.size_bytes and told.size_bytes != own.size_bytes:
+            continue
+        call.issued, call.thread = time, lane
+        call.message = told if told.elements and not (reduces and own.elements) else own._replace(
+            op=told.op, group=told.group)  # fmt: skip
+        del issues[n]
+        return

@@ -1,0 +1,104 @@
+"""Arithmetic on time intervals: unions, intersections, sums. Knows nothing of traces.
+
+An interval is (start, end) with start <= end; a cover is a list of disjoint ones, ascending. Units are the caller's.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import accumulate
+
+Interval = tuple[int, int]
+Cover = list[Interval]
+
+
+def union(intervals: Iterable[Interval]) -> Cover:
+    """What at least one of them covers; empty ones vanish."""
+    result: Cover = []
+    first = last = None
+    for start, end in sorted(intervals):
+        if last is None or first is None:
+            first, last = start, end
+        elif start > last:
+            if last > first:
+                result.append((first, last))
+            first, last = start, end
+        elif end > last:
+            last = end
+    if first is not None and last is not None and last > first:
+        result.append((first, last))
+    return result
+
+
+def total(cover: Cover) -> int:
+    """Its length."""
+    return sum(end - start for start, end in cover)
+
+
+def intersect(one: Cover, other: Cover) -> Cover:
+    """What both cover; fast when one of them is short."""
+    short, long = (one, other) if len(one) < len(other) else (other, one)
+    result: Cover = []
+    n = 0
+    for start, end in short:
+        n = max(n, bisect_right(long, (start, start)) - 1)
+        while n < len(long) and long[n][0] < end:
+            first, last = max(start, long[n][0]), min(end, long[n][1])
+            if first < last:
+                result.append((first, last))
+            if long[n][1] > end:  # it may reach into the next one
+                break
+            n += 1
+    return result
+
+
+def subtract(one: Cover, other: Cover) -> Cover:
+    """What `one` covers and `other` does not."""
+    result: Cover = []
+    j = 0
+    for start, end in one:
+        while j < len(other) and other[j][1] <= start:
+            j += 1
+        k = j
+        while k < len(other) and other[k][0] < end:
+            if other[k][0] > start:
+                result.append((start, other[k][0]))
+            start = max(start, other[k][1])
+            k += 1
+        if start < end:
+            result.append((start, end))
+    return result
+
+
+class Ruler:
+    """Answers how much of a stretch a cover covers, in logarithmic time."""
+
+    def __init__(self, cover: Cover) -> None:
+        self.cover = cover
+        self._starts = [start for start, _ in cover]
+        self._sums = [0, *accumulate(end - start for start, end in cover)]
+
+    def until(self, point: int) -> int:
+        """Covered before `point`."""
+        n = bisect_right(self._starts, point)
+        if n == 0:
+            return 0
+        return self._sums[n] - max(0, self.cover[n - 1][1] - point)
+
+    def within(self, start: int, end: int) -> int:
+        """Covered between the two."""
+        return self.until(end) - self.until(start) if end > start else 0
+
+    def holds(self, point: int) -> bool:
+        """Whether `point` lies in it."""
+        n = bisect_right(self._starts, point)
+        return n > 0 and self.cover[n - 1][1] > point
+
+    def start_of(self, point: int) -> int | None:
+        """Where the interval that holds `point` starts; None when none does."""
+        n = bisect_right(self._starts, point)
+        return self._starts[n - 1] if n and self.cover[n - 1][1] >= point else None
+
+    def last_end(self, point: int) -> int | None:
+        """Where the last interval that starts before `point` ends, at most `point`; None when none does."""
+        n = bisect_right(self._starts, point - 1)
+        return min(self.cover[n - 1][1], point) if n else None

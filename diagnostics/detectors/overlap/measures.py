@@ -1,0 +1,134 @@
+"""Where one rank's time went: compute, communication, overlap, exposed, copies, idle; per step, group and phase.
+
+wall = compute + exposed communication + exposed copies + idle, to the nanosecond. Judges nothing.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from diagnostics.detectors.overlap.classify import Work
+from diagnostics.detectors.overlap.intervals import Cover, Interval, Ruler, intersect, subtract, total, union
+from diagnostics.evidence.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """Times of one window, ns."""
+
+    wall: int = 0
+    compute: int = 0
+    """At least one kernel computes."""
+    communication: int = 0
+    """At least one collective runs."""
+    overlapped: int = 0
+    """Both."""
+    exposed: int = 0
+    """A collective runs and nothing else."""
+    memory: int = 0
+    """Copies and fills without compute beside them."""
+    idle: int = 0
+
+    def json(self) -> dict[str, float]:
+        """As the report has it, ms."""
+        result = {f"{name}_ms": getattr(self, name) / 1e6 for name in self.__dataclass_fields__}
+        if self.communication:
+            result["overlap_percent"] = 100 * self.overlapped / self.communication
+        return result
+
+
+class Covers:
+    """The unions of one rank's work, and how much of any stretch they cover."""
+
+    def __init__(self, work: Work) -> None:
+        compute = union((one[0], one[1]) for one in work.compute)
+        communication = union((call.start, call.end) for call in work.calls)
+        memory = union(work.memory)
+        busy = union(compute + memory)
+        exposed = subtract(communication, busy)
+        self.compute = Ruler(compute)
+        self.communication = Ruler(communication)
+        self.overlapped = Ruler(intersect(communication, compute))
+        self.exposed = Ruler(exposed)
+        self.memory = Ruler(subtract(memory, compute))
+        self.busy = Ruler(union(busy + exposed))
+        """Anything at all."""
+
+    def breakdown(self, start: int, end: int) -> Breakdown:
+        """Of one window."""
+        wall = max(0, end - start)
+        return Breakdown(
+            wall=wall,
+            compute=self.compute.within(start, end),
+            communication=self.communication.within(start, end),
+            overlapped=self.overlapped.within(start, end),
+            exposed=self.exposed.within(start, end),
+            memory=self.memory.within(start, end),
+            idle=wall - self.busy.within(start, end),
+        )
+
+    def gaps(self, start: int, end: int) -> Cover:
+        """Stretches without any work."""
+        return subtract([(start, end)] if end > start else [], self.busy.cover)
+
+
+def charge(exposed: Ruler, calls: Iterable[Interval]) -> list[int]:
+    """Exposed ns of each call, by start: time that several share is the first one's, so that they add up."""
+    result, until = [], None
+    for start, end in calls:
+        since = start if until is None else max(start, until)
+        result.append(exposed.within(since, end))
+        until = end if until is None else max(until, end)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Compatible:
+    """The figures of HolisticTraceAnalysis 0.5.0 on the rows that it uses; percent."""
+
+    overlap: float
+    idle: float
+    compute: float
+    non_compute: float
+    window: str
+
+
+def compatible(trace: Trace, work: Work) -> Compatible | None:
+    """As HTA counts by default; None without communication on a device.
+
+    It leaves out what the last marked step launched and what has no launch in the trace, and takes times in
+    whole microseconds.
+    """
+    steps = sorted({trace.marks.start[i] for i, n in enumerate(trace.marks.name) if "ProfilerStep" in trace.names[n]})
+    if not trace.on_device or not work.calls:
+        return None
+    limit = steps[-1] if len(steps) > 1 else None
+    calls = [(call.start, call.end) for call in work.calls if limit is None or 0 <= call.issued < limit]
+    computes = [(one[0], one[1]) for one in work.compute if limit is None or 0 <= one[3] < limit]
+    copies = [(start, end) for start, end, launch in _copies(trace) if limit is None or 0 <= launch < limit]
+    if trace.fractional:
+        calls, computes, copies = (list(map(_whole_us, spans)) for spans in (calls, computes, copies))
+    communication, compute, rows = union(calls), union(computes), calls + computes + copies
+    if not communication or not rows:
+        return None
+    wall = max(end for _, end in rows) - min(start for start, _ in rows)
+    idle = wall - total(union(communication + compute + copies))
+    computing = total(compute)
+    return Compatible(
+        overlap=100 * total(intersect(communication, compute)) / total(communication),
+        idle=100 * idle / wall,
+        compute=100 * computing / wall,
+        non_compute=100 * (wall - computing - idle) / wall,
+        window="without the last marked step, as HTA" if limit is not None else "whole file",
+    )
+
+
+def _copies(trace: Trace) -> Iterable[tuple[int, int, int]]:
+    """Start, end and launch of copies and fills."""
+    rows = zip(trace.device.start, trace.device.end, trace.launch, trace.is_memory)
+    return ((start, end, launch) for start, end, launch, memory in rows if memory)
+
+
+def _whole_us(span: Interval) -> Interval:
+    first, last = math.ceil(span[0] / 1000) * 1000, math.floor(span[1] / 1000) * 1000
+    return first, max(first, last)

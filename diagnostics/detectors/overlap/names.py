@@ -1,0 +1,31 @@
+"""What names of kernels, annotations and operations tell, where structure does not. Tables only."""
+
+import re
+
+COMMUNICATION = re.compile(
+    r"^(?:nccl|rccl|ncclx|hccl|msccl|xccl)\w*(?:Kernel|kernel|Generic)|^ncclSymDevKernel|^rccl|hccl::|mscclpp|nvshmem|"
+    r"multimem_\w*(?:reduce|gather|broadcast)|(?:one|two)_shot_all_?reduce|cross_device_reduce|ep::(?:internode|intranode"
+    r"|internode_ll)::|deep_ep::|(?:^|[^a-z])(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|send_?recv)\w*kernel",
+    re.IGNORECASE,
+)
+"""Kernels that communicate, of NCCL, RCCL, HCCL, MSCCL++, NVSHMEM, DeepEP, vLLM and PyTorch's symmetric memory."""
+FUSED = re.compile(r"allreduce_?fusion|all_?gather_?gemm|gemm_?reduce_?scatter|fused_\w*all_?reduce", re.IGNORECASE)
+"""Communicate and compute in one kernel."""
+COMPUTE = re.compile(
+    r"at::native|at_cuda_detail|cutlass|cublas|cudnn|gemm|gemv|elementwise|triton_|flash|fmha|softmax|layer_?norm|"
+    r"fbgemm|embedding|multi_tensor|CatArray|thrust::|cub::|Memcpy|Memset|wgrad|dgrad|winograd|convolve",
+    re.IGNORECASE,
+)
+"""Kernels that surely compute, also when they were launched beside a collective."""
+STEP = re.compile(r"^ProfilerStep#(\d+)$")
+LOADER = re.compile(r"^enumerate\(DataLoader\)|__next__$|^data$|data_?load", re.IGNORECASE)
+FORWARD = re.compile(r"^(?:DistributedDataParallel\.forward|FSDP::root_pre_forward.*|forward|## forward ##)$")
+"""One of each a micro-batch; never two of them are counted together."""
+BACKWARD_MARK = re.compile(r"^(?:backward|## backward ##|FSDP::(?:root_)?post_backward.*)$")
+AUTOGRAD = "autograd::engine::evaluate_function"
+OPTIMIZER = re.compile(r"^Optimizer\.step|^optimizer$|^## optimizer ##$")
+ISSUE = re.compile(r"^c10d::")
+COMM_MARK = re.compile(r"^(?:nccl|gloo|mpi|ucc|rccl|xccl|hccl):")
+LOGGING = re.compile(r"^logging$|^control$|^evaluation$|^checkpoint")
+UNUSED_SEARCH = re.compile(r"search_unused_parameters")
+SYNC_OPS = re.compile(r"^aten::(?:item|_local_scalar_dense|nonzero|is_nonzero|equal|masked_select|unique\w*)$")

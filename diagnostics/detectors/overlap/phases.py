@@ -1,0 +1,197 @@
+"""Steps, micro-batches and phases of one rank: where a step ends on the device, and when backward runs.
+
+Steps are the profiler's own marks on the host; on the device a step begins with the first work launched in
+it. Backward is what autograd's operations launch. Judges nothing.
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import Literal
+
+from diagnostics.detectors.overlap import names
+from diagnostics.detectors.overlap.classify import Work
+from diagnostics.detectors.overlap.intervals import Interval, Ruler, union
+from diagnostics.evidence.trace import Trace
+
+Phase = Literal["forward", "backward", "after", "optimizer", ""]
+_SEPARATES = 0.1
+"""Forward work between two stretches of backward that makes them two micro-batches, as a share of all of it."""
+
+
+@dataclass(slots=True)
+class Backward:
+    """One backward pass, on the host's and on the device's clock (ns)."""
+
+    host: Interval
+    device: Interval
+
+
+@dataclass(slots=True)
+class Step:
+    """One step; the whole window when the trace marks none."""
+
+    number: int | None
+    host: Interval
+    device: Interval
+    backwards: list[Backward] = field(default_factory=list)
+    optimizer_ns: int | None = None
+    """When the host enters the optimizer; None = not marked."""
+    autograd: frozenset[int] = frozenset()
+    """Host threads that run backward and nothing else."""
+
+    def phase(self, host_ns: int, thread: int = -1) -> tuple[Phase, int]:
+        """Phase and micro-batch (from 0) of something issued then; `""` when the trace shows no backward."""
+        if not self.backwards or host_ns < 0:
+            return "", 0
+        if self.optimizer_ns is not None and host_ns >= self.optimizer_ns:
+            return "optimizer", len(self.backwards) - 1
+        for n, one in enumerate(self.backwards):
+            if host_ns < one.host[0]:
+                return ("backward" if thread in self.autograd else "forward"), n
+            if host_ns <= one.host[1]:
+                return "backward", n
+        return "after", len(self.backwards) - 1
+
+
+def find_steps(trace: Trace, work: Work) -> list[Step]:
+    """The steps of the trace by time, one at least; together they cover its device work from the first mark on."""
+    begin, end = window(trace, work)
+    hosts = _marked(trace)
+    if not hosts:
+        steps = [Step(None, (trace.first_ns, trace.last_ns), (begin, end))]
+    else:
+        borders = _borders(trace, [host[0] for _, host in hosts], begin, end)
+        steps = [Step(number, host, (borders[n], borders[n + 1])) for n, (number, host) in enumerate(hosts)]
+        steps = [step for step in steps if step.device[1] > step.device[0]] or steps[:1]
+    _find_backwards(trace, work, steps)
+    return steps
+
+
+def window(trace: Trace, work: Work) -> Interval:
+    """From the first to the last work; of a run on CPU its marked steps."""
+    if trace.on_device:
+        return min(trace.device.start), max(trace.device.end)
+    hosts = _marked(trace)
+    if hosts:
+        return hosts[0][1][0], hosts[-1][1][1]
+    spans = [(one[0], one[1]) for one in work.compute] + [(call.start, call.end) for call in work.calls]
+    return min((s for s, _ in spans), default=0), max((e for _, e in spans), default=0)
+
+
+def _marked(trace: Trace) -> list[tuple[int, Interval]]:
+    """(number, host interval) of the profiler's steps, by time."""
+    marks = trace.marks
+    found: dict[Interval, int] = {}
+    for i, name in enumerate(marks.name):
+        match = names.STEP.match(trace.names[name])
+        if match and len(match[1]) < 18:
+            found.setdefault((marks.start[i], marks.end[i]), int(match[1]))
+    return [(number, host) for host, number in sorted(found.items())]
+
+
+def _borders(trace: Trace, starts: list[int], begin: int, end: int) -> list[int]:
+    """Where each step begins on the device; the end of the last one is the window's."""
+    if not trace.on_device:
+        return [*starts, end]
+    first = [end] * len(starts)
+    for start, launch in zip(trace.device.start, trace.launch):
+        n = bisect_right(starts, launch if launch >= 0 else start) - 1
+        if n >= 0 and start < first[n]:
+            first[n] = start
+    borders = [max(begin, border) for border in first]
+    for n in range(len(borders) - 1, 0, -1):
+        borders[n - 1] = min(borders[n - 1], borders[n])
+    return [*borders, end]
+
+
+def _find_backwards(trace: Trace, work: Work, steps: list[Step]) -> None:
+    """Fill in the backward passes and the optimizer of every step."""
+    rulers = _autograd(trace)
+    optimizers = sorted(
+        trace.marks.start[i] for i, name in enumerate(trace.marks.name) if names.OPTIMIZER.search(trace.names[name])
+    )
+    forwards = _forward_marks(trace)
+    starts = [step.host[0] for step in steps]
+    everywhere = Ruler(union(span for ruler in rulers.values() for span in ruler.cover))
+    launched: list[list[tuple[int, bool, int, int]]] = [[] for _ in steps]
+    mixed: set[int] = set()
+    for start, end, _, launch, thread in work.compute:
+        n = bisect_right(starts, launch) - 1
+        if launch < 0 or n < 0:
+            continue
+        ruler = rulers.get(thread)
+        backward = ruler is not None and ruler.holds(launch)
+        launched[n].append((launch, backward, start, end))
+        if not backward:
+            mixed.add(thread)
+    for n, step in enumerate(steps):
+        limit = starts[n + 1] if n + 1 < len(steps) else step.host[1] + 1
+        inside = [time for time in forwards if step.host[0] <= time < limit]
+        rows = sorted(launched[n])
+        runs = _runs(rows, inside)
+        others = [row[0] for row in rows if not row[1]]
+        step.backwards = [_backward(run, others, limit, everywhere) for run in runs]
+        step.autograd = frozenset(rulers) - mixed
+        if step.backwards:
+            last = step.backwards[-1].host[1]
+            step.optimizer_ns = next((time for time in optimizers if last <= time < limit), None)
+
+
+def _autograd(trace: Trace) -> dict[int, Ruler]:
+    """Host thread -> when it ran autograd's operations or stood in a marked backward."""
+    found: dict[int, list[Interval]] = {}
+    wanted = [name.startswith(names.AUTOGRAD) for name in trace.names]
+    ops, marks = trace.ops, trace.marks
+    for i, name in enumerate(ops.name):
+        if wanted[name]:
+            found.setdefault(ops.lane[i], []).append((ops.start[i], ops.end[i]))
+    for i, name in enumerate(marks.name):
+        if names.BACKWARD_MARK.match(trace.names[name]):
+            found.setdefault(marks.lane[i], []).append((marks.start[i], marks.end[i]))
+    return {lane: Ruler(union(spans)) for lane, spans in found.items()}
+
+
+def _forward_marks(trace: Trace) -> list[int]:
+    """Starts of the forward passes, by the mark that is there most."""
+    found: dict[str, list[int]] = {}
+    for i, name in enumerate(trace.marks.name):
+        text = trace.names[name]
+        if names.FORWARD.match(text):
+            found.setdefault(text, []).append(trace.marks.start[i])
+    if not found:
+        return []
+    _, times = max((len(times), times) for times in found.values())
+    return sorted(times)
+
+
+def _runs(launched: list[tuple[int, bool, int, int]], forwards: list[int]) -> list[list[tuple[int, bool, int, int]]]:
+    """Backward work of a step, split where a forward pass lies in between."""
+    ahead = sum(end - start for _, backward, start, end in launched if not backward)
+    runs: list[list[tuple[int, bool, int, int]]] = []
+    between = 0
+    for one in launched:
+        if not one[1]:
+            between += one[3] - one[2]
+            continue
+        new = not runs
+        if runs and forwards:
+            new = bisect_right(forwards, one[0]) > bisect_right(forwards, runs[-1][-1][0])
+        elif runs:
+            new = between > _SEPARATES * ahead
+        if new:
+            runs.append([])
+        runs[-1].append(one)
+        between = 0
+    return runs
+
+
+def _backward(run: list[tuple[int, bool, int, int]], others: list[int], limit: int, autograd: Ruler) -> Backward:
+    """The host leaves backward with autograd's last operation, which need not launch anything."""
+    n = bisect_right(others, run[-1][0])
+    border = others[n] if n < len(others) else limit
+    last = autograd.last_end(border)
+    first = autograd.start_of(run[0][0])
+    return Backward(
+        host=(run[0][0] if first is None else first, max(run[-1][0], min(last or 0, border - 1))),
+        device=(min(one[2] for one in run), max(one[3] for one in run)),
+    )

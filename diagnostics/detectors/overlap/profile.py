@@ -1,0 +1,266 @@
+"""One rank's trace, boiled down to what the causes are decided by. Small, and can be sent between processes.
+
+Builds facts (times in ns since the trace's base); the causes are decided elsewhere.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from diagnostics.detectors.overlap import names
+from diagnostics.detectors.overlap.classify import Call, Work, classify
+from diagnostics.detectors.overlap.gaps import Gap, find_gaps
+from diagnostics.detectors.overlap.intervals import Interval
+from diagnostics.detectors.overlap.measures import Breakdown, Compatible, Covers, charge, compatible
+from diagnostics.detectors.overlap.phases import Phase, Step, find_steps, window
+from diagnostics.evidence.trace import GroupInfo, Trace
+from diagnostics.evidence.trace_events import Message
+
+MAX_CALLS = 500_000
+"""Collectives kept of one rank."""
+_RELEASED_NS = 30_000
+"""A kernel that waited for a collective starts within that after it."""
+_AT_ONCE = 0.1
+"""Share of a call beside compute up to which it counts as not overlapped."""
+
+
+@dataclass(slots=True)
+class Fact:
+    """One collective of one rank, with what surrounds it."""
+
+    step: int
+    """Index in `RankProfile.steps`."""
+    message: Message
+    start: int
+    end: int
+    exposed: int
+    """Of its time, without compute or copies beside it; time shared with an earlier call is that one's."""
+    overlapped: int
+    issued: int
+    phase: Phase
+    micro: int
+    """Micro-batch, from 0."""
+    on_compute: bool
+    """On the stream that computes."""
+    waited: bool
+    """Compute of the same phase went on only after it, and no compute ran beside it."""
+    gap: Gap | None
+    """The longest stretch without work between the collective before it and this one."""
+    busy: int
+    """Compute between the collective before it and this one."""
+    why: str
+
+    @property
+    def duration(self) -> int:
+        """In ns."""
+        return self.end - self.start
+
+
+@dataclass(slots=True)
+class StepFact:
+    """One step of one rank."""
+
+    number: int | None
+    start: int
+    end: int
+    times: Breakdown
+    micros: int
+    """Backward passes; 0 = not visible."""
+    backward: list[Interval]
+    """On the device."""
+    gaps: dict[str, int]
+    """Idle ns by reason."""
+    optimizer: bool = False
+
+
+@dataclass(slots=True)
+class RankProfile:
+    """What one rank's trace says."""
+
+    file: str
+    rank: int
+    world_size: int | None
+    backend: str
+    on_device: bool
+    base_ns: int
+    groups: dict[str, GroupInfo]
+    steps: list[StepFact]
+    window: Breakdown
+    """Of the whole file."""
+    by_group: dict[str, Breakdown]
+    by_phase: dict[str, Breakdown]
+    hta: Compatible | None
+    calls: list[Fact]
+    gaps: list[Gap]
+    """The longest ones."""
+    recognised: dict[str, int]
+    unknown: dict[str, int]
+    fused: dict[str, int]
+    kernels: int
+    kernel_ns: int
+    blocking: float
+    """Share of long kernels that were over before the next launch: near 1 when every launch waits."""
+    long_kernels: int
+    search_ns: int
+    """Spent in the search for unused parameters."""
+    settings: dict[str, object]
+    marked: bool
+    """Whether the trace marks its steps."""
+    problems: list[str] = field(default_factory=list)
+
+
+def profile(trace: Trace) -> RankProfile:
+    """Boil a trace down."""
+    work = classify(trace)
+    covers = Covers(work)
+    steps = find_steps(trace, work)
+    begin, end = window(trace, work)
+    gaps = find_gaps(trace, work, covers, begin, end)
+    calls = _calls(trace, work, covers, steps, gaps)
+    blocking, long_kernels = _blocking(trace)
+    search = [name for name, text in enumerate(trace.names) if names.UNUSED_SEARCH.search(text)]
+    ops = trace.ops
+    return RankProfile(
+        file=trace.file,
+        rank=-1 if trace.rank is None else trace.rank,
+        world_size=trace.world_size,
+        backend=trace.backend,
+        on_device=trace.on_device,
+        base_ns=trace.base_ns,
+        groups=trace.groups,
+        steps=[_step(step, covers, gaps) for step in steps],
+        window=covers.breakdown(begin, end),
+        by_group=_parts(work.calls, calls, [one.message.group or "(unknown)" for one in calls], covers, (begin, end)),
+        by_phase=_parts(work.calls, calls, [one.phase or "(unknown)" for one in calls], covers, (begin, end)),
+        hta=compatible(trace, work),
+        calls=calls,
+        gaps=sorted(gaps, key=lambda gap: gap.start - gap.end)[:200],
+        recognised=dict(Counter(call.why for call in work.calls)),
+        unknown=dict(work.unknown.most_common(20)),
+        fused=dict(work.fused.most_common(20)),
+        kernels=len(work.compute),
+        kernel_ns=sum(one[1] - one[0] for one in work.compute),
+        blocking=blocking,
+        long_kernels=long_kernels,
+        search_ns=sum(e - s for s, e, n in zip(ops.start, ops.end, ops.name) if n in search) if search else 0,
+        settings=trace.settings,
+        marked=steps[0].number is not None,
+        problems=trace.problems,
+    )
+
+
+def _step(step: Step, covers: Covers, gaps: list[Gap]) -> StepFact:
+    reasons: Counter[str] = Counter()
+    for gap in gaps:
+        if step.device[0] <= gap.start < step.device[1]:
+            reasons[gap.reason] += gap.end - gap.start
+    return StepFact(
+        number=step.number,
+        start=step.device[0],
+        end=step.device[1],
+        times=covers.breakdown(*step.device),
+        micros=len(step.backwards),
+        backward=[one.device for one in step.backwards],
+        gaps=dict(reasons),
+        optimizer=step.optimizer_ns is not None,
+    )
+
+
+def _calls(trace: Trace, work: Work, covers: Covers, steps: list[Step], gaps: list[Gap]) -> list[Fact]:
+    exposed = charge(covers.exposed, ((call.start, call.end) for call in work.calls))
+    starts = [step.device[0] for step in steps]
+    hosts = [step.host[0] for step in steps]
+    compute = _Launched(work)
+    gap_starts = [gap.start for gap in gaps]
+    facts: list[Fact] = []
+    before = starts[0]
+    for call, alone in zip(work.calls[:MAX_CALLS], exposed):
+        known = call.issued >= 0
+        n = bisect_right(hosts if known else starts, call.issued if known else call.start) - 1
+        if n < 0:
+            before = max(before, call.end)
+            n = 0
+        step = steps[n]
+        phase, micro = step.phase(call.issued, call.thread)
+        overlapped = covers.overlapped.within(call.start, call.end)
+        facts.append(
+            Fact(
+                step=n,
+                message=call.message,
+                start=call.start,
+                end=call.end,
+                exposed=alone,
+                overlapped=overlapped,
+                issued=call.issued,
+                phase=phase,
+                micro=micro,
+                on_compute=call.lane == work.compute_lane,
+                waited=trace.on_device
+                and overlapped <= _AT_ONCE * call.duration
+                and compute.same_phase_after(call, step, phase, micro),
+                gap=_longest(gaps, gap_starts, before, call.start),
+                busy=covers.compute.within(before, call.start),
+                why=call.why,
+            )
+        )
+        before = max(before, call.end)
+    return facts
+
+
+class _Launched:
+    """Compute by start, to find what follows a call."""
+
+    def __init__(self, work: Work) -> None:
+        self._compute = work.compute
+        self._starts = [one[0] for one in work.compute]
+
+    def same_phase_after(self, call: Call, step: Step, phase: Phase, micro: int) -> bool:
+        """Whether the compute that follows belongs to the phase and micro-batch of the call."""
+        n = bisect_right(self._starts, call.start)
+        while n < len(self._starts) and self._starts[n] < call.end - call.duration // 10:
+            n += 1
+        if n >= len(self._starts) or self._compute[n][3] >= call.end or self._starts[n] > call.end + _RELEASED_NS:
+            return False  # it was not launched yet, or something else held it
+        return step.phase(*self._compute[n][3:5]) == (phase, micro) if phase else True
+
+
+def _longest(gaps: list[Gap], starts: list[int], begin: int, end: int) -> Gap | None:
+    first = max(0, bisect_right(starts, begin) - 1)
+    best: Gap | None = None
+    for gap in gaps[first : bisect_right(starts, end)]:
+        if gap.end > begin and gap.start < end and (best is None or gap.length > best.length):
+            best = gap
+    return best
+
+
+def _blocking(trace: Trace) -> tuple[float, int]:
+    """How many of the kernels that take over 50 us ended before anything else was launched."""
+    device = trace.device
+    rows = sorted(
+        (launch, start, end) for launch, start, end in zip(trace.launch, device.start, device.end) if launch >= 0
+    )
+    long = over = 0
+    for (_, start, end), (following, _, _) in pairwise(rows):
+        if end - start >= 50_000:
+            long += 1
+            over += following >= end
+    return (over / long if long else 0.0), long
+
+
+def _parts(
+    calls: list[Call], facts: list[Fact], keys: list[str], covers: Covers, span: Interval
+) -> dict[str, Breakdown]:
+    """Communication by a property of the calls; exposed and overlapped times add up to the rank's."""
+    exposed: Counter[str] = Counter()
+    overlapped: Counter[str] = Counter()
+    length: Counter[str] = Counter()
+    until = span[0]
+    for call, fact, name in zip(calls, facts, keys):
+        since = max(call.start, until)
+        exposed[name] += fact.exposed
+        overlapped[name] += covers.overlapped.within(since, call.end)
+        length[name] += max(0, call.end - since)
+        until = max(until, call.end)
+    wall = span[1] - span[0]
+    return {name: Breakdown(wall, 0, length[name], overlapped[name], exposed[name]) for name in sorted(length)}
