@@ -1,5 +1,6 @@
 # make run [ARGS="strategy=ddp train.steps=5"]   train GPT-2 under FSDP (installs into .venv first)
 # make test                                     install what the tests need and run them
+# make test-all                                 the same and every fault run (some 10 minutes more)
 # make check                                    lint, types, import direction
 # make bench                                    the figures of docs/benchmarks.md (needs a quiet machine)
 # make help                                     this text
@@ -9,7 +10,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench clean
+.PHONY: help run test test-all check bench clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -34,6 +35,9 @@ run: $(VENV)/.train
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+test-all: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "" $(ARGS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -121,14 +121,16 @@ def diagnose(folder: Path) -> None:
     files = [FlightFile(path, path.name, rank_in_name(path), limits) for path in folder.iterdir()]
     detection = DETECTORS[0].detect(Evidence(folder, limits, flight=files))
     roots = [finding for finding in detection.findings if finding.status == "confirmed"]
+    workers = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(
         json.dumps(
             {
                 "causes": [[finding.cause, list(finding.ranks)] for finding in roots],
                 "summary": roots[0].summary if roots else "",
                 "seconds": time.perf_counter() - began_s,
-                "cpu_s": time.process_time() - began_cpu_s,
+                "cpu_s": time.process_time() - began_cpu_s + workers.ru_utime + workers.ru_stime,
                 "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+                "worker_mb": workers.ru_maxrss / 1024,
                 "before_mb": before_mb,
             }
         )
@@ -146,7 +148,7 @@ def main() -> None:
         diagnose(options.diagnose)
         return
     print(
-        "| ranks | entries each | MB of dumps | right | seconds | of CPU | CPU ms a rank | peak MB "
+        "| ranks | entries each | MB of dumps | right | seconds | CPU s, workers included | CPU ms a rank | peak MB "
         "|\n|---|---|---|---|---|---|---|---|"
     )
     for world in options.ranks:
@@ -159,7 +161,7 @@ def main() -> None:
             print(
                 f"| {world:,} | {options.entries:,} | {size_mb:,.0f} | {'yes' if right else answer['causes']} "
                 f"| {answer['seconds']:.1f} | {answer['cpu_s']:.1f} | {answer['cpu_s'] / world * 1e3:.1f} | "
-                f"{answer['peak_mb']:.0f} (of which {answer['before_mb']:.0f} Python) |",
+                f"{answer['peak_mb']:.0f} (Python {answer['before_mb']:.0f}, a worker {answer['worker_mb']:.0f}) |",
                 flush=True,
             )
 

@@ -6,7 +6,6 @@ in the number of runs, whatever their length.
 
 import json
 import os
-import socket
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.artifacts import RunPaths, Status, read_status
+from diagnostics.processes import still_runs
 
 _TAIL_BYTES = 64 * 1024
 _STEP_KEYS = ("loss", "step")
@@ -204,11 +204,7 @@ def _lost(paths: RunPaths, status: Status) -> bool:
     """Whether a run that says `running` was started on this machine by a process that is gone."""
     if status.state != "running":
         return False
-    manifest = _json(paths.manifest, [])
-    pid = manifest.get("pid")
-    if manifest.get("host") != socket.gethostname() or not isinstance(pid, int) or not Path("/proc/self").exists():
-        return False
-    return not Path(f"/proc/{pid}").exists()
+    return still_runs(_json(paths.manifest, [])) is False
 
 
 def _age_s(status: Status | None, path: Path) -> float | None:

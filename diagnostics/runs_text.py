@@ -5,8 +5,10 @@ import io
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+from diagnostics.invocation import command, override, typed
 from diagnostics.runs import Details, Run
 
 _COLUMNS = ("run", "state", "steps", "loss", "tokens/s", "age")
@@ -107,7 +109,8 @@ def _heading(run: Details) -> list[str]:
     if run.log:
         lines.append(f"log       {clean(run.log)}")
     if run.run.state in ("lost", "preempted", "failed", "hung", "oom"):
-        lines.append(f"next      dtk run resume={clean(run.run.path)}  (from its last checkpoint, or from the start)")
+        again = command("run", override("resume", typed(Path(run.run.path))))
+        lines.append(f"next      {clean(again)}  (from its last checkpoint, or from the start)")
     return lines
 
 

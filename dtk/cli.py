@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from diagnostics.invocation import command
 from dtk import __version__
 from dtk.demo import add_parser as add_demo
 from dtk.diagnose import add_parser as add_diagnose
 from dtk.errors import USER_ERROR, DtkError
+from dtk.watch import add_parser as add_watch
 
 RUNS = Path("runs")
 
@@ -25,8 +27,8 @@ def main(argv: list[str] | None = None) -> int:
     """
     typed = sys.argv[1:] if argv is None else argv
     try:
-        # Not argparse's business: what follows belongs to dtk.run, options included.
-        code = _run(typed[1:]) if typed[:1] == ["run"] else _dispatch(typed)
+        # Not argparse's business: what follows belongs to dtk.run, or is a command of the user's, options included.
+        code = _run(typed[1:]) if typed[:1] == ["run"] else _dispatch(*_split(typed))
         sys.stdout.flush()
         return code
     except DtkError as error:
@@ -42,10 +44,18 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End with exit code 2."""
-        raise DtkError(message, fix=f"{self.prog} --help")
+        raise DtkError(message, fix=command(*self.prog.split()[1:], "--help"))
 
 
-def _dispatch(argv: Sequence[str]) -> int:
+def _split(typed: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """What is for dtk, and the command that `dtk watch` is to run."""
+    if typed[:1] != ["watch"] or "--" not in typed:
+        return typed, ()
+    at = typed.index("--")
+    return typed[:at], typed[at + 1 :]
+
+
+def _dispatch(argv: Sequence[str], wrapped: Sequence[str]) -> int:
     parser, commands = _parser()
     if argv and not argv[0].startswith("-") and argv[0] not in commands.choices:
         from dtk.config.suggest import did_you_mean
@@ -53,11 +63,12 @@ def _dispatch(argv: Sequence[str]) -> int:
         near = did_you_mean(argv[0], commands.choices)
         raise DtkError(f'there is no command "{argv[0]}"', fix=near or f"commands: {', '.join(commands.choices)}")
     arguments = parser.parse_args(argv)
-    command: Callable[[argparse.Namespace], int] | None = arguments.command
-    if command is None:
+    arguments.wrapped = list(wrapped)
+    chosen: Callable[[argparse.Namespace], int] | None = arguments.command
+    if chosen is None:
         parser.print_help()
         return 0
-    return command(arguments)
+    return chosen(arguments)
 
 
 def _parser() -> "tuple[_Parser, argparse._SubParsersAction[_Parser]]":
@@ -81,6 +92,7 @@ def _parser() -> "tuple[_Parser, argparse._SubParsersAction[_Parser]]":
     show.add_argument("--json", action="store_true", help="as one JSON object")
     show.set_defaults(command=_show)
     add_diagnose(commands)
+    add_watch(commands)
     add_demo(commands)
     return parser, commands
 
@@ -107,9 +119,9 @@ def _ls(arguments: argparse.Namespace) -> int:
     try:
         runs = [] if nothing_yet else list_runs(folder)
     except OSError as error:
-        raise DtkError(f"cannot list {folder}", error.strerror or str(error), "dtk ls FOLDER") from error
+        raise DtkError(f"cannot list {folder}", error.strerror or str(error), f"{command('ls')} FOLDER") from error
     if not runs:
-        print(f"no runs in {folder} yet; make one: dtk run experiment=smoke", file=sys.stderr)
+        print(f"no runs in {folder} yet; make one: {command('run', 'experiment=smoke')}", file=sys.stderr)
         return 0
     sys.stdout.write(listing(runs, terminal=sys.stdout.isatty()))
     return 0
@@ -122,7 +134,7 @@ def _show(arguments: argparse.Namespace) -> int:
     try:
         run = read_details(find_run(arguments.run))
     except NoSuchRunError as error:
-        raise DtkError(str(error), fix="dtk ls lists the runs") from error
+        raise DtkError(str(error), fix=f"{command('ls')} lists the runs") from error
     sys.stdout.write(details_json(run) if arguments.json else details(run))
     return 0
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from diagnostics.invocation import command, override
 from dtk.errors import DtkError
 
 RUNS = Path("runs")
@@ -57,7 +58,7 @@ def demo(runs_folder: Path, show: bool) -> int:
     for number, part in enumerate(PARTS, 1):
         print(f"\n[{number}/{len(PARTS)}] {part.title}", flush=True)
         folder = _run(part, runs_folder)
-        print(f"\n$ dtk diagnose {folder}", flush=True)
+        print(f"\n$ {command('diagnose', folder)}", flush=True)
         code = subprocess.run([sys.executable, "-m", "dtk", "diagnose", str(folder)], check=False).returncode
         diagnosed = diagnosed and code == 1
         pages.append(folder / "report" / "report.html")
@@ -73,10 +74,10 @@ def demo(runs_folder: Path, show: bool) -> int:
 
 def _run(part: Part, runs_folder: Path) -> Path:
     """Run one fault, which may fail as it is meant to; returns its run folder."""
-    command = ["run", f"fault={part.fault}", f"runs_folder={runs_folder}"]
-    print(f"$ dtk {' '.join(command)}", flush=True)
+    arguments = ["run", f"fault={part.fault}", override("runs_folder", runs_folder)]
+    print(f"$ {command(*arguments)}", flush=True)
     before = _folders(runs_folder)
-    code = subprocess.run([sys.executable, "-m", "dtk", *command], check=False).returncode
+    code = subprocess.run([sys.executable, "-m", "dtk", *arguments], check=False).returncode
     new = sorted(_folders(runs_folder) - before)
     if not new:
         raise DtkError(f"fault={part.fault} left no run folder", f"dtk run ended with exit code {code}")

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from diagnostics.evidence.limits import Limits
+from diagnostics.invocation import command, typed
 from dtk.errors import DtkError
+from dtk.words import install
 
 if TYPE_CHECKING:
     from diagnostics.report.model import Report
@@ -113,7 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
     if report.run_folder:
         from diagnostics.report.files import write_beside_run
 
-        page, problem = write_beside_run(report, _short(Path(report.run_folder)))
+        page, problem = write_beside_run(report, typed(Path(report.run_folder)))
         if problem:
             print(f"dtk: {problem}", file=sys.stderr)
     if arguments.html:
@@ -135,7 +137,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _verify(report: "Report") -> int:
     """Run again with the first remedy."""
     if any(find_spec(module) is None for module in ("torch", "hydra")):
-        raise DtkError("--verify-fix runs the job and needs the training extra", "pip install 'dtk-train[train]'")
+        raise DtkError("--verify-fix runs the job and needs the training extra", fix=install("train"))
     from dtk.verify import table, verify
 
     def say(text: str) -> None:
@@ -161,18 +163,13 @@ def find(name: str) -> Path:
     if name == "last":
         runs = list_runs(folder) if folder.is_dir() else []
         if not runs:
-            raise DtkError(f"there is no last run: no runs in {folder}", fix="dtk diagnose PATH")
+            raise DtkError(f"there is no last run: no runs in {folder}", fix=f"{command('diagnose')} PATH")
         return Path(runs[0].path)
     try:
         return find_run(name)
     except NoSuchRunError as error:
-        raise DtkError(str(error), fix="give a folder, a file, a run id or last; dtk ls lists the runs") from error
-
-
-def _short(path: Path) -> Path:
-    """Relative to the working directory where it lies below it."""
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
+        fix = f"give a folder, a file, a run id or last; {command('ls')} lists the runs"
+        raise DtkError(str(error), fix=fix) from error
 
 
 def _settle(arguments: argparse.Namespace) -> None:
@@ -180,7 +177,8 @@ def _settle(arguments: argparse.Namespace) -> None:
     if arguments.path is None and arguments.html and arguments.html != PAGE and arguments.html.exists():
         arguments.path, arguments.html = str(arguments.html), PAGE
     if arguments.path is None:
-        raise DtkError("what is to be diagnosed?", fix="dtk diagnose PATH; dtk diagnose last takes the newest run")
+        fix = f"{command('diagnose')} PATH; {command('diagnose', 'last')} takes the newest run"
+        raise DtkError("what is to be diagnosed?", fix=fix)
     if arguments.verify_fix and (arguments.json or arguments.format != "terminal"):
         raise DtkError("--verify-fix prints a comparison for people", "and --json and --format print for programs")
     if arguments.json and arguments.format not in ("terminal", "json"):

@@ -15,18 +15,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from diagnostics.artifacts import RunPaths
+from diagnostics.invocation import command
 from dtk.config import help as config_help
 from dtk.config.batch import settle
-from dtk.config.checks import check
+from dtk.config.checks import check, check_ranks
 from dtk.config.compose import Composed, compose, expand
+from dtk.config.instantiate import check_target
 from dtk.config.resume import Resumed, earlier_argv, refuse_other_data, rerun, resume
-from dtk.config.schema import GPTConfig
+from dtk.config.schema import CustomModelConfig, GPTConfig
 from dtk.errors import USER_ERROR, DtkError
+from dtk.words import install
 
 if TYPE_CHECKING:
     from dtk.launch.cluster import Shared
     from dtk.launch.placement import Placement
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C before the run has begun; once it has, `dtk.launch.stopping` says more."""
 NEEDED = ("torch", "hydra", "numpy", "yaml")
 """Modules without which nothing can be trained; the base install has none of them."""
 
@@ -35,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
     """Parse, run, and turn problems of the user's making into one line.
 
     Returns:
-        0 finished, 1 a rank failed, 2 wrong input, 130 or 143 stopped by a signal with a checkpoint.
+        0 finished, 1 a rank failed, 2 wrong input; 129, 130 or 143 stopped by a signal, with a checkpoint.
     """
     try:
         return _main(_parse(sys.argv[1:] if argv is None else argv))
@@ -44,13 +49,15 @@ def main(argv: list[str] | None = None) -> int:
             print(f"dtk: {error}", file=sys.stderr)
         return USER_ERROR
     except KeyboardInterrupt:
-        return 130
+        if os.environ.get("RANK", "0") == "0":
+            print("dtk: stopped before the first step", file=sys.stderr)
+        return INTERRUPTED
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """An unknown option is one line like every other wrong input, without the usage above it."""
-        raise DtkError(message, fix="dtk run --help")
+        raise DtkError(message, fix=command("run", "--help"))
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
@@ -74,7 +81,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 def _main(arguments: argparse.Namespace) -> int:
     if any(find_spec(module) is None for module in NEEDED):
-        raise DtkError("dtk run needs the training extra", "pip install 'dtk-train[train]'")
+        raise DtkError("dtk run needs the training extra", fix=install("train"))
     from dtk.launch.cluster import started_by
 
     if started_by(os.environ) is not None and not arguments.cfg:
@@ -97,6 +104,8 @@ def _main(arguments: argparse.Namespace) -> int:
 
 def _sweep(placed: "list[tuple[Resumed, Placement]]") -> int:
     """All points one after another; one that fails does not cost the others. Returns the worst exit code."""
+    from dtk.launch.stopping import STOPPED
+
     codes = []
     for i, (point, placement) in enumerate(placed):
         print(f"\n[{i + 1}/{len(placed)}] {' '.join(point.composed.overrides)}", flush=True)
@@ -105,7 +114,7 @@ def _sweep(placed: "list[tuple[Resumed, Placement]]") -> int:
         except DtkError as error:
             print(f"dtk: {error}", file=sys.stderr)
             codes.append(USER_ERROR)
-        if codes[-1] in (130, 143):
+        if codes[-1] in STOPPED:
             break
     return max(codes)
 
@@ -124,10 +133,21 @@ def _place(point: Resumed) -> "tuple[Resumed, Placement]":
 
     launcher = point.composed.config.launcher
     placement = place(launcher, point.composed.config.strategy, _cuda_devices(launcher.device))
-    point = dataclasses.replace(point, composed=settle(point.composed, placement.nproc))
-    check(point.composed.config, placement.nproc, placement.device, placement.cuda_devices)
+    point = _settle(point, placement, placement.nproc)
     check_port(launcher.master_port)
     return point, placement
+
+
+def _settle(point: Resumed, placement: "Placement", world_size: int) -> Resumed:
+    """Divide the batch over the ranks, and check every rule that needs no data."""
+    place = (world_size, placement.device, placement.cuda_devices)
+    check_ranks(point.composed.config, *place)
+    point = dataclasses.replace(point, composed=settle(point.composed, world_size))
+    config = point.composed.config
+    check(config, *place)
+    if isinstance(config.model, CustomModelConfig):
+        check_target(config.model._target_, config.model.arguments, config.allow_targets)
+    return point
 
 
 def _run(point: Resumed, placement: "Placement") -> int:
@@ -141,8 +161,11 @@ def _run(point: Resumed, placement: "Placement") -> int:
     paths = _folder(point, data, placement.nproc, placement.nproc, "local")
     console = Console()
     banner(console, config, paths, placement, point.attempt, placement.nproc)
-    outcome = launch(config, paths, placement, point.attempt, console)
-    farewell(console, paths, outcome)
+    try:
+        outcome = launch(config, paths, placement, point.attempt, console)
+        farewell(console, paths, outcome)
+    except KeyboardInterrupt:  # The last words were cut off; the run is closed already.
+        return INTERRUPTED
     return outcome.exit_code
 
 
@@ -177,24 +200,25 @@ def _join(arguments: argparse.Namespace) -> int:
 
 def _decide(arguments: argparse.Namespace, launcher: str) -> "Shared":
     """What rank 0 settles for all ranks of torchrun or Slurm, run folder included."""
+    from dtk.launch import cluster
     from dtk.launch.banner import banner
-    from dtk.launch.cluster import Shared, open_status
     from dtk.launch.console import Console
     from dtk.launch.placement import place
 
     world_size = int(os.environ["WORLD_SIZE"])
-    local_size = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("SLURM_NTASKS_PER_NODE", "1")))
+    local_size = cluster.local_size(os.environ)
     point = _compose(arguments.overrides, arguments)
-    point = dataclasses.replace(point, composed=settle(point.composed, world_size))
+    section, strategy = point.composed.config.launcher, point.composed.config.strategy
+    placement = place(section, strategy, _cuda_devices(section.device), local_size)
+    point = _settle(point, placement, world_size)
     config = point.composed.config
-    placement = place(config.launcher, config.strategy, _cuda_devices(config.launcher.device), local_size)
-    check(config, world_size, placement.device, placement.cuda_devices)
     data = _check_parts(point.composed)
     paths = _folder(point, data, world_size, local_size, launcher)
-    open_status(paths, point.attempt)
+    cluster.open_status(paths, point.attempt)
+    placement = cluster.as_found(placement, section, launcher, world_size)
     banner(Console(), config, paths, placement, point.attempt, world_size)
     plain = json.dumps(point.composed.plain)
-    return Shared(str(paths.root), plain, placement.device, placement.backend, point.attempt)
+    return cluster.Shared(str(paths.root), plain, placement.device, placement.backend, point.attempt)
 
 
 def _check_parts(composed: Composed) -> dict[str, Any]:
@@ -232,7 +256,7 @@ def _folder(point: Resumed, data: dict[str, Any], world_size: int, nproc: int, l
     about["earlier_argv"] = earlier
     try:
         describe(paths, about, composed.plain, composed.overrides)
-    except DtkError:
+    except (DtkError, KeyboardInterrupt):
         if point.paths is None:
             shutil.rmtree(paths.root, ignore_errors=True)
         raise

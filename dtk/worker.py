@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from dtk.train.export import export
 from dtk.train.loop import Loop
 from dtk.train.progress import say
 from dtk.train.summary import summarise
+from dtk.words import counted
 
 
 def work(config: Config, job: Job, store: Store | None = None) -> int:
@@ -46,6 +48,8 @@ def work(config: Config, job: Job, store: Store | None = None) -> int:
     """
     stop = StopRequest()
     stop.install(job.own_launcher)
+    if isinstance(config.launcher.threads, int):  # torchrun has set OMP_NUM_THREADS=1 for everybody.
+        torch.set_num_threads(config.launcher.threads)
     paths = RunPaths(job.run_folder)
     device = torch.device(f"cuda:{job.local_rank % torch.cuda.device_count()}" if job.device == "cuda" else "cpu")
     recorder = Recorder(config, paths, job.rank, job.local_rank, job.node_rank, job.world_size, job.attempt, device)
@@ -80,13 +84,15 @@ def _train(config: Config, job: Job, context: Context, recorder: Recorder, stop:
     if context.rank == 0:
         if newest is not None:
             say(f"resumed from {newest.name}")
+        elif job.attempt:
+            say(f"no checkpoint in {paths.root.name}: it starts again from step 1")
         _describe(loop)
     finished = loop.run()
     if finished and config.checkpoint.export:
         export(config, loop.parts.model, paths, context)
     recorder.summary(summarise(loop, loop.dataset))
     if context.rank == 0:
-        _close(paths, finished, loop.state.step, stop)
+        _close(paths, finished, loop, stop)
     return finished
 
 
@@ -98,12 +104,16 @@ def _hung(job: Job, verdict: Verdict) -> None:
         say_farewell(paths, 1)
 
 
-def _close(paths: RunPaths, finished: bool, step: int, stop: StopRequest) -> None:
-    """The status of an orderly end, written by rank 0 under every launcher."""
+def _close(paths: RunPaths, finished: bool, loop: Loop, stop: StopRequest) -> None:
+    """The status of an orderly end, written by rank 0 under every launcher, with what it lacks."""
+    step, shortfall = loop.state.step, loop.checkpoints.shortfall()
+    if shortfall:
+        say(f"warning: {shortfall}")
     if finished:
-        close(paths, "finished", 0, step=step)
+        close(paths, "finished", 0, step=step, reason=shortfall)
     else:
-        close(paths, "preempted", 128 + stop.signal_number, step=step, reason="stopped by a signal")
+        reason = f"stopped by a signal; {shortfall}" if shortfall else "stopped by a signal"
+        close(paths, "preempted", 128 + stop.signal_number, step=step, reason=reason)
 
 
 def _describe(loop: Loop) -> None:
@@ -113,7 +123,7 @@ def _describe(loop: Loop) -> None:
     synthetic = "  SYNTHETIC DATA: the loss means nothing" if about.get("synthetic") else ""
     say(
         f"model {loop.parts.parameter_count:,} parameters; data {about['source']}: {dataset.train_size:,} training "
-        f"and {dataset.validation_size:,} held-out samples{synthetic}"
+        f"and {counted(dataset.validation_size, 'held-out sample')}{synthetic}"
     )
     speed = loop.measures
     sends = f"{speed.communicated_bytes_per_step / 2**20:,.1f} MiB in collectives a step"
@@ -138,7 +148,8 @@ def main(run_folder: Path) -> int:
 
 if __name__ == "__main__":
     code = main(Path(sys.argv[1]))
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # A full disk: what could not be printed does not make the run a failure.
+            stream.flush()
     # Gloo's threads may abort the process while the interpreter is torn down; everything is written.
     os._exit(code)

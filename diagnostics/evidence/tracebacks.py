@@ -22,7 +22,8 @@ _END = re.compile(r"^[ |]*([A-Za-z_][\w.]*)(?:: ?(.*))?$")
 _CHAIN = re.compile(r"^[ |]*(?:During handling of the above exception|The above exception was the direct cause)")
 _ORIGINAL = re.compile(r"^[ |]*Original Traceback \(most recent call last\):")
 _NEW_RECORD = re.compile(
-    r"^(?:Traceback|Exception raised from|terminate called|libc\+\+abi|Fatal Python error|frame #\d|\[|={5,}|-{5,}|[EWIF]\d{4} |\d{4}-\d\d-\d\d)"
+    r"^(?:Traceback|Exception raised from|terminate called|libc\+\+abi|Fatal Python error|"
+    r"frame #\d|\[|={5,}|-{5,}|[EWIF]\d{4} |\d{4}-\d\d-\d\d)"
 )
 _NO_FRAME = re.compile(r"^\s*(?:[~^ ]+|\[Previous line repeated .*)$")
 

@@ -21,12 +21,15 @@ _COLOURS = 8
 def timeline_table(lines: Timeline, blamed: Collection[int], position: int | None) -> Markup:
     """A row per rank, a column per position; what differs from the majority is marked."""
     head = el("thead", el("tr", el("th", "rank", scope="col"), *(_column(one, position) for one in lines.positions)))
-    usual = [_majority([cells[n] for _, cells in lines.rows]) for n in range(len(lines.positions))]
+    usual = [
+        _majority([_called(cells[n], at == position) for _, cells in lines.rows])
+        for n, at in enumerate(lines.positions)
+    ]
     rows = [
         el(
             "tr",
             el("th", str(rank), scope="row"),
-            *(_cell(cell, usual[n]) for n, cell in enumerate(cells)),
+            *(_cell(cell, usual[n], lines.positions[n] == position) for n, cell in enumerate(cells)),
             class_="blamed" if rank in blamed else None,
         )
         for rank, cells in lines.rows
@@ -35,8 +38,8 @@ def timeline_table(lines: Timeline, blamed: Collection[int], position: int | Non
     hidden = el("p", f"{lines.hidden} more ranks are in report.json.", class_="soft") if lines.hidden else None
     legend = el(
         "p",
-        "Green: completed. Yellow: issued, not completed. Red: not what most ranks issued. "
-        "Dashed: not recorded. * to blame.",
+        "Green: completed. Yellow: issued, not completed. Grey: issued, completion not recorded. "
+        "Red: not what most ranks issued. Dashed: not issued, or not recorded. * to blame.",
         class_="soft",
     )
     return join(legend, el("div", table, class_="scroll", tabindex="0"), hidden)
@@ -69,25 +72,33 @@ def _column(position: int, here: int | None) -> Markup:
     return el("th", str(position), scope="col", class_="here" if position == here else None)
 
 
-def _majority(cells: Sequence[Cell | None]) -> tuple[str, str] | None:
-    """Operation and signature of more than half of the ranks that have one."""
-    counts: dict[tuple[str, str], int] = {}
-    for cell in cells:
-        if cell:
-            key = cell.op, cell.signature
-            counts[key] = counts.get(key, 0) + 1
-    best = max(counts, key=counts.__getitem__, default=None)
-    return best if best and counts[best] * 2 > sum(counts.values()) else None
-
-
-def _cell(cell: Cell | None, usual: tuple[str, str] | None) -> Markup:
+def _called(cell: Cell | None, here: bool) -> tuple[str, ...]:
+    """What ranks are compared by; where they parted also by the line, since equal calls may fit by chance."""
     if cell is None or not cell.op:
-        return el("td", "-", class_="absent", title="not recorded")
-    differs = (cell.op, cell.signature) != usual
-    kind = "differs" if differs else "done" if cell.state in _DONE else "waiting"
+        return ()
+    return (cell.op, cell.signature, cell.where) if here else (cell.op, cell.signature)
+
+
+def _majority(called: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """What more than half of the ranks issued that have something there."""
+    counts: dict[tuple[str, ...], int] = {}
+    for one in called:
+        if one:
+            counts[one] = counts.get(one, 0) + 1
+    best = max(counts, key=counts.__getitem__, default=())
+    return best if best and counts[best] * 2 > sum(counts.values()) else ()
+
+
+def _cell(cell: Cell | None, usual: tuple[str, ...], here: bool) -> Markup:
+    called = _called(cell, here)
+    if cell is None or not called:
+        return el("td", "-", class_="absent", title="not issued, or not recorded")
+    differs = called != usual
+    state = "done" if cell.state in _DONE else "issued" if cell.state == "issued" else "waiting"
     about = "; ".join(part for part in (cell.op, cell.signature, cell.state, cell.where) if part)
-    shown = f"{cell.op} {cell.signature}".strip() if differs else cell.op
-    return el("td", shown, class_=kind, title=about)
+    shown = f"{cell.op} {cell.signature}".strip() if differs or here else cell.op
+    place = el("div", cell.where.partition(" in ")[0].replace("\\", "/").rpartition("/")[2]) if here else None
+    return el("td", shown, place, class_="differs" if differs else state, title=about)
 
 
 def _curves(ranks: Sequence[RankMemory], blamed: Collection[int]) -> Markup:

@@ -1,5 +1,5 @@
 "use strict";
-// The page works without this script; it adds the theme, opening all, arrow keys, the filter and copying.
+// The page works without this script; it adds the theme, opening all, a timeline that starts where ranks parted, arrow keys, the filter and copying.
 (() => {
   const root = document.documentElement;
   const one = (selector) => document.querySelector(selector);
@@ -22,6 +22,11 @@
   });
   paint();
   all("button[hidden], input[hidden]").forEach((control) => { control.hidden = false; });
+
+  all("th.here").forEach((column) => {
+    const box = column.closest(".scroll");
+    if (box) box.scrollLeft = column.offsetLeft + column.offsetWidth / 2 - box.clientWidth / 2;
+  });
 
   const branches = all(".tree details");
   const toggle = one("#open-all");

@@ -8,10 +8,12 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from dtk.config.batch import fewer_ranks
 from dtk.config.fault_checks import check_fault
 from dtk.config.limits import check_limits
 from dtk.config.schema import Config
 from dtk.errors import DtkError
+from dtk.words import counted
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
@@ -39,10 +41,22 @@ def check(config: Config, world_size: int, device: str, cuda_devices: int = 0) -
         DtkError: the first rule that is broken.
     """
     check_limits(config)
+    check_ranks(config, world_size, device, cuda_devices)
     job = _Job(config, world_size, device, cuda_devices)
-    for rule in (_device, _one_process, _mesh, _batch, _model, _sequence, _task, _strategy, _in_backward, _schedule):
+    for rule in (_batch, _model, _sequence, _task, _strategy, _in_backward, _schedule):
         rule(job)
     check_fault(config, world_size)
+
+
+def check_ranks(config: Config, world_size: int, device: str, cuda_devices: int = 0) -> None:
+    """Refuse a number of ranks, or a device, that the strategy cannot have: before anyone divides a batch over them.
+
+    Raises:
+        DtkError: the first rule that is broken.
+    """
+    job = _Job(config, world_size, device, cuda_devices)
+    for rule in (_device, _one_process, _mesh):
+        rule(job)
 
 
 def _device(job: _Job) -> None:
@@ -86,7 +100,8 @@ def _mesh(job: _Job) -> None:
     if not fits:
         valid = ", ".join(f"{world_size // d} x {d}" for d in _divisors(world_size))
         raise DtkError(
-            f"a mesh of strategy.dp_replicate={replicate} x strategy.dp_shard={shard} does not fit {world_size} ranks",
+            f"a mesh of strategy.dp_replicate={replicate} x strategy.dp_shard={shard} does not fit "
+            f"{counted(world_size, 'rank')}",
             fix=f"valid dp_replicate x dp_shard: {valid}",
         )
 
@@ -96,16 +111,17 @@ def _batch(job: _Job) -> None:
     step = micro * ranks
     if total % step == 0:
         return
+    resumes = job.config.resume is not None
     below = total // step * step
     totals = f"train.global_batch_size={below} or {below + step}" if below else f"train.global_batch_size={step}"
     micros = [d for d in _divisors(total // ranks) if d <= total] if total % ranks == 0 else []
     micros = sorted(micros, key=lambda d: abs(d - micro))[:4]
-    ways = [totals] + ([f"train.micro_batch_size={_listed(sorted(micros))}"] if micros else [])
-    count = "1 rank" if ranks == 1 else f"{ranks} ranks"
+    ways = [] if resumes else [totals]
+    ways += [f"train.micro_batch_size={_listed(sorted(micros))}"] if micros else []
     what = "is less than" if total < step else "does not divide into"
     raise DtkError(
-        f"train.global_batch_size={total} {what} {count} x train.micro_batch_size={micro}",
-        fix=f"use {', or '.join(ways)}",
+        f"train.global_batch_size={total} {what} {counted(ranks, 'rank')} x train.micro_batch_size={micro}",
+        fix=f"use {', or '.join(ways)}" if ways else fewer_ranks(total, micro, ranks),
     )
 
 
@@ -211,8 +227,9 @@ def _in_backward(job: _Job) -> None:
 
 
 def _schedule(job: _Job) -> None:
+    """Phases must not overlap. A run that is over before its warm-up is, is a trial; the banner says so."""
     schedule, steps = job.config.schedule, job.config.train.steps
-    if schedule.name == "wsd" and schedule.warmup_steps + schedule.decay_steps > steps:
+    if schedule.name == "wsd" and schedule.warmup_steps < steps < schedule.warmup_steps + schedule.decay_steps:
         raise DtkError(
             f"schedule.warmup_steps={schedule.warmup_steps} + schedule.decay_steps={schedule.decay_steps} "
             f"is more than train.steps={steps}",

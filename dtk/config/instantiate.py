@@ -7,10 +7,12 @@ Imports nothing until a target has passed the list.
 import importlib
 import importlib.util
 import inspect
+import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
+from dtk.config.locate import cannot_import, locate
 from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError
 
@@ -30,18 +32,44 @@ def instantiate(target: str, arguments: dict[str, Any], allow: list[str]) -> Any
         DtkError: the target is not allowed, does not exist, cannot be called, or not with these arguments.
             What the target itself raises goes through unchanged: it is the user's own code.
     """
+    _check_named(target, allow)
+    return _found(target, arguments, allow)(**arguments)
+
+
+def check_target(target: str, arguments: dict[str, Any], allow: list[str]) -> None:
+    """Find out what `instantiate` would refuse, as far as that goes without importing or calling anything.
+
+    Args:
+        target: as for `instantiate`, like the others.
+        arguments: checked if the module happens to be imported already.
+        allow: import paths and prefixes.
+
+    Raises:
+        DtkError: the target is not allowed, or certainly does not exist.
+    """
+    _check_named(target, allow)
+    module = locate(target)
+    if module in sys.modules:
+        _found(target, arguments, allow)
+
+
+def _check_named(target: str, allow: list[str]) -> None:
     _check_path(target)
     if not _listed(target, allow):
         raise _forbidden(target)
+
+
+def _found(target: str, arguments: dict[str, Any], allow: list[str]) -> Callable[..., Any]:
+    """What the target names, after all that can be checked before it is called."""
     found = _find(target)
     if not callable(found):
         raise DtkError(f"_target_={target} cannot be called", f"it is a {type(found).__name__}", "name a class")
     # A module also holds what it imported: dtk.launch.local.subprocess.run must not pass as dtk's own.
     home = f"{getattr(found, '__module__', None)}.{getattr(found, '__qualname__', '')}"
     if target not in allow and not _listed(home, allow):
-        raise _forbidden(target, f"it is {home}, only imported there")
+        raise _imported(target, found, home)
     _check_arguments(target, found, arguments)
-    return found(**arguments)
+    return cast("Callable[..., Any]", found)
 
 
 def _check_path(target: str) -> None:
@@ -61,6 +89,16 @@ def _listed(target: str, allow: list[str]) -> bool:
 def _forbidden(target: str, why: str = "a configuration may only name what is on the allow list") -> DtkError:
     package = target.split(".")[0]
     return DtkError(f"_target_={target} is not allowed", why, f"allow it: 'allow_targets=[{package}.*]'")
+
+
+def _imported(target: str, found: Any, home: str) -> DtkError:
+    """The error for what is on the list, but comes from elsewhere: name it where it lives, or allow this one name."""
+    fix = f"allow this name: 'allow_targets=[{target}]'"
+    module, _, name = home.rpartition(".")
+    public = not any(part.startswith("_") for part in home.split("."))
+    if public and getattr(sys.modules.get(module), name, None) is found:
+        fix = f"name it by its home: _target_={home} 'allow_targets=[{home.split('.')[0]}.*]'"
+    return DtkError(f"_target_={target} is not allowed", f"it is {home}, only imported there", fix)
 
 
 def _find(target: str) -> Any:
@@ -88,9 +126,7 @@ def _import(name: str, target: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise DtkError(
-            f"_target_={target} cannot be imported", str(error), "run from the folder of your package, or install it"
-        ) from error
+        raise cannot_import(target, str(error)) from error
 
 
 def _check_arguments(target: str, function: Callable[..., Any], arguments: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ _NONE = math.inf
 _COUNT = 2**31 - 1
 """More vocabulary, context, width or layers than any tensor library indexes in one dimension."""
 _LAYERS = 100_000
+_DIGITS = 40
 
 LIMITS: dict[str, tuple[float, float]] = {
     "seed": (0, 2**63 - 1),
@@ -89,7 +90,7 @@ def check_limits(config: Config) -> None:
     for key, value in _numbers(to_plain(config)):
         low, high = LIMITS.get(key, (-_NONE, _NONE))
         if not low <= value <= high:
-            raise DtkError(f"{key}={value:.12g} is out of range", _range(low, high))
+            raise DtkError(f"{key}={_show(value)} is out of range", _range(low, high))
     betas = getattr(config.optimizer, "betas", None)
     if betas is not None and len(betas) != 2:
         raise DtkError(f"optimizer.betas has {len(betas)} numbers", "AdamW has two", "use optimizer.betas=[0.9,0.95]")
@@ -109,9 +110,17 @@ def _numbers(plain: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, flo
 
 
 def _range(low: float, high: float) -> str:
-    at_least = "it must be above 0" if low == _ABOVE_ZERO else f"it must be {low:g} or more"
+    at_least = "it must be above 0" if low == _ABOVE_ZERO else f"it must be {_show(low)} or more"
     if high == _NONE:
         return at_least
     if high == _BELOW_ONE:
-        return f"it must be {low:g} or more and below 1"
-    return f"it must be {low:.12g} to {high:.12g}"
+        return f"it must be {_show(low)} or more and below 1"
+    return f"it must be {_show(low)} to {_show(high)}"
+
+
+def _show(number: float) -> str:
+    """A whole number in full, or its size where that fills the line; others to 12 digits."""
+    if isinstance(number, float):
+        return f"{number:.12g}"
+    text = str(number)
+    return text if len(text) <= _DIGITS else f"{text[:6]}...({len(text)} digits)"

@@ -3,12 +3,13 @@
 import contextlib
 import json
 import os
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from diagnostics.artifacts import RunPaths, complete_checkpoints, read_status
+from diagnostics.processes import still_runs
+from dtk.config.checkpoint_files import refuse_damaged
 from dtk.config.compose import Composed
 from dtk.config.stored import change, read_stored
 from dtk.errors import DtkError
@@ -30,7 +31,7 @@ def resume(composed: Composed, config_dir: Path | None) -> Resumed:
     """Take the stored configuration and apply the new overrides to it.
 
     Raises:
-        DtkError: no such run, a run still going, a damaged folder, an override that may not change.
+        DtkError: no such run, a run still going, a damaged folder or checkpoint, an override that may not change.
     """
     paths = RunPaths(Path(str(composed.config.resume)))
     stored, typed = read_stored(paths, f"resume={paths.root}")
@@ -44,7 +45,11 @@ def resume(composed: Composed, config_dir: Path | None) -> Resumed:
             )
     stored["resume"] = str(paths.root)
     again = change(stored, [o for o in typed if not o.startswith("resume=")], new, config_dir)
-    _refuse_finished(paths, again.config.train.steps)
+    _refuse_other_optimizer(stored["optimizer"]["name"], again.config.optimizer.name)
+    complete = complete_checkpoints(paths)
+    _refuse_finished(paths, complete, again.config.train.steps)
+    if complete:
+        refuse_damaged(complete[-1])
     return Resumed(again, paths, _attempts(paths))
 
 
@@ -67,13 +72,21 @@ def _refuse_running(paths: RunPaths) -> None:
     try:
         status = read_status(paths.status)
         manifest = json.loads(paths.manifest.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        pid = manifest.get("pid")
+    except (OSError, ValueError, AttributeError):
         return
-    pid, host = manifest.get("pid"), manifest.get("host")
-    if status.state != "running" or host != socket.gethostname() or not isinstance(pid, int) or pid == os.getpid():
-        return
-    if Path(f"/proc/{pid}").exists():
+    if status.state == "running" and pid != os.getpid() and still_runs(manifest):
         raise DtkError(f"the run {paths.root.name} is still going (process {pid})", fix="wait for it, or stop it first")
+
+
+def _refuse_other_optimizer(before: str, now: str) -> None:
+    """The state in the checkpoints is of one kind of optimizer; its rates may change."""
+    if before != now:
+        raise DtkError(
+            f"optimizer={now} cannot replace {before} in a resumed run",
+            f"its checkpoints hold the state of {before}",
+            "start a new run for it; optimizer.lr and the like may change here",
+        )
 
 
 def refuse_other_data(paths: RunPaths, data: dict[str, Any]) -> None:
@@ -103,9 +116,8 @@ def earlier_argv(paths: RunPaths) -> list[Any]:
         return []
 
 
-def _refuse_finished(paths: RunPaths, steps: int) -> None:
+def _refuse_finished(paths: RunPaths, complete: list[Path], steps: int) -> None:
     """Nothing would be trained, and the summary of what was would be overwritten."""
-    complete = complete_checkpoints(paths)
     step = int(complete[-1].name.removeprefix("step_")) if complete else 0
     if step >= steps:
         raise DtkError(

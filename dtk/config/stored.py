@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.artifacts import RunPaths
+from diagnostics.invocation import command
 from dtk.config.compose import Composed, compose, make_absolute
 from dtk.config.folders import groups, search_path
 from dtk.config.overrides import parse
@@ -27,7 +28,7 @@ def read_stored(paths: RunPaths, option: str) -> tuple[dict[str, Any], list[str]
         DtkError: there is no such folder, or it is no run of dtk.
     """
     if not paths.root.is_dir():
-        raise DtkError(f"{option}: there is no such run folder", fix="dtk ls lists the runs")
+        raise DtkError(f"{option}: there is no such run folder", fix=f"{command('ls')} lists the runs")
     import yaml
 
     try:
@@ -38,7 +39,7 @@ def read_stored(paths: RunPaths, option: str) -> tuple[dict[str, Any], list[str]
         return to_plain(from_plain(stored)), typed
     except OSError as error:
         missing = f"{Path(error.filename or paths.config).name}: {error.strerror}"
-        fix = "dtk ls lists the runs; runs/<id> names one"
+        fix = f"{command('ls')} lists the runs; runs/<id> names one"
         raise DtkError(f"{option} is not a run folder of dtk", missing, fix) from error
     except (ValueError, yaml.YAMLError, DtkError) as error:
         raise DtkError(f"{option} is not a run folder of dtk", " ".join(str(error).split())) from error

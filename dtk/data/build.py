@@ -1,5 +1,6 @@
 """`build_dataset`: from the section `data` of the configuration to a dataset."""
 
+from diagnostics.invocation import command
 from dtk.config.schema import ClassificationData, DataConfig, HFData, StdlibData, SyntheticData, TextData, TokensData
 from dtk.data.classification import classification_dataset
 from dtk.data.corpus import stdlib_corpus, text_corpus
@@ -39,4 +40,4 @@ def _tokens(config: DataConfig) -> Tokens:
         return hf_tokens(config, build_tokenizer(config.tokenizer))
     if isinstance(config, TokensData):
         return token_file(config)
-    raise DtkError(f"unknown data {config.name!r}", fix="see `dtk run --help` for the choices")
+    raise DtkError(f"unknown data {config.name!r}", fix=f"{command('run', '--help')} lists the choices")

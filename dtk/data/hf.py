@@ -14,6 +14,7 @@ from dtk.data.network import unreachable
 from dtk.data.tokenizer import Tokenizer
 from dtk.data.tokens import Tokens, tokenised
 from dtk.errors import DtkError
+from dtk.words import install
 
 _FORMATS = {
     ".jsonl": "json",
@@ -81,7 +82,7 @@ def _load(config: HFData) -> Any:
     try:
         import datasets
     except ImportError:
-        raise DtkError("data=hf needs the package datasets", fix="pip install 'dtk-train[hf]'") from None
+        raise DtkError("data=hf needs the package datasets", fix=install("hf")) from None
     datasets.disable_progress_bars()
     try:
         return _load_path(datasets, path, config)

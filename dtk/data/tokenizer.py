@@ -13,14 +13,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from diagnostics.invocation import typed
+from dtk.config.suggest import did_you_mean
 from dtk.data.network import bounded, unreachable
 from dtk.errors import DtkError
+from dtk.words import install
 
 _GPT2_FILES = tuple(
     f"https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/{name}" for name in ("vocab.bpe", "encoder.json")
 )
 _GPT2_DOWNLOAD_S = 60.0
-_INSTALL = "pip install 'dtk-train[hf]', or use data.tokenizer=byte"
+_INSTALL = f"{install('hf')}, or use data.tokenizer=byte"
 
 
 class Tokenizer(Protocol):
@@ -111,10 +114,11 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
 
 def _from_file(path: Path) -> FileTokenizer:
     if not path.is_file():
+        name = str(typed(path))
         raise DtkError(
-            f"unknown tokenizer {str(path)!r}",
+            f'unknown tokenizer "{name}"',
             "no such file",
-            "data.tokenizer is byte, gpt2 or a path of a tokenizer.json",
+            f"{did_you_mean(name, ('byte', 'gpt2'))} data.tokenizer is byte, gpt2 or a path of a tokenizer.json",
         )
     try:
         from tokenizers import Tokenizer as Encoder

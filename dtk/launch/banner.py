@@ -3,11 +3,14 @@
 import json
 
 from diagnostics.artifacts import RunPaths, read_status
+from diagnostics.invocation import command, override, typed
 from dtk.config.schema import Config
-from dtk.launch.console import Console, typed
+from dtk.launch.console import Console
 from dtk.launch.local import Outcome
 from dtk.launch.placement import Placement
+from dtk.record.trackers import offline_logs, offline_reason
 from dtk.strategies.catalogue import CATALOGUE
+from dtk.words import counted
 
 
 def banner(
@@ -21,31 +24,44 @@ def banner(
     console.line(f"  strategy  {CATALOGUE[config.strategy.name].summary}")
     console.line(
         f"  ranks     {world_size} on {placement.device} over {placement.backend}, "
-        f"{placement.threads} CPU thread{'s' * (placement.threads != 1)} each"
-        + "".join(f"; {reason}" for reason in placement.reasons)
+        f"{counted(placement.threads, 'CPU thread')} each" + "".join(f"; {reason}" for reason in placement.reasons)
     )
     console.line(
-        f"  batch     {train.global_batch_size} samples = {world_size} ranks x {train.micro_batch_size} "
-        f"x {accumulation} accumulated, {config.data.sequence_length} tokens each; {train.steps} steps"
+        f"  batch     {counted(train.global_batch_size, 'sample')} = {counted(world_size, 'rank')} x "
+        f"{train.micro_batch_size} x {accumulation} accumulated, {counted(config.data.sequence_length, 'token')} each; "
+        f"{counted(train.steps, 'step')}{_only_warmup(config)}"
     )
-    console.line(f"  numbers   {config.precision.name}; record={config.record.level}; tracker={config.tracker.name}")
+    offline = offline_reason(config.tracker)
+    console.line(
+        f"  numbers   {config.precision.name}; record={config.record.level}; tracker={config.tracker.name}"
+        + (f", offline: {offline}" if offline else "")
+    )
     console.line(f"  run       {typed(paths.root)}")
 
 
 def farewell(console: Console, paths: RunPaths, outcome: Outcome) -> None:
     """One line on how it ended, one with the next command."""
-    folder = typed(paths.root)
     if outcome.exit_code == 2:
         return
+    if logs := offline_logs(paths.root):
+        console.line(f"wandb was offline; to upload it: {command('sync', *map(typed, logs), name='wandb')}")
+    following = command("show", typed(paths.root))
     if outcome.state == "finished":
         console.line(console.strong(f"finished{_figures(paths)}", 32))
-        console.line(f"next: dtk show {folder}")
     elif outcome.state == "preempted":
         status = read_status(paths.status)
-        console.line(console.strong(f"stopped at step {status.step}: {status.reason}", 33))
-        console.line(f"next: python -m dtk.run resume={folder}")
-    else:
-        console.line(f"next: dtk show {folder}")
+        at = "" if status.step is None else f"stopped at step {status.step}: "
+        console.line(console.strong(f"{at}{status.reason}", 33))
+        following = command("run", override("resume", typed(paths.root)))
+    console.line(f"next: {following}")
+
+
+def _only_warmup(config: Config) -> str:
+    """A warm-up that takes the whole run: right for a trial, and to be known."""
+    warmup = config.schedule.warmup_steps
+    if warmup < config.train.steps:
+        return ""
+    return f", all of them warm-up (schedule.warmup_steps={warmup})"
 
 
 def _figures(paths: RunPaths) -> str:

@@ -69,7 +69,7 @@ def find_failure(paths: RunPaths, attempt: int, world_size: int, exit_codes: dic
     if cases and all(case.order >= LOST_A_PEER for case in cases):
         known = {case.rank for case in cases}
         cases += [
-            _Case(rank, None, None, 1, 0.0)
+            _Case(rank, 0 if where_it_was(paths, rank)[1] == "end" else None, None, 1, 0.0)
             for rank in range(world_size)
             if rank not in known and _vanished(paths, rank)
         ]
@@ -160,6 +160,8 @@ def _reason(case: _Case, paths: RunPaths, attempt: int) -> str:
         message = " ".join(str(case.error.get("message")).split())
         place = f" ({Path(str(case.error['file'])).name}:{case.error['line']})" if case.error.get("file") else ""
         return f"{case.error.get('type')}: {message[:300]}{place}"
+    if case.exit_code == 0:
+        return "it ended in order with exit code 0 while others went on"
     if case.exit_code is None:
         return "its process is gone without a word (killed, or aborted in native code)"
     if case.exit_code < 0:

@@ -6,13 +6,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from diagnostics.artifacts import RunPaths, read_status
-from dtk.config.schema import Config
+from dtk.config.schema import Config, LauncherConfig
 from dtk.errors import DtkError
 from dtk.launch.banner import farewell
 from dtk.launch.blame import find_failure
@@ -20,10 +21,14 @@ from dtk.launch.console import Console
 from dtk.launch.explain import explain
 from dtk.launch.job import Job
 from dtk.launch.local import Outcome
+from dtk.launch.placement import Placement
 from dtk.record.flight import environment as flight_environment
 from dtk.record.run_folder import begin, close
+from dtk.words import counted
 
 SHARE_TIMEOUT_S = 300.0
+LAUNCHERS = {"torchrun": "torchrun", "slurm": "Slurm"}
+"""Launchers of others, as people write them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,29 @@ def started_by(environment: Mapping[str, str]) -> str | None:
     if "SLURM_PROCID" in environment and int(environment.get("SLURM_NTASKS", "1")) > 1:
         return "slurm"
     return None
+
+
+def local_size(environment: Mapping[str, str]) -> int:
+    """Ranks on this machine, as torchrun or Slurm says (`2(x3),1` = three nodes with 2, one with 1)."""
+    for name in ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"):
+        if found := re.match(r"\d+", environment.get(name, "")):
+            return int(found[0])
+    return 1
+
+
+def as_found(placement: Placement, section: LauncherConfig, launcher: str, world_size: int) -> Placement:
+    """The placement as the banner is to tell it: the ranks and their threads are not of our making."""
+    threads = section.threads if isinstance(section.threads, int) else torch.get_num_threads()
+    reasons = (detected(launcher, os.environ, world_size), *placement.reasons)
+    return replace(placement, threads=threads, reasons=reasons)
+
+
+def detected(launcher: str, environment: Mapping[str, str], world_size: int) -> str:
+    """Who started the ranks, and on how many nodes."""
+    names = ("GROUP_WORLD_SIZE", "SLURM_STEP_NUM_NODES", "SLURM_NNODES")
+    told = next((int(environment[name]) for name in names if environment.get(name, "").isdigit()), None)
+    nodes = -(-world_size // local_size(environment)) if told is None else told
+    return f"{LAUNCHERS[launcher]} detected, {counted(nodes, 'node')}"
 
 
 def adopt_slurm(environment: Mapping[str, str]) -> dict[str, str]:
@@ -147,7 +175,11 @@ def keep_logs(paths: RunPaths, job: Job) -> None:
         for stream, name in ((sys.stdout, "stdout.log"), (sys.stderr, "stderr.log")):
             stream.flush()
             copier = subprocess.Popen(
-                ["tee", "-a", str(folder / name)], stdin=subprocess.PIPE, stdout=stream.fileno(), start_new_session=True
+                ["tee", "-a", str(folder / name)],
+                stdin=subprocess.PIPE,
+                stdout=stream.fileno(),
+                start_new_session=True,
+                restore_signals=False,  # Python ignores SIGPIPE, so tee goes on with the file when nobody listens.
             )
             assert copier.stdin is not None
             os.dup2(copier.stdin.fileno(), stream.fileno())

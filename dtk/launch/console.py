@@ -1,9 +1,11 @@
 """What the person at the terminal sees: banner, progress, failure, next command.
 
 Ranks write to their log files only; the parent follows rank 0's. On a terminal the step lines
-share one live line, elsewhere they are printed as they come.
+share one live line, elsewhere they are printed as they come. A terminal or pipe that is closed
+costs the output and nothing else.
 """
 
+import os
 import re
 import shutil
 import sys
@@ -13,13 +15,9 @@ from pathlib import Path
 from types import TracebackType
 
 from diagnostics.artifacts import Failure, RunPaths
+from diagnostics.invocation import typed
 
 POLL_S = 0.1
-
-
-def typed(path: Path) -> Path:
-    """The path as one would type it here."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 class Console:
@@ -32,16 +30,15 @@ class Console:
     def line(self, text: str) -> None:
         """Print a line that stays."""
         self.end_live()
-        print(text, flush=True)
+        _write(f"{text}\n")
 
     def progress(self, text: str) -> None:
         """Show a step line: in place on a terminal, where every tenth of the run stays; else as a line."""
         if not self.live:
-            print(text, flush=True)
+            _write(f"{text}\n")
             return
         width = shutil.get_terminal_size().columns
-        sys.stdout.write(f"\r\x1b[2K{text[: width - 1]}")
-        sys.stdout.flush()
+        _write(f"\r\x1b[2K{text[: width - 1]}")
         self._line_open = True
         if _is_tenth(text):
             self.end_live()
@@ -49,7 +46,7 @@ class Console:
     def end_live(self) -> None:
         """Keep the live line as it stands and go on below it."""
         if self._line_open:
-            sys.stdout.write("\n")
+            _write("\n")
             self._line_open = False
 
     def strong(self, text: str, colour: int) -> str:
@@ -66,9 +63,19 @@ class Console:
         self.line(f"  where  {', '.join(where) or 'before the first step, or unknown (record=off)'}")
         if failure.victims:
             ranks = ", ".join(map(str, failure.victims[:16])) + (" ..." if len(failure.victims) > 16 else "")
-            self.line(f"  then   ranks {ranks} ended because of it")
+            self.line(f"  then   rank{'s' * (len(failure.victims) > 1)} {ranks} ended because of it")
         if failure.log:
             self.line(f"  log    {typed(paths.root / failure.log)}")
+
+
+def _write(text: str) -> None:
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError:  # Closed: what is still to come goes nowhere, also what the interpreter flushes at its end.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _is_tenth(step_line: str) -> bool:

@@ -68,8 +68,8 @@ def run_ranks(paths: RunPaths, nproc: int, first_attempt: int, max_restarts: int
         "max_restarts": max_restarts,
         "monitor_interval": 0.1,
         "logs_specs": RankLogs(paths, first_attempt),
-        # SIGTERM and SIGINT are ours: the ranks are asked to write a checkpoint first.
-        "signals_to_handle": "SIGHUP,SIGQUIT",
+        # SIGINT, SIGTERM and SIGHUP are ours: the ranks are asked to write a checkpoint first.
+        "signals_to_handle": "SIGQUIT",
         "shutdown_timeout": SHUTDOWN_TIMEOUT_S,
     }
     known = {field.name for field in dataclasses.fields(LaunchConfig)}

@@ -1,6 +1,8 @@
-"""Prints the diagnosis of a run that hung, below the line that says so. Never fails and never waits for long."""
+"""The diagnosis of a run that hung, for below the line that says so. Never fails and never waits for long."""
 
 import shutil
+from contextlib import suppress
+from importlib import import_module
 
 from diagnostics.artifacts import RunPaths
 from dtk.launch.console import Console
@@ -12,17 +14,37 @@ LIMIT_S = 20.0
 
 def explain(console: Console, paths: RunPaths) -> None:
     """Diagnose the run folder and print what was found, if a cause was."""
+    if text := explanation(paths, console.live):
+        console.line(text)
+
+
+def prepare() -> None:
+    """Load what a diagnosis needs, so that it is there at once when it is needed."""
+    with suppress(ImportError):  # `explanation` says so.
+        for module in ("diagnostics.diagnose", "diagnostics.evidence.gather", "diagnostics.report.terminal"):
+            import_module(module)
+        import_module("diagnostics.registry").collect()
+
+
+def explanation(paths: RunPaths, terminal: bool) -> str:
+    """The diagnosis of a folder as text; empty when no cause was found.
+
+    Args:
+        paths: the folder.
+        terminal: whether it is shown on one.
+    """
     found: list[str] = []
 
     def run() -> None:
         from diagnostics.diagnose import diagnose
+        from diagnostics.errors import DiagnosticsError
         from diagnostics.report.terminal import render
 
-        report = diagnose(paths.root)
-        if report.root_causes:
-            columns = shutil.get_terminal_size().columns if console.live else None
-            found.append(render(report, columns=columns, colour=console.live))
+        with suppress(DiagnosticsError):  # Nothing there to go by.
+            report = diagnose(paths.root)
+            if report.root_causes:
+                columns = shutil.get_terminal_size().columns if terminal else None
+                found.append(render(report, columns=columns, colour=terminal))
 
     bounded("diagnosis", run, LIMIT_S)
-    for text in found:
-        console.line(text.rstrip("\n"))
+    return "".join(found).rstrip("\n")

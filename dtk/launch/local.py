@@ -11,7 +11,7 @@ from dtk.launch.blame import find_failure, user_error
 from dtk.launch.console import Console, Follower
 from dtk.launch.elastic import rank_environment, run_ranks
 from dtk.launch.explain import explain
-from dtk.launch.placement import Placement
+from dtk.launch.placement import Placement, own_threads
 from dtk.launch.stopping import StopSignals
 from dtk.record.flight import environment as flight_environment
 from dtk.record.run_folder import begin, close
@@ -61,7 +61,8 @@ def _variables(config: Config, paths: RunPaths, placement: Placement, attempt: i
     fixed = {job.DEVICE: placement.device, job.BACKEND: placement.backend, job.ATTEMPT: str(attempt)}
     return {
         **fixed,
-        "OMP_NUM_THREADS": str(placement.threads),
+        # With one of the user's the ranks set their number of threads themselves, if one is configured.
+        **({} if own_threads() else {"OMP_NUM_THREADS": str(placement.threads)}),
         **({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if config.train.deterministic else {}),
         **flight_environment(config.record, paths),
         **config.nccl.variables,

@@ -7,6 +7,7 @@ from typing import Any
 
 from dtk.config.schema import LauncherConfig
 from dtk.errors import DtkError
+from dtk.words import counted
 
 CPU_RANKS = 2
 """Ranks on a machine without a GPU: the fewest that communicate."""
@@ -41,7 +42,7 @@ def place(launcher: LauncherConfig, strategy: Any, cuda_devices: int, local_size
     device = launcher.device
     if device == "auto":
         device = "cuda" if cuda_devices else "cpu"
-        reasons.append(f"device {device}: {cuda_devices} CUDA devices found")
+        reasons.append(f"device {device}: {counted(cuda_devices, 'CUDA device')} found")
     if device == "cuda" and not cuda_devices:
         raise DtkError("launcher.device=cuda, but no CUDA device was found", fix="use launcher.device=cpu")
     backend = launcher.backend
@@ -59,16 +60,20 @@ def place(launcher: LauncherConfig, strategy: Any, cuda_devices: int, local_size
             nproc, why = cuda_devices, "one per CUDA device"
         else:
             nproc, why = CPU_RANKS, "the default without a GPU"
-        reasons.append(f"{nproc} rank{'s' if nproc > 1 else ''}: {why}")
+        reasons.append(f"{counted(nproc, 'rank')}: {why}")
     if nproc < 1:
         raise DtkError(f"launcher.nproc={nproc} is out of range", "it must be 1 or more")
     if backend == "nccl" and nproc > cuda_devices:
         raise DtkError(
-            f"launcher.nproc={nproc} is more than the {cuda_devices} CUDA devices here",
+            f"launcher.nproc={nproc} is more than the {counted(cuda_devices, 'CUDA device')} here",
             "NCCL needs a device per rank",
             f"use launcher.nproc={cuda_devices} or launcher.backend=gloo",
         )
-    threads = max(1, usable_cores() // nproc) if launcher.threads == "auto" else launcher.threads
+    threads = own_threads() if launcher.threads == "auto" else launcher.threads
+    if launcher.threads == "auto" and threads is not None and local_size is None:  # Else it may be torchrun's.
+        reasons.append("threads: your OMP_NUM_THREADS")
+    if threads is None:
+        threads = max(1, usable_cores() // nproc)
     return Placement(nproc, device, backend, threads, cuda_devices, tuple(reasons))
 
 
@@ -77,6 +82,12 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def own_threads() -> int | None:
+    """CPU threads that the user's own OMP_NUM_THREADS asks for; None without one that OpenMP would take."""
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(first) if first.isascii() and first.isdigit() and int(first) else None
 
 
 def check_port(port: int) -> None:

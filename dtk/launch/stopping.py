@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in the parent: the first asks the ranks for a checkpoint, the second ends them."""
+"""Ctrl-C, SIGTERM, a closed terminal in the parent: the first asks the ranks for a checkpoint, a second ends them."""
 
 import contextlib
 import os
@@ -8,23 +8,32 @@ from types import FrameType, TracebackType
 
 import psutil
 
-from dtk.parallel.stop import LOCAL_STOP
+from dtk.parallel.stop import LOCAL_STOP, STOPPING, is_ignored_hangup
+
+STOPPED = tuple(128 + number for number in STOPPING)
+"""Exit codes of a run that was asked to stop."""
 
 
 class StopSignals:
-    """While active, turns the first signal into a request and the second into an immediate end."""
+    """While active, turns the first signal into a request and the second into an immediate end.
+
+    A hangup is a request only, however often it comes: the kernel and the shell both send it when a
+    terminal is closed, and nobody is left to be impatient.
+    """
 
     def __init__(self) -> None:
         self.signal_number: int | None = None
         """The first signal received."""
         self.twice = False
+        self._insisted = False
         self._previous: dict[int, object] = {}
 
     def __enter__(self) -> "StopSignals":
         # Ranks inherit this and so survive a request that comes before they listen; it is repeated.
         self._previous[LOCAL_STOP] = signal.signal(LOCAL_STOP, signal.SIG_IGN)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._previous[number] = signal.signal(number, self._handle)
+        for number in STOPPING:
+            if not is_ignored_hangup(number):
+                self._previous[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(
@@ -34,14 +43,20 @@ class StopSignals:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        if number != signal.SIGHUP:
+            if self._insisted:
+                self.twice = True
+                for child in psutil.Process().children(recursive=True):
+                    _send(child, signal.SIGKILL)
+                return
+            self._insisted = True
         if self.signal_number is not None:
-            self.twice = True
-            for child in psutil.Process().children(recursive=True):
-                _send(child, signal.SIGKILL)
             return
         self.signal_number = number
         again = "press Ctrl-C again" if number == signal.SIGINT else "send the signal again"
-        os.write(sys.stderr.fileno(), f"\nstopping after this step, with a checkpoint ({again} to stop now)\n".encode())
+        with contextlib.suppress(OSError):  # The terminal may be gone.
+            text = f"\nstopping after this step, with a checkpoint ({again} to stop now)\n"
+            os.write(sys.stderr.fileno(), text.encode())
         self.repeat()
 
     def repeat(self) -> None:

@@ -7,6 +7,13 @@ from types import FrameType
 LOCAL_STOP = signal.SIGUSR1
 """What dtk's own launcher sends. SIGTERM is left to the elastic agent there, which uses it to end the
 peers of a failed rank at once."""
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that ask for an orderly stop; SIGHUP is what a closed terminal sends."""
+
+
+def is_ignored_hangup(number: int) -> bool:
+    """Whether this is SIGHUP and was switched off before we started: the user typed `nohup`."""
+    return number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
 
 
 class StopRequest:
@@ -15,24 +22,31 @@ class StopRequest:
     def __init__(self) -> None:
         self.requested = False
         self.signal_number = int(signal.SIGTERM)
+        """The first one."""
+        self._insisted = False
 
     def install(self, own_launcher: bool) -> None:
         """Listen for the signals of our launcher, or for those of torchrun and Slurm.
 
         Args:
-            own_launcher: whether dtk started this rank. If so SIGINT is ignored: the parent gets
-                the same Ctrl-C and decides.
+            own_launcher: whether dtk started this rank. If so SIGINT and SIGHUP are ignored: the parent
+                gets the same Ctrl-C or hangup and decides.
         """
         signal.signal(LOCAL_STOP, self._ask)
         if own_launcher:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            for number in (signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
             return
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._ask)
+        for number in STOPPING:
+            if not is_ignored_hangup(number):
+                signal.signal(number, self._ask)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.requested and number != LOCAL_STOP:
-            os._exit(128 + number)
-        self.requested = True
-        if number != LOCAL_STOP:
+        """The first is a request; a second ends this rank, but for a hangup, which comes more than once."""
+        if number not in (LOCAL_STOP, signal.SIGHUP):
+            if self._insisted:
+                os._exit(128 + number)
+            self._insisted = True
+        if number != LOCAL_STOP and not self.requested:
             self.signal_number = number
+        self.requested = True

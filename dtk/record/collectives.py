@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -49,6 +49,19 @@ class GroupState:
         """Rolling hash after each of the last calls."""
 
 
+class _Plan(NamedTuple):
+    """Texts of the ring, elements and signature of a call."""
+
+    op: int
+    user_op: int
+    dtype: int
+    reduce_op: int
+    inputs: int
+    outputs: int
+    numel: int
+    signature: int
+
+
 class CollectiveLog:
     """Turns calls into records of the ring and into rolling hashes. Safe from several threads."""
 
@@ -67,8 +80,7 @@ class CollectiveLog:
         self._generations: dict[str, int] = {}
         self._sites: dict[tuple[CodeType, int], int] = {}
         self._plumbing: dict[CodeType, bool] = {}
-        self._shapes: dict[tuple[Any, ...], int] = {}
-        self._signatures: dict[tuple[Any, ...], int] = {}
+        self._plans: dict[tuple[Any, ...], _Plan] = {}
 
     def begin(
         self, kind: Kind, call: Call, user_op: str, frame: FrameType | None
@@ -88,15 +100,13 @@ class CollectiveLog:
             group = self._group(process_group)
             if group is None:
                 return None
-            first = call.inputs[0] if call.inputs else call.outputs[0] if call.outputs else None
-            dtype = None if first is None else first.dtype
-            reduce_op = "" if call.reduce_op is None else _reduce_name(call.reduce_op)
             root = self._root(call, group)
+            plan = self._plan(kind, call, user_op, root)
             if kind.p2p:
                 group.p2p += 1
                 seq, signature = group.p2p, 0
             else:
-                signature = self._signature(kind, call.amount, reduce_op, dtype, root)
+                signature = plan.signature
                 group.hash = ((group.hash ^ signature) * _MULTIPLIER + 1) & MASK
                 group.history.append(group.hash)
                 group.count = seq = group.count + 1
@@ -105,20 +115,14 @@ class CollectiveLog:
                 seq,
                 STARTED,
                 self.step,
+                (site, 0 if region is None else ring.text(region.name), plan.op, plan.user_op, plan.dtype),
                 (
-                    site,
-                    ring.text(region.name if region is not None else ""),
-                    ring.text(kind.op),
-                    ring.text(user_op),
-                    ring.text("" if dtype is None else _dtype_name(dtype)),
-                ),
-                (
-                    self._sizes(call.inputs),
-                    self._sizes(call.outputs),
-                    ring.text(reduce_op),
+                    plan.inputs,
+                    plan.outputs,
+                    plan.reduce_op,
                     0 if call.splits is None else ring.text(_short(call.splits)),
                 ),
-                (root, call.tag, _numel(call.inputs or call.outputs), call.amount, signature),
+                (root, call.tag, plan.numel, call.amount, signature),
                 kind.p2p,
                 call.asynchronous,
             )
@@ -142,10 +146,16 @@ class CollectiveLog:
         self.sound = False
         self.ring.unsound()
 
-    def forget(self) -> None:
-        """Groups were destroyed; new ones may have the old names."""
+    def forget(self, name: str | None) -> None:
+        """A group was destroyed (None: all were); a new one may have the old name.
+
+        Only that one: its members destroy it at different positions of other groups, which go on counting.
+        """
         with self.lock:
-            self.groups.clear()
+            if name is None:
+                self.groups.clear()
+            else:
+                self.groups.pop(name, None)
 
     def _group(self, process_group: Any) -> GroupState | None:
         name = process_group.group_name
@@ -169,27 +179,28 @@ class CollectiveLog:
             return group.ranks[within]
         return ANY_PEER if everywhere is None else everywhere
 
-    def _signature(self, kind: Kind, amount: int, reduce_op: str, dtype: Any, root: int) -> int:
-        """Hash of what all ranks must agree on: the same in every process."""
-        key = (kind.wire, amount, reduce_op, dtype if kind.typed else None, root)
-        found = self._signatures.get(key)
+    def _plan(self, kind: Kind, call: Call, user_op: str, root: int) -> "_Plan":
+        """What does not change from one call to the next like it."""
+        inputs, outputs = call.inputs, call.outputs
+        first = inputs[0] if inputs else outputs[0] if outputs else None
+        dtype = None if first is None else first.dtype
+        key = (kind.op, user_op, dtype, call.reduce_op, root, call.amount, _shapes(inputs), _shapes(outputs))
+        found = self._plans.get(key)
         if found is None:
-            if len(self._signatures) > _CACHE:
-                self._signatures.clear()
-            found = int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "little") or 1
-            self._signatures[key] = found
-        return found
-
-    def _sizes(self, tensors: Any) -> int:
-        """Index of the text of the tensors' shapes."""
-        if not tensors:
-            return 0
-        key = (tensors[0].shape,) if len(tensors) == 1 else tuple(t.shape for t in tensors)
-        found = self._shapes.get(key)
-        if found is None:
-            if len(self._shapes) > _CACHE:
-                self._shapes.clear()
-            found = self._shapes[key] = self.ring.text(_short([list(shape) for shape in key]))
+            if len(self._plans) > _CACHE:
+                self._plans.clear()
+            text = self.ring.text
+            reduce_op = "" if call.reduce_op is None else _reduce_name(call.reduce_op)
+            found = self._plans[key] = _Plan(
+                op=text(kind.op),
+                user_op=text(user_op),
+                dtype=text("" if dtype is None else str(dtype).removeprefix("torch.")),
+                reduce_op=text(reduce_op),
+                inputs=text(_sizes(inputs)),
+                outputs=text(_sizes(outputs)),
+                numel=sum(t.numel() for t in inputs or outputs),
+                signature=_signature(kind, call.amount, reduce_op, dtype, root),
+            )
         return found
 
     def _site(self, frame: FrameType | None) -> int:
@@ -221,26 +232,23 @@ class CollectiveLog:
         return index
 
 
+def _signature(kind: Kind, amount: int, reduce_op: str, dtype: Any, root: int) -> int:
+    """Hash of what all ranks must agree on: the same in every process."""
+    key = (kind.wire, amount, reduce_op, dtype if kind.typed else None, root)
+    return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "little") or 1
+
+
+def _shapes(tensors: Any) -> Any:
+    """Tells calls with other shapes apart."""
+    return (tensors[0].shape,) if len(tensors) == 1 else tuple([t.shape for t in tensors])
+
+
+def _sizes(tensors: Any) -> str:
+    return _short([list(t.shape) for t in tensors]) if tensors else ""
+
+
 def _reduce_name(op: Any) -> str:
-    name = _reduce_names.get(op)
-    if name is None:
-        name = _reduce_names[op] = str(getattr(getattr(op, "op", op), "name", op))
-    return name
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    name = _dtype_names.get(dtype)
-    if name is None:
-        name = _dtype_names[dtype] = str(dtype).removeprefix("torch.")
-    return name
-
-
-_reduce_names: dict[Any, str] = {}
-_dtype_names: dict[torch.dtype, str] = {}
-
-
-def _numel(tensors: Any) -> int:
-    return sum(t.numel() for t in tensors)
+    return str(getattr(getattr(op, "op", op), "name", op))
 
 
 def _short(value: Any) -> str:

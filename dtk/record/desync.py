@@ -16,6 +16,8 @@ from diagnostics.evidence.ring_format import RingDump, RingRecord
 
 SHOWN = 8
 """Ranks named one by one; further ones are counted."""
+LOOKED_BACK = 32
+"""Calls before a difference at which ranks may have parted without a difference."""
 
 History = tuple[int, tuple[int, ...]]
 """Calls of one rank on one group, and the rolling hash after each of the last ones."""
@@ -35,6 +37,10 @@ class Place:
     signature: int = 0
     step: int | None = None
     region: str | None = None
+    group_name: str = ""
+    """What the user knows the group by."""
+    earlier: tuple[tuple[int, str, str], ...] = ()
+    """Position, call and site of the calls before it in the group, the youngest first."""
 
 
 def first_difference(histories: Mapping[int, History]) -> int | None:
@@ -58,7 +64,7 @@ def first_difference(histories: Mapping[int, History]) -> int | None:
 
 def describe(record: RingRecord) -> str:
     """A call in one phrase: `broadcast [8] float32 root 1`."""
-    sizes = (record.input_sizes or record.output_sizes).removeprefix("[").removesuffix("]")
+    sizes = (record.input_sizes or record.output_sizes).removeprefix("[").removesuffix("]").replace("[]", "scalar")
     name = f"{record.user_op} ({record.op})" if record.user_op else record.op
     parts = [name, sizes[:60], record.dtype, record.reduce_op]
     if record.root is not None:
@@ -71,21 +77,32 @@ def site(record: RingRecord) -> str:
     return f"{Path(record.file).name}:{record.line} in {record.function}" if record.file else "an unknown place"
 
 
+def group_name(record: RingRecord) -> str:
+    """A group's description, else its name."""
+    described = record.group.desc not in ("", "undefined")
+    return record.group.desc if described else record.group.name
+
+
 def place_at(ring: RingDump, group: str, position: int) -> Place | None:
-    """What a rank called at a position of a group, as its ring holds it."""
-    for record in reversed(ring.records):
-        if record.seq == position and not record.is_p2p and record.group.key == group:
-            return Place(
-                rank=ring.rank,
-                call=describe(record),
-                site=site(record),
-                group=group,
-                position=position,
-                signature=record.signature,
-                step=record.step,
-                region=record.region or None,
-            )
-    return None
+    """What a rank called at a position of a group and before it, as its ring holds it."""
+    known = {record.seq: record for record in ring.records if not record.is_p2p and record.group.key == group}
+    record = known.get(position)
+    if record is None:
+        return None
+    before = (known.get(position - back) for back in range(1, LOOKED_BACK + 1))
+    earlier = itertools.takewhile(lambda one: one is not None, before)
+    return Place(
+        rank=ring.rank,
+        call=describe(record),
+        site=site(record),
+        group=group,
+        position=position,
+        signature=record.signature,
+        step=record.step,
+        region=record.region or None,
+        group_name=group_name(record),
+        earlier=tuple((one.seq, describe(one), site(one)) for one in earlier if one is not None),
+    )
 
 
 def desync(places: list[Place], attempt: int, time_s: float) -> Verdict:
@@ -96,20 +113,46 @@ def desync(places: list[Place], attempt: int, time_s: float) -> Verdict:
     ordered = sorted(sides.values(), key=lambda side: (-len(side), side[0].rank))
     tie = len(ordered) < 2 or len(ordered[0]) == len(ordered[1])
     blamed = [] if tie else sorted(place.rank for side in ordered[1:] for place in side)
-    told = "; ".join(f"{_ranks(side)} called {side[0].call} at {side[0].site}" for side in ordered[:4])
+    back = _parted_before(ordered)
     first = next((p for p in places if p.rank in blamed), places[0])
+    position = first.position - back
+    what = "the same collective from different lines" if back else "different collectives"
+    then = f" (their calls differ from position {first.position} on)" if back else ""
+    told = "; ".join(f"{_ranks(side)} called {_call_before(side[0], back)}" for side in ordered[:4])
     return Verdict(
         kind="desync",
-        reason=f"ranks called different collectives as number {first.position} of one group: {told}",
+        reason=f"ranks called {what} at position {position} of group {first.group_name or first.group}{then}: {told}",
         blamed=blamed,
         victims=sorted(p.rank for p in ordered[0]) if blamed else [],
         group=first.group,
-        position=first.position,
+        position=position,
         step=first.step,
         region=first.region,
         attempt=attempt,
         time_s=time_s,
     )
+
+
+def _parted_before(sides: list[list[Place]]) -> int:
+    """How many calls earlier the sides were already at different lines: their calls fit each other by chance.
+
+    What a rank leaves out or adds shifts the calls after it, and some of those may be equal.
+    """
+    if len(sides) != 2:
+        return 0
+    back = 0
+    for (_, _, here), (_, _, there) in zip(sides[0][0].earlier, sides[1][0].earlier, strict=False):
+        if here == there:
+            break
+        back += 1
+    return back
+
+
+def _call_before(place: Place, back: int) -> str:
+    if not back:
+        return f"{place.call} at {place.site}"
+    _, call, where = place.earlier[back - 1]
+    return f"{call} at {where}"
 
 
 def stall(places: list[Place], silent: list[int], stood_s: float, attempt: int, time_s: float) -> Verdict:
@@ -126,8 +169,11 @@ def stall(places: list[Place], silent: list[int], stood_s: float, attempt: int, 
     outside = [place for place in places if not place.call]
     late = outside if inside else []
     blamed = sorted([*silent, *(place.rank for place in late)])
-    told = [f"{_ranks(side)} waits in {side[0].call} at {side[0].site}" for side in _alike(inside)[:4]]
-    told = [f"{_ranks(side)} stands at {side[0].site}, outside any collective" for side in _alike(outside)[:4]] + told
+    told = [
+        f"{_ranks(side)} {_verb(side, 'stand')} at {side[0].site}, outside any recorded collective"
+        for side in _alike(outside)[:4]
+    ]
+    told += [f"{_ranks(side)} {_verb(side, 'wait')} in {_inside(side[0])}" for side in _alike(inside)[:4]]
     if silent:
         told.insert(0, f"{_named(silent)} does not answer: it is stopped, or native code holds Python's lock")
     first = next((p for p in places if p.rank in blamed), places[0] if places else None)
@@ -173,10 +219,19 @@ def _rings(paths: RunPaths, attempt: int, world_size: int) -> Iterator[RingDump]
 
 def _alike(places: list[Place]) -> list[list[Place]]:
     """Ranks at the same place together, the largest such set first."""
-    sets: dict[tuple[str, str], list[Place]] = {}
+    sets: dict[tuple[str, str, str], list[Place]] = {}
     for place in sorted(places, key=lambda p: p.rank):
-        sets.setdefault((place.call, place.site), []).append(place)
+        sets.setdefault((place.group, place.call, place.site), []).append(place)
     return sorted(sets.values(), key=lambda side: (-len(side), side[0].rank))
+
+
+def _inside(place: Place) -> str:
+    group = f" of group {place.group_name}" if place.group_name else ""
+    return f"{place.call} at {place.site}{group}"
+
+
+def _verb(side: list[Place], stem: str) -> str:
+    return f"{stem}s" if len(side) == 1 else stem
 
 
 def _ranks(side: list[Place]) -> str:

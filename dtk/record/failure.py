@@ -10,15 +10,11 @@ from dtk.errors import USER_ERROR, DtkError
 from dtk.record.regions import failed_in
 
 
-def write_failure(error: BaseException, path: Path, rank: int, attempt: int) -> int:
-    """Write error.json and print the traceback to the rank's own log.
-
-    Returns:
-        the rank's exit code: 2 for a DtkError, else 1.
-    """
+def failure_record(error: BaseException, rank: int, attempt: int) -> dict[str, object]:
+    """Content of error.json."""
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1] if frames else None
-    record = {
+    return {
         "schema_version": 1,
         "rank": rank,
         "attempt": attempt,
@@ -32,8 +28,16 @@ def write_failure(error: BaseException, path: Path, rank: int, attempt: int) -> 
         "user_error": isinstance(error, DtkError),
         "traceback": "".join(traceback.format_exception(error)),
     }
+
+
+def write_failure(error: BaseException, path: Path, rank: int, attempt: int) -> int:
+    """Write error.json and print the traceback to the rank's own log.
+
+    Returns:
+        the rank's exit code: 2 for a DtkError, else 1.
+    """
     try:
-        write_json(path, record)
+        write_json(path, failure_record(error, rank, attempt))
     except OSError as problem:
         print(f"dtk: could not write {path.name}: {problem}", file=sys.stderr)
     if isinstance(error, DtkError):

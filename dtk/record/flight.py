@@ -8,11 +8,14 @@ import json
 import os
 import pickle
 import socket
+import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from diagnostics.artifacts import SCHEMA_VERSION, RunPaths, read_heartbeat
@@ -57,12 +60,30 @@ def dump(path: Path) -> None:
     Raises:
         OSError: the folder is full or read-only.
     """
-    rings = {name: ring for name, function in _dumps().items() if _entries(ring := function())}
+    with _without_inductor():
+        rings = {name: ring for name, function in _dumps().items() if _entries(ring := function())}
     path.parent.mkdir(parents=True, exist_ok=True)
     if "nccl" in rings and "host" in rings:
         _write(path.with_suffix(".host.pickle"), rings.pop("host"))
     for ring in rings.values():
         _write(path, ring)
+
+
+@contextmanager
+def _without_inductor() -> Iterator[None]:
+    """Keep torch from importing its compiler, for seconds, only to ask whether compiled code is on a stack."""
+    import torch
+
+    if "torch._inductor" in sys.modules:
+        yield
+        return
+    stand_in: Any = SimpleNamespace()
+    torch._inductor = stand_in
+    try:
+        yield
+    finally:
+        if torch._inductor is stand_in:
+            del torch._inductor
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -7,7 +7,7 @@ runs writes on a thread of its own.
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 REPORT_WAIT_S = 0.2
@@ -58,6 +58,13 @@ def guarded(topic: str) -> Iterator[None]:
         yield
     except Exception as error:
         report(topic, error)
+
+
+def run_all(parts: Mapping[str, Callable[[], object]]) -> None:
+    """Run each part, by topic; one that fails does not cost the others."""
+    for topic, part in parts.items():
+        with guarded(topic):
+            part()
 
 
 def bounded(topic: str, operation: Callable[[], None], timeout_s: float) -> bool:

@@ -10,15 +10,19 @@ import os
 import platform
 import re
 import socket
+import stat
 import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 from diagnostics.artifacts import SCHEMA_VERSION
+from diagnostics.processes import process_start
 from dtk.record.nvml import all_devices, open_nvml
 
 GIT_TIMEOUT_S = 2.0
+NEW_FILES, NEW_BYTES = 1000, 16 << 20
+"""Files that git does not track whose contents go into the hash: so many, and so much of them in all."""
 PACKAGES = ("torch", "numpy", "hydra-core", "omegaconf", "wandb", "nvidia-ml-py", "nvtx", "safetensors", "triton")
 PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "OMP_", "SLURM_", "PYTORCH_", "TORCHELASTIC_", "DTK_")
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH", re.IGNORECASE)
@@ -47,6 +51,7 @@ def manifest(
         "argv": argv,
         "cwd": str(Path.cwd()),
         "pid": os.getpid(),
+        "pid_start": process_start(os.getpid()),
         "host": socket.gethostname(),
         "launcher": launcher,
         "config_sha256": hashlib.sha256(repr(sorted(config.items())).encode()).hexdigest(),
@@ -69,7 +74,10 @@ def topology(world_size: int, nproc: int) -> dict[str, Any]:
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """Commit, whether files differ from it, and the hash of the difference; None outside a repository."""
+    """Commit, whether files differ from it, and the hash of the difference; None outside a repository.
+
+    The difference is the changes to tracked files, and the files that git neither tracks nor ignores.
+    """
     ends_s = time.monotonic() + GIT_TIMEOUT_S
 
     def git(*arguments: str) -> bytes | None:
@@ -90,12 +98,37 @@ def git_state(folder: Path) -> dict[str, Any] | None:
     if commit is None:
         return None
     status = git("status", "--porcelain")
-    difference = git("diff", "HEAD") if status else b""
+    difference = None
+    if status and (top := git("rev-parse", "--show-toplevel")) is not None:
+        root = os.fsdecode(top.removesuffix(b"\n"))
+        changes = git("diff", "HEAD")
+        new = git("-C", root, "ls-files", "--others", "--exclude-standard", "-z")  # Lists nothing above its folder.
+        if changes is not None and new is not None:
+            difference = _hash(changes, Path(root), sorted(name for name in new.split(b"\0") if name))
     return {
         "commit": commit.decode().strip(),
         "dirty": None if status is None else bool(status),
-        "diff_sha256": hashlib.sha256(difference).hexdigest() if difference else None,
+        "diff_sha256": difference,
     }
+
+
+def _hash(changes: bytes, root: Path, new: list[bytes]) -> str:
+    """SHA-256 of a diff and of new files: every name, and size and content of the first up to a bound."""
+    digest = hashlib.sha256(changes)
+    left_bytes = NEW_BYTES
+    for i, name in enumerate(new):
+        digest.update(b"\0" + name + b"\0")
+        path = root / os.fsdecode(name)
+        try:
+            if i >= NEW_FILES or not stat.S_ISREG(path.lstat().st_mode):
+                continue
+            with path.open("rb") as file:
+                content = file.read(left_bytes)
+                digest.update(b"%d\0" % file.seek(0, os.SEEK_END) + content)
+            left_bytes -= len(content)
+        except OSError:
+            continue
+    return digest.hexdigest()
 
 
 def versions() -> dict[str, str | None]:

@@ -4,6 +4,8 @@ import re
 
 DEFINITIONS: dict[str, str] = {
     "step": "optimizer steps finished when the record was written",
+    "attempt": "number of the start that wrote the record, 0 for the first; a resumed run may make steps again, and of "
+    "two records of a step the later attempt's counts",
     "loss": "mean training loss per valid target over the global batch of that step, in nats (cross entropy)",
     "lr": "learning rate that the step used, a pure number",
     "grad_norm": "Euclidean norm of the whole gradient over all ranks before clipping; null when not computed",

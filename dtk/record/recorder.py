@@ -18,7 +18,7 @@ from diagnostics.artifacts import RunPaths, Verdict, write_json
 from dtk.config.schema import Config
 from dtk.record import collectives, flight, memory, stacks, wrappers
 from dtk.record.events import Events, Spans
-from dtk.record.guard import Writer, bounded, flush_reports, guarded
+from dtk.record.guard import Writer, bounded, flush_reports, guarded, run_all
 from dtk.record.heartbeat import HeartbeatFile
 from dtk.record.jsonl import JsonLines
 from dtk.record.observers import CommunicationCounter, Nvtx, ProfilerMarks
@@ -98,9 +98,7 @@ class Recorder:
             parts["profiler"] = self._start_profiler
             if self.device.type == "cuda":
                 parts["allocator history"] = memory.record_allocations
-        for topic, part in parts.items():
-            with guarded(topic):
-                part()
+        run_all(parts)
 
     def watch(self, store: Store, ended: Callable[[Verdict], None]) -> None:
         """Start the live watch, once the ranks have met.
@@ -270,24 +268,15 @@ class Recorder:
         dumps = self._dumps()
         if self._full and self.device.type == "cuda" and memory.is_out_of_memory(error):
             dumps["allocator snapshot"] = partial(memory.dump_allocator, self.paths.memory_snapshot(self.rank))
-        _run_all(dumps)
+        run_all(dumps)
 
     def _dump_all(self) -> None:
         """What explains a hang."""
-        _run_all(self._dumps())
+        run_all(self._dumps())
 
     def _dumps(self) -> dict[str, Callable[[], None]]:
-        dumps: dict[str, Callable[[], None]] = {
-            "flight recorder": partial(flight.dump, self.paths.flight(self.rank)),
-            "stacks": partial(stacks.dump_stacks, self.paths.stacks(self.rank)),
-        }
+        dumps: dict[str, Callable[[], None]] = {"stacks": partial(stacks.dump_stacks, self.paths.stacks(self.rank))}
         if self._black_box is not None:
             dumps["black box"] = self._black_box.snapshot
+        dumps["flight recorder"] = partial(flight.dump, self.paths.flight(self.rank))  # takes the longest
         return dumps
-
-
-def _run_all(dumps: dict[str, Callable[[], None]]) -> None:
-    """Each dump by itself: one that fails does not cost the others."""
-    for topic, dump in dumps.items():
-        with guarded(topic):
-            dump()

@@ -4,6 +4,7 @@ import datetime
 import errno
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -106,4 +107,5 @@ def close(
     try:
         write_json(paths.status, ended)
     except OSError as error:
-        print(f"dtk: could not write {paths.status}: {error.strerror}")
+        with suppress(OSError):  # The output may go to the same disk.
+            print(f"dtk: could not write {paths.status}: {error.strerror}", flush=True)

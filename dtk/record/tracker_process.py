@@ -5,6 +5,7 @@ without training noticing: the rank only fills a pipe. The pipe's end ends the r
 Lines: first the settings, then {"log": record}, {"summary": figures}, {"end": exit_code}.
 """
 
+import configparser
 import json
 import netrc
 import os
@@ -109,28 +110,42 @@ def scalars(record: dict[str, Any]) -> dict[str, float]:
 
 def choose_mode() -> str:
     """`online` when a key is configured and the server answers at once, else `offline`."""
-    base_url = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
-    return "online" if has_key(base_url) and answers(base_url) else "offline"
+    url = base_url()
+    return "online" if has_key(url) and answers(url) else "offline"
 
 
-def has_key(base_url: str) -> bool:
-    """Whether a key is in WANDB_API_KEY or in the user's netrc."""
-    if os.environ.get("WANDB_API_KEY"):
-        return True
-    host = urllib.parse.urlsplit(base_url).hostname or ""
+def base_url() -> str:
+    """Address of the server: from WANDB_BASE_URL, or as `wandb login --host` keeps it, or the public one."""
+    folder = os.environ.get("WANDB_CONFIG_DIR") or os.path.expanduser("~/.config/wandb")  # noqa: PTH111
+    settings = configparser.ConfigParser(interpolation=None)
     try:
-        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
-    except (OSError, netrc.NetrcParseError):
+        settings.read(os.path.join(folder, "settings"), encoding="utf-8")  # noqa: PTH118
+        kept = settings.get("default", "base_url", fallback="")
+    except (configparser.Error, UnicodeDecodeError):
+        kept = ""
+    return os.environ.get("WANDB_BASE_URL") or kept or "https://api.wandb.ai"
+
+
+def has_key(url: str) -> bool:
+    """Whether a key or an identity token is in the environment, or a key for this server in the user's netrc."""
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    host = urllib.parse.urlsplit(url).hostname or ""
+    # Named, so that Python does not refuse a file that others may read: W&B does not either.
+    file = os.environ.get("NETRC") or os.path.expanduser("~/.netrc")  # noqa: PTH111
+    try:
+        return netrc.netrc(file).authenticators(host) is not None
+    except (OSError, UnicodeDecodeError, netrc.NetrcParseError):
         return False
 
 
-def answers(base_url: str) -> bool:
+def answers(url: str) -> bool:
     """Whether an HTTP answer of any kind comes within PROBE_S seconds, name resolution included."""
     answered = threading.Event()
 
     def ask() -> None:
         try:
-            urllib.request.urlopen(base_url, timeout=PROBE_S).close()
+            urllib.request.urlopen(url, timeout=PROBE_S).close()
             answered.set()
         except urllib.error.HTTPError:
             answered.set()

@@ -13,9 +13,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from diagnostics.invocation import command
 from dtk.config.schema import Config, NoTracker, TensorboardTracker, WandbTracker
 from dtk.errors import DtkError
 from dtk.record.guard import Writer, report
+from dtk.record.tracker_process import base_url, has_key
+from dtk.words import install
 
 CLOSE_S = 5.0
 """Longest wait for a tracker at the end of a run."""
@@ -24,10 +27,10 @@ TrackerConfig = NoTracker | WandbTracker | TensorboardTracker
 
 
 def check_tracker(tracker: TrackerConfig) -> None:
-    """Make sure that the chosen tracker's package is installed. Imports neither it nor torch.
+    """Make sure that the chosen tracker can be used as asked for. Imports neither its package nor torch.
 
     Raises:
-        DtkError: it is not; names the extra that brings it.
+        DtkError: its package is not installed (names the extra that brings it), or W&B is to be online without a key.
     """
     if tracker.name == "none":
         return
@@ -37,8 +40,29 @@ def check_tracker(tracker: TrackerConfig) -> None:
         raise DtkError(
             f"tracker={tracker.name} cannot be used",
             f"the package {tracker.name} is not installed",
-            f"install it: pip install 'dtk-train[{tracker.name}]', or choose tracker=none",
+            f"install it: {install(tracker.name)}, or choose tracker=none",
         )
+    if isinstance(tracker, WandbTracker) and tracker.mode == "online" and not has_key(base_url()):
+        raise DtkError(
+            "tracker.mode=online needs a key",
+            f"neither WANDB_API_KEY nor the netrc file has one for {base_url()}",
+            f"type {command('login', name='wandb')}, or use tracker.mode=offline",
+        )
+
+
+def offline_reason(tracker: TrackerConfig) -> str | None:
+    """Why W&B will certainly stay offline; None when it may go online, which its server decides."""
+    if not isinstance(tracker, WandbTracker):
+        return None
+    mode = tracker.mode if tracker.mode != "auto" else os.environ.get("WANDB_MODE")
+    if mode:
+        return f"{'tracker.mode' if tracker.mode != 'auto' else 'WANDB_MODE'}={mode}" if mode == "offline" else None
+    return None if has_key(base_url()) else "no key in WANDB_API_KEY or the netrc file"
+
+
+def offline_logs(run_folder: Path) -> list[Path]:
+    """What W&B wrote to a run folder instead of sending it, oldest first: a folder for every attempt."""
+    return sorted(run_folder.glob("wandb/offline-run-*"))
 
 
 def _plain(record: Any) -> dict[str, Any]:

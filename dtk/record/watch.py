@@ -15,7 +15,7 @@ import sysconfig
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore, Store
@@ -24,9 +24,10 @@ from diagnostics.artifacts import RunPaths, Verdict, read_heartbeat, write_json
 from diagnostics.evidence.ring_format import parse
 from dtk.config.schema import WatchConfig
 from dtk.record.activity import Activity, where_main_thread_is
-from dtk.record.collectives import PLUMBING, CollectiveLog, pack, unpack
-from dtk.record.desync import Place, describe, desync, first_difference, place_at, site, stall
+from dtk.record.collectives import PLUMBING, CollectiveLog, pack
+from dtk.record.desync import Place, describe, desync, group_name, place_at, site, stall
 from dtk.record.guard import bounded, guarded
+from dtk.record.judge import Judge
 from dtk.record.regions import current
 
 EVERY_S = 0.5
@@ -44,16 +45,6 @@ HUNG = 75
 _STDLIB = (sysconfig.get_paths()["stdlib"], "<frozen")
 
 
-@dataclass(slots=True)
-class _Peer:
-    """What the judge knows of one rank."""
-
-    raw: bytes = b""
-    report: dict[str, Any] = field(default_factory=dict)
-    silent_s: float = 0.0
-    histories: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
-
-
 class Watch:
     """One rank's thread. `progress` returns anything that changes when the rank moves."""
 
@@ -68,7 +59,8 @@ class Watch:
         device_type: str,
         progress: Callable[[], object],
         dump: Callable[[], None],
-        ended: Callable[[Verdict], None],
+        ended: Callable[[Verdict], None] | None = None,
+        hosted: bool = False,
     ) -> None:
         self.config = config
         self.log = log
@@ -79,13 +71,15 @@ class Watch:
         self.progress = progress
         self.dump = dump
         self.ended = ended
+        self.hosted = hosted
+        """Whether the store lives in rank 0's process: it leaves last then, so that nobody talks to a dead store."""
         self._activity = Activity(device_type)
         self._idle_s = 0.0
         self._ticks = 0
         self._leaving = ""
         self._moved: object = None
         self._still: dict[str, int] = {}
-        self._peers = [_Peer() for _ in range(world_size)]
+        self._judge = Judge(world_size)
         self._beat = b""
         self._beat_age_s = 0.0
         self._stop = threading.Event()
@@ -106,7 +100,7 @@ class Watch:
         self._leaving = "failed" if failed else "end"
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(2 * EVERY_S)
+            self._thread.join(4 * EVERY_S)
 
     def _run(self, store: Store) -> None:
         last_s = time.monotonic()
@@ -117,22 +111,34 @@ class Watch:
             elapsed_s, last_s = min(now_s - last_s, 2 * EVERY_S), now_s
             try:
                 self._tick(store, elapsed_s)
+                if done or (self.hosted and store.check(["closing"])):
+                    self._leave(store)
+                    return
             except RuntimeError:
                 return  # The store is gone: the run is being ended.
-            if done:
-                return
 
     def _tick(self, store: Store, elapsed_s: float) -> None:
         self._ticks += 1
+        report = ""
         with guarded("watch"):
             report = self._report(elapsed_s)
+        if report:
             store.set(f"rank/{self.rank}", report)
         if self._leaving:
             return
         if store.check(["verdict"]):
             self._end(store, json.loads(store.get("verdict")))
         elif self._is_judge(store, elapsed_s):
-            self._judge(store, elapsed_s * self._judge_every())
+            self._decide(store, elapsed_s * self._judge_every())
+
+    def _leave(self, store: Store) -> None:
+        """Where rank 0 holds the store it waits a moment for the others to let go of it."""
+        if not self.hosted:
+            return
+        store.set(f"gone/{self.rank}", "1")
+        if self.rank == 0:
+            store.set("closing", "1")
+            self._await(lambda: all(store.check([f"gone/{rank}"]) for rank in range(self.world_size)), 2 * EVERY_S)
 
     def _report(self, elapsed_s: float) -> str:
         """Counters and hashes of this rank, as JSON."""
@@ -182,54 +188,13 @@ class Watch:
         config = self.config
         return config.stall_timeout_s if stepping else max(config.stall_timeout_s, config.first_step_timeout_s)
 
-    def _judge(self, store: Store, elapsed_s: float) -> None:
+    def _decide(self, store: Store, elapsed_s: float) -> None:
         """Read what all ranks published; on proof or a stall write the verdict that ends the run."""
-        self._read(store, elapsed_s)
-        found = self._find_desync() or self._find_stall()
+        self._judge.read(store, elapsed_s, self._beat_age_s if self.rank else 0.0)
+        found = self._judge.find(self._limit_s(stepping=True), self._limit_s(stepping=False))
         if found is not None:
             store.compare_set("verdict", "", json.dumps({**found, "judge": self.rank}))
             self._end(store, json.loads(store.get("verdict")))
-
-    def _read(self, store: Store, elapsed_s: float) -> None:
-        keys = [f"rank/{rank}" for rank in range(self.world_size)]
-        if not all(peer.raw for peer in self._peers):
-            present = [rank for rank, key in enumerate(keys) if store.check([key])]
-        else:
-            present = list(range(self.world_size))
-        answers = dict(zip(present, store.multi_get([keys[rank] for rank in present]), strict=True))
-        for rank, peer in enumerate(self._peers):
-            raw = answers.get(rank, b"")
-            if raw == peer.raw:
-                peer.silent_s += elapsed_s
-                continue
-            # Who takes over knows already for how long rank 0 has been silent.
-            peer.silent_s = self._beat_age_s if self.rank and rank == 0 and not peer.raw else 0.0
-            peer.raw = raw
-            peer.report = json.loads(raw)
-            peer.histories = {key: (count, unpack(text)) for key, (count, text) in peer.report["groups"].items()}
-
-    def _find_desync(self) -> dict[str, Any] | None:
-        """A group in which two ranks called something different at the same position."""
-        if not all(peer.report.get("sound", True) for peer in self._peers):
-            return None
-        groups: dict[str, dict[int, tuple[int, tuple[int, ...]]]] = {}
-        for rank, peer in enumerate(self._peers):
-            for key, history in peer.histories.items():
-                groups.setdefault(key, {})[rank] = history
-        for key in sorted(groups):
-            position = first_difference(groups[key])
-            if position is not None:
-                return {"kind": "desync", "group": key, "position": position}
-        return None
-
-    def _find_stall(self) -> dict[str, Any] | None:
-        """Whether no rank that is still here has moved or worked for the limit."""
-        here = [peer for peer in self._peers if not peer.report.get("leaving")]
-        if not here:
-            return None
-        stood_s = min(float(peer.report.get("idle_s", 0.0)) + peer.silent_s for peer in here)
-        stepping = any(peer.report.get("stepping") for peer in self._peers)
-        return {"kind": "stall", "stood_s": stood_s} if stood_s >= self._limit_s(stepping) else None
 
     def _end(self, store: Store, found: dict[str, Any]) -> None:
         """Dump, say where this rank is, let the judge conclude, and leave the process."""
@@ -239,9 +204,8 @@ class Watch:
             store.set(f"answer/{self.rank}", json.dumps(asdict(place) if place else None))
             if found["judge"] == self.rank:
                 self._conclude(store, found)
-                store.set("concluded", "1")
-            else:
-                self._await(lambda: store.check(["concluded"]), ANSWER_S + 1)
+            elif self._await(lambda: store.check(["concluded"]), ANSWER_S + 1):
+                self._keep(Verdict(**json.loads(store.get("concluded"))))
         finally:
             for stream in (sys.stdout, sys.stderr):
                 with guarded("watch"):
@@ -265,29 +229,35 @@ class Watch:
                     record.seq,
                     step=step,
                     region=record.region or None,
+                    group_name=group_name(record),
                 )
         where = where_main_thread_is((*PLUMBING, *_STDLIB))
         return Place(self.rank, "", where, step=step, region=region.name if region is not None else None)
 
     def _conclude(self, store: Store, found: dict[str, Any]) -> None:
         """Wait for the others' words, then write the verdict where the launcher finds it."""
-        keys = {
-            rank: f"answer/{rank}" for rank in range(self.world_size) if not self._peers[rank].report.get("leaving")
-        }
-        here = [rank for rank in keys if self._peers[rank].raw]
-        awake = [rank for rank in here if self._peers[rank].silent_s < SILENT_S]
-        self._await(lambda: all(store.check([keys[rank]]) for rank in awake), ANSWER_S)
-        answers = {rank: json.loads(store.get(keys[rank])) for rank in here if store.check([keys[rank]])}
+        here = self._judge.here()
+        awake = [rank for rank in here if self._judge.peers[rank].silent_s < SILENT_S]
+        self._await(lambda: all(store.check([f"answer/{rank}"]) for rank in awake), ANSWER_S)
+        answers = {rank: json.loads(store.get(f"answer/{rank}")) for rank in here if store.check([f"answer/{rank}"])}
         places = [Place(**answer) for answer in answers.values() if answer]
         silent = [rank for rank in here if rank not in answers]
         if found["kind"] == "desync":
             verdict = desync(places, self.attempt, time.time())
         else:
             verdict = stall(places, silent, found["stood_s"], self.attempt, time.time())
-        write_json(self.paths.verdict(self.attempt), verdict)
-        self.ended(verdict)
+        self._keep(verdict)
+        if self.ended is not None:
+            self.ended(verdict)
+        store.set("concluded", json.dumps(asdict(verdict)))
         for rank in silent:
             self._kill(rank)
+
+    def _keep(self, verdict: Verdict) -> None:
+        """Every node has it, also where each writes to a folder of its own."""
+        path = self.paths.verdict(self.attempt)
+        if not path.exists():
+            write_json(path, verdict)
 
     def _kill(self, rank: int) -> None:
         """End a rank of this host that does not end by itself: a stopped process ignores the launcher's SIGTERM."""
@@ -296,7 +266,9 @@ class Watch:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(beat.pid, signal.SIGKILL)
 
-    def _await(self, ready: Callable[[], bool], timeout_s: float) -> None:
+    def _await(self, ready: Callable[[], bool], timeout_s: float) -> bool:
+        """Whether it became ready in time."""
         ends_s = time.monotonic() + timeout_s
-        while time.monotonic() < ends_s and not ready():
+        while not (done := ready()) and time.monotonic() < ends_s:
             time.sleep(0.05)
+        return done

@@ -134,11 +134,12 @@ def _noted(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _forgetting(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def destroy(*args: Any, **kwargs: Any) -> Any:
+    def destroy(group: Any = None) -> Any:
+        name = None if group in (None, dist.GroupMember.WORLD) else getattr(group, "group_name", "")
         try:
-            return original(*args, **kwargs)
+            return original(group)
         finally:
             if _log is not None:
-                _log.forget()
+                _log.forget(name)
 
     return destroy

@@ -7,9 +7,10 @@ because each rank stores the entries it owns and asks for those it owns.
 
 import json
 import shutil
-import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,19 +18,23 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.optim import Optimizer
 
 from diagnostics.artifacts import CHECKPOINT_INFO, RunPaths, complete_checkpoints
+from dtk.config.checkpoint_files import damaged, describe_files
 from dtk.config.schema import CheckpointConfig
 from dtk.errors import DtkError
 from dtk.parallel.context import Context
+from dtk.record.guard import report
 from dtk.record.recorder import Recorder
 from dtk.record.regions import region
 from dtk.strategies.zero1 import owned_state
+from dtk.train.storage import Writer, in_words, is_out_of_memory
 
 
 @dataclass(slots=True)
@@ -64,13 +69,15 @@ class Checkpoints:
         self.group = dist.new_group(backend="gloo", group_desc="checkpoint")
         self.pending: Future[Any] | None = None
         self.saved_step = -1
+        self.failure = ""
+        """Why the last write failed, on rank 0; empty = it did not."""
         self.named = threading.Event()
         self.named.set()
 
     def save(self, model: nn.Module, optimizer: Optimizer, loop: LoopState) -> None:
         """Stage a copy of the state and write it aside; it gets its name when all ranks are done.
 
-        Training goes on meanwhile; a write that fails is reported and does not stop it.
+        Training goes on meanwhile; a write that fails is reported, by rank 0 and once, and does not stop it.
         """
         self.wait()
         if loop.step == self.saved_step or self.paths.checkpoint(loop.step).exists():
@@ -82,7 +89,7 @@ class Checkpoints:
             state = {**_model_state(model), **_optimizer_state(model, optimizer), **loop.tensors()}
             future = async_save(
                 state,
-                storage_writer=FileSystemWriter(partial, single_file_per_rank=True, overwrite=True),
+                storage_writer=Writer(partial, single_file_per_rank=True, overwrite=True),
                 process_group=self.group,
                 async_stager=BlockingAsyncStager(),
             )
@@ -99,10 +106,8 @@ class Checkpoints:
         """Wait for the write in flight; on return its checkpoint is complete or reported."""
         if self.pending is None:
             return
-        error = self.pending.exception()
+        self.pending.exception()
         self.pending = None
-        if error is not None:
-            print(f"dtk: checkpoint failed, training goes on: {_first_line(error)}", file=sys.stderr, flush=True)
         # Rank 0 renames in a callback, which runs after the future is done: nobody may go on before.
         self.named.wait()
         dist.barrier(group=self.group)
@@ -110,18 +115,29 @@ class Checkpoints:
     def _finish(self, done: "Future[Any]", step: int, partial: Path) -> None:
         """On rank 0, when every rank has written: name the checkpoint, then remove the oldest."""
         try:
-            if done.exception() is not None:
-                shutil.rmtree(partial, ignore_errors=True)
-                return
-            (partial / CHECKPOINT_INFO).write_text(json.dumps({**self.info, "step": step}, indent=2) + "\n")
+            if (error := done.exception()) is not None:
+                raise error
+            about = {**self.info, "step": step, "files": describe_files(partial)}
+            (partial / CHECKPOINT_INFO).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
             partial.rename(self.paths.checkpoint(step))
+            self.failure = ""
             self.recorder.event("checkpoint_end", step=step)
             for old in complete_checkpoints(self.paths)[: -self.config.keep]:
                 shutil.rmtree(old, ignore_errors=True)
-        except OSError as error:
-            print(f"dtk: checkpoint failed, training goes on: {error}", file=sys.stderr, flush=True)
+        except (Exception, CheckpointException) as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            self.failure = in_words(error)
+            report("checkpoint failed", self.failure)
         finally:
             self.named.set()
+
+    def shortfall(self) -> str:
+        """On rank 0, after `wait`: what a failed write costs, as one line; empty when the last one succeeded."""
+        if not self.failure:
+            return ""
+        complete = complete_checkpoints(self.paths)
+        kept = f"the newest that is kept is {complete[-1].name}" if complete else "none is kept"
+        return f"the last checkpoint failed: {self.failure}; {kept}"
 
     def _partial(self, step: int) -> Path:
         return self.paths.checkpoints / f".partial_step_{step:08d}"
@@ -140,20 +156,23 @@ class Checkpoints:
             DtkError: the checkpoint is of another model or damaged.
         """
         reader = FileSystemReader(folder)
-        entries = reader.read_metadata().state_dict_metadata
+        try:
+            entries = reader.read_metadata().state_dict_metadata
+        except Exception as error:
+            raise damaged(folder, f".metadata: {in_words(error)}") from error
         loop = LoopState().tensors()
         state: dict[str, Any] = {**_model_state(model), **loop}
         fresh = _empty_optimizer_state(model, optimizer, entries)
         for name, fields in fresh.items():
             state.update({f"optimizer.{name}.{field}": value for field, value in fields.items()})
-        missing = sorted(set(state) - set(entries))
-        if missing:
-            raise DtkError(
-                f"the checkpoint {folder} is of another model",
-                f"it has no {missing[0]}",
-                "resume with the model that wrote it",
-            )
-        with region("checkpoint"):
+        for key, value in sorted(state.items()):
+            if (stored := getattr(entries.get(key), "size", None)) != value.shape:
+                raise DtkError(
+                    f"the checkpoint {folder} is of another model",
+                    f"it has no {key}" if stored is None else f"its {key} is {list(stored)}, not {list(value.shape)}",
+                    "resume with the model that wrote it",
+                )
+        with region("checkpoint"), _readable(folder):
             load(state, storage_reader=reader, process_group=self.group)
         by_name = dict(model.named_parameters())
         owned = owned_state(optimizer)
@@ -208,5 +227,15 @@ def _empty_optimizer_state(
     return room
 
 
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+@contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    """What a rank finds wrong with the files is the checkpoint's fault, unless memory is short.
+
+    Only that comes as a CheckpointException; a peer that is gone does not.
+    """
+    try:
+        yield
+    except CheckpointException as error:
+        if is_out_of_memory(error):
+            raise
+        raise damaged(folder, in_words(error)) from error

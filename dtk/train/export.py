@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from diagnostics.artifacts import RunPaths
+from diagnostics.invocation import typed
 from dtk.config.schema import Config
 from dtk.models.hf import export_weights
 from dtk.parallel.context import Context
@@ -19,7 +20,7 @@ def export(config: Config, model: nn.Module, paths: RunPaths, context: Context) 
         if context.rank == 0:
             shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
             export_weights(config.model, shapes, _gathered(model), paths.export)
-            say(f"weights exported to {paths.export}")
+            say(f"weights exported to {typed(paths.export)}")
         else:
             for _ in _gathered(model):
                 pass

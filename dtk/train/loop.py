@@ -33,6 +33,7 @@ from dtk.train.optimizer import clip_factor, set_learning_rate
 from dtk.train.progress import Progress, say
 from dtk.train.schedule import learning_rate
 from dtk.train.setup import Parts
+from dtk.words import counted
 
 
 @dataclass(slots=True)
@@ -208,7 +209,7 @@ class Loop:
         }
         self.last = record
         self.speeds.append((record["step_time_s"], record["mfu"]))
-        self.recorder.metrics(record)
+        self.recorder.metrics({"attempt": self.recorder.attempt, **record})
         if self.context.rank == 0:
             say(self.progress.line(record))
 
@@ -218,11 +219,12 @@ class Loop:
             figures = evaluate(self.config, self.context, self.dataset, self.parts)
         elapsed_s = time.perf_counter() - began_s
         self.recorder.event("evaluation", step=self.state.step, time_taken_s=elapsed_s)
-        self.recorder.metrics({"step": self.state.step, **figures, "evaluation_time_s": elapsed_s})
+        about = {"attempt": self.recorder.attempt, "step": self.state.step}
+        self.recorder.metrics({**about, **figures, "evaluation_time_s": elapsed_s})
         self.last = {**self.last, **figures}
         if self.context.rank == 0:
             accuracy = f"  accuracy {figures['validation_accuracy']:.1%}" if self.dataset.classes else ""
             say(
                 f"evaluation at step {self.state.step}: loss {figures['validation_loss']:.4f}{accuracy}  "
-                f"{figures['validation_samples']:.0f} held-out samples, {elapsed_s:.1f} s"
+                f"{counted(round(figures['validation_samples']), 'held-out sample')}, {elapsed_s:.1f} s"
             )

@@ -1,6 +1,7 @@
 """What rank 0 says while it trains: one plain line per logged step, read by people and by the parent."""
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +19,9 @@ def human_time(seconds: float) -> str:
 
 
 def say(line: str) -> None:
-    """Print at once: the parent reads rank 0's output while it is written."""
-    print(line, flush=True)
+    """Print at once: the parent reads rank 0's output while it is written. A disk that is full costs the line only."""
+    with suppress(OSError):
+        print(line, flush=True)
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ import pytest
 import torch
 import yaml
 
-from tests.cli.command import FAULTY, TINY, environment, only_run, run, start, status
+from tests.cli.command import FAULTY, ROOT, TINY, environment, only_run, run, start, status
 
 CPU_ONLY = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU: it is no error here")
 
@@ -51,7 +51,14 @@ CHECKED = {
     "model.name=../../x": "run folder's name",
     "'model.name=\"two words\"'": "run folder's name",
     "data.sequence_length=99999": "data.sequence_length=1024",
-    "strategy=hsdp launcher.nproc=3 train.global_batch_size=6": "valid dp_replicate x dp_shard: 3 x 1, 1 x 3",
+    "seed=-1": "seed=-1 is out of range: it must be 0 to 9223372036854775807",
+    "strategy=hsdp launcher.nproc=3": "valid dp_replicate x dp_shard: 3 x 1, 1 x 3",
+    "strategy=single launcher.nproc=3": "strategy=single is one process",
+    "data.tokenizer=bert": 'unknown tokenizer "bert"',
+    "model=custom model._target_=os.system": "_target_=os.system is not allowed",
+    "model=custom model._target_=os.system 'allow_targets=[os.*]'": "'allow_targets=[posix.*]'",
+    "model=custom model._target_=nope.Nope 'allow_targets=[nope.*]'": "No module named 'nope'",
+    "model=custom model._target_=tests.cli.faulty.Fualty 'allow_targets=[tests.*]'": "did you mean Faulty",
     "train.global_batch_size=10 train.micro_batch_size=3": "train.global_batch_size=6 or 12",
     "data=text data.path=/nonexistent": "no such file or folder: /nonexistent",
     "data=tokens data.path=/tmp": "no such token file: /tmp",
@@ -246,17 +253,15 @@ def test_files_that_cannot_grow(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(90)
-@pytest.mark.parametrize(
-    ("target", "allow", "expected"),
-    [
-        ("os.system", "[]", "_target_=os.system is not allowed"),
-        ("nope.Nope", "[nope.*]", "No module named 'nope'"),
-    ],
-)
-def test_what_a_rank_finds_closes_the_run(target: str, allow: str, expected: str, tmp_path: Path) -> None:
-    process = run(tmp_path, *FAULTY, f"model._target_={target}", f"allow_targets={allow}", "launcher.nproc=1")
+def test_what_a_rank_finds_closes_the_run(tmp_path: Path) -> None:
+    """Only importing a user's package tells that it cannot be imported, and the ranks do that."""
+    (tmp_path / "theirs.py").write_text("import nope\n\n\nclass Model: ...\n")
+    target = ["model._target_=theirs.Model", "allow_targets=[theirs.*]"]
+    path = os.pathsep.join([str(ROOT), str(tmp_path)])
+    process = run(tmp_path / "runs", *FAULTY, *target, "launcher.nproc=1", PYTHONPATH=path)
+    expected = "No module named 'nope'"
     assert expected in one_line(process)
-    record = status(only_run(tmp_path))
+    record = status(only_run(tmp_path / "runs"))
     assert (record["state"], record["exit_code"]) == ("failed", 2)
     assert expected in record["reason"]
 

@@ -6,12 +6,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from diagnostics.artifacts import Failure, RunPaths, Status, write_json
+from diagnostics.invocation import command
 from diagnostics.runs import find_run, last_metrics, list_runs
 from diagnostics.runs_text import listing
+from dtk.words import install
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,6 +83,17 @@ def test_help_is_fast_and_loads_nothing() -> None:
     assert dtk().stderr == "LOADED\n"
 
 
+def test_ctrl_c_before_the_run_has_begun_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    from dtk import run
+
+    def interrupted(arguments: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "_main", interrupted)
+    assert run.main(["strategy=ddp"]) == 130
+    assert capsys.readouterr().err == "dtk: stopped before the first step\n"
+
+
 def test_version() -> None:
     from dtk import __version__
 
@@ -90,7 +104,7 @@ def test_version() -> None:
 def test_run_without_the_extra_says_what_to_install(missing: str) -> None:
     done = dtk("run", "strategy=ddp", blocked=(missing,))
     assert done.returncode == 2
-    assert done.stderr == "dtk: dtk run needs the training extra: pip install 'dtk-train[train]'\nLOADED\n"
+    assert done.stderr == f"dtk: dtk run needs the training extra - {install('train')}\nLOADED\n"
 
 
 def test_reading_works_in_the_base_install(runs: Path) -> None:
@@ -122,7 +136,8 @@ def test_ls_of_nothing(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "") and done.stderr.startswith(f"no runs in {tmp_path} yet")
     done = dtk("ls", str(tmp_path / "no"))
     assert done.returncode == 2
-    assert done.stderr.startswith(f"dtk: cannot list {tmp_path / 'no'}: No such file or directory - dtk ls FOLDER\n")
+    why = "No such file or directory"
+    assert done.stderr.startswith(f"dtk: cannot list {tmp_path / 'no'}: {why} - {command('ls')} FOLDER\n")
 
 
 def test_show_a_failed_run_by_its_beginning(runs: Path) -> None:
@@ -150,23 +165,23 @@ def test_show_a_damaged_run(runs: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("nope", 'dtk: no run "nope" here or in runs - dtk ls lists the runs'),
+        ("nope", 'dtk: no run "nope" here or in runs'),
         (
             "not_a_run",
-            "dtk: runs/not_a_run is not a run folder: it has neither status.json nor manifest.json - "
-            "dtk ls lists the runs",
+            "dtk: runs/not_a_run is not a run folder: it has neither status.json nor manifest.json",
         ),
         (
             "2026",
             'dtk: several runs begin with "2026": 20260101-000000-gpt2-fsdp-w4-bbbb, '
-            "20260102-000000-gpt2_tiny-ddp-w2-aaaa - dtk ls lists the runs",
+            "20260102-000000-gpt2_tiny-ddp-w2-aaaa",
         ),
     ],
 )
-def test_show_what_is_not_there(runs: Path, name: str, expected: str) -> None:
+def test_show_what_is_not_there(runs: Path, name: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     done = dtk("show", name, cwd=runs.parent)
     assert done.returncode == 2
-    assert done.stderr.splitlines()[0] == expected
+    monkeypatch.chdir(runs.parent)
+    assert done.stderr.splitlines()[0] == f"{expected} - {command('ls')} lists the runs"
 
 
 def test_untrusted_text_neither_colours_nor_moves_the_cursor(runs: Path) -> None:

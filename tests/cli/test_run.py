@@ -5,6 +5,7 @@ import os
 import pty
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 import yaml
@@ -30,7 +31,10 @@ def test_it_says_what_it_chose_and_why(trained):
         assert text in out
     assert "mfu not available: the CPU has no published peak" in out
     assert "\x1b" not in out, "colours only on a terminal"
-    assert out.splitlines()[-1] == f"next: dtk show {folder}"
+    following = out.splitlines()[-1].removeprefix("next: ")
+    assert following.endswith(f"dtk show {folder}")
+    shown = subprocess.run(following, shell=True, capture_output=True, text=True, env=environment(), cwd=ROOT)
+    assert "state     finished" in shown.stdout, "it can be typed as it stands"
 
 
 def test_the_run_folder_is_complete(trained):
@@ -94,6 +98,18 @@ def test_on_a_terminal_the_step_line_is_live(tmp_path):
     assert 10 <= len(live) < 20, "every tenth of the run stays, the steps between are overwritten"
     assert max(line.count("\r\x1b[2K") for line in live) >= 2
     assert "finished" in data.decode()
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.skipif(find_spec("wandb") is None, reason="the extra wandb is not installed")
+def test_wandb_without_a_key_says_that_it_is_offline_and_how_to_send_it(tmp_path):
+    own = {"WANDB_API_KEY": "", "WANDB_MODE": "", "HOME": str(tmp_path), "NETRC": str(tmp_path / "netrc")}
+    process = run(tmp_path / "runs", *TINY, "train.steps=2", "checkpoint=off", "tracker=wandb", **own)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert process.stdout.count("tracker=wandb, offline: no key in WANDB_API_KEY or the netrc file") == 1
+    (line,) = [line for line in process.stdout.splitlines() if line.startswith("wandb was offline")]
+    (folder,) = only_run(tmp_path / "runs").glob("wandb/offline-run-*")
+    assert line.endswith(f"wandb sync {folder}")
 
 
 @pytest.mark.timeout(120)

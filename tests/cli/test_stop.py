@@ -2,8 +2,10 @@
 
 import contextlib
 import os
+import pty
 import random
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import psutil
 import pytest
 
 from diagnostics.artifacts import RunPaths
-from tests.cli.command import TINY, metrics, only_run, run, start, status
+from tests.cli.command import ROOT, TINY, environment, metrics, only_run, run, start, status
 
 LONG = [*TINY, "train.steps=100000", "checkpoint.every=100000", "train.log_every=1"]
 
@@ -113,6 +115,28 @@ def test_killed_at_twenty_random_moments_the_run_resumes(tmp_path):
     undisturbed = run(tmp_path / "other", *changes, f"train.steps={step + 2}", "checkpoint=off", timeout_s=300)
     assert undisturbed.returncode == 0, undisturbed.stdout + undisturbed.stderr
     assert losses(folder) == losses(only_run(tmp_path / "other"))
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("launcher", [(), ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")])
+def test_a_closed_terminal_stops_with_a_checkpoint(launcher, tmp_path):
+    """A terminal of its own that goes away, as when an ssh connection drops: hangup, and nowhere to write to."""
+    command = [sys.executable, *launcher, "-m", "dtk.run", f"runs_folder={tmp_path}", *LONG]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # The tests may run under nohup.
+        os.chdir(ROOT)
+        os.execve(sys.executable, command, environment())
+    seen = b""
+    while b"step 3/" not in seen:
+        seen += os.read(terminal, 65536)
+    os.close(terminal)
+    _, ended = os.waitpid(pid, 0)
+    if not launcher:
+        assert os.waitstatus_to_exitcode(ended) == 129
+    record = status(only_run(tmp_path))
+    assert (record["state"], record["exit_code"]) == ("preempted", 129)
+    assert RunPaths(only_run(tmp_path)).checkpoint(record["step"]).is_dir()
 
 
 def kill_all(process) -> None:

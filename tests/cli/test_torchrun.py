@@ -64,7 +64,34 @@ def test_two_nodes_on_loopback(tmp_path):
     assert len(list((folder / "heartbeat").iterdir())) == 4
     assert len(list((folder / "telemetry").iterdir())) == 2
     assert len(list((folder / "logs" / "attempt_0").iterdir())) == 4
-    assert f"next: dtk show {folder}" in outputs[0][0]
+    assert outputs[0][0].splitlines()[-1].endswith(f"dtk show {folder}")
+    assert "4 on cpu over gloo, 1 CPU thread each; torchrun detected, 2 nodes;" in outputs[0][0]
+
+
+THREADS = """
+import os, torch
+from tests.cli.faulty import Faulty
+
+class Counting(Faulty):
+    def __init__(self, folder):
+        super().__init__("")
+        if "RANK" in os.environ:
+            open(f"{folder}/{os.environ['RANK']}", "w").write(str(torch.get_num_threads()))
+"""
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize(("typed", "threads"), [("launcher.threads=3", "3"), ("launcher.threads=auto", "1")])
+def test_threads_are_those_that_were_asked_for_or_torchruns(typed, threads, tmp_path, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    (tmp_path / "counting.py").write_text(THREADS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    changes = ["model._target_=counting.Counting", f"model.arguments.folder={tmp_path}", "train.steps=1", typed]
+    allow = "allow_targets=[counting.*]"
+    process = run(tmp_path / "runs", *FAULTY, *changes, allow, launcher=torchrun("--standalone", "--nproc-per-node=2"))
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert [(tmp_path / rank).read_text() for rank in ("0", "1")] == [threads, threads]
+    assert f"{threads} CPU thread{'s' * (threads != '1')} each; torchrun detected, 1 node;" in process.stdout
 
 
 @pytest.mark.timeout(100)

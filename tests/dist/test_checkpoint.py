@@ -1,5 +1,6 @@
 """Resume: to the last bit on the same world size, to 1e-4 across strategies and world sizes."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +32,9 @@ WHOLE = {
     "dropout": case("fsdp", model=DROPOUT),
     "sgd": case("ddp", optimizer=schema.SGDConfig(lr=0.05)),
 }
+
+
+SMALL = {"checkpoint": schema.CheckpointConfig(every=2), "train": replace(TRAIN, steps=2)}
 
 
 def first_part(changes):
@@ -96,8 +100,23 @@ def test_keep(tmp_path):
 
 @pytest.mark.timeout(60)
 def test_a_checkpoint_of_another_model_is_one_line(tmp_path):
-    small = {"checkpoint": schema.CheckpointConfig(every=2), "train": replace(TRAIN, steps=2)}
-    deeper = {"model": replace(config().model, layers=4)}
-    cases = [("small", small, None), ("deeper", deeper, "small")]
-    with pytest.raises(AssertionError, match="is of another model"):
-        run_ranks("tests.dist.training_ranks:save_and_load", 1, cases, str(tmp_path))
+    run_ranks("tests.dist.training_ranks:save_and_load", 1, [("small", SMALL, None)], str(tmp_path))
+    for change in ({"layers": 4}, {"width": 64}):
+        other = ("other", {"model": replace(config().model, **change)}, "small")
+        with pytest.raises(AssertionError, match=r"DtkError: .*is of another model"):
+            run_ranks("tests.dist.training_ranks:save_and_load", 1, [other], str(tmp_path))
+
+
+@pytest.mark.timeout(120)
+def test_what_the_ranks_find_damaged_is_one_line(tmp_path):
+    """Also where checkpoint.json has no sums to compare with."""
+    run_ranks("tests.dist.training_ranks:save_and_load", 2, [("run", SMALL, None)], str(tmp_path))
+    folder = tmp_path / "run" / "checkpoints" / "step_00000002"
+    files = json.loads((folder / "checkpoint.json").read_text())["files"]
+    assert {name: about["size_bytes"] for name, about in files.items()} == {
+        path.name: path.stat().st_size for path in folder.iterdir() if path.name != "checkpoint.json"
+    }
+    for name in ("__1_0.distcp", ".metadata"):
+        (folder / name).write_bytes((folder / name).read_bytes()[:100])
+        with pytest.raises(AssertionError, match=f"DtkError: the checkpoint {folder} is damaged"):
+            run_ranks("tests.dist.training_ranks:save_and_load", 2, [("again", case("ddp"), "run")], str(tmp_path))

@@ -11,7 +11,8 @@ pytestmark = [
     pytest.mark.skipif(find_spec("diagnostics.diagnose") is None, reason="dtk diagnose does not exist yet"),
     pytest.mark.timeout(200),
 ]
-CASES = [pytest.param(name, marks=() if truth.ci else pytest.mark.slow) for name, truth in TRUTH.items()]
+CASES = [pytest.param(name, marks=() if truth.ci else pytest.mark.extended) for name, truth in reversed(TRUTH.items())]
+"""From the last to the first: another worker makes the runs of `test_faults` from the first on, and they share them."""
 
 
 @pytest.mark.parametrize("fault", CASES)

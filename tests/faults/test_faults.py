@@ -13,7 +13,7 @@ from dtk.faults.install import FAULTS
 from tests.faults.runs import run_fault
 from tests.faults.truth import TRUTH, marker
 
-CASES = [pytest.param(name, marks=() if truth.ci else pytest.mark.slow) for name, truth in TRUTH.items()]
+CASES = [pytest.param(name, marks=() if truth.ci else pytest.mark.extended) for name, truth in TRUTH.items()]
 EXIT_CODES = {"hung": 1, "failed": 1, "oom": 1, "finished": 0}
 PATIENCE_S = 45
 """Start-up, timeout and teardown on a busy machine."""

@@ -28,7 +28,7 @@ TRUTH: dict[str, Truth] = {
     "other_dtype": Truth(("hang.signature_mismatch",), (2,), "hung"),
     "group_order": Truth(("hang.group_order",), (0, 1), "hung", ci=True),
     "recv_before_send": Truth(("hang.p2p_cycle",), (0, 1), "hung"),
-    "branch": Truth(("hang.collective_mismatch", "hang.conditional_collective"), (0, 1, 2, 3), "hung"),
+    "branch": Truth(("hang.collective_mismatch",), (0, 1, 2, 3), "hung"),
     "rank0_state_dict": Truth(("hang.conditional_collective",), (0,), "hung", ci=True),
     "rank0_evaluation": Truth(("hang.conditional_collective",), (0,), "hung"),
     "uneven_batches": Truth(("hang.uneven_iterations",), (1,), "hung"),

@@ -5,8 +5,6 @@ Enough to say who was late how often and by how much, in a few bytes for each po
 
 from array import array
 
-from diagnostics.evidence.calls import Call
-
 _FIELDS = 3
 _CHUNK_BITS = 8
 _CHUNK = 1 << _CHUNK_BITS
@@ -21,13 +19,12 @@ class Arrivals:
         self.latest: dict[int, array[int]] = {}
         self.first_s = self.last_s = 0.0
 
-    def add(self, rank: int, calls: list[Call]) -> None:
-        """Take in one rank's calls in this group."""
-        for call in calls:
-            at = call.created_s
-            if at is None:
+    def add(self, rank: int, positions: "array[int]", arrived_s: "array[float]") -> None:
+        """Take in one rank's positions in this group and when it came to each; 0 = not recorded."""
+        for position, at in zip(positions, arrived_s, strict=True):
+            if not at:
                 continue
-            chunk = call.seq >> _CHUNK_BITS
+            chunk = position >> _CHUNK_BITS
             times = self.times.get(chunk)
             if times is None:
                 times = self.times[chunk] = array("d", bytes(8 * _FIELDS * _CHUNK))
@@ -36,7 +33,7 @@ class Arrivals:
                 self.first_s = at
             if at > self.last_s:
                 self.last_s = at
-            index = (call.seq & (_CHUNK - 1)) * _FIELDS
+            index = (position & (_CHUNK - 1)) * _FIELDS
             if at > times[index]:
                 times[index + 1] = times[index]
                 times[index] = at

@@ -77,7 +77,7 @@ def _conditional(context: Context, ranks: tuple[int, ...], here: Call, peers: tu
         cause="hang.conditional_collective",
         status="confirmed",
         summary=(
-            f"{say.sentence(say.ranks(ranks))} left out {say.call(there)} in group {there.key.name}, which "
+            f"{say.sentence(say.ranks(ranks))} left out {say.call(there)} in group {say.label(there.key)}, which "
             f"{say.ranks(peers)} {say.verb(peers, 'waits', 'wait')} in; it is already in {say.call(here)}."
         ),
         confidence=0.85,
@@ -96,7 +96,7 @@ def _conditional(context: Context, ranks: tuple[int, ...], here: Call, peers: tu
             f"call {there.text} at {place} on all ranks of its group, or on none",
             "a collective inside a condition that differs by rank leaves the others waiting",
         ),
-        measured=f"{len(ranks)} rank walked past position {there.seq} of group {there.key.name}",
+        measured=f"{len(ranks)} rank walked past position {there.seq} of group {say.label(there.key)}",
     )
 
 
@@ -113,9 +113,9 @@ def _order(context: Context, cycle: Cycle) -> Finding:
         for_whom = tuple(rank for rank in context.waits.absent[operation] if rank in cycle.ranks)
         links.append(
             f"{say.ranks(side)} {say.verb(side, 'waits', 'wait')} for {say.ranks(for_whom)} in "
-            f"{say.call(call)} of group {operation.key.name}"
+            f"{say.call(call)} of group {say.label(operation.key)}"
         )
-        does = f"waits for {say.ranks(for_whom)} in {call.text} of group {operation.key.name}"
+        does = f"waits for {say.ranks(for_whom)} in {call.text} of group {say.label(operation.key)}"
         where += say.where(next((rank for rank in side if rank in blamed), side[0]), call, does)
         details[side[0]] = does
     order = {rank: place for place, rank in enumerate(blamed)}

@@ -6,8 +6,9 @@ Decides no cause.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from diagnostics.detectors.hang.align import SNAPSHOTS, Survey
+from diagnostics.detectors.hang.align import Survey
 from diagnostics.detectors.hang.ends import End, ends
+from diagnostics.detectors.hang.one_rank import SNAPSHOTS
 from diagnostics.detectors.hang.read import Reading
 from diagnostics.detectors.hang.waits import Waits
 from diagnostics.evidence.calls import Call
@@ -39,6 +40,8 @@ class Context:
     """Ranks that a mismatch was pinned on; what they and their groups do afterwards follows from it."""
     settled: set[int] = field(default_factory=set)
     """Ranks whose waiting a mismatch explains."""
+    siblings: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Causes that the first divergence is not: why, and what was measured."""
 
     @property
     def survey(self) -> Survey:
@@ -83,8 +86,8 @@ class Context:
 
     def cost(self, calls: Iterable[Call] | None = None) -> Cost | None:
         """Seconds blocked, where the times allow it."""
-        waited_s = self.waited_s(calls)
-        return Cost(round(waited_s, 1), "s blocked") if waited_s > 0 else None
+        waited_s = round(self.waited_s(calls), 1)
+        return Cost(waited_s, "s blocked") if waited_s > 0 else None
 
     def pending_ranks(self) -> list[int]:
         """Ranks with a call that did not complete."""

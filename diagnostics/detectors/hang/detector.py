@@ -6,6 +6,7 @@ from diagnostics.detectors.hang import agree, circular, divergence, gone, idle, 
 from diagnostics.detectors.hang.context import Context, make
 from diagnostics.detectors.hang.ends import mismatch_facts
 from diagnostics.detectors.hang.read import read
+from diagnostics.detectors.hang.timeline import timeline
 from diagnostics.detectors.hang.waits import graph
 from diagnostics.evidence.model import Evidence
 from diagnostics.findings import Detection, EvidenceItem, Finding
@@ -68,9 +69,8 @@ class HangDetector:
         found = _merge(found)
         decided = {finding.cause for finding in found}
         found += [_rest(context, cause, found) for cause in CAUSES if cause not in decided]
-        return Detection(
-            sorted(found, key=lambda finding: (CAUSES.index(finding.cause), finding.ranks)), _measures(context)
-        )
+        measures = _measures(context, found)
+        return Detection(sorted(found, key=lambda finding: (CAUSES.index(finding.cause), finding.ranks)), measures)
 
 
 def _merge(found: list[Finding]) -> list[Finding]:
@@ -115,17 +115,19 @@ def _mismatch_by_log(context: Context) -> list[Finding]:
     ]
 
 
-def _measures(context: Context) -> dict[str, Any]:
+def _measures(context: Context, found: list[Finding]) -> dict[str, Any]:
     survey = context.survey
-    return {
-        "hang": {
-            "ranks": len(survey.ranks),
-            "world_size": survey.world(),
-            "groups": len(survey.groups),
-            "calls_compared": survey.positions,
-            "ranks_waiting": len(context.pending_ranks()),
-        }
+    measures: dict[str, Any] = {
+        "ranks": len(survey.ranks),
+        "world_size": survey.world(),
+        "groups": len(survey.groups),
+        "calls_compared": survey.positions,
+        "ranks_waiting": len(context.pending_ranks()),
     }
+    drawn = timeline(context, found)
+    if drawn is not None:
+        measures["timeline"] = drawn
+    return {"hang": measures}
 
 
 def _rest(context: Context, cause: str, found: list[Finding]) -> Finding:
@@ -202,12 +204,8 @@ def _measured(context: Context, cause: str, found: list[Finding]) -> Finding:
         "hang.uneven_iterations",
         "hang.unused_parameters",
     }:
-        summary = (
-            "All ranks agree at every position that more than one of them reached."
-            if not context.blamed
-            else "The divergence is of another kind."
-        )
-        return say.ruled_out(cause, summary, compared if not context.blamed else "another kind of divergence")
+        agree = "All ranks agree at every position that more than one of them reached."
+        return say.ruled_out(cause, *context.siblings.get(cause, (agree, compared)))
     unclear = tuple(
         rank for one in found if one.cause == "hang.host_stall" and one.confidence < 0.9 for rank in one.ranks
     )

@@ -3,46 +3,25 @@
 Votes at the first divergence of each group, then reads the two sides again to say what kind it is.
 """
 
-from dataclasses import dataclass
+from dataclasses import replace
 
+from diagnostics.detectors.hang import divergence_words as words
 from diagnostics.detectors.hang import say, sequence
 from diagnostics.detectors.hang.context import Context
+from diagnostics.detectors.hang.divergence_words import CAUSES, Split
 from diagnostics.detectors.hang.ends import mismatch_facts
+from diagnostics.detectors.hang.one_rank import SNAPSHOTS
 from diagnostics.detectors.hang.sequence import Difference
 from diagnostics.detectors.hang.vote import Vote, first_divergence
 from diagnostics.evidence.calls import Call
-from diagnostics.findings import EvidenceItem, Finding, Remedy, Where
+from diagnostics.findings import EvidenceItem, Finding, Where
 
-CAUSES = {
-    "signature": "hang.signature_mismatch",
-    "operation": "hang.collective_mismatch",
-    "skipped": "hang.conditional_collective",
-    "extra": "hang.conditional_collective",
-    "fewer": "hang.uneven_iterations",
-    "more": "hang.uneven_iterations",
-    "bucket": "hang.unused_parameters",
-}
 TIE_CONFIDENCE = 0.8
 SAME_MOMENT_S = 0.05
 """Two recorders note the same call at nearly the same time."""
 _MAY_BE_THE_END = {"extra", "operation", "signature"}
 MAX_GROUPS = 64
 """Groups looked at closely; the earliest divergence is what counts."""
-
-
-@dataclass(slots=True)
-class Split:
-    """A divergence, looked at closely."""
-
-    vote: Vote
-    usual: Call
-    odd: Call
-    difference: Difference
-    usual_rank: int
-    odd_rank: int
-    blamed: tuple[int, ...]
-    tie: bool
-    time_s: float
 
 
 def find(context: Context) -> list[Finding]:
@@ -64,13 +43,31 @@ def find(context: Context) -> list[Finding]:
         first = splits[0]
         touched = set(context.survey.members(first.vote.key)) | set(first.vote.all)
         same = [s for s in splits if s.time_s - first.time_s <= SAME_MOMENT_S and touched & set(s.vote.all)]
-        best = max(same, key=lambda split: (split.difference.confidence, not split.tie))
+        best = _as_the_watch_counts(max(same, key=lambda split: (split.difference.confidence, not split.tie)), same)
         touched |= context.waits.reaching(touched) | set(best.vote.all)
         context.settled |= touched
         context.blamed |= set(best.blamed)
+        context.siblings = context.siblings or words.siblings(best)
         found.append(_finding(context, best))
         splits = [split for split in splits[1:] if not touched & set(split.vote.all)]
     return found
+
+
+def _as_the_watch_counts(best: Split, same: list[Split]) -> Split:
+    """The same divergence in the positions of dtk's ring, which has step, root and ReduceOp; the kind stays."""
+    for other in same:
+        if other is best or other.vote.key.recorder != SNAPSHOTS or other.blamed != best.blamed:
+            continue
+        if _alike(best.usual, other.usual) and _alike(best.odd, other.odd):
+            first = other.usual if best.difference.calls[0] is best.usual else other.odd
+            difference = replace(best.difference, calls=(first, *best.difference.calls[1:]))
+            return replace(other, difference=difference, tie=best.tie)
+    return best
+
+
+def _alike(one: Call, other: Call) -> bool:
+    """Whether two recorders wrote down the same call."""
+    return one.site is not None and words.place(one) == words.place(other) and one.wire.op == other.wire.op
 
 
 def _line_time(context: Context, vote: Vote) -> list[float]:
@@ -104,6 +101,10 @@ def _closely(context: Context, vote: Vote) -> Split | None:
             # Which side left backward early is known, however many they are.
             side = next(side for side in vote.sides if rank_b in side)
             tie, blamed = False, side
+    halves = tie and len(vote.sides[1]) > 1 and at_a.wire.op != at_b.wire.op
+    if halves and difference.kind in {"skipped", "extra"} and not difference.aligned:
+        # Several ranks against as many: two branches, of which neither is the exception.
+        difference = Difference("operation", 0.8, (at_a, at_b), "each half of the ranks makes a call of its own")
     if not tie and difference.kind in _MAY_BE_THE_END and all(_ended_in_order(context, rank) for rank in blamed):
         difference = Difference("fewer", 0.9, (at_a, at_b), "it ended in order afterwards")
     times = [call.created_s for call in (at_a, at_b) if call.created_s]
@@ -133,7 +134,7 @@ def _finding(context: Context, split: Split) -> Finding:
         split.odd_rank: f"#{split.odd.seq} is {split.odd.text}",
         split.usual_rank: f"#{split.usual.seq} is {split.usual.text}",
     }
-    summary = _summary(split, peers)
+    summary = words.summary(split, peers)
     if vote.silent:
         there = [rank for rank in vote.silent if rank not in survey.ranks]
         if there:
@@ -152,10 +153,10 @@ def _finding(context: Context, split: Split) -> Finding:
         where=tuple(where),
         cost=context.cost(),
         evidence=(*say.flight(survey, details), *_mismatch_lines(context, difference)),
-        remedies=_remedies(context, split),
+        remedies=words.remedies(context, split),
         measured=(
-            f"{len(split.blamed)} of {len(vote.all)} ranks differ at position {vote.seq} of group "
-            f"{group.desc or group.name}"
+            f"{len(split.blamed)} of {len(vote.all)} ranks differ at position {split.odd.seq} of group "
+            f"{say.label(vote.key)}"
         ),
     )
 
@@ -170,102 +171,3 @@ def _mismatch_lines(context: Context, difference: Difference) -> tuple[EvidenceI
     if difference.kind not in {"signature", "operation"}:
         return ()
     return tuple(EvidenceItem("log", fact.file, fact.text, fact.line) for fact in mismatch_facts(context.evidence)[:2])
-
-
-def _summary(split: Split, peers: tuple[int, ...]) -> str:
-    """What happened, to whom, where: one or two sentences."""
-    odd, usual, kind = split.odd, split.usual, split.difference.kind
-    side = next((side for side in split.vote.sides if split.odd_rank in side), (split.odd_rank,))
-    who = say.sentence(say.ranks(side if split.tie else split.blamed))
-    if split.tie:
-        peers = tuple(rank for rank in split.vote.all if rank not in side)
-    rest = say.ranks(peers) if peers else "the others"
-    at = f"position {split.odd.seq} of group {split.vote.key.name}"
-    count = len(split.difference.calls)
-    more = f" and {count - 1} more" if count > 1 and kind in {"skipped", "extra"} else ""
-    if kind == "signature":
-        text = (
-            f"{who} {'calls' if len(side) == 1 else 'call'} {say.call(odd, False)} where {rest} have "
-            f"{say.call(usual, False)}, at {at}."
-        )
-        if (odd.wire.op, odd.text) == (usual.wire.op, usual.text):
-            text += " The arguments differ."
-    elif kind == "operation":
-        text = (
-            f"{who} {say.verb(side, 'calls', 'call')} {say.call(odd, False)} where {rest} call "
-            f"{say.call(usual, False)}, at {at}."
-        )
-    elif kind == "skipped":
-        text = (
-            f"{who} left out {say.call(split.difference.calls[0])}{more} that {rest} wait in; "
-            f"{say.verb(side, 'it is', 'they are')} already in {say.call(odd, False)}."
-        )
-    elif kind == "extra":
-        text = (
-            f"Only {say.ranks(side)} {say.verb(side, 'calls', 'call')} {say.call(split.difference.calls[0])}{more}; "
-            f"{rest} are in {say.call(usual, False)}."
-        )
-    elif kind == "fewer":
-        text = (
-            f"{who} left the loop that {rest} are still in: {say.call(odd, False)} meets {say.call(usual, False)} "
-            f"at {at}."
-        )
-    elif kind == "more":
-        text = (
-            f"{who} {say.verb(side, 'runs', 'run')} on with {say.call(odd, False)} where {rest} "
-            f"{say.verb(peers, 'is', 'are')} in {say.call(usual, False)}, at {at}."
-        )
-    else:
-        text = (
-            f"{who} left backward without {say.call(usual)}, which {rest} {say.verb(peers, 'waits', 'wait')} "
-            "in: some of its "
-            "parameters got no gradient in this step."
-        )
-    if split.tie:
-        text += (
-            f" It is a tie ({' against '.join(str(len(one)) for one in split.vote.sides)}): either side may be "
-            "the wrong one."
-        )
-    return text
-
-
-def _remedies(context: Context, split: Split) -> tuple[Remedy, ...]:
-    kind, odd = split.difference.kind, split.odd
-    missed = split.difference.calls[0]
-    here = _place(odd)
-    there = _place(split.usual)
-    override = None
-    if kind == "signature":
-        change = f"make {here} use the same shape, dtype, root and ReduceOp on every rank"
-        why = "a collective needs equal arguments on all ranks of its group"
-    elif kind == "operation":
-        change = f"let all ranks take the same branch: {here} and {there} must be the same collective"
-        why = "collectives are matched by their order in the group, not by name"
-    elif kind == "bucket":
-        change = (
-            f"let every parameter take part in the loss, or set find_unused_parameters=True in DDP (waits at {there})"
-        )
-        why = "DDP reduces a bucket only when all its gradients are ready"
-        override = ("strategy.find_unused_parameters=true", "DDP then marks parameters without a gradient as ready")
-    elif kind in {"fewer", "more"}:
-        change = (
-            "let all ranks agree on the number of steps (all_reduce a stop flag, drop uneven batches, or DDP's "
-            f"join) around {there}"
-        )
-        why = "each rank must run the loop equally often"
-    elif kind == "skipped":
-        change = f"call {missed.text} at {_place(missed)} on all ranks, or on none"
-        why = "a collective inside a condition that differs by rank leaves the others waiting"
-    else:
-        change = f"take the condition off {_place(missed)}, so that all ranks call {missed.text} or none"
-        why = "a collective that only some ranks call meets another one of their peers"
-    return say.remedies(context.evidence, change, why, override if _is_ddp(context) else None)
-
-
-def _is_ddp(context: Context) -> bool:
-    run = context.evidence.run
-    return run is not None and run.get("strategy.name") in {"ddp", "zero1"}
-
-
-def _place(call: Call) -> str:
-    return f"{call.site.file}:{call.site.line}" if call.site else f"position {call.seq}"

@@ -10,7 +10,7 @@ from typing import Literal
 from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError
 from diagnostics.findings import EvidenceItem
 
-Manner = Literal["raised", "oom", "killed", "aborted", "exited", "lost_peer"]
+Manner = Literal["raised", "oom", "killed", "aborted", "exited", "unreduced", "lost_peer"]
 _LIBRARY_ERRORS = {
     "RuntimeError",
     "DistBackendError",
@@ -27,7 +27,9 @@ _LOST_PEER = re.compile(
 _OOM = re.compile(r"out of memory|OutOfMemory|can't allocate memory|not enough memory|bad_alloc|Cannot allocate", re.I)
 _OOM_FACTS = {"cuda_oom", "cpu_oom"}
 _MISMATCH = re.compile(r"preamble\.length|op\.nbytes|mismatch between collectives|Detected mismatch", re.I)
-_FIRST: dict[str, int] = {"oom": 0, "raised": 1, "killed": 2, "exited": 3, "aborted": 4, "lost_peer": 5}
+_UNREDUCED = re.compile(r"Expected to have finished reduction in the prior iteration")
+"""DDP's words when it is called again before all gradients were ready."""
+_FIRST: dict[str, int] = {"oom": 0, "raised": 1, "killed": 2, "exited": 3, "unreduced": 4, "aborted": 5, "lost_peer": 6}
 _LAUNCHER_SIGNALS = {"SIGTERM", "SIGINT", "SIGHUP"}
 
 
@@ -78,9 +80,11 @@ def _of_error(error: RankError, rank: int) -> End:
         manner: Manner = "raised"
         if _OOM.search(text):
             manner = "oom"
+        elif _UNREDUCED.search(error.message):
+            manner = "unreduced"
         elif error.type.rpartition(".")[2] in _LIBRARY_ERRORS and _LOST_PEER.search(error.message):
             manner = "lost_peer"
-        what = " ".join(text.split())[:200]
+        what = _first_line(error)
     elif error.signal is not None or (error.exit_code or 0) < 0:
         name = error.signal or f"signal {-(error.exit_code or 0)}"
         manner = "aborted" if name == "SIGABRT" else "lost_peer" if name in _LAUNCHER_SIGNALS else "killed"
@@ -94,6 +98,14 @@ def _of_error(error: RankError, rank: int) -> End:
             manner = "raised"
     item = EvidenceItem("error", error.file, f"rank {rank}: {what}", error.line or None)
     return End(rank, manner, what, error.frames, error.time_s, error.step, error.region, item)
+
+
+def _first_line(error: RankError) -> str:
+    """Class and the first line of the message, cut at its first sentence where it is long."""
+    line = " ".join(error.message.strip().partition("\n")[0].split())
+    if len(line) > 120:
+        line = line.partition(". ")[0]
+    return f"{error.type}: {line[:200]}" if line else error.type
 
 
 def _of_fact(fact: LogFact, rank: int) -> End:
@@ -123,6 +135,8 @@ def _add_exits(evidence: Evidence, found: dict[int, list[End]]) -> None:
         manner: Manner = "raised"
         if _OOM.search(failure.reason):
             manner = "oom"
+        elif _UNREDUCED.search(failure.reason):
+            manner = "unreduced"
         elif killed or "without a word" in failure.reason:
             manner = "aborted" if killed and killed[1] == "SIGABRT" else "killed"
         elif failure.exit_code == 0:

@@ -58,6 +58,11 @@ def where(rank: int, found: Call | None, does: str | None = None) -> list[Where]
     return [Where(rank, site.file, site.line, site.function, does or found.text)]
 
 
+def label(key: GroupKey) -> str:
+    """A group's description, else its name."""
+    return key.desc if key.desc not in {"", "undefined"} else key.name
+
+
 def group(survey: Survey, key: GroupKey) -> Group:
     """The group as a report shows it."""
     return Group(name=key.name, ranks=survey.members(key), desc="" if key.desc == "undefined" else key.desc)

@@ -29,6 +29,8 @@ class Difference:
     """The calls left out or added; for other kinds the two that meet."""
     why: str
     """One clause that says what gave it away."""
+    aligned: bool = False
+    """Whether later calls of both agree again, which proves the kind."""
 
 
 def origin(usual: list[Call], odd: list[Call], seq: int) -> int:
@@ -87,20 +89,23 @@ def _shift(ours: list[Call], theirs: list[Call]) -> Difference | None:
     enough = 1 if ours[0].site and theirs[0].site else 2
     best: tuple[int, int, str] | None = None
     for by in range(1, _LONGEST_SHIFT):
-        for kind, left, right in (("skipped", a[by:], b), ("extra", a, b[by:])):
+        for side, left, right in (("skipped", a[by:], b), ("extra", a, b[by:])):
             match = _agreement(left, right)
             if match >= enough and (best is None or match > best[0]):
-                best = (match, by, kind)
+                best = (match, by, side)
     replaced = _agreement(a[1:], b[1:])
     if best is None or replaced >= best[0]:
         if replaced < enough:
             return None
-        return Difference("operation", 0.95, (ours[0], theirs[0]), f"the next {replaced} calls agree again")
-    match, by, kind = best
-    why = f"without {'them' if by > 1 else 'it'} the next {match} calls agree"
-    return Difference(
-        "skipped" if kind == "skipped" else "extra", 0.97, tuple((ours if kind == "skipped" else theirs)[:by]), why
-    )
+        return Difference("operation", 0.95, (ours[0], theirs[0]), f"the next {_calls(replaced)} again", True)
+    match, by, shift = best
+    kind: Kind = "skipped" if shift == "skipped" else "extra"
+    why = f"without {'them' if by > 1 else 'it'} the next {_calls(match)} again"
+    return Difference(kind, 0.97, tuple((ours if kind == "skipped" else theirs)[:by]), why, True)
+
+
+def _calls(number: int) -> str:
+    return "call agrees" if number == 1 else f"{number} calls agree"
 
 
 def _agreement(left: list[tuple[object, ...]], right: list[tuple[object, ...]]) -> int:

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from diagnostics.detectors.hang.align import SNAPSHOTS, Survey
+from diagnostics.detectors.hang.align import Survey
+from diagnostics.detectors.hang.one_rank import SNAPSHOTS
 from diagnostics.evidence.calls import Call, GroupKey
 
 

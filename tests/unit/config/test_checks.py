@@ -135,6 +135,7 @@ BERT = ["model=bert_tiny", "data=classification"]
             "schedule.warmup_steps=5 + schedule.decay_steps=10 is more than train.steps=12 - "
             "use train.steps=15 or shorter phases",
         ),
+        (["seed=-1"], 2, "seed=-1 is out of range: it must be 0 to 9223372036854775807"),
         (["train.steps=0"], 2, "train.steps=0 is out of range: it must be 1 or more"),
         (["train.clip_norm=0"], 2, "train.clip_norm=0 is out of range: it must be above 0"),
         (["model.dropout=1"], 2, "model.dropout=1 is out of range: it must be 0 or more and below 1"),

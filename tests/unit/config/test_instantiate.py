@@ -52,7 +52,7 @@ def test_what_is_named_exactly_may_come_from_elsewhere() -> None:
             "their_package.Fraction",
             ["their_package.*"],
             "_target_=their_package.Fraction is not allowed: it is fractions.Fraction, only imported there - "
-            "allow it: 'allow_targets=[their_package.*]'",
+            "name it by its home: _target_=fractions.Fraction 'allow_targets=[fractions.*]'",
         ),
         (
             "their_package.subprocess.Popen",

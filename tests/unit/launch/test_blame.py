@@ -70,3 +70,12 @@ def test_a_damaged_error_file_does_not_hide_the_exit_code(paths):
     paths.error(0, 1).write_text('{"rank": 1, "typ')
     failure, _ = find_failure(paths, 0, 2, {1: -signal.SIGSEGV})
     assert failure.reason == "killed by SIGSEGV"
+
+
+def test_a_rank_that_ended_in_order_is_not_said_to_be_killed(paths, monkeypatch):
+    error(paths, 0, "RuntimeError", GONE, 1.0)
+    monkeypatch.setattr("dtk.launch.blame._vanished", lambda _, rank: rank == 1)
+    monkeypatch.setattr("dtk.launch.blame.where_it_was", lambda *_: (4, "end"))
+    failure, state = find_failure(paths, 0, 2, {0: 1})
+    assert (failure.rank, failure.exit_code, failure.victims, state) == (1, 0, [0], "failed")
+    assert failure.reason == "it ended in order with exit code 0 while others went on"

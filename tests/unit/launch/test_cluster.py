@@ -1,7 +1,7 @@
 import pytest
 
 from dtk.errors import DtkError
-from dtk.launch.cluster import adopt_slurm, first_host, started_by
+from dtk.launch.cluster import adopt_slurm, detected, first_host, local_size, started_by
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,22 @@ def test_slurm_variables_become_torch_variables():
         "MASTER_PORT": str(15000 + 123456 % 20000),
     }
     assert adopt_slurm({**slurm, "MASTER_ADDR": "head", "MASTER_PORT": "29500"})["MASTER_ADDR"] == "head"
+
+
+@pytest.mark.parametrize(
+    ("environment", "ranks", "here", "told"),
+    [
+        ({"LOCAL_WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"}, 8, 4, "torchrun detected, 2 nodes"),
+        ({"LOCAL_WORLD_SIZE": "2"}, 2, 2, "torchrun detected, 1 node"),
+        ({"SLURM_NTASKS_PER_NODE": "8", "SLURM_NNODES": "3"}, 24, 8, "Slurm detected, 3 nodes"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "2(x3),1", "SLURM_STEP_NUM_NODES": "4"}, 7, 2, "Slurm detected, 4 nodes"),
+        ({}, 2, 1, "Slurm detected, 2 nodes"),
+    ],
+)
+def test_who_was_detected_on_how_many_nodes(environment, ranks, here, told):
+    assert local_size(environment) == here
+    launcher = "slurm" if told.startswith("Slurm") else "torchrun"
+    assert detected(launcher, environment, ranks) == told
 
 
 def test_slurm_without_a_node_list_is_one_line():

@@ -7,11 +7,28 @@ from dtk.errors import DtkError
 from dtk.launch.placement import check_port, place, usable_cores
 
 
-def test_a_laptop_without_a_gpu_gets_two_gloo_ranks():
+def test_a_laptop_without_a_gpu_gets_two_gloo_ranks(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     placement = place(LauncherConfig(), DDPConfig(), cuda_devices=0)
     assert (placement.nproc, placement.device, placement.backend) == (2, "cpu", "gloo")
     assert placement.threads == max(1, usable_cores() // 2)
     assert any("without a GPU" in reason for reason in placement.reasons)
+
+
+@pytest.mark.parametrize(
+    ("own", "launcher", "threads"),
+    [
+        ("5", LauncherConfig(), 5),
+        ("3,2", LauncherConfig(), 3),
+        ("many", LauncherConfig(), max(1, usable_cores() // 2)),
+        ("5", LauncherConfig(threads=7), 7),
+    ],
+)
+def test_threads_are_the_users_own_unless_configured(own, launcher, threads, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", own)
+    placement = place(launcher, DDPConfig(), cuda_devices=0)
+    assert placement.threads == threads
+    assert ("threads: your OMP_NUM_THREADS" in placement.reasons) == (own != "many" and launcher.threads == "auto")
 
 
 def test_a_node_of_gpus_gets_one_nccl_rank_each():

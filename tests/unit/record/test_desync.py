@@ -85,3 +85,42 @@ def test_a_rank_that_does_not_answer_is_blamed():
     verdict = stall([called(0, "all_reduce")], [1], 7, 0, 9.0)
     assert verdict.blamed == [1]
     assert "rank 1 does not answer" in verdict.reason
+
+
+def at(rank, position, lines):
+    """A rank at `position` after calls from these lines, the oldest first; only the last one differs by its call."""
+    *before, (call, line) = lines
+    earlier = [(position - n, what, f"train.py:{at}") for n, (what, at) in enumerate(reversed(before), 1)]
+    return Place(
+        rank, call, f"train.py:{line}", "0:pg", position, hash(call), 3, group_name="default_pg", earlier=tuple(earlier)
+    )
+
+
+def test_ranks_part_where_equal_calls_come_from_other_lines():
+    """A call that one rank adds may look like the one its peers make there; the calls differ only later."""
+    same = [("all_gather [8]", 5), ("all_reduce [8]", 6)]
+    usual = [*same, ("all_reduce scalar", 9), ("all_gather [8]", 5)]
+    odd = [*same, ("all_reduce scalar", 7), ("all_reduce scalar", 9)]
+    verdict = desync([at(0, 14, usual), at(1, 14, odd), at(2, 14, usual)], 0, 9.0)
+    assert (verdict.position, verdict.blamed) == (13, [1])
+    assert verdict.reason == (
+        "ranks called the same collective from different lines at position 13 of group default_pg (their calls differ "
+        "from position 14 on): ranks 0, 2 called all_reduce scalar at train.py:9; rank 1 called all_reduce scalar at "
+        "train.py:7"
+    )
+
+
+def test_ranks_that_come_from_the_same_lines_part_where_their_calls_differ():
+    verdict = desync([at(0, 14, [("a", 5), ("b", 9)]), at(1, 14, [("a", 5), ("c", 7)])], 0, 9.0)
+    assert verdict.position == 14
+    assert verdict.reason.startswith("ranks called different collectives at position 14 of group default_pg: rank 0")
+
+
+def test_a_stall_tells_groups_apart():
+    places = [Place(r, "all_reduce [8]", "train.py:4", f"{r}:pg", 1, group_name=f"group_{r}") for r in range(2)]
+    reason = stall(places, [], 5, 0, 9.0).reason
+    assert "rank 0 waits in all_reduce [8] at train.py:4 of group group_0; rank 1 waits in" in reason
+    assert (
+        "ranks 0, 1 wait in all_reduce"
+        in stall([called(0, "all_reduce"), called(1, "all_reduce")], [], 7, 0, 9.0).reason
+    )

@@ -63,6 +63,47 @@ def test_git_state_follows_the_working_tree(tmp_path):
     assert git_state(tmp_path)["diff_sha256"] not in (None, dirty["diff_sha256"])
 
 
+def test_git_state_tells_new_files_apart(tmp_path):
+    git(tmp_path, "init")
+    (tmp_path / "a").write_text("1\n")
+    (tmp_path / ".gitignore").write_text("ignored\n")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "first")
+    below = tmp_path / "below"
+    below.mkdir()
+    seen = []
+
+    def state():
+        seen.append(git_state(below))
+        assert seen[-1]["dirty"]
+        return seen[-1]["diff_sha256"]
+
+    (tmp_path / "new file").write_text("1\n")
+    (tmp_path / "link").symlink_to("nowhere")
+    one = state()
+    (tmp_path / "ignored").write_text("1\n")
+    assert state() == one
+    (tmp_path / "new file").write_text("2\n")
+    two = state()
+    (tmp_path / "new file").rename(tmp_path / "other")
+    three = state()
+    (tmp_path / "a").write_text("2\n")
+    assert len({one, two, three, state()}) == 4
+    assert None not in {one, two, three}
+
+
+def test_new_files_are_hashed_up_to_a_bound(tmp_path, monkeypatch):
+    monkeypatch.setattr("dtk.record.manifest.NEW_BYTES", 10)
+    git(tmp_path, "init")
+    git(tmp_path, "commit", "--allow-empty", "-m", "first")
+    hashes = []
+    for content in (b"x" * 20, b"x" * 19 + b"y", b"x" * 21, b"y" * 20):
+        (tmp_path / "large").write_bytes(content)
+        hashes.append(git_state(tmp_path)["diff_sha256"])
+    assert hashes[0] == hashes[1], "what lies beyond the bound is not read"
+    assert len(set(hashes)) == 3, "but every size is known"
+
+
 def test_importing_the_manifest_needs_no_torch():
     code = "import sys, dtk.record.manifest, dtk.record.trackers, dtk.record.flight; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -4,6 +4,7 @@ import subprocess
 import pytest
 import torch
 
+from dtk.record.guard import flush_reports
 from dtk.record.observers import CommunicationCounter, ProfilerMarks
 from dtk.record.regions import communication, observe, region
 
@@ -99,4 +100,5 @@ def test_an_observer_that_raises_is_removed_and_the_step_goes_on(capfd):
         with communication("all_reduce", 8, "dp"):
             pass
     assert counter.totals() == {("all_reduce", "dp"): (3, 24)}
+    flush_reports()
     assert capfd.readouterr().err.count("broken tool") == 1

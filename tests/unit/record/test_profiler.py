@@ -3,6 +3,7 @@ import json
 
 import torch
 
+from dtk.record.guard import flush_reports
 from dtk.record.observers import ProfilerMarks
 from dtk.record.profiler import ProfilerWindow
 from dtk.record.regions import observe, region
@@ -50,4 +51,5 @@ def test_a_trace_that_cannot_be_written_is_reported(tmp_path, capfd):
     window = ProfilerWindow(tmp_path / "file" / "x.json.gz", 0, torch.device("cpu"), start=1, steps=1)
     train(window, steps=2)
     window.close(30)
+    flush_reports()
     assert "dtk: profiler: " in capfd.readouterr().err

@@ -246,7 +246,20 @@ def test_a_killed_rank_leaves_its_last_calls(tmp_path, child):
 
 def test_shapes_that_change_every_call_do_not_grow_memory(log):
     for size in range(1, 9000):
-        log._sizes((torch.empty(size, device="meta"),))
-    assert len(log._shapes) <= collectives._CACHE + 1
+        dist.all_reduce(torch.empty(size))
+    assert len(log._plans) <= collectives._CACHE + 1
     dist.barrier()
     assert last(log)[0].op == "barrier"
+
+
+def test_destroying_a_group_leaves_the_count_of_the_others(log):
+    """Its members destroy it at different positions of the world group, which must go on as if nothing was."""
+    dist.all_reduce(torch.zeros(2))
+    before = next(iter(log.groups.values()))
+    part = dist.new_group([0])
+    dist.all_reduce(torch.zeros(2), group=part)
+    assert len(log.groups) == 2
+    dist.destroy_process_group(part)
+    dist.all_reduce(torch.zeros(2))
+    assert list(log.groups.values()) == [before]
+    assert (before.count, last(log)[0].seq, last(log)[0].group.generation) == (2, 2, 0)

@@ -10,7 +10,7 @@ from dtk.config.schema import NoTracker, TensorboardTracker, WandbTracker
 from dtk.errors import DtkError
 from dtk.record import tracker_process, trackers
 from dtk.record.guard import flush_reports
-from dtk.record.trackers import Tracker, check_tracker
+from dtk.record.trackers import Tracker, check_tracker, offline_reason
 
 
 @pytest.fixture
@@ -65,7 +65,9 @@ def test_a_missing_package_names_the_extra(tmp_path, monkeypatch):
     for config in (WandbTracker(), TensorboardTracker()):
         with pytest.raises(DtkError) as caught:
             check_tracker(config)
-        assert f"pip install 'dtk-train[{config.name}]'" in str(caught.value)
+        assert f"pip install 'dtk-train[{config.name}]' (from a clone: pip install '.[{config.name}]')" in str(
+            caught.value
+        )
 
 
 def test_the_folder_that_wandb_makes_is_not_taken_for_the_package(tmp_path, monkeypatch):
@@ -74,6 +76,31 @@ def test_the_folder_that_wandb_makes_is_not_taken_for_the_package(tmp_path, monk
     monkeypatch.delitem(trackers.sys.modules, "tensorboard", raising=False)
     with pytest.raises(DtkError):
         check_tracker(TensorboardTracker())
+
+
+def test_online_without_a_key_is_one_line_at_the_start(wandb_home, tmp_path, monkeypatch):
+    for mode in ("auto", "offline"):
+        check_tracker(WandbTracker(mode=mode))
+    with pytest.raises(DtkError, match=r"tracker\.mode=online needs a key.*wandb login"):
+        check_tracker(WandbTracker(mode="online"))
+    (tmp_path / "netrc").write_text("machine wandb.example.org login user password secret\n")
+    with pytest.raises(DtkError, match=r"for https://api\.wandb\.ai"):
+        check_tracker(WandbTracker(mode="online"))
+    # As `wandb login --host https://wandb.example.org` leaves it.
+    (tmp_path / ".config" / "wandb").mkdir(parents=True)
+    (tmp_path / ".config" / "wandb" / "settings").write_text("[default]\nbase_url = https://wandb.example.org\n")
+    check_tracker(WandbTracker(mode="online"))
+
+
+def test_why_wandb_stays_offline(wandb_home, monkeypatch):
+    assert offline_reason(NoTracker()) is None
+    assert offline_reason(WandbTracker()) == "no key in WANDB_API_KEY or the netrc file"
+    assert offline_reason(WandbTracker(mode="offline")) == "tracker.mode=offline"
+    monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
+    assert offline_reason(WandbTracker()) is None
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert offline_reason(WandbTracker()) == "WANDB_MODE=offline"
+    assert offline_reason(WandbTracker(mode="online")) is None
 
 
 @pytest.mark.timeout(120)

@@ -184,3 +184,12 @@ def test_a_stream_that_is_too_long_keeps_what_was_read(tmp_path: Path) -> None:
     found = scan(tmp_path / "x.log", text, limits=Limits(stream_bytes=2 << 20))
     assert len(found.facts) == 1
     assert "--limit-scale" in found.problem
+
+
+def test_an_abort_behind_a_traceback_is_no_part_of_its_message(tmp_path: Path) -> None:
+    lines = ("Traceback (most recent call last):", '  File "train.py", line 6, in step', "ValueError: bad batch")
+    abort = (
+        "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  [enforce fail at pair.cc]\n"
+    )
+    (error,) = scan(tmp_path / "x.log", "\n".join(lines) + "\n" + abort).errors
+    assert (error.type, error.message) == ("ValueError", "bad batch")

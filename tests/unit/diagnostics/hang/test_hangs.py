@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.detectors.hang.sequence import compare
-from diagnostics.evidence.calls import Call, Described, GroupKey, Wire
+from diagnostics.evidence.calls import Call, Described, GroupKey, Wire, text_of
 from diagnostics.evidence.model import Frame, LogFact, RankError, Stacks, Thread
 from tests.unit.diagnostics.hang.dumps import Job, Op, confirmed, detect, diagnose, evidence, write
 
@@ -314,3 +314,53 @@ def test_a_call_within_the_loop_is_extra_and_one_outside_ends_it(path: tuple[tup
         calls[seq - 1] = replace(call, seq=seq)
     odd = [*calls[:4], replace(at(50, *path, size=3), seq=5)]
     assert compare(calls, odd, 5).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("world", "odd", "cause"),
+    [
+        (4, (1, 3), "collective_mismatch"),  # half against half: two branches
+        (2, (1,), "conditional_collective"),  # one against one: a condition on the rank
+        (5, (1, 3), "conditional_collective"),
+    ],
+)
+def test_a_call_of_half_the_ranks_is_a_branch(tmp_path: Path, world: int, odd: tuple[int, ...], cause: str) -> None:
+    loop = [Op("all_gather", 16, 20), Op(line=10)] * 4
+    own = Op("broadcast", 64, 55, function="share")
+    played = job(world, [*loop, *loop[:1]], {rank: [*loop, own] for rank in odd})
+    blamed = tuple(range(world)) if 2 * len(odd) == world else odd
+    assert diagnose(tmp_path, played) == [(cause, blamed)]
+
+
+def test_other_kinds_are_ruled_out_by_what_meets_where(tmp_path: Path) -> None:
+    write(tmp_path, job(4, [*STEP, Op(line=12)], {1: [*STEP, Op("broadcast", 8, 11)]}))
+    found = {one.cause: one for one in detect(evidence(tmp_path))}
+    one = found["hang.signature_mismatch"]
+    assert one.status == "ruled_out"
+    assert one.summary == "The ranks issue different operations at position 3 of group default_pg."
+    assert one.measured == (
+        "position 3: broadcast [8] float32 (train.py:11) meets all_reduce [8] float32 (train.py:12)"
+    )
+    assert found["hang.collective_mismatch"].measured == "1 of 4 ranks differ at position 3 of group default_pg"
+
+
+def test_ddps_own_complaint_is_no_exception_of_the_rank(tmp_path: Path) -> None:
+    message = "Expected to have finished reduction in the prior iteration before starting a new one. This error ..."
+    error = RankError(1, "error.json", 0, "RuntimeError", message, (Frame("/job/train.py", 7, "step"),))
+    fact = LogFact("ddp_unused", 1, "log", 3, message)
+    write(tmp_path, job(2, [A, B, A], {1: [A, B]}, backend="gloo"))
+    found = confirmed(evidence(tmp_path, errors=[error], facts=[fact], world_size=2))
+    assert found == [("unused_parameters", (1,))]
+
+
+def test_a_scalar_is_called_so() -> None:
+    assert text_of("all_reduce", [[], [2, 3]], ["float32", "float32"], "SUM") == "all_reduce scalar, [2, 3] float32 SUM"
+
+
+def test_a_long_message_is_cut_to_its_first_words(tmp_path: Path) -> None:
+    message = "bad batch: " + "x" * 130 + ". Try another one.\nsecond line"
+    error = RankError(1, "error.json", 0, "ValueError", message, (Frame("/job/train.py", 7, "step"),))
+    write(tmp_path, job(2, [A, B, A], {1: [A, B]}, backend="gloo"))
+    one = next(one for one in detect(evidence(tmp_path, errors=[error], world_size=2)) if one.status == "confirmed")
+    assert one.cause == "hang.rank_raised"
+    assert one.summary.startswith("Rank 1 raised ValueError: bad batch: " + "x" * 130 + " (train.py:7).")

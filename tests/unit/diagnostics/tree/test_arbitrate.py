@@ -140,3 +140,10 @@ def test_hundreds_of_findings_take_no_time() -> None:
     began_s = time.process_time()
     assert len(verdict(*many).roots) == 599
     assert time.process_time() - began_s < 5
+
+
+def test_missing_gradients_follow_from_the_ranks_own_exception_not_the_reverse() -> None:
+    raised = found("hang.rank_raised", 2, victims=(1, 3))
+    assert roots(raised, found("hang.unused_parameters", 2, victims=(0, 1, 3))) == [("hang.rank_raised", (2,))]
+    missing = found("hang.unused_parameters", 1, victims=(0, 2, 3))
+    assert roots(missing, raised) == [("hang.unused_parameters", (1,))]

@@ -1,0 +1,156 @@
+"""A divergence put into words: what happened, what mends it, and why it is no other kind. Decides nothing."""
+
+from dataclasses import dataclass
+
+from diagnostics.detectors.hang import say
+from diagnostics.detectors.hang.context import Context
+from diagnostics.detectors.hang.sequence import Difference
+from diagnostics.detectors.hang.vote import Vote
+from diagnostics.evidence.calls import Call
+from diagnostics.findings import Remedy
+
+CAUSES = {
+    "signature": "hang.signature_mismatch",
+    "operation": "hang.collective_mismatch",
+    "skipped": "hang.conditional_collective",
+    "extra": "hang.conditional_collective",
+    "fewer": "hang.uneven_iterations",
+    "more": "hang.uneven_iterations",
+    "bucket": "hang.unused_parameters",
+}
+
+
+@dataclass(slots=True)
+class Split:
+    """A divergence, looked at closely."""
+
+    vote: Vote
+    usual: Call
+    odd: Call
+    difference: Difference
+    usual_rank: int
+    odd_rank: int
+    blamed: tuple[int, ...]
+    tie: bool
+    time_s: float
+
+
+def siblings(split: Split) -> dict[str, tuple[str, str]]:
+    """Why the divergence is none of the other kinds."""
+    usual, odd, difference = split.usual, split.odd, split.difference
+    same = usual.wire.op == odd.wire.op
+    meet = f"position {odd.seq}: {say.call(odd, False)} meets {say.call(usual, False)}"
+    at = f"position {odd.seq} of group {say.label(split.vote.key)}"
+    reasons = {
+        "hang.collective_mismatch": f"Both sides issue {usual.wire.op} at {at}."
+        if same
+        else f"The operations at {at} differ only because of what was confirmed: {difference.why}.",
+        "hang.signature_mismatch": f"At {at} it is another call, not other arguments of one: {difference.why}."
+        if same
+        else f"The ranks issue different operations at {at}.",
+        "hang.conditional_collective": f"No call is left out or added: {difference.why}.",
+        "hang.uneven_iterations": f"No rank left the loop or ran on with it: {difference.why}.",
+        "hang.unused_parameters": f"No rank left backward early: {difference.why}.",
+    }
+    return {cause: (why, meet) for cause, why in reasons.items() if cause != CAUSES[difference.kind]}
+
+
+def summary(split: Split, peers: tuple[int, ...]) -> str:
+    """What happened, to whom, where: one or two sentences."""
+    odd, usual, kind = split.odd, split.usual, split.difference.kind
+    side = next((side for side in split.vote.sides if split.odd_rank in side), (split.odd_rank,))
+    who = say.sentence(say.ranks(side if split.tie else split.blamed))
+    if split.tie:
+        peers = tuple(rank for rank in split.vote.all if rank not in side)
+    rest = say.ranks(peers) if peers else "the others"
+    at = f"position {split.odd.seq} of group {say.label(split.vote.key)}"
+    count = len(split.difference.calls)
+    more = f" and {count - 1} more" if count > 1 and kind in {"skipped", "extra"} else ""
+    if kind == "signature":
+        text = (
+            f"{who} {'calls' if len(side) == 1 else 'call'} {say.call(odd, False)} where {rest} have "
+            f"{say.call(usual, False)}, at {at}."
+        )
+        if (odd.wire.op, odd.text) == (usual.wire.op, usual.text):
+            text += " The arguments differ."
+    elif kind == "operation":
+        text = (
+            f"{who} {say.verb(side, 'calls', 'call')} {say.call(odd, False)} where {rest} call "
+            f"{say.call(usual, False)}, at {at}."
+        )
+    elif kind == "skipped":
+        text = (
+            f"{who} left out {say.call(split.difference.calls[0])}{more} that {rest} wait in; "
+            f"{say.verb(side, 'it is', 'they are')} already in {say.call(odd, False)}."
+        )
+    elif kind == "extra":
+        text = (
+            f"Only {say.ranks(side)} {say.verb(side, 'calls', 'call')} {say.call(split.difference.calls[0])}{more}; "
+            f"{rest} are in {say.call(usual, False)}."
+        )
+    elif kind == "fewer":
+        text = (
+            f"{who} left the loop that {rest} are still in: {say.call(odd, False)} meets {say.call(usual, False)} "
+            f"at {at}."
+        )
+    elif kind == "more":
+        text = (
+            f"{who} {say.verb(side, 'runs', 'run')} on with {say.call(odd, False)} where {rest} "
+            f"{say.verb(peers, 'is', 'are')} in {say.call(usual, False)}, at {at}."
+        )
+    else:
+        text = (
+            f"{who} left backward without {say.call(usual)}, which {rest} {say.verb(peers, 'waits', 'wait')} "
+            "in: some of its "
+            "parameters got no gradient in this step."
+        )
+    if split.tie:
+        text += (
+            f" It is a tie ({' against '.join(str(len(one)) for one in split.vote.sides)}): either side may be "
+            "the wrong one."
+        )
+    return text
+
+
+def remedies(context: Context, split: Split) -> tuple[Remedy, ...]:
+    """The override if there is one, and the change at file:line."""
+    kind, odd = split.difference.kind, split.odd
+    missed = split.difference.calls[0]
+    here = place(odd)
+    there = place(split.usual)
+    override = None
+    if kind == "signature":
+        change = f"make {here} use the same shape, dtype, root and ReduceOp on every rank"
+        why = "a collective needs equal arguments on all ranks of its group"
+    elif kind == "operation":
+        change = f"let all ranks take the same branch: {here} and {there} must be the same collective"
+        why = "collectives are matched by their order in the group, not by name"
+    elif kind == "bucket":
+        change = (
+            f"let every parameter take part in the loss, or set find_unused_parameters=True in DDP (waits at {there})"
+        )
+        why = "DDP reduces a bucket only when all its gradients are ready"
+        override = ("strategy.find_unused_parameters=true", "DDP then marks parameters without a gradient as ready")
+    elif kind in {"fewer", "more"}:
+        change = (
+            "let all ranks agree on the number of steps (all_reduce a stop flag, drop uneven batches, or DDP's "
+            f"join) around {there}"
+        )
+        why = "each rank must run the loop equally often"
+    elif kind == "skipped":
+        change = f"call {missed.text} at {place(missed)} on all ranks, or on none"
+        why = "a collective inside a condition that differs by rank leaves the others waiting"
+    else:
+        change = f"take the condition off {place(missed)}, so that all ranks call {missed.text} or none"
+        why = "a collective that only some ranks call meets another one of their peers"
+    return say.remedies(context.evidence, change, why, override if _is_ddp(context) else None)
+
+
+def _is_ddp(context: Context) -> bool:
+    run = context.evidence.run
+    return run is not None and run.get("strategy.name") in {"ddp", "zero1"}
+
+
+def place(call: Call) -> str:
+    """`/job/train.py:12`, or the position where stacks were not recorded."""
+    return f"{call.site.file}:{call.site.line}" if call.site else f"position {call.seq}"

@@ -1,0 +1,248 @@
+"""From the files of one rank to what the survey keeps of it: a few calls, and one small number for each position.
+
+Stands by itself, so that a worker process can do it: the result goes through msgpack and is the same.
+"""
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from diagnostics.evidence.calls import Call, Dump, GroupKey, Wire, settle
+from diagnostics.evidence.model import Problem
+
+SNAPSHOTS = "dtk"
+"""Recorder whose files are there at any time, also when nothing is wrong."""
+MAX_P2P = 64
+"""Pending point-to-point calls kept of each rank."""
+
+
+class CallFile(Protocol):
+    """A handle on one rank's calls: a flight dump, a black box or a ring."""
+
+    @property
+    def file(self) -> str:
+        """Relative to the evidence's root."""
+        ...
+
+    @property
+    def rank(self) -> int | None:
+        """As its name says."""
+        ...
+
+    def load(self) -> list[Dump]:
+        """The dumps in it; raises OSError or ValueError."""
+        ...
+
+
+@dataclass(slots=True)
+class Line:
+    """One rank in one group."""
+
+    first: int
+    """Oldest position that its record still holds."""
+    issued: int
+    """Last position that it reached; 0 = none."""
+    done: int
+    """Last position that completed on it."""
+    pending: Call | None = None
+    """The oldest call that did not complete: where the rank waits."""
+    pending_count: int = 0
+    last: Call | None = None
+    """The last call, complete or not."""
+    active_only: bool = False
+    """The dump holds no completed calls, so positions before `first` say nothing."""
+
+
+@dataclass(slots=True)
+class RankRecord:
+    """What the dumps say about one rank as a whole."""
+
+    rank: int
+    files: list[str] = field(default_factory=list)
+    lines: dict[GroupKey, Line] = field(default_factory=dict)
+    p2p: list[Call] = field(default_factory=list)
+    """Pending sends and receives, oldest first."""
+    p2p_done: dict[GroupKey, int] = field(default_factory=dict)
+    """Last send or receive of a group that completed, where the recorder counts them."""
+    last: Call | None = None
+    """The youngest call of any kind."""
+    only_default_group: bool | None = None
+    recorders: set[str] = field(default_factory=set)
+    time_s: float | None = None
+    step: int | None = None
+    region: str = ""
+    stuck_dump: bool = False
+    """Written because something was wrong (torch's dumps), not periodically."""
+
+    def pending(self) -> list[Call]:
+        """Calls that it waits in, one for each group, oldest first."""
+        calls = [line.pending for line in self.lines.values() if line.pending is not None] + self.p2p[:1]
+        return sorted(calls, key=lambda call: (call.created_s or 0.0, call.key, call.seq))
+
+
+@dataclass(slots=True)
+class Positions:
+    """One rank's calls in one group as numbers; arrays in bytes, one value for each position, ascending."""
+
+    seqs: bytes
+    """Positions, int64."""
+    signatures: bytes
+    """Index into the digest's signatures, uint32."""
+    times: bytes
+    """Seconds since 1970, float64; 0 = not recorded."""
+    uncounted: Line | None = None
+    """The line if the recorder's counters are left out, as they must be in a group with sends and receives."""
+
+
+@dataclass(slots=True)
+class Digest:
+    """What is kept of one rank."""
+
+    record: RankRecord | None
+    """None when no file could be read."""
+    problems: list[Problem] = field(default_factory=list)
+    positions: dict[GroupKey, Positions] = field(default_factory=dict)
+    signatures: list[tuple[Wire, ...]] = field(default_factory=list)
+    """More than one part for a coalesced block."""
+    members: dict[GroupKey, tuple[int, ...]] = field(default_factory=dict)
+    world_size: int | None = None
+    with_p2p: set[GroupKey] = field(default_factory=set)
+    """Groups in which it sent or received."""
+
+
+def load(files: Iterable[CallFile], problems: list[Problem]) -> list[Dump]:
+    """All dumps in the files; what cannot be read becomes a problem."""
+    dumps = []
+    for file in files:
+        try:
+            dumps.extend(file.load())
+        except (OSError, ValueError) as problem:
+            problems.append(Problem("flight", file.file, str(problem) or type(problem).__name__))
+    return dumps
+
+
+def choose(dumps: list[Dump], attempt: int | None) -> list[Dump]:
+    """One dump for each recorder: of the last attempt, a full dump before a black box, the younger one first."""
+    best: dict[str, tuple[tuple[object, ...], Dump]] = {}
+    empty = []
+    for dump in dumps:
+        if attempt is not None and dump.attempt is not None and dump.attempt != attempt:
+            continue
+        if not dump.calls and not dump.counters:
+            empty.append(dump)
+            continue
+        with_stacks = any(call.frames or call.stack for call in dump.calls[:8])
+        worth = (not dump.black_box, dump.last_s(), with_stacks, len(dump.calls))
+        if dump.recorder not in best or worth > best[dump.recorder][0]:
+            best[dump.recorder] = (worth, dump)
+    chosen = [best[recorder][1] for recorder in sorted(best)]
+    return chosen or sorted(empty, key=lambda dump: dump.black_box)[:1]
+
+
+def digest(rank: int, files: Sequence[CallFile], attempt: int | None) -> Digest:
+    """Read the files of one rank; the dumps are dropped afterwards."""
+    found = Digest(None)
+    dumps = load(files, found.problems)
+    found.problems.extend(
+        Problem("flight", dump.file, f"{dump.damaged} entries could not be understood")
+        for dump in dumps
+        if dump.damaged
+    )
+    if not dumps:
+        return found
+    record = found.record = RankRecord(rank)
+    numbers: dict[tuple[Wire, ...], int] = {}
+    for dump in choose(dumps, attempt):
+        _about(found, record, dump)
+        _calls(found, record, dump, numbers)
+    record.p2p.sort(key=lambda call: (call.created_s or 0.0, call.seq))
+    found.signatures = list(numbers)
+    return found
+
+
+def _about(found: Digest, record: RankRecord, dump: Dump) -> None:
+    if dump.file not in record.files:
+        record.files.append(dump.file)
+    record.recorders.add(dump.recorder)
+    record.stuck_dump |= not dump.black_box and dump.recorder != SNAPSHOTS
+    if dump.only_default_group is not None:
+        record.only_default_group = dump.only_default_group
+    record.time_s = max(filter(None, (record.time_s, dump.time_s)), default=None)
+    record.step, record.region = dump.step or record.step, dump.region or record.region
+    if dump.world_size:
+        found.world_size = max(found.world_size or 0, dump.world_size)
+    for key, ranks in dump.members.items():
+        if len(ranks) > len(found.members.get(key, ())):
+            found.members[key] = ranks
+
+
+def _calls(found: Digest, record: RankRecord, dump: Dump, numbers: dict[tuple[Wire, ...], int]) -> None:
+    per_group: dict[GroupKey, list[Call]] = {}
+    for call in dump.calls:
+        if not call.p2p:
+            per_group.setdefault(call.key, []).append(call)
+    for call in dump.calls:
+        if call.p2p:
+            found.with_p2p.add(call.key)
+            _point_to_point(record, call, dump, bool(per_group.get(call.key)))
+    if dump.calls:
+        youngest = max(dump.calls[-64:], key=lambda call: call.created_s or 0.0)
+        if record.last is None or (youngest.created_s or 0.0) >= (record.last.created_s or 0.0):
+            record.last = settle(youngest)
+    for key, calls in per_group.items():
+        calls.sort(key=lambda call: call.seq)
+        counters = dump.counters.get(key)
+        record.lines[key] = _line(calls, counters)
+        found.positions[key] = _positions(calls, numbers)
+        if counters is not None:
+            found.positions[key].uncounted = _line(calls, None)
+    for key, (enqueued, completed) in dump.counters.items():
+        if key not in per_group:
+            record.lines[key] = Line(max(enqueued, 0) + 1, max(enqueued, 0), max(completed, 0), active_only=True)
+
+
+def _point_to_point(record: RankRecord, call: Call, dump: Dump, shared_counter: bool) -> None:
+    """NCCL counts collectives and sends of a group together: of use only where there is one kind of them."""
+    done = call.seq if call.done else 0
+    if not shared_counter:
+        done = max(done, dump.counters.get(call.key, (-1, -1))[1])
+    record.p2p_done[call.key] = max(record.p2p_done.get(call.key, 0), done)
+    if not call.done and call.completion_known and len(record.p2p) < MAX_P2P:
+        record.p2p.append(settle(call))
+
+
+def _line(calls: list[Call], counters: tuple[int, int] | None) -> Line:
+    """Where a rank is in a group, by its calls and the recorder's counters (enqueued, completed) if they fit."""
+    enqueued, completed = counters or (-1, -1)
+    if enqueued > 4 * calls[-1].seq + 4096:
+        enqueued = completed = -1  # NCCL counts send and recv in the same number.
+    done = max((call.seq for call in calls if call.done), default=0)
+    line = Line(calls[0].seq, max(calls[-1].seq, enqueued), max(done, completed))
+    line.active_only = not any(call.done for call in calls)
+    waiting = [call for call in calls if not call.done and call.seq > completed]
+    if waiting:
+        line.pending, line.pending_count = settle(waiting[0]), len(waiting)
+        line.done = min(line.done, waiting[0].seq - 1) if not line.active_only else max(completed, 0)
+    line.last = settle(calls[-1])
+    return line
+
+
+def _positions(calls: list[Call], numbers: dict[tuple[Wire, ...], int]) -> Positions:
+    """The parts of a coalesced block share a position and make one signature."""
+    seqs, signatures, times = array("q"), array("I"), array("d")
+    at, size = 0, len(calls)
+    while at < size:
+        call = calls[at]
+        end = at + 1
+        while end < size and calls[end].seq == call.seq:
+            end += 1
+        signature = (call.described.wire,) if end - at == 1 else tuple(one.described.wire for one in calls[at:end])
+        number = numbers.get(signature)
+        if number is None:
+            number = numbers[signature] = len(numbers)
+        seqs.append(call.seq)
+        signatures.append(number)
+        times.append(call.created_s or 0.0)
+        at = end
+    return Positions(seqs.tobytes(), signatures.tobytes(), times.tobytes())

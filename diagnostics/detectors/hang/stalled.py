@@ -1,0 +1,155 @@
+"""The findings on a rank whose host or device stands still: what it does there, and who waits. Decides nothing."""
+
+from dataclasses import dataclass
+
+from diagnostics.detectors.hang import say
+from diagnostics.detectors.hang.context import Context
+from diagnostics.detectors.hang.waits import Operation
+from diagnostics.evidence import stacks
+from diagnostics.evidence.calls import Call
+from diagnostics.evidence.model import Frame, Stacks
+from diagnostics.findings import EvidenceItem, Finding, Where
+
+_CURE = {
+    "data loader": "look at the data loader's workers of that rank (dead, slow disk, lock inherited by fork)",
+    "file I/O": "move the file access off the path that other ranks wait for, or let all ranks do it",
+    "lock": "find who holds the lock, or should fill the queue, that this line waits for",
+    "compile": "compile before the first collective, or raise the timeout of the group for the first steps",
+    "sleep": "take the sleep out, or let all ranks wait at a barrier with a longer timeout",
+}
+_WORDS = {
+    "collective": "in a call of torch.distributed that its recorder does not show",
+    "lock": "waiting for a lock or a queue",
+    "sleep": "sleeping",
+    "compile": "compiling",
+    "data loader": "in the data loader",
+}
+"""Activity -> what the host is doing; others stand `in` it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Host:
+    """What the stack of a rank says."""
+
+    seen: Stacks | None
+    frame: Frame | None
+    activity: str
+
+    @property
+    def known(self) -> bool:
+        """Whether the stack tells what keeps the host."""
+        return self.activity not in {"unknown", "collective"}
+
+    @property
+    def does(self) -> str:
+        """`waiting for a lock or a queue (loader.py:7 in get)`"""
+        words = _WORDS.get(self.activity, f"in {self.activity}")
+        frame = self.frame
+        return words + (f" ({say.short(frame.file)}:{frame.line} in {frame.function})" if frame else "")
+
+
+def host(context: Context, ranks: tuple[int, ...], operation: Operation, latest: dict[int, Stacks]) -> Finding:
+    """Ranks that never reached what the others wait in."""
+    waiting = context.waits.waiting[operation]
+    call = context.waits.calls[waiting[0], operation]
+    first = ranks[0]
+    seen = latest.get(first)
+    at = _Host(seen, stacks.where(seen) if seen else None, stacks.doing(seen) if seen else "unknown")
+    last = context.survey.ranks[first].last
+    evidence = say.flight(
+        context.survey, {**dict.fromkeys(ranks, "nothing pending"), waiting[0]: f"waits in {call.text}"}
+    )
+    if seen is not None:
+        evidence = (EvidenceItem("stacks", seen.file, f"rank {first}: {at.does}"), *evidence)
+    cure = _CURE.get(at.activity, f"look at what {say.ranks(ranks)} did after {say.call(last) if last else 'start-up'}")
+    return Finding(
+        cause="hang.host_stall",
+        status="confirmed",
+        summary=_summary(context, ranks, operation, at),
+        confidence=0.95 if at.known else 0.6,
+        ranks=ranks,
+        victims=tuple(sorted(context.waits.reaching(ranks) - set(ranks))),
+        group=say.group(context.survey, operation.key),
+        position=operation.seq if operation.peer < 0 else None,
+        step=context.step_of(first),
+        where=(*_place(first, at, last), *say.where(waiting[0], call, f"waits in {call.text}")),
+        cost=context.cost(),
+        evidence=evidence,
+        remedies=say.remedies(
+            context.evidence,
+            cure + (f" ({at.frame.file}:{at.frame.line})" if at.frame else ""),
+            "everybody else waits for this rank's next collective",
+        ),
+        measured=(
+            f"{len(waiting)} ranks wait for {say.ranks(ranks)}, which {say.verb(ranks, 'has', 'have')} nothing pending"
+        ),
+    )
+
+
+def _place(rank: int, at: _Host, last: Call | None) -> list[Where]:
+    if at.frame is not None:
+        does = f"stands there, {_WORDS.get(at.activity, f'in {at.activity}')}"
+        return [Where(rank, at.frame.file, at.frame.line, at.frame.function, does)]
+    return say.where(rank, last, f"made {last.text} last" if last else None)
+
+
+def _summary(context: Context, ranks: tuple[int, ...], operation: Operation, at: _Host) -> str:
+    waiting = context.waits.waiting[operation]
+    call = context.waits.calls[waiting[0], operation]
+    missing = f"{call.text} (#{call.seq} of group {say.label(operation.key)})"
+    if operation.peer >= 0:
+        missing = f"the other half of {call.text}"
+    summary = (
+        f"{say.sentence(say.ranks(ranks))} never reached {missing}, which {say.ranks(waiting)} "
+        f"{say.verb(waiting, 'waits', 'wait')} in"
+    )
+    if at.frame or at.known:
+        return f"{summary}: its host is {at.does}."
+    summary += (
+        f"; nothing is pending on {say.verb(ranks, 'it', 'them')} and no error or stack was left: stuck outside "
+        "any collective, late, or gone."
+    )
+    if all(context.unrecorded_possible(rank) for rank in ranks):
+        summary += " It may also sit in a send or recv, which gloo's recorder does not show."
+    return summary
+
+
+def device(context: Context, ranks: tuple[int, ...], operation: Operation) -> Finding:
+    """Ranks whose device does not complete `operation`, which others completed."""
+    survey, key = context.survey, operation.key
+    line = survey.ranks[ranks[0]].lines[key]
+    call = context.waits.calls[ranks[0], operation]
+    peers = context.waits.complete[operation]
+    ahead = max((survey.groups[key].lines[rank].done for rank in peers), default=line.done)
+    counts = f"completed {line.done} of {line.issued} enqueued, its peers completed {ahead}"
+    rest = sorted(context.waits.reaching(ranks) - set(ranks))
+    devices = say.verb(ranks, "device", "devices")
+    summary = (
+        f"The {devices} of {say.ranks(ranks)} {say.verb(ranks, 'does', 'do')} not complete what the others complete: "
+        f"rank {ranks[0]} stands at {say.call(call)} of group {say.label(key)} ({counts})."
+    )
+    if rest:
+        summary += (
+            f" {say.sentence(say.ranks(rest))} {say.verb(rest, 'waits', 'wait')} for {say.verb(ranks, 'it', 'them')}."
+        )
+    details = dict.fromkeys(ranks, "enqueued work that its peers completed") if peers else {ranks[0]: counts}
+    return Finding(
+        cause="hang.device_stall",
+        status="confirmed",
+        summary=summary,
+        confidence=0.9,
+        ranks=ranks,
+        victims=tuple(rest),
+        group=say.group(survey, key),
+        position=operation.seq,
+        where=tuple(say.where(ranks[0], call, f"enqueued {call.text}, which does not complete")),
+        cost=context.cost(),
+        evidence=say.flight(survey, {**details, **dict.fromkeys(peers[:1], f"completed #{operation.seq}")}),
+        remedies=say.remedies(
+            context.evidence,
+            f"look for Xid and ECC errors on the {devices} of {say.ranks(ranks)} (dmesg, nvidia-smi -q), and for a "
+            "kernel that never ends",
+            "the host enqueued the work, the device does not finish it",
+        ),
+        measured=counts,
+    )

@@ -1,0 +1,76 @@
+"""Commands and paths as one would type them here: a hint that does not run as it stands is none.
+
+Every message that says what to type next builds it here. Knows the names of commands, not what they do; looks at
+PATH, the working directory and this interpreter only.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import site
+import sys
+import sysconfig
+from contextlib import suppress
+from pathlib import Path
+
+_PLAIN = re.compile(r"(?!(?i:null|true|false|[+-]?(inf|nan|[0-9][0-9_.e+-]*))$)[A-Za-z0-9_./+@-]+")
+"""Texts that Hydra's grammar takes without quotes, and takes for texts."""
+
+
+def typed(path: Path) -> Path:
+    """The path as one would type it here: relative where it lies below the working directory."""
+    with suppress(OSError, ValueError):  # Not below it, or there is none any more.
+        return path.relative_to(Path.cwd())
+    return path
+
+
+def command(*arguments: object, name: str = "dtk") -> str:
+    """A command line for a shell in this directory, quoted where it must be.
+
+    Args:
+        arguments: what follows the name.
+        name: of a console script that is also a package to run by `python -m`.
+    """
+    return " ".join([_program(name), *(shlex.quote(str(argument)) for argument in arguments)])
+
+
+def override(key: str, value: object) -> str:
+    """`key=value` as `dtk run` reads it: quoted by its grammar where it must be."""
+    text = str(value)
+    return f"{key}={text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)}"
+
+
+def _program(name: str) -> str:
+    """The bare name if PATH leads to this environment's script, else that script's path, else by the interpreter."""
+    scripts = [script for folder in _script_folders() if (script := folder / name).is_file()]
+    on_path = shutil.which(name)
+    with suppress(OSError):
+        if on_path is not None and any(script.samefile(on_path) for script in scripts):
+            return name
+    if scripts:
+        return shlex.quote(_as_program(scripts[0]))
+    return f"{_python()} -m {name}"
+
+
+def _script_folders() -> list[Path]:
+    """Where this environment, or the user's own site, has its console scripts."""
+    schemes = [sysconfig.get_default_scheme()]
+    if site.ENABLE_USER_SITE:
+        schemes.append(sysconfig.get_preferred_scheme("user"))
+    return [Path(sysconfig.get_path("scripts", scheme)) for scheme in schemes]
+
+
+def _python() -> str:
+    """`python` if that is this interpreter; links are not followed, which lead out of a virtual environment."""
+    on_path = shutil.which("python")
+    with suppress(OSError):
+        if on_path is not None and Path(on_path).parent.samefile(Path(sys.executable).parent):
+            return "python"
+    return shlex.quote(_as_program(Path(sys.executable))) if sys.executable else "python"
+
+
+def _as_program(path: Path) -> str:
+    text = str(typed(path))
+    return text if os.sep in text else f".{os.sep}{text}"

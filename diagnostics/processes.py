@@ -1,0 +1,39 @@
+"""Whether the process that a manifest names still runs here. Knows nothing else of runs.
+
+A process id is given out again after a while (at once in a container), so the start time says whether it is the same.
+"""
+
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+PROC = Path("/proc")
+_STATE, _START = 0, 19
+"""Places after the command's name in /proc/PID/stat: fields 3 and 22 of proc_pid_stat(5)."""
+
+
+def process_start(pid: int) -> int | None:
+    """When a process of this machine began, in clock ticks since boot; None when it is gone or cannot be asked."""
+    try:
+        stat = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+        fields = stat[stat.rindex(")") + 1 :].split()  # The command's name before it may hold anything.
+        return None if fields[_STATE] in "ZX" else int(fields[_START])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def still_runs(manifest: Mapping[str, Any]) -> bool | None:
+    """Whether the process that wrote a manifest is alive; None when that cannot be told from here.
+
+    Args:
+        manifest: content of manifest.json; one without `pid_start` is trusted by its `pid` alone.
+    """
+    pid, began = manifest.get("pid"), manifest.get("pid_start")
+    if manifest.get("host") != socket.gethostname() or not isinstance(pid, int):
+        return None
+    now = process_start(pid)
+    if now is None and process_start(os.getpid()) is None:
+        return None  # No such system.
+    return now is not None and (not isinstance(began, int) or began == now)

@@ -1,0 +1,162 @@
+"""Runs a command of the user's as if nobody stood between: output, input, signals and exit code are its own.
+
+Its error output is also kept in a file. What the command is, and what its files mean, is the caller's business.
+"""
+
+import fcntl
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+import threading
+import tty
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import BinaryIO
+
+from dtk.errors import DtkError
+
+LOG_BYTES = 64 << 20
+"""The log is begun anew beyond this, and the part before is kept once: the last words are what counts."""
+DRAIN_S = 2.0
+"""Longest wait for error output after the end: a process left behind may hold the pipe open."""
+KILL_S = 5.0
+"""Between SIGTERM and SIGKILL when the command is to end."""
+_CHUNK = 1 << 16
+
+
+class Command:
+    """One run of a command. Use as a context; SIGINT and SIGTERM reach the command while it is active."""
+
+    def __init__(self, argv: Sequence[str], environment: dict[str, str], log: Path) -> None:
+        self.argv = list(argv)
+        self.environment = environment
+        self.log = log
+        self.stopped = False
+        """Whether someone asked it to stop."""
+        self.keeps_log = True
+        """Set to false where what follows is no evidence."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._tee: threading.Thread | None = None
+        self._previous: dict[int, object] = {}
+
+    def __enter__(self) -> "Command":
+        """Start it.
+
+        Raises:
+            DtkError: it cannot be started, or the log cannot be written.
+        """
+        try:
+            self._start()
+        except OSError as error:
+            raise DtkError(f"cannot run {self.argv[0]}", error.strerror or str(error)) from error
+        return self
+
+    def _start(self) -> None:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        log = self.log.open("ab", buffering=0)
+        source, sink = self._channel()
+        try:
+            self._process = subprocess.Popen(self.argv, env=self.environment, stderr=sink)
+        except BaseException:
+            log.close()
+            os.close(source)
+            raise
+        finally:
+            os.close(sink)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._previous[number] = signal.signal(number, self._forward)
+        self._tee = threading.Thread(target=self._copy, args=(source, log), name="tee", daemon=True)
+        self._tee.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.poll() is None:
+            self.end()
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def poll(self) -> int | None:
+        """Exit code as a shell gives it; None while the command runs."""
+        assert self._process is not None
+        code = self._process.poll()
+        return 128 - code if code is not None and code < 0 else code
+
+    def wait(self, timeout_s: float) -> int | None:
+        """`poll` after its end or so many seconds."""
+        assert self._process is not None
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)
+        return self.poll()
+
+    def end(self) -> None:
+        """Ask it to end, then make it."""
+        assert self._process is not None
+        self._process.terminate()
+        if self.wait(KILL_S) is None:
+            self._process.kill()
+            self._process.wait()
+
+    def drain(self) -> None:
+        """After its end: wait until all it wrote has come through."""
+        if self._tee is not None:
+            self._tee.join(DRAIN_S)
+
+    def _channel(self) -> tuple[int, int]:
+        """Where we read and where the command writes: a terminal if ours is one, so that progress bars stay bars."""
+        if not sys.stderr.isatty():
+            return os.pipe()
+        source, sink = pty.openpty()
+        tty.setraw(sink)
+        with suppress(OSError):
+            size = fcntl.ioctl(sys.stderr.fileno(), termios.TIOCGWINSZ, bytes(8))
+            fcntl.ioctl(sink, termios.TIOCSWINSZ, size)
+        return source, sink
+
+    def _copy(self, source: int, log: BinaryIO) -> None:
+        """Error output to ours and to the log, until everyone who writes has closed it."""
+        size = 0
+        while True:
+            try:
+                data = os.read(source, _CHUNK)
+            except OSError:  # What a terminal says at its end.
+                data = b""
+            if not data:
+                break
+            with suppress(OSError, ValueError):  # Ours is closed: the command's is not.
+                sys.stderr.buffer.write(data)
+                sys.stderr.buffer.flush()
+            if self.keeps_log:
+                with suppress(OSError):  # The disk is full: the command goes on.
+                    log.write(data)
+                    size += len(data)
+                    if size > LOG_BYTES:
+                        size, log = 0, self._begin_anew(log)
+        log.close()
+        os.close(source)
+
+    def _begin_anew(self, log: BinaryIO) -> BinaryIO:
+        self.log.replace(self.log.with_name("earlier.log"))
+        fresh = self.log.open("ab", buffering=0)
+        log.close()
+        return fresh
+
+    def _forward(self, number: int, frame: FrameType | None) -> None:
+        """Pass a signal on, but for Ctrl-C: the terminal gives that to the command too."""
+        self.stopped = True
+        if number == signal.SIGINT and _in_foreground():
+            return
+        if self._process is not None:
+            self._process.send_signal(number)
+
+
+def _in_foreground() -> bool:
+    try:
+        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (OSError, ValueError):
+        return False

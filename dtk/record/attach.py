@@ -1,0 +1,187 @@
+"""The watch inside a rank of any script, under `dtk watch`: ring, live watch, black box, last words.
+
+`dtk.record.inject` calls `attach` after the process group was made, and `detach` before it is destroyed. Needs
+only torch, the standard library and dtk's own modules; knows nothing of the script. Nothing here may change what
+the script does: what cannot be installed is reported once and left out.
+"""
+
+import faulthandler
+import os
+import socket
+import sys
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.util import Finalize
+from types import TracebackType
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch.distributed import distributed_c10d as c10d
+
+from diagnostics.artifacts import RunPaths, write_json
+from dtk.config.schema import RecordConfig, WatchConfig
+from dtk.record import flight, stacks, wrappers
+from dtk.record.collectives import CollectiveLog
+from dtk.record.failure import failure_record
+from dtk.record.guard import bounded, flush_reports, run_all
+from dtk.record.heartbeat import HeartbeatFile
+from dtk.record.ring import Ring
+from dtk.record.told import told
+from dtk.record.watch import Watch
+
+_ADDRESS = "dtk/watch/address"
+FAILED_S = 3.0
+"""Longest that a failing rank stays to dump what it knows."""
+
+_times = 0
+"""How often this process attached: every time in a part of the store of its own."""
+
+
+class Attachment:
+    """What is installed in this rank."""
+
+    def __init__(self, paths: RunPaths, rank: int, world_size: int, attempt: int, stall_timeout_s: float) -> None:
+        self.paths = paths
+        self.rank = rank
+        self.world_size = world_size
+        self.attempt = attempt
+        self.stall_timeout_s = stall_timeout_s
+        self._calls: CollectiveLog | None = None
+        self._watch: Watch | None = None
+        self._store: Store | None = None
+        self._heartbeat = HeartbeatFile(paths.heartbeat(rank), attempt)
+        self._black_box = flight.BlackBox(paths, rank, attempt, RecordConfig().black_box_every_s)
+        self._at_exit: Finalize | None = None
+        self._crash_stacks = False
+        self._failed = False
+        self._hook: Callable[[type[BaseException], BaseException, TracebackType | None], object] = sys.excepthook
+
+    def start(self, prefix: str) -> None:
+        """Install everything. The process must have its default group.
+
+        Args:
+            prefix: of the keys in the group's store.
+        """
+        self._at_exit = Finalize(None, self.detach, exitpriority=0)
+        self._hook, sys.excepthook = sys.excepthook, self._raised
+        run_all(
+            {
+                "heartbeat": self._heartbeat.start,
+                "stacks": self._start_crash_stacks,
+                "ring": self._start_ring,
+                "black box": self._start_black_box,
+            }
+        )
+        if self._calls is not None and self.world_size > 1:
+            run_all({"watch": partial(self._start_watch, prefix)})
+
+    def detach(self) -> None:
+        """Take everything out again, in order: before the group is destroyed, or when the process exits."""
+        if self._at_exit is None:
+            return
+        self._at_exit.cancel()
+        self._at_exit = None
+        parts: dict[str, Callable[[], object]] = {}
+        if self._watch is not None:
+            parts["watch"] = partial(self._watch.close, failed=self._failed)
+        parts["collectives"] = wrappers.remove
+        if self._calls is not None:
+            parts["ring"] = self._calls.ring.close
+        parts["black box"] = self._black_box.close
+        parts["heartbeat"] = partial(self._heartbeat.close, None if self._failed else "end")
+        run_all(parts)
+        if sys.excepthook == self._raised:
+            sys.excepthook = self._hook
+        if self._crash_stacks:
+            faulthandler.disable()
+        flush_reports()
+
+    def _start_crash_stacks(self) -> None:
+        if not faulthandler.is_enabled():
+            stacks.enable_crash_stacks()
+            self._crash_stacks = True
+
+    def _start_ring(self) -> None:
+        ring = Ring(self.paths.ring(self.rank), self.rank, self.world_size, self.attempt)
+        ring.start()
+        self._calls = CollectiveLog(ring)
+        wrappers.install(self._calls)
+
+    def _start_black_box(self) -> None:
+        # torch's own watchdog writes into this folder too, and does not make it.
+        self.paths.watchdog_prefix.parent.mkdir(parents=True, exist_ok=True)
+        self._black_box.start()
+
+    def _start_watch(self, prefix: str) -> None:
+        assert self._calls is not None
+        self._store, hosted = _store(c10d._get_default_store(), prefix, self.rank)
+        limit_s = self.stall_timeout_s
+        cuda = torch.cuda.is_available() and "nccl" in str(dist.get_backend_config())
+        self._watch = Watch(
+            WatchConfig(stall_timeout_s=limit_s, first_step_timeout_s=limit_s),
+            self._calls,
+            self.paths,
+            self.rank,
+            self.world_size,
+            self.attempt,
+            "cuda" if cuda else "cpu",
+            progress=flight.group_status,
+            dump=self._dump,
+            hosted=hosted,
+        )
+        self._watch.start(self._store)
+
+    def _dump(self) -> None:
+        run_all(
+            {
+                "stacks": partial(stacks.dump_stacks, self.paths.stacks(self.rank)),
+                "black box": self._black_box.snapshot,
+                "flight recorder": partial(flight.dump, self.paths.flight(self.rank)),  # takes the longest
+            }
+        )
+
+    def _raised(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """The script ends with an exception: as ever, and then it leaves its record."""
+        self._hook(kind, error, trace)
+        if self._failed or not isinstance(error, Exception):
+            return
+        self._failed = True
+        record = failure_record(error, self.rank, self.attempt)
+        parts: dict[str, Callable[[], object]] = {
+            "error.json": partial(write_json, self.paths.error(self.attempt, self.rank), record)
+        }
+        if self._watch is not None:
+            parts["watch"] = partial(self._watch.close, failed=True)
+        run_all(parts)
+        bounded("failure dumps", partial(flight.dump, self.paths.flight(self.rank)), FAILED_S)
+
+
+def attach() -> Attachment:
+    """Watch this rank, whose default group was made a moment ago."""
+    global _times
+    _times += 1
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    paths, stall_timeout_s = told()
+    attachment = Attachment(paths, dist.get_rank(), dist.get_world_size(), attempt, stall_timeout_s)
+    attachment.start(f"{attempt}/{_times}")
+    return attachment
+
+
+def _store(store: Store, prefix: str, rank: int) -> tuple[Store, bool]:
+    """A store for the watch, and whether it lives in rank 0's process.
+
+    torchrun's lives in its agent. A store in files would grow without end, so rank 0 opens one beside it.
+    """
+    innermost = store
+    while isinstance(innermost, PrefixStore):
+        innermost = innermost.underlying_store
+    if isinstance(innermost, TCPStore):
+        return PrefixStore(prefix, store), os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
+    key = f"{_ADDRESS}/{prefix}"
+    if rank == 0:
+        own = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        store.set(key, f"{socket.gethostname()}:{own.port}")
+        return own, True
+    host, _, port = store.get(key).decode().rpartition(":")
+    return TCPStore("127.0.0.1" if host == socket.gethostname() else host, int(port), wait_for_workers=False), True

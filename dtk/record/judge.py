@@ -1,0 +1,90 @@
+"""Judges from what all ranks published whether they called different collectives, or whether nothing moves.
+
+Only reads the store. Who judges when, and what follows from it, is `watch`'s business.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch._C._distributed_c10d import Store
+
+from dtk.record.collectives import unpack
+from dtk.record.desync import first_difference
+
+
+@dataclass(slots=True)
+class Peer:
+    """What is known of one rank."""
+
+    raw: bytes = b""
+    report: dict[str, Any] = field(default_factory=dict)
+    silent_s: float = 0.0
+    histories: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+
+
+class Judge:
+    """One rank's view of all ranks."""
+
+    def __init__(self, world_size: int) -> None:
+        self.peers = [Peer() for _ in range(world_size)]
+        self._keys = [f"rank/{rank}" for rank in range(world_size)]
+
+    def read(self, store: Store, elapsed_s: float, silent_s: float) -> None:
+        """Take in what the ranks published.
+
+        Args:
+            store: where they did.
+            elapsed_s: since the last reading.
+            silent_s: for how long rank 0 is known to have been silent, on another rank's first reading.
+        """
+        if not all(peer.raw for peer in self.peers):
+            present = [rank for rank, key in enumerate(self._keys) if store.check([key])]
+        else:
+            present = list(range(len(self.peers)))
+        answers = dict(zip(present, store.multi_get([self._keys[rank] for rank in present]), strict=True))
+        for rank, peer in enumerate(self.peers):
+            raw = answers.get(rank, b"")
+            if raw == peer.raw:
+                peer.silent_s += elapsed_s
+                continue
+            peer.silent_s = silent_s if rank == 0 and not peer.raw else 0.0
+            peer.raw = raw
+            peer.report = json.loads(raw)
+            peer.histories = {key: (count, unpack(text)) for key, (count, text) in peer.report["groups"].items()}
+
+    def find(self, limit_s: float, first_limit_s: float) -> dict[str, Any] | None:
+        """What ends the run, if anything does.
+
+        Args:
+            limit_s: how long nothing may move.
+            first_limit_s: the same before the first step.
+        """
+        return self._find_desync() or self._find_stall(limit_s, first_limit_s)
+
+    def here(self) -> list[int]:
+        """Ranks that have reported and are not leaving."""
+        return [rank for rank, peer in enumerate(self.peers) if peer.raw and not peer.report.get("leaving")]
+
+    def _find_desync(self) -> dict[str, Any] | None:
+        """A group in which two ranks called something different at the same position."""
+        if not all(peer.report.get("sound", True) for peer in self.peers):
+            return None
+        groups: dict[str, dict[int, tuple[int, tuple[int, ...]]]] = {}
+        for rank, peer in enumerate(self.peers):
+            for key, history in peer.histories.items():
+                groups.setdefault(key, {})[rank] = history
+        for key in sorted(groups):
+            position = first_difference(groups[key])
+            if position is not None:
+                return {"kind": "desync", "group": key, "position": position}
+        return None
+
+    def _find_stall(self, limit_s: float, first_limit_s: float) -> dict[str, Any] | None:
+        """Whether no rank that is still here, or has yet to come, has moved or worked for the limit."""
+        staying = [peer for peer in self.peers if not peer.report.get("leaving")]
+        if not staying:
+            return None
+        stood_s = min(float(peer.report.get("idle_s", 0.0)) + peer.silent_s for peer in staying)
+        stepping = any(peer.report.get("stepping") for peer in self.peers)
+        return {"kind": "stall", "stood_s": stood_s} if stood_s >= (limit_s if stepping else first_limit_s) else None

@@ -1,0 +1,37 @@
+"""What `dtk watch` tells the ranks through their environment: both ends of it. Imports neither torch nor the parts."""
+
+import os
+from pathlib import Path
+
+from diagnostics.artifacts import RunPaths
+
+FOLDER, STALL_TIMEOUT_S = "DTK_WATCH_FOLDER", "DTK_WATCH_STALL_TIMEOUT_S"
+_INJECT = Path(__file__).resolve().parent / "inject"
+
+
+def tell(paths: RunPaths, stall_timeout_s: float) -> dict[str, str]:
+    """Variables for the ranks; the first entry of PYTHONPATH makes their Python listen."""
+    behind = os.environ.get("PYTHONPATH")
+    return {
+        FOLDER: str(paths.root),
+        STALL_TIMEOUT_S: repr(stall_timeout_s),
+        "PYTHONPATH": f"{_INJECT}{os.pathsep}{behind}" if behind else str(_INJECT),
+    }
+
+
+def told() -> tuple[RunPaths, float]:
+    """Where this rank writes, and its limit in seconds.
+
+    Raises:
+        KeyError: nobody told.
+    """
+    return RunPaths(Path(os.environ[FOLDER])), float(os.environ[STALL_TIMEOUT_S])
+
+
+def was_told(pid: int, paths: RunPaths) -> bool:
+    """Whether a process of this host runs under the watch of this folder; false where the system does not tell.
+
+    Raises:
+        OSError: it is gone, or someone else's.
+    """
+    return f"{FOLDER}={paths.root}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")

@@ -1,0 +1,53 @@
+"""What torch.distributed.checkpoint says when a disk fails, and what it leaves out. Knows no model and no run."""
+
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
+
+class Writer(FileSystemWriter):
+    """Writes files; one that cannot be written fails with the operating system's error.
+
+    torch's own archive writer fails a second time while it closes the file, and only that second error
+    (`unexpected pos 704 vs 598`) would travel to the other ranks.
+    """
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Write this rank's part.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
+        try:
+            return super().write_data(plan, planner)
+        except Exception as error:
+            cause: BaseException | None = error
+            while cause is not None and not isinstance(cause, OSError):
+                cause = cause.__cause__ or cause.__context__
+            if cause is None or cause is error:
+                raise
+            raise cause from None
+
+
+def root(error: BaseException) -> BaseException:
+    """The error of the lowest rank that failed, out of torch's wrapping."""
+    while isinstance(error, CheckpointException) and error.failures:
+        error = error.failures[min(error.failures)][0]
+    return error
+
+
+def in_words(error: BaseException) -> str:
+    """One line: `no space left on device`, `RuntimeError: ...`."""
+    inner = root(error)
+    if isinstance(inner, OSError) and inner.strerror:
+        return inner.strerror[:1].lower() + inner.strerror[1:]
+    lines = str(inner).strip().splitlines()
+    return f"{type(inner).__name__}: {lines[0]}" if lines else type(inner).__name__
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory was short, and not the files wrong."""
+    return isinstance(root(error), torch.OutOfMemoryError | MemoryError)

@@ -1,0 +1,88 @@
+"""A target is found, or its absence proved, without running any code of the user's."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from dtk.config.instantiate import check_target
+from dtk.config.locate import locate
+from dtk.errors import DtkError
+
+SOURCE = """
+raise RuntimeError("imported")
+import torch as heavy
+from elsewhere import Borrowed
+try:
+    from fast import Fast
+except ImportError:
+    Fast = None
+if heavy:
+    class Branch: ...
+class Model: ...
+first, (second, *rest) = range(5)
+annotated: int = 3
+def outer():
+    inner = 1
+"""
+
+
+@pytest.fixture(autouse=True)
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """In the working directory and not on the import path, as for the console script."""
+    folder = tmp_path / "their_package"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "__init__.py").write_text(SOURCE)
+    (folder / "models.py").write_text(SOURCE)
+    (folder / "dynamic.py").write_text("globals()['Model'] = 1\n")
+    (folder / "starred.py").write_text("from x import *\n")
+    (folder / "broken.py").write_text("class Model(:\n")
+    (folder / "sub" / "deep.py").write_text("class Model: ...\n")
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("target", "module"),
+    [
+        ("their_package.Model", "their_package"),
+        ("their_package.models.Model", "their_package.models"),
+        ("their_package.models.Model.create", "their_package.models"),
+        *((f"their_package.models.{name}", "their_package.models") for name in ("Borrowed", "Fast", "Branch", "heavy")),
+        *((f"their_package.models.{name}", "their_package.models") for name in ("second", "rest", "annotated")),
+        ("their_package.sub.deep.Model", "their_package.sub.deep"),
+        ("their_package.dynamic.Anything", "their_package.dynamic"),
+        ("their_package.starred.Anything", "their_package.starred"),
+        ("their_package.broken.Model", "their_package.broken"),
+        ("json.JSONDecoder", "json"),
+    ],
+)
+def test_where_a_target_is(target: str, module: str) -> None:
+    assert locate(target) == module
+    assert "their_package" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("not_there.Model", "_target_=not_there.Model cannot be imported: No module named 'not_there'"),
+        ("their_package.modles.Model", '"modles" is not in their_package'),
+        ("their_package.models.Modle", '"Modle" is not in their_package.models - did you mean Model?'),
+        ("their_package.models.inner", '"inner" is not in their_package.models'),
+    ],
+)
+def test_what_is_certainly_not_there(target: str, expected: str) -> None:
+    with pytest.raises(DtkError) as caught:
+        check_target(target, {}, ["their_package.*", "not_there.*"])
+    assert expected in str(caught.value)
+    assert "their_package" not in sys.modules
+
+
+def test_what_is_imported_already_is_checked_to_the_end() -> None:
+    with pytest.raises(DtkError) as caught:
+        check_target("os.system", {}, ["os.*"])
+    assert str(caught.value).endswith("name it by its home: _target_=posix.system 'allow_targets=[posix.*]'")
+    check_target("posix.system", {"command": "true"}, ["posix.*"])
+    check_target("os.system", {"command": "true"}, ["os.system"])
+    with pytest.raises(DtkError, match='has no argument "comand"'):
+        check_target("posix.system", {"comand": "true"}, ["posix.*"])

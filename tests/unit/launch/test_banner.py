@@ -1,0 +1,95 @@
+"""What is printed first and last: counts agree, and the last line can be typed."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from diagnostics.artifacts import Failure, RunPaths, Status, write_json
+from diagnostics.invocation import command
+from dtk.config.batch import settle
+from dtk.config.compose import compose
+from dtk.launch.banner import banner, farewell
+from dtk.launch.console import Console
+from dtk.launch.local import Outcome
+from dtk.launch.placement import place
+
+
+@pytest.fixture
+def paths(tmp_path):
+    (tmp_path / "run").mkdir()
+    return RunPaths(tmp_path / "run")
+
+
+def opening(capsys, paths, *overrides, ranks=2):
+    config = settle(compose(list(overrides)), ranks).config
+    banner(Console(), config, paths, place(config.launcher, config.strategy, 0, ranks), 0, ranks)
+    return capsys.readouterr().out
+
+
+def last_words(capsys, paths, state, exit_code):
+    farewell(Console(), paths, Outcome(state, exit_code))
+    return capsys.readouterr().out.splitlines()
+
+
+def test_one_is_singular(capsys, paths):
+    assert "1 sample = 1 rank x 1 x 1 accumulated" in opening(
+        capsys, paths, "strategy=single", "train.global_batch_size=1", ranks=1
+    )
+    assert "8 samples = 2 ranks x 4 x 1 accumulated" in opening(capsys, paths)
+    Console().failure(Failure(rank=1, reason="x", victims=[0]), "failed", paths)
+    assert "then   rank 0 ended because of it" in capsys.readouterr().out
+    Console().failure(Failure(rank=1, reason="x", victims=[0, 2]), "failed", paths)
+    assert "then   ranks 0, 2 ended because of it" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "wsd"])
+def test_a_run_that_is_all_warm_up_says_so(schedule, capsys, paths):
+    assert "5 steps, all of them warm-up (schedule.warmup_steps=5)" in opening(
+        capsys, paths, f"schedule={schedule}", "train.steps=5"
+    )
+    assert "warm-up" not in opening(capsys, paths, f"schedule={schedule}", "train.steps=16")
+
+
+def test_a_stop_at_once_names_no_step(capsys, paths):
+    write_json(paths.status, Status(state="preempted", reason="stopped at once, without a checkpoint"))
+    assert last_words(capsys, paths, "preempted", 143) == [
+        "stopped at once, without a checkpoint",
+        f"next: {command('run', f'resume={paths.root}')}",
+    ]
+    write_json(paths.status, Status(state="preempted", reason="stopped by a signal", step=7))
+    assert last_words(capsys, paths, "preempted", 143)[0] == "stopped at step 7: stopped by a signal"
+
+
+def test_what_wandb_kept_is_told_with_the_command_that_sends_it(capsys, paths):
+    figures = {"peak_memory_bytes": 2**30, "loss": 1.0, "tokens_per_s": 10.0}
+    paths.summary.write_text(json.dumps({"figures": figures}))
+    assert not any(line.startswith("wandb") for line in last_words(capsys, paths, "finished", 0))
+    folders = [paths.root / "wandb" / f"offline-run-2026010{day}_000000-x" for day in (2, 1)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    line = last_words(capsys, paths, "finished", 0)[0]
+    assert line == f"wandb was offline; to upload it: {command('sync', *reversed(folders), name='wandb')}"
+
+
+def test_a_closed_pipe_costs_the_output_only():
+    code = """
+import sys
+from dtk.launch.console import Console
+console = Console()
+console.line("first")
+sys.stdin.read()
+for _ in range(3):
+    console.progress("step 1/2")
+    console.line("more")
+sys.exit(7)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout.readline() == b"first\n"
+    process.stdout.close()
+    process.stdin.close()
+    assert process.wait(timeout=60) == 7
+    assert process.stderr.read() == b""

@@ -1,0 +1,42 @@
+import errno
+import os
+import traceback
+
+import pytest
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from dtk.train.storage import Writer, in_words, is_out_of_memory, root
+
+
+def failed(errors):
+    """As torch wraps what ranks raised."""
+    return CheckpointException("write", {rank: (error, traceback.StackSummary()) for rank, error in errors.items()})
+
+
+def test_the_reason_is_the_ranks_not_torchs():
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert in_words(failed({2: ValueError("later"), 1: full})) == "no space left on device"
+    assert root(failed({0: failed({3: full})})) is full
+    assert in_words(failed({0: RuntimeError("bad archive\nmore")})) == "RuntimeError: bad archive"
+    assert in_words(EOFError()) == "EOFError"
+    assert is_out_of_memory(failed({0: torch.OutOfMemoryError("CUDA out of memory")}))
+    assert not is_out_of_memory(failed({0: RuntimeError("bad archive")}))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_the_disk_said_survives_torchs_archive_writer(tmp_path):
+    """/dev/full refuses every byte, as a full disk does."""
+
+    class Full(Writer):
+        def write_data(self, plan, planner):
+            (tmp_path / "x" / "__0_0.distcp").symlink_to("/dev/full")
+            return super().write_data(plan, planner)
+
+    for size in (10, 3_000_000):
+        writer = Full(tmp_path / "x", single_file_per_rank=True, overwrite=True)
+        with pytest.raises(CheckpointException) as caught:
+            save({"weight": torch.zeros(size)}, storage_writer=writer, no_dist=True)
+        assert in_words(caught.value) == "no space left on device"
+        (tmp_path / "x" / "__0_0.distcp").unlink()
