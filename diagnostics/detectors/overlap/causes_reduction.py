@@ -190,7 +190,8 @@ def _is_single(step: StepReductions) -> bool:
         len(large(ones)) == 1
         and max(share_of(one, ones) for one in ones) >= _MOST
         and len(ones) < _MANY
-        and _begins(step) >= _LATE
+        # One that carries everything waits for the last gradient, whatever share of backward its own wait then is.
+        and (len(ones) == 1 or _begins(step) >= _LATE)
         and not any(one.call.message.op == "reduce_scatter" for one in ones)
     )
 

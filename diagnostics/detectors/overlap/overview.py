@@ -160,7 +160,8 @@ def _unique(profiles: list[RankProfile], problems: list[Problem]) -> list[RankPr
         if one.rank < 0:
             problems.append(Problem("trace", one.file, "it does not say its rank, and there are several: not used"))
         elif one.rank in chosen:
-            problems.append(Problem("trace", one.file, f"a second trace of rank {one.rank}: the later window is used"))
+            what = f"a second trace of rank {one.rank}: the later window is used"
+            problems.append(Problem("trace", one.file, what, harmless=True))
         else:
             chosen[one.rank] = one
     return [chosen[rank] for rank in sorted(chosen)]
