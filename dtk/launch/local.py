@@ -52,7 +52,7 @@ def launch(config: Config, paths: RunPaths, placement: Placement, attempt: int, 
         if stop.signal_number is not None and (stop.twice or not _failed_by_itself(exit_codes)):
             return _stopped(paths, stop)
     if not exit_codes:
-        return Outcome(read_status(paths.status).state, 0)
+        return _ended_in_order(paths)
     return _failed(config, paths, placement, last_attempt, exit_codes, console)
 
 
@@ -74,6 +74,15 @@ def _failed_by_itself(exit_codes: dict[int, int]) -> bool:
     return any(code > 0 for code in exit_codes.values())
 
 
+def _ended_in_order(paths: RunPaths) -> Outcome:
+    """All ranks ended by themselves; rank 0 wrote the status unless the disk was full."""
+    state = read_status(paths.status).state
+    if state == "running":
+        close(paths, "finished", 0)
+        state = "finished"
+    return Outcome(state, 0)
+
+
 def _stopped(paths: RunPaths, stop: StopSignals) -> Outcome:
     """The run was asked to stop: rank 0 wrote the status if it had time to."""
     assert stop.signal_number is not None
@@ -81,7 +90,9 @@ def _stopped(paths: RunPaths, stop: StopSignals) -> Outcome:
     status = read_status(paths.status)
     if status.state == "finished":
         return Outcome("finished", 0)
-    reason = "stopped at once, without a checkpoint" if stop.twice else "stopped by a signal"
+    # Rank 0 says more, such as why there is no checkpoint, but knows only the parent's own signal.
+    told = status.reason if status.state == "preempted" else ""
+    reason = "stopped at once, without a checkpoint" if stop.twice else told or "stopped by a signal"
     close(paths, "preempted", exit_code, reason=reason)
     return Outcome("preempted", exit_code)
 

@@ -74,7 +74,7 @@ from tests.cli.faulty import Faulty
 
 class Counting(Faulty):
     def __init__(self, folder):
-        super().__init__("")
+        super().__init__("none", forward=1000)
         if "RANK" in os.environ:
             open(f"{folder}/{os.environ['RANK']}", "w").write(str(torch.get_num_threads()))
 """

@@ -30,7 +30,7 @@ def outer():
 @pytest.fixture(autouse=True)
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """In the working directory and not on the import path, as for the console script."""
-    folder = tmp_path / "their_package"
+    folder = tmp_path / "located_package"
     (folder / "sub").mkdir(parents=True)
     (folder / "__init__.py").write_text(SOURCE)
     (folder / "models.py").write_text(SOURCE)
@@ -45,37 +45,40 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("target", "module"),
     [
-        ("their_package.Model", "their_package"),
-        ("their_package.models.Model", "their_package.models"),
-        ("their_package.models.Model.create", "their_package.models"),
-        *((f"their_package.models.{name}", "their_package.models") for name in ("Borrowed", "Fast", "Branch", "heavy")),
-        *((f"their_package.models.{name}", "their_package.models") for name in ("second", "rest", "annotated")),
-        ("their_package.sub.deep.Model", "their_package.sub.deep"),
-        ("their_package.dynamic.Anything", "their_package.dynamic"),
-        ("their_package.starred.Anything", "their_package.starred"),
-        ("their_package.broken.Model", "their_package.broken"),
+        ("located_package.Model", "located_package"),
+        ("located_package.models.Model", "located_package.models"),
+        ("located_package.models.Model.create", "located_package.models"),
+        *(
+            (f"located_package.models.{name}", "located_package.models")
+            for name in ("Borrowed", "Fast", "Branch", "heavy")
+        ),
+        *((f"located_package.models.{name}", "located_package.models") for name in ("second", "rest", "annotated")),
+        ("located_package.sub.deep.Model", "located_package.sub.deep"),
+        ("located_package.dynamic.Anything", "located_package.dynamic"),
+        ("located_package.starred.Anything", "located_package.starred"),
+        ("located_package.broken.Model", "located_package.broken"),
         ("json.JSONDecoder", "json"),
     ],
 )
 def test_where_a_target_is(target: str, module: str) -> None:
     assert locate(target) == module
-    assert "their_package" not in sys.modules
+    assert "located_package" not in sys.modules
 
 
 @pytest.mark.parametrize(
     ("target", "expected"),
     [
         ("not_there.Model", "_target_=not_there.Model cannot be imported: No module named 'not_there'"),
-        ("their_package.modles.Model", '"modles" is not in their_package'),
-        ("their_package.models.Modle", '"Modle" is not in their_package.models - did you mean Model?'),
-        ("their_package.models.inner", '"inner" is not in their_package.models'),
+        ("located_package.modles.Model", '"modles" is not in located_package'),
+        ("located_package.models.Modle", '"Modle" is not in located_package.models - did you mean Model?'),
+        ("located_package.models.inner", '"inner" is not in located_package.models'),
     ],
 )
 def test_what_is_certainly_not_there(target: str, expected: str) -> None:
     with pytest.raises(DtkError) as caught:
-        check_target(target, {}, ["their_package.*", "not_there.*"])
+        check_target(target, {}, ["located_package.*", "not_there.*"])
     assert expected in str(caught.value)
-    assert "their_package" not in sys.modules
+    assert "located_package" not in sys.modules
 
 
 def test_what_is_imported_already_is_checked_to_the_end() -> None:
