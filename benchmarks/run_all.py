@@ -1,6 +1,6 @@
 """Runs every benchmark and prints the tables of docs/benchmarks.md, with the machine and the versions.
 
-python benchmarks/run_all.py        (needs the extra `bench`; about half an hour on two cores)
+python benchmarks/run_all.py        (needs the extra `bench`; about an hour and a half on two cores; hang_accuracy.py and trace_speed.py need real dumps and traces)
 """
 
 import os
@@ -19,6 +19,12 @@ PARTS = [
     ["step_time.py", "--model", "gpt2", "--strategy", "ddp", "--sides", "plain,dtk off,dtk light,accelerate"],
     ["step_time.py", "--model", "gpt2", "--strategy", "ddp", "--sides", "plain,dtk light,fabric"],
     ["step_time.py", "--model", "gpt2", "--strategy", "fsdp"],
+    ["ring_cost.py"],
+    ["watch_latency.py"],
+    ["memory_cases.py"],
+    ["hang_scale.py", "64", "1024"],
+    ["diagnosis_accuracy.py", "faults"],
+    ["diagnosis_accuracy.py", "healthy", "--runs", "200"],
 ]
 LARGE = ["--steps", "1", "--batch", "4", "--micro", "2", "--rounds", "6"]
 
