@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from diagnostics.errors import DiagnosticsError
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.model import Evidence, Problem
+from diagnostics.evidence.model import Evidence, Problem, shortened
+from diagnostics.evidence.usable import damaged, unused
 from diagnostics.findings import Detection, Detector, Finding, Status
 from diagnostics.registry import Registry, collect
 from diagnostics.report.coverage import coverage
@@ -13,7 +15,7 @@ from diagnostics.report.model import Decided, Report
 from diagnostics.tree.arbitrate import SURE, Verdict, all_leaves, arbitrate
 from diagnostics.tree.evaluate import cut_sets, evaluate, own_tree
 from diagnostics.tree.load import built_in, load
-from diagnostics.tree.model import Outcome, Tree
+from diagnostics.tree.model import Outcome, Tree, gate_ids
 
 _TROUBLE = frozenset(
     {
@@ -97,6 +99,9 @@ def diagnose(path: Path, options: Options | None = None, source: str = "") -> Re
         detection = run_detector(detector, evidence)
         findings += detection.findings
         measures.update(detection.measures)
+    if why := unused(evidence):
+        more = f" (and {len(why) - 1} more files)" if len(why) > 1 else ""
+        raise DiagnosticsError(f"nothing in {path} can be used: {why[0].file}: {why[0].what}{more}")
     return conclude(evidence, trees, findings, measures, source or str(path))
 
 
@@ -159,9 +164,22 @@ def run_detector(detector: Detector, evidence: Evidence) -> Detection:
 def _trees(files: Sequence[Path], registry: Registry) -> list[Tree]:
     trees = built_in()
     known = set(all_leaves(trees)) | registry.causes
-    trees += [load(file, known) for file in files]
+    for file in files:
+        tree = load(file, known)
+        _refuse_taken(tree, trees)
+        trees.append(tree)
     homeless = registry.causes - set(all_leaves(trees))
     return [*trees, own_tree(homeless)] if homeless else trees
+
+
+def _refuse_taken(tree: Tree, others: Sequence[Tree]) -> None:
+    """Raises DiagnosticsError where a branch has the id of another tree's: the report could not tell them apart."""
+    taken = {one: other.file for other in others for one in gate_ids(other.top)}
+    for one in gate_ids(tree.top):
+        if one in taken:
+            raise DiagnosticsError(
+                f"{tree.file}: the id {one!r} is taken by {Path(taken[one]).name or 'another tree'}", "choose another"
+            )
 
 
 def _outcome(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding]) -> Outcome:
@@ -171,10 +189,13 @@ def _outcome(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding]) 
         ran_out = state == "oom" or any(fact.kind in ("cuda_oom", "cpu_oom") for fact in evidence.facts)
         memory = verdict.roots[0].cause.startswith("memory.")
         return "oom" if verdict.outcome == "at_risk" and memory and ran_out else verdict.outcome
+    if damaged(evidence):
+        return "undecided"
     if state in ("finished", "preempted", "running"):
         return "undecided" if _lost(evidence) else "healthy"
     suspected = any(one.status == "confirmed" and one.confidence < SURE for one in findings)
-    decided = any(one.status == "ruled_out" for one in findings)
+    # Variables in order say nothing about the job.
+    decided = any(one.status == "ruled_out" and not one.cause.startswith("env.") for one in findings)
     # Dumps and stacks are mostly taken of jobs that hang: while a hang is possible they show no good health.
     open_hang = any(one.status == "undecided" and one.cause.startswith("hang.") for one in findings)
     hang = open_hang and bool(evidence.flight or evidence.stacks)
@@ -186,6 +207,20 @@ def _trouble(evidence: Evidence) -> bool:
     return bool(evidence.errors) or any(fact.kind in _TROUBLE for fact in evidence.facts)
 
 
+def _suspicious(evidence: Evidence) -> Iterable[str]:
+    """The lines that speak against good health, the first of each kind, where no cause explains them."""
+    facts: dict[str, str] = {}
+    for fact in evidence.facts:
+        if fact.kind in _TROUBLE:
+            facts.setdefault(fact.kind, f"{fact.file}:{fact.line}: {shortened(fact.text, 200)}")
+    ends = [error for error in evidence.errors if error.rank is not None]
+    told = [
+        f"{error.file}:{error.line}: rank {error.rank}: {shortened(f'{error.type} {error.message}'.strip(), 200)}"
+        for error in ends
+    ]
+    yield from [*told[:2], *facts.values()][:4]
+
+
 def _lost(evidence: Evidence) -> bool:
     """Whether the run says that it is going on, and its process is gone."""
     from diagnostics.runs import read_run
@@ -194,6 +229,13 @@ def _lost(evidence: Evidence) -> bool:
 
 
 def _notes(evidence: Evidence, *, explained: bool) -> Iterable[str]:
+    if not explained:
+        yield from _suspicious(evidence)
+    homeless = [error for error in evidence.errors if error.rank is None and error.type]
+    for error in homeless[:4]:
+        at = f" ({error.frames[0].file}:{error.frames[0].line})" if error.frames else ""
+        text = shortened(" ".join(f"{error.type}: {error.message}".split()), 200)
+        yield f"{error.file}:{error.line} holds an exception of a rank that it does not name: {text}{at}"
     status = evidence.run.status if evidence.run else None
     if status is not None and status.state == "running":
         if _lost(evidence):

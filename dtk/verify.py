@@ -16,6 +16,8 @@ from typing import Any
 
 from diagnostics.artifacts import RunPaths
 from diagnostics.diagnose import diagnose
+from diagnostics.evidence import run_folder
+from diagnostics.evidence.limits import Limits
 from diagnostics.findings import Finding, Remedy
 from diagnostics.report.model import Report
 from diagnostics.runs import read_details
@@ -43,6 +45,8 @@ class Figures:
     """Of the rank with the most."""
     exposed_ms: float | None
     """Exposed communication a step, mean over ranks."""
+    terms: tuple[str, int | None] = ("", None)
+    """Record level and steps that were asked for: throughput under others is another measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,15 @@ def _figures(run: Path, report: Report) -> Figures:
         if isinstance(peaks, list) and peaks
         else _number(figures.get("peak_memory_bytes")),
         exposed_ms=_exposed_ms(report.measures),
+        terms=_terms(run),
     )
+
+
+def _terms(run: Path) -> tuple[str, int | None]:
+    """Record level and number of steps by the run's own configuration; unknown where that is damaged."""
+    evidence = run_folder.read(run, Limits(), [])
+    steps = evidence.get("train.steps")
+    return str(evidence.get("record.level", "")), steps if isinstance(steps, int) else None
 
 
 def _number(value: Any) -> float | None:
@@ -159,7 +171,7 @@ def table(proof: Proof) -> str:
         ("", "before", "after"),
         ("ended", proof.before.ended, proof.after.ended),
         ("found", ", ".join(proof.before.found) or "nothing", ", ".join(proof.after.found) or "nothing"),
-        ("tokens/s", *(_text(one.tokens_per_s, 1, "") for one in (proof.before, proof.after))),
+        ("tokens/s", *_throughput(proof)),
         ("peak memory a rank", *(_text(one.peak_memory_bytes, 2**20, " MiB") for one in (proof.before, proof.after))),
         ("exposed communication", *(_text(one.exposed_ms, 1, " ms a step") for one in (proof.before, proof.after))),
     ]
@@ -167,6 +179,13 @@ def table(proof: Proof) -> str:
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
     heading = f"{verdict}: {proof.cause} with {proof.remedy.change}"
     return "\n".join([heading, *lines, f"runs: {proof.before.run}", f"      {proof.after.run}"]) + "\n"
+
+
+def _throughput(proof: Proof) -> tuple[str, str]:
+    """Tokens a second of both runs, where both were measured alike."""
+    before, after = (_text(one.tokens_per_s, 1, "") for one in (proof.before, proof.after))
+    unknown = "" in (proof.before.terms[0], proof.after.terms[0])
+    return (before, after) if not unknown and proof.before.terms == proof.after.terms else ("not comparable",) * 2
 
 
 def _text(value: float | None, unit: float, name: str) -> str:

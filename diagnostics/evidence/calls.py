@@ -98,6 +98,8 @@ class Dump:
     """Global ranks of the groups that this rank belongs to, where the recorder says so."""
     only_default_group: bool | None = None
     """Gloo: whether this rank belongs to no group but the default one; None when the dump does not say."""
+    outside: list[tuple[int, int]] = field(default_factory=list)
+    """Numbered names of groups between which this rank belongs to none, both ends excluded."""
     world_size: int | None = None
     time_s: float | None = None
     """When it was written; None for torch's own dumps, which do not say."""

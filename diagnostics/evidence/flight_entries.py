@@ -7,6 +7,7 @@ Differences between the pickle and the JSON form, strings for integers, absent k
 
 import marshal
 import re
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -14,6 +15,7 @@ from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, Wire, dt
 
 DEFAULT_GROUP = "default_pg"
 _P2P = re.compile(r"(?:^|:)(send|recv)\s+(\d+|\?)\s*(?:->|<-)\s*(\d+|\?)", re.ASCII)
+_NUMBERED = re.compile(r"\d{1,9}", re.ASCII)
 _MAX_RANKS = 1 << 22
 _CACHE: dict[bytes, tuple[str, Described]] = {}
 _MAX_CACHED = 50_000
@@ -57,6 +59,7 @@ def dump(value: dict[str, Any], rank: int | None, file: str) -> Dump:
     found.members = _members(config, members, recorder)
     found.counters = _counters(value.get("pg_status"), groups, config, recorder)
     found.only_default_group = _only_default(config)
+    found.outside = _outside(groups)
     default = next((ranks for key, ranks in found.members.items() if key.desc == DEFAULT_GROUP), ())
     nameless = config.get("", ("", "", ()))[2]
     found.world_size = max(default or nameless, default=-1) + 1 or None
@@ -95,6 +98,17 @@ def _only_default(config: dict[str, tuple[str, str, tuple[int, ...]]]) -> bool |
     if nameless is None or len(config) > 1:
         return None
     return len(nameless[2]) > 1 or None
+
+
+def _outside(groups: dict[int, GroupKey]) -> list[tuple[int, int]]:
+    """A rank numbers the groups it belongs to (`pg_id`), all ranks together the names: both in order of creation.
+
+    So between two groups with consecutive ids it joined none of those whose names lie between.
+    """
+    named = [(pg_id, int(key.name)) for pg_id, key in sorted(groups.items()) if _NUMBERED.fullmatch(key.name)]
+    return [
+        (name, after) for (pg_id, name), (later, after) in pairwise(named) if later == pg_id + 1 and after > name + 1
+    ]
 
 
 def _members(

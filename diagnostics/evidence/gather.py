@@ -17,7 +17,7 @@ from diagnostics.evidence.flight import FlightFile
 from diagnostics.evidence.limits import Limits, head, whole
 from diagnostics.evidence.memory_snapshot import SnapshotFile
 from diagnostics.evidence.memory_timeline import TimelineFile
-from diagnostics.evidence.merge import adopt, merge_errors, one_per_rank, settle_ranks
+from diagnostics.evidence.merge import adopt, adopt_single, merge_errors, one_per_rank, refuse_mixed_times, settle_ranks
 from diagnostics.evidence.model import Evidence, Problem, RankError, Stacks, rank_in_name
 from diagnostics.evidence.names import Owner, owner
 from diagnostics.evidence.nsys import NsysFile
@@ -25,6 +25,7 @@ from diagnostics.evidence.recognise import LOOKED_FOR, Kind, kind_of, named_like
 from diagnostics.evidence.ring import RingFile
 from diagnostics.evidence.trace import TraceFile
 from diagnostics.evidence.walk import Walk
+from diagnostics.invocation import command
 from diagnostics.runs import NoSuchRunError, find_run
 
 QUIET_S = 2.0
@@ -62,9 +63,8 @@ def gather(path: Path, limits: Limits, progress: Callable[[str], None] | None = 
     if is_folder and run_folder.is_run(root):
         evidence.run = run_folder.read(root, limits, evidence.problems)
     elif is_folder and (runs := run_folder.runs_in(root)):
-        raise DiagnosticsError(
-            f"{path} holds {len(runs)} run{'s' if len(runs) > 1 else ''}", f"name one: dtk diagnose {path / runs[-1]}"
-        )
+        named = command("diagnose", path / runs[-1])
+        raise DiagnosticsError(f"{path} holds {len(runs)} run{'s' if len(runs) > 1 else ''}", f"name one: {named}")
     gathering = _Gathering(evidence, progress)
     if is_folder:
         walk = Walk(root, limits, evidence.problems, _skipped(evidence))
@@ -74,7 +74,7 @@ def gather(path: Path, limits: Limits, progress: Callable[[str], None] | None = 
         walk = Walk(root, limits, evidence.problems, seen=Counter({target.suffix.lower() or "no ending": 1}))
         gathering.take(target)
     gathering.finish()
-    _refuse_nothing(path, evidence, walk.seen)
+    _refuse_nothing(path, evidence, walk.seen, gathering.counts["log"])
     return evidence
 
 
@@ -124,7 +124,7 @@ def _skipped(evidence: Evidence) -> frozenset[str]:
     return run_folder.SKIPPED | frozenset(earlier)
 
 
-def _refuse_nothing(path: Path, evidence: Evidence, seen: Counter[str]) -> None:
+def _refuse_nothing(path: Path, evidence: Evidence, seen: Counter[str], logs_read: int) -> None:
     """Raises DiagnosticsError when there is nothing to go by."""
     lists = (evidence.flight, evidence.rings, evidence.traces, evidence.nsys, evidence.snapshots, evidence.timelines)
     if evidence.run is not None or any(lists) or evidence.stacks or evidence.errors or evidence.facts:
@@ -135,6 +135,13 @@ def _refuse_nothing(path: Path, evidence: Evidence, seen: Counter[str]) -> None:
         raise DiagnosticsError(f"nothing in {path} can be used: {first.file}: {first.what}{more}")
     if not seen:
         raise DiagnosticsError(f"{path} is empty", f"looked for {LOOKED_FOR}")
+    if logs_read:
+        few = "1 log was" if logs_read == 1 else f"{logs_read:,} logs were"
+        raise DiagnosticsError(
+            f"{few} read in {path}, and no line of {'it' if logs_read == 1 else 'them'} is known to be trouble; "
+            "that alone does not show what a run did",
+            f"add other evidence: {LOOKED_FOR.replace(', logs', '')}",
+        )
     found = ", ".join(
         f"{count} {ending}" for ending, count in sorted(seen.items(), key=lambda item: (-item[1], item[0]))[:6]
     )
@@ -233,7 +240,9 @@ class _Gathering:
         adopt(evidence)
         evidence.facts.sort(key=lambda fact: (fact.rank is None, fact.rank or 0, fact.file, fact.line, fact.kind))
         evidence.stacks.sort(key=lambda dump: (dump.rank is None, dump.rank or 0, dump.file, dump.time_s or 0.0))
+        refuse_mixed_times(evidence)
         worlds.settle(evidence, self.claims)
+        adopt_single(evidence)
         worlds.environment(evidence)
         evidence.problems.sort(key=lambda problem: (problem.kind, problem.file, problem.what))
 

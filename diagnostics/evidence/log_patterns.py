@@ -25,6 +25,7 @@ Kinds:
   `missing_variable` name; `interface_missing` name; `port_in_use` port; `no_nccl`
 - `torchrun_failed` exit_code, local_rank, pid; `torchrun_signal` signal, pid; `srun_task` task, why; `world_size`
   nranks
+- `handled_error` type, message, at: no pattern, but an exception behind which the same log goes on (`evidence/logs.py`)
 """
 
 from diagnostics.evidence.log_fields import PEER, SIZE, Pattern

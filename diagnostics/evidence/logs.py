@@ -11,12 +11,12 @@ from typing import Any
 
 from diagnostics.evidence import stacks as stack_dumps
 from diagnostics.evidence import tracebacks
-from diagnostics.evidence.errors_files import FailureTable, fatal_error, launcher_only
+from diagnostics.evidence.errors_files import FailureTable, fatal_error, launcher_only, signal_of
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.log_fields import Pattern, decode
 from diagnostics.evidence.log_lines import Line, LineReader, is_labelled, split
 from diagnostics.evidence.log_patterns import TABLE
-from diagnostics.evidence.model import LogFact, RankError, Stacks
+from diagnostics.evidence.model import LogFact, RankError, Stacks, shortened
 
 PER_KIND_AND_RANK = 64
 PER_KIND = 20_000
@@ -43,6 +43,19 @@ _STRUCTURE = (
     b"Last error:",
 )
 WORDS = tuple(dict.fromkeys((*(pattern.word for pattern in TABLE), *_STRUCTURE)))
+_PROGRESS = re.compile(
+    r"\b(?:step|iter(?:ation)?|epoch|batch)\b\W{0,3}(\d{1,9})|\b(\d{1,9})/\d{1,9}\b.{0,40}(?:it/s|s/it)", re.IGNORECASE
+)
+_FINISHED = re.compile(r"\b(?:training|run|job) (?:is )?(?:finished|complete[d]?|done)\b", re.IGNORECASE)
+GOES_ON = 3
+"""Different steps told behind a traceback by which the process has survived it; where ranks share a log without
+prefixes, the peers of a rank that died tell one more step at most."""
+FOLLOWED = 64
+"""Lines behind a traceback in which they are looked for."""
+_GLOO_CHECK = re.compile(
+    r"^.*\[enforce fail at [^\]]*\] (?:op\.[\w. <=>]+\. )?(?=\d+ vs \d+)|\. Is there a distributed .*$"
+)
+"""What gloo's C++ puts around the sizes that differ."""
 _PROCESS = re.compile(r"(?:\[[^\]]{1,40}\] )?([\w.-]{1,255}:\d+):\d+ ")
 """How NCCL begins its lines: host, process, thread."""
 _BY_WORD: dict[str, list[Pattern]] = {}
@@ -86,6 +99,11 @@ class _Stream:
     spawned: int | None = None
     """Rank of a process whose traceback torch.multiprocessing repeats."""
     fatal: RankError | None = None
+    raised: list[RankError] = field(default_factory=list)
+    """The last ones, until it is clear whether the process went on."""
+    steps: set[str] = field(default_factory=set)
+    """Told since the last traceback."""
+    finished: bool = False
 
 
 @dataclass(slots=True)
@@ -98,6 +116,8 @@ class _Scan:
     table: FailureTable = field(default_factory=FailureTable)
     counts: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
     per_kind: dict[tuple[str, int | None], int] = field(default_factory=dict)
+    exits: list[RankError] = field(default_factory=list)
+    """As torchrun tells them before its list; only that list has global ranks."""
     following: int = 0
     """Lines that are wanted whatever they hold."""
     last_error: bool = False
@@ -167,7 +187,20 @@ class _Scan:
             return
         self.per_kind[kind, rank] = kept + 1
         self.counts[key] = fields
-        self.read.facts.append(LogFact(kind, rank, self.read.file, line.number, line.text.strip()[:TEXT], fields))
+        text = _GLOO_CHECK.sub("", line.text) if kind == "gloo_mismatch" else line.text
+        self.read.facts.append(LogFact(kind, rank, self.read.file, line.number, shortened(text.strip(), TEXT), fields))
+        if kind == "torchrun_failed":
+            self._exit(line, fields)
+
+    def _exit(self, line: Line, fields: dict[str, Any]) -> None:
+        """What torchrun says at once about the first process that failed; its list may not follow."""
+        code, local = fields.get("exit_code"), fields.get("local_rank")
+        if isinstance(code, int) and isinstance(local, int) and code != 0:
+            signal = signal_of(code) if code < 0 else None
+            what = f"killed by {signal}" if signal else f"exit code {code}"
+            self.exits.append(
+                RankError(-1 - local, self.read.file, line.number, "", what, signal=signal, exit_code=code)
+            )
 
     def _structure(self, line: Line, rank: int | None) -> None:
         """Feeds tracebacks and stacks, each by its writer."""
@@ -187,6 +220,7 @@ class _Scan:
         begins = tracebacks.START.match(line.text)
         if begins and not stream.traceback.active:
             stream.number = line.number
+            stream.raised, stream.steps, stream.finished = [], set(), False
         stream.traceback.feed(line.text)
         stream.stack.feed(line.text)
         if stream.traceback.active or stream.stack.active:
@@ -194,6 +228,29 @@ class _Scan:
             self.following = max(self.following, 40 + 8 * len(self.streams))
         if stream.traceback.done or stream.stack.done:
             self._keep(stream)
+        if stream.number and not stream.traceback.inside:
+            self._goes_on(stream, line)
+
+    def _goes_on(self, stream: _Stream, line: Line) -> None:
+        """Notes progress behind an exception in the same log: it was handled."""
+        if progress := _PROGRESS.search(line.text):
+            stream.steps.add(progress[1] or progress[2])
+        # A sentence of the end counts only where no other rank can have written it.
+        stream.finished |= bool(_FINISHED.search(line.text)) and (self.rank is not None or bool(line.stream))
+        self._take_back(stream)
+
+    def _take_back(self, stream: _Stream) -> None:
+        """Makes facts of errors that were handled."""
+        if not stream.raised or not (stream.finished or len(stream.steps) >= GOES_ON):
+            return
+        for error in stream.raised:
+            if error in self.read.errors:
+                self.read.errors.remove(error)
+            at = f"{error.frames[0].file}:{error.frames[0].line}" if error.frames else ""
+            fields = {"type": error.type, "message": error.message[:TEXT], "at": at}
+            text = f"{error.type}: {error.message}"[:TEXT]
+            self.read.facts.append(LogFact("handled_error", error.rank, error.file, error.line, text, fields))
+        stream.raised = []
 
     def _keep(self, stream: _Stream, end: bool = False) -> None:
         """Takes over what a writer has completed."""
@@ -214,7 +271,10 @@ class _Scan:
             rank = stream.rank if stream.spawned is None else stream.spawned
             stream.spawned = None
             if not launcher_only(raised.type):
-                self._error(RankError(rank, self.read.file, stream.number, raised.type, raised.message, raised.frames))
+                error = RankError(rank, self.read.file, stream.number, raised.type, raised.message, raised.frames)
+                self._error(error)
+                stream.raised.append(error)
+                self.following = max(self.following, FOLLOWED + 8 * len(self.streams))
 
     def _error(self, error: RankError) -> None:
         if len(self.read.errors) < MAX_ERRORS and error not in self.read.errors[-8:]:
@@ -224,6 +284,7 @@ class _Scan:
         """The log has ended: what is under way is complete."""
         for stream in self.streams.values():
             self._keep(stream, end=True)
+            self._take_back(stream)
 
 
 def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -> LogRead:
@@ -245,6 +306,6 @@ def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -
     except (OSError, ValueError) as problem:
         result.problem = str(problem) or type(problem).__name__
     scan.finish()
-    result.errors += scan.table.errors(file)
+    result.errors += scan.table.errors(file) or scan.exits[:MAX_ERRORS]
     result.offset = scan.table.offset()
     return result

@@ -16,6 +16,8 @@ from diagnostics.evidence.limits import BLOCK_BYTES
 from diagnostics.evidence.logs import LogRead
 from diagnostics.evidence.model import Evidence, LogFact, Problem, RankError, Stacks
 from diagnostics.evidence.names import Owner
+from diagnostics.evidence.same_job import contradiction, far_apart
+from diagnostics.invocation import command
 
 _BACKEND = re.compile(rb"\b(nccl|gloo|xccl|hccl|ucc|mpi):[a-z_]")
 _BLACK_BOX = b'"recorders"'
@@ -63,7 +65,19 @@ def _refuse_several_jobs(kind: str, groups: dict[tuple[int, str], list[Any]], ev
         names = sorted(evidence.relative(folder) for folder in folders)
         shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
         what = f"{len(names)} folders hold {kind} files of the same ranks ({shown}): of different jobs or moments"
-        raise DiagnosticsError(what, f"name one: dtk diagnose {evidence.root / names[0]}")
+        raise DiagnosticsError(what, f"name one: {command('diagnose', evidence.root / names[0])}")
+
+
+def refuse_mixed_times(evidence: Evidence) -> None:
+    """Raises DiagnosticsError where the dumps of different ranks are from different days.
+
+    dtk's own folders are not looked at: they are of one job by the way they are made.
+    """
+    jobs = far_apart(evidence.flight) if evidence.run is None else []
+    if len(jobs) > 1:
+        parts = " and ".join(f"{job[0].file}{f' and {len(job) - 1} more' if len(job) > 1 else ''}" for job in jobs[:4])
+        what = f"{evidence.root} holds files of {len(jobs)} jobs: {parts} issued the same collective over an hour apart"
+        raise DiagnosticsError(what, "put each job into a folder of its own")
 
 
 def _flight(group: list[Any], heads: dict[str, bytes], evidence: Evidence) -> list[Any]:
@@ -94,6 +108,14 @@ def _choose(group: list[Any], evidence: Evidence, kind: str) -> list[Any]:
     )
     best = sized[0]
     others = sorted(item[2] for item in sized[1:] if item[1] != best[1])
+    if kind == "flight" and evidence.run is None:
+        for item in sized[1:]:
+            if item[1] != best[1] and (why := contradiction(best[3], item[3])):
+                files = " and ".join(sorted((best[2], item[2])))
+                raise DiagnosticsError(
+                    f"{evidence.root} holds files of 2 jobs: {files} are both of rank {best[3].rank}, and {why}",
+                    "put each job into a folder of its own",
+                )
     if others:
         what = (
             f"rank {best[3].rank} has {len(others) + 1} different files: {best[2]} is used, {', '.join(others[:3])} not"
@@ -195,6 +217,20 @@ def _processes(logs: Iterable[tuple[LogRead, Owner]]) -> dict[str, int]:
     largest = max((ranks for ranks, _ in known.values()), default=0)
     ranked = {process: rank for process, (ranks, rank) in known.items() if ranks == largest}
     return ranked if len(set(ranked.values())) == len(ranked) else {}
+
+
+def adopt_single(evidence: Evidence) -> None:
+    """Gives what a log without any rank says to rank 0 where nothing tells of a second process."""
+    told: list[RankError | LogFact] = [*evidence.errors, *evidence.facts]
+    others: list[Any] = [*evidence.flight, *evidence.rings, *evidence.traces, *evidence.snapshots, *evidence.stacks]
+    ranks = {one.rank for one in (*others, *told)} - {None, 0}
+    files = {one.file for one in told if one.rank is None}
+    if evidence.run is not None or (evidence.world_size or 1) > 1 or ranks or len(files) != 1:
+        return
+    if not any(error.rank is None and error.type for error in evidence.errors):
+        return
+    evidence.errors = merge_errors([replace(error, rank=0) for error in evidence.errors])
+    evidence.facts = [replace(fact, rank=0) for fact in evidence.facts]
 
 
 def merge_errors(errors: list[RankError]) -> list[RankError]:

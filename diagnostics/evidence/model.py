@@ -97,6 +97,8 @@ class Problem:
     """Kind of evidence: `flight`, `trace`, `log`, ..., or `file`."""
     file: str
     what: str
+    harmless: bool = False
+    """Nothing is lost by it: what it is about is known from elsewhere, or is no evidence."""
 
 
 @dataclass(slots=True)
@@ -156,6 +158,11 @@ class Evidence:
             return str(path.relative_to(self.root)) or path.name
         except ValueError:
             return str(path)
+
+
+def shortened(text: str, limit: int) -> str:
+    """At most `limit` characters, with an ellipsis where something was cut off."""
+    return text if len(text) <= limit else text[: limit - 3].rstrip() + "..."
 
 
 _RANK_WORD = re.compile(r"(?:^|[^a-z])rank[_\-. ]?(\d{1,7})(?!\d)", re.IGNORECASE)

@@ -25,6 +25,12 @@ _NEW_RECORD = re.compile(
     r"^(?:Traceback|Exception raised from|terminate called|libc\+\+abi|Fatal Python error|"
     r"frame #\d|\[|={5,}|-{5,}|[EWIF]\d{4} |\d{4}-\d\d-\d\d)"
 )
+_CONTINUES = re.compile(
+    r"^(?:\s|[-*] |Parameter|CUDA |CUDA$|For debugging|Compile with|Device-side|In addition|You can|If you|If that|"
+    r"Please|This error|Note|making sure|ncclS|ncclU|ncclI|Last error|size mismatch|Missing key|Unexpected key|"
+    r"Expected|Got |Search for|See |Set |Try |Full error|Details|Caused by|Original|Process \d|Rank \d|[Kk]ey )"
+)
+"""How lines that torch and others put behind the first of a message begin."""
 _NO_FRAME = re.compile(r"^\s*(?:[~^ ]+|\[Previous line repeated .*)$")
 
 
@@ -127,6 +133,8 @@ class Assembler:
             self.chained, self.message_open = True, False
         elif not text.strip() or _NEW_RECORD.match(text):
             self.message_open = False
+        elif self.first is not None and self.first.message and not _CONTINUES.match(text):
+            self.message_open = False  # the log goes on with something else
         elif self.message_open and self.first is not None and len(self.first.message) < MAX_MESSAGE:
             self.first.message = f"{self.first.message}\n{text.strip()}".strip()[:MAX_MESSAGE]
         if self.quiet > (8 if self.chained or self.message_open else 3):

@@ -5,6 +5,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+from diagnostics.errors import DiagnosticsError
 from diagnostics.evidence.model import Evidence, Problem
 
 MAX_WORLD = 10_000_000
@@ -20,6 +21,8 @@ class Claims:
     """World size -> the files that state it."""
 
     sizes: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
+    by_rank: set[int] = field(default_factory=set)
+    """Sizes that a rank's own dump or trace states: those are of one moment, where a log may tell of restarts."""
 
     def add(self, size: int, file: str) -> None:
         """A file states it."""
@@ -30,12 +33,18 @@ class Claims:
         """What the first bytes of a large file state: the rest need not be read for it."""
         if kind == "trace" and (match := _TRACE_WORLD.search(start)):
             self.add(int(match[1]), file)
+            self.by_rank.add(int(match[1]))
         elif kind == "flight" and (match := _DEFAULT_RANKS.search(start)):
             self.add(match[1].count(b",") + 1, file)
+            self.by_rank.add(match[1].count(b",") + 1)
 
 
 def settle(evidence: Evidence, claims: Claims) -> None:
-    """Sets `world_size`; files that contradict each other are a problem, and then nothing is known."""
+    """Sets `world_size`; files that contradict each other are a problem, and then nothing is known.
+
+    Raises:
+        DiagnosticsError: dumps or traces of ranks are of jobs of different sizes.
+    """
     weakest = 0
     for fact in evidence.facts:
         nranks = fact.fields.get("nranks")
@@ -53,7 +62,12 @@ def settle(evidence: Evidence, claims: Claims) -> None:
     if stated is not None:
         claims.add(stated, "manifest.json")
     if len(claims.sizes) > 1:
-        parts = (f"{size} ranks ({min(files)}{_more(files)})" for size, files in sorted(claims.sizes.items()))
+        parts = [f"{size} ranks ({min(files)}{_more(files)})" for size, files in sorted(claims.sizes.items())]
+        if len(claims.by_rank) > 1 and evidence.run is None:
+            raise DiagnosticsError(
+                f"{evidence.root} holds files of {len(claims.sizes)} jobs: {' and '.join(parts)}",
+                "put each job into a folder of its own",
+            )
         what = f"files of different jobs are mixed: {' and '.join(parts)}"
         evidence.problems.append(Problem("file", ".", what))
     evidence.world_size = stated or (next(iter(claims.sizes)) if len(claims.sizes) == 1 else None)

@@ -19,6 +19,7 @@ from diagnostics.report.words import (
     count,
     headline,
     place_text,
+    ranks_cells,
     ranks_text,
     sentence,
     sides,
@@ -127,7 +128,7 @@ def _sides(root: Finding) -> Markup | None:
 
 
 def _remedy(remedy: Remedy) -> Markup:
-    saves = el("div", f"saves at most {remedy.saves}", class_="soft") if remedy.saves else None
+    saves = el("div", f"saves {remedy.saves}", class_="soft") if remedy.saves else None
     told = el("div", el("code", remedy.change), el("div", remedy.why), saves)
     copy = el("button", "Copy", type="button", data_copy=remedy.change, aria_label=f"Copy {remedy.change}", hidden=True)
     return el("li", el("div", told, copy, class_="fix"))
@@ -245,7 +246,7 @@ def _coverage(report: Report) -> Markup | None:
     rows = []
     for one in report.coverage:
         problems = el("ul", *(el("li", text) for text in one.problems), class_="plain") if one.problems else join("-")
-        rows.append([join(one.kind), join(f"{one.ranks_present} of {one.ranks_expected}"), problems])
+        rows.append([join(one.kind), join(" of ".join(ranks_cells(one)).replace("- of -", "-")), problems])
     if not rows:
         return None
     return el("section", el("h2", "Evidence that was read"), _table(("kind", "ranks", "problems"), rows, "records"))

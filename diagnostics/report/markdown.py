@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from diagnostics.findings import Finding
+from diagnostics.findings import Finding, Status
 from diagnostics.report.measures import memory_rows, overlap_rows
 from diagnostics.report.model import Report
 from diagnostics.report.words import (
@@ -13,15 +13,19 @@ from diagnostics.report.words import (
     cost_text,
     count,
     headline,
+    ranks_cells,
     ranks_text,
     sentence,
+    side_text,
     sides,
-    where_text,
 )
 from diagnostics.runs_text import clean
 from diagnostics.tree.evaluate import Branch
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~<>&@:])")
+
+
+_MARKS: dict[Status, str] = {"confirmed": "[x]", "undecided": r"\[?\]", "ruled_out": "[ ]"}
 
 
 def render(report: Report) -> str:
@@ -64,7 +68,7 @@ def _root(report: Report, root: Finding) -> str:
     ]
     lines.append(f"- **ranks**: {text(blame_text(root))}")
     for ranks, where in sides(root):
-        lines.append(f"- **where**: {code(f'{ranks_text(ranks)} {where_text(where)}'.strip())}")
+        lines.append(f"- **where**: {code(side_text(ranks, where))}")
     if cost_text(root.cost):
         lines.append(f"- **cost**: {text(cost_text(root.cost))}")
     for remedy in root.remedies:
@@ -77,11 +81,11 @@ def _root(report: Report, root: Finding) -> str:
 
 
 def _branch(branch: Branch, depth: int) -> str:
-    mark = "x" if branch.status == "confirmed" else " "
+    mark = _MARKS[branch.status]
     name = f"*{branch.gate}*" if branch.gate else code(branch.id)
     notes = [note for note in (branch.measured, branch.reason) if note]
     told = f": {text('; '.join(notes))}" if notes else ""
-    line = f"{'  ' * depth}- [{mark}] {text(branch.title)} ({name}), {STATUSES[branch.status]}{told}\n"
+    line = f"{'  ' * depth}- {mark} {text(branch.title)} ({name}), {STATUSES[branch.status]}{told}\n"
     return line + "".join(_branch(child, depth + 1) for child in branch.children)
 
 
@@ -97,7 +101,7 @@ def _findings(report: Report) -> str:
 def _coverage(report: Report) -> str:
     rows = [("evidence", "ranks", "expected", "problems")]
     for one in report.coverage:
-        rows.append((one.kind, str(one.ranks_present), str(one.ranks_expected), "; ".join(one.problems)))
+        rows.append((one.kind, *ranks_cells(one), "; ".join(one.problems)))
     return f"## Evidence\n\n{_table(rows)}"
 
 

@@ -77,7 +77,8 @@ def timeline(measures: Mapping[str, Any], blamed: Sequence[int] = (), around: in
 def memory(measures: Mapping[str, Any], blamed: Sequence[int] = ()) -> list[RankMemory]:
     """`measures.memory.ranks`, cut to what can be drawn."""
     ranks = _by_rank(_mapping(measures.get("memory")).get("ranks"))
-    return [_memory(rank, _mapping(ranks[rank])) for rank in _chosen(list(ranks), blamed)]
+    found = [_memory(rank, _mapping(ranks[rank])) for rank in _chosen(list(ranks), blamed)]
+    return [one for one in found if one.peak_bytes > 0]  # nothing was recorded of the others
 
 
 def overlap(measures: Mapping[str, Any], blamed: Sequence[int] = ()) -> list[RankOverlap]:

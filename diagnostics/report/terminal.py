@@ -24,9 +24,10 @@ from diagnostics.report.words import (
     is_suspicion,
     missing,
     place_text,
+    ranks_cells,
     ranks_text,
+    side_text,
     sides,
-    where_text,
 )
 from diagnostics.runs_text import clean
 from diagnostics.tree.evaluate import Branch
@@ -162,7 +163,7 @@ class _Writer:
             self._line("maybe", f"{report.title(one.cause)} [{one.cause}{_sure(one)}]{who}: {one.summary}", "yellow")
         unsure = report.root_causes and report.root_causes[0].confidence < 1
         if verbose or unsure or report.outcome == "undecided":
-            for what, causes in missing(report)[: None if verbose else 2]:
+            for what, causes in missing(report)[: None if verbose else 1]:
                 self._line("decide", f"{what} (for {', '.join(causes[:3])}{' ...' if len(causes) > 3 else ''})", "dim")
         problems = [(one.kind, text) for one in report.coverage for text in one.problems]
         for kind, text in problems[: None if verbose else _BRIEF]:
@@ -175,7 +176,7 @@ class _Writer:
             self._title(f"{report.title(root.cause)} [{root.cause}{_sure(root)}]")
             self._line("blame", blame_text(root))
             for place in sides(root):
-                self._line("where", f"{ranks_text(place[0])} {where_text(place[1])}")
+                self._line("where", side_text(*place))
             self._line("what", root.summary)
             self._details(root, verbose=True)
         consequences = [one for one in report.findings if one.explained_by]
@@ -197,9 +198,7 @@ class _Writer:
         if report.coverage:
             self._title("Evidence")
             header = ("kind", "ranks", "expected", "problems")
-            lines = [
-                (c.kind, str(c.ranks_present), str(c.ranks_expected), str(len(c.problems))) for c in report.coverage
-            ]
+            lines = [(c.kind, *ranks_cells(c), str(len(c.problems))) for c in report.coverage]
             self.console.print(_table([header, *lines]))
 
     def _title(self, text: str) -> None:

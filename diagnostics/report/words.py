@@ -1,9 +1,10 @@
 """How ranks, places, costs and statuses are put into words, the same in every form of the report."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from diagnostics.findings import Cost, Finding, Status, Where
-from diagnostics.report.model import Report
+from diagnostics.report.model import Coverage, Report
 from diagnostics.runs_text import clean
 from diagnostics.tree.arbitrate import SURE
 
@@ -71,6 +72,20 @@ def where_text(where: Where) -> str:
     rank = "" if where.rank is None else f"rank {where.rank}: "
     does = f", {clean(where.does)}" if where.does else ""
     return f"{rank}{place_text(where)}{does}"
+
+
+def side_text(ranks: Sequence[int], where: Where) -> str:
+    """A place with all ranks that stand there: `ranks 1-3: train.py:12 in log_metrics, all_reduce [4] float32`."""
+    if not ranks:
+        return where_text(where)
+    return f"{ranks_text(ranks)}: {where_text(replace(where, rank=None))}"
+
+
+def ranks_cells(one: Coverage) -> tuple[str, str]:
+    """Ranks with a kind of evidence and ranks that should have it; dashes where the evidence names none."""
+    if not one.ranks_present and not one.ranks_expected:
+        return "-", "-"
+    return str(one.ranks_present), str(max(one.ranks_present, one.ranks_expected))
 
 
 def sides(finding: Finding) -> list[tuple[tuple[int, ...], Where]]:

@@ -1,7 +1,8 @@
 """Chooses the root causes among confirmed findings, by the rules in the trees. Blames no victim.
 
 A finding is a consequence when another one explains it and is not itself explained by it; two that
-explain each other are a tie, and both stay.
+explain each other are a tie, and both stay. What costs much more than the finding that would explain it
+has a reason of its own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,8 @@ from diagnostics.tree.model import Leaf, Outcome, Relation, Rule, Tree, leaves
 
 SURE = 0.5
 """Confidence below which a finding is never a root cause."""
+SHARE = 0.5
+"""A cause that costs less than this share of another finding is not why that one is there."""
 _ORDER: dict[Outcome, int] = {"crashed": 0, "hung": 0, "oom": 0, "diverged": 1, "slow": 2, "at_risk": 3}
 
 
@@ -72,6 +75,9 @@ class _Relations:
 
     def hold(self, root: Finding, other: Finding) -> bool:
         """Whether `root` makes `other` a consequence."""
+        costs = (root.cost, other.cost)
+        if costs[0] and costs[1] and costs[0].unit == costs[1].unit and costs[0].value < SHARE * costs[1].value:
+            return False
         pair = root.cause, other.cause
         if pair not in self.of_pair:
             self.of_pair[pair] = frozenset(when for rule in self.rules if rule.matches(*pair) for when in rule.when)

@@ -76,6 +76,14 @@ def leaves(node: Node) -> Iterator[Leaf]:
         yield from leaves(child)
 
 
+def gate_ids(node: Node) -> Iterator[str]:
+    """Ids of all gates below a node, itself included."""
+    if isinstance(node, Gate):
+        yield node.id
+        for child in node.children:
+            yield from gate_ids(child)
+
+
 def minimal_cut_sets(node: Node) -> list[frozenset[str]]:
     """The smallest sets of causes that bring the event about, smallest first.
 

@@ -109,7 +109,7 @@ def _confirmed(cause: str, seen: list[Seen], facts: Gathered) -> Finding:
         confidence=max(CONFIDENCE[one.severity] for one, _ in ordered),
         ranks=() if everywhere else tuple(sorted({rank for _, ranks in ordered for rank in ranks})),
         evidence=tuple(_item(one, ranks, facts) for one, ranks in ordered),
-        remedies=tuple(_remedy(one, facts) for one, _ in ordered),
+        remedies=tuple(_remedy(one, ranks, facts) for one, ranks in ordered),
         measured=f"{len(ordered)} of {_count(facts)} variables",
     )
 
@@ -119,9 +119,9 @@ def _item(one: Lint, ranks: tuple[int, ...], facts: Gathered) -> EvidenceItem:
     return EvidenceItem("environment", source.file, f"{one.variable}={_text(facts, one.variable, ranks)}", source.line)
 
 
-def _remedy(one: Lint, facts: Gathered) -> Remedy:
+def _remedy(one: Lint, ranks: tuple[int, ...], facts: Gathered) -> Remedy:
     """A variable of `nccl.variables` is mended there, any other where it was exported."""
-    change = _change(one, _text(facts, one.variable, ()))
+    change = _change(one, _text(facts, one.variable, ranks))
     if change is None:
         return Remedy("environment", f"{one.variable}: {one.fix}", one.message)
     gone, name, text = change

@@ -90,6 +90,8 @@ class Survey:
         self.ranks: dict[int, RankRecord] = {}
         self.groups: dict[GroupKey, GroupTable] = {}
         self.declared: dict[GroupKey, tuple[int, ...]] = {}
+        self.inferred: dict[GroupKey, tuple[int, ...]] = {}
+        """Members of groups that nobody declares, where only one choice is left."""
         self.world_size: int | None = None
         self.positions = 0
         """Calls compared."""
@@ -130,6 +132,8 @@ class Survey:
             return self.declared[key]
         if key.desc == DEFAULT_GROUP or (key.name == "0" and key.desc in {"", "undefined"}):
             return tuple(range(self.world()))
+        if key in self.inferred:
+            return self.inferred[key]
         return tuple(sorted(self.groups[key].lines)) if key in self.groups else ()
 
     def membership_known(self, key: GroupKey) -> bool:

@@ -1,14 +1,11 @@
 """Circular waits: groups used in different orders, sends and receives that wait for each other, one-sided ones."""
 
-from diagnostics.detectors.hang import say
+from diagnostics.detectors.hang import say, unseen
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.sequence import program_order
 from diagnostics.detectors.hang.waits import Cycle, Operation
-from diagnostics.evidence import stacks
 from diagnostics.evidence.calls import Call
-from diagnostics.findings import EvidenceItem, Finding, Remedy, Where
-
-_P2P_FUNCTIONS = {"recv": "recv", "send": "send", "irecv": "recv", "isend": "send", "batch_isend_irecv": "batch"}
+from diagnostics.findings import Finding
 
 
 def find(context: Context) -> list[Finding]:
@@ -24,7 +21,7 @@ def find(context: Context) -> list[Finding]:
             found.append(_skipped(context, cycle) or _order(context, cycle))
         context.settled |= set(cycle.ranks) | context.waits.reaching(cycle.ranks)
     if not found:
-        found += _by_stacks(context)
+        found += unseen.find(context)
     return found
 
 
@@ -182,64 +179,10 @@ def _point_to_point(context: Context, cycle: Cycle, p2p: list[Operation]) -> Fin
         where=tuple(place for rank, call in calls[:4] for place in say.where(rank, call, f"waits in {call.text}")),
         cost=context.cost(),
         evidence=say.flight(context.survey, {rank: f"waits in {call.text}" for rank, call in calls}),
-        remedies=_p2p_remedies(context, _at(calls[0][1]).strip(" ()")),
+        remedies=unseen.remedies(context, _at(calls[0][1]).strip(" ()")),
         measured=f"circle of {len(cycle.ranks)} ranks",
-    )
-
-
-def _p2p_remedies(context: Context, place: str) -> tuple[Remedy, ...]:
-    return say.remedies(
-        context.evidence,
-        f"let one side send before it receives, or post both with batch_isend_irecv, at {place or 'these calls'}",
-        "a blocking send or receive returns only when the peer has posted the other half",
     )
 
 
 def _at(call: Call) -> str:
     return f" ({say.short(call.site.file)}:{call.site.line})" if call.site else ""
-
-
-def _by_stacks(context: Context) -> list[Finding]:
-    """Gloo's recorder leaves out send and recv; if the stacks show every rank in a recv, nobody sends."""
-    latest = {one.rank: one for one in context.evidence.stacks if one.rank is not None}
-    world = context.evidence.world_size or context.survey.world()
-    places: list[Where] = []
-    items: list[EvidenceItem] = []
-    directions = set()
-    for rank in sorted(latest):
-        thread = stacks.main_thread(latest[rank])
-        names = [
-            _P2P_FUNCTIONS[frame.function]
-            for frame in (thread.frames[:4] if thread else ())
-            if frame.function in _P2P_FUNCTIONS
-        ]
-        if not names:
-            return []
-        directions.add(names[0])
-        frame = stacks.where(latest[rank])
-        if frame is not None:
-            places.append(Where(rank, frame.file, frame.line, frame.function, f"waits in {names[0]}"))
-        items.append(EvidenceItem("stacks", latest[rank].file, f"rank {rank}: waits in {names[0]}"))
-    if len(latest) < max(world, 2) or directions not in ({"recv"}, {"send"}):
-        return []
-    direction = directions.pop()
-    ranks = tuple(sorted(rank for rank in latest if rank is not None))
-    context.settled |= set(ranks)
-    at = f"{places[0].file}:{places[0].line}" if places else ""
-    return [
-        Finding(
-            cause="hang.p2p_cycle",
-            status="confirmed",
-            summary=(
-                f"All {len(ranks)} ranks wait in {direction}{f' ({say.short(at)})' if at else ''} and none "
-                f"{'sends' if direction == 'recv' else 'receives'}."
-            ),
-            confidence=0.9,
-            ranks=ranks,
-            where=tuple(places[:4]),
-            cost=context.cost(),
-            evidence=tuple(items[:6]),
-            remedies=_p2p_remedies(context, at),
-            measured=f"{len(ranks)} of {world} ranks in {direction}",
-        )
-    ]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from diagnostics.detectors.hang.align import Survey
-from diagnostics.detectors.hang.ends import End, ends
+from diagnostics.detectors.hang.ends import End, add_unnamed, ends, settle_alone
 from diagnostics.detectors.hang.one_rank import SNAPSHOTS
 from diagnostics.detectors.hang.read import Reading
 from diagnostics.detectors.hang.waits import Waits
@@ -113,4 +113,13 @@ class Context:
 
 def make(evidence: Evidence, reading: Reading, waits: Waits) -> Context:
     """Collect it."""
-    return Context(evidence, reading, waits, ends(evidence))
+    found = add_unnamed(evidence, ends(evidence), _not_waiting(evidence, reading, waits))
+    hang = any(fact.kind in _HANG_FACTS for fact in evidence.facts)
+    others = bool(waits.of_rank) or bool(evidence.stacks) or hang
+    return Context(evidence, reading, waits, settle_alone(found, others))
+
+
+def _not_waiting(evidence: Evidence, reading: Reading, waits: Waits) -> list[int]:
+    """Ranks of the job that an exception can be of: all, less those that wait in a call."""
+    world = evidence.world_size or reading.survey.world()
+    return [rank for rank in range(world) if rank not in waits.of_rank]

@@ -167,6 +167,14 @@ def _ends(context: Context, cause: str, found: list[Finding]) -> Finding:
     silent = [rank for rank in range(context.survey.world()) if context.silent(rank) and rank not in context.ends]
     if silent and cause not in {finding.cause for finding in found} and context.pending_ranks() != []:
         return say.undecided(cause, f"{say.sentence(say.ranks(silent))} left no dump and no error.", _MISSING[cause])
+    vague = [rank for rank, end in context.ends.items() if end.manner == "failed"]
+    if vague and not any(one.status == "confirmed" for one in found):
+        return say.undecided(
+            cause,
+            f"{say.sentence(say.ranks(vague))} ended with exit code 1 and left no traceback: an error of "
+            f"{say.verb(vague, 'its', 'their')} own, or what a peer did to {say.verb(vague, 'it', 'them')}.",
+            _MISSING[cause],
+        )
     errors = len(context.ends)
     return say.ruled_out(
         cause, "No rank ended this way before the others.", f"0 of {context.survey.world()} ranks; {errors} ends known"
@@ -179,6 +187,14 @@ def _measured(context: Context, cause: str, found: list[Finding]) -> Finding:
     waiting = len(context.pending_ranks())
     explained = any(finding.status == "confirmed" and finding.confidence >= 0.5 for finding in found)
     if waiting == 0:
+        unseen = [rank for rank in sorted(survey.ranks) if context.unrecorded_possible(rank)]
+        if cause == "hang.p2p_cycle" and unseen:
+            return say.undecided(
+                cause,
+                f"Every recorded call completed, but gloo records no send or recv: {say.ranks(unseen)} may wait in "
+                "one of these.",
+                _MISSING[cause],
+            )
         if cause == "hang.signature_mismatch":
             return say.ruled_out(
                 cause,

@@ -71,17 +71,18 @@ def summary(split: Split, peers: tuple[int, ...]) -> str:
             f"{who} {'calls' if len(side) == 1 else 'call'} {say.call(odd, False)} where {rest} have "
             f"{say.call(usual, False)}, at {at}."
         )
-        if (odd.wire.op, odd.text) == (usual.wire.op, usual.text):
-            text += " The arguments differ."
+        if odd.text == usual.text:
+            text += _hidden(odd, usual)
     elif kind == "operation":
         text = (
-            f"{who} {say.verb(side, 'calls', 'call')} {say.call(odd, False)} where {rest} call "
-            f"{say.call(usual, False)}, at {at}."
+            f"{who} {say.verb(side, 'calls', 'call')} {say.call(odd, False)} where {rest} "
+            f"{say.verb(peers, 'calls', 'call')} {say.call(usual, False)}, at {at}."
         )
     elif kind == "skipped":
         text = (
-            f"{who} left out {say.call(split.difference.calls[0])}{more} that {rest} wait in; "
-            f"{say.verb(side, 'it is', 'they are')} already in {say.call(odd, False)}."
+            f"{who} left out {say.call(split.difference.calls[0])}{more} that {rest} "
+            f"{say.verb(peers, 'waits', 'wait')} in; {say.verb(side, 'it is', 'they are')} already in "
+            f"{say.call(odd, False)}."
         )
     elif kind == "extra":
         text = (
@@ -112,6 +113,13 @@ def summary(split: Split, peers: tuple[int, ...]) -> str:
     return text
 
 
+def _hidden(odd: Call, usual: Call) -> str:
+    """What differs though both are printed alike; empty when nothing that is known does."""
+    names = ("operation", "number of elements", "dtype", "root", "ReduceOp")
+    parts = [name for name, one, other in zip(names, odd.wire, usual.wire, strict=True) if one != other]
+    return f" What differs is the {' and the '.join(parts)}." if parts else ""
+
+
 def remedies(context: Context, split: Split) -> tuple[Remedy, ...]:
     """The override if there is one, and the change at file:line."""
     kind, odd = split.difference.kind, split.odd
@@ -123,7 +131,11 @@ def remedies(context: Context, split: Split) -> tuple[Remedy, ...]:
         change = f"make {here} use the same shape, dtype, root and ReduceOp on every rank"
         why = "a collective needs equal arguments on all ranks of its group"
     elif kind == "operation":
-        change = f"let all ranks take the same branch: {here} and {there} must be the same collective"
+        change = "let all ranks take the same branch: "
+        if odd.site is not None and split.usual.site is not None:
+            change += f"{here} and {there} must be the same collective"
+        else:
+            change += f"{odd.text} and {split.usual.text} meet at position {odd.seq} and must be the same collective"
         why = "collectives are matched by their order in the group, not by name"
     elif kind == "bucket":
         change = (

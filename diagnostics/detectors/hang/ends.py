@@ -4,13 +4,14 @@ An error of the communication library that speaks of the other side is never a b
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError
 from diagnostics.findings import EvidenceItem
 
-Manner = Literal["raised", "oom", "killed", "aborted", "exited", "unreduced", "lost_peer"]
+Manner = Literal["raised", "oom", "killed", "aborted", "exited", "unreduced", "lost_peer", "failed"]
+"""`failed`: an exit code of 1 and no exception, so whether it or a peer went first is not told."""
 _LIBRARY_ERRORS = {
     "RuntimeError",
     "DistBackendError",
@@ -29,7 +30,18 @@ _OOM_FACTS = {"cuda_oom", "cpu_oom"}
 _MISMATCH = re.compile(r"preamble\.length|op\.nbytes|mismatch between collectives|Detected mismatch", re.I)
 _UNREDUCED = re.compile(r"Expected to have finished reduction in the prior iteration")
 """DDP's words when it is called again before all gradients were ready."""
-_FIRST: dict[str, int] = {"oom": 0, "raised": 1, "killed": 2, "exited": 3, "unreduced": 4, "aborted": 5, "lost_peer": 6}
+_FIRST: dict[str, int] = {
+    "oom": 0,
+    "raised": 1,
+    "killed": 2,
+    "exited": 3,
+    "unreduced": 4,
+    "aborted": 5,
+    "lost_peer": 6,
+    "failed": 7,
+}
+UNNAMED = -1
+"""Rank of an end that no file ties to a rank."""
 _LAUNCHER_SIGNALS = {"SIGTERM", "SIGINT", "SIGHUP"}
 
 
@@ -52,6 +64,11 @@ class End:
         """Whether the rank went first rather than after a peer."""
         return self.manner in {"raised", "oom", "killed", "exited"}
 
+    @property
+    def gone(self) -> bool:
+        """Whether the rank left its work: not when the launcher ended it, or when it gave up on a peer."""
+        return self.by_itself or self.manner in {"aborted", "unreduced"}
+
 
 def ends(evidence: Evidence) -> dict[int, End]:
     """Rank -> how it ended: the most telling of what its files say."""
@@ -67,6 +84,29 @@ def ends(evidence: Evidence) -> dict[int, End]:
         rank: min(all_ends, key=lambda end: (_FIRST[end.manner], not end.frames, end.what, end.evidence.file))
         for rank, all_ends in found.items()
     }
+
+
+def settle_alone(found: dict[int, End], others: bool) -> dict[int, End]:
+    """A lone exit code of 1 is the beginning; beside waiters (`others`) or other ends it may be that of a victim."""
+    if others or len(found) != 1:
+        return found
+    return {rank: replace(end, manner="raised") if end.manner == "failed" else end for rank, end in found.items()}
+
+
+def add_unnamed(evidence: Evidence, found: dict[int, End], candidates: list[int]) -> dict[int, End]:
+    """The one exception that a log tells of without a rank, where no rank is known to have gone by itself.
+
+    Args:
+        evidence: with all errors.
+        found: ends of known ranks.
+        candidates: ranks that it may be of; a single one is named.
+    """
+    if any(end.by_itself for end in found.values()):
+        return found
+    rank = candidates[0] if len(candidates) == 1 else UNNAMED
+    own = [_of_error(error, rank) for error in evidence.errors if error.rank is None and error.type]
+    first = [end for end in own if end.by_itself]
+    return {**found, rank: first[0]} if len(first) == 1 else found
 
 
 def _is_note(error: RankError) -> bool:
@@ -95,8 +135,9 @@ def _of_error(error: RankError, rank: int) -> End:
         manner = "exited"
         what = f"exit code {error.exit_code}"
         if error.exit_code:
-            manner = "raised"
-    item = EvidenceItem("error", error.file, f"rank {rank}: {what}", error.line or None)
+            manner = "failed" if error.exit_code == 1 else "raised"
+    who = f"rank {rank}: " if rank != UNNAMED else ""
+    item = EvidenceItem("error", error.file, who + what, error.line or None)
     return End(rank, manner, what, error.frames, error.time_s, error.step, error.region, item)
 
 
@@ -129,7 +170,8 @@ def _add_exits(evidence: Evidence, found: dict[int, list[End]]) -> None:
             ]
     failure = run.status.failure
     told = run.status.state != "hung"  # There the reason is the watch's own words about a rank that was alive.
-    if failure is not None and told and failure.rank not in found and failure.reason:
+    vague = failure is not None and all(end.manner == "failed" for end in found.get(failure.rank, []))
+    if failure is not None and told and vague and failure.reason:
         item = EvidenceItem("error", "status.json", f"rank {failure.rank}: {failure.reason}")
         killed = re.match(r"killed by (SIG\w+)", failure.reason)
         manner: Manner = "raised"
@@ -143,6 +185,8 @@ def _add_exits(evidence: Evidence, found: dict[int, list[End]]) -> None:
             manner = "exited"
         elif _LOST_PEER.search(failure.reason) and failure.reason.partition(":")[0] in _LIBRARY_ERRORS:
             manner = "lost_peer"
+        elif re.fullmatch(r"exit code 1", failure.reason):
+            manner = "failed"
         what = killed[1] if killed else failure.reason
         found[failure.rank] = [End(failure.rank, manner, what, (), None, failure.step, failure.region, item)]
 

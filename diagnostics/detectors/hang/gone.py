@@ -7,7 +7,7 @@ from collections import defaultdict
 
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
-from diagnostics.detectors.hang.ends import End
+from diagnostics.detectors.hang.ends import UNNAMED, End
 from diagnostics.evidence.calls import is_library
 from diagnostics.findings import EvidenceItem, Finding, Remedy, Where
 
@@ -54,7 +54,7 @@ def _left_somebody(context: Context, manner: str, ends: list[End]) -> bool:
 
 
 def _finding(context: Context, cause: str, ends: list[End]) -> Finding:
-    ranks = tuple(end.rank for end in ends)
+    ranks = tuple(end.rank for end in ends if end.rank != UNNAMED)
     first = ends[0]
     lost = {rank for rank, end in context.ends.items() if not end.by_itself}
     victims = (context.waits.reaching(ranks) | lost) - set(ranks)
@@ -63,21 +63,22 @@ def _finding(context: Context, cause: str, ends: list[End]) -> Finding:
     in_step = f" in step {step}" if step is not None else ""
     at = f" ({say.short(where[0].file)}:{where[0].line})" if where else ""
     what = {
-        "hang.rank_raised": f"raised {first.what}",
+        "hang.rank_raised": ("ended with " if first.what.startswith("exit code") else "raised ") + first.what,
         "hang.rank_oom": f"ran out of memory: {first.what}",
         "hang.rank_killed": f"{say.verb(ranks, 'was', 'were')} killed by {first.what}"
         if first.what.startswith(("SIG", "signal"))
         else f"{say.verb(ranks, 'is', 'are')} gone: {first.what}",
         "hang.rank_exited": "ended in order with exit code 0 while others still waited",
     }[cause]
-    summary = f"{say.sentence(say.ranks(ranks))} {what}{at}{in_step}."
+    who = say.sentence(say.ranks(ranks)) if ranks else "A process whose log does not say its rank"
+    summary = f"{who} {what}{at}{in_step}."
     if victims:
         summary += f" {say.sentence(say.ranks(victims))} waited for {say.verb(ranks, 'it', 'them')}."
     return Finding(
         cause=cause,
         status="confirmed",
         summary=summary,
-        confidence=0.95,
+        confidence=0.95 if ranks else 0.8,
         ranks=ranks,
         victims=tuple(sorted(victims)),
         step=step,
@@ -85,7 +86,7 @@ def _finding(context: Context, cause: str, ends: list[End]) -> Finding:
         cost=context.cost(),
         evidence=tuple(end.evidence for end in ends[:6]),
         remedies=_remedies(context, cause, where),
-        measured=f"{len(ranks)} of {context.evidence.world_size or context.survey.world()} ranks",
+        measured=f"{len(ranks) or 1} of {context.evidence.world_size or context.survey.world() or 1} ranks",
     )
 
 
@@ -126,7 +127,8 @@ def _stopped_early(context: Context, exited: Finding) -> list[Finding]:
 
 def _place(end: End) -> list[Where]:
     frame = next((frame for frame in end.frames if not is_library(frame.file)), None)
-    return [Where(end.rank, frame.file, frame.line, frame.function, end.what)] if frame is not None else []
+    rank = end.rank if end.rank != UNNAMED else None
+    return [Where(rank, frame.file, frame.line, frame.function, end.what)] if frame is not None else []
 
 
 def _remedies(context: Context, cause: str, where: tuple[Where, ...]) -> tuple[Remedy, ...]:
@@ -194,7 +196,7 @@ def _unused(context: Context) -> list[Finding]:
 
 
 def _vanished(context: Context) -> list[Finding]:
-    """Everybody who left a dump waits for ranks that left nothing at all."""
+    """Everybody who left a dump waits for ranks that left none: an abort if their logs say so, else it stays open."""
     if not context.stands():
         return []
     roots = [rank for rank in context.waits.roots() if rank not in context.settled]
@@ -202,21 +204,16 @@ def _vanished(context: Context) -> list[Finding]:
     if not silent or len(silent) != len(roots) or 2 * len(silent) > context.survey.world():
         return []
     context.settled |= set(silent) | context.waits.reaching(silent)
-    aborted = [context.ends[rank] for rank in silent if rank in context.ends]
+    aborted = [context.ends[rank] for rank in silent if rank in context.ends and context.ends[rank].gone]
     rest = sorted(context.waits.reaching(silent))
+    if not aborted:
+        return _without_dumps(context, silent, rest)
     return [
         Finding(
             cause="hang.rank_killed",
             status="confirmed",
-            summary=(
-                f"{say.sentence(say.ranks(silent))} {say.verb(silent, 'is', 'are')} gone without a word: "
-                f"{say.ranks(rest)} "
-                f"{say.verb(rest, 'waits', 'wait')} for {say.verb(silent, 'it', 'them')}, and "
-                f"{say.verb(silent, 'it', 'they')} left neither a dump nor an error."
-            )
-            if not aborted
-            else f"{say.sentence(say.ranks(silent))} aborted ({aborted[0].what}); {say.ranks(rest)} wait.",
-            confidence=0.6 if not aborted else 0.7,
+            summary=f"{say.sentence(say.ranks(silent))} aborted ({aborted[0].what}); {say.ranks(rest)} wait.",
+            confidence=0.7,
             ranks=silent,
             victims=tuple(rank for rank in rest if rank not in silent),
             cost=context.cost(),
@@ -225,3 +222,17 @@ def _vanished(context: Context) -> list[Finding]:
             measured=f"{len(silent)} of {context.survey.world()} ranks left no dump",
         )
     ]
+
+
+def _without_dumps(context: Context, silent: tuple[int, ...], rest: list[int]) -> list[Finding]:
+    """A file that is missing or damaged says nothing about its rank: it may be gone, stuck, or waiting as well."""
+    damaged = [problem.file for problem in context.evidence.problems if problem.kind == "flight"]
+    summary = (
+        f"{say.sentence(say.ranks(rest))} {say.verb(rest, 'waits', 'wait')} for {say.ranks(silent)}, of "
+        f"{say.verb(silent, 'which', 'whom')} there is no dump that can be read"
+        + (f" (damaged: {', '.join(damaged[:4])})" if damaged else "")
+        + ": killed, stuck, or in another call than its peers."
+    )
+    missing = f"the dump, stack or log of {say.ranks(silent)}"
+    causes = ("hang.rank_killed", "hang.host_stall", "hang.collective_mismatch", "hang.conditional_collective")
+    return [say.undecided(cause, summary, missing, rest) for cause in causes]

@@ -14,7 +14,7 @@ def find(context: Context) -> list[Finding]:
     """Confirmed stalls among the roots of the wait-for graph."""
     if not context.stands():
         return []
-    gone = context.settled | set(context.ends)
+    gone = context.settled | {rank for rank, end in context.ends.items() if end.gone}
     roots = [rank for rank in context.waits.roots() if rank not in gone and not context.silent(rank)]
     stuck: list[int] = []
     idle: list[int] = []

@@ -68,12 +68,19 @@ class RankRecord:
     last: Call | None = None
     """The youngest call of any kind."""
     only_default_group: bool | None = None
+    outside: list[tuple[int, int]] = field(default_factory=list)
+    """Numbered names of groups between which it belongs to none."""
     recorders: set[str] = field(default_factory=set)
     time_s: float | None = None
     step: int | None = None
     region: str = ""
     stuck_dump: bool = False
     """Written because something was wrong (torch's dumps), not periodically."""
+
+    def can_be_in(self, group: str) -> bool:
+        """Whether it may belong to a group that nothing of it was recorded of."""
+        between = group.isdecimal() and any(low < int(group) < high for low, high in self.outside)
+        return not self.only_default_group and not between
 
     def pending(self) -> list[Call]:
         """Calls that it waits in, one for each group, oldest first."""
@@ -168,6 +175,7 @@ def _about(found: Digest, record: RankRecord, dump: Dump) -> None:
     record.stuck_dump |= not dump.black_box and dump.recorder != SNAPSHOTS
     if dump.only_default_group is not None:
         record.only_default_group = dump.only_default_group
+    record.outside += dump.outside
     record.time_s = max(filter(None, (record.time_s, dump.time_s)), default=None)
     record.step, record.region = dump.step or record.step, dump.region or record.region
     if dump.world_size:

@@ -15,6 +15,8 @@ Kind = Literal["signature", "operation", "skipped", "extra", "fewer", "more", "b
 """What the second rank did: other arguments, another operation, left calls out, added some, ran fewer or more
 steps, never had a gradient bucket ready."""
 _LONGEST_SHIFT = 64
+_LONGEST_SEARCH = 256
+"""Positions before the first misfit among which the call that was left out or added is looked for."""
 _OUTSIDE = re.compile(r"eval|valid|test|save|checkpoint|finish|final|teardown|destroy|shutdown|export|epoch_end", re.I)
 _BACKWARD = "backward"
 
@@ -34,15 +36,27 @@ class Difference:
 
 
 def origin(usual: list[Call], odd: list[Call], seq: int) -> int:
-    """Where the two really parted: calls from other lines may fit each other for a while before two do not."""
-    theirs = {call.seq: call for call in odd}
-    at = seq
-    for call in reversed([call for call in usual if call.seq < seq]):
-        other = theirs.get(call.seq)
-        if other is None or other.site is None or call.site is None or other.site == call.site:
-            break
-        at = call.seq
-    return at
+    """Where the two really parted: calls from other lines may fit each other for a while before two do not.
+
+    Other lines alone are no divergence: branches may issue the same call, and it completes. It is one where a call
+    left out or added there lines all the later lines up again, those at `seq` among them.
+    """
+    theirs = {call.seq: place for place, call in enumerate(odd)}
+    places = [
+        (place, theirs[call.seq])
+        for place, call in enumerate(usual)
+        if seq - _LONGEST_SEARCH <= call.seq < seq and call.seq in theirs
+    ]
+    best: tuple[int, int] | None = None
+    for mine, other in places:
+        one, two = usual[mine], odd[other]
+        if one.site is None or two.site is None or one.site == two.site:
+            continue
+        found = _shift(usual[mine:], odd[other:])
+        if found is not None and found.kind in {"skipped", "extra"}:
+            # A longer shift from an earlier, harmless place fits too: the fewest calls left out or added explain it.
+            best = min(best or (len(found.calls), one.seq), (len(found.calls), one.seq))
+    return best[1] if best is not None else seq
 
 
 def compare(usual: list[Call], odd: list[Call], seq: int) -> Difference:

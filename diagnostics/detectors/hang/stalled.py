@@ -106,9 +106,12 @@ def _summary(context: Context, ranks: tuple[int, ...], operation: Operation, at:
     if at.frame or at.known:
         return f"{summary}: its host is {at.does}."
     summary += (
-        f"; nothing is pending on {say.verb(ranks, 'it', 'them')} and no error or stack was left: stuck outside "
-        "any collective, late, or gone."
+        f"; nothing is pending on {say.verb(ranks, 'it', 'them')} and no traceback or stack was left. "
+        f"{say.verb(ranks, 'It is', 'They are')} late, stuck or gone: the dumps cannot tell."
     )
+    ended = [rank for rank in ranks if rank in context.ends and context.ends[rank].manner == "failed"]
+    if ended:
+        summary += f" {say.sentence(say.ranks(ended))} ended with exit code 1, of its own or after a timeout."
     if all(context.unrecorded_possible(rank) for rank in ranks):
         summary += " It may also sit in a send or recv, which gloo's recorder does not show."
     return summary

@@ -143,10 +143,11 @@ def _with_silent_members(survey: Survey, waits: Waits, operation: Operation, see
     candidates = [
         rank
         for rank in range(survey.world())
-        if rank not in seen and not (rank in survey.ranks and survey.ranks[rank].only_default_group)
+        if rank not in seen and (rank not in survey.ranks or survey.ranks[rank].can_be_in(operation.key.name))
     ]
     if len(candidates) == 1:
-        return tuple(sorted((*seen, *candidates)))
+        survey.inferred[operation.key] = tuple(sorted((*seen, *candidates)))
+        return survey.inferred[operation.key]
     waits.unknown.update(waits.waiting[operation])
     return seen
 

@@ -25,7 +25,7 @@ class MemoryDetector:
 
     def detect(self, evidence: Evidence) -> Detection:
         """Read the files of the first ranks and decide; what is unreadable is a line under coverage."""
-        from diagnostics.detectors.memory import copies, demand, gathers, leak, lost, measures, situation
+        from diagnostics.detectors.memory import copies, demand, gathers, leak, lost, measures, oom_text, situation
 
         found = situation.read(evidence)
         findings = [
@@ -39,6 +39,7 @@ class MemoryDetector:
             leak.leak(found),
             lost.non_torch(found),
         ]
+        findings = [oom_text.placed(one, evidence.errors) for one in findings]
         return Detection(findings, {"memory": measures.measures(found)} if found.ranks else {})
 
 

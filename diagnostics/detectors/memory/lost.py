@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from diagnostics.detectors.memory.say import ranks, size
 from diagnostics.detectors.memory.situation import RankMemory, Situation
+from diagnostics.evidence.model import Evidence
 from diagnostics.findings import Cost, EvidenceItem, Finding, Remedy, Where
 
 SPLIT = "memory.fragmentation"
@@ -14,7 +15,8 @@ LEAST_UNUSED = 0.2
 LEAST_OUTSIDE = 0.15
 """Of the device; a CUDA context and one communicator of NCCL take less."""
 LEAST_BYTES = 256 << 20
-_EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""torch reads the first since 2.9, the second before; its own message names the one that it reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,15 @@ class _Unused:
         if self.requested_bytes is not None:
             return self.unused_bytes >= self.requested_bytes and self.part >= LEAST_UNUSED
         return self.retries > 0 and self.part >= LEAST_UNUSED and self.unused_bytes >= LEAST_BYTES
+
+
+def _expandable(evidence: Evidence) -> str:
+    """The setting under the name that the job's torch reads; under both where that is not known."""
+    texts = [error.message for error in evidence.errors] + [fact.text for fact in evidence.facts]
+    named = [name for name in _VARIABLES if any(f"{name}=" in text for text in texts)]
+    if len(named) == 1:
+        return f"{named[0]}=expandable_segments:True"
+    return f"{_VARIABLES[0]}=expandable_segments:True (before torch 2.9: {_VARIABLES[1]})"
 
 
 def fragmentation(situation: Situation) -> Finding:
@@ -84,7 +95,9 @@ def _fragmented(situation: Situation, guilty: list[_Unused], worst: _Unused, mea
             saves,
         )
     else:
-        remedy = Remedy("environment", _EXPANDABLE, "segments grow in place, so free pieces join", saves)
+        remedy = Remedy(
+            "environment", _expandable(situation.evidence), "segments grow in place, so free pieces join", saves
+        )
     return Finding(
         cause=SPLIT,
         status="confirmed",

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 
 from diagnostics.evidence.log_fields import oom_parts, size_bytes
-from diagnostics.evidence.model import Evidence, LogFact, RankError
-from diagnostics.findings import EvidenceItem
+from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
+from diagnostics.findings import EvidenceItem, Finding, Where
 
 _CUDA_TYPES = ("OutOfMemoryError", "torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError")
 
@@ -61,6 +61,18 @@ def ran_out(evidence: Evidence) -> list[RanOut]:
     return [found[key] for key in sorted(found, key=lambda rank: -1 if rank is None else rank)]
 
 
+def placed(finding: Finding, errors: list[RankError]) -> Finding:
+    """The finding with the line in which its ranks ran out, where it names none and a traceback does."""
+    if finding.status != "confirmed" or finding.where:
+        return finding
+    places = []
+    for error in errors:
+        frame = next((one for one in error.frames if "/torch/" not in one.file), None)
+        if frame and error.rank in finding.ranks and _of_error(error) is not None:
+            places.append(Where(error.rank, frame.file, frame.line, frame.function, "ran out of memory"))
+    return replace(finding, where=tuple(places[:8])) if places else finding
+
+
 def _figures(one: RanOut) -> int:
     values = (one.requested_bytes, one.total_bytes, one.allocated_bytes, one.unused_bytes, one.in_use_bytes)
     return sum(value is not None for value in values)
@@ -68,10 +80,10 @@ def _figures(one: RanOut) -> int:
 
 def _of_fact(fact: LogFact) -> RanOut | None:
     if fact.kind == "cuda_oom":
-        item = EvidenceItem("log", fact.file, fact.text[:300], fact.line)
+        item = EvidenceItem("log", fact.file, shortened(fact.text, 300), fact.line)
         return _cuda(fact.rank, fact.fields, item)
     if fact.kind == "cpu_oom":
-        item = EvidenceItem("log", fact.file, fact.text[:300], fact.line)
+        item = EvidenceItem("log", fact.file, shortened(fact.text, 300), fact.line)
         return RanOut(fact.rank, "cpu", item, requested_bytes=_size(fact.fields.get("requested_bytes")))
     return None
 
@@ -79,7 +91,7 @@ def _of_fact(fact: LogFact) -> RanOut | None:
 def _of_error(error: RankError) -> RanOut | None:
     """The message of an error file holds the whole text."""
     text = error.message
-    item = EvidenceItem("error", error.file, f"{error.type}: {text}"[:300], error.line or None)
+    item = EvidenceItem("error", error.file, shortened(f"{error.type}: {text}", 300), error.line or None)
     if "CUDA out of memory" in text or error.type in _CUDA_TYPES:
         fields: dict[str, object] = dict(oom_parts(text))
         after = text.partition("ried to allocate ")[2] or text.partition("Requested size: ")[2]

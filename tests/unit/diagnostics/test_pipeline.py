@@ -11,6 +11,7 @@ import pytest
 
 import diagnostics.registry
 from diagnostics.diagnose import Options, conclude, diagnose, run_detector
+from diagnostics.errors import DiagnosticsError
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact, Problem, RankError, Stacks
 from diagnostics.findings import Detection, Finding
@@ -155,3 +156,50 @@ def test_the_list_of_causes_is_that_of_the_trees(monkeypatch: pytest.MonkeyPatch
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     causes = importlib.import_module("causes")
     assert (ROOT / "docs" / "causes.md").read_text() == causes.render()
+
+
+EMPTY_TRACE = '{"schemaVersion": 1, "traceEvents": []}'
+
+
+def test_evidence_of_which_nothing_can_be_read_is_no_good_health(tmp_path: Path) -> None:
+    (tmp_path / "rank0.json").write_text(EMPTY_TRACE)
+    with pytest.raises(DiagnosticsError, match=r"rank0\.json: it holds no events"):
+        diagnose(tmp_path)
+
+
+def test_damage_leaves_the_outcome_open_unless_a_cause_is_confirmed() -> None:
+    ruled_out = Finding(cause="hang.network", status="ruled_out", summary="")
+    confirmed = Finding(cause="hang.rank_raised", status="confirmed", summary="")
+    hurt = [Problem("trace", "rank0.json", "it ends in the middle")]
+    assert outcome(ruled_out, problems=hurt) == "undecided"
+    assert outcome(confirmed, problems=hurt) == "crashed"
+    assert outcome(ruled_out, problems=[Problem("trace", "x", "a second trace", harmless=True)]) == "healthy"
+    assert outcome(Finding(cause="env.contradiction", status="ruled_out", summary="")) == "undecided"
+
+
+def test_an_error_of_an_unknown_rank_is_shown() -> None:
+    made = conclude(evidence(errors=[RankError(None, "a.log", 7, "ValueError", "bad")]), built_in(), [], {}, "job")
+    assert any("a.log:7" in note and "ValueError: bad" in note for note in made.notes)
+
+
+def test_what_speaks_against_good_health_is_shown() -> None:
+    fact = LogFact("watchdog_timeout", 0, "a.log", 3, "Watchdog caught collective operation timeout: " + "x" * 300)
+    made = conclude(evidence(facts=[fact]), built_in(), [], {}, "job")
+    (note,) = made.notes
+    assert made.outcome == "undecided"
+    assert note.startswith("a.log:3: Watchdog caught") and note.endswith("xxx...") and len(note) < 220
+
+
+def test_an_own_tree_with_the_id_of_another_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "rank_1.log").write_text(LOG)
+    own = "id: hang\ntitle: x\ngate: or\noutcome: slow\nchildren: [{cause: overlap.skew, title: y}]\n"
+    (tmp_path / "own.yaml").write_text(own)
+    with pytest.raises(DiagnosticsError, match=r"own\.yaml: the id 'hang' is taken by hang\.yaml"):
+        diagnose(tmp_path, Options(trees=(tmp_path / "own.yaml",)))
+
+
+def test_logs_without_a_word_of_trouble_are_no_evidence(tmp_path: Path) -> None:
+    for rank in range(3):
+        (tmp_path / f"rank_{rank}.log").write_text("step 1 loss 2.0\n")
+    with pytest.raises(DiagnosticsError, match=r"3 logs were read in .* no line of them is known to be trouble"):
+        diagnose(tmp_path)

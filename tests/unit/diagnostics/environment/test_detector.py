@@ -194,3 +194,9 @@ def test_damaged_records_are_survived():
 def test_every_built_in_detector_has_a_name_and_causes():
     causes = [cause for detector in DETECTORS for cause in detector.causes]
     assert len(causes) == len(set(causes)) == 14
+
+
+def test_the_remedy_carries_the_value_that_one_rank_had():
+    found = decide(job({2: {"NCCL_IB_DISABEL": "1"}}))["env.unknown_variable"]
+    assert found.ranks == (2,)
+    assert found.remedies[0].change == "unset NCCL_IB_DISABEL; export NCCL_IB_DISABLE=1"

@@ -125,7 +125,7 @@ def test_a_run_that_still_goes_on_says_so(tmp_path: Path) -> None:
 def test_a_folder_of_runs_names_one(tmp_path: Path) -> None:
     make_run(tmp_path / "runs" / "a")
     make_run(tmp_path / "runs" / "b")
-    with pytest.raises(DiagnosticsError, match=r"holds 2 runs; name one: dtk diagnose .*b$"):
+    with pytest.raises(DiagnosticsError, match=r"holds 2 runs; name one: .*dtk diagnose .*b$"):
         gather(tmp_path / "runs", LIMITS)
 
 
@@ -226,12 +226,51 @@ def test_the_same_ranks_in_two_folders_are_two_jobs(tmp_path: Path) -> None:
         gather(tmp_path, LIMITS)
 
 
-def test_contradicting_world_sizes_are_a_problem(tmp_path: Path) -> None:
+def test_dumps_of_jobs_of_different_sizes_are_refused(tmp_path: Path) -> None:
     put(tmp_path, "rank_0", flight(0, world_size=2))
     put(tmp_path, "rank_1", flight(1, world_size=4))
-    evidence = gather(tmp_path, LIMITS)
-    assert "different jobs" in problems(evidence)["."]
-    assert evidence.world_size is None
+    with pytest.raises(DiagnosticsError, match=r"holds files of 2 jobs: 2 ranks \(rank_0\) and 4 ranks \(rank_1\)"):
+        gather(tmp_path, LIMITS)
+
+
+def later(dump: dict[str, Any], seconds: float) -> dict[str, Any]:
+    for entry in dump["entries"]:
+        entry["time_created_ns"] = (1_700_000_000 + entry["record_id"]) * 10**9 + int(seconds * 1e9)
+    return dump
+
+
+@pytest.mark.parametrize(
+    ("dumps", "jobs"),
+    [
+        ({"a_0": later(flight(0), 0), "b_0": later(flight(0, entries=9), 40), "a_1": later(flight(1), 0)}, True),
+        ({"a_0": later(flight(0), 0), "b_0": later(flight(0, entries=9), 0), "a_1": later(flight(1), 0)}, False),
+        ({"a_0": later(flight(0), 0), "a_1": later(flight(1), 86_400)}, True),
+        ({"a_0": later(flight(0), 0), "a_1": later(flight(1), 600)}, False),
+    ],
+)
+def test_dumps_of_different_moments_are_two_jobs(tmp_path: Path, dumps: dict[str, Any], jobs: bool) -> None:
+    for name, dump in dumps.items():
+        put(tmp_path, name, dump)
+    if jobs:
+        with pytest.raises(DiagnosticsError, match="holds files of 2 jobs: "):
+            gather(tmp_path, LIMITS)
+    else:
+        assert [handle.rank for handle in gather(tmp_path, LIMITS).flight] == [0, 1]
+
+
+ERROR = """step 1
+Traceback (most recent call last):
+  File "/u/me/train.py", line 5, in main
+    x = y[3]
+IndexError: list index out of range
+"""
+
+
+def test_a_log_of_one_process_is_rank_0(tmp_path: Path) -> None:
+    put(tmp_path, "train.log", ERROR)
+    assert [error.rank for error in gather(tmp_path, LIMITS).errors] == [0]
+    put(tmp_path, "rank_1", flight(1))
+    assert [error.rank for error in gather(tmp_path, LIMITS).errors] == [None]
 
 
 def test_local_ranks_of_a_second_node_are_not_taken_for_global_ones(tmp_path: Path) -> None:

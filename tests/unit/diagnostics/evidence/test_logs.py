@@ -193,3 +193,62 @@ def test_an_abort_behind_a_traceback_is_no_part_of_its_message(tmp_path: Path) -
     )
     (error,) = scan(tmp_path / "x.log", "\n".join(lines) + "\n" + abort).errors
     assert (error.type, error.message) == ("ValueError", "bad batch")
+
+
+RAISED = """step 1
+Traceback (most recent call last):
+  File "train.py", line 5, in main
+    x = y[3]
+IndexError: list index out of range
+"""
+STEPS = "".join(f"step {n} loss 2.0\n" for n in range(2, 6))
+
+
+@pytest.mark.parametrize(
+    ("rank", "after", "handled"),
+    [
+        (0, STEPS, True),
+        (None, STEPS, True),
+        (None, "step 2 loss 2.0\n" * 4, False),
+        (0, "saving\ntraining finished\n", True),
+        (None, "saving\ntraining finished\n", False),
+        (0, "", False),
+        (0, "step 2 loss 2.0\n", False),
+        (0, STEPS + RAISED.replace("line 5", "line 6"), True),
+    ],
+)
+def test_an_exception_behind_which_the_log_goes_on_was_handled(
+    tmp_path: Path, rank: int | None, after: str, handled: bool
+) -> None:
+    found = scan(tmp_path / "x.log", RAISED + after, rank)
+    facts = [(fact.line, fact.fields["at"], fact.text) for fact in found.facts if fact.kind == "handled_error"]
+    assert facts == ([(2, "train.py:5", "IndexError: list index out of range")] if handled else [])
+    lasting = [error.frames[0].line for error in found.errors]
+    assert lasting == ([6] if "line 6" in after else [] if handled else [5])
+
+
+@pytest.mark.parametrize("after", ["loss 2.0", "WARNING: retrying", "saving to /ckpt", "rank 0 done"])
+def test_what_a_log_says_next_is_no_part_of_a_message(tmp_path: Path, after: str) -> None:
+    (error,) = scan(tmp_path / "x.log", f"{RAISED}{after}\n").errors
+    assert error.message == "list index out of range"
+
+
+def test_the_lines_that_torch_adds_to_a_message_are_part_of_it(tmp_path: Path) -> None:
+    text = RAISED.replace("IndexError: list index out of range", "RuntimeError: Expected to have finished reduction")
+    (error,) = scan(tmp_path / "x.log", text + "Parameter indices which did not receive grad for rank 1: 2 3\n").errors
+    assert error.message.endswith("for rank 1: 2 3")
+
+
+def test_torchruns_first_word_on_a_failure_is_enough(tmp_path: Path) -> None:
+    found = scan(tmp_path / "x.log", "E1121 failed (exitcode: -9) local_rank: 3 (pid: 77) of binary: /usr/bin/python\n")
+    assert [(error.rank, error.signal, error.exit_code) for error in found.errors] == [(-4, "SIGKILL", -9)]
+
+
+def test_gloos_abort_is_told_without_its_c_plus_plus(tmp_path: Path) -> None:
+    text = (
+        "  what():  [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:456] op.preamble.length <= "
+        "op.nbytes. 12 vs 8. Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?\n"
+    )
+    (fact,) = (fact for fact in scan(tmp_path / "x.log", text).facts if fact.kind == "gloo_mismatch")
+    assert fact.text == "12 vs 8. Received data size doesn't match expected size"
+    assert (fact.fields["received_bytes"], fact.fields["expected_bytes"]) == (12, 8)

@@ -52,6 +52,10 @@ class Job:
     def members(self, group: str) -> list[int]:
         return self.groups.get(group) or sorted(self.programs)
 
+    def _own(self, rank: int) -> list[str]:
+        """The groups of a rank in order of creation, which is how it numbers them."""
+        return ["0", *(name for name in sorted(self.groups, key=int) if name != "0" and rank in self.groups[name])]
+
     def play(self) -> dict[int, dict[str, Any]]:
         """Run until nobody can move; the dump of each rank."""
         at = dict.fromkeys(self.programs, 0)
@@ -104,7 +108,7 @@ class Job:
             "_seq": counts[key] if not p2p else -1,
             "_op": op,
             "frames": frames if self.stacks else [],
-            "pg_id": int(op.group),
+            "pg_id": self._own(rank).index(op.group),
             "process_group": (op.group, "default_pg" if op.group == "0" else "undefined"),
             "collective_seq_id": 0 if p2p else counts[key],
             "p2p_seq_id": counts[key] if p2p else 0,

@@ -152,8 +152,13 @@ def test_a_device_that_does_not_complete(tmp_path: Path) -> None:
 
 
 def test_a_rank_without_a_dump_that_all_wait_for(tmp_path: Path) -> None:
-    played = job(4, [*STEP, A], {2: STEP})
-    assert diagnose(tmp_path, played, without=(2,)) == [("rank_killed", (2,))]
+    write(tmp_path, job(4, [*STEP, A], {2: STEP}), without=(2,))
+    found = {one.cause: one for one in detect(evidence(tmp_path, world_size=4))}
+    assert not [one for one in found.values() if one.status == "confirmed"]
+    for cause in ("hang.rank_killed", "hang.host_stall"):
+        assert found[cause].status == "undecided" and "wait for rank 2" in found[cause].summary
+    aborted = RankError(2, "log", 3, "", "", signal="SIGABRT", exit_code=-6)
+    assert confirmed(evidence(tmp_path, world_size=4, errors=[aborted])) == [("rank_killed", (2,))]
 
 
 def test_a_lost_dump_does_not_hide_the_mismatch_nor_take_the_blame(tmp_path: Path) -> None:

@@ -95,3 +95,17 @@ def test_cpu_out_of_memory_blames_no_allocator(tmp_path):
     assert confirmed(found) == []
     assert found["fragmentation"].status == "ruled_out"
     assert found["non_torch"].status == "ruled_out"
+
+
+@pytest.mark.parametrize(("version", "named"), [("2.8", "PYTORCH_CUDA_ALLOC_CONF"), ("2.9", "PYTORCH_ALLOC_CONF")])
+def test_the_line_and_the_variable_are_those_of_the_traceback(tmp_path, version, named):
+    text = FRAGMENTED["2.8"].replace("PYTORCH_CUDA_ALLOC_CONF", named)
+    finding = findings(job(tmp_path, text))["fragmentation"]
+    assert [(place.rank, place.file, place.line) for place in finding.where] == [(3, "/home/me/train.py", 12)]
+    assert finding.remedies[0].change == f"{named}=expandable_segments:True"
+
+
+def test_both_variables_are_named_where_torch_is_unknown(tmp_path):
+    text = FRAGMENTED["2.8"].partition(" If reserved")[0]
+    change = findings(job(tmp_path, text))["fragmentation"].remedies[0].change
+    assert change == "PYTORCH_ALLOC_CONF=expandable_segments:True (before torch 2.9: PYTORCH_CUDA_ALLOC_CONF)"

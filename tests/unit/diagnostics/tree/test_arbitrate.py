@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from diagnostics.diagnose import diagnose
 from diagnostics.findings import Cost, Finding, Group
 from diagnostics.tree.arbitrate import Verdict, arbitrate
 from diagnostics.tree.load import built_in
+from tests.shared_data import shared_data
 
 WORLD = Group("0", (0, 1, 2, 3))
 TREES = built_in()
@@ -147,3 +149,19 @@ def test_missing_gradients_follow_from_the_ranks_own_exception_not_the_reverse()
     assert roots(raised, found("hang.unused_parameters", 2, victims=(0, 1, 3))) == [("hang.rank_raised", (2,))]
     missing = found("hang.unused_parameters", 1, victims=(0, 2, 3))
     assert roots(missing, raised) == [("hang.unused_parameters", (1,))]
+
+
+@pytest.mark.parametrize(("cost_ms", "expected"), [(0.44, 2), (3.2, 2), (3.3, 1), (9.0, 1)])
+def test_what_costs_far_less_explains_nothing(cost_ms: float, expected: int) -> None:
+    small = found("overlap.sync_point", 0, 1, cost=Cost(cost_ms, "ms per step"))
+    large = found("overlap.host_bound", 0, 1, cost=Cost(6.53, "ms per step"))
+    assert len(roots(small, large)) == expected
+    if expected == 2:
+        assert roots(small, large)[0][0] == "overlap.host_bound"
+
+
+def test_the_largest_cost_of_a_real_job_comes_first() -> None:
+    made = diagnose(shared_data("traces/dlrm8_v100"))
+    costs = [one.cost.value for one in made.root_causes if one.cost]
+    assert made.root_causes[0].cause == "overlap.host_bound" and costs == sorted(costs, reverse=True)
+    assert [one.finding.cause for one in made.findings if one.explained_by] == ["overlap.skew"]
