@@ -89,7 +89,7 @@ def test_text_is_the_users_own(tmp_path: Path) -> None:
     [
         (TextData(path="/not/here"), "no such file or folder"),
         (StdlibData(max_bytes=200), "has 20. tokens: data.sequence_length=128 needs at least 258"),
-        (StdlibData(tokenizer="word"), "unknown tokenizer 'word'"),
+        (StdlibData(tokenizer="word"), 'unknown tokenizer "word"'),
         (StdlibData(validation_fraction=1.0), "validation_fraction=1.0"),
         (StdlibData(sequence_length=0), "sequence_length=0"),
         (TokensData(path="/not/here.bin"), "no such token file"),
