@@ -61,7 +61,11 @@ def _lone_laggards(context: Context, known: list[int]) -> list[int]:
 def _host(context: Context, idle: list[int]) -> list[Finding]:
     """Ranks with nothing pending, by the group in which they are missed."""
     missed: dict[Operation, list[int]] = defaultdict(list)
+    ended = {rank for rank, end in context.ends.items() if end.gone}
     for operation, absent in sorted(context.waits.absent.items()):
+        # Who ended of itself with a call under way waits no longer: nobody is late for that call.
+        if not set(context.waits.waiting[operation]) - ended:
+            continue
         for rank in idle:
             if rank in absent:
                 missed[operation].append(rank)

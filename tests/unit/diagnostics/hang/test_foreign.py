@@ -158,3 +158,11 @@ def test_an_exception_without_a_rank_counts_if_it_is_the_only_one(tmp_path: Path
     assert confirmed(evidence(tmp_path, errors=[error, error], world_size=4)) == []
     write(tmp_path, Job({**same(3, [A, B, A]), 1: [A, B]}, backend="gloo"))
     assert confirmed(evidence(tmp_path, errors=[error])) == [("rank_raised", (1,))]
+
+
+def test_nobody_is_late_for_the_call_of_a_rank_that_raised(tmp_path: Path) -> None:
+    """It raised with an asynchronous call under way, before the other came to it."""
+    write(tmp_path, Job({0: [A, B], 1: [A, B, A]}, backend="gloo"))
+    error = RankError(1, "error.json", 0, "ValueError", "bad batch", (Frame("/job/train.py", 7, "main"),), exit_code=1)
+    assert confirmed(evidence(tmp_path)) == [("host_stall", (0,))]
+    assert confirmed(evidence(tmp_path, errors=[error])) == [("rank_raised", (1,))]
