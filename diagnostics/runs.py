@@ -84,7 +84,10 @@ def find_run(name: str, folder: Path = Path("runs")) -> Path:
             if not looks_like_run(path):
                 raise NoSuchRunError(f"{path} is not a run folder: it has neither status.json nor manifest.json")
             return path
-    if name == "last" and folder.is_dir() and (runs := list_runs(folder)):
+    if name == "last":
+        runs = list_runs(folder) if folder.is_dir() else []
+        if not runs:
+            raise NoSuchRunError(f"there is no last run: no runs in {folder}")
         return Path(runs[0].path)
     begin = sorted(p.name for p in folder.glob("*") if p.name.startswith(name) and p.is_dir()) if name else []
     if len(begin) == 1:

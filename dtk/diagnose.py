@@ -154,17 +154,11 @@ def find(name: str) -> Path:
     Raises:
         DtkError: there is no such thing.
     """
-    from diagnostics.runs import NoSuchRunError, find_run, list_runs
+    from diagnostics.runs import NoSuchRunError, find_run
 
     path = Path(name)
     if path.exists() and name:
         return path
-    folder = Path("runs")
-    if name == "last":
-        runs = list_runs(folder) if folder.is_dir() else []
-        if not runs:
-            raise DtkError(f"there is no last run: no runs in {folder}", fix=f"{command('diagnose')} PATH")
-        return Path(runs[0].path)
     try:
         return find_run(name)
     except NoSuchRunError as error:

@@ -181,31 +181,36 @@ def _ends(context: Context, cause: str, found: list[Finding]) -> Finding:
     )
 
 
+def _nothing_pending(context: Context, cause: str, compared: str) -> Finding:
+    """Every recorded call completed."""
+    ranks = context.survey.ranks
+    unseen = [rank for rank in sorted(ranks) if context.unrecorded_possible(rank)]
+    if cause == "hang.p2p_cycle" and unseen:
+        return say.undecided(
+            cause,
+            f"Every recorded call completed, but gloo records no send or recv: {say.ranks(unseen)} may wait in "
+            "one of these.",
+            _MISSING[cause],
+        )
+    if cause == "hang.signature_mismatch":
+        return say.ruled_out(
+            cause,
+            "All ranks issued the same calls and all completed; root and ReduceOp are not in these dumps.",
+            compared,
+        )
+    return say.ruled_out(
+        cause,
+        "Nothing is pending: every recorded call completed.",
+        f"0 of {len(ranks)} ranks wait; {compared}",
+    )
+
+
 def _measured(context: Context, cause: str, found: list[Finding]) -> Finding:
-    survey = context.survey
-    compared = f"0 of {survey.positions:,} calls differ"
+    compared = f"0 of {context.survey.positions:,} calls differ"
     waiting = len(context.pending_ranks())
     explained = any(finding.status == "confirmed" and finding.confidence >= 0.5 for finding in found)
     if waiting == 0:
-        unseen = [rank for rank in sorted(survey.ranks) if context.unrecorded_possible(rank)]
-        if cause == "hang.p2p_cycle" and unseen:
-            return say.undecided(
-                cause,
-                f"Every recorded call completed, but gloo records no send or recv: {say.ranks(unseen)} may wait in "
-                "one of these.",
-                _MISSING[cause],
-            )
-        if cause == "hang.signature_mismatch":
-            return say.ruled_out(
-                cause,
-                "All ranks issued the same calls and all completed; root and ReduceOp are not in these dumps.",
-                compared,
-            )
-        return say.ruled_out(
-            cause,
-            "Nothing is pending: every recorded call completed.",
-            f"0 of {len(survey.ranks)} ranks wait; {compared}",
-        )
+        return _nothing_pending(context, cause, compared)
     if not context.stands():
         waited = f"{context.waited_s():.1f} s"
         return say.undecided(

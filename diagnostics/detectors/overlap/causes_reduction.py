@@ -152,9 +152,7 @@ def _single_bucket(view: Overview, steps: Steps) -> Finding:
     what = f"1 reduction of {megabytes(size)}" if size else "1 reduction"
     if not view.worth(cost):
         return too_little(view, cause, cost, what)
-    cap = attainable.good_cap_mb(size) if size else 25.0
-    now = view.declared("strategy.bucket_cap_mb")
-    declared = f" (bucket_cap_mb is {now:g})" if isinstance(now, int | float) else ""
+    cap, declared = _bucket_cap(view, size)
     return confirmed(
         view,
         cause,
@@ -172,6 +170,13 @@ def _single_bucket(view: Overview, steps: Steps) -> Finding:
             )
         ],
     )
+
+
+def _bucket_cap(view: Overview, size_bytes: int) -> tuple[float, str]:
+    """The bucket_cap_mb to advise, and in brackets the one that the run's configuration has."""
+    now = view.declared("strategy.bucket_cap_mb")
+    declared = f" (bucket_cap_mb is {now:g})" if isinstance(now, int | float) else ""
+    return (attainable.good_cap_mb(size_bytes) if size_bytes else 25.0), declared
 
 
 def _begins(step: StepReductions) -> float:
@@ -226,9 +231,7 @@ def _small_buckets(view: Overview, steps: Steps) -> Finding:
     what = f"{len(ones)} reductions of {megabytes(size / len(ones)) if size else 'unknown size'} on average"
     if not view.worth(cost):
         return too_little(view, cause, cost, what)
-    cap = attainable.good_cap_mb(size) if size else 25.0
-    now = view.declared("strategy.bucket_cap_mb")
-    declared = f" (bucket_cap_mb is {now:g})" if isinstance(now, int | float) else ""
+    cap, declared = _bucket_cap(view, size)
     return confirmed(
         view,
         cause,
