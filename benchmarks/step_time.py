@@ -3,7 +3,8 @@
     python benchmarks/step_time.py --model gpt2_tiny --strategy ddp
 
 Two ranks are started once; every round runs all sides in turn in the same processes, so that noise
-of the machine hits all alike. The ratio is taken round by round, its median printed.
+of the machine hits all alike. The ratio is taken round by round, its median printed; the same for the CPU time of
+rank 0 (all its threads), which a busy neighbour lengthens less than it lengthens the step.
 """
 
 import argparse
@@ -64,17 +65,18 @@ def measure(arguments: argparse.Namespace) -> None:
     names = arguments.sides.split(",")
     with tempfile.TemporaryDirectory() as folder, quiet():
         steps = {name: SIDES[name](config, context, Path(folder)) for name in names}
-        times: dict[str, list[float]] = {name: [] for name in names}
+        times: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
         for round_number in range(arguments.rounds + 1):
             # Who comes first changes each round: the one after a costly neighbour meets a cold cache.
             first = round_number % len(names)
             for name in names[first:] + names[:first]:
                 step = steps[name]
-                began_s = time.perf_counter()
+                began_s, began_cpu_s = time.perf_counter(), time.process_time()
                 for _ in range(arguments.steps):
                     step()
                 if round_number:
-                    times[name].append((time.perf_counter() - began_s) / arguments.steps)
+                    spent = time.perf_counter() - began_s, time.process_time() - began_cpu_s
+                    times[name].append((spent[0] / arguments.steps, spent[1] / arguments.steps))
     if context.rank == 0:
         report(arguments, times)
     leave()
@@ -96,20 +98,21 @@ class quiet:  # noqa: N801
         os.dup2(self.saved, 1)
 
 
-def report(arguments: argparse.Namespace, times: dict[str, list[float]]) -> None:
-    """One Markdown row per side: median step time, median of the ratios to the first, quartiles."""
+def report(arguments: argparse.Namespace, times: dict[str, list[tuple[float, float]]]) -> None:
+    """One Markdown row per side: median, median of the ratios to the first and quartiles, of step and of CPU time."""
     first = next(iter(times))
     print(f"\n{arguments.model}, {arguments.strategy}, {RANKS} ranks, global batch {arguments.batch}, ", end="")
     print(f"{arguments.rounds} rounds of {arguments.steps} steps, sides interleaved\n")
-    print(f"| side | step ms (median) | ratio to {first} (median of rounds) | quartiles |")
-    print("|---|---|---|---|")
+    print(f"| side | step ms (median) | ratio to {first} (median of rounds) | quartiles | CPU ms | ratio | quartiles |")
+    print("|---|---|---|---|---|---|---|")
     for name, values in times.items():
-        ratios = [a / b for a, b in zip(values, times[first])]
-        low, _, high = statistics.quantiles(ratios, n=4)
-        print(
-            f"| {name} | {1000 * statistics.median(values):.2f} | {statistics.median(ratios):.3f} "
-            f"| {low:.3f} - {high:.3f} |"
-        )
+        cells = []
+        for kind in (0, 1):
+            ratios = [mine[kind] / other[kind] for mine, other in zip(values, times[first])]
+            low, _, high = statistics.quantiles(ratios, n=4)
+            median_ms = 1000 * statistics.median(value[kind] for value in values)
+            cells += [f"{median_ms:.2f}", f"{statistics.median(ratios):.3f}", f"{low:.3f} - {high:.3f}"]
+        print(f"| {name} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,9 @@ SCHEMA_VERSION = 1
 HEARTBEAT_BYTES = 512
 """Size of a heartbeat file: one JSON object padded with spaces, rewritten in place."""
 
+ENDED_BY_WATCH = 75
+"""Exit code of a rank that the live watch ended: the consequence of what the watch saw, never the cause."""
+
 CHECKPOINT_INFO = "checkpoint.json"
 """Beside the files of a checkpoint: what it is of. Its presence says that the checkpoint is complete."""
 

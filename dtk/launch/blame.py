@@ -15,9 +15,8 @@ from typing import Any
 
 import psutil
 
-from diagnostics.artifacts import Failure, RunPaths, State, read_heartbeat, read_verdict
+from diagnostics.artifacts import ENDED_BY_WATCH, Failure, RunPaths, State, read_heartbeat, read_verdict
 from dtk.record.desync import find_desync
-from dtk.record.watch import HUNG
 
 PEER_GONE = re.compile(
     r"connection (was )?(closed|reset|refused)|closed by peer|broken pipe|socket timeout|timed out|timeout"
@@ -126,7 +125,7 @@ def _by_communication(case: _Case) -> bool:
     """Whether a failure may come of ranks that called different collectives: a communication error, an abort."""
     if case.error is not None:
         return case.error.get("type") in COMMUNICATION_ERRORS and not case.error.get("user_error")
-    return case.exit_code in (None, HUNG, -signal.SIGABRT, -signal.SIGTERM)
+    return case.exit_code in (None, ENDED_BY_WATCH, -signal.SIGABRT, -signal.SIGTERM)
 
 
 def _vanished(paths: RunPaths, rank: int) -> bool:

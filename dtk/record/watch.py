@@ -20,7 +20,7 @@ from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from diagnostics.artifacts import RunPaths, Verdict, read_heartbeat, write_json
+from diagnostics.artifacts import ENDED_BY_WATCH, RunPaths, Verdict, read_heartbeat, write_json
 from diagnostics.evidence.ring_format import parse
 from dtk.config.schema import WatchConfig
 from dtk.record.activity import Activity, where_main_thread_is
@@ -40,8 +40,6 @@ ANSWER_S = 4.0
 """Longest that the judge waits for what each rank has to say, its dumps included."""
 SILENT_S = 3.0
 """A rank whose thread has not reported for so long is not waited for."""
-HUNG = 75
-"""Exit code of a rank that the watch ended."""
 _STDLIB = (sysconfig.get_paths()["stdlib"], "<frozen")
 
 
@@ -210,7 +208,7 @@ class Watch:
             for stream in (sys.stdout, sys.stderr):
                 with guarded("watch"):
                     stream.flush()
-            os._exit(HUNG)
+            os._exit(ENDED_BY_WATCH)
 
     def _place(self, found: dict[str, Any]) -> Place | None:
         """What this rank called at the position in question; in a stall where it is now."""

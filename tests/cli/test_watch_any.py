@@ -178,7 +178,7 @@ def test_a_rank_that_sleeps_for_ever_is_blamed(tmp_path):
     process = watch(tmp_path, *TORCHRUN, path, "sleep", options=("--stall-timeout-s", "4"))
     code, error, took_s = told_after_s(process)
     assert code == 1, error
-    assert "[hang.host_stall" in error
+    assert "[hang.host_stall" in error, error
     assert "blame   rank 1 (victims: rank 0)" in error
     assert f"job.py:{line_of(path, 'stuck')} in train (rank 1)" in error
     assert 4 <= took_s <= 4 + PROMPT_S, error

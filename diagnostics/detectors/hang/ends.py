@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from diagnostics.artifacts import ENDED_BY_WATCH
 from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError
 from diagnostics.findings import EvidenceItem
 
@@ -111,6 +112,8 @@ def add_unnamed(evidence: Evidence, found: dict[int, End], candidates: list[int]
 
 def _is_note(error: RankError) -> bool:
     """The watch's or the launcher's words about a rank that did not end by itself."""
+    if error.exit_code == ENDED_BY_WATCH and not error.type:
+        return True
     return not (error.type or error.signal or error.exit_code is not None or "without a word" in error.message)
 
 

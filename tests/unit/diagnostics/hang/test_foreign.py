@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.artifacts import ENDED_BY_WATCH
 from diagnostics.evidence.model import Frame, LogFact, RankError
 from diagnostics.findings import Finding
 from tests.unit.diagnostics.hang.dumps import Job, Op, confirmed, detect, evidence, write
@@ -40,6 +41,12 @@ def test_the_launchers_exit_codes_do_not_turn_the_verdict_of_the_dumps(tmp_path:
     codes = [code(0), ended_by_the_launcher(1), code(2)]
     assert confirmed(evidence(tmp_path, errors=codes)) == confirmed(evidence(tmp_path)) == [("host_stall", (1,))]
     assert "Rank 1 ended with exit code 1" in by_cause(tmp_path, errors=[code(1)])["host_stall"].summary
+
+
+def test_the_exit_code_of_a_rank_that_the_watch_ended_is_no_cause(tmp_path: Path) -> None:
+    write(tmp_path, Job({**same(3, [A, B, A]), 1: [A, B]}, backend="gloo"))
+    ended = [code(0, ENDED_BY_WATCH), ended_by_the_launcher(2)]
+    assert confirmed(evidence(tmp_path, errors=ended)) == [("host_stall", (1,))]
 
 
 def test_timeouts_of_the_peers_beside_the_launchers_sigterm(tmp_path: Path) -> None:
