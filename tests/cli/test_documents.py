@@ -24,7 +24,7 @@ def commands() -> list[str]:
 
 
 def test_all_commands_are_covered():
-    """Installing and `make` are run by CI itself and by test_install.py; the rest below."""
+    """`make test` is what runs this test, test_install.py runs the other three, and the rest are run below."""
     elsewhere = {"make run", "make test", "pip install '.[train]'", "pip install ."}
     assert set(commands()) == elsewhere | set(RUN)
     makefile = (ROOT / "Makefile").read_text()

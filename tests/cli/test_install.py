@@ -1,8 +1,11 @@
 """The wheel as a user gets it: complete, working from any folder, and useful without the training extra."""
 
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
+import venv
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -89,6 +92,77 @@ def test_trains_with_the_users_own_files(installed: Path, tmp_path: Path) -> Non
     assert status(folder)["state"] == "finished"
     assert len([record for record in metrics(folder) if "loss" in record]) == 3
     assert done.stdout.splitlines()[-1].endswith(f"dtk show runs/{folder.name}")
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a new user has: the tracked files and nothing built from them."""
+    folder = tmp_path_factory.mktemp("clone")
+    for name in ("dtk", "diagnostics", "conf", "pyproject.toml", "constraints.txt", "Makefile", "README.md", "LICENSE"):
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, folder)
+    return folder
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """A new virtual environment, first in PATH; what dtk requires is there by a link to where the tests have it."""
+    venv.create(tmp_path / "venv", with_pip=True, symlinks=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    # Python 3.11 puts an old setuptools there, which would hide the one that torch asks for.
+    subprocess.run([python, "-m", "pip", "uninstall", "--quiet", "--yes", "setuptools"], check=True)
+    here, there = sysconfig.get_paths()["purelib"], "import sysconfig; print(sysconfig.get_paths()['purelib'])"
+    packages = subprocess.run([python, "-c", there], capture_output=True, text=True, check=True).stdout.strip()
+    (Path(packages) / "tests.pth").write_text(f"{here}\n")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PIP_"))}
+    path = f"{python.parent}:{os.environ['PATH']}"
+    # pip reads the second as "no isolated build": hatchling is there as well.
+    return {**kept, "PATH": path, "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.parametrize(
+    ("command", "then"),
+    [
+        (
+            "pip install '.[train]'",
+            ["python -m dtk.run --cfg strategy=zero2", "dtk run --help"],
+        ),
+        ("pip install .", ["dtk ls", "dtk strategies"]),
+    ],
+)
+def test_the_readmes_way_to_install(
+    clone: Path, environment: dict[str, str], tmp_path: Path, command: str, then: list[str]
+) -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert f"\n{command} " in readme
+    for line, folder in ((command, clone), *((line, tmp_path) for line in then)):
+        done = subprocess.run(
+            line, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=150
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    where = subprocess.run(
+        ["python", "-c", "import dtk; print(dtk.__file__)"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert Path(where.stdout.strip()).is_relative_to(tmp_path / "venv")
+
+
+def test_make_run_as_the_readme_says(clone: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    """Its own set-up too, in a clone without `.venv`: the same GPT-2, with fewer blocks for the sake of time."""
+    (clone / ".venv").symlink_to(tmp_path / "venv")
+    small = "model.layers=1 model.width=48 train.steps=2 train.evaluate_every=-1 checkpoint=off data.max_bytes=200000"
+    command = ["make", "run", f"ARGS={small} runs_folder={tmp_path}/runs"]
+    done = subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stdout + done.stderr
+    about = status(only_run(tmp_path / "runs"))
+    assert about["state"] == "finished"
+    assert "installing dtk and torch into .venv (once; a few minutes)" in done.stdout
 
 
 @pytest.fixture(scope="module")
