@@ -48,6 +48,11 @@ class RunPaths:
         return self.root / "overrides.yaml"
 
     @property
+    def plan(self) -> Path:
+        """What was predicted of memory and traffic at launch, of the job without its fault (`dtk plan`)."""
+        return self.root / "plan.json"
+
+    @property
     def status(self) -> Path:
         """How the run stands or ended (`Status`)."""
         return self.root / "status.json"

@@ -133,6 +133,7 @@ def conclude(
         titles={cause: leaf.title for cause, leaf in all_leaves(trees).items()},
         world_size=world_size or None,
         notes=tuple(_notes(evidence, explained=bool(verdict.roots))),
+        standing=_standing(evidence, measures),
         run_folder=str(evidence.run.root) if evidence.run else None,
     )
 
@@ -221,6 +222,23 @@ def _suspicious(evidence: Evidence) -> Iterable[str]:
     yield from [*told[:2], *facts.values()][:4]
 
 
+def _standing(evidence: Evidence, measures: dict[str, object]) -> str:
+    """What can be said without a cause: gloo's dumps of a job that waits in a recv look as those of one that ended."""
+    if evidence.doubt:
+        return "the dumps may be of different jobs, so the ranks are not compared"
+    hang = measures.get("hang")
+    if not isinstance(hang, dict) or _trouble(evidence) or damaged(evidence) or hang.get("ranks_waiting"):
+        return ""
+    if not hang.get("ranks") or hang["ranks"] != hang.get("world_size"):
+        return ""
+    if not hang["calls_compared"]:
+        return f"the dumps of all {hang['ranks']} ranks hold no collective; send and recv may not be recorded"
+    return (
+        f"all {hang['calls_compared']:,} recorded calls completed on all {hang['ranks']} ranks; "
+        "what is not recorded (send, recv, monitored_barrier) may still hang"
+    )
+
+
 def _lost(evidence: Evidence) -> bool:
     """Whether the run says that it is going on, and its process is gone."""
     from diagnostics.runs import read_run
@@ -229,6 +247,8 @@ def _lost(evidence: Evidence) -> bool:
 
 
 def _notes(evidence: Evidence, *, explained: bool) -> Iterable[str]:
+    if evidence.doubt:
+        yield evidence.doubt
     if not explained:
         yield from _suspicious(evidence)
     homeless = [error for error in evidence.errors if error.rank is None and error.type]

@@ -149,6 +149,7 @@ class _Row:
     rank: int | None = None
     local_rank: int | None = None
     code: int | None = None
+    pid: int | None = None
     signal: str | None = None
     time_s: float | None = None
     what: str = ""
@@ -185,7 +186,7 @@ class FailureTable:
             if len(self.rows) < _MAX_ERRORS:
                 self.rows.append(row)
         elif key == "exitcode" and (code := _CODE.match(value)):
-            row.code = int(code[1])
+            row.code, row.pid = int(code[1]), int(code[2])
             row.signal = signal_of(row.code) if row.code < 0 else None
         elif key == "traceback":
             row.what = value
@@ -198,6 +199,11 @@ class FailureTable:
             row.rank - row.local_rank for row in self.rows if row.rank is not None and row.local_rank is not None
         }
         return offsets.pop() if len(offsets) == 1 else None
+
+    def listed(self) -> dict[str, list[int]]:
+        """Ranks of the list and their process ids."""
+        pids = [row.pid for row in self.rows if row.pid is not None]
+        return {"ranks": sorted({row.rank for row in self.rows if row.rank is not None}), "pids": sorted(set(pids))}
 
     def errors(self, file: str) -> list[RankError]:
         """One error for each row, in the order of the ranks."""

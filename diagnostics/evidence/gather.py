@@ -17,12 +17,14 @@ from diagnostics.evidence.flight import FlightFile
 from diagnostics.evidence.limits import Limits, head, whole
 from diagnostics.evidence.memory_snapshot import SnapshotFile
 from diagnostics.evidence.memory_timeline import TimelineFile
-from diagnostics.evidence.merge import adopt, adopt_single, merge_errors, one_per_rank, refuse_mixed_times, settle_ranks
+from diagnostics.evidence.merge import one_per_rank, refuse_mixed_times
 from diagnostics.evidence.model import Evidence, Problem, RankError, Stacks, rank_in_name
 from diagnostics.evidence.names import Owner, owner
 from diagnostics.evidence.nsys import NsysFile
 from diagnostics.evidence.recognise import LOOKED_FOR, Kind, kind_of, named_like_a_log
 from diagnostics.evidence.ring import RingFile
+from diagnostics.evidence.same_end import merge_errors
+from diagnostics.evidence.settle import adopt, adopt_single, launched, settle_ranks
 from diagnostics.evidence.trace import TraceFile
 from diagnostics.evidence.walk import Walk
 from diagnostics.invocation import command
@@ -71,10 +73,10 @@ def gather(path: Path, limits: Limits, progress: Callable[[str], None] | None = 
         for file in walk.files():
             gathering.take(file)
     else:
-        walk = Walk(root, limits, evidence.problems, seen=Counter({target.suffix.lower() or "no ending": 1}))
+        walk = Walk(root, limits, evidence.problems, seen=Counter({target.suffix.lower() or "without an ending": 1}))
         gathering.take(target)
     gathering.finish()
-    _refuse_nothing(path, evidence, walk.seen, gathering.counts["log"])
+    _refuse_nothing(path, evidence, walk.seen, gathering.counts["log"], gathering.empty)
     return evidence
 
 
@@ -124,15 +126,16 @@ def _skipped(evidence: Evidence) -> frozenset[str]:
     return run_folder.SKIPPED | frozenset(earlier)
 
 
-def _refuse_nothing(path: Path, evidence: Evidence, seen: Counter[str], logs_read: int) -> None:
+def _refuse_nothing(path: Path, evidence: Evidence, seen: Counter[str], logs_read: int, empty: int) -> None:
     """Raises DiagnosticsError when there is nothing to go by."""
     lists = (evidence.flight, evidence.rings, evidence.traces, evidence.nsys, evidence.snapshots, evidence.timelines)
     if evidence.run is not None or any(lists) or evidence.stacks or evidence.errors or evidence.facts:
         return
     if evidence.problems:
+        hint = f"looked for {LOOKED_FOR}" if all(one.what == "it is empty" for one in evidence.problems) else ""
         first = sorted(evidence.problems, key=lambda problem: problem.file)[0]
         more = f" (and {len(evidence.problems) - 1} more files)" if len(evidence.problems) > 1 else ""
-        raise DiagnosticsError(f"nothing in {path} can be used: {first.file}: {first.what}{more}")
+        raise DiagnosticsError(f"nothing in {path} can be used: {first.file}: {first.what}{more}", hint)
     if not seen:
         raise DiagnosticsError(f"{path} is empty", f"looked for {LOOKED_FOR}")
     if logs_read:
@@ -142,10 +145,19 @@ def _refuse_nothing(path: Path, evidence: Evidence, seen: Counter[str], logs_rea
             "that alone does not show what a run did",
             f"add other evidence: {LOOKED_FOR.replace(', logs', '')}",
         )
-    found = ", ".join(
-        f"{count} {ending}" for ending, count in sorted(seen.items(), key=lambda item: (-item[1], item[0]))[:6]
-    )
-    raise DiagnosticsError(f"no evidence in {path}: found {found}", f"looked for {LOOKED_FOR}")
+    raise DiagnosticsError(f"no evidence in {path}: found {_found(seen, empty)}", f"looked for {LOOKED_FOR}")
+
+
+def _found(seen: Counter[str], empty: int) -> str:
+    """`5 .log, 2 without an ending, all of them empty`"""
+    ordered = sorted(seen.items(), key=lambda item: (-item[1], item[0]))
+    parts = [f"{count:,} {ending}" for ending, count in ordered[:6]]
+    rest = sum(count for _, count in ordered[6:])
+    parts += [f"{rest:,} others"] if rest else []
+    if empty:
+        whole = empty == seen.total()
+        parts.append(("which is empty" if empty == 1 else "all of them empty") if whole else f"{empty:,} of them empty")
+    return ", ".join(parts)
 
 
 @dataclass(slots=True)
@@ -157,10 +169,12 @@ class _Gathering:
     read: list[tuple[logs.LogRead, Owner]] = field(default_factory=list)
     ends: list[tuple[RankError, Owner]] = field(default_factory=list)
     dumps: list[tuple[Stacks, Owner]] = field(default_factory=list)
+    owners: set[Owner] = field(default_factory=set)
     claims: worlds.Claims = field(default_factory=worlds.Claims)
     heads: dict[str, bytes] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     looked: int = 0
+    empty: int = 0
     began_s: float = field(default_factory=time.monotonic)
     said_s: float = 0.0
 
@@ -181,6 +195,7 @@ class _Gathering:
     def _take(self, path: Path, file: str, kind: Kind, start: bytes) -> None:
         limits = self.evidence.limits
         of = owner(Path(file))
+        self.owners.add(of)
         if kind in _HANDLES:
             name, handle = _HANDLES[kind]
             rank = rank_in_name(path) if kind != "trace" or "rank" in path.name.lower() else None
@@ -195,7 +210,8 @@ class _Gathering:
             self._log(path, file, of, start)
         elif kind == "pickle":
             self._foreign_pickle(path, file)
-        elif kind == "empty" and path.suffix.lower() in (".pickle", ".pkl", ".json", ".gz", ".sqlite", ".ring"):
+        self.empty += kind == "empty"
+        if kind == "empty" and path.suffix.lower() in (".pickle", ".pkl", ".json", ".gz", ".sqlite", ".ring"):
             self._problem("file", file, "it is empty")
         if kind not in ("none", "empty", "pickle"):
             self.counts[kind] += 1
@@ -235,6 +251,7 @@ class _Gathering:
             chosen.sort(key=lambda handle: (handle.rank is None, handle.rank or 0, handle.file))
             setattr(evidence, name, chosen)
         settle_ranks(evidence, self.read, self.ends, self.dumps)
+        evidence.launched = launched(self.owners, self.read)
         failure = run_folder.failure_error(evidence.run.status) if evidence.run else None
         evidence.errors = merge_errors([*evidence.errors, *([failure] if failure else [])])
         adopt(evidence)

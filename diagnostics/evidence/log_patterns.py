@@ -4,8 +4,10 @@ Sources: torch's ProcessGroupNCCL.cpp, reducer.cpp, CUDACachingAllocator.cpp and
 NCCL's sources to 2.30. Group names are the field names; `log_fields.decode` turns them into numbers. Reads no file.
 
 Kinds:
-- `watchdog_timeout` seq, op, numel_in, numel_out, timeout_ms, ran_ms; `watchdog_status` group (name), desc, work,
-  last_enqueued, last_started, last_completed; `watchdog_abort`, `monitor_stuck` stuck_s; `flight_dump_signal`
+- `watchdog_timeout` group_rank, seq, op, numel_in, numel_out, timeout_ms, ran_ms, and group, guid, desc, pg_rank where
+  the line names its process group; `watchdog_status` group, guid, desc, pg_rank, work, last_enqueued, last_started,
+  last_completed; `watchdog_abort`, `monitor_stuck` stuck_s; `flight_dump_signal`
+- `collective_stack` file, line, function: no pattern, but the stack that torch prints of a timed-out collective
 - `desync_timeout` op, seq; `desync_report`; `desync_rank` last_op_seq, missing_seq
 - `dist_backend_error` error, version; `nccl_result` result; `nccl_last_error`; `nccl_version` version, cuda
 - `variable` name, value (as `env` prints them); `nccl_env` name, value; `nccl_env_invalid`; `nccl_net` net;
@@ -23,6 +25,7 @@ Kinds:
   index, sizes
 - `rendezvous_timeout` joined, expected, timeout_s; `store_timeout` peer, port, timeout_ms; `store_key_timeout` key;
   `missing_variable` name; `interface_missing` name; `port_in_use` port; `no_nccl`
+- `torchrun_list` ranks, pids: no pattern, but torchrun's list of failures (`evidence/errors_files.py`)
 - `torchrun_failed` exit_code, local_rank, pid; `torchrun_signal` signal, pid; `srun_task` task, why; `world_size`
   nranks
 - `handled_error` type, message, at: no pattern, but an exception behind which the same log goes on (`evidence/logs.py`)
@@ -32,24 +35,30 @@ from diagnostics.evidence.log_fields import PEER, SIZE, Pattern
 from diagnostics.evidence.log_fields import pattern as _p
 from diagnostics.evidence.log_patterns_nccl import NCCL
 
+_GROUP = (
+    r"\[PG (?:ID )?(?P<group>\w{1,80})(?: PG GUID (?P<guid>[^\s()\]]{1,80}))?(?: ?\((?P<desc>[^()]{0,80})\))? "
+    r"Rank (?P<pg_rank>\d{1,7})\]"
+)
+"""`[PG 1 Rank 0]` to 2.3, `[PG 0 (default_pg) Rank 0]` in 2.4, `[PG ID 0 PG GUID 0(default_pg) Rank 0]` since 2.5."""
+_STATUS = (
+    rf"^(?:.*?{_GROUP})?"
+    r"(?:.*?(?:at work|at NCCL work|at work sequence id): (?P<work>-?\d+))?"
+    r".*?[Ll]ast enqueued (?:NCCL )?work: (?P<last_enqueued>-?\d+)"
+    r"(?:, last started (?:NCCL )?work: (?P<last_started>-?\d+))?"
+    r"(?:, last completed (?:NCCL )?work: (?P<last_completed>-?\d+))?"
+)
 _WATCHDOG = (
     _p(
         "watchdog_timeout",
         "Watchdog caught collective operation timeout",
-        r"(?:\[Rank (?P<group_rank>\d+)\] )?Watchdog caught collective operation timeout: WorkNCCL\("
+        rf"(?:{_GROUP}.{{0,120}}?)?(?:\[Rank (?P<group_rank>\d{{1,7}})\] )?"
+        r"Watchdog caught collective operation timeout: WorkNCCL\("
         r"SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+),(?: NumelIn=(?P<numel_in>\d+),)?(?: NumelOut=(?P<numel_out>\d+),)?"
         r"(?: .*?)?Timeout\(ms\)=(?P<timeout_ms>\d+)\)(?: ran for (?P<ran_ms>\d+) milliseconds)?",
         "group_rank",
     ),
-    _p(
-        "watchdog_status",
-        "last enqueued",
-        r"^(?:.*?\[PG (?:ID )?(?P<group>\w+)(?: PG GUID (?P<guid>\w+)(?:\((?P<desc>[^)]*)\))?)?"
-        r" Rank (?P<group_rank>\d+)\])?"
-        r"(?:.*?at work: (?P<work>-?\d+))?.*?last enqueued (?:NCCL )?work: (?P<last_enqueued>-?\d+)"
-        r"(?:, last started (?:NCCL )?work: (?P<last_started>-?\d+))?"
-        r"(?:, last completed (?:NCCL )?work: (?P<last_completed>-?\d+))?",
-    ),
+    _p("watchdog_status", "last enqueued", _STATUS),
+    _p("watchdog_status", "Last enqueued", _STATUS),
     _p("watchdog_abort", "taking the entire process down", r"To avoid data inconsistency"),
     _p(
         "monitor_stuck",

@@ -72,6 +72,8 @@ class TraceMarks:
     """Stretches in which autograd ran, neighbours merged."""
     calls: list[TraceCall] = field(default_factory=list)
     """Ascending by start."""
+    backend: list[Span] = field(default_factory=list)
+    """Stretches of collectives themselves, on whichever thread: what is allocated there is the backend's. Ascending."""
     has_memory: bool = False
     problem: str = ""
 
@@ -147,6 +149,10 @@ def read_marks(path: Path, limits: Limits) -> TraceMarks:
                     _append(backward, event, BACKWARD)
                 elif name.startswith(_OPS):
                     _call(event, decode, calls)
+                    if name.startswith("c10d::"):
+                        _append(marks.backend, event, name)
+                elif name.startswith("gloo:"):
+                    _append(marks.backend, event, name)
                 elif cat == "user_annotation" and not name.startswith(("gloo:", "nccl:")):
                     _append(marks.spans, event, name)
     _settle(marks, scan, backward, calls["linked"] or calls["op"])
@@ -171,6 +177,7 @@ def _settle(marks: TraceMarks, scan: Scan[_Event], backward: list[Span], calls: 
     marks.world_size = _count(info.get("world_size"))
     marks.problem = scan.problem
     marks.spans.sort(key=lambda span: (span.start_us, -span.end_us))
+    marks.backend.sort(key=lambda span: (span.start_us, -span.end_us))
     marks.backward = _merged(backward)
     marks.calls = sorted(calls, key=lambda call: call.start_us)
 
@@ -190,8 +197,8 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
 def _shift(marks: TraceMarks, base_us: float) -> None:
     """To the times of allocations."""
     if base_us:
-        marks.spans = [Span(s.name, s.start_us + base_us, s.end_us + base_us, s.thread) for s in marks.spans]
-        marks.backward = [Span(s.name, s.start_us + base_us, s.end_us + base_us, s.thread) for s in marks.backward]
+        for spans in (marks.spans, marks.backward, marks.backend):
+            spans[:] = [Span(s.name, s.start_us + base_us, s.end_us + base_us, s.thread) for s in spans]
         marks.calls = [
             TraceCall(c.op, c.in_bytes, c.out_bytes, c.ranks, c.start_us + base_us, c.thread, c.is_list, c.functional)
             for c in marks.calls

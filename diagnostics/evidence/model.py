@@ -136,6 +136,8 @@ class Evidence:
     run: RunEvidence | None = None
     world_size: int | None = None
     """Ranks of the job as far as any file says; the ranks seen are at most a lower bound."""
+    launched: frozenset[int] = frozenset()
+    """Ranks for which torchrun made a folder of logs; the job may have more."""
     flight: "list[FlightFile]" = field(default_factory=list)
     rings: "list[RingFile]" = field(default_factory=list)
     """Collectives of dtk's ranks, in files that survive SIGKILL."""
@@ -151,6 +153,8 @@ class Evidence:
     environment: dict[int, dict[str, str]] = field(default_factory=dict)
     """Rank (-1 = all, from a manifest) -> variables that matter (NCCL_*, TORCH_*, GLOO_*, CUDA_*, PYTORCH_*)."""
     problems: list[Problem] = field(default_factory=list)
+    doubt: str = ""
+    """Why the dumps may not be of one job, so that ranks cannot be compared; empty where nothing speaks for it."""
 
     def relative(self, path: Path) -> str:
         """A path as the report prints it."""

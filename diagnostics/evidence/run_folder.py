@@ -76,7 +76,7 @@ def read(folder: Path, limits: Limits, problems: list[Problem]) -> RunEvidence:
         config=_mapping(paths.config, limits, problems, _yaml),
         manifest=_mapping(paths.manifest, limits, problems, _json),
         summary=_mapping(paths.summary, limits, problems, _json),
-        plan=_mapping(folder / "plan.json", limits, problems, _json),
+        plan=_mapping(paths.plan, limits, problems, _json),
         heartbeats=dict(_heartbeats(folder / "heartbeat", limits)),
         events=dict(_all_events(folder / "events", attempt, limits, problems)),
         attempt=attempt,

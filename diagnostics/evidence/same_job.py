@@ -4,58 +4,123 @@ Knows nothing of hangs: a rank that issued another collective than its peers is 
 """
 
 from collections.abc import Sequence
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
-from diagnostics.evidence.calls import GroupKey
+from diagnostics.evidence.calls import ROOTED, GroupKey
+from diagnostics.words import ranks_text
 
 APART_S = 3600.0
 """Ranks that issue the same collective so far apart are of different jobs: nothing waits so long by default."""
+SKEW_S = 2.0
+"""Clocks of one cluster differ by less."""
 SAMPLE = 32
 """Dumps that are compared with each other; all would be a second pass over large evidence."""
 SAME_S = 1.0
 """A rank's clock, read twice for the same call."""
 
 
+class _Made(NamedTuple):
+    """One collective of one rank."""
+
+    at_s: float
+    """When it was issued; 0 = unknown."""
+    text: str
+    op: str
+    done: bool
+
+
+_Calls = dict[tuple[GroupKey, int], _Made]
+
+
 def contradiction(one: Any, other: Any) -> str:
     """Why two dumps of one rank are not of one job; empty when they can be, as an earlier and a later dump."""
     first, second = _calls(one), _calls(other)
     for key in sorted(first.keys() & second.keys()):
-        (began, what), (began_other, what_other) = first[key], second[key]
-        if what != what_other:
-            return f"collective #{key[1]} is {what} in one and {what_other} in the other"
-        if began and began_other and abs(began - began_other) > SAME_S:
-            return f"collective #{key[1]} was issued {abs(began - began_other):,.0f} s later in one than in the other"
+        mine, theirs = first[key], second[key]
+        if mine.text != theirs.text:
+            return f"collective #{key[1]} is {mine.text} in one and {theirs.text} in the other"
+        if mine.at_s and theirs.at_s and abs(mine.at_s - theirs.at_s) > SAME_S:
+            return (
+                f"collective #{key[1]} was issued {abs(mine.at_s - theirs.at_s):,.0f} s later in one than in the other"
+            )
     return ""
 
 
-def far_apart(handles: Sequence[Any]) -> list[list[Any]]:
-    """Handles by job, where the times of the same collective tell several jobs; else one list or none."""
-    stride = max(1, len(handles) // SAMPLE)
-    known = [(handle, calls) for handle in handles[::stride] if (calls := _calls(handle))]
-    if len(known) < 2:
-        return []
-    common = set.intersection(*(set(calls) for _, calls in known))
-    if not common:
-        return []
-    key = min(common, key=lambda item: (item[1], item[0]))
-    timed = sorted(((calls[key][0], n) for n, (_, calls) in enumerate(known) if calls[key][0]))
-    jobs: list[list[Any]] = []
-    last: float | None = None
-    for began, n in timed:
-        if last is None or began - last > APART_S:
-            jobs.append([])
-        jobs[-1].append(known[n][0])
-        last = began
-    return jobs
+class Moments:
+    """Dumps of several ranks beside each other, by when they issued the same collectives."""
+
+    def __init__(self, handles: Sequence[Any]) -> None:
+        stride = max(1, len(handles) // SAMPLE)
+        self.known = [(handle, calls) for handle in handles[::stride] if (calls := _calls(handle))]
+
+    def far_apart(self) -> list[list[Any]]:
+        """Handles by job, where the times of the same collective tell several jobs; else one list or none."""
+        return [[handle for handle, _ in part] for part in self._parts(APART_S)]
+
+    def doubt(self) -> str:
+        """Why the dumps may be of jobs that ran shortly after each other; empty when nothing speaks for it.
+
+        Ranks that had left a collective, for which all must come, before the others came to it, at every position:
+        then these are other jobs, or the clocks are wrong. Only of gloo's calls, which return when they are complete.
+        """
+        parts = self._parts(SKEW_S)
+        for early, late in pairwise(parts):
+            place = _left_before(early[0][1], late[0][1])
+            if place is not None:
+                made, after = early[0][1][place], late[0][1][place]
+                return (
+                    f"{_who(late).capitalize()} issued #{place[1]} {after.at_s - made.at_s:,.1f} s after "
+                    f"{_who(early)}, which had completed it and gone on by then: the dumps are of different jobs, or "
+                    "the clocks differ by as much. So the ranks cannot be compared with each other."
+                )
+        return ""
+
+    def _parts(self, gap_s: float) -> list[list[tuple[Any, _Calls]]]:
+        """The dumps, cut wherever the next one issued their first common collective much later."""
+        if len(self.known) < 2:
+            return []
+        common = set.intersection(*(set(calls) for _, calls in self.known))
+        if not common:
+            return []
+        key = min(common, key=lambda item: (item[1], item[0]))
+        timed = sorted((calls[key].at_s, n) for n, (_, calls) in enumerate(self.known) if calls[key].at_s)
+        parts: list[list[tuple[Any, _Calls]]] = []
+        last: float | None = None
+        for began, n in timed:
+            if last is None or began - last > gap_s:
+                parts.append([])
+            parts[-1].append(self.known[n])
+            last = began
+        return parts
 
 
-def _calls(handle: Any) -> dict[tuple[GroupKey, int], tuple[float, str]]:
-    """Group and number of each collective -> when it was issued (0 = unknown), and what it is."""
+def _who(part: list[tuple[Any, _Calls]]) -> str:
+    return ranks_text(handle.rank for handle, _ in part if handle.rank is not None) or "other files"
+
+
+def _left_before(early: _Calls, late: _Calls) -> tuple[GroupKey, int] | None:
+    """The first collective that `early` had left before `late` came to it, if that is so of all that both made."""
+    found = None
+    places = sorted(early.keys() & late.keys())
+    for (key, seq), (after_key, after_seq) in pairwise(places):
+        if key.recorder != "gloo" or key != after_key or after_seq != seq + 1:
+            continue
+        made = early[key, seq]
+        if not early[key, after_seq].at_s or early[key, after_seq].at_s + SKEW_S > late[key, seq].at_s:
+            return None
+        if found is None and made.done and made.op not in ROOTED:
+            found = key, seq
+    return found
+
+
+def _calls(handle: Any) -> _Calls:
+    """Group and number of each collective -> when it was issued, and what it is."""
     try:
         dumps = handle.load()
     except (OSError, ValueError):
         return {}
-    found: dict[tuple[GroupKey, int], tuple[float, str]] = {}
+    found: _Calls = {}
     shared: set[GroupKey] = set()
     for dump in dumps:
         for call in dump.calls:
@@ -63,5 +128,5 @@ def _calls(handle: Any) -> dict[tuple[GroupKey, int], tuple[float, str]]:
                 place = call.key, call.seq
                 if place in found:
                     shared.add(call.key)  # several groups under one name: numbers do not tell calls apart
-                found[place] = call.created_s or 0.0, call.described.text
+                found[place] = _Made(call.created_s or 0.0, call.described.text, call.wire.op, call.done)
     return {place: call for place, call in found.items() if place[0] not in shared}

@@ -46,7 +46,7 @@ class Walk:
                         )
                         self.problems.append(Problem("file", ".", what))
                         return
-                    self.seen[path.suffix.lower() or "no ending"] += 1
+                    self.seen[path.suffix.lower() or "without an ending"] += 1
                     if not surely_none(path):
                         yield path
             folders += reversed(inner)

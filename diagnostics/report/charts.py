@@ -7,15 +7,11 @@ from collections.abc import Collection, Sequence
 
 from diagnostics.report.markup import Markup, el, join
 from diagnostics.report.measures import Cell, RankMemory, RankOverlap, Timeline
-from diagnostics.report.words import bytes_text, ranks_text
+from diagnostics.report.shapes import COLOURS, LEFT, RIGHT, WIDTH, colour_legend, grid_line, picture, stacked
+from diagnostics.words import bytes_text, ranks_text
 
-_WIDTH = 900.0
-_LEFT = 64.0
-_RIGHT = 96.0
-_ROW = 24.0
 _DONE = frozenset({"completed", "retired", "done"})
 _SEGMENTS = ("compute only", "compute and communication", "exposed communication", "idle and other")
-_COLOURS = 8
 
 
 def timeline_table(lines: Timeline, blamed: Collection[int], position: int | None) -> Markup:
@@ -65,7 +61,7 @@ def overlap_bars(ranks: Sequence[RankOverlap], blamed: Collection[int]) -> Marku
         mark = "*" if one.rank in blamed else ""
         bars.append((f"rank {one.rank}{mark}", (compute - overlapped, overlapped, exposed, rest), end))
     units = [[f"{value:.2f} ms" for value in values] for _, values, _ in bars]
-    return join(_legend(_SEGMENTS), _stacked(bars, widest, _SEGMENTS, units, "Where the time of each rank went"))
+    return join(colour_legend(_SEGMENTS), stacked(bars, widest, _SEGMENTS, units, "Where the time of each rank went"))
 
 
 def _column(position: int, here: int | None) -> Markup:
@@ -106,25 +102,18 @@ def _curves(ranks: Sequence[RankMemory], blamed: Collection[int]) -> Markup:
     points = [point for one in ranks for point in one.curve]
     start, end = min(t for t, _ in points), max(t for t, _ in points)
     top = max(max(size for _, size in points), 1.0)
-    across = (_WIDTH - _LEFT - _RIGHT) / ((end - start) or 1.0)
+    across = (WIDTH - LEFT - RIGHT) / ((end - start) or 1.0)
     up = (height - bottom - 12) / top
-    parts = [_grid(top * n / 4, height - bottom - top * n / 4 * up) for n in range(5)]
+    parts = [grid_line(bytes_text(top * n / 4), height - bottom - top * n / 4 * up) for n in range(5)]
     for one in sorted(ranks, key=lambda rank: rank.rank in blamed):
-        line = " ".join(
-            f"{_LEFT + (t - start) * across:.1f},{height - bottom - size * up:.1f}" for t, size in one.curve
-        )
+        line = " ".join(f"{LEFT + (t - start) * across:.1f},{height - bottom - size * up:.1f}" for t, size in one.curve)
         name = f"rank {one.rank}: peak {bytes_text(one.peak_bytes)}"
         kind = "curve blamed" if one.rank in blamed else "curve"
         parts.append(el("polyline", el("title", name), points=line, class_=kind))
-    parts.append(el("text", "0 s", x=_LEFT, y=height - 8))
-    parts.append(el("text", f"{end - start:.3g} s", x=_WIDTH - _RIGHT, y=height - 8, text_anchor="end"))
+    parts.append(el("text", "0 s", x=LEFT, y=height - 8))
+    parts.append(el("text", f"{end - start:.3g} s", x=WIDTH - RIGHT, y=height - 8, text_anchor="end"))
     shown = ranks_text([one.rank for one in ranks])
-    return _drawing(parts, height, f"Memory over time, {shown}")
-
-
-def _grid(size_bytes: float, y: float) -> Markup:
-    line = el("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=f"{y:.1f}", y2=f"{y:.1f}", class_="grid")
-    return join(line, el("text", bytes_text(size_bytes), x=_LEFT - 6, y=f"{y + 4:.1f}", text_anchor="end"))
+    return picture(parts, height, f"Memory over time, {shown}")
 
 
 def _categories(ranks: Sequence[RankMemory]) -> Markup:
@@ -133,7 +122,7 @@ def _categories(ranks: Sequence[RankMemory]) -> Markup:
         for name, size in one.categories:
             totals[name] = totals.get(name, 0.0) + size
     names = sorted(totals, key=lambda name: (-totals[name], name))
-    shown = names[: _COLOURS - 1]
+    shown = names[: COLOURS - 1]
     legend = [*shown, *(["other"] if len(names) > len(shown) else [])]
     bars = []
     for one in ranks:
@@ -144,40 +133,8 @@ def _categories(ranks: Sequence[RankMemory]) -> Markup:
         bars.append((f"rank {one.rank}", tuple(values), bytes_text(sum(values))))
     widest = max(sum(values) for _, values, _ in bars)
     units = [[bytes_text(value) for value in values] for _, values, _ in bars]
-    drawing = _stacked(bars, widest, legend, units, "What the peak of each rank consists of")
-    return join(el("h3", "At the peak"), _legend(legend), drawing)
-
-
-def _stacked(
-    bars: Sequence[tuple[str, tuple[float, ...], str]],
-    widest: float,
-    names: Sequence[str],
-    units: Sequence[Sequence[str]],
-    label: str,
-) -> Markup:
-    """Horizontal stacked bars; the value of each part is its tooltip."""
-    scale = (_WIDTH - _LEFT - _RIGHT) / widest if widest > 0 else 0.0
-    parts = []
-    for row, (name, values, end) in enumerate(bars):
-        y, x = row * _ROW + 4, _LEFT
-        parts.append(el("text", name, x=_LEFT - 6, y=y + 13, text_anchor="end"))
-        for n, value in enumerate(values):
-            width = max(0.0, value) * scale
-            told = el("title", f"{name}, {names[n]}: {units[row][n]}")
-            parts.append(el("rect", told, x=f"{x:.2f}", y=y, width=f"{width:.2f}", height=_ROW - 7, class_=f"k{n}"))
-            x += width
-        parts.append(el("text", end, x=f"{min(x, _WIDTH - _RIGHT) + 6:.1f}", y=y + 13))
-    return _drawing(parts, len(bars) * _ROW + 4, label)
-
-
-def _drawing(parts: Sequence[Markup], height: float, label: str) -> Markup:
-    """The picture; where the page is narrow it scrolls inside its frame."""
-    picture = el("svg", *parts, viewBox=f"0 0 {_WIDTH:.0f} {height:.0f}", role="img", aria_label=label)
-    return el("div", picture, class_="scroll")
-
-
-def _legend(names: Sequence[str]) -> Markup:
-    return el("div", *(el("span", el("i", class_=f"k{n}"), name) for n, name in enumerate(names)), class_="legend")
+    drawing = stacked(bars, widest, legend, units, "What the peak of each rank consists of")
+    return join(el("h3", "At the peak"), colour_legend(legend), drawing)
 
 
 def _wall(one: RankOverlap) -> float:

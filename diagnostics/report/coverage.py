@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from diagnostics.evidence.model import Evidence
 from diagnostics.report.model import Coverage
-from diagnostics.report.words import ranks_text
+from diagnostics.words import ranks_text
 
 _PER_RANK = ("flight", "trace", "nsys", "snapshot", "timeline", "stacks")
 """Kinds that a rank writes a file of its own of; the others (logs, error files) may be fewer than the ranks."""

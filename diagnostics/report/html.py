@@ -1,14 +1,8 @@
-"""The report as one HTML page: no network, opens from disk, works without its script.
-
-Its policy (CSP) allows no request and only the one style and script that are in it, by their hashes.
-"""
-
-import base64
-import hashlib
-from pathlib import Path
+"""The report as one HTML page: no network, opens from disk, works without its script."""
 
 from diagnostics.findings import EvidenceItem, Finding, Remedy
 from diagnostics.report import charts, measures
+from diagnostics.report.document import document, part
 from diagnostics.report.markup import Markup, el, join
 from diagnostics.report.model import Decided, Report
 from diagnostics.report.words import (
@@ -20,11 +14,11 @@ from diagnostics.report.words import (
     headline,
     place_text,
     ranks_cells,
-    ranks_text,
     sentence,
     sides,
 )
 from diagnostics.tree.evaluate import Branch
+from diagnostics.words import ranks_text
 
 SIDES_SHOWN = 8
 CUT_SETS_SHOWN = 64
@@ -32,22 +26,12 @@ CUT_SETS_SHOWN = 64
 
 def render(report: Report) -> str:
     """The whole page."""
-    style, script = _part("page.css"), _part("page.js")
-    policy = (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "base-uri 'none'; form-action 'none'"
+    return document(
+        f"{OUTCOMES[report.outcome]}: {headline(report)}",
+        _header(report),
+        el("main", *_sections(report), id="main"),
+        script=part("page.js"),
     )
-    head = el(
-        "head",
-        el("meta", charset="utf-8"),
-        Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
-        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        el("meta", name="color-scheme", content="light dark"),
-        el("title", f"{OUTCOMES[report.outcome]}: {headline(report)}"),
-        el("style", style),
-    )
-    body = el("body", _header(report), el("main", *_sections(report), id="main"), el("script", script))
-    return f"<!doctype html>\n{el('html', head, body, lang='en')}\n"
 
 
 def _sections(report: Report) -> list[Markup]:
@@ -196,7 +180,8 @@ def _memory(report: Report) -> Markup | None:
         return None
     rows = measures.memory_rows(report.measures, blamed)
     drawing = charts.memory_chart(ranks, blamed)
-    return el("section", el("h2", "Memory"), drawing, _figures(rows))
+    plan = [el("p", f"Against the plan: {text}.") for text in measures.plan_lines(report.measures)]
+    return el("section", el("h2", "Memory"), *plan, drawing, _figures(rows))
 
 
 def _overlap(report: Report) -> Markup | None:
@@ -256,13 +241,3 @@ def _table(names: tuple[str, ...], rows: list[list[Markup]], kind: str | None = 
     head = el("thead", el("tr", *(el("th", name, scope="col") for name in names)))
     body = el("tbody", *(el("tr", *(el("td", cell) for cell in row)) for row in rows))
     return el("div", el("table", head, body, class_=kind), class_="scroll")
-
-
-def _part(name: str) -> Markup:
-    """The page's own style or script."""
-    return Markup((Path(__file__).parent / name).read_text(encoding="utf-8"))
-
-
-def _hash(text: str) -> str:
-    """As a policy names what is inline."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

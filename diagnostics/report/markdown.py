@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from diagnostics.findings import Finding, Status
-from diagnostics.report.measures import memory_rows, overlap_rows
+from diagnostics.report.measures import memory_rows, overlap_rows, plan_lines
 from diagnostics.report.model import Report
 from diagnostics.report.words import (
     OUTCOMES,
@@ -14,13 +14,13 @@ from diagnostics.report.words import (
     count,
     headline,
     ranks_cells,
-    ranks_text,
     sentence,
     side_text,
     sides,
 )
 from diagnostics.runs_text import clean
 from diagnostics.tree.evaluate import Branch
+from diagnostics.words import ranks_text
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~<>&@:])")
 
@@ -38,6 +38,7 @@ def render(report: Report) -> str:
     for title, rows in (("Overlap", overlap_rows(report.measures)), ("Memory", memory_rows(report.measures))):
         if rows:
             parts.append(f"## {title}\n\n{_table(rows)}")
+    parts += [f"Memory against the plan: {text(line)}.\n" for line in plan_lines(report.measures)]
     parts.append("## Fault tree\n\n" + "".join(_branch(child, 0) for child in report.tree.children))
     parts.append(_findings(report))
     if report.coverage:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from diagnostics.report.words import bytes_text
+from diagnostics.words import bytes_text
 
 RANKS_DRAWN = 64
 """Ranks drawn at most, the blamed ones first; report.json has all."""
@@ -79,6 +79,13 @@ def memory(measures: Mapping[str, Any], blamed: Sequence[int] = ()) -> list[Rank
     ranks = _by_rank(_mapping(measures.get("memory")).get("ranks"))
     found = [_memory(rank, _mapping(ranks[rank])) for rank in _chosen(list(ranks), blamed)]
     return [one for one in found if one.peak_bytes > 0]  # nothing was recorded of the others
+
+
+def plan_lines(measures: Mapping[str, Any], *, everything: bool = True) -> list[str]:
+    """How the peak differs from what was planned; with `everything` also why it cannot be compared."""
+    plan = _mapping(_mapping(measures.get("memory")).get("plan"))
+    told = [plan.get(name) for name in (("text", "missing") if everything else ("text",))]
+    return [text for text in told if isinstance(text, str)]
 
 
 def overlap(measures: Mapping[str, Any], blamed: Sequence[int] = ()) -> list[RankOverlap]:

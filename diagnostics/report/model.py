@@ -49,6 +49,8 @@ class Report:
     notes: tuple[str, ...] = ()
     """What the reader must know about the evidence as a whole: the run is still going."""
 
+    standing: str = ""
+    """What stands in the place of a cause where none is confirmed; not part of the JSON."""
     run_folder: str | None = None
     """Where the report's files belong when a run of dtk was diagnosed; not part of the JSON."""
 

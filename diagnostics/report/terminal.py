@@ -12,7 +12,7 @@ from rich.text import Text
 from rich.tree import Tree as Drawing
 
 from diagnostics.findings import Finding, Status, Where
-from diagnostics.report.measures import memory_rows, overlap_rows
+from diagnostics.report.measures import memory_rows, overlap_rows, plan_lines
 from diagnostics.report.model import Report
 from diagnostics.report.words import (
     OUTCOMES,
@@ -25,12 +25,12 @@ from diagnostics.report.words import (
     missing,
     place_text,
     ranks_cells,
-    ranks_text,
     side_text,
     sides,
 )
 from diagnostics.runs_text import clean
 from diagnostics.tree.evaluate import Branch
+from diagnostics.words import ranks_text
 
 PIPE_COLUMNS = 160
 """Width of tables where there is no terminal; sentences are not broken there."""
@@ -156,6 +156,8 @@ class _Writer:
     def _rest(self, report: Report, verbose: bool) -> None:
         """What was ruled out, what could not be decided, and what was wrong with the evidence."""
         counts = count(report)
+        for text in plan_lines(report.measures, everything=verbose):
+            self._line("plan", text)
         if report.root_causes:
             self._line("rest", f"{counts['ruled_out']} causes ruled out, {counts['undecided']} undecided", "dim")
         for one in [decided.finding for decided in report.findings if is_suspicion(decided.finding)][:_BRIEF]:

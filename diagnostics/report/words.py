@@ -1,4 +1,4 @@
-"""How ranks, places, costs and statuses are put into words, the same in every form of the report."""
+"""How places, costs and statuses are put into words, the same in every form of the report."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,6 +7,7 @@ from diagnostics.findings import Cost, Finding, Status, Where
 from diagnostics.report.model import Coverage, Report
 from diagnostics.runs_text import clean
 from diagnostics.tree.arbitrate import SURE
+from diagnostics.words import bytes_text, numbers_text, ranks_text
 
 OUTCOMES = {
     "healthy": "HEALTHY",
@@ -19,23 +20,6 @@ OUTCOMES = {
     "undecided": "UNDECIDED",
 }
 STATUSES: dict[Status, str] = {"confirmed": "confirmed", "undecided": "undecided", "ruled_out": "ruled out"}
-RUNS_SHOWN = 12
-"""Runs of ranks (`0-7`) that are written out."""
-
-
-def ranks_text(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 0-2, 5`; nothing for no rank."""
-    runs: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    parts = [f"{a}" if a == b else f"{a}-{b}" for a, b in runs[:RUNS_SHOWN]]
-    more = sum(b - a + 1 for a, b in runs[RUNS_SHOWN:])
-    if more:
-        parts.append(f"and {more} more")
-    return f"rank{'s' if len(set(ranks)) > 1 else ''} {', '.join(parts)}" if parts else ""
 
 
 def blame_text(finding: Finding) -> str:
@@ -58,7 +42,7 @@ def group_text(finding: Finding) -> str:
     if group is None:
         return ""
     name = clean(group.desc or group.name) or "default"
-    return f"{name} [{ranks_text(group.ranks).split(' ', 1)[1]}]" if group.ranks else name
+    return f"{name} [{numbers_text(group.ranks)}]" if group.ranks else name
 
 
 def place_text(where: Where) -> str:
@@ -101,15 +85,6 @@ def sides(finding: Finding) -> list[tuple[tuple[int, ...], Where]]:
     return [(tuple(ranks.get(key, ())), first[key]) for key in sorted(first, key=lambda key: key[0])]
 
 
-def bytes_text(value: float) -> str:
-    """`3.1 GiB`, `12 MiB`, `-1.5 KiB`."""
-    size = abs(value)
-    for unit, scale in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size >= scale:
-            return f"{value / scale:.1f} {unit}"
-    return f"{value:.0f} bytes"
-
-
 def cost_text(cost: Cost | None) -> str:
     """`5.2 s blocked`, `3.1 GiB`; nothing without a cost."""
     if cost is None or cost.unit == "none":
@@ -133,6 +108,8 @@ def headline(report: Report) -> str:
         return f"no cause found: {counts['ruled_out']} ruled out, {counts['undecided']} undecided"
     if any(is_suspicion(decided.finding) for decided in report.findings):
         return "something went wrong; there is a suspicion, but no cause is sure"
+    if report.standing:
+        return report.standing
     return "something went wrong, or too little was left behind to say; no cause is confirmed"
 
 

@@ -139,6 +139,14 @@ LOG = f"""[rank1]: {TRACE}g:7:9 [0] NCCL INFO NCCL_IB_DISABLE set by environment
 g:7:9 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 1 nranks 2 cudaDev 0 nvmlDev 0 busId 1 commId 0x2 - Init START
 [rank0]:[E ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, \
 NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600029 milliseconds before timing out.
+[rank0]:[E1121 10:00:00.1 ProcessGroupNCCL.cpp:1] [PG ID 0 PG GUID 0(default_pg) Rank 0] Exception (either an error or timeout) \
+detected by watchdog at work: 7, last enqueued NCCL work: 9, last completed NCCL work: 6.
+[rank0]:[E1121 10:00:00.2 ProcessGroupNCCL.cpp:2] Stack trace of the failed collective: \
+
+#0 all_reduce from /lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:3002
+#1 step from train.py:9
+[rank1]:[E1121 10:00:00.1 ProcessGroupNCCL.cpp:3] [PG ID 0 PG GUID 0(default_pg) Rank 1] Received a dump signal due to a \
+collective timeout from  rank 0. Last enqueued NCCL work: 6, last completed NCCL work: 6.
 [rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 80.00 GiB of which \
 1.00 GiB is free.
 [Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 6000 ms

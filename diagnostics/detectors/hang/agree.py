@@ -4,6 +4,7 @@ from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.waits import Operation
 from diagnostics.evidence.calls import ROOTED
+from diagnostics.evidence.model import shortened
 from diagnostics.findings import EvidenceItem, Finding
 
 _STARTUP = {
@@ -41,49 +42,39 @@ def _root_differs(
     odd = suspects(members, waiting) if call.wire.op == "broadcast" else ()
     ranks = odd or waiting
     side = "source" if call.wire.op in {"broadcast", "scatter"} else "destination"
-    summary = (
-        f"{say.sentence(say.ranks(waiting))} hang in {say.call(call)}, which {say.ranks(complete)} completed: "
-        "all made the call, so "
-        f"they do not agree on its {side}."
-    )
-    if odd:
-        summary += (
-            f" If the common {side} is rank {members[0]}, it is {say.ranks(odd)} that "
-            f"{say.verb(odd, 'names', 'name')} another."
-        )
-    else:
-        summary += " Which of them differs is not recorded: a tie."
+    stuck = dict.fromkeys(waiting[:2], f"#{operation.seq} did not complete")
+    both = (*ranks[:1], *[rank for rank in waiting if rank not in ranks][:1])
+    at = f" at {call.site.file}:{call.site.line}" if call.site else ""
     return Finding(
         cause="hang.signature_mismatch",
         status="confirmed",
-        summary=summary,
+        summary=(
+            f"{say.sentence(say.ranks(waiting))} hang in {say.call(call)}, which {say.ranks(complete)} completed: "
+            f"all made the call, so they do not agree on its {side}. {_which(odd, members, side)}"
+        ),
         confidence=0.7 if odd else 0.6,
         ranks=ranks,
         victims=tuple(rank for rank in members if rank not in ranks),
         group=say.group(context.survey, operation.key),
         position=operation.seq,
-        where=tuple(
-            place
-            for rank in (*ranks[:1], *[rank for rank in waiting if rank not in ranks][:1])
-            for place in say.where(rank, context.waits.calls[rank, operation])
-        ),
+        where=tuple(place for rank in both for place in say.where(rank, context.waits.calls[rank, operation])),
         cost=context.cost(),
-        evidence=say.flight(
-            context.survey,
-            {
-                **dict.fromkeys(waiting[:2], f"#{operation.seq} did not complete"),
-                complete[0]: f"#{operation.seq} completed",
-            },
-        ),
+        evidence=say.flight(context.survey, {**stuck, complete[0]: f"#{operation.seq} completed"}),
         remedies=say.remedies(
             context.evidence,
-            f"pass the same {side} on every rank at {call.site.file}:{call.site.line}"
-            if call.site
-            else f"pass the same {side} on every rank",
+            f"pass the same {side} on every rank{at}",
             "a rooted collective needs one root that all ranks name",
         ),
         measured=f"completed on {len(complete)} of {len(members)} ranks",
     )
+
+
+def _which(odd: tuple[int, ...], members: tuple[int, ...], side: str) -> str:
+    """Who differs, as far as it is known."""
+    if not odd:
+        return "Which of them differs is not recorded: a tie."
+    other = f"{say.ranks(odd)} that {say.verb(odd, 'names', 'name')} another"
+    return f"If the common {side} is rank {members[0]}, it is {other}."
 
 
 def suspects(members: tuple[int, ...], waiting: tuple[int, ...]) -> tuple[int, ...]:
@@ -219,7 +210,7 @@ def rendezvous(context: Context) -> list[Finding]:
         Finding(
             cause="hang.rendezvous",
             status="confirmed",
-            summary=f"Start-up never completed: {fact.text.strip()[:200]}. No rank issued a collective.",
+            summary=f"Start-up never completed: {shortened(fact.text.strip(), 200)}. No rank issued a collective.",
             confidence=0.85,
             victims=tuple(ranks),
             cost=context.cost(),

@@ -97,13 +97,16 @@ def _conditional(context: Context, ranks: tuple[int, ...], here: Call, peers: tu
     )
 
 
+def _minority(cycle: Cycle, sides: list[list[int]]) -> tuple[int, ...]:
+    """The ranks that are not on the largest side; all where no side is larger than the others."""
+    sizes = sorted((len(side) for side in sides), reverse=True)
+    largest = max(sides, key=len) if len(sizes) > 1 and sizes[0] > sizes[1] else []
+    return tuple(rank for rank in cycle.ranks if rank not in largest)
+
+
 def _order(context: Context, cycle: Cycle) -> Finding:
     sides = _sides(context, cycle)
-    sizes = sorted((len(side) for side in sides.values()), reverse=True)
-    blamed = cycle.ranks
-    if len(sizes) > 1 and sizes[0] > sizes[1]:
-        largest = max(sides.values(), key=len)
-        blamed = tuple(rank for rank in cycle.ranks if rank not in largest)
+    blamed = _minority(cycle, list(sides.values()))
     links, where, details = [], [], {}
     for operation, side in sorted(sides.items(), key=lambda item: item[1]):
         call = context.waits.calls[side[0], operation]
@@ -117,19 +120,15 @@ def _order(context: Context, cycle: Cycle) -> Finding:
         details[side[0]] = does
     order = {rank: place for place, rank in enumerate(blamed)}
     where.sort(key=lambda place: order.get(place.rank or 0, len(order)))
-    tie = len(blamed) == len(cycle.ranks)
-    summary = f"A circle of waits across groups: {'; '.join(links)}."
-    summary += (
-        " Neither order is the wrong one by itself."
-        if tie
-        else f" {say.sentence(say.ranks(blamed))} used another order than the rest."
-    )
+    judged = "Neither order is the wrong one by itself."
+    if len(blamed) < len(cycle.ranks):
+        judged = f"{say.sentence(say.ranks(blamed))} used another order than the rest."
     first = sorted(cycle.operations)[0]
     places = " and ".join(dict.fromkeys(f"{place.file}:{place.line}" for place in where)) or "both calls"
     return Finding(
         cause="hang.group_order",
         status="confirmed",
-        summary=summary,
+        summary=f"A circle of waits across groups: {'; '.join(links)}. {judged}",
         confidence=0.9,
         ranks=blamed,
         victims=tuple(sorted((context.waits.reaching(cycle.ranks) | set(cycle.ranks)) - set(blamed))),

@@ -89,6 +89,16 @@ class Context:
         waited_s = round(self.waited_s(calls), 1)
         return Cost(waited_s, "s blocked") if waited_s > 0 else None
 
+    def world(self) -> int:
+        """Ranks of the job, at least as many as any file tells of."""
+        evidence = self.evidence
+        if evidence.world_size:
+            return evidence.world_size
+        told = [*self.ends, *evidence.launched]
+        told += [one.rank for one in evidence.facts if one.rank is not None]
+        told += [one.rank for one in evidence.stacks if one.rank is not None]
+        return max(self.survey.world(), max(told, default=-1) + 1)
+
     def pending_ranks(self) -> list[int]:
         """Ranks with a call that did not complete."""
         return sorted(self.waits.of_rank)

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from diagnostics.detectors.hang import agree, circular, divergence, gone, idle, say, straggler
+from diagnostics.detectors.hang import agree, circular, divergence, gone, idle, say, straggler, watchdog
 from diagnostics.detectors.hang.context import Context, make
 from diagnostics.detectors.hang.ends import mismatch_facts
 from diagnostics.detectors.hang.read import read
 from diagnostics.detectors.hang.timeline import timeline
 from diagnostics.detectors.hang.waits import graph
-from diagnostics.evidence.model import Evidence
+from diagnostics.evidence.model import Evidence, shortened
 from diagnostics.findings import Detection, EvidenceItem, Finding
 
 CAUSES = (
@@ -29,7 +29,10 @@ CAUSES = (
     "hang.network",
     "hang.rendezvous",
 )
+_ASYMMETRIC = frozenset(CAUSES[:5])
+"""The ranks disagree about the sequence of collectives."""
 _RECORD = "record.level=light (any job: TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=/tmp/flight_rank_)"
+_ONE_JOB = "the dumps of all ranks of one job, in a folder of their own"
 _MISSING = {
     "hang.host_stall": "stacks of the ranks at the stall: dtk watch -- torchrun ..., or py-spy dump",
     "hang.straggler": "a dump after the ranks went on, or heartbeats: record.level=light",
@@ -56,21 +59,28 @@ class HangDetector:
         known = {(problem.file, problem.what) for problem in evidence.problems}
         evidence.problems += [one for one in reading.problems if (one.file, one.what) not in known]
         context = make(evidence, reading, graph(reading.survey))
-        found: list[Finding] = []
-        if not context.finished():
-            found += _merge(divergence.find(context) + _mismatch_by_log(context))
-            found += agree.rooted(context)
-            found += gone.find(context)
-            found += circular.find(context) if context.stands() else []
-            found += idle.find(context)
-            found += agree.network(context)
-            found += agree.rendezvous(context)
-        found += straggler.find(context)
-        found = _merge(found)
+        found = _merge(_found(context))
         decided = {finding.cause for finding in found}
         found += [_rest(context, cause, found) for cause in CAUSES if cause not in decided]
         measures = _measures(context, found)
         return Detection(sorted(found, key=lambda finding: (CAUSES.index(finding.cause), finding.ranks)), measures)
+
+
+def _found(context: Context) -> list[Finding]:
+    """What every family of causes finds, in order of what explains what."""
+    if context.evidence.doubt:
+        return gone.find(context)  # Exceptions and signals need no comparison.
+    found: list[Finding] = []
+    if not context.finished():
+        found += _merge(divergence.find(context) + _mismatch_by_log(context))
+        found += agree.rooted(context)
+        found += gone.find(context)
+        found += watchdog.find(context)
+        found += circular.find(context) if context.stands() else []
+        found += idle.find(context)
+        found += agree.network(context)
+        found += agree.rendezvous(context)
+    return found + straggler.find(context)
 
 
 def _merge(found: list[Finding]) -> list[Finding]:
@@ -96,7 +106,7 @@ def _mismatch_by_log(context: Context) -> list[Finding]:
             cause="hang.signature_mismatch",
             status="confirmed",
             summary=(
-                f"Ranks brought different sizes to one collective: {fact.text.strip()[:200]}. The rank that "
+                f"Ranks brought different sizes to one collective: {shortened(fact.text.strip(), 200)}. The rank that "
                 "aborted is the one "
                 "that met the wrong size, not the one that brought it; which one did is not recorded."
             ),
@@ -119,7 +129,7 @@ def _measures(context: Context, found: list[Finding]) -> dict[str, Any]:
     survey = context.survey
     measures: dict[str, Any] = {
         "ranks": len(survey.ranks),
-        "world_size": survey.world(),
+        "world_size": context.world(),
         "groups": len(survey.groups),
         "calls_compared": survey.positions,
         "ranks_waiting": len(context.pending_ranks()),
@@ -133,6 +143,10 @@ def _measures(context: Context, found: list[Finding]) -> dict[str, Any]:
 def _rest(context: Context, cause: str, found: list[Finding]) -> Finding:
     """A cause that nothing was found for: excluded by what was measured, or open for lack of it."""
     survey = context.survey
+    if context.evidence.doubt:
+        return say.undecided(
+            cause, context.evidence.doubt, "the dumps of all ranks of one job, in a folder of their own"
+        )
     if context.finished():
         return say.ruled_out(cause, "The run finished.", f"finished, {survey.positions:,} calls compared")
     if cause in {"hang.rank_raised", "hang.rank_oom", "hang.rank_killed", "hang.rank_exited"}:
@@ -151,20 +165,14 @@ def _rest(context: Context, cause: str, found: list[Finding]) -> Finding:
 
 
 def _ends(context: Context, cause: str, found: list[Finding]) -> Finding:
-    ranks = {
-        rank
-        for finding in found
-        if finding.cause == "hang.host_stall"
-        for rank in finding.ranks
-        if finding.confidence < 0.9
-    }
+    ranks = _unclear(found)
     if ranks:
         return say.undecided(
             cause,
             f"{say.sentence(say.ranks(ranks))} left no error and no stack, so this cannot be told.",
             _MISSING[cause],
         )
-    silent = [rank for rank in range(context.survey.world()) if context.silent(rank) and rank not in context.ends]
+    silent = [rank for rank in range(context.world()) if context.silent(rank) and rank not in context.ends]
     if silent and cause not in {finding.cause for finding in found} and context.pending_ranks() != []:
         return say.undecided(cause, f"{say.sentence(say.ranks(silent))} left no dump and no error.", _MISSING[cause])
     vague = [rank for rank, end in context.ends.items() if end.manner == "failed"]
@@ -177,7 +185,7 @@ def _ends(context: Context, cause: str, found: list[Finding]) -> Finding:
         )
     errors = len(context.ends)
     return say.ruled_out(
-        cause, "No rank ended this way before the others.", f"0 of {context.survey.world()} ranks; {errors} ends known"
+        cause, "No rank ended this way before the others.", f"0 of {max(context.world(), 1)} ranks; {errors} ends known"
     )
 
 
@@ -205,6 +213,18 @@ def _nothing_pending(context: Context, cause: str, compared: str) -> Finding:
     )
 
 
+def _unclear(found: list[Finding]) -> tuple[int, ...]:
+    """Ranks that never came, without a stack that says why."""
+    return tuple(rank for one in found if one.cause == "hang.host_stall" and one.confidence < 0.9 for rank in one.ranks)
+
+
+def _may_be(cause: str, ranks: tuple[int, ...]) -> Finding:
+    late = cause == "hang.straggler"
+    what = "may only be late" if late else "may wait in a send or recv, which gloo's recorder leaves out"
+    summary = f"{say.sentence(say.ranks(ranks))} {what}: nothing is pending there and no stack was left."
+    return say.undecided(cause, summary, _MISSING[cause])
+
+
 def _measured(context: Context, cause: str, found: list[Finding]) -> Finding:
     compared = f"0 of {context.survey.positions:,} calls differ"
     waiting = len(context.pending_ranks())
@@ -218,30 +238,13 @@ def _measured(context: Context, cause: str, found: list[Finding]) -> Finding:
             f"The run still goes on; its oldest pending call is {waited} old, too young to call it a hang.",
             "a later look at the run",
         )
-    if cause in {
-        "hang.collective_mismatch",
-        "hang.signature_mismatch",
-        "hang.conditional_collective",
-        "hang.uneven_iterations",
-        "hang.unused_parameters",
-    }:
+    if cause in _ASYMMETRIC:
         agree = "All ranks agree at every position that more than one of them reached."
         return say.ruled_out(cause, *context.siblings.get(cause, (agree, compared)))
-    unclear = tuple(
-        rank for one in found if one.cause == "hang.host_stall" and one.confidence < 0.9 for rank in one.ranks
-    )
+    unclear = _unclear(found)
     hidden = cause == "hang.p2p_cycle" and any(context.unrecorded_possible(rank) for rank in unclear)
     if unclear and (cause == "hang.straggler" or hidden):
-        what = (
-            "may only be late"
-            if cause == "hang.straggler"
-            else "may wait in a send or recv, which gloo's recorder leaves out"
-        )
-        return say.undecided(
-            cause,
-            f"{say.sentence(say.ranks(unclear))} {what}: nothing is pending there and no stack was left.",
-            _MISSING[cause],
-        )
+        return _may_be(cause, unclear)
     if explained:
         return say.ruled_out(
             cause, "What was confirmed explains the waiting.", f"{waiting} ranks wait, all for what was confirmed"

@@ -121,15 +121,6 @@ def _finding(context: Context, split: Split) -> Finding:
     peers = tuple(rank for rank in vote.all if rank not in split.blamed)
     victims = set(survey.members(vote.key)) | set(vote.all) | context.waits.reaching(vote.all)
     group = say.group(survey, vote.key)
-    where = [
-        *say.where(split.odd_rank, split.odd),
-        *say.where(split.usual_rank, split.usual),
-    ]
-    if difference.kind in {"skipped", "fewer", "bucket"}:
-        where = [
-            *say.where(split.odd_rank, split.odd, f"is already in {split.odd.text}"),
-            *_missed(split, difference),
-        ]
     details = {
         split.odd_rank: f"#{split.odd.seq} is {split.odd.text}",
         split.usual_rank: f"#{split.usual.seq} is {split.usual.text}",
@@ -150,7 +141,7 @@ def _finding(context: Context, split: Split) -> Finding:
         group=group,
         position=split.odd.seq,
         step=split.odd.step or split.usual.step,
-        where=tuple(where),
+        where=tuple(_places(split, difference)),
         cost=context.cost(),
         evidence=(*say.flight(survey, details), *_mismatch_lines(context, difference)),
         remedies=words.remedies(context, split),
@@ -159,6 +150,14 @@ def _finding(context: Context, split: Split) -> Finding:
             f"{say.label(vote.key)}"
         ),
     )
+
+
+def _places(split: Split, difference: Difference) -> list[Where]:
+    """Both sides, the odd one first."""
+    if difference.kind in {"skipped", "fewer", "bucket"}:
+        odd = say.where(split.odd_rank, split.odd, f"is already in {split.odd.text}")
+        return [*odd, *_missed(split, difference)]
+    return [*say.where(split.odd_rank, split.odd), *say.where(split.usual_rank, split.usual)]
 
 
 def _missed(split: Split, difference: Difference) -> list[Where]:

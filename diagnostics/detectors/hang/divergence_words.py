@@ -1,15 +1,16 @@
 """A divergence put into words: what happened, what mends it, and why it is no other kind. Decides nothing."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
-from diagnostics.detectors.hang.sequence import Difference
+from diagnostics.detectors.hang.sequence import Difference, Kind
 from diagnostics.detectors.hang.vote import Vote
 from diagnostics.evidence.calls import Call
 from diagnostics.findings import Remedy
 
-CAUSES = {
+CAUSES: dict[Kind, str] = {
     "signature": "hang.signature_mismatch",
     "operation": "hang.collective_mismatch",
     "skipped": "hang.conditional_collective",
@@ -57,60 +58,95 @@ def siblings(split: Split) -> dict[str, tuple[str, str]]:
 
 def summary(split: Split, peers: tuple[int, ...]) -> str:
     """What happened, to whom, where: one or two sentences."""
-    odd, usual, kind = split.odd, split.usual, split.difference.kind
     side = next((side for side in split.vote.sides if split.odd_rank in side), (split.odd_rank,))
-    who = say.sentence(say.ranks(side if split.tie else split.blamed))
     if split.tie:
         peers = tuple(rank for rank in split.vote.all if rank not in side)
-    rest = say.ranks(peers) if peers else "the others"
-    at = f"position {split.odd.seq} of group {say.label(split.vote.key)}"
-    count = len(split.difference.calls)
-    more = f" and {count - 1} more" if count > 1 and kind in {"skipped", "extra"} else ""
-    if kind == "signature":
-        text = (
-            f"{who} {'calls' if len(side) == 1 else 'call'} {say.call(odd, False)} where {rest} have "
-            f"{say.call(usual, False)}, at {at}."
-        )
-        if odd.text == usual.text:
-            text += _hidden(odd, usual)
-    elif kind == "operation":
-        text = (
-            f"{who} {say.verb(side, 'calls', 'call')} {say.call(odd, False)} where {rest} "
-            f"{say.verb(peers, 'calls', 'call')} {say.call(usual, False)}, at {at}."
-        )
-    elif kind == "skipped":
-        text = (
-            f"{who} left out {say.call(split.difference.calls[0])}{more} that {rest} "
-            f"{say.verb(peers, 'waits', 'wait')} in; {say.verb(side, 'it is', 'they are')} already in "
-            f"{say.call(odd, False)}."
-        )
-    elif kind == "extra":
-        text = (
-            f"Only {say.ranks(side)} {say.verb(side, 'calls', 'call')} {say.call(split.difference.calls[0])}{more}; "
-            f"{rest} are in {say.call(usual, False)}."
-        )
-    elif kind == "fewer":
-        text = (
-            f"{who} left the loop that {rest} are still in: {say.call(odd, False)} meets {say.call(usual, False)} "
-            f"at {at}."
-        )
-    elif kind == "more":
-        text = (
-            f"{who} {say.verb(side, 'runs', 'run')} on with {say.call(odd, False)} where {rest} "
-            f"{say.verb(peers, 'is', 'are')} in {say.call(usual, False)}, at {at}."
-        )
-    else:
-        text = (
-            f"{who} left backward without {say.call(usual)}, which {rest} {say.verb(peers, 'waits', 'wait')} "
-            "in: some of its "
-            "parameters got no gradient in this step."
-        )
+    text = _SENTENCES[split.difference.kind](split, side, peers)
     if split.tie:
         text += (
             f" It is a tie ({' against '.join(str(len(one)) for one in split.vote.sides)}): either side may be "
             "the wrong one."
         )
+    elif third := set(split.blamed) - set(side):
+        text += f" {say.sentence(say.ranks(third))} {say.verb(third, 'differs', 'differ')} from both."
     return text
+
+
+def _rest(peers: tuple[int, ...]) -> str:
+    return say.ranks(peers) if peers else "the others"
+
+
+def _at(split: Split) -> str:
+    return f"position {split.odd.seq} of group {say.label(split.vote.key)}"
+
+
+def _first(split: Split) -> str:
+    """The first call that was left out or added, and how many more."""
+    count = len(split.difference.calls)
+    return say.call(split.difference.calls[0]) + (f" and {count - 1} more" if count > 1 else "")
+
+
+def _signature(split: Split, side: tuple[int, ...], peers: tuple[int, ...]) -> str:
+    odd, usual = split.odd, split.usual
+    text = (
+        f"{say.sentence(say.ranks(side))} {say.verb(side, 'calls', 'call')} {say.call(odd, False)} where "
+        f"{_rest(peers)} have {say.call(usual, False)}, at {_at(split)}."
+    )
+    return text + (_hidden(odd, usual) if odd.text == usual.text else "")
+
+
+def _operation(split: Split, side: tuple[int, ...], peers: tuple[int, ...]) -> str:
+    return (
+        f"{say.sentence(say.ranks(side))} {say.verb(side, 'calls', 'call')} {say.call(split.odd, False)} where "
+        f"{_rest(peers)} {say.verb(peers, 'calls', 'call')} {say.call(split.usual, False)}, at {_at(split)}."
+    )
+
+
+def _skipped(split: Split, side: tuple[int, ...], peers: tuple[int, ...]) -> str:
+    return (
+        f"{say.sentence(say.ranks(side))} left out {_first(split)} that {_rest(peers)} "
+        f"{say.verb(peers, 'waits', 'wait')} in; {say.verb(side, 'it is', 'they are')} already in "
+        f"{say.call(split.odd, False)}."
+    )
+
+
+def _extra(split: Split, side: tuple[int, ...], peers: tuple[int, ...]) -> str:
+    return (
+        f"Only {say.ranks(side)} {say.verb(side, 'calls', 'call')} {_first(split)}; {_rest(peers)} are in "
+        f"{say.call(split.usual, False)}."
+    )
+
+
+def _fewer(split: Split, side: tuple[int, ...], peers: tuple[int, ...]) -> str:
+    return (
+        f"{say.sentence(say.ranks(side))} left the loop that {_rest(peers)} are still in: "
+        f"{say.call(split.odd, False)} meets {say.call(split.usual, False)} at {_at(split)}."
+    )
+
+
+def _more(split: Split, side: tuple[int, ...], peers: tuple[int, ...]) -> str:
+    return (
+        f"{say.sentence(say.ranks(side))} {say.verb(side, 'runs', 'run')} on with {say.call(split.odd, False)} where "
+        f"{_rest(peers)} {say.verb(peers, 'is', 'are')} in {say.call(split.usual, False)}, at {_at(split)}."
+    )
+
+
+def _bucket(split: Split, side: tuple[int, ...], peers: tuple[int, ...]) -> str:
+    return (
+        f"{say.sentence(say.ranks(side))} left backward without {say.call(split.usual)}, which {_rest(peers)} "
+        f"{say.verb(peers, 'waits', 'wait')} in: some of its parameters got no gradient in this step."
+    )
+
+
+_SENTENCES: dict[Kind, Callable[[Split, tuple[int, ...], tuple[int, ...]], str]] = {
+    "signature": _signature,
+    "operation": _operation,
+    "skipped": _skipped,
+    "extra": _extra,
+    "fewer": _fewer,
+    "more": _more,
+    "bucket": _bucket,
+}
 
 
 def _hidden(odd: Call, usual: Call) -> str:

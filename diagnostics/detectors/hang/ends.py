@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from diagnostics.artifacts import ENDED_BY_WATCH
-from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError
+from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, shortened
 from diagnostics.findings import EvidenceItem
 
 Manner = Literal["raised", "oom", "killed", "aborted", "exited", "unreduced", "lost_peer", "failed"]
@@ -81,6 +81,7 @@ def ends(evidence: Evidence) -> dict[int, End]:
         if fact.rank is not None and fact.kind in _OOM_FACTS:
             found.setdefault(fact.rank, []).append(_of_fact(fact, fact.rank))
     _add_exits(evidence, found)
+    _add_unlisted(evidence, found)
     return {
         rank: min(all_ends, key=lambda end: (_FIRST[end.manner], not end.frames, end.what, end.evidence.file))
         for rank, all_ends in found.items()
@@ -149,12 +150,12 @@ def _first_line(error: RankError) -> str:
     line = " ".join(error.message.strip().partition("\n")[0].split())
     if len(line) > 120:
         line = line.partition(". ")[0]
-    return f"{error.type}: {line[:200]}" if line else error.type
+    return f"{error.type}: {shortened(line, 200)}" if line else error.type
 
 
 def _of_fact(fact: LogFact, rank: int) -> End:
-    item = EvidenceItem("log", fact.file, fact.text[:200], fact.line)
-    return End(rank, "oom", fact.text[:200], (), fact.time_s, None, None, item)
+    item = EvidenceItem("log", fact.file, shortened(fact.text, 200), fact.line)
+    return End(rank, "oom", shortened(fact.text, 200), (), fact.time_s, None, None, item)
 
 
 def _add_exits(evidence: Evidence, found: dict[int, list[End]]) -> None:
@@ -192,6 +193,28 @@ def _add_exits(evidence: Evidence, found: dict[int, list[End]]) -> None:
             manner = "failed"
         what = killed[1] if killed else failure.reason
         found[failure.rank] = [End(failure.rank, manner, what, (), None, failure.step, failure.region, item)]
+
+
+def _add_unlisted(evidence: Evidence, found: dict[int, list[End]]) -> None:
+    """Ranks that torchrun neither saw fail nor had to stop, where it names all others: they had ended with exit code 0.
+
+    It tells one node's processes, and in older versions not all: so those that it stopped must be in its list.
+    """
+    lists = [fact for fact in evidence.facts if fact.kind == "torchrun_list"]
+    stopped = [fact for fact in evidence.facts if fact.kind in ("torchrun_signal", "torchrun_failed")]
+    first = [min(several, key=lambda end: _FIRST[end.manner]) for several in found.values()]
+    if len(lists) != 1 or not stopped or any(end.by_itself or end.manner == "failed" for end in first):
+        return
+    ranks, pids = lists[0].fields["ranks"], lists[0].fields["pids"]
+    if not ranks or len(ranks) != len(pids) or not {fact.fields.get("pid") for fact in stopped} <= set(pids):
+        return
+    launched = evidence.launched or range(min(ranks), max(ranks) + 1)
+    for rank in sorted(set(launched) - set(ranks) - set(found)):
+        what = (
+            f"rank {rank}: not among the processes that failed or had to be stopped, so it had ended with exit code 0"
+        )
+        item = EvidenceItem("log", lists[0].file, what, lists[0].line)
+        found[rank] = [End(rank, "exited", "exit code 0", (), None, None, None, item)]
 
 
 def mismatch_facts(evidence: Evidence) -> list[LogFact]:

@@ -9,6 +9,7 @@ from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.ends import UNNAMED, End
 from diagnostics.evidence.calls import is_library
+from diagnostics.evidence.model import shortened
 from diagnostics.findings import EvidenceItem, Finding, Remedy, Where
 
 _CAUSE = {
@@ -48,7 +49,7 @@ def _left_somebody(context: Context, manner: str, ends: list[End]) -> bool:
     if manner != "exited":
         return True
     gone = {end.rank for end in ends}
-    others = set(range(context.evidence.world_size or context.survey.world())) - gone
+    others = set(range(context.world())) - gone
     lost = {rank for rank, end in context.ends.items() if end.manner in {"lost_peer", "aborted"}}
     return bool(others) and bool(gone & context.waits.waited_for() or lost - gone)
 
@@ -86,7 +87,7 @@ def _finding(context: Context, cause: str, ends: list[End]) -> Finding:
         cost=context.cost(),
         evidence=tuple(end.evidence for end in ends[:6]),
         remedies=_remedies(context, cause, where),
-        measured=f"{len(ranks) or 1} of {context.evidence.world_size or context.survey.world() or 1} ranks",
+        measured=f"{len(ranks) or 1} of {max(context.world(), len(ranks), 1)} ranks",
     )
 
 
@@ -167,7 +168,7 @@ def _unused(context: Context) -> list[Finding]:
     stated = [fact.fields.get("stated", fact.rank) for fact in facts]
     ranks = tuple(sorted({rank for rank in stated if isinstance(rank, int)}))
     context.settled |= set(ranks) | context.waits.reaching(ranks)
-    victims = set(range(context.evidence.world_size or context.survey.world())) - set(ranks)
+    victims = set(range(context.world())) - set(ranks)
     names = next((str(fact.fields["names"]) for fact in facts if "names" in fact.fields), "")
     who = say.sentence(say.ranks(ranks)) if ranks else "A rank"
     return [
@@ -176,7 +177,7 @@ def _unused(context: Context) -> list[Finding]:
             status="confirmed",
             summary=(
                 f"{who} ran backward without a gradient for some "
-                f"parameters{f' ({names[:120]})' if names else ''}, so DDP could not finish its reduction."
+                f"parameters{f' ({shortened(names, 120)})' if names else ''}, so DDP could not finish its reduction."
             ),
             confidence=0.95,
             ranks=ranks,
@@ -201,7 +202,7 @@ def _vanished(context: Context) -> list[Finding]:
         return []
     roots = [rank for rank in context.waits.roots() if rank not in context.settled]
     silent = tuple(rank for rank in roots if context.silent(rank))
-    if not silent or len(silent) != len(roots) or 2 * len(silent) > context.survey.world():
+    if not silent or len(silent) != len(roots) or 2 * len(silent) > context.world():
         return []
     context.settled |= set(silent) | context.waits.reaching(silent)
     aborted = [context.ends[rank] for rank in silent if rank in context.ends and context.ends[rank].gone]
@@ -219,7 +220,7 @@ def _vanished(context: Context) -> list[Finding]:
             cost=context.cost(),
             evidence=say.flight(context.survey, dict.fromkeys(rest[:2], "waits for a rank without a dump")),
             remedies=_remedies(context, "hang.rank_killed", ()),
-            measured=f"{len(silent)} of {context.survey.world()} ranks left no dump",
+            measured=f"{len(silent)} of {context.world()} ranks left no dump",
         )
     ]
 

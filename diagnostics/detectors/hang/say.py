@@ -1,4 +1,4 @@
-"""The words of findings: ranks, places, files, remedies. Knows no evidence but what it is handed."""
+"""The words of findings: places, files, remedies. Knows no evidence but what it is handed."""
 
 from collections.abc import Iterable
 
@@ -6,26 +6,11 @@ from diagnostics.detectors.hang.align import Survey
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Evidence
 from diagnostics.findings import EvidenceItem, Finding, Group, Remedy, Where
+from diagnostics.words import ranks_spoken
 
 _FILES_SHOWN = 6
-
-
-def ranks(numbers: Iterable[int]) -> str:
-    """`rank 2`, `ranks 0, 1 and 3`, `ranks 0-6 and 9`."""
-    ordered = sorted(set(numbers))
-    runs: list[list[int]] = []
-    for rank in ordered:
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    parts: list[str] = []
-    for first, last in runs:
-        parts += [f"{first}-{last}"] if last - first > 1 else [str(first)] if first == last else [str(first), str(last)]
-    if len(parts) > 12:
-        parts = [*parts[:10], f"{len(ordered)} in all"]
-    text = parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
-    return f"rank{'s' if len(ordered) > 1 else ''} {text}"
+ranks = ranks_spoken
+"""`rank 2`, `ranks 0, 1 and 3`, `ranks 0-6 and 9`"""
 
 
 def sentence(text: str) -> str:

@@ -25,7 +25,7 @@ class _Seen:
 
 def find(context: Context) -> list[Finding]:
     """Confirmed where nobody is left to post the other half: all ranks receive, or the rest waits for those that do."""
-    world = context.evidence.world_size or context.survey.world()
+    world = context.world()
     seen = _seen(context)
     directions = {one.direction for one in seen.values()}
     if world < 2 or directions not in ({"recv"}, {"send"}) or set(seen) & context.settled:
@@ -62,19 +62,25 @@ def _add(seen: dict[int, _Seen], rank: int, frames: tuple[Frame, ...], kind: str
 def _finding(context: Context, seen: dict[int, _Seen], rest: tuple[int, ...], direction: str, world: int) -> Finding:
     first = next((one.where for one in seen.values() if one.where is not None), None)
     at = f" ({say.short(first.file)}:{first.line})" if first else ""
+    known = bool(context.evidence.world_size or context.survey.world())
     other = "sends" if direction == "recv" else "receives"
     if rest:
         summary = (
             f"{say.sentence(say.ranks(seen))} {say.verb(seen, 'waits', 'wait')} in {direction}{at} and nobody {other}: "
             f"{say.ranks(rest)} {say.verb(rest, 'is', 'are')} in a collective, waiting for {say.ranks(seen)}."
         )
-    else:
+    elif known:
         summary = f"All {len(seen)} ranks wait in {direction}{at} and none {other}."
+    else:
+        summary = (
+            f"All {len(seen)} ranks that left a log wait in {direction}{at} and none of them {other}; nothing says "
+            "whether the job has more ranks."
+        )
     return Finding(
         cause="hang.p2p_cycle",
         status="confirmed",
         summary=summary,
-        confidence=0.85 if rest else 0.9,
+        confidence=0.45 if not known else 0.85 if rest else 0.9,
         ranks=tuple(seen),
         victims=rest,
         where=tuple(
@@ -86,6 +92,7 @@ def _finding(context: Context, seen: dict[int, _Seen], rest: tuple[int, ...], di
         evidence=tuple(one.evidence for one in list(seen.values())[:6]),
         remedies=remedies(context, f"{first.file}:{first.line}" if first else ""),
         measured=f"{len(seen)} of {world} ranks in {direction}",
+        missing="" if known else "the number of ranks: a dump, or the launcher's log of every node",
     )
 
 

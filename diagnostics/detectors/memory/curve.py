@@ -4,7 +4,7 @@ allocated, and what stays behind after each step. Decides nothing.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from diagnostics.evidence.memory_timeline import thinned
@@ -35,6 +35,8 @@ class Allocation:
     """The output of a gather that the user's code called."""
     lent: bool = False
     """Read or written by another collective: backends hold on to it for a while (gloo in its work objects)."""
+    backend: bool = False
+    """Made by a collective itself on the host, as gloo's copies: how many there are depends on timing."""
 
 
 @dataclass(slots=True)
@@ -82,14 +84,18 @@ def build(events: Iterable[MemoryEvent], marks: TraceMarks) -> Curve | None:
     first = ordered[0]
     baseline = max(0, first.total_allocated_bytes - first.bytes) if first.device_type != _CPU else None
     curve = Curve(first.device_type, baseline, steps=marks.steps, backward=_backward(marks))
-    where = _Where(marks)
+    where, backend = _Where(marks), _Backend(marks.backend)
     live: dict[int, Allocation] = {}
     points: list[tuple[float, int]] = []
     level = baseline or 0
     for event in ordered:
         level += event.bytes
         if event.bytes > 0:
+            if (gone := live.pop(event.address, None)) is not None:  # Released on a thread that tells nothing.
+                gone.end_us = event.ts_us
+                level -= gone.size_bytes
             live[event.address] = made = where.allocation(event)
+            made.backend = event.device_type == _CPU and backend.holds(event)
             curve.allocations.append(made)
             if level > curve.peak_bytes:
                 curve.peak_bytes, curve.peak_us = level, event.ts_us
@@ -184,3 +190,53 @@ def _named(names: list[str]) -> Iterator[str]:
         for name in names:
             if any(name == word if word in _EXACT else word in name for word in words):
                 yield phase
+
+
+class _Backend:
+    """Whether a moment of a thread lies within a collective, for moments that only go forward."""
+
+    def __init__(self, spans: list[Span]) -> None:
+        self._spans: dict[int, list[Span]] = {}
+        for span in reversed(spans):
+            self._spans.setdefault(span.thread, []).append(span)
+
+    def holds(self, event: MemoryEvent) -> bool:
+        waiting = self._spans.get(event.thread, [])
+        while waiting and waiting[-1].end_us < event.ts_us:
+            waiting.pop()
+        return bool(waiting) and waiting[-1].start_us <= event.ts_us
+
+
+def without_backend(curve: Curve) -> Curve:
+    """The same with its peak taken of tensors only: what gloo allocates inside its collectives is left out."""
+    own = _released([one for one in curve.allocations if not one.backend])
+    moves = [(one.start_us, one.size_bytes, one) for one in own]
+    moves += [(one.end_us, -one.size_bytes, one) for one in own if one.end_us is not None]
+    level = most = 0
+    last: Allocation | None = None
+    for _, change, one in sorted(moves, key=lambda move: move[:2]):
+        level += change
+        if level > most:
+            most, last = level, one
+    if last is None:
+        return curve
+    peak_us = last.start_us
+    alive = [one for one in own if one.start_us <= peak_us and (one.end_us is None or one.end_us > peak_us)]
+    return replace(curve, peak_bytes=most, peak_us=peak_us, peak_step=last.step, at_peak=alive)
+
+
+def _released(allocations: list[Allocation]) -> list[Allocation]:
+    """Give an end to buffers that a unit gathered into, where gloo's threads let go of them untold.
+
+    A unit is gathered again only when what it was gathered into before is no longer needed.
+    """
+    younger: dict[tuple[str, int], float] = {}
+    found = []
+    for one in reversed(allocations):
+        if one.phase == "gather" and one.lent:
+            key = (one.region, one.size_bytes)
+            if one.end_us is None and key in younger:
+                one = replace(one, end_us=younger[key])
+            younger[key] = one.start_us
+        found.append(one)
+    return found[::-1]

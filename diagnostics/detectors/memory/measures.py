@@ -1,8 +1,9 @@
-"""`report.measures.memory`: per rank the peak, where it stood, the curve and what the peak consists of."""
+"""`report.measures.memory`: per rank the peak, where it stood, the curve, what the peak consists of; and the plan."""
 
 from typing import Any
 
 from diagnostics.detectors.memory import categories
+from diagnostics.detectors.memory.planned import planned
 from diagnostics.detectors.memory.situation import RankMemory, Situation
 from diagnostics.evidence.memory_timeline import thinned
 
@@ -13,12 +14,14 @@ MAX_RANKS = 1024
 def measures(situation: Situation) -> dict[str, Any]:
     """JSON values; `ranks` by rank."""
     facts, states = situation.facts, situation.states()
+    plan = planned(situation)
     return {
         "world_size": facts.world_size,
         "parameter_bytes": facts.parameter_bytes,
         "parameter_source": facts.source or None,
         "model_state_bytes_per_rank": states.total if states is not None else None,
         "ranks": {str(rank.rank): _rank(situation, rank) for rank in situation.all()[:MAX_RANKS]},
+        **({"plan": plan} if plan else {}),
     }
 
 

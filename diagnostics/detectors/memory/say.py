@@ -2,16 +2,10 @@
 
 from collections.abc import Iterable
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+from diagnostics.words import bytes_text, ranks_spoken
 
-
-def size(value_bytes: float) -> str:
-    """`3.28 MiB`"""
-    value, unit = float(value_bytes), 0
-    while abs(value) >= 1024 and unit < len(_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    shown = f"{value:.0f}" if unit == 0 or value >= 1000 else f"{value:.3g}"
-    return f"{shown} {_UNITS[unit]}"
+size = bytes_text
+"""`3.28 MiB`"""
 
 
 def share(part_bytes: float, whole_bytes: float | None) -> str:
@@ -22,17 +16,9 @@ def share(part_bytes: float, whole_bytes: float | None) -> str:
 
 
 def ranks(numbers: Iterable[int]) -> str:
-    """`rank 2`, `ranks 0-3`, `ranks 0, 2 and 5`."""
-    ordered = sorted(set(numbers))
-    if not ordered:
-        return "every rank"
-    if len(ordered) > 2 and ordered[-1] - ordered[0] == len(ordered) - 1:
-        return f"ranks {ordered[0]}-{ordered[-1]}"
-    shown = [str(rank) for rank in ordered[:10]]
-    if len(ordered) > 10:
-        return f"{len(ordered)} ranks ({', '.join(shown[:5])}, ...)"
-    text = shown[0] if len(shown) == 1 else ", ".join(shown[:-1]) + " and " + shown[-1]
-    return f"rank{'s' if len(shown) > 1 else ''} {text}"
+    """`rank 2`, `ranks 0-3`; `every rank` where none is named."""
+    known = set(numbers)
+    return ranks_spoken(known) if known else "every rank"
 
 
 def place(file: str, line: int) -> str:

@@ -69,14 +69,10 @@ def _same_stream(view: Overview) -> Finding:
     )
 
 
-def _blocking_wait(view: Overview) -> Finding:
-    cause = "overlap.blocking_wait"
-    if not view.on_device:
-        return ruled_out(cause, "work runs on CPU: waits leave no mark there")
-    if not any(call.phase for one in view.profiles for call in one.calls):
-        return ruled_out(cause, "no collective lies between two kernels of one phase that the trace could tell")
+def _waited_at_once(view: Overview) -> dict[int, set[int]]:
+    """Rank -> ids of the collectives in a phase that compute waits for, without those of sharded units."""
     sharded = any(call.message.op == "reduce_scatter" for one in view.profiles for call in one.calls)
-    chosen = {
+    return {
         one.rank: {
             id(call)
             for call in one.calls
@@ -88,6 +84,15 @@ def _blocking_wait(view: Overview) -> Finding:
         }
         for one in view.profiles
     }
+
+
+def _blocking_wait(view: Overview) -> Finding:
+    cause = "overlap.blocking_wait"
+    if not view.on_device:
+        return ruled_out(cause, "work runs on CPU: waits leave no mark there")
+    if not any(call.phase for one in view.profiles for call in one.calls):
+        return ruled_out(cause, "no collective lies between two kernels of one phase that the trace could tell")
+    chosen = _waited_at_once(view)
     count = view.typical_ms(lambda one: len(chosen[one.rank]) * MS)
     cost = _cost(view, chosen)
     if count < 1 or not view.worth(cost):

@@ -1,9 +1,6 @@
-"""How gradients are reduced: in every micro-batch, in one bucket, in many, one by one, with a search for unused."""
+"""How gradients are reduced: in every micro-batch, one by one, searching for unused (`causes_buckets`: the rest)."""
 
-from collections.abc import Callable
-from statistics import median
-
-from diagnostics.detectors.overlap import attainable
+from diagnostics.detectors.overlap.causes_buckets import MANY, bucket_gain, single_bucket, small_buckets
 from diagnostics.detectors.overlap.decide import (
     call_sites,
     confirmed,
@@ -19,27 +16,17 @@ from diagnostics.detectors.overlap.overview import MS, Overview
 from diagnostics.detectors.overlap.reductions import (
     Reduced,
     StepReductions,
+    Steps,
     find,
-    large,
-    latency,
-    share_of,
+    sample_of,
     total_bytes,
+    typical,
 )
 from diagnostics.evidence.model import Evidence
 from diagnostics.findings import Finding, Remedy
 
-_MANY = 8
-"""Reductions from which on they are many."""
-_TINY_BYTES = 1 << 20
-_TINY_NS = 150_000
-"""Where sizes are unknown, a reduction shorter than that is tiny."""
-_LATE = 0.75
-"""Of backward, before which a single bucket should have started."""
-_MOST = 0.8
 _BITMAP_ELEMENTS = 1_000_000
 _INTEGERS = ("int", "int32")
-
-Steps = dict[int, list[StepReductions]]
 
 
 def decide(view: Overview, evidence: Evidence) -> list[Finding]:
@@ -49,8 +36,8 @@ def decide(view: Overview, evidence: Evidence) -> list[Finding]:
         return [_no_backward(view, cause) for cause in CAUSES]
     return [
         _accumulation(view, steps),
-        _single_bucket(view, steps),
-        _small_buckets(view, steps),
+        single_bucket(view, steps),
+        small_buckets(view, steps),
         _unbucketed(view, steps, evidence),
         _find_unused(view, steps),
     ]
@@ -75,12 +62,6 @@ def _no_backward(view: Overview, cause: str) -> Finding:
     )
 
 
-def _typical(steps: Steps, amount: Callable[[StepReductions], float]) -> float:
-    """Median over steps of a rank, then over ranks."""
-    ranks = [median(amount(step) for step in ones) for ones in steps.values() if ones]
-    return median(ranks) if ranks else 0.0
-
-
 def _price(view: Overview, ones: list[Reduced]) -> float:
     """What needless reductions cost, ms: on CPU the transfer takes the cores that compute needs."""
     return sum(one.exposed if view.on_device else one.transfer for one in ones) / MS
@@ -88,16 +69,16 @@ def _price(view: Overview, ones: list[Reduced]) -> float:
 
 def _accumulation(view: Overview, steps: Steps) -> Finding:
     cause = "overlap.accumulation_sync"
-    micros = round(_typical(steps, lambda step: step.micros))
+    micros = round(typical(steps, lambda step: step.micros))
     if micros < 2:
         return ruled_out(cause, f"{micros} micro-batch a step")
-    repeated = _typical(steps, lambda step: len(_needless(step)))
+    repeated = typical(steps, lambda step: len(_needless(step)))
     if not repeated:
         return ruled_out(cause, f"gradients are reduced in 1 of {micros} micro-batches")
-    cost = _typical(steps, lambda step: _price(view, _needless(step)))
+    cost = typical(steps, lambda step: _price(view, _needless(step)))
     if not view.worth(cost):
         return too_little(view, cause, cost, f"reduced in each of {micros} micro-batches")
-    sample = _sample(steps)
+    sample = sample_of(steps)
     needless = _needless(sample)
     size = f", {megabytes(total_bytes(needless))} for nothing" if total_bytes(needless) else ""
     sharded = any(one.call.message.op == "reduce_scatter" for one in needless)
@@ -133,141 +114,14 @@ def _needless(step: StepReductions) -> list[Reduced]:
     return early
 
 
-def _sample(steps: Steps) -> StepReductions:
-    ones = next(ones for ones in steps.values() if ones)
-    return ones[len(ones) // 2]
-
-
-def _single_bucket(view: Overview, steps: Steps) -> Finding:
-    cause = "overlap.single_bucket"
-    sample = _sample(steps)
-    count = _typical(steps, lambda step: len(large(step.last())))
-    if not count:
-        return ruled_out(cause, "0 reductions during backward")
-    single = _typical(steps, lambda step: float(_is_single(step)))
-    if single < 0.5:
-        return ruled_out(cause, f"{count:.0f} large reductions during backward, {len(sample.last())} in all")
-    cost = _typical(steps, lambda step: _bucket_gain(view, step.last(), step.backward))
-    size = total_bytes(sample.last())
-    what = f"1 reduction of {megabytes(size)}" if size else "1 reduction"
-    if not view.worth(cost):
-        return too_little(view, cause, cost, what)
-    cap, declared = _bucket_cap(view, size)
-    return confirmed(
-        view,
-        cause,
-        f"All gradients are reduced at once at the end of backward{declared}, so nothing runs beside it: "
-        f"up to {of_step(view, cost)}.",
-        cost,
-        details=[f"{what} a step begins after {_begins(sample):.0%} of backward"],
-        remedies=[
-            override(
-                view,
-                f"strategy.bucket_cap_mb={cap:g}",
-                "the first buckets are reduced while backward still runs",
-                f"pass `bucket_cap_mb={cap:g}` to DistributedDataParallel",
-                cost,
-            )
-        ],
-    )
-
-
-def _bucket_cap(view: Overview, size_bytes: int) -> tuple[float, str]:
-    """The bucket_cap_mb to advise, and in brackets the one that the run's configuration has."""
-    now = view.declared("strategy.bucket_cap_mb")
-    declared = f" (bucket_cap_mb is {now:g})" if isinstance(now, int | float) else ""
-    return (attainable.good_cap_mb(size_bytes) if size_bytes else 25.0), declared
-
-
-def _begins(step: StepReductions) -> float:
-    """When the largest reduction begins, as a share of backward."""
-    ones = step.last()
-    first, end = step.span
-    if not ones or end <= first:
-        return 0.0
-    biggest = max(ones, key=lambda one: (share_of(one, ones), one.call.start))
-    return min(1.0, max(0.0, (biggest.call.start - first) / (end - first)))
-
-
-def _is_single(step: StepReductions) -> bool:
-    ones = step.last()
-    return (
-        len(large(ones)) == 1
-        and max(share_of(one, ones) for one in ones) >= _MOST
-        and len(ones) < _MANY
-        # One that carries everything waits for the last gradient, whatever share of backward its own wait then is.
-        and (len(ones) == 1 or _begins(step) >= _LATE)
-        and not any(one.call.message.op == "reduce_scatter" for one in ones)
-    )
-
-
-def _bucket_gain(view: Overview, ones: list[Reduced], backward: int) -> float:
-    """What cutting the bytes well would win, ms."""
-    if not ones:
-        return 0.0
-    transfer = sum(one.transfer for one in ones)
-    fixed = min(latency(view), transfer / len(ones))
-    pure = max(0.0, transfer - fixed * len(ones))
-    buckets = attainable.good_buckets(total_bytes(ones))
-    best = attainable.exposed_in_buckets(pure, fixed, buckets, backward)
-    return max(0.0, sum(one.exposed for one in ones) - best) / MS
-
-
-def _is_tiny(one: Reduced) -> bool:
-    size = one.call.message.size_bytes
-    return size <= _TINY_BYTES if size else one.transfer <= _TINY_NS
-
-
-def _small_buckets(view: Overview, steps: Steps) -> Finding:
-    cause = "overlap.small_buckets"
-    sample = _sample(steps)
-    ones = [one for one in sample.last() if one.call.message.op == "all_reduce"]
-    tiny = sum(map(_is_tiny, ones))
-    size = total_bytes(ones)
-    wanted = attainable.good_buckets(size)
-    if len(ones) < _MANY or tiny < _MOST * len(ones) or len(ones) < 2 * wanted:
-        return ruled_out(cause, f"{tiny} of {len(ones)} reductions of a backward pass are tiny")
-    cost = _typical(steps, lambda step: _merge_gain(view, step.last(), step.backward))
-    what = f"{len(ones)} reductions of {megabytes(size / len(ones)) if size else 'unknown size'} on average"
-    if not view.worth(cost):
-        return too_little(view, cause, cost, what)
-    cap, declared = _bucket_cap(view, size)
-    return confirmed(
-        view,
-        cause,
-        f"Gradients are reduced in {len(ones)} tiny portions{declared}; most of their time is the fixed cost of a "
-        f"collective: up to {of_step(view, cost)}.",
-        cost,
-        details=[f"{what}; {wanted} would do", f"fixed cost of a collective about {figure(latency(view) / 1000)} us"],
-        remedies=[
-            override(
-                view,
-                f"strategy.bucket_cap_mb={cap:g}",
-                "fewer and larger reductions",
-                f"raise `bucket_cap_mb` of DistributedDataParallel to {cap:g}",
-                cost,
-            )
-        ],
-    )
-
-
-def _merge_gain(view: Overview, ones: list[Reduced], backward: int) -> float:
-    """What fewer collectives would win, ms; never more than their fixed costs."""
-    if not ones:
-        return 0.0
-    spared = len(ones) - attainable.good_buckets(total_bytes(ones))
-    fixed = max(0, spared) * min(latency(view), median(one.transfer for one in ones)) / MS
-    return min(fixed, _bucket_gain(view, ones, backward)) if view.on_device else fixed
-
-
 def _unbucketed(view: Overview, steps: Steps, evidence: Evidence) -> Finding:
     cause = "overlap.unbucketed"
-    sample = _sample(steps)
-    count = round(_typical(steps, lambda step: len(step.after)))
-    inside = round(_typical(steps, lambda step: len(step.last())))
-    if count < _MANY or count < inside:
+    sample = sample_of(steps)
+    count = round(typical(steps, lambda step: len(step.after)))
+    inside = round(typical(steps, lambda step: len(step.last())))
+    if count < MANY or count < inside:
         return ruled_out(cause, f"{count} reductions between backward and optimizer")
-    cost = _typical(steps, lambda step: _bucket_gain(view, step.after, step.backward))
+    cost = typical(steps, lambda step: bucket_gain(view, step.after, step.backward))
     if not view.worth(cost):
         return too_little(view, cause, cost, f"{count} reductions after backward")
     size = total_bytes(sample.after)
@@ -298,10 +152,10 @@ def _find_unused(view: Overview, steps: Steps) -> Finding:
     cause = "overlap.find_unused"
     declared = view.declared("strategy.find_unused_parameters")
     search = view.typical_ms(lambda one: one.search_ns)
-    bitmap = _typical(steps, lambda step: sum(_is_bitmap(one) for one in step.inside + step.after))
+    bitmap = typical(steps, lambda step: sum(_is_bitmap(one) for one in step.inside + step.after))
     if declared is False or (search == 0 and not (declared and bitmap)):
         return ruled_out(cause, "no search for unused parameters in the trace")
-    reduce_ms = _typical(steps, lambda step: sum(o.exposed for o in step.inside + step.after if _is_bitmap(o)) / MS)
+    reduce_ms = typical(steps, lambda step: sum(o.exposed for o in step.inside + step.after if _is_bitmap(o)) / MS)
     cost = search + reduce_ms
     if not view.worth(cost):
         return too_little(view, cause, cost, "the graph is searched in every step")

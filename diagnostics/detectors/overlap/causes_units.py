@@ -153,6 +153,12 @@ def _hidden(ones: list[Reduced]) -> float:
     return sum(one.call.overlapped for one in ones) / time if time else 0.0
 
 
+def _to_hide(here: _Pass, blind: list[str]) -> float:
+    """Of the gathers of these phases that could run beside compute, ns; the first of a phase never can."""
+    chosen = (here.gathers[1:] if "forward" in blind else []) + (here.again[1:] if "backward" in blind else [])
+    return min(sum(one.exposed for one in chosen), max(0, here.compute - here.overlapped))
+
+
 def _no_prefetch(view: Overview, passes: dict[int, list[_Pass]]) -> Finding:
     cause = "overlap.no_prefetch"
     depth = view.declared("strategy.prefetch_depth")
@@ -163,20 +169,13 @@ def _no_prefetch(view: Overview, passes: dict[int, list[_Pass]]) -> Finding:
         return ruled_out(cause, f"{len(sample.gathers)} gathers in a forward pass")
     forward = _typical(passes, lambda here: _hidden(here.gathers[1:]))
     backward = _typical(passes, lambda here: _hidden(here.again[1:])) if sample.again else 1.0
-    blind = ([p.gathers[1:] for p in [sample]] if forward <= _NONE_HIDDEN else []) + (
-        [p.again[1:] for p in [sample]] if backward <= _NONE_HIDDEN else [])  # fmt: skip
+    blind = [name for name, share in (("forward", forward), ("backward", backward)) if share <= _NONE_HIDDEN]
     if not blind:
         return ruled_out(cause, f"{forward:.0%} of the gathers in forward run beside compute")
-
-    def gain(here: _Pass) -> float:
-        chosen = (here.gathers[1:] if forward <= _NONE_HIDDEN else []) + (
-            here.again[1:] if backward <= _NONE_HIDDEN else [])  # fmt: skip
-        return min(sum(one.exposed for one in chosen), max(0, here.compute - here.overlapped))
-
-    cost = _per_step(view, passes, gain)
+    cost = _per_step(view, passes, lambda here: _to_hide(here, blind))
     if not view.worth(cost):
         return too_little(view, cause, cost, f"{forward:.0%} of the gathers in forward run beside compute")
-    where = "forward and backward" if len(blind) == 2 else "forward" if forward <= _NONE_HIDDEN else "backward"
+    where = " and ".join(blind)
     return confirmed(
         view,
         cause,

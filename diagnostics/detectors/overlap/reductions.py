@@ -1,5 +1,6 @@
 """What is known about the reductions of gradients: how many, how large, when, how well hidden. Facts, no verdicts."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -95,3 +96,19 @@ def latency(view: Overview) -> float:
         return 20_000.0
     shortest.sort()
     return min(float(median(shortest[: max(1, len(shortest) // 4)])), 200_000.0 if view.on_device else 2e6)
+
+
+Steps = dict[int, list[StepReductions]]
+"""Rank -> its steps."""
+
+
+def typical(steps: Steps, amount: Callable[[StepReductions], float]) -> float:
+    """Median over steps of a rank, then over ranks."""
+    ranks = [median(amount(step) for step in ones) for ones in steps.values() if ones]
+    return median(ranks) if ranks else 0.0
+
+
+def sample_of(steps: Steps) -> StepReductions:
+    """One step in the middle of a rank, to name sizes and counts."""
+    ones = next(ones for ones in steps.values() if ones)
+    return ones[len(ones) // 2]

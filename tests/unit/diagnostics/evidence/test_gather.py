@@ -363,6 +363,17 @@ def test_nothing_usable_says_why(tmp_path: Path) -> None:
         gather(tmp_path, LIMITS)
 
 
+def test_what_was_found_is_told_where_all_of_it_is_empty(tmp_path: Path) -> None:
+    for name in ("0/stderr.log", "0/stdout.log", "dump"):
+        put(tmp_path, name, b"")
+    found = r"found 2 \.log, 1 without an ending, all of them empty; looked for flight-recorder dumps"
+    with pytest.raises(DiagnosticsError, match=found):
+        gather(tmp_path, LIMITS)
+    put(tmp_path, "notes.md", b"x")
+    with pytest.raises(DiagnosticsError, match=r"1 \.md, 1 without an ending, 3 of them empty; looked for"):
+        gather(tmp_path, LIMITS)
+
+
 def test_one_file(tmp_path: Path) -> None:
     path = put(tmp_path, "x_rank_5", flight(5))
     evidence = gather(path, LIMITS)

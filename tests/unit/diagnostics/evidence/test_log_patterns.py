@@ -29,7 +29,7 @@ CASES: dict[str, tuple[str, str, int | None, dict[str, Any]]] = {
     "status 2.4": (
         "[rank1]:[E ProcessGroupNCCL.cpp:1] [PG 1 Rank 0] Exception (either an error or timeout) detected by watchdog "
         "at work: 7, last enqueued NCCL work: 9, last completed NCCL work: 6.",
-        "watchdog_status", 1, {"group": "1", "group_rank": 0, "last_enqueued": 9}),
+        "watchdog_status", 1, {"group": "1", "pg_rank": 0, "last_enqueued": 9}),
     "status 2.12": (
         "[rank0]:[E ProcessGroupNCCL.cpp:1] [PG ID 0 PG GUID 0(default_pg) Rank 0]  failure detected by watchdog at work "
         "sequence id: 4 PG status: last enqueued work: 5, last completed work: 3",

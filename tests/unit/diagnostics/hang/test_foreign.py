@@ -173,3 +173,46 @@ def test_nobody_is_late_for_the_call_of_a_rank_that_raised(tmp_path: Path) -> No
     error = RankError(1, "error.json", 0, "ValueError", "bad batch", (Frame("/job/train.py", 7, "main"),), exit_code=1)
     assert confirmed(evidence(tmp_path)) == [("host_stall", (0,))]
     assert confirmed(evidence(tmp_path, errors=[error])) == [("rank_raised", (1,))]
+
+
+def listed(ranks: list[int], pids: list[int]) -> LogFact:
+    return LogFact("torchrun_list", None, "torchrun.log", 25, "torchrun lists", {"ranks": ranks, "pids": pids})
+
+
+def stopped(pid: int, kind: str = "torchrun_signal") -> LogFact:
+    return LogFact(kind, None, "torchrun.log", 1, "closing signal", {"pid": pid})
+
+
+def test_a_rank_that_torchrun_neither_saw_fail_nor_had_to_stop_had_ended(tmp_path: Path) -> None:
+    lost = RankError(0, "0/stderr.log", 1, "RuntimeError", "Connection reset by peer", (Frame("/job/a.py", 3, "f"),))
+    errors = [lost, code(0), ended_by_the_launcher(2)]
+    facts = [stopped(102), stopped(100, "torchrun_failed"), listed([0, 2], [100, 102])]
+    (one,) = [one for one in by_cause(tmp_path, errors=errors, facts=facts).values() if one.status == "confirmed"]
+    assert (one.cause, one.ranks, one.victims) == ("hang.rank_exited", (1,), (0, 2))
+    assert one.evidence[0].file == "torchrun.log" and one.measured == "1 of 3 ranks"
+    # The last one is only known to have been there by its folder of logs.
+    more = confirmed(evidence(tmp_path, errors=errors, facts=facts, launched=frozenset(range(4))))
+    assert more == [("rank_exited", (1, 3))]
+    # Older versions leave out what they stopped.
+    assert not confirmed(evidence(tmp_path, errors=errors, facts=[*facts, stopped(103)]))
+    raised = RankError(2, "2/stderr.log", 1, "ValueError", "bad batch", (Frame("/job/a.py", 7, "load"),))
+    assert confirmed(evidence(tmp_path, errors=[*errors, raised], facts=facts)) == [("rank_raised", (2,))]
+    assert not confirmed(evidence(tmp_path, errors=[code(0), ended_by_the_launcher(2)], facts=facts))
+
+
+def test_receives_that_time_out_in_logs_alone_are_a_suspicion(tmp_path: Path) -> None:
+    """Nothing says how many ranks there are; with that the circle is sure."""
+    facts = [LogFact("gloo_timeout", rank, f"{rank}/stderr.log", 3, TIMED_OUT) for rank in range(3)]
+    ring = [in_call(rank, "recv", 50) for rank in range(3)]
+    found = by_cause(tmp_path, errors=ring, facts=facts)["p2p_cycle"]
+    assert (found.status, found.ranks, found.confidence) == ("confirmed", (0, 1, 2), 0.45)
+    assert "nothing says whether the job has more ranks" in found.summary
+    assert by_cause(tmp_path, errors=ring, facts=facts, world_size=3)["p2p_cycle"].confidence == 0.9
+    assert by_cause(tmp_path, errors=ring, facts=facts, world_size=4)["p2p_cycle"].status != "confirmed"
+
+
+def test_no_sentence_speaks_of_zero_ranks(tmp_path: Path) -> None:
+    killed = RankError(None, "out.log", 4, "", "killed", signal="SIGKILL")
+    for errors in ([], [code(0)], [killed], [RankError(None, "out.log", 4, "ValueError", "x")]):
+        for one in detect(evidence(tmp_path, errors=errors)):
+            assert "of 0 ranks" not in one.summary + one.measured

@@ -369,3 +369,11 @@ def test_a_long_message_is_cut_to_its_first_words(tmp_path: Path) -> None:
     one = next(one for one in detect(evidence(tmp_path, errors=[error], world_size=2)) if one.status == "confirmed")
     assert one.cause == "hang.rank_raised"
     assert one.summary.startswith("Rank 1 raised ValueError: bad batch: " + "x" * 130 + " (train.py:7).")
+
+
+def test_a_third_side_is_not_said_to_do_what_the_second_does(tmp_path: Path) -> None:
+    odd = {1: [A, Op("broadcast", 8, 11)], 2: [A, C]}
+    write(tmp_path, job(5, [A, Op(line=12)], odd))
+    found = next(one for one in detect(evidence(tmp_path)) if one.status == "confirmed")
+    assert found.ranks == (1, 2)
+    assert found.summary.startswith("Rank 1 calls broadcast") and found.summary.endswith("Rank 2 differs from both.")

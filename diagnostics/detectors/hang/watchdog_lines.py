@@ -1,0 +1,190 @@
+"""Where each rank's NCCL watchdog says that it stands in each process group. Brings lines together, decides nothing.
+
+torch prints a timeout with the call but without its group, and beside it a status with the group and its counters
+(ProcessGroupNCCL.cpp, 2.4 to 2.13). What cannot be tied to one group of one job is left out.
+"""
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from diagnostics.evidence.model import Evidence, LogFact
+
+_OPS = {
+    "ALLREDUCE": "all_reduce", "ALLREDUCE_COALESCED": "all_reduce", "BROADCAST": "broadcast", "REDUCE": "reduce",
+    "ALLGATHER": "all_gather", "_ALLGATHER_BASE": "all_gather", "ALLGATHER_COALESCED": "all_gather",
+    "REDUCE_SCATTER": "reduce_scatter", "_REDUCE_SCATTER_BASE": "reduce_scatter", "GATHER": "gather",
+    "SCATTER": "scatter", "ALLTOALL": "all_to_all", "ALLTOALL_BASE": "all_to_all", "BARRIER": "barrier",
+}  # fmt: skip
+_EVEN = {"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "ALLGATHER", "REDUCE_SCATTER"}
+"""OpType whose NumelIn is the same on all ranks: not gather and scatter (the root's differs), not all_to_all."""
+_STAMP = re.compile(r"^\[[A-Z](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)")
+UNNAMED = ""
+"""Name of the group of lines that do not say theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One rank's oldest collective that timed out in one group."""
+
+    rank: int
+    seq: int
+    op: str
+    """As torch names it: `ALLREDUCE`, `_ALLGATHER_BASE`."""
+    numel: int | None
+    """Elements that go in; None where it is not printed."""
+    group_rank: int | None
+    fact: LogFact
+
+    @property
+    def name(self) -> str:
+        """As the user calls it."""
+        return _OPS.get(self.op, self.op.lower())
+
+    @property
+    def even(self) -> bool:
+        """Whether NumelIn must be the same on all ranks."""
+        return self.op in _EVEN and self.numel is not None
+
+    @property
+    def counted(self) -> bool:
+        """Whether SeqNum is a position among the collectives: sends and receives are counted by themselves."""
+        return self.op in _OPS
+
+    @property
+    def text(self) -> str:
+        """`all_reduce of 1,024 elements`"""
+        if self.numel is None or not self.even:
+            return self.name
+        return f"{self.name} of {self.numel:,} element{'' if self.numel == 1 else 's'}"
+
+    @property
+    def stamp_s(self) -> int | None:
+        """When it was printed, in seconds of a year of 12 months of 31 days: only differences mean something."""
+        match = _STAMP.match(self.fact.text)
+        if match is None:
+            return None
+        month, day, hour, minute, second = (int(part) for part in match.groups())
+        return (((month * 31 + day) * 24 + hour) * 60 + minute) * 60 + second
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """How far one rank has come in one group."""
+
+    enqueued: int
+    completed: int
+    fact: LogFact
+
+
+@dataclass(slots=True)
+class GroupLog:
+    """What the watchdogs of one group's ranks say."""
+
+    name: str
+    desc: str = ""
+    waits: dict[int, Wait] = field(default_factory=dict)
+    counters: dict[int, Counters] = field(default_factory=dict)
+    mixed: bool = False
+    """Lines that cannot be of one group of one job."""
+
+    @property
+    def default(self) -> bool:
+        """Whether it is the group of all ranks."""
+        return self.desc == "default_pg" or (self.name == "0" and not self.desc)
+
+    @property
+    def label(self) -> str:
+        """As a report names it."""
+        return self.desc or self.name or "that the lines do not name"
+
+
+def read(evidence: Evidence) -> list[GroupLog]:
+    """The groups in which a collective timed out, the default one first, then by name."""
+    groups: dict[str, GroupLog] = {}
+    works: defaultdict[tuple[int, str, int], set[str]] = defaultdict(set)
+    for fact in evidence.facts:
+        if fact.kind == "watchdog_status" and fact.rank is not None and (name := _name(fact)):
+            group = _group(groups, name, fact)
+            enqueued, completed = fact.fields.get("last_enqueued"), fact.fields.get("last_completed")
+            if isinstance(enqueued, int) and isinstance(completed, int):
+                group.counters[fact.rank] = Counters(enqueued, completed, fact)
+            if isinstance(fact.fields.get("work"), int):
+                works[fact.rank, fact.file, fact.fields["work"]].add(name)
+    timeouts = [fact for fact in evidence.facts if fact.kind == "watchdog_timeout" and fact.rank is not None]
+    timeouts.sort(key=lambda fact: (not _name(fact), fact.rank, fact.file, fact.line))
+    known: set[tuple[object, ...]] = set()
+    for fact in timeouts:
+        _take(groups, works, known, fact)
+    for group in groups.values():
+        group.mixed |= not _one_group(group) or not _one_moment(group)
+    return sorted((one for one in groups.values() if one.waits), key=lambda one: (not one.default, one.name))
+
+
+def _name(fact: LogFact) -> str:
+    return str(fact.fields.get("guid") or fact.fields.get("group") or "")
+
+
+def _group(groups: dict[str, GroupLog], name: str, fact: LogFact) -> GroupLog:
+    group = groups.setdefault(name, GroupLog(name))
+    group.desc = group.desc or str(fact.fields.get("desc") or "")
+    return group
+
+
+def _take(
+    groups: dict[str, GroupLog],
+    works: dict[tuple[int, str, int], set[str]],
+    known: set[tuple[object, ...]],
+    fact: LogFact,
+) -> None:
+    """Put one timeout into its group."""
+    seq, rank = fact.fields.get("seq"), fact.rank
+    if not isinstance(seq, int) or rank is None:
+        return
+    wait = _wait(fact, rank, seq)
+    name, call = _name(fact), (rank, seq, wait.op, wait.numel)
+    if name:
+        known.add(call)
+    elif call in known:
+        return  # The same timeout was also printed with its group.
+    else:
+        beside = works.get((rank, fact.file, seq), set())
+        name = next(iter(beside)) if len(beside) == 1 else UNNAMED
+    group = _group(groups, name, fact)
+    first = group.waits.setdefault(rank, wait)
+    # A rank number that only the line itself states is one of the group.
+    group.mixed |= not _alike(first, wait) or (bool(fact.fields.get("only_in_group")) and not group.default)
+
+
+def _wait(fact: LogFact, rank: int, seq: int) -> Wait:
+    numel, group_rank = fact.fields.get("numel_in"), fact.fields.get("group_rank", fact.fields.get("pg_rank"))
+    return Wait(
+        rank,
+        seq,
+        str(fact.fields.get("op")),
+        numel if isinstance(numel, int) else None,
+        group_rank if isinstance(group_rank, int) else None,
+        fact,
+    )
+
+
+def _alike(one: Wait, other: Wait) -> bool:
+    return (one.seq, one.op, one.numel) == (other.seq, other.op, other.numel)
+
+
+def _one_group(group: GroupLog) -> bool:
+    """Whether ranks and ranks within the group fit: several groups may go by one name, and lines by none."""
+    placed = sorted((rank, wait.group_rank) for rank, wait in group.waits.items() if wait.group_rank is not None)
+    if group.default or group.name == UNNAMED:
+        return all(rank == place for rank, place in placed)
+    return all(one[1] < other[1] for one, other in pairwise(placed)) and all(place <= rank for rank, place in placed)
+
+
+def _one_moment(group: GroupLog) -> bool:
+    """Whether the timeouts can be of one hang: the first one to time out ends the job soon after."""
+    stamps = [wait.stamp_s for wait in group.waits.values()]
+    known = [stamp for stamp in stamps if stamp is not None]
+    timeouts = [wait.fact.fields.get("timeout_ms") for wait in group.waits.values()]
+    limit_s = max((value / 1000 for value in timeouts if isinstance(value, int)), default=0.0)
+    return not known or not limit_s or max(known) - min(known) <= limit_s + 60

@@ -1,0 +1,41 @@
+"""The stack that torch's watchdog prints of the collective that timed out: the user's own line in a plain log.
+
+`Stack trace of the failed collective:` and one line for each frame, innermost first (ProcessGroupNCCL.cpp and
+FlightRecorder.hpp since 2.4; it takes a flight recorder with stacks). Decides nothing.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from diagnostics.evidence.calls import is_library
+
+HEAD = "Stack trace of the failed collective:"
+MAX_FRAMES = 256
+_FRAME = re.compile(r"#(\d{1,4}) (.{1,400}?) from (.{1,1000}):(\d{1,9})$")
+
+
+@dataclass(slots=True)
+class CollectiveStack:
+    """Takes the lines behind one head; a line out of turn, as of another rank, ends it."""
+
+    number: int = 0
+    """Line in which it began; 0 = none is under way."""
+    rank: int | None = None
+    frames: int = 0
+
+    def begin(self, number: int, rank: int | None) -> None:
+        """The head was seen."""
+        self.number, self.rank, self.frames = number, rank, 0
+
+    def feed(self, text: str) -> dict[str, Any] | None:
+        """A line behind it; the innermost frame outside torch (`file`, `line`, `function`) once it is known."""
+        match = _FRAME.match(text.strip())
+        if match is None or int(match[1]) != self.frames or self.frames >= MAX_FRAMES:
+            self.number = 0
+            return None
+        self.frames += 1
+        if is_library(match[3]):
+            return None
+        self.number = 0
+        return {"function": match[2].strip(), "file": match[3], "line": int(match[4])}

@@ -1,0 +1,58 @@
+"""How ranks and bytes are written, everywhere in findings and reports. Knows no evidence and no finding."""
+
+from collections.abc import Iterable
+
+RUNS_SHOWN = 12
+"""Runs of ranks (`0-7`) that are written out."""
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """For lists and tables: `rank 3`, `ranks 0-2, 5`; nothing for no rank."""
+    numbers = set(ranks)
+    return _plural(numbers) + numbers_text(numbers) if numbers else ""
+
+
+def ranks_spoken(ranks: Iterable[int]) -> str:
+    """For sentences: `rank 2`, `ranks 0, 1 and 3`, `ranks 0-6 and 9`; `no rank` for none."""
+    numbers = set(ranks)
+    parts, more = _parts(numbers, pairs=False)
+    parts += [f"{more} more"] if more else []
+    if not parts:
+        return "no rank"
+    return _plural(numbers) + (parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1])
+
+
+def numbers_text(ranks: Iterable[int]) -> str:
+    """`0-2, 5`"""
+    parts, more = _parts(set(ranks), pairs=True)
+    return ", ".join([*parts, f"and {more} more"] if more else parts)
+
+
+def bytes_text(value: float) -> str:
+    """`3.28 GiB`, `12 MiB`, `-1.5 KiB`, `1012 KiB`."""
+    size, unit = float(value), 0
+    while abs(size) >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.0f} {_UNITS[unit]}" if unit == 0 or abs(size) >= 1000 else f"{size:.3g} {_UNITS[unit]}"
+
+
+def _plural(numbers: set[int]) -> str:
+    return f"rank{'s' if len(numbers) > 1 else ''} "
+
+
+def _parts(numbers: set[int], *, pairs: bool) -> tuple[list[str], int]:
+    """Runs as text (two neighbours as `0-1` if `pairs`, else one by one), and how many ranks are not among them."""
+    runs: list[list[int]] = []
+    for rank in sorted(numbers):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    parts = []
+    for first, last in runs[:RUNS_SHOWN]:
+        if first == last:
+            parts.append(str(first))
+        else:
+            parts += [f"{first}-{last}"] if pairs or last - first > 1 else [str(first), str(last)]
+    return parts, sum(last - first + 1 for first, last in runs[RUNS_SHOWN:])
