@@ -45,6 +45,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("what", choices=["faults", "healthy"])
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="draw as many of the healthy runs without running them")
     return parser.parse_args()
 
 
@@ -113,12 +114,14 @@ def draw(random_: random.Random) -> tuple[list[str], bool]:
     return overrides, False
 
 
-def healthy(count: int, seed: int) -> int:
-    """`count` runs drawn at random."""
+def healthy(count: int, seed: int, first: int) -> int:
+    """Of `count` runs drawn at random those from number `first` on."""
     random_ = random.Random(seed)
     alarms, kinds = 0, collections.Counter[str]()
     for number in range(count):
         overrides, late = draw(random_)
+        if number < first:
+            continue
         with tempfile.TemporaryDirectory() as folder:
             result = run(overrides, Path(folder))
         false = [cause for cause, _ in result.causes if not (late and cause in LATE)]
@@ -129,13 +132,12 @@ def healthy(count: int, seed: int) -> int:
                 f"ALARM {number}: {result.state}, {result.outcome}, {result.causes}: {' '.join(overrides)}", flush=True
             )
         if number % 10 == 9:
-            print(f"{number + 1} runs, {alarms} false alarms", file=sys.stderr, flush=True)
-    print(
-        f"{count} healthy runs ({', '.join(f'{n} {kind}' for kind, n in sorted(kinds.items()))}): {alarms} false alarms"
-    )
+            print(f"{number + 1 - first} runs, {alarms} false alarms", file=sys.stderr, flush=True)
+    drawn = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
+    print(f"{count - first} healthy runs ({drawn}): {alarms} false alarms")
     return 1 if alarms else 0
 
 
 if __name__ == "__main__":
     options = parse()
-    sys.exit(faults() if options.what == "faults" else healthy(options.runs, options.seed))
+    sys.exit(faults() if options.what == "faults" else healthy(options.runs, options.seed, options.first))

@@ -14,6 +14,8 @@ from dtk import __version__
 from dtk.demo import add_parser as add_demo
 from dtk.diagnose import add_parser as add_diagnose
 from dtk.errors import USER_ERROR, DtkError
+from dtk.plan.command import add_parser as add_plan
+from dtk.preflight.command import add_parser as add_preflight
 from dtk.watch import add_parser as add_watch
 
 RUNS = Path("runs")
@@ -48,8 +50,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _split(typed: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """What is for dtk, and the command that `dtk watch` is to run."""
-    if typed[:1] != ["watch"] or "--" not in typed:
+    """What is for dtk, and what follows `--`: the command of `dtk watch`, the arguments of a script in preflight."""
+    if typed[:1] not in (["watch"], ["preflight"]) or "--" not in typed:
         return typed, ()
     at = typed.index("--")
     return typed[:at], typed[at + 1 :]
@@ -62,7 +64,12 @@ def _dispatch(argv: Sequence[str], wrapped: Sequence[str]) -> int:
 
         near = did_you_mean(argv[0], commands.choices)
         raise DtkError(f'there is no command "{argv[0]}"', fix=near or f"commands: {', '.join(commands.choices)}")
-    arguments = parser.parse_args(argv)
+    arguments, rest = parser.parse_known_args(argv)
+    if hasattr(arguments, "overrides"):  # argparse takes them in one place only, not between options
+        arguments.overrides += [text for text in rest if not text.startswith("-")]
+        rest = [text for text in rest if text.startswith("-")]
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     arguments.wrapped = list(wrapped)
     chosen: Callable[[argparse.Namespace], int] | None = arguments.command
     if chosen is None:
@@ -91,8 +98,10 @@ def _parser() -> "tuple[_Parser, argparse._SubParsersAction[_Parser]]":
     show.add_argument("run", metavar="RUN", help="a path, an id under runs/, or the unique beginning of one")
     show.add_argument("--json", action="store_true", help="as one JSON object")
     show.set_defaults(command=_show)
+    add_plan(commands)
     add_diagnose(commands)
     add_watch(commands)
+    add_preflight(commands)
     add_demo(commands)
     return parser, commands
 

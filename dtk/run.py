@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from dtk.launch.cluster import Shared
     from dtk.launch.placement import Placement
 
+FAILED = 1
+"""Exit code when a preflight refuses to launch, as when a rank fails."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C before the run has begun; once it has, `dtk.launch.stopping` says more."""
 NEEDED = ("torch", "hydra", "numpy", "yaml")
@@ -158,7 +160,10 @@ def _run(point: Resumed, placement: "Placement") -> int:
 
     config = point.composed.config
     data = _check_parts(point.composed)
-    paths = _folder(point, data, placement.nproc, placement.nproc, "local")
+    if would_hang := _preflight(point.composed, placement.nproc, placement.nproc):
+        print(would_hang, end="", flush=True)
+        return FAILED
+    paths = _folder(point, data, placement, placement.nproc, "local")
     console = Console()
     banner(console, config, paths, placement, point.attempt, placement.nproc)
     try:
@@ -167,6 +172,21 @@ def _run(point: Resumed, placement: "Placement") -> int:
     except KeyboardInterrupt:  # The last words were cut off; the run is closed already.
         return INTERRUPTED
     return outcome.exit_code
+
+
+def _preflight(composed: Composed, world_size: int, local_size: int) -> str:
+    """With preflight=on: the report on a job that would hang; empty when it may be launched."""
+    if composed.config.preflight == "off":
+        return ""
+    from dtk.preflight.make import rehearse_run
+    from dtk.preflight.words import answer, terminal
+
+    found = rehearse_run(composed, world_size, local_size)
+    if found.verdict.ends:
+        print(f"preflight: {answer(found)}", flush=True)
+        return ""
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    return terminal(found, columns=columns, colour=False, verbose=False, page="")
 
 
 def _join(arguments: argparse.Namespace) -> int:
@@ -213,7 +233,10 @@ def _decide(arguments: argparse.Namespace, launcher: str) -> "Shared":
     point = _settle(point, placement, world_size)
     config = point.composed.config
     data = _check_parts(point.composed)
-    paths = _folder(point, data, world_size, local_size, launcher)
+    if would_hang := _preflight(point.composed, world_size, local_size):
+        print(would_hang, end="", flush=True)
+        raise DtkError("this job would hang", "preflight=on does not launch it", "mend what the report above names")
+    paths = _folder(point, data, placement, world_size, launcher)
     cluster.open_status(paths, point.attempt)
     placement = cluster.as_found(placement, section, launcher, world_size)
     banner(Console(), config, paths, placement, point.attempt, world_size)
@@ -238,8 +261,9 @@ def _check_parts(composed: Composed) -> dict[str, Any]:
     return dataset.describe()
 
 
-def _folder(point: Resumed, data: dict[str, Any], world_size: int, nproc: int, launcher: str) -> RunPaths:
+def _folder(point: Resumed, data: dict[str, Any], placement: "Placement", world_size: int, launcher: str) -> RunPaths:
     """Make the run folder, or go on in the one that is resumed, and describe the run in it."""
+    from dtk.plan.stored import keep_plan
     from dtk.record.manifest import manifest
     from dtk.record.run_folder import create, describe
 
@@ -250,7 +274,12 @@ def _folder(point: Resumed, data: dict[str, Any], world_size: int, nproc: int, l
         earlier = earlier_argv(point.paths)
     paths = point.paths or create(composed.config, world_size)
     about = manifest(
-        composed.plain, sys.argv, run_id=paths.root.name, world_size=world_size, nproc=nproc, launcher=launcher
+        composed.plain,
+        sys.argv,
+        run_id=paths.root.name,
+        world_size=world_size,
+        nproc=placement.nproc,
+        launcher=launcher,
     )
     about["data"] = data
     about["earlier_argv"] = earlier
@@ -260,6 +289,7 @@ def _folder(point: Resumed, data: dict[str, Any], world_size: int, nproc: int, l
         if point.paths is None:
             shutil.rmtree(paths.root, ignore_errors=True)
         raise
+    keep_plan(paths, composed, world_size, placement.nproc, "cuda" if placement.device == "cuda" else "cpu")
     return paths
 
 

@@ -55,7 +55,7 @@ def check_ranks(config: Config, world_size: int, device: str, cuda_devices: int 
         DtkError: the first rule that is broken.
     """
     job = _Job(config, world_size, device, cuda_devices)
-    for rule in (_device, _one_process, _mesh):
+    for rule in (_device, _one_process, _ranks, _mesh):
         rule(job)
 
 
@@ -73,11 +73,28 @@ def _one_process(job: _Job) -> None:
     if name in ("single", "dp") and job.world_size != 1:
         raise DtkError(
             f"strategy={name} is one process, not {job.world_size}",
-            fix="use launcher.nproc=1, or strategy=ddp for several ranks",
+            fix=f"use launcher.{_ranks_key(job)}=1, or strategy=ddp for several ranks",
         )
     if name == "dp" and (job.device != "cuda" or job.cuda_devices < 2):
         found = job.cuda_devices if job.device == "cuda" else 0
         raise DtkError(f"strategy=dp needs two CUDA devices, found {found}", fix="use strategy=single or strategy=ddp")
+
+
+def _ranks_key(job: _Job) -> str:
+    """The key that says how many ranks there are."""
+    return "nproc" if job.config.launcher.world_size is None else "world_size"
+
+
+def _ranks(job: _Job) -> None:
+    """A configuration that was planned for more machines is not what a run on this one would be."""
+    planned = job.config.launcher.world_size
+    if planned is not None and planned != job.world_size:
+        raise DtkError(
+            f"launcher.world_size={planned}, but this run has {counted(job.world_size, 'rank')}",
+            "a run has the ranks that are started",
+            f"use launcher.nproc={planned}, or torchrun or srun with {counted(planned, 'rank')}, "
+            "or launcher.world_size=null",
+        )
 
 
 def _mesh(job: _Job) -> None:

@@ -14,6 +14,8 @@ _NONE = math.inf
 _COUNT = 2**31 - 1
 """More vocabulary, context, width or layers than any tensor library indexes in one dimension."""
 _LAYERS = 100_000
+_RANKS = 1_000_000
+"""More ranks than any cluster has."""
 _DIGITS = 40
 
 LIMITS: dict[str, tuple[float, float]] = {
@@ -70,6 +72,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "record.profile_steps": (1, _NONE),
     "record.replica_hash_every": (0, _NONE),
     "launcher.nproc": (1, _NONE),
+    "launcher.world_size": (1, _RANKS),
     "launcher.threads": (1, _NONE),
     "launcher.max_restarts": (0, _NONE),
     "launcher.timeout_s": (_ABOVE_ZERO, _NONE),

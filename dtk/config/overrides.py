@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dtk.config.folders import HARDWARE
 from dtk.config.schema import KINDS
 from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError
@@ -38,6 +39,7 @@ def normalise(overrides: Sequence[str], groups: Groups, defaults: Sequence[str])
         override = parse(text)
         key = override.key_or_group
         _refuse_hydra(key)
+        _refuse_machine(key)
         if override.is_sweep_override():
             raise DtkError(
                 f"{text} asks for several runs", fix=f"add -m, or quote a text with a comma: '{key}=\"a,b\"'"
@@ -146,6 +148,14 @@ def _refuse_hydra(key: str) -> None:
         raise DtkError(f"{key} has no effect", "dtk runs sweeps itself, one run after another", "drop it and use -m")
     if key == "hydra" or key.startswith(("hydra.", "hydra/")):
         raise DtkError(f"{key} has no effect", "dtk uses Hydra only to compose", "run folders: runs_folder=PATH")
+
+
+def _refuse_machine(key: str) -> None:
+    """`hardware=NAME` describes a machine: `dtk plan` takes it off before it composes."""
+    if key == HARDWARE or key.startswith((f"{HARDWARE}.", f"{HARDWARE}/")):
+        raise DtkError(
+            f"{key} is no part of an experiment", "it says what to plan for", f"use dtk plan {HARDWARE}=NAME"
+        )
 
 
 def _refuse_tag(key: str, groups: Groups) -> None:

@@ -38,41 +38,109 @@ DEFINITIONS: dict[str, str] = {
 
 FORMULA = "mfu = tokens_per_s * flops_per_token / (world_size * peak_flops)"
 
-_Peaks = dict[str, float]
-
-_PEAKS: list[tuple[str, _Peaks]] = [
-    # NVIDIA A100 Tensor Core GPU data sheet (2021): without sparsity, PCIe and SXM alike.
-    (r"A100-(SXM4|PCIE|PCIe)-\d+GB|A100 80GB PCIe", {"half": 312e12, "tf32": 156e12, "float32": 19.5e12}),
-    # NVIDIA H100 Tensor Core GPU data sheet (2023); half and TF32 are printed there with sparsity: twice these.
-    (r"H100 (80GB HBM3|SXM5.*)", {"half": 989.4e12, "tf32": 494.7e12, "float32": 67e12}),
-    (r"H100 PCIe", {"half": 756e12, "tf32": 378e12, "float32": 51e12}),
-    (r"H100 NVL", {"half": 835e12, "tf32": 417.5e12, "float32": 60e12}),
-    # NVIDIA H200 Tensor Core GPU data sheet (2024), with sparsity there.
-    (r"H200", {"half": 989.4e12, "tf32": 494.7e12, "float32": 67e12}),
-    (r"H200 NVL", {"half": 835e12, "tf32": 417.5e12, "float32": 60e12}),
-    # NVIDIA HGX B200 data sheet (2024), figures of eight GPUs divided by eight, without sparsity.
-    (r"B200", {"half": 2250e12, "tf32": 1125e12, "float32": 75e12}),
-    # NVIDIA L40S data sheet (2023), without sparsity.
-    (r"L40S", {"half": 362.05e12, "tf32": 183e12, "float32": 91.6e12}),
-    # NVIDIA L4 data sheet (2023), with sparsity there.
-    (r"L4", {"half": 121e12, "tf32": 60e12, "float32": 30.3e12}),
-    # NVIDIA V100 data sheet (2020): tensor cores take float16 only.
-    (r"V100-SXM[23]-\d+GB(-LS)?", {"float16": 125e12, "float32": 15.7e12}),
-    (r"V100-PCIE-\d+GB", {"float16": 112e12, "float32": 14e12}),
-    # NVIDIA T4 data sheet (2019): tensor cores take float16 only.
-    (r"T4", {"float16": 65e12, "float32": 8.1e12}),
-    # NVIDIA Ada GPU architecture white paper (2023), appendix A: dense, accumulating in float32.
-    (r"GeForce RTX 4090", {"half": 165.2e12, "tf32": 82.6e12, "float32": 82.6e12}),
-    # NVIDIA GA102 GPU architecture white paper (2020), appendix A: dense, accumulating in float32.
-    (r"GeForce RTX 3090", {"half": 71e12, "tf32": 35.6e12, "float32": 35.6e12}),
-    # AMD Instinct MI250X data sheet (2021), halved: each of its two dies is a device. Matrix figures.
-    (r"MI250X", {"half": 191.5e12, "float32": 47.85e12}),
-    # AMD Instinct MI300X data sheet (2023), without sparsity. Matrix figures.
-    (r"MI300X", {"half": 1307.4e12, "tf32": 653.7e12, "float32": 163.4e12}),
+_PEAKS: list[tuple[str, dict[str, float], str]] = [
+    (
+        r"A100-(SXM4|PCIE|PCIe)-\d+GB|A100 80GB PCIe",
+        {"half": 312e12, "tf32": 156e12, "float32": 19.5e12},
+        "NVIDIA A100 Tensor Core GPU data sheet (2021), without sparsity; PCIe and SXM alike",
+    ),
+    (
+        r"H100 (80GB HBM3|SXM5.*)",
+        {"half": 989.4e12, "tf32": 494.7e12, "float32": 67e12},
+        "NVIDIA H100 Tensor Core GPU data sheet (2023); half and TF32 are printed there with sparsity: twice these",
+    ),
+    (
+        r"H100 PCIe",
+        {"half": 756e12, "tf32": 378e12, "float32": 51e12},
+        "NVIDIA H100 Tensor Core GPU data sheet (2023); half and TF32 are printed there with sparsity: twice these",
+    ),
+    (
+        r"H100 NVL",
+        {"half": 835e12, "tf32": 417.5e12, "float32": 60e12},
+        "NVIDIA H100 Tensor Core GPU data sheet (2023); half and TF32 are printed there with sparsity: twice these",
+    ),
+    (
+        r"H200",
+        {"half": 989.4e12, "tf32": 494.7e12, "float32": 67e12},
+        "NVIDIA H200 Tensor Core GPU data sheet (2024); half and TF32 are printed there with sparsity: twice these",
+    ),
+    (
+        r"H200 NVL",
+        {"half": 835e12, "tf32": 417.5e12, "float32": 60e12},
+        "NVIDIA H200 Tensor Core GPU data sheet (2024); half and TF32 are printed there with sparsity: twice these",
+    ),
+    (
+        r"B200",
+        {"half": 2250e12, "tf32": 1125e12, "float32": 75e12},
+        "NVIDIA HGX B200 data sheet (2024), figures of eight GPUs divided by eight, without sparsity",
+    ),
+    (
+        r"L40S",
+        {"half": 362.05e12, "tf32": 183e12, "float32": 91.6e12},
+        "NVIDIA L40S data sheet (2023), without sparsity",
+    ),
+    (
+        r"L4",
+        {"half": 121e12, "tf32": 60e12, "float32": 30.3e12},
+        "NVIDIA L4 data sheet (2023), with sparsity there: twice these",
+    ),
+    (
+        r"V100-SXM[23]-\d+GB(-LS)?",
+        {"float16": 125e12, "float32": 15.7e12},
+        "NVIDIA V100 data sheet (2020): tensor cores take float16 only",
+    ),
+    (
+        r"V100-PCIE-\d+GB",
+        {"float16": 112e12, "float32": 14e12},
+        "NVIDIA V100 data sheet (2020): tensor cores take float16 only",
+    ),
+    (r"T4", {"float16": 65e12, "float32": 8.1e12}, "NVIDIA T4 data sheet (2019): tensor cores take float16 only"),
+    (
+        r"GeForce RTX 4090",
+        {"half": 165.2e12, "tf32": 82.6e12, "float32": 82.6e12},
+        "NVIDIA Ada GPU architecture white paper (2023), appendix A: dense, accumulating in float32",
+    ),
+    (
+        r"GeForce RTX 3090",
+        {"half": 71e12, "tf32": 35.6e12, "float32": 35.6e12},
+        "NVIDIA GA102 GPU architecture white paper (2020), appendix A: dense, accumulating in float32",
+    ),
+    (
+        r"MI250X",
+        {"half": 191.5e12, "float32": 47.85e12},
+        "AMD Instinct MI250X data sheet (2021), matrix figures halved: each of its two dies is a device",
+    ),
+    (
+        r"MI300X",
+        {"half": 1307.4e12, "tf32": 653.7e12, "float32": 163.4e12},
+        "AMD Instinct MI300X data sheet (2023), matrix figures without sparsity",
+    ),
 ]
-"""Pattern of the whole device name without its vendor -> FLOP/s by type; `half` is float16 and bfloat16."""
+"""Pattern of the whole device name without its vendor, FLOP/s by type (`half` is float16 and bfloat16), source."""
 
 _VENDOR = re.compile(r"^(NVIDIA|Tesla|AMD Instinct|AMD)\s+", re.IGNORECASE)
+
+
+def published_peaks(device_name: str) -> tuple[dict[str, float], str]:
+    """Published dense peaks of one device, and where they are printed.
+
+    Args:
+        device_name: as `torch.cuda.get_device_name` gives it.
+
+    Returns:
+        FLOP/s by type of the matrix products (float32, tf32, bfloat16, float16), and the source; nothing and "" for
+        a device that is not known.
+    """
+    short = device_name.strip()
+    while (without := _VENDOR.sub("", short)) != short:
+        short = without
+    for pattern, printed, source in _PEAKS:
+        if re.fullmatch(pattern, short):
+            peaks = {dtype: peak for dtype, peak in printed.items() if dtype != "half"}
+            if "half" in printed:
+                peaks |= {"bfloat16": printed["half"], "float16": printed["half"]}
+            return peaks, source
+    return {}, ""
 
 
 def peak_flops(device_name: str, dtype: str) -> tuple[float | None, str]:
@@ -85,16 +153,13 @@ def peak_flops(device_name: str, dtype: str) -> tuple[float | None, str]:
     Returns:
         FLOP/s and what it is, or None and the reason.
     """
-    short = device_name.strip()
-    while (without := _VENDOR.sub("", short)) != short:
-        short = without
-    for pattern, peaks in _PEAKS:
-        if re.fullmatch(pattern, short):
-            peak = peaks.get(dtype, peaks.get("half") if dtype in ("float16", "bfloat16") else None)
-            if peak is None:
-                return None, f"{device_name} has no published peak for {dtype}"
-            return peak, f"{device_name}, {dtype} dense, {peak / 1e12:g} TFLOP/s per device (data sheet)"
-    return None, f"no published peak is known for the device {device_name}"
+    peaks, _ = published_peaks(device_name)
+    if not peaks:
+        return None, f"no published peak is known for the device {device_name}"
+    if dtype not in peaks:
+        return None, f"{device_name} has no published peak for {dtype}"
+    peak = peaks[dtype]
+    return peak, f"{device_name}, {dtype} dense, {peak / 1e12:g} TFLOP/s per device (data sheet)"
 
 
 def model_flops_utilization(

@@ -7,7 +7,6 @@ data, schedules or checkpoints, and never imports the training loop.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -17,23 +16,11 @@ from torch.optim import Optimizer
 from dtk.config.schema import PrecisionConfig
 from dtk.parallel.context import Context
 from dtk.parallel.precision import autocast
+from dtk.strategies.declared import Collective, Shape
 
 Fill = Callable[[nn.Module], None]
 """Gives every parameter of a materialised model its initial value, one parameter at a time."""
 BuildOptimizer = Callable[[list[dict[str, Any]]], Optimizer]
-
-
-@dataclass(frozen=True, slots=True)
-class Collective:
-    """What a strategy issues per optimizer step, from the second step on.
-
-    `size_bytes` is the sum over the `count` calls of the full (largest) buffer on one rank.
-    """
-
-    op: str
-    group: str
-    count: int
-    size_bytes: int
 
 
 class Strategy(ABC):
@@ -111,3 +98,8 @@ def materialise(model: nn.Module, device: torch.device, fill: Fill) -> None:
 def parameter_bytes(parameters: Iterable[nn.Parameter]) -> int:
     """Bytes of the full (unsharded) parameters."""
     return sum(p.numel() * p.element_size() for p in parameters)
+
+
+def trained_shapes(parameters: Iterable[nn.Parameter]) -> list[Shape]:
+    """Shapes of the parameters that have gradients, in order."""
+    return [tuple(p.shape) for p in parameters if p.requires_grad]

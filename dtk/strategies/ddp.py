@@ -7,21 +7,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch._C._distributed_c10d import _DEFAULT_FIRST_BUCKET_BYTES, GradBucket, _compute_bucket_assignment_by_size
+from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from dtk.record.regions import communication, observed
-from dtk.strategies.base import Collective, Fill, Strategy, materialise, parameter_bytes
+from dtk.strategies.base import Fill, Strategy, materialise, parameter_bytes, trained_shapes
+from dtk.strategies.declared import LIBRARY_BUCKET_CAP_MB, MIN_COMPRESSION_RATE, Collective, ddp_collectives
 
 Hook = Callable[[Any, GradBucket], Future[torch.Tensor]]
-
-LIBRARY_BUCKET_CAP_MB = 25.0
-"""DDP's own default. Only when it is left unset does DDP make the first bucket small (1 MiB)."""
-MIN_COMPRESSION_RATE = 2
-"""powerSGD_hook's default: matrices that would not shrink by this factor are sent whole."""
 
 
 class DDP(Strategy):
@@ -69,7 +65,8 @@ class DDP(Strategy):
             if self.context.backend == "gloo":
                 hook = _one_at_a_time(hook)
             parameters = [p for p in wrapped.module.parameters() if p.requires_grad]
-            size = self._powersgd(parameters).size_bytes / parameter_bytes(parameters)
+            sent = ddp_collectives(self.config, trained_shapes(parameters))[0]
+            size = sent.size_bytes / parameter_bytes(parameters)
         wrapped.register_comm_hook(state, _marked(hook, size))
 
     def accumulate(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
@@ -91,43 +88,7 @@ class DDP(Strategy):
 
     def collectives(self, model: nn.Module, accumulation_steps: int) -> list[Collective]:
         """One all_reduce per gradient bucket, whatever the accumulation."""
-        parameters = [p for p in model.parameters() if p.requires_grad]
-        if self.config.communication_hook == "powersgd":
-            return [self._powersgd(parameters)]
-        size = parameter_bytes(parameters)
-        if self.config.communication_hook != "none":
-            size //= 2
-        declared = [Collective("all_reduce", "dp", len(self._buckets(parameters)), size)]
-        if self.config.find_unused_parameters and not self.config.static_graph:
-            # The bitmap of used parameters, one int32 each.
-            declared.append(Collective("all_reduce", "dp", 1, 4 * len(parameters)))
-        return declared
-
-    def _buckets(self, parameters: list[nn.Parameter]) -> list[list[int]]:
-        """Indices per bucket: DDP fills them in the order in which gradients become ready.
-
-        That order is taken to be the reverse of the definition order, the case in which the
-        model's forward uses its parameters in the order in which it defines them.
-        """
-        cap = int(self.config.bucket_cap_mb * 2**20)
-        first = _DEFAULT_FIRST_BUCKET_BYTES if self.config.bucket_cap_mb == LIBRARY_BUCKET_CAP_MB else cap
-        ready: list[torch.Tensor] = list(reversed(parameters))
-        buckets, _ = _compute_bucket_assignment_by_size(ready, [first, cap], [False] * len(ready))
-        return buckets
-
-    def _powersgd(self, parameters: list[nn.Parameter]) -> Collective:
-        """Per bucket: the tensors too small to compress, then the factors P and Q (Vogels et al. 2019, alg. 1)."""
-        rank, count, numbers = self.config.powersgd_rank, 0, 0
-        ready = list(reversed(parameters))
-        for bucket in self._buckets(parameters):
-            tensors = [ready[i] for i in bucket]
-            shapes = [(p.shape[0], p.numel() // p.shape[0]) for p in tensors if p.dim() > 1]
-            factors = [(n, m, min(n, m, rank)) for n, m in shapes if (n + m) * rank * MIN_COMPRESSION_RATE < n * m]
-            whole = sum(p.numel() for p in tensors) - sum(n * m for n, m, _ in factors)
-            # The library reduces all three even when one is empty.
-            numbers += whole + sum((n + m) * r for n, m, r in factors)
-            count += 3
-        return Collective("all_reduce", "dp", count, 4 * numbers)
+        return ddp_collectives(self.config, trained_shapes(model.parameters()))
 
 
 def _marked(hook: Hook, size: float) -> Hook:

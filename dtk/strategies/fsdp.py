@@ -11,9 +11,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
 
 from dtk.parallel.context import data_parallel_mesh
-from dtk.parallel.precision import DTYPES, mixed_precision_policy
+from dtk.parallel.precision import mixed_precision_policy
 from dtk.record.regions import communication, observed
-from dtk.strategies.base import Collective, Fill, Strategy, local, materialise
+from dtk.strategies.base import Fill, Strategy, local, materialise
+from dtk.strategies.declared import CLIP_SHARDED, Collective, Shape, fsdp_collectives, hsdp_collectives
 from dtk.strategies.marked_comm import MarkedAllGather, MarkedReduceScatter
 
 
@@ -24,7 +25,7 @@ class FSDP(Strategy):
     instead of two, at the price of whole parameters in memory in between (ZeRO-2-like).
     """
 
-    clip_collectives = (Collective("all_reduce", "dp_shard", 1, 4),)
+    clip_collectives = CLIP_SHARDED
 
     def mesh(self) -> DeviceMesh:
         """The mesh over which parameters are sharded, one dimension named dp_shard."""
@@ -105,29 +106,19 @@ class FSDP(Strategy):
         cast(FSDPModule, model).reshard()
 
     def collectives(self, model: nn.Module, accumulation_steps: int) -> list[Collective]:
-        """Gathers in every micro-batch (twice for units that reshard), one reduce_scatter per unit and step.
+        """Gathers in every micro-batch, one reduce_scatter per unit and step: see `fsdp_collectives`."""
+        return fsdp_collectives(
+            self.config, self.precision, *self._unit_shapes(model), self.shard_group.size(), accumulation_steps
+        )
 
-        The root unit (embeddings, final norm, head) is never resharded after forward: FSDP2 keeps it,
-        as backward would gather it again at once.
-        """
-        compute = DTYPES[self.precision.compute_dtype].itemsize
-        reduce = DTYPES[self.precision.reduce_dtype].itemsize if compute != 4 else 4
-        gathers = 2 if self.config.reshard_after_forward else 1
-        root = self._padded_elements(model)
-        units = [sum(self._padded_elements(block) for block in unit) for unit in self._units(model)]
-        gather_count = accumulation_steps * (gathers * len(units) + 1)
-        root -= sum(units)
-        gathered = accumulation_steps * (gathers * sum(units) + root) * compute
-        reduced = (sum(units) + root) * reduce
-        return [
-            Collective("all_gather", "dp_shard", gather_count, gathered),
-            Collective("reduce_scatter", "dp_shard", len(units) + 1, reduced),
-        ]
-
-    def _padded_elements(self, module: nn.Module) -> int:
-        """Elements of a module's parameters with dim 0 padded to a multiple of the shard group."""
-        shards = self.shard_group.size()
-        return sum(-(-p.shape[0] // shards) * shards * (p.numel() // p.shape[0]) for p in module.parameters())
+    def _unit_shapes(self, model: nn.Module) -> tuple[list[list[Shape]], list[Shape]]:
+        """Shapes of the parameters of each unit of blocks, and of the root unit."""
+        units = [[p for block in unit for p in block.parameters()] for unit in self._units(model)]
+        in_units = {p for unit in units for p in unit}
+        return (
+            [[tuple(p.shape) for p in unit] for unit in units],
+            [tuple(p.shape) for p in model.parameters() if p not in in_units],
+        )
 
 
 class HSDP(FSDP):
@@ -165,6 +156,6 @@ class HSDP(FSDP):
 
     def collectives(self, model: nn.Module, accumulation_steps: int) -> list[Collective]:
         """As fsdp over dp_shard, and one all_reduce of the shard per unit over dp_replicate."""
-        gathers, reductions = super().collectives(model, accumulation_steps)
-        size = reductions.size_bytes // self.shard_group.size()
-        return [gathers, reductions, Collective("all_reduce", "dp_replicate", reductions.count, size)]
+        return hsdp_collectives(
+            self.config, self.precision, *self._unit_shapes(model), self.shard_group.size(), accumulation_steps
+        )

@@ -4,7 +4,8 @@ import torch
 from torch import nn
 
 from dtk.errors import DtkError
-from dtk.strategies.base import Collective, Fill, Strategy, materialise
+from dtk.strategies.base import Fill, Strategy, materialise
+from dtk.strategies.declared import Collective
 
 
 class Single(Strategy):

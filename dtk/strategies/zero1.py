@@ -8,8 +8,9 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.optim import Optimizer
 
 from dtk.record.regions import communication
-from dtk.strategies.base import BuildOptimizer, Collective, parameter_bytes
+from dtk.strategies.base import BuildOptimizer, trained_shapes
 from dtk.strategies.ddp import DDP
+from dtk.strategies.declared import Collective, zero1_collectives
 
 
 class _MarkedZeRO(ZeroRedundancyOptimizer):
@@ -33,10 +34,7 @@ class Zero1(DDP):
 
     def collectives(self, model: nn.Module, accumulation_steps: int) -> list[Collective]:
         """DDP's all_reduces, then one broadcast per rank of the parameters that it updated."""
-        parameters = [p for p in model.parameters() if p.requires_grad]
-        owners = min(self.context.world_size, len(parameters))
-        broadcast = Collective("broadcast", "dp", owners, parameter_bytes(parameters))
-        return [*super().collectives(model, accumulation_steps), broadcast]
+        return zero1_collectives(self.config, trained_shapes(model.parameters()), self.context.world_size)
 
 
 def owned_state(optimizer: Optimizer) -> dict[torch.Tensor, dict[str, Any]]:

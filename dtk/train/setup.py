@@ -1,6 +1,7 @@
 """From the configuration to what a step needs: model, strategy, optimizer. Runs once per rank."""
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -33,15 +34,26 @@ class Parts:
     parameter_count: int
 
 
-def set_up(config: Config, context: Context) -> Parts:
+def set_up(
+    config: Config,
+    context: Context,
+    make: Callable[[Config], nn.Module] | None = None,
+    fill: Callable[[nn.Module, Config], None] | None = None,
+) -> Parts:
     """Build model, strategy and optimizer for this rank.
+
+    Args:
+        config: resolved configuration.
+        context: this rank.
+        make: how the model comes to be before it is spread over ranks; None = as a run does.
+        fill: how it gets its values once it has memory; None = as a run does.
 
     Raises:
         DtkError: the model or its pretrained weights cannot be used.
     """
     torch.use_deterministic_algorithms(config.train.deterministic)
     allow_tf32(config.precision)
-    model = _model(config)
+    model = (make or _model)(config)
     parameter_count = sum(p.numel() for p in model.parameters())
     if config.train.activation_checkpoint_every:
         _checkpoint_activations(model, config.train.activation_checkpoint_every)
@@ -49,7 +61,7 @@ def set_up(config: Config, context: Context) -> Parts:
         for block in model.blocks:  # type: ignore[union-attr]
             block.compile()
     strategy = build_strategy(config.strategy, context, config.precision)
-    wrapped = strategy.wrap(model, functools.partial(_fill, config=config))
+    wrapped = strategy.wrap(model, lambda module: (fill or _fill)(module, config))
     build = recipe(config.optimizer, model.parameters())
     groups = parameter_groups(model, config.optimizer.weight_decay)
     if config.optimizer.in_backward:

@@ -11,6 +11,7 @@ from dtk.config.schema import Config
 from dtk.data.build import build_dataset
 from dtk.parallel.context import Context
 from dtk.parallel.stop import StopRequest
+from dtk.record.memory import peak_memory_bytes
 from dtk.record.recorder import Recorder
 from dtk.train.assemble import assemble
 from dtk.train.setup import set_up
@@ -78,12 +79,9 @@ def evaluate(context: Context, changes: dict[str, Any], folder: str) -> dict[str
 
 def peak_while_setting_up(context: Context, changes: dict[str, Any], folder: str) -> tuple[int, int]:
     """Largest growth of resident memory during set-up, and the bytes of the whole model."""
-    import resource
-
     configuration = config(**changes)
     torch.set_num_threads(1)
     set_up(config(strategy=changes["strategy"]), context)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_memory_bytes(context.device)
     parts = set_up(configuration, context)
-    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
-    return peak, 4 * parts.parameter_count
+    return peak_memory_bytes(context.device) - before, 4 * parts.parameter_count

@@ -6,7 +6,7 @@ data, strategy, ...) are told apart by `name` (models by `architecture`): see `K
 """
 
 from dataclasses import dataclass, field
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 from dtk.config.schema.data import (
     ClassificationData,
@@ -101,6 +101,8 @@ class Config:
     nccl: NCCLConfig
     fault: Any = field(default_factory=NoFault)
     watch: WatchConfig = field(default_factory=WatchConfig)
+    preflight: Literal["on", "off"] = "off"
+    """Simulate every rank before the launch, and do not launch what would hang."""
     seed: int = 1234
     """Initial weights and sample order are functions of it."""
     runs_folder: str = "runs"

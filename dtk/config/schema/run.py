@@ -113,6 +113,8 @@ class LauncherConfig:
     name: Literal["local"] = "local"
     nproc: int | Literal["auto"] = "auto"
     """Ranks on this machine; auto = one per GPU, or 2 on CPU (1 for strategy single and dp)."""
+    world_size: int | None = None
+    """Ranks over all machines, for `dtk plan` and `dtk preflight`; null = as started. A run with others is refused."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     threads: int | Literal["auto"] = "auto"

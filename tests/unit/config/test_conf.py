@@ -27,7 +27,8 @@ FIELDS = {field.name: field.type for field in dataclasses.fields(Config)}
 def test_each_opens_with_what_it_is_and_the_command_that_uses_it(path: Path) -> None:
     lines = [line for line in path.read_text(encoding="ascii").splitlines() if not line.startswith("# @")]
     assert len(description(path)) > 10
-    assert lines[1].startswith("# Use: python -m dtk.run")
+    command = "dtk plan" if path.parent.name == folders.HARDWARE else "python -m dtk.run"
+    assert lines[1].startswith(f"# Use: {command}")
     if path.parent != CONF:
         assert path.stem in lines[1] or path.parent.name in lines[1]
     assert len(lines) <= 60
@@ -35,7 +36,7 @@ def test_each_opens_with_what_it_is_and_the_command_that_uses_it(path: Path) -> 
 
 @pytest.mark.parametrize(
     "path",
-    [p for p in FILES if p.parent.name not in ("conf", "experiment", "fault")],
+    [p for p in FILES if p.parent.name not in ("conf", "experiment", "fault", folders.HARDWARE)],
     ids=lambda p: f"{p.parent.name}/{p.stem}",
 )
 def test_each_holds_every_key_of_its_schema(path: Path) -> None:

@@ -1,0 +1,252 @@
+"""The same job under every strategy, and which one to take: the simplest that fits, with the reason in words.
+
+Knows no output.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from dtk.config.compose import Composed, compose
+from dtk.config.schema import KINDS
+from dtk.errors import DtkError
+from dtk.plan.engines import Machine, predict, without_time
+from dtk.plan.job import ONE_PROCESS, ranks_of, settled_job
+from dtk.plan.prediction import Prediction
+from dtk.plan.scaling import at_world_size
+from dtk.plan.words import bytes_text, rate_text
+from dtk.words import counted
+
+STRATEGIES = ("single", "ddp", "zero1", "zero2", "fsdp", "hsdp")
+"""The simplest first; zero3 is fsdp by its other name."""
+FASTER = 1.05
+"""Tokens/s over those of the recommended one from which a faster one is worth naming."""
+TIGHT = 0.05
+"""Part of the device below which what is left over is called little."""
+_MORE_RANKS = 1 << 16
+_OWN = ("strategy", "fault")
+"""Sections that each row has of its own: a planted fault may be settings of a strategy."""
+_CHECKPOINTING = "train.activation_checkpoint_every"
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to run the job."""
+
+    strategy: str
+    checkpointing: bool = False
+    offload: bool = False
+
+    @property
+    def name(self) -> str:
+        """`fsdp + checkpointing + offload`."""
+        extras = [word for word, on in (("checkpointing", self.checkpointing), ("offload", self.offload)) if on]
+        return " + ".join([self.strategy, *extras])
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One variant and what it needs."""
+
+    variant: Variant
+    overrides: tuple[str, ...]
+    """What to type for it, beside the rest of the job."""
+    prediction: Prediction | None
+    problem: str = ""
+    """Why there is no prediction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All rows, the simplest first."""
+
+    rows: tuple[Row, ...]
+    recommended: Row | None
+    reasons: tuple[str, ...]
+
+
+VARIANTS = (
+    *(Variant(name) for name in STRATEGIES),
+    *(Variant(name, checkpointing=True) for name in STRATEGIES),
+    Variant("fsdp", offload=True),
+    Variant("fsdp", checkpointing=True, offload=True),
+)
+"""The simplest first: recomputing costs a third of the compute, offloading a copy over the host's bus each step."""
+
+
+def compare(job: Composed, here: Machine, config_dir: Path | None = None) -> Comparison:
+    """Plan the job under every variant.
+
+    Args:
+        job: settled; its strategy is one of many here.
+        here: the machine; without a device nothing fits or does not, and nothing is recommended.
+        config_dir: the user's own YAML files.
+    """
+    composed: dict[str, Composed | DtkError] = {}
+    rows = tuple(_row(job, here, config_dir, variant, composed) for variant in VARIANTS)
+    if here.hardware is None:
+        reason = "Without a device nothing is recommended: add hardware=NAME, for example hardware=h100_sxm."
+        return Comparison(rows, None, (reason,))
+    ranks = ranks_of(job.config)
+    found = _simplest(rows, ranks)
+    reasons = _why(rows, found, ranks) if found else _nothing(rows, job, here)
+    return Comparison(rows, found, tuple(reasons))
+
+
+def _row(
+    job: Composed, here: Machine, config_dir: Path | None, variant: Variant, composed: dict[str, Composed | DtkError]
+) -> Row:
+    ranks = 1 if variant.strategy in ONE_PROCESS else ranks_of(job.config)
+    typed = _typed(job, here, variant)
+    try:
+        config = _job(job, variant, ranks, typed, config_dir, composed).config
+        return Row(variant, typed, predict(config, ranks, here))
+    except DtkError as error:
+        return Row(variant, typed, None, error.what)
+
+
+def _typed(job: Composed, here: Machine, variant: Variant) -> tuple[str, ...]:
+    """The overrides that make the variant."""
+    typed = [f"strategy={variant.strategy}"]
+    ranks = ranks_of(job.config)
+    if variant.strategy == "hsdp" and job.config.strategy.name != "hsdp" and _is_whole_nodes(ranks, here.local_size):
+        typed += ["strategy.dp_replicate=-1", f"strategy.dp_shard={here.local_size}"]
+    if variant.offload:
+        typed.append("strategy.cpu_offload=true")
+    every = job.config.train.activation_checkpoint_every or 1
+    if variant.checkpointing:
+        typed.append(f"{_CHECKPOINTING}={every}")
+    elif job.config.train.activation_checkpoint_every:
+        typed.append(f"{_CHECKPOINTING}=0")
+    return tuple(typed)
+
+
+def _is_whole_nodes(ranks: int, local_size: int) -> bool:
+    return ranks > local_size and ranks % local_size == 0
+
+
+def _job(
+    job: Composed,
+    variant: Variant,
+    ranks: int,
+    typed: tuple[str, ...],
+    config_dir: Path | None,
+    composed: dict[str, Composed | DtkError],
+) -> Composed:
+    """The job with this variant's settings; each strategy is composed once."""
+    strategy = [one for one in typed if one.startswith("strategy") and "cpu_offload" not in one]
+    if variant.strategy not in composed:
+        try:
+            composed[variant.strategy] = compose([*_kept(job.overrides, variant.strategy), *strategy], config_dir)
+        except DtkError as error:
+            composed[variant.strategy] = error
+    found = composed[variant.strategy]
+    if isinstance(found, DtkError):
+        raise found
+    every = (job.config.train.activation_checkpoint_every or 1) if variant.checkpointing else 0
+    train = dataclasses.replace(job.config.train, activation_checkpoint_every=every)
+    section = found.config.strategy
+    if variant.offload:
+        section = dataclasses.replace(section, cpu_offload=True)
+    config = dataclasses.replace(job.config, train=train, strategy=section, fault=found.config.fault)
+    return settled_job(dataclasses.replace(job, config=config), ranks)
+
+
+def _kept(overrides: Sequence[str], strategy: str) -> list[str]:
+    """What was typed, without what belongs to another strategy."""
+    known = {field.name for field in fields(KINDS["strategy"][1][strategy])}
+    own_by_definition = {"cpu_offload", "reshard_after_forward"}
+    kept = []
+    for text in overrides:
+        key = text.lstrip("+~").partition("=")[0]
+        section, _, name = key.partition(".")
+        if section not in _OWN or (section == "strategy" and name in known - own_by_definition):
+            kept.append(text)
+    return kept
+
+
+def _simplest(rows: Sequence[Row], ranks: int) -> Row | None:
+    return next((row for row in _fitting(rows, ranks)), None)
+
+
+def _fitting(rows: Sequence[Row], ranks: int) -> Iterator[Row]:
+    """Rows that fit and use every rank."""
+    for row in rows:
+        if row.prediction is not None and row.prediction.fits and row.prediction.world_size == ranks:
+            yield row
+
+
+def _why(rows: Sequence[Row], found: Row, ranks: int) -> Iterator[str]:
+    """Why the simpler ones are out, how much is left, and what would be faster."""
+    made = found.prediction
+    assert made is not None
+    device = made.device_memory_bytes or 0
+    free = device - made.memory.peak_bytes
+    yield from _simpler(rows[: rows.index(found)], device)
+    left = f"{bytes_text(free)} of {bytes_text(device)} are left"
+    tight = ", which is little: fragmentation or longer batches may take it" if free < TIGHT * device else ""
+    yield f"{found.variant.name} is the simplest that fits: {left}{tight}."
+    timed = [row for row in _fitting(rows, ranks) if not row.variant.offload and _speed(row)]
+    if made.time is None or not timed:
+        return
+    fastest = max(timed, key=_speed)
+    if _speed(fastest) > FASTER * made.time.tokens_per_s:
+        more, speed = _speed(fastest) / made.time.tokens_per_s, rate_text(_speed(fastest))
+        yield f"{fastest.variant.name} fits as well and would be {more:.2f} times as fast ({speed} tokens/s)."
+
+
+def _speed(row: Row) -> float:
+    """Tokens/s; 0 where they are not known."""
+    return row.prediction.time.tokens_per_s if row.prediction is not None and row.prediction.time is not None else 0.0
+
+
+def _simpler(rows: Sequence[Row], device: int) -> Iterator[str]:
+    """One line on those that come before the recommended one."""
+    large = [
+        f"{row.variant.name} needs {bytes_text(row.prediction.memory.peak_bytes)}"
+        for row in rows
+        if row.prediction is not None and not row.prediction.fits
+    ]
+    if large:
+        yield f"Too large for {bytes_text(device)}: {', '.join(large)}."
+    for row in rows:
+        if row.prediction is not None and row.prediction.fits:
+            yield f"{row.variant.name} would fit, but uses {counted(row.prediction.world_size, 'rank')} only."
+
+
+def _nothing(rows: Sequence[Row], job: Composed, here: Machine) -> Iterator[str]:
+    """What is nearest to fitting, and what would make it fit."""
+    made = [row for row in rows if row.prediction is not None]
+    if not made:
+        yield "No strategy can run this job."
+        return
+    least = min(made, key=lambda row: row.prediction.memory.peak_bytes)  # type: ignore[union-attr]
+    peak, device = least.prediction.memory.peak_bytes, least.prediction.device_memory_bytes or 0  # type: ignore[union-attr]
+    yield (
+        f"Nothing fits. The least is {least.variant.name} with {bytes_text(peak)}, "
+        f"{bytes_text(peak - device)} more than the {bytes_text(device)} of the device."
+    )
+    if job.config.train.micro_batch_size > 1:
+        micro = job.config.train.micro_batch_size
+        yield f"train.micro_batch_size={micro} can be smaller: --max-batch finds the largest that fits."
+    ranks = _ranks_that_fit(job, here)
+    if ranks:
+        yield f"fsdp + checkpointing fits on {counted(ranks, 'rank')}: launcher.world_size={ranks}."
+    else:
+        yield "More ranks do not help: one rank's activations or gathered parameters are too large by themselves."
+
+
+def _ranks_that_fit(job: Composed, here: Machine) -> int:
+    """The smallest number of ranks, by doubling, on which the most sharded variant fits; 0 without one."""
+    variant = Variant("fsdp", checkpointing=True)
+    ranks = ranks_of(job.config)
+    try:
+        sharded = _job(job, variant, ranks, ("strategy=fsdp",), None, {})
+        while ranks < _MORE_RANKS:
+            ranks *= 2
+            if without_time(at_world_size(sharded, ranks).config, ranks, here).fits:
+                return ranks
+    except DtkError:
+        return 0
+    return 0

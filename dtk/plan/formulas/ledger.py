@@ -1,0 +1,77 @@
+"""Bytes in use while a step is walked through: what is held, the highest use, and what it consisted of then.
+
+Knows categories and regions, not what a model or a strategy is.
+"""
+
+from collections import Counter
+
+from dtk.plan.prediction import Category
+
+
+class Buffer:
+    """Memory that is freed when its last holder lets go."""
+
+    __slots__ = ("category", "holders", "ledger", "size_bytes")
+
+    def __init__(self, ledger: "Ledger", category: Category, size_bytes: int) -> None:
+        self.ledger = ledger
+        self.category = category
+        self.size_bytes = size_bytes
+        self.holders = 1
+
+    def hold(self) -> "Buffer":
+        """One more holder."""
+        self.holders += 1
+        return self
+
+    def drop(self) -> None:
+        """One holder less; the last one frees the memory."""
+        self.holders -= 1
+        if self.holders == 0:
+            self.ledger.change(self.category, -self.size_bytes)
+            self.ledger.change("allocator slack", -self.ledger.slack_bytes(self.size_bytes))
+
+
+class Ledger:
+    """The memory of one rank.
+
+    Args:
+        granularity_bytes: what the allocator rounds every buffer up to.
+    """
+
+    def __init__(self, granularity_bytes: int = 1) -> None:
+        self.granularity_bytes = granularity_bytes
+        self.region = "forward"
+        self.in_use: Counter[Category] = Counter()
+        self.total_bytes = 0
+        self.peak_bytes = 0
+        self.peak_region = self.region
+        self.at_peak: dict[Category, int] = {}
+        self.by_region: dict[str, int] = {}
+
+    def allocate(self, category: Category, size_bytes: int) -> Buffer:
+        """Take memory; the caller is its first holder."""
+        self.in_use["allocator slack"] += self.slack_bytes(size_bytes)
+        self.total_bytes += self.slack_bytes(size_bytes)
+        self.change(category, size_bytes)
+        return Buffer(self, category, size_bytes)
+
+    def slack_bytes(self, size_bytes: int) -> int:
+        """What rounding adds to a buffer."""
+        return -size_bytes % self.granularity_bytes
+
+    def change(self, category: Category, size_bytes: int) -> None:
+        """Take or give back memory, and note the highest use."""
+        self.in_use[category] += size_bytes
+        self.total_bytes += size_bytes
+        if self.total_bytes > self.by_region.get(self.region, -1):
+            self.by_region[self.region] = self.total_bytes
+        if self.total_bytes > self.peak_bytes:
+            self.peak_bytes = self.total_bytes
+            self.peak_region = self.region
+            self.at_peak = dict(self.in_use)
+
+    def enter(self, region: str) -> None:
+        """Go on in another region of the step."""
+        self.region = region
+        self.change("temporaries", 0)

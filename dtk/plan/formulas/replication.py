@@ -1,0 +1,58 @@
+"""What a strategy with whole parameters (single, ddp, zero1) holds at each moment of a step."""
+
+from dataclasses import dataclass, field
+from math import prod
+
+from dtk.plan.formulas.holding import Holding
+from dtk.plan.formulas.ledger import Buffer
+from dtk.plan.formulas.owners import owned_elements
+from dtk.plan.formulas.states import MASTER_BYTES, optimizer_bytes, update_bytes
+
+
+@dataclass(slots=True)
+class Replicated(Holding):
+    """Every rank has all parameters and gradients (Li et al. 2020, "PyTorch Distributed", section 3)."""
+
+    gradients: dict[str, Buffer] = field(default_factory=dict)
+
+    def settle(self) -> None:
+        """Parameters, DDP's buckets (as large as all gradients, never freed), optimizer state."""
+        strategy, shapes = self.config.strategy, self.shape.shapes
+        elements, tensors = self.shape.parameters, len(shapes)
+        self.ledger.change("parameters", MASTER_BYTES * elements)
+        if self._reduces:
+            views = strategy.gradient_as_bucket_view
+            self.ledger.change("gradients" if views else "buckets", MASTER_BYTES * elements)
+            if strategy.communication_hook == "powersgd":
+                self.ledger.change("buckets", MASTER_BYTES * elements)  # Its error feedback.
+        largest = max(map(prod, shapes))
+        if strategy.name == "zero1":
+            # Rajbhandari et al. 2020 cut evenly, Psi / N; torch deals out whole parameters.
+            owned = owned_elements(shapes, self.world_size)
+            self.rank, elements = max(enumerate(owned), key=lambda entry: entry[1])
+            tensors, largest = -(-tensors // len(owned)), min(largest, elements)
+        self.ledger.change("optimizer states", optimizer_bytes(self.config.optimizer, elements, tensors))
+        self.temporary_bytes = update_bytes(self.config.optimizer, elements, largest, self.on_cuda)
+
+    def gradient(self, name: str, gradient: Buffer) -> None:
+        """Keep the first and add the others to it; in the last micro-batch DDP puts its view in their place."""
+        before = self.gradients.pop(name, None)
+        if before is not None:
+            gradient.drop()
+            gradient = before
+        views = self._reduces and self.config.strategy.gradient_as_bucket_view
+        if self.config.optimizer.in_backward or (views and self.last):
+            gradient.drop()
+        else:
+            self.gradients[name] = gradient
+
+    def update(self) -> None:
+        """The optimizer's step, then no gradients."""
+        self.ledger.allocate("temporaries", self.temporary_bytes).drop()
+        for gradient in self.gradients.values():
+            gradient.drop()
+        self.gradients.clear()
+
+    @property
+    def _reduces(self) -> bool:
+        return self.config.strategy.name in ("ddp", "zero1")

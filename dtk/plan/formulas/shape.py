@@ -1,0 +1,116 @@
+"""Parameters of a configured architecture: those of one block and those of the rest, in the model's own order.
+
+Written down rather than built, so that a plan needs no torch and a trillion parameters cost nothing; a test holds
+them against the modules. Knows no strategy and no bytes.
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+from dtk.config.schema import CustomModelConfig, EncoderConfig, GPTConfig, LlamaConfig
+from dtk.errors import DtkError
+from dtk.strategies.declared import Shape
+
+Named = tuple[tuple[str, Shape], ...]
+KnownConfig = GPTConfig | LlamaConfig | EncoderConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """A transformer as its parameters: `before`, `layers` times `block`, `after`."""
+
+    config: KnownConfig
+    layers: int
+    before: Named
+    """Embeddings."""
+    block: Named
+    """Names are those inside the block."""
+    after: Named
+    """Final norm and head; a tied head is in `before`."""
+
+    @property
+    def root(self) -> Named:
+        """What belongs to no block."""
+        return self.before + self.after
+
+    @property
+    def shapes(self) -> list[Shape]:
+        """Every parameter in the order of `model.parameters()`."""
+        block = [shape for _, shape in self.block]
+        return [shape for _, shape in self.before] + block * self.layers + [shape for _, shape in self.after]
+
+    @property
+    def parameters(self) -> int:
+        """Elements of all parameters."""
+        return elements(self.root) + self.layers * elements(self.block)
+
+
+def elements(named: Named) -> int:
+    """Elements of these parameters."""
+    return sum(prod(shape) for _, shape in named)
+
+
+def model_shape(config: KnownConfig | CustomModelConfig) -> ModelShape:
+    """The parameters of a model section.
+
+    Raises:
+        DtkError: a custom model, whose activations no formula knows.
+    """
+    if isinstance(config, CustomModelConfig):
+        raise DtkError(
+            f"model={config.name} is a model of your own",
+            "no formula knows what its forward keeps for backward",
+            "use the simulated engine, which runs the model itself under fake tensors",
+        )
+    before: list[tuple[str, Shape]] = [("token_embedding.weight", (config.vocab_size, config.width))]
+    if isinstance(config, LlamaConfig):
+        after: list[tuple[str, Shape]] = [("final_norm.weight", (config.width,))]
+        if not config.tie_weights:
+            after.append(("head.weight", (config.vocab_size, config.width)))
+        return ModelShape(config, config.layers, tuple(before), _llama_block(config), tuple(after))
+    before.append(("position_embedding.weight", (config.context_length, config.width)))
+    after = _norm("final_norm", config.width)
+    if isinstance(config, EncoderConfig):
+        after += _linear("head", config.width, config.classes)
+    return ModelShape(config, config.layers, tuple(before), _block(config.width), tuple(after))
+
+
+def _block(width: int) -> Named:
+    """`dtk.models.blocks.Block`: 12 width^2 + 13 width elements."""
+    return (
+        *_norm("attention_norm", width),
+        *_linear("attention.qkv", width, 3 * width),
+        *_linear("attention.projection", width, width),
+        *_norm("mlp_norm", width),
+        *_linear("mlp.up", width, 4 * width),
+        *_linear("mlp.down", 4 * width, width),
+    )
+
+
+def _llama_block(config: LlamaConfig) -> Named:
+    """`dtk.models.llama.LlamaBlock`: no biases, fewer heads for keys and values."""
+    width, narrow = config.width, config.kv_heads * (config.width // config.heads)
+    return (
+        ("attention_norm.weight", (width,)),
+        ("attention.q.weight", (width, width)),
+        ("attention.k.weight", (narrow, width)),
+        ("attention.v.weight", (narrow, width)),
+        ("attention.projection.weight", (width, width)),
+        ("mlp_norm.weight", (width,)),
+        ("mlp.gate.weight", (config.ffn_width, width)),
+        ("mlp.up.weight", (config.ffn_width, width)),
+        ("mlp.down.weight", (width, config.ffn_width)),
+    )
+
+
+def _norm(name: str, width: int) -> list[tuple[str, Shape]]:
+    return [(f"{name}.weight", (width,)), (f"{name}.bias", (width,))]
+
+
+def _linear(name: str, inputs: int, outputs: int) -> list[tuple[str, Shape]]:
+    return [(f"{name}.weight", (outputs, inputs)), (f"{name}.bias", (outputs,))]
+
+
+def block_of(name: str) -> int | None:
+    """The number of the block that a parameter belongs to; None for the rest."""
+    return int(name.split(".", 2)[1]) if name.startswith("blocks.") else None

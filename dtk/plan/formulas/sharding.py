@@ -1,0 +1,213 @@
+"""What a sharded strategy (FSDP2) holds of parameters, gradients and optimizer state at each moment of a step.
+
+Follows torch's fully_shard: which unit is gathered when, which buffers of collectives live until which moment. Is
+told the moments by whoever walks the step; knows nothing of activations.
+"""
+
+from dataclasses import dataclass, field
+
+from dtk.plan.formulas.holding import Holding
+from dtk.plan.formulas.ledger import Buffer
+from dtk.plan.formulas.shape import Named, block_of
+from dtk.plan.formulas.states import MASTER_BYTES, optimizer_bytes, shard_elements, update_bytes
+from dtk.strategies.declared import ITEM_BYTES, padded_elements
+
+ROOT = -1
+"""The unit of what belongs to no block."""
+
+
+@dataclass(slots=True)
+class Sharded(Holding):
+    """Zhao et al. 2023, "PyTorch FSDP", section 3, as FSDP2 does it: per-parameter shards on dim 0."""
+
+    shards: int = 1
+    """Ranks that share one copy of the parameters."""
+    units: list[Named] = field(default_factory=list)
+    """Parameters of each unit of blocks."""
+    gathered: dict[int, Buffer] = field(default_factory=dict)
+    arriving: dict[int, Buffer] = field(default_factory=dict)
+    """Outputs of gathers that were not copied out yet."""
+    copied_out: Buffer | None = None
+    """In forward FSDP2 keeps the last output until the next gather is done."""
+    unsharded: dict[int, dict[str, Buffer]] = field(default_factory=dict)
+    """Gradients before their reduction, by unit."""
+    widened: set[Buffer] = field(default_factory=set)
+    """Those of them that are in the type of the reduction already."""
+    reducing: Buffer | None = None
+    """Input of the last reduction: kept until the next one begins."""
+    reduced: list[Buffer] = field(default_factory=list)
+    """Gradient shards."""
+
+    def settle(self) -> None:
+        """Shards of parameters and optimizer state, on the device or, offloaded, on the host."""
+        shapes = self.shape.shapes
+        elements = shard_elements(shapes, self.shards)
+        states = optimizer_bytes(self.config.optimizer, elements, len(shapes))
+        largest = max(shard_elements([shape], self.shards) for shape in shapes)
+        self.temporary_bytes = update_bytes(self.config.optimizer, elements, largest, self.on_cuda)
+        if self._offloads:
+            gradients = 0 if self.config.optimizer.in_backward else elements * MASTER_BYTES
+            self.host_bytes = elements * MASTER_BYTES + states + gradients + self.temporary_bytes
+            self.temporary_bytes = 0
+        else:
+            self.ledger.change("parameters", elements * MASTER_BYTES)
+            self.ledger.change("optimizer states", states)
+
+    def begin_forward(self) -> None:
+        """The root unit is gathered first."""
+        self._unshard(ROOT)
+        self._wait(ROOT, forward=True)
+
+    def before_forward(self, unit: int) -> None:
+        """Gather, and ask for the next ones where a depth is set: the library alone asks for none on the host."""
+        self._unshard(unit)
+        self._wait(unit, forward=True)
+        depth = self.config.strategy.prefetch_depth
+        for ahead in range(unit + 1, min(unit + 1 + depth, len(self.units)) if depth > 1 else 0):
+            self._unshard(ahead)
+
+    def after_forward(self, unit: int) -> None:
+        """Free the gathered parameters, unless they stay until backward."""
+        if self.config.strategy.reshard_after_forward:
+            self.gathered.pop(unit).drop()
+
+    def end_forward(self) -> None:
+        """The root unit stays gathered: backward needs it first."""
+        if self.copied_out is not None:
+            self.copied_out.drop()
+            self.copied_out = None
+
+    def before_root_backward(self) -> None:
+        """The last unit of blocks is asked for while the head's gradients are computed."""
+        if self.units:
+            self._unshard(len(self.units) - 1)
+
+    def before_backward(self, unit: int) -> None:
+        """Gather again, and ask for the units before."""
+        self._unshard(unit)
+        self._wait(unit, forward=False)
+        for ahead in range(unit - 1, max(0, unit - max(1, self.config.strategy.prefetch_depth)) - 1, -1):
+            self._unshard(ahead)
+
+    def after_backward(self, unit: int) -> None:
+        """Free the parameters; in the last micro-batch reduce the gradients."""
+        self.gathered.pop(unit).drop()
+        gradients = self.unsharded.get(unit, {})
+        if not self.last:
+            for name, gradient in gradients.items():
+                gradients[name] = self._widened(gradient)
+            return
+        if self.reducing is not None:
+            self.reducing.drop()
+        padded = padded_elements([shape for _, shape in self._parameters(unit)], self.shards)
+        self.reducing = self.ledger.allocate("buckets", padded * self._reduce_bytes)
+        for gradient in gradients.values():
+            gradient.drop()
+        gradients.clear()
+        shard = self.ledger.allocate("gradients", padded // self.shards * self._reduce_bytes)
+        self._keep_shard(shard, padded // self.shards)
+
+    def end_backward(self) -> None:
+        """The last reduction's input is freed."""
+        self.after_backward(ROOT)
+        if self.reducing is not None:
+            self.reducing.drop()
+            self.reducing = None
+
+    def gradient(self, name: str, gradient: Buffer) -> None:
+        """Keep it whole until its unit is reduced."""
+        block = block_of(name)
+        unit = ROOT if block is None or not self.units else block // self.config.strategy.blocks_per_unit
+        gradients = self.unsharded.setdefault(unit, {})
+        if name in gradients:
+            gradient.drop()
+        else:
+            gradients[name] = gradient
+
+    def update(self) -> None:
+        """The optimizer's step, then no gradients."""
+        self.ledger.allocate("temporaries", self.temporary_bytes).drop()
+        for shard in self.reduced:
+            shard.drop()
+        self.reduced.clear()
+
+    @property
+    def _offloads(self) -> bool:
+        return bool(self.config.strategy.cpu_offload)
+
+    @property
+    def _compute_bytes(self) -> int:
+        return ITEM_BYTES[self.config.precision.compute_dtype]
+
+    @property
+    def _reduce_bytes(self) -> int:
+        return MASTER_BYTES if self._compute_bytes == MASTER_BYTES else ITEM_BYTES[self.config.precision.reduce_dtype]
+
+    def _parameters(self, unit: int) -> Named:
+        if unit != ROOT:
+            return self.units[unit]
+        return self.shape.root if self.units else self.shape.root + self.shape.block * self.shape.layers
+
+    def _unshard(self, unit: int) -> None:
+        """Start the gather; a no-op where it was started or is not needed."""
+        if unit in self.gathered or unit in self.arriving:
+            return
+        shapes = [shape for _, shape in self._parameters(unit)]
+        size = padded_elements(shapes, self.shards) * self._compute_bytes
+        if self.shards == 1:
+            self.arriving[unit] = self.ledger.allocate("gathered parameters", 0)
+            return
+        casts, offloads = self._compute_bytes != MASTER_BYTES, self._offloads and self.on_cuda
+        sent = self.ledger.allocate("temporaries", size // self.shards if casts or offloads else 0)
+        self.arriving[unit] = self.ledger.allocate("gathered parameters", size)
+        sent.drop()
+
+    def _wait(self, unit: int, forward: bool) -> None:
+        """Copy a finished gather out into the parameters."""
+        if unit not in self.arriving:
+            return
+        if forward and self.copied_out is not None:
+            self.copied_out.drop()
+            self.copied_out = None
+        shapes = [shape for _, shape in self._parameters(unit)]
+        size = padded_elements(shapes, self.shards) * self._compute_bytes
+        self.gathered[unit] = self.ledger.allocate("gathered parameters", size)
+        output = self.arriving.pop(unit)
+        if forward:
+            self.copied_out = output
+        else:
+            output.drop()
+
+    def _widened(self, gradient: Buffer) -> Buffer:
+        """Gradients that wait for the last micro-batch do so in the type of the reduction."""
+        if self._reduce_bytes == self._compute_bytes or gradient in self.widened:
+            return gradient
+        wide = self.ledger.allocate("gradients", gradient.size_bytes // self._compute_bytes * self._reduce_bytes)
+        self.widened.add(wide)
+        gradient.drop()
+        return wide
+
+    def _keep_shard(self, shard: Buffer, elements: int) -> None:
+        """The master gradient: float32, on the host when offloaded, gone after an update in backward."""
+        if self._reduce_bytes != MASTER_BYTES:
+            wide = self.ledger.allocate("gradients", elements * MASTER_BYTES)
+            shard.drop()
+            shard = wide
+        if self._offloads or self.config.optimizer.in_backward:
+            shard.drop()
+        else:
+            self.reduced.append(shard)
+
+
+def shard_units(block: Named, layers: int, blocks_per_unit: int) -> list[Named]:
+    """Parameters of each unit of consecutive blocks; none when the whole model is one unit."""
+    if not blocks_per_unit:
+        return []
+    return [block * (min(first + blocks_per_unit, layers) - first) for first in range(0, layers, blocks_per_unit)]
+
+
+def shard_ranks(strategy: object, world_size: int) -> tuple[int, int]:
+    """(dp_replicate, dp_shard) of a strategy of the fully_shard family."""
+    replicate, shard = getattr(strategy, "dp_replicate", 1), getattr(strategy, "dp_shard", -1)
+    replicate = world_size // shard if replicate == -1 else replicate
+    return replicate, world_size // replicate

@@ -1,0 +1,158 @@
+"""What autograd keeps and frees: operations recorded in forward, walked in reverse in backward.
+
+Owns the life of activations and of the gradients that flow through them. Knows sizes only, no model and no strategy:
+a gradient of a parameter is handed to whoever listens.
+
+The rules are those of torch's engine: an operation frees what it saved as soon as its own backward is over; a
+gradient that several operations share is added to in place only when nobody else holds it; a parameter that is used
+twice gets one gradient, when the last of its uses is done.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from dtk.plan.formulas.ledger import Buffer, Ledger
+from dtk.plan.prediction import Category
+
+GradientListener = Callable[[str, Buffer], None]
+"""Called with a parameter's name and its whole gradient; the listener now holds that buffer."""
+
+
+class Value:
+    """A tensor of the forward pass. `buffer` is None for what costs nothing: token ids, parameters, constants."""
+
+    __slots__ = ("buffer", "size_bytes")
+
+    def __init__(self, buffer: Buffer | None, size_bytes: int) -> None:
+        self.buffer = buffer
+        self.size_bytes = size_bytes
+
+    @property
+    def category(self) -> Category:
+        """What it counts as; its gradient counts as the same."""
+        return self.buffer.category if self.buffer is not None else "activations"
+
+    def drop(self) -> None:
+        """The code that computed with it lets go."""
+        if self.buffer is not None:
+            self.buffer.drop()
+
+
+@dataclass(slots=True)
+class Node:
+    """One recorded operation."""
+
+    out: Value
+    inputs: tuple[tuple[Value, int], ...]
+    """What gets a gradient, and its size in bytes; 0 = the incoming gradient itself, or a view of it."""
+    saved: list[Buffer]
+    parameters: tuple[tuple[str, int], ...]
+    """Name and gradient bytes."""
+    workspace_bytes: int
+
+
+@dataclass(slots=True)
+class Tape:
+    """Records operations and walks them back."""
+
+    ledger: Ledger
+    recording: bool = True
+    """Off while a checkpointed block runs: nothing is saved."""
+    nodes: list[Node] = field(default_factory=list)
+    gradients: dict[Value, Buffer] = field(default_factory=dict)
+    pending: dict[str, Buffer] = field(default_factory=dict)
+    """Gradients of parameters that have another use still to come."""
+    uses: dict[str, int] = field(default_factory=dict)
+
+    def operation(
+        self,
+        out_bytes: int,
+        inputs: Sequence[tuple[Value, int]],
+        saves: Sequence[Value] = (),
+        kept_bytes: int = 0,
+        parameters: Sequence[tuple[str, int]] = (),
+        saves_output: bool = False,
+        workspace_bytes: int = 0,
+        backward_workspace_bytes: int = 0,
+        category: Category = "activations",
+    ) -> Value:
+        """Run one operation; the caller holds the result.
+
+        Args:
+            out_bytes: size of the result; 0 = a view of the (only) input.
+            inputs: values that get a gradient, with its bytes; 0 = the incoming gradient is passed on.
+            saves: values kept for backward.
+            kept_bytes: what else is kept, such as a copy in another type, statistics or a mask.
+            parameters: names and gradient bytes.
+            saves_output: whether the result is kept for backward.
+            workspace_bytes: needed while it runs.
+            backward_workspace_bytes: needed while its backward runs.
+            category: of the result.
+        """
+        buffer = self.ledger.allocate(category, out_bytes) if out_bytes else None
+        if buffer is None and inputs[0][0].buffer is not None:
+            buffer = inputs[0][0].buffer.hold()
+        out = Value(buffer, out_bytes or inputs[0][0].size_bytes)
+        passing = workspace_bytes + (0 if self.recording else kept_bytes)
+        self.ledger.allocate("temporaries", passing).drop()
+        if not self.recording:
+            return out
+        saved = [value.buffer.hold() for value in saves if value.buffer is not None]
+        if saves_output and buffer is not None:
+            saved.append(buffer.hold())
+        if kept_bytes:
+            saved.append(self.ledger.allocate("activations", kept_bytes))
+        for name, _ in parameters:
+            self.uses[name] = self.uses.get(name, 0) + 1
+        self.nodes.append(Node(out, tuple(inputs), saved, tuple(parameters), backward_workspace_bytes))
+        return out
+
+    def backward(self, listener: GradientListener, down_to: int = 0) -> None:
+        """Walk back to the node of that number; gradients that flow on stay."""
+        while len(self.nodes) > down_to:
+            self._step_back(self.nodes.pop(), listener)
+
+    def seed(self, value: Value, gradient: Buffer) -> None:
+        """Give a value the gradient that something outside the tape computed."""
+        self._flow(value, gradient)
+
+    def _step_back(self, node: Node, listener: GradientListener) -> None:
+        incoming = self.gradients.pop(node.out)
+        workspace = self.ledger.allocate("temporaries", node.workspace_bytes)
+        produced = [
+            incoming.hold() if size == 0 else self.ledger.allocate(value.category, size) for value, size in node.inputs
+        ]
+        of_parameters = [(name, self.ledger.allocate("gradients", size)) for name, size in node.parameters]
+        for buffer in (workspace, *node.saved, incoming):
+            buffer.drop()
+        for (value, _), buffer in zip(node.inputs, produced):
+            self._flow(value, buffer)
+        for name, buffer in of_parameters:
+            self._complete(name, buffer, listener)
+
+    def _flow(self, value: Value, gradient: Buffer) -> None:
+        """Add to the gradient of a value."""
+        before = self.gradients.pop(value, None)
+        if before is None:
+            self.gradients[value] = gradient
+        elif before.holders == 1:
+            gradient.drop()
+            self.gradients[value] = before
+        else:
+            self.gradients[value] = self.ledger.allocate("activations", gradient.size_bytes)
+            gradient.drop()
+            before.drop()
+
+    def _complete(self, name: str, gradient: Buffer, listener: GradientListener) -> None:
+        """One use of a parameter is done. Sums are new tensors: a transposed gradient is not added to in place."""
+        self.uses[name] -= 1
+        before = self.pending.pop(name, None)
+        if before is not None:
+            total = self.ledger.allocate("gradients", gradient.size_bytes)
+            before.drop()
+            gradient.drop()
+            gradient = total
+        if self.uses[name]:
+            self.pending[name] = gradient
+        else:
+            listener(name, gradient)

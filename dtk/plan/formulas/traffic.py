@@ -1,0 +1,108 @@
+"""What one rank communicates per optimizer step: the strategies' own declarations, with links and ring volumes.
+
+Knows neither memory nor time.
+"""
+
+from collections.abc import Iterable
+
+from dtk.config.schema import Config
+from dtk.plan.formulas.shape import ModelShape
+from dtk.plan.formulas.sharding import shard_ranks, shard_units
+from dtk.plan.prediction import Link, Traffic
+from dtk.strategies.declared import (
+    CLIP_SHARDED,
+    Collective,
+    ddp_collectives,
+    fsdp_collectives,
+    hsdp_collectives,
+    zero1_collectives,
+)
+
+_LOSS_BYTES = 4
+
+
+def traffic(config: Config, shape: ModelShape, world_size: int, local_size: int) -> tuple[Traffic, ...]:
+    """Collectives on the groups that carry tensors, per step from the second on.
+
+    Not included: the 16 bytes of the control group, and what logging, evaluation, checkpoints and the comparison of
+    replicas add in some steps.
+
+    Args:
+        config: its batch is settled for `world_size`.
+        shape: the model.
+        world_size: ranks over all nodes.
+        local_size: ranks of one node.
+    """
+    declared = declarations(config, shape, world_size)
+    replicate, shards = shard_ranks(config.strategy, world_size)
+    strides = {"dp": (world_size, 1), "dp_shard": (shards, 1), "dp_replicate": (replicate, shards)}
+    merged: dict[tuple[str, str], Traffic] = {}
+    for one in declared:
+        ranks, stride = strides[one.group]
+        before = merged.get((one.op, one.group))
+        count = one.count + (before.count if before else 0)
+        size = one.size_bytes + (before.size_bytes if before else 0)
+        merged[one.op, one.group] = Traffic(
+            one.op,
+            one.group,
+            ranks,
+            count,
+            size,
+            ring_bytes(one.op, size, ranks),
+            link(ranks, stride, world_size, local_size),
+        )
+    return tuple(merged.values())
+
+
+def declarations(config: Config, shape: ModelShape, world_size: int) -> list[Collective]:
+    """What the strategy declares for this job, clipping included."""
+    strategy, shapes = config.strategy, shape.shapes
+    if strategy.name in ("single", "dp"):
+        return []
+    if strategy.name == "ddp":
+        return ddp_collectives(strategy, shapes)
+    if strategy.name == "zero1":
+        return zero1_collectives(strategy, shapes, world_size)
+    steps = config.train.global_batch_size // (config.train.micro_batch_size * world_size)
+    declare = hsdp_collectives if strategy.name == "hsdp" else fsdp_collectives
+    units = shard_units(shape.block, shape.layers, strategy.blocks_per_unit)
+    root = shape.root if units else shape.root + shape.block * shape.layers
+    declared = declare(
+        strategy,
+        config.precision,
+        [_shapes(unit) for unit in units],
+        _shapes(root),
+        shard_ranks(strategy, world_size)[1],
+        steps,
+    )
+    return [*declared, *(CLIP_SHARDED if config.train.clip_norm is not None else ())]
+
+
+def ring_bytes(op: str, size_bytes: int, ranks: int) -> int:
+    """Bytes that one rank sends by the ring algorithm (Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce").
+
+    With S bytes in the full buffer and n ranks: 2 S (n-1)/n for an all_reduce, S (n-1)/n for an all_gather, a
+    reduce_scatter or (pipelined, on average over the ranks) a broadcast.
+    """
+    return (2 if op == "all_reduce" else 1) * size_bytes * (ranks - 1) // ranks
+
+
+def link(ranks: int, stride: int, world_size: int, local_size: int) -> Link:
+    """The slowest link that any group of that dimension crosses.
+
+    Args:
+        ranks: in each group.
+        stride: distance between neighbours of a group in the numbering of ranks.
+        world_size: ranks over all nodes.
+        local_size: consecutive ranks of one node.
+    """
+    span = ranks * stride
+    firsts: Iterable[int] = (
+        first + offset for first in range(0, world_size, span) for offset in range(min(stride, world_size))
+    )
+    inside = all(first // local_size == (first + (ranks - 1) * stride) // local_size for first in firsts)
+    return "intra_node" if inside else "inter_node"
+
+
+def _shapes(named: Iterable[tuple[str, tuple[int, ...]]]) -> list[tuple[int, ...]]:
+    return [shape for _, shape in named]

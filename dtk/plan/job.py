@@ -1,0 +1,130 @@
+"""The job that a plan is of: overrides and a number of ranks -> a configuration that could run, its batch settled.
+
+The same composing and the same rules as `dtk run`, but none that look at this machine: no port, no device, no data.
+Knows nothing of what a plan says of the job, and imports torch only where CUDA devices must be counted.
+"""
+
+import dataclasses
+from pathlib import Path
+
+from dtk.config.batch import settle
+from dtk.config.checks import check, check_ranks
+from dtk.config.compose import Composed, compose
+from dtk.config.instantiate import check_target
+from dtk.config.limits import LIMITS
+from dtk.config.resume import resume
+from dtk.config.schema import Config, CustomModelConfig, TrainConfig
+from dtk.config.strict import to_plain
+from dtk.errors import DtkError
+from dtk.launch.placement import CPU_RANKS
+
+ONE_PROCESS = ("single", "dp")
+"""Strategies of one process, however many ranks others would have here."""
+_DEVICES = 2
+"""CUDA devices that a planned process is granted at least: what strategy dp asks for."""
+
+
+def planned_job(
+    overrides: list[str], config_dir: Path | None = None, world_size: int | None = None, devices: int | None = None
+) -> Composed:
+    """Compose, check for that many ranks, divide the batch over them.
+
+    Args:
+        overrides: as for `dtk run`.
+        config_dir: the user's own YAML files.
+        world_size: ranks over all nodes; None = `launcher.world_size`, else the ranks that `dtk run` would start.
+        devices: of the machine on which it would start them; None = those that are here.
+
+    Returns:
+        with `train.micro_batch_size` and `launcher.world_size` filled in. A global batch that nobody chose and that
+        does not divide over the ranks becomes one sample a rank, and stands among the overrides.
+
+    Raises:
+        DtkError: what cannot be composed, a mesh or a batch that does not fit the ranks, a rule that is broken.
+    """
+    composed = compose(overrides, config_dir)
+    if composed.config.resume:
+        composed = resume(composed, config_dir).composed
+    ranks = ranks_of(composed.config, devices) if world_size is None else world_size
+    check_world_size(ranks, f"world_size={ranks}")
+    return settled_job(_with_batch(composed, ranks), ranks)
+
+
+def settled_job(composed: Composed, world_size: int) -> Composed:
+    """One composed job for another number of ranks: checked, its batch divided.
+
+    Args:
+        composed: types are right already; `train.micro_batch_size=0` is chosen here.
+        world_size: ranks over all nodes.
+
+    Raises:
+        DtkError: a rule that is broken with that many ranks.
+    """
+    launcher = dataclasses.replace(composed.config.launcher, world_size=world_size)
+    config = dataclasses.replace(composed.config, launcher=launcher)
+    device = "cpu" if launcher.device == "cpu" else "cuda"
+    devices = 0 if device == "cpu" else max(_DEVICES, world_size)
+    check_ranks(config, world_size, device, devices)
+    job = settle(dataclasses.replace(composed, config=config, plain=to_plain(config)), world_size)
+    check(job.config, world_size, device, devices)
+    if isinstance(job.config.model, CustomModelConfig):
+        check_target(job.config.model._target_, job.config.model.arguments, job.config.allow_targets)
+    return job
+
+
+def ranks_of(config: Config, devices: int | None = None) -> int:
+    """Ranks over all nodes: as asked for, else as many as `dtk run` would start on one machine.
+
+    Args:
+        config: the job.
+        devices: of that machine; None = those that are here.
+
+    Raises:
+        DtkError: the number asked for is out of range.
+    """
+    launcher = config.launcher
+    key, asked = "nproc", launcher.nproc
+    if launcher.world_size is not None:
+        key, asked = "world_size", launcher.world_size
+    if asked != "auto":
+        check_world_size(asked, f"launcher.{key}={asked}")
+        return asked
+    if config.strategy.name in ONE_PROCESS:
+        return 1
+    return (_cuda_devices(launcher.device) if devices is None else devices) or CPU_RANKS
+
+
+def _with_batch(composed: Composed, ranks: int) -> Composed:
+    """The default global batch is for a laptop: grown to the ranks unless the user or an experiment chose it."""
+    train = composed.config.train
+    chosen = any(text.lstrip("+").startswith("train.global_batch_size=") for text in composed.overrides)
+    is_default = train.global_batch_size == TrainConfig().global_batch_size and not chosen
+    if (
+        not is_default
+        or composed.config.resume
+        or train.global_batch_size % (ranks * max(1, train.micro_batch_size)) == 0
+    ):
+        return composed
+    grown = dataclasses.replace(train, global_batch_size=ranks * max(1, train.micro_batch_size))
+    typed = [*composed.overrides, f"train.global_batch_size={grown.global_batch_size}"]
+    return dataclasses.replace(composed, config=dataclasses.replace(composed.config, train=grown), overrides=typed)
+
+
+def check_world_size(world_size: int, typed: str) -> None:
+    """Refuse a number of ranks that no job has.
+
+    Raises:
+        DtkError: it is below 1, or more than any cluster has.
+    """
+    low, high = LIMITS["launcher.world_size"]
+    if not low <= world_size <= high:
+        raise DtkError(f"{typed} is out of range", f"it must be {low:.0f} to {high:.0f}")
+
+
+def _cuda_devices(wanted: str) -> int:
+    """CUDA devices here, counted without initialising CUDA."""
+    if wanted == "cpu":
+        return 0
+    import torch
+
+    return torch.cuda.device_count()

@@ -1,0 +1,116 @@
+"""From what was asked to the whole report: the job, the machine, both engines, and the sections of options.
+
+Knows neither argparse nor how a report is shown.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dtk.config.compose import Composed
+from dtk.config.schema import Config
+from dtk.errors import DtkError
+from dtk.plan.busy import Busy
+from dtk.plan.compare import compare
+from dtk.plan.engines import Choice, Machine, differences, machine, predict
+from dtk.plan.job import ONE_PROCESS, planned_job, ranks_of
+from dtk.plan.report.model import Check, PlanReport
+from dtk.plan.scaling import USUAL, parse_world_sizes, scaling
+from dtk.plan.solve import check_solvable, max_batch, max_model
+from dtk.words import counted
+
+if TYPE_CHECKING:
+    from dtk.plan.timing.hardware import Hardware
+
+_HARDWARE = "hardware="
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the user wants to know, as typed."""
+
+    overrides: tuple[str, ...]
+    config_dir: Path | None = None
+    engine: Choice = "auto"
+    compare: bool = False
+    max_model: bool = False
+    max_batch: bool = False
+    world_sizes: str | None = None
+    plots: bool = False
+    """Whether figures over numbers of ranks are needed although none were asked for."""
+
+
+def make(asked: Asked) -> PlanReport:
+    """The report.
+
+    Raises:
+        DtkError: the job, the hardware or an option cannot be used.
+    """
+    sizes = parse_world_sizes(asked.world_sizes) if asked.world_sizes is not None else ()
+    hardware, overrides = _hardware(asked)
+    job = planned_job(overrides, asked.config_dir, devices=hardware.devices_per_node if hardware else None)
+    here = machine(job.config, hardware, asked.engine)
+    ranks = ranks_of(job.config)
+    for option, wanted in (("--max-model", asked.max_model), ("--max-batch", asked.max_batch)):
+        if wanted:
+            check_solvable(job.config, here, option)
+    with Busy("planning"):
+        plan = predict(job.config, ranks, here)
+    check, notes = _check(asked.engine, job.config, ranks, here)
+    with Busy("comparing"):
+        comparison = compare(job, here, asked.config_dir) if asked.compare else None
+        if not sizes and asked.plots and job.config.strategy.name not in ONE_PROCESS:
+            sizes = tuple(sorted({*USUAL, ranks}))
+        points = scaling(job, sizes, here) if sizes else ()
+        models = max_model(job, here) if asked.max_model else ()
+        batch = max_batch(job, here) if asked.max_batch else None
+    return PlanReport(
+        job=tuple(job.overrides),
+        plan=plan,
+        local_size=here.local_size,
+        check=check,
+        comparison=comparison,
+        scaling=points,
+        models=models,
+        batch=batch,
+        notes=(*_about_the_job(overrides, job), *notes),
+    )
+
+
+def _hardware(asked: Asked) -> "tuple[Hardware | None, list[str]]":
+    """The chosen machine, taken off the overrides: it is no part of the experiment."""
+    named = [text.removeprefix(_HARDWARE) for text in asked.overrides if text.startswith(_HARDWARE)]
+    overrides = [text for text in asked.overrides if not text.startswith(_HARDWARE)]
+    if not named:
+        return None, overrides
+    from dtk.plan.timing.hardware import load_hardware
+
+    return load_hardware(named[-1], asked.config_dir), overrides
+
+
+def _check(choice: Choice, config: Config, ranks: int, here: Machine) -> tuple[Check | None, tuple[str, ...]]:
+    """The same job by both engines, and what is to be said of it."""
+    if here.engine == "simulated" or choice == "closed_form":
+        return None, ()
+    on_cpu = Machine(here.local_size)
+    config = dataclasses.replace(config, launcher=dataclasses.replace(config.launcher, device="cpu"))
+    try:
+        with Busy("simulating the step"):
+            ours, theirs = predict(config, ranks, on_cpu), predict(config, ranks, on_cpu, "simulated")
+    except Exception as error:
+        text = " ".join(str(error).split())
+        told = text if isinstance(error, DtkError) else f"{type(error).__name__}: {text}"
+        if choice == "both":
+            raise DtkError("the job cannot be simulated", told, "use --engine closed_form") from error
+        return None, (f"The simulated check was not possible: {told}",)
+    return Check(ours, theirs, differences(ours, theirs)), ()
+
+
+def _about_the_job(typed: list[str], job: Composed) -> list[str]:
+    """What was filled in."""
+    notes = [f"{text} was filled in; the run needs it as well." for text in job.overrides if text not in typed]
+    if not any(text.startswith(("launcher.world_size=", "launcher.nproc=")) for text in typed):
+        ranks = counted(ranks_of(job.config), "rank")
+        notes.append(f"{ranks}, as dtk run would start on one machine; launcher.world_size=N plans for another number.")
+    return notes

@@ -1,0 +1,131 @@
+"""What a plan says of one job: the contract between engines, reports and the run's `plan.json`. Computes nothing."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+SCHEMA = "dtk.plan/1"
+
+Engine = Literal["closed_form", "simulated"]
+Link = Literal["intra_node", "inter_node"]
+Category = Literal[
+    "parameters",
+    "gathered parameters",
+    "gradients",
+    "optimizer states",
+    "activations",
+    "logits",
+    "buckets",
+    "temporaries",
+    "allocator slack",
+]
+"""The words of `dtk diagnose` for what the peak consists of.
+
+`logits`: the model's output and what the loss makes of it. `buckets`: buffers of collectives. `temporaries`: of the
+optimizer, of clipping, of kernels.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The device memory of the fullest rank over one step, from the second step on."""
+
+    rank: int
+    at_peak_bytes: dict[Category, int]
+    """What the peak consists of; the values add up to it."""
+    region: str
+    """Region of the step in which it stands: forward, backward, clip, optimizer."""
+    by_region_bytes: dict[str, int]
+    """Highest use within each region."""
+    host_bytes: int = 0
+    """Kept in host memory by offloading, per rank."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Highest use of the step."""
+        return sum(self.at_peak_bytes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """One kind of collective over one group, per optimizer step from the second step on."""
+
+    op: str
+    group: str
+    """Dimension of the mesh: dp, dp_shard, dp_replicate."""
+    ranks: int
+    """Ranks in the group."""
+    count: int
+    size_bytes: int
+    """Full (largest) buffers on one rank, summed over the calls: what `Collective` declares and a run records."""
+    sent_bytes: int
+    """What one rank sends by the ring algorithm, summed over the calls."""
+    link: Link
+    """The slowest link that the group crosses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Time of one kind of collective over one group by one algorithm, per optimizer step."""
+
+    op: str
+    group: str
+    algorithm: str
+    """The fastest for its size: ring, tree, chain or 2-D torus."""
+    count: int
+    size_bytes: int
+    """Full buffers, summed over the calls."""
+    seconds: float
+    """Summed over the calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """One optimizer step on the chosen hardware; seconds. compute_s + exposed_s = step_s."""
+
+    compute_s: float
+    """Forward, backward with recomputation, clipping and optimizer."""
+    communication_s: float
+    exposed_s: float
+    """Part of the communication that nothing hides."""
+    step_s: float
+    tokens_per_s: float
+    mfu: float | None
+    scaling_efficiency: float
+    """Tokens/s per rank over those of one rank that communicates nothing, at the same micro-batch."""
+    optimizer_s: float = 0.0
+    """The part of compute_s that clipping and the optimizer take."""
+    transfers: tuple[Transfer, ...] = ()
+    """What communication_s is the sum of."""
+    assumptions: tuple[str, ...] = ()
+    """What the time does not contain, or guesses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One job on one kind of hardware, by one engine."""
+
+    engine: Engine
+    strategy: str
+    model: str
+    parameters: int
+    world_size: int
+    global_batch_size: int
+    micro_batch_size: int
+    sequence_length: int
+    memory: Memory
+    traffic: tuple[Traffic, ...]
+    hardware: str | None = None
+    device_memory_bytes: int | None = None
+    """Usable bytes of the device; None when it is not known."""
+    time: Time | None = None
+    notes: tuple[str, ...] = ()
+    """What was assumed, and what the engine could not see."""
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the peak is within the device; None when the device is not known."""
+        return None if self.device_memory_bytes is None else self.memory.peak_bytes <= self.device_memory_bytes
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, with the figures that are properties here."""
+        return {"schema": SCHEMA, **asdict(self), "peak_bytes": self.memory.peak_bytes, "fits": self.fits}

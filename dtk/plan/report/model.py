@@ -1,0 +1,107 @@
+"""The report as values: what every form of it is made from, and its JSON. Computes no plan."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from dtk.plan.compare import Comparison, Row
+from dtk.plan.engines import Difference
+from dtk.plan.prediction import Prediction
+from dtk.plan.scaling import Point
+from dtk.plan.solve import Largest
+
+SCHEMA = "dtk.plan.report/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The same job by both engines, with the kernels that both know: the CPU's."""
+
+    closed_form: Prediction
+    simulated: Prediction
+    differences: tuple[Difference, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanReport:
+    """What `dtk plan` found out."""
+
+    job: tuple[str, ...]
+    """The overrides as typed."""
+    plan: Prediction
+    local_size: int
+    """Ranks on one node."""
+    check: "Check | None" = None
+    comparison: Comparison | None = None
+    scaling: tuple[Point, ...] = ()
+    models: tuple[Largest, ...] = ()
+    batch: Largest | None = None
+    notes: tuple[str, ...] = ()
+    """What the reader must know about the report as a whole."""
+
+
+def as_json(report: PlanReport) -> dict[str, Any]:
+    """Plain values; sections that were not asked for are absent."""
+    made: dict[str, Any] = {
+        "schema": SCHEMA,
+        "job": list(report.job),
+        "local_size": report.local_size,
+        "plan": report.plan.as_json(),
+        "notes": list(report.notes),
+    }
+    if report.check is not None:
+        made["check"] = _check(report.check)
+    if report.comparison is not None:
+        made["compare"] = _comparison(report.comparison)
+    if report.scaling:
+        made["scaling"] = [
+            {"world_size": point.world_size, "plan": _or_null(point.prediction), "problem": point.problem or None}
+            for point in report.scaling
+        ]
+    if report.models:
+        made["max_model"] = [_largest(one) for one in report.models]
+    if report.batch is not None:
+        made["max_batch"] = _largest(report.batch)
+    return made
+
+
+def dumps(report: PlanReport) -> str:
+    """The JSON text with a newline at its end."""
+    return json.dumps(as_json(report), indent=2, allow_nan=False) + "\n"
+
+
+def _check(check: Check) -> dict[str, Any]:
+    return {
+        "closed_form": check.closed_form.as_json(),
+        "simulated": check.simulated.as_json(),
+        "differences": [
+            {"what": one.what, "closed_form": one.closed_form, "simulated": one.simulated, "unit": one.unit}
+            for one in check.differences
+        ],
+    }
+
+
+def _comparison(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "recommended": None if comparison.recommended is None else comparison.recommended.variant.name,
+        "overrides": None if comparison.recommended is None else list(comparison.recommended.overrides),
+        "reasons": list(comparison.reasons),
+        "rows": [_row(row) for row in comparison.rows],
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    return {
+        "name": row.variant.name,
+        "overrides": list(row.overrides),
+        "plan": _or_null(row.prediction),
+        "problem": row.problem or None,
+    }
+
+
+def _largest(one: Largest) -> dict[str, Any]:
+    return {"what": one.what, "overrides": list(one.overrides), "plan": _or_null(one.prediction)}
+
+
+def _or_null(prediction: Prediction | None) -> dict[str, Any] | None:
+    return None if prediction is None else prediction.as_json()

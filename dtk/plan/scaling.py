@@ -1,0 +1,79 @@
+"""The same job on other numbers of ranks: what each rank keeps (micro-batch, accumulation) stays, so the batch grows.
+
+Knows no output.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dtk.config.compose import Composed
+from dtk.config.schema import Config
+from dtk.errors import DtkError
+from dtk.plan.engines import Machine, predict
+from dtk.plan.job import ONE_PROCESS, check_world_size, ranks_of, settled_job
+from dtk.plan.prediction import Prediction
+
+USUAL = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+"""World sizes of the page's plots where none are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The job on one number of ranks."""
+
+    world_size: int
+    prediction: Prediction | None
+    problem: str = ""
+    """Why there is none."""
+
+
+def parse_world_sizes(text: str) -> tuple[int, ...]:
+    """`8,64,512` as numbers, ascending.
+
+    Raises:
+        DtkError: another text, or a number that no job has.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        raise DtkError(f'--world-size "{text}" is not a list of numbers', fix="write --world-size 8,64,512,4096")
+    for part in parts:
+        check_world_size(int(part), f"--world-size {part}")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def scaling(job: Composed, sizes: Sequence[int], here: Machine) -> tuple[Point, ...]:
+    """One point for each number of ranks; a number that is impossible says why.
+
+    Raises:
+        DtkError: none of the numbers is possible.
+    """
+    if job.config.strategy.name in ONE_PROCESS:
+        name = job.config.strategy.name
+        raise DtkError(f"strategy={name} is one process: it does not scale", fix="use strategy=ddp or strategy=fsdp")
+    points = tuple(_points(job, sizes, here))
+    if all(point.prediction is None for point in points):
+        raise DtkError(f"the job fits none of --world-size {','.join(map(str, sizes))}", points[0].problem)
+    return points
+
+
+def _points(job: Composed, sizes: Sequence[int], here: Machine) -> Iterator[Point]:
+    for size in sizes:
+        try:
+            config = at_world_size(job, size).config
+            yield Point(size, predict(config, size, here))
+        except DtkError as error:
+            yield Point(size, None, error.what)
+
+
+def at_world_size(job: Composed, world_size: int) -> Composed:
+    """The job on that many ranks, each of which does as much as before.
+
+    Raises:
+        DtkError: the mesh does not fit the ranks.
+    """
+    train = job.config.train
+    share = train.global_batch_size // ranks_of(job.config)
+    grown = dataclasses.replace(train, global_batch_size=share * world_size)
+    config: Config = dataclasses.replace(job.config, train=grown)
+    return settled_job(dataclasses.replace(job, config=config), world_size)

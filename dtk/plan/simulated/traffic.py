@@ -1,0 +1,81 @@
+"""Calls of the simulated step -> traffic per step: groups by the names of mesh dimensions, micro-batches multiplied.
+
+Counts what was called; knows no strategy's formula.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dtk.plan.formulas.traffic import link, ring_bytes
+from dtk.plan.prediction import Traffic
+from dtk.simulate.step import Call
+
+_MESH = "mesh_"
+_CONTROL = "control"
+_SHARDING = ("fsdp", "zero2", "zero3", "hsdp")
+
+
+class Kind(NamedTuple):
+    """What calls have in common that are one line of traffic."""
+
+    op: str
+    group: str
+    ranks: int
+    stride: int
+
+
+Figures = dict[Kind, int]
+
+
+def totals(calls: Sequence[Call], whole: str, simulated: int, rounds: int) -> tuple[Figures, Figures]:
+    """Count and bytes of each kind of call over all micro-batches; the control group is left out.
+
+    Args:
+        calls: of one simulated step.
+        whole: the mesh dimension that the group of all ranks serves as.
+        simulated: micro-batches of that step.
+        rounds: micro-batches of the real one; those between the first and the last are alike.
+    """
+    counts: dict[Kind, int] = {}
+    sizes: dict[Kind, int] = {}
+    for call in calls:
+        if call.group == _CONTROL:
+            continue
+        times = rounds - simulated + 1 if simulated > 2 and call.micro_batch == 1 else 1
+        stride = call.ranks[1] - call.ranks[0] if len(call.ranks) > 1 else 1
+        kind = Kind(
+            call.op, call.group.removeprefix(_MESH) if call.group.startswith(_MESH) else whole, len(call.ranks), stride
+        )
+        counts[kind] = counts.get(kind, 0) + times
+        sizes[kind] = sizes.get(kind, 0) + times * call.size_bytes
+    return counts, sizes
+
+
+def traffic(
+    counts: Mapping[Kind, int], sizes: Mapping[Kind, int], world_size: int, local_size: int
+) -> tuple[Traffic, ...]:
+    """The lines of a prediction."""
+    return tuple(
+        Traffic(
+            kind.op,
+            kind.group,
+            kind.ranks,
+            count,
+            sizes[kind],
+            ring_bytes(kind.op, sizes[kind], kind.ranks),
+            link(kind.ranks, kind.stride, world_size, local_size),
+        )
+        for kind, count in counts.items()
+    )
+
+
+def whole_dimension(strategy: Any, world_size: int) -> str:
+    """The mesh dimension that holds all ranks; torch makes no group of its own for it.
+
+    Args:
+        strategy: its section of the configuration.
+        world_size: ranks over all nodes.
+    """
+    if strategy.name == "hsdp" and world_size in (strategy.dp_replicate, world_size * strategy.dp_shard):
+        return "dp_replicate"
+    return "dp_shard" if strategy.name in _SHARDING else "dp"

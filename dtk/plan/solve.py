@@ -1,0 +1,165 @@
+"""The largest model and the largest micro-batch that fit a device: bisection on the closed form.
+
+Knows which sizes of an architecture grow together; nothing of how a plan is shown.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dtk.config.compose import Composed
+from dtk.config.schema import Config, CustomModelConfig
+from dtk.errors import DtkError
+from dtk.plan.engines import Machine, predict, without_time
+from dtk.plan.job import ranks_of
+from dtk.plan.prediction import Prediction
+
+DEEPEST = 100_000
+"""Layers; the schema's own limit."""
+WIDEST = 4096
+"""Heads; wider models are sharded along their width, which no strategy here does."""
+_STRIDE = 15
+"""How many times the last number that fitted the next one to try lies ahead at most."""
+LARGEST_BATCH = 1 << 24
+"""Samples in a micro-batch; beyond it the number of tokens exceeds what a tensor indexes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Largest:
+    """The largest of one kind that fits."""
+
+    what: str
+    """`deeper`, `wider`, `deeper and wider`, `micro-batch`."""
+    overrides: tuple[str, ...]
+    """What to type for it."""
+    prediction: Prediction | None
+    """None: not even the smallest fits."""
+
+
+def max_batch(job: Composed, here: Machine) -> Largest:
+    """The largest `train.micro_batch_size` that fits, with as many micro-batches a step as configured."""
+    config, ranks = job.config, ranks_of(job.config)
+    accumulation = config.train.global_batch_size // (config.train.micro_batch_size * ranks)
+
+    def sized(micro: int) -> Config:
+        train = dataclasses.replace(
+            config.train, micro_batch_size=micro, global_batch_size=micro * ranks * accumulation
+        )
+        return dataclasses.replace(config, train=train)
+
+    found = largest(lambda micro: _excess(sized(micro), here), LARGEST_BATCH)
+    best = sized(found or 1)
+    typed = (
+        f"train.micro_batch_size={best.train.micro_batch_size}",
+        f"train.global_batch_size={best.train.global_batch_size}",
+    )
+    return Largest("micro-batch", typed, predict(best, ranks, here) if found else None)
+
+
+def max_model(job: Composed, here: Machine) -> tuple[Largest, ...]:
+    """The deepest, the widest, and the largest model of the configured proportions that fit."""
+    return tuple(_largest_model(job.config, here, what) for what in ("deeper", "wider", "deeper and wider"))
+
+
+def check_solvable(config: Config, here: Machine, option: str) -> None:
+    """Refuse `--max-batch` and `--max-model` where there is nothing to fit into, or nothing to change.
+
+    Raises:
+        DtkError: no device is known, or the model is the user's own.
+    """
+    if here.hardware is None:
+        raise DtkError(f"{option} needs a device to fit in", fix="add hardware=NAME, for example hardware=h100_sxm")
+    if option == "--max-model" and isinstance(config.model, CustomModelConfig):
+        raise DtkError(
+            f"--max-model cannot change the sizes of model={config.model.name}",
+            "it is your own code",
+            "plan it once with each set of model.arguments",
+        )
+
+
+def largest(excess: Callable[[int], int], limit: int) -> int:
+    """The largest number from 1 to `limit` that fits; 0 when 1 does not.
+
+    Bisection, at points guessed on a straight line where that halves the bracket: memory is nearly linear in what is
+    solved for, and large models are slow to plan.
+
+    Args:
+        excess: bytes over what there is, growing; 0 or less fits.
+        limit: nothing larger is tried.
+    """
+    low, below = 1, excess(1)
+    if below > 0:
+        return 0
+    high, above = _first_too_large(excess, low, below, limit)
+    if not above:
+        return limit
+    guessing = True
+    while high - low > 1:
+        width = high - low
+        part = -below / (above - below) if guessing else 0.5
+        middle = min(high - 1, max(low + 1, low + int(width * part)))
+        if (over := excess(middle)) > 0:
+            high, above = middle, over
+        else:
+            low, below = middle, over
+        guessing = not guessing or 2 * (high - low) <= width
+    return low
+
+
+def _first_too_large(excess: Callable[[int], int], low: int, below: int, limit: int) -> tuple[int, int]:
+    """A number that does not fit and its excess, found in growing steps; excess 0 when `limit` fits."""
+    number = 2
+    while low < limit:
+        number = min(number, limit)
+        over = excess(number)
+        if over > 0:
+            return number, over
+        slope = (over - below) / (number - low)
+        low, below = number, over
+        ahead = int(-below / slope) + 1 if slope > 0 else low
+        number = low + max(1, min(ahead, _STRIDE * low))
+    return limit, 0
+
+
+def _largest_model(config: Config, here: Machine, what: str) -> Largest:
+    model, ranks = config.model, ranks_of(config)
+    heads = model.heads // _heads_step(model)
+
+    def sized(n: int) -> dict[str, int]:
+        if what == "deeper":
+            return {"layers": n}
+        if what == "wider":
+            return _width(model, n)
+        return {"layers": max(1, round(model.layers * n / heads)), **_width(model, n)}
+
+    def grown(n: int) -> Config:
+        return dataclasses.replace(config, model=dataclasses.replace(model, **sized(n)))
+
+    limit = DEEPEST if what == "deeper" else WIDEST
+    found = largest(lambda n: _excess(grown(n), here), limit)
+    typed = tuple(f"model.{name}={value}" for name, value in sized(found or 1).items())
+    return Largest(what, typed, predict(grown(found), ranks, here) if found else None)
+
+
+def _width(model: Any, n: int) -> dict[str, int]:
+    """Sizes of the n-th width: heads keep their size, and the feed-forward layer its proportion."""
+    heads = n * _heads_step(model)
+    width = heads * (model.width // model.heads)
+    sizes = {"width": width, "heads": heads}
+    if hasattr(model, "kv_heads"):
+        sizes["kv_heads"] = heads * model.kv_heads // model.heads
+    if hasattr(model, "ffn_width"):
+        sizes["ffn_width"] = round(model.ffn_width * width / model.width)
+    return sizes
+
+
+def _heads_step(model: Any) -> int:
+    """Heads that are added at once: as many as share their keys and values."""
+    return model.heads // model.kv_heads if hasattr(model, "kv_heads") else 1
+
+
+def _excess(config: Config, here: Machine) -> int:
+    """Bytes that the job needs beyond those of the device."""
+    made = without_time(config, ranks_of(config), here)
+    return made.memory.peak_bytes - (made.device_memory_bytes or 0)

@@ -1,0 +1,1 @@
+"""The time of a step on declared or measured hardware."""

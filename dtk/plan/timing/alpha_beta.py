@@ -1,0 +1,136 @@
+"""Seconds of a collective by the alpha-beta model: a message of n bytes takes latency + n / bandwidth.
+
+Owns the formulas and the choice of the fastest algorithm. Knows neither strategies nor hardware files.
+Sources: Hockney 1994 ("The communication challenge for MPP", the model); Thakur, Rabenseifner & Gropp 2005
+("Optimization of collective communication operations in MPICH"); Patarasu & Yuan 2009 ("Bandwidth optimal
+all-reduce algorithms for clusters of workstations", the ring); Sanders, Speck & Traeff 2009 ("Two-tree algorithms
+for full bandwidth broadcast, reduction and scan", NCCL's double binary tree); Mikami et al. 2018 ("Massively
+distributed SGD: ImageNet/ResNet-50 training in a flash", the 2-D torus).
+"""
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One kind of connection, as one device sees it."""
+
+    latency_s: float
+    bytes_per_s: float
+    """In one direction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ranks that communicate, and how they lie on nodes."""
+
+    ranks: int
+    per_node: int
+    """Ranks of the group on one node; each has its own share of the network."""
+    intra: Link
+    inter: Link
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that the group spans."""
+        return -(-self.ranks // self.per_node)
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Of a ring (or a pair of trees) through all ranks, per rank.
+
+        Such a ring leaves a node once, and NCCL lays one ring per network adapter, each with its part of the data:
+        between nodes all adapters of the group's ranks work together.
+        """
+        if self.nodes == 1:
+            return self.intra.bytes_per_s
+        between = self.per_node * self.inter.bytes_per_s
+        return between if self.per_node == 1 else min(self.intra.bytes_per_s, between)
+
+    def ring_s(self, rounds: int) -> float:
+        """Latency of `rounds` turns around the ring: n - 1 steps each, of which nodes - 1 leave a node."""
+        between = self.nodes - 1
+        within = self.ranks - 1 - between
+        return rounds * (within * self.intra.latency_s + between * self.inter.latency_s)
+
+    def tree_s(self) -> float:
+        """Latency from leaf to root of NCCL's trees: a chain inside each node, a binary tree over the nodes."""
+        within = min(self.per_node, self.ranks) - 1
+        return within * self.intra.latency_s + math.ceil(math.log2(self.nodes)) * self.inter.latency_s
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a collective takes by the fastest algorithm."""
+
+    algorithm: str
+    seconds: float
+
+
+def ring_all_reduce(size_bytes: float, group: Group) -> float:
+    """Seconds of 2 (n - 1) steps of size / n each (Patarasu & Yuan 2009): no algorithm sends less."""
+    return group.ring_s(2) + 2 * _others(group) * size_bytes / group.bytes_per_s
+
+
+def ring_gather(size_bytes: float, group: Group) -> float:
+    """Seconds of a ring all_gather into, or reduce_scatter of, `size_bytes` (Thakur et al. 2005, section 4.1)."""
+    return group.ring_s(1) + _others(group) * size_bytes / group.bytes_per_s
+
+
+def tree_all_reduce(size_bytes: float, group: Group) -> float:
+    """Seconds of a double binary tree: up and down with the whole size, in few steps (Sanders et al. 2009)."""
+    return 2 * group.tree_s() + 2 * size_bytes / group.bytes_per_s
+
+
+def torus_all_reduce(size_bytes: float, group: Group) -> float:
+    """Seconds of a 2-D torus whose rows are the nodes, also known as hierarchical (Mikami et al. 2018, section 3.2).
+
+    reduce_scatter inside the node, all_reduce of each rank's part with its like on the other nodes, all_gather inside
+    the node.
+    """
+    row = Group(group.per_node, group.per_node, group.intra, group.inter)
+    column = Group(group.nodes, 1, group.intra, group.inter)
+    return 2 * ring_gather(size_bytes, row) + ring_all_reduce(size_bytes / group.per_node, column)
+
+
+def chain_broadcast(size_bytes: float, group: Group) -> float:
+    """Seconds of a pipeline along the ring (Thakur et al. 2005, section 5)."""
+    return group.ring_s(1) + size_bytes / group.bytes_per_s
+
+
+def tree_broadcast(size_bytes: float, group: Group) -> float:
+    """Seconds of a double binary tree with the whole bandwidth (Sanders et al. 2009)."""
+    return group.tree_s() + size_bytes / group.bytes_per_s
+
+
+def collective(op: str, size_bytes: float, group: Group) -> Cost:
+    """The fastest algorithm for one call.
+
+    Args:
+        op: all_reduce, all_gather, reduce_scatter or broadcast.
+        size_bytes: the full (largest) buffer on one rank.
+        group: who takes part.
+
+    Raises:
+        ValueError: another operation.
+    """
+    if group.ranks == 1:
+        return Cost("none", 0.0)
+    costs: list[Cost]
+    if op == "all_reduce":
+        costs = [Cost("ring", ring_all_reduce(size_bytes, group)), Cost("tree", tree_all_reduce(size_bytes, group))]
+        if group.nodes > 1 and group.per_node > 1 and group.ranks % group.per_node == 0:
+            costs.append(Cost("2-D torus", torus_all_reduce(size_bytes, group)))
+    elif op in ("all_gather", "reduce_scatter"):
+        costs = [Cost("ring", ring_gather(size_bytes, group))]
+    elif op == "broadcast":
+        costs = [Cost("chain", chain_broadcast(size_bytes, group)), Cost("tree", tree_broadcast(size_bytes, group))]
+    else:
+        raise ValueError(f"no formula for {op}")
+    return min(costs, key=lambda cost: cost.seconds)
+
+
+def _others(group: Group) -> float:
+    """Share of a buffer that a ring passes on in one turn."""
+    return (group.ranks - 1) / group.ranks

@@ -1,0 +1,208 @@
+"""Measures this machine for `hardware=measured`: matrix products, copies, all_reduce between local ranks.
+
+Owns the start of the ranks and what is made of their figures; `calibrate_rank` does the timing. Prints nothing.
+"""
+
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dtk.errors import DtkError
+from dtk.plan.timing.hardware import MEASURED, Hardware, measured_path, store_hardware
+from dtk.words import counted
+
+SECONDS = 8.0
+"""Of measuring; starting the ranks comes on top."""
+_PATIENCE_S = 90.0
+"""A machine that needs longer to start the ranks is too busy to be measured."""
+_ADAPTER_BYTES_PER_S = 1.25e9
+_ADAPTER_LATENCY_S = 50e-6
+
+
+def calibrate(
+    device: str = "auto", ranks: int = 2, seconds: float = SECONDS, say: Callable[[str], None] = lambda line: None
+) -> Hardware:
+    """Measure with all ranks at work at once, as in training, and store the result as `measured`.
+
+    Args:
+        device: auto, cpu or cuda.
+        ranks: on this machine; on CUDA at most one per device.
+        seconds: of measuring, shared out over all figures.
+        say: gets a line of progress now and then.
+
+    Returns:
+        what was stored in `measured_path()`.
+
+    Raises:
+        DtkError: the device is not there, a rank failed, or the result cannot be written.
+    """
+    device, ranks = _place(device, ranks)
+    say(f"starting {counted(ranks, 'rank')} on {device}")
+    figures = _run(device, ranks, seconds, say)
+    hardware = _hardware(device, ranks, figures)
+    store_hardware(hardware, measured_path())
+    return hardware
+
+
+def fit(sizes_bytes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
+    """Fixed seconds and seconds per byte of `t = fixed + size * per_byte`, by least squares of the relative error.
+
+    Relative, as the times span orders of magnitude: else the largest sizes alone decide. Neither can be negative.
+
+    Raises:
+        ValueError: fewer than two sizes.
+    """
+    if len(set(sizes_bytes)) < 2:
+        raise ValueError("a line needs two sizes")
+    # Minimise the sum of (fixed / t + per_byte * size / t - 1)^2: normal equations of two unknowns.
+    rows = [(1 / t, size / t) for size, t in zip(sizes_bytes, seconds)]
+    aa, ab, bb = (sum(x * y for x, y in pairs) for pairs in _products(rows))
+    a, b = sum(x for x, _ in rows), sum(y for _, y in rows)
+    determinant = aa * bb - ab * ab
+    fixed, per_byte = (a * bb - b * ab) / determinant, (b * aa - a * ab) / determinant
+    if fixed < 0:
+        return 0.0, b / bb
+    if per_byte < 0:
+        return a / aa, 0.0
+    return fixed, per_byte
+
+
+def _products(rows: Sequence[tuple[float, float]]) -> list[list[tuple[float, float]]]:
+    """Pairs whose products add up to the entries of the normal matrix."""
+    return [[(x, x) for x, _ in rows], list(rows), [(y, y) for _, y in rows]]
+
+
+def _place(device: str, ranks: int) -> tuple[str, int]:
+    """The device that is there, and at most one rank for each."""
+    import torch
+
+    devices = torch.cuda.device_count()
+    if device == "auto":
+        device = "cuda" if devices else "cpu"
+    if device == "cuda" and not devices:
+        raise DtkError("there is no CUDA device to measure", fix="measure the CPU, or calibrate on the machine itself")
+    if device not in ("cpu", "cuda"):
+        raise DtkError(f"cannot measure the device {device}", fix="use auto, cpu or cuda")
+    if ranks < 1:
+        raise DtkError(f"{ranks} ranks cannot measure anything", fix="use 1 or more")
+    return device, min(ranks, devices) if device == "cuda" else ranks
+
+
+def _run(device: str, ranks: int, seconds: float, say: Callable[[str], None]) -> list[dict[str, Any]]:
+    """What each rank measured."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    root = str(Path(__file__).resolve().parents[3])
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": str(max(1, cores // ranks)),
+        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        processes = []
+        for rank in range(ranks):
+            command = [
+                sys.executable,
+                "-m",
+                "dtk.plan.timing.calibrate_rank",
+                folder,
+                device,
+                str(rank),
+                str(ranks),
+                str(seconds),
+            ]
+            with (Path(folder) / f"{rank}.log").open("w") as log:
+                process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
+            processes.append(process)
+        _follow(processes, seconds, say)
+        for rank, process in enumerate(processes):
+            if process.returncode:
+                lines = (Path(folder) / f"{rank}.log").read_text(errors="replace").strip().splitlines()
+                why = "it took too long" if process.returncode < 0 else lines[-1] if lines else "no message"
+                raise DtkError(f"calibration failed on rank {rank}", why, "try again when the machine is idle")
+        return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def _follow(processes: Sequence["subprocess.Popen[str]"], seconds: float, say: Callable[[str], None]) -> None:
+    """Pass on what rank 0 says until all ranks have ended; end those that do not."""
+
+    def end() -> None:
+        for process in processes:
+            process.kill()
+
+    patience = threading.Timer(seconds + _PATIENCE_S, end)
+    patience.start()
+    try:
+        assert processes[0].stdout is not None
+        for line in processes[0].stdout:
+            say(line.strip())
+        # A rank that fails leaves the others in a collective.
+        while any(process.poll() is None for process in processes):
+            if any(process.poll() for process in processes):
+                end()
+            patience.join(0.02)
+    finally:
+        patience.cancel()
+        end()
+        for process in processes:
+            process.wait()
+            if process.stdout:
+                process.stdout.close()
+
+
+def _hardware(device: str, ranks: int, figures: Sequence[Mapping[str, Any]]) -> Hardware:
+    """The slowest rank's rates, as the step waits for it, and the line through the all_reduce times."""
+    on_cpu = device == "cpu"
+    threads = figures[0]["threads"]
+    one = f"{counted(threads, 'thread')} of {figures[0]['cpu']}" if on_cpu else figures[0]["device"]
+    how = f"measured on {figures[0]['host']}: {counted(ranks, 'rank')} at once, {one} each"
+    rates = {dtype: min(rank["matmul_flops"][dtype] for rank in figures) for dtype in figures[0]["matmul_flops"]}
+    latency_s, bytes_per_s, link_source = _links(ranks, figures, how)
+    assumed = "assumption: not measured; one network adapter of 10 Gb/s shared by the devices of a node"
+    sources = dict.fromkeys(("matmul_flops", "memory_bytes", "devices_per_node"), how)
+    sources |= {"memory_bytes_per_s": f"{how}; copies", "memory_fraction": how, "link_fraction": how}
+    sources |= dict.fromkeys(("intra_node_bytes_per_s", "intra_node_latency_s"), link_source)
+    sources |= dict.fromkeys(("inter_node_bytes_per_s", "inter_node_latency_s"), assumed)
+    return Hardware(
+        name=MEASURED,
+        device=None if on_cpu else figures[0]["device"],
+        backend="gloo" if on_cpu else "nccl",
+        devices_per_node=figures[0]["devices"],
+        memory_bytes=min(rank["memory_bytes"] for rank in figures),
+        peak_flops={},
+        matmul_flops=rates,
+        memory_bytes_per_s=min(rank["copy_bytes_per_s"] for rank in figures),
+        memory_fraction=1.0,
+        intra_node_bytes_per_s=bytes_per_s,
+        intra_node_latency_s=latency_s,
+        inter_node_bytes_per_s=min(bytes_per_s, _ADAPTER_BYTES_PER_S / figures[0]["devices"]),
+        inter_node_latency_s=max(latency_s, _ADAPTER_LATENCY_S),
+        link_fraction=1.0,
+        sources=sources,
+    )
+
+
+def _links(ranks: int, figures: Sequence[Mapping[str, Any]], how: str) -> tuple[float, float, str]:
+    """Latency and bandwidth of one step of a ring all_reduce (see `alpha_beta.ring_all_reduce`), and their source."""
+    if ranks == 1:
+        why = "assumption: one rank has no links to measure; the network's figures"
+        return _ADAPTER_LATENCY_S, _ADAPTER_BYTES_PER_S, why
+    times = figures[0]["all_reduce_s"]
+    sizes = [int(size) for size in times]
+    medians = [
+        statistics.median(max(at) for at in zip(*(rank["all_reduce_s"][str(size)] for rank in figures)))
+        for size in sizes
+    ]
+    fixed_s, per_byte_s = fit(sizes, medians)
+    steps = 2 * (ranks - 1)
+    error = statistics.median(abs(fixed_s + size * per_byte_s - s) / s for size, s in zip(sizes, medians))
+    source = f"{how}; all_reduce of {sizes[0]} to {sizes[-1]} bytes, the line is off by {error:.0%} in the median"
+    latency_s = max(fixed_s / steps, 1e-9)
+    return latency_s, steps / ranks / per_byte_s if per_byte_s else math.inf, source

@@ -1,0 +1,139 @@
+"""One rank of a calibration: times matrix products, copies and all_reduce, writes the figures as JSON.
+
+Started by `calibrate`, all ranks at once: python -m dtk.plan.timing.calibrate_rank FOLDER DEVICE RANK RANKS SECONDS
+"""
+
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
+
+SIZES_BYTES = tuple(4**i for i in range(5, 13))
+"""Of the all_reduce: 1 KiB to 16 MiB."""
+WIDTH = {"cpu": 1024, "cuda": 8192}
+"""Of the square matrix that rows are multiplied with: large enough to run at full speed."""
+ROWS = {"cpu": 512, "cuda": 8192}
+COPIED_BYTES = {"cpu": 2**26, "cuda": 2**30}
+"""Far more than caches hold."""
+MATMUL, COPY, ALL_REDUCE = 0.45, 0.1, 0.45
+"""Shares of the time."""
+
+
+def _dtypes(device: str) -> dict[str, torch.dtype]:
+    half = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+    whole = {"float32": torch.float32}
+    return {**whole, "tf32": torch.float32, **half} if device == "cuda" else {**whole, **half}
+
+
+def _timed(device: str, run: Callable[[], object]) -> float:
+    """Seconds of one run to its end on the device."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    began_s = time.perf_counter()
+    run()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - began_s
+
+
+def _median_s(device: str, budget_s: float, run: Callable[[], object]) -> float:
+    """Median of as many runs as the budget allows, one at least, after one that warms up."""
+    end_s = time.perf_counter() + budget_s
+    _timed(device, run)
+    times = [_timed(device, run)]
+    while time.perf_counter() < end_s:
+        times.append(_timed(device, run))
+    return statistics.median(times)
+
+
+def matmul_flops(device: str, name: str, dtype: torch.dtype, budget_s: float) -> float:
+    """FLOP/s of rows times a square matrix; slow types get fewer rows."""
+    torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+    width, rows = WIDTH[device], ROWS[device]
+    matrix = torch.ones(width, width, dtype=dtype, device=device)
+    probe = torch.ones(8, width, dtype=dtype, device=device)
+    probe_s = min(_timed(device, lambda: probe @ matrix) for _ in range(2))
+    while rows > 8 and probe_s * rows / 8 > budget_s / 4:
+        rows //= 2
+    left = torch.ones(rows, width, dtype=dtype, device=device)
+    return 2 * rows * width * width / _median_s(device, budget_s, lambda: left @ matrix)
+
+
+def copy_bytes_per_s(device: str, budget_s: float) -> float:
+    """Bytes read and written per second by a copy on the device."""
+    source = torch.ones(COPIED_BYTES[device] // 4, device=device)
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / _median_s(device, budget_s, lambda: target.copy_(source))
+
+
+def all_reduce_s(device: str, budget_s: float) -> dict[str, list[float]]:
+    """Size -> seconds of single calls; all ranks make the same number of calls."""
+    times: dict[str, list[float]] = {}
+    for size in SIZES_BYTES:
+        tensor = torch.ones(size // 4, device=device)
+        for _ in range(2):
+            dist.all_reduce(tensor)
+        dist.barrier()
+        once_s = torch.tensor([_timed(device, lambda tensor=tensor: dist.all_reduce(tensor))], device=device)  # type: ignore[misc]
+        dist.all_reduce(once_s, op=dist.ReduceOp.MAX)
+        rounds = max(3, min(200, int(budget_s / len(SIZES_BYTES) / max(float(once_s), 1e-6))))
+        times[str(size)] = []
+        for _ in range(rounds):
+            times[str(size)].append(_timed(device, lambda tensor=tensor: dist.all_reduce(tensor)))  # type: ignore[misc]
+    return times
+
+
+def main(folder: Path, device: str, rank: int, ranks: int, seconds: float) -> None:
+    """Measure and write `RANK.json`; rank 0 says on standard output what it is at."""
+
+    def say(line: str) -> None:
+        if rank == 0:
+            print(line, flush=True)
+
+    on_cuda = device == "cuda"
+    if on_cuda:
+        torch.cuda.set_device(rank)
+    store = FileStore(str(folder / "store"), ranks)
+    dist.init_process_group(
+        "nccl" if on_cuda else "gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=60)
+    )
+    figures: dict[str, Any] = {
+        "host": platform.node(),
+        "cpu": platform.processor() or platform.machine(),
+        "device": torch.cuda.get_device_name() if on_cuda else None,
+        "devices": torch.cuda.device_count() if on_cuda else ranks,
+        "threads": torch.get_num_threads(),
+        "memory_bytes": torch.cuda.mem_get_info()[0] if on_cuda else psutil.virtual_memory().available // ranks,
+        "matmul_flops": {},
+    }
+    dtypes = _dtypes(device)
+    for name, dtype in dtypes.items():
+        say(f"matrix products in {name}")
+        dist.barrier()
+        figures["matmul_flops"][name] = matmul_flops(device, name, dtype, MATMUL * seconds / len(dtypes))
+    say("copies")
+    dist.barrier()
+    figures["copy_bytes_per_s"] = copy_bytes_per_s(device, COPY * seconds)
+    if ranks > 1:
+        say("all_reduce between the ranks")
+        figures["all_reduce_s"] = all_reduce_s(device, ALL_REDUCE * seconds)
+    dist.destroy_process_group()
+    (folder / f"{rank}.json").write_text(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]))
+    sys.stdout.flush()
+    # gloo's threads may abort on the way out, when everything is written.
+    os._exit(0)

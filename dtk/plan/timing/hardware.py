@@ -1,0 +1,250 @@
+"""What a device and its node can do: the presets of conf/hardware, a user's own file, what was measured here.
+
+Owns the form of such a file and its check. Knows nothing of models, strategies or time.
+"""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from dtk.config.folders import HARDWARE, search_path
+from dtk.config.suggest import did_you_mean
+from dtk.errors import DtkError
+from dtk.plan.timing.alpha_beta import Link
+from dtk.record.metrics import published_peaks
+
+MEASURED = "measured"
+"""Name under which `dtk plan --calibrate` stores what it found."""
+DTYPES = ("float32", "tf32", "bfloat16", "float16")
+"""Types of matrix products."""
+_PLAIN = ("name", "device", "backend")
+_TABLES = ("peak_flops", "matmul_flops")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hardware:
+    """One kind of device in one kind of node. Every figure has an entry in `sources`."""
+
+    name: str
+    device: str | None = None
+    """As torch names it; its peaks are then those that MFU is measured against."""
+    backend: Literal["nccl", "gloo"]
+    """gloo: collectives run on the host's cores, and waiting for one stops the host."""
+    devices_per_node: int
+    memory_bytes: int
+    """Usable by tensors on one device."""
+    peak_flops: Mapping[str, float]
+    """Published dense FLOP/s by type; empty when nobody publishes them."""
+    matmul_flops: Mapping[str, float]
+    """FLOP/s that large matrix products reach, by type."""
+    matmul_fraction: float | None = None
+    """The part of `peak_flops` that `matmul_flops` was made of; None when it was measured."""
+    memory_bytes_per_s: float
+    memory_fraction: float
+    """Part of `memory_bytes_per_s` that streaming kernels reach."""
+    intra_node_bytes_per_s: float
+    """Of one device to the others of its node, in one direction."""
+    intra_node_latency_s: float
+    """One step between two devices of a node."""
+    inter_node_bytes_per_s: float
+    """Share of one device in the node's network adapters, in one direction."""
+    inter_node_latency_s: float
+    link_fraction: float
+    """Part of both links' bandwidth that large collectives reach."""
+    sources: Mapping[str, str]
+    """Name of a figure -> where it is printed, or why it is assumed."""
+
+    def matmul_rate(self, dtype: str) -> float:
+        """FLOP/s of matrix products in one of `DTYPES`; tf32 counts as float32 where the device has none.
+
+        Raises:
+            DtkError: nothing is known of this type.
+        """
+        if dtype == "tf32" and dtype not in self.matmul_flops:
+            dtype = "float32"
+        if dtype not in self.matmul_flops:
+            raise DtkError(
+                f"hardware={self.name} has no rate for {dtype}",
+                f"it knows {', '.join(self.matmul_flops)}",
+                "choose another precision, or add the rate to a hardware file of your own",
+            )
+        return self.matmul_flops[dtype]
+
+    @property
+    def memory_rate(self) -> float:
+        """Bytes/s that streaming kernels reach on device memory."""
+        return self.memory_bytes_per_s * self.memory_fraction
+
+    @property
+    def intra_node(self) -> Link:
+        """What collectives reach inside a node."""
+        return Link(self.intra_node_latency_s, self.intra_node_bytes_per_s * self.link_fraction)
+
+    @property
+    def inter_node(self) -> Link:
+        """What collectives reach between nodes, per device."""
+        return Link(self.inter_node_latency_s, self.inter_node_bytes_per_s * self.link_fraction)
+
+
+_FIGURES = tuple(
+    field.name for field in dataclasses.fields(Hardware) if field.name not in (*_PLAIN, *_TABLES, "sources")
+)
+
+
+def hardware_files(config_dir: Path | None = None) -> dict[str, Path]:
+    """Name -> file: dtk's presets, those of the user's folder before them, and `measured` once it is there."""
+    found: dict[str, Path] = {}
+    for folder in reversed(search_path(config_dir)):
+        found.update({path.stem: path for path in sorted((folder / HARDWARE).glob("*.yaml"))})
+    if measured_path().is_file():
+        found[MEASURED] = measured_path()
+    return dict(sorted(found.items()))
+
+
+def measured_path() -> Path:
+    """Where calibration stores what it measured: `hardware/measured.yaml` in dtk's folder of user data.
+
+    That is `$XDG_DATA_HOME/dtk`, by default `~/.local/share/dtk` (XDG base directory specification).
+    """
+    chosen = os.environ.get("XDG_DATA_HOME", "")
+    # The specification asks to ignore relative paths.
+    base = Path(chosen) if os.path.isabs(chosen) else Path.home() / ".local" / "share"  # noqa: PTH117
+    return base / "dtk" / HARDWARE / f"{MEASURED}.yaml"
+
+
+def load_hardware(name: str, config_dir: Path | None = None) -> Hardware:
+    """The hardware that `hardware=NAME` chooses.
+
+    Args:
+        name: a preset, a file of `config_dir/hardware`, `measured`, or the path of a YAML file.
+        config_dir: the user's own YAML files.
+
+    Raises:
+        DtkError: there is no such hardware, or its file has missing, unknown or impossible values.
+    """
+    if name.endswith((".yaml", ".yml")) or "/" in name:
+        path = Path(name).expanduser()
+        if not path.is_file():
+            raise DtkError(f"hardware={name}: there is no such file")
+        return _read(path)
+    files = hardware_files(config_dir)
+    if name not in files:
+        if name == MEASURED:
+            raise DtkError("hardware=measured: nothing was measured here yet", fix="run dtk plan --calibrate")
+        near = did_you_mean(name, files, "hardware=")
+        raise DtkError(f'unknown hardware "{name}"', fix=f"{near} options: {', '.join(files)}, or a YAML file's path")
+    return _read(files[name])
+
+
+def store_hardware(hardware: Hardware, path: Path) -> None:
+    """Write a file that `load_hardware` reads back; folders are made.
+
+    Raises:
+        DtkError: it cannot be written.
+    """
+    plain: dict[str, Any] = {"name": hardware.name, "backend": hardware.backend}
+    if hardware.device:
+        plain["device"] = hardware.device
+    for key in (*_TABLES, *_FIGURES):
+        value = getattr(hardware, key)
+        derived = (key == "peak_flops" and hardware.device) or (key == "matmul_flops" and hardware.matmul_fraction)
+        if value and not derived:
+            value = dict(value) if isinstance(value, Mapping) else value
+            plain[key] = {"value": value, "source": hardware.sources[key]}
+    head = f"# {hardware.name}: written by dtk.\n# Use: dtk plan hardware={hardware.name}\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        partial.write_text(head + yaml.safe_dump(plain, sort_keys=False), encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise DtkError(f"{path} cannot be written", str(error), "set XDG_DATA_HOME to a writable folder") from error
+
+
+def _read(path: Path) -> Hardware:
+    """One file, every key checked.
+
+    Raises:
+        DtkError: see `load_hardware`.
+    """
+    try:
+        plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise DtkError(f"{path} cannot be read as YAML", " ".join(str(error).split())) from error
+    if not isinstance(plain, dict):
+        raise DtkError(f"{path} describes no hardware", "it is not a mapping of keys")
+    _check_keys(plain, path)
+    values: dict[str, Any] = {"name": str(plain["name"]), "device": plain.get("device"), "backend": plain["backend"]}
+    if values["backend"] not in ("nccl", "gloo"):
+        raise DtkError(f"{path}: backend is {values['backend']!r}", fix="write nccl or gloo")
+    sources: dict[str, str] = {}
+    for key in (*_TABLES, *_FIGURES):
+        if key in plain:
+            values[key], sources[key] = _figure(key, plain[key], path)
+    if values["device"] is not None:
+        values["peak_flops"], sources["peak_flops"] = _peaks(values, path)
+    values.setdefault("peak_flops", {})
+    fraction = values.get("matmul_fraction")
+    if fraction is not None:
+        values["matmul_flops"] = {dtype: fraction * peak for dtype, peak in values["peak_flops"].items()}
+        sources["matmul_flops"] = f"{fraction:g} of the peak; {sources['matmul_fraction']}"
+    if not values["matmul_flops"]:
+        raise DtkError(f"{path}: matmul_fraction of no peak", fix="give device, peak_flops or matmul_flops")
+    return Hardware(**values, sources=sources)
+
+
+def _check_keys(plain: dict[Any, Any], path: Path) -> None:
+    """Refuse unknown keys, name what is missing, allow one way to say how fast products are."""
+    known = (*_PLAIN, *_TABLES, *_FIGURES)
+    for key in plain:
+        if key not in known:
+            raise DtkError(
+                f"{path}: unknown key {key}", fix=did_you_mean(str(key), known) or f"keys: {', '.join(known)}"
+            )
+    if ("matmul_flops" in plain) == ("matmul_fraction" in plain):
+        raise DtkError(f"{path}: how fast matrix products are", fix="give either matmul_flops or matmul_fraction")
+    optional = ("device", *_TABLES, "matmul_fraction")
+    missing = [key for key in known if key not in plain and key not in optional]
+    if missing:
+        raise DtkError(f"{path} lacks {', '.join(missing)}")
+
+
+def _figure(key: str, entry: Any, path: Path) -> tuple[Any, str]:
+    """Value and source of one figure."""
+    if not isinstance(entry, dict) or set(entry) != {"value", "source"} or not str(entry["source"]).strip():
+        raise DtkError(f"{path}: {key} needs value and source", fix=f"write {key}: {{value: ..., source: ...}}")
+    value = entry["value"]
+    if key not in _TABLES:
+        return _number(key, value, path), str(entry["source"])
+    if not isinstance(value, dict) or not value or not set(value) <= set(DTYPES):
+        raise DtkError(f"{path}: {key} must give FLOP/s by type", fix=f"types: {', '.join(DTYPES)}")
+    return {dtype: _number(f"{key} of {dtype}", flops, path) for dtype, flops in value.items()}, str(entry["source"])
+
+
+def _number(key: str, value: Any, path: Path) -> float | int:
+    """A positive number; YAML reads 1e9 without a point as a text."""
+    try:
+        number = float(value) if not isinstance(value, bool) else 0.0
+    except (TypeError, ValueError):
+        number = 0.0
+    whole = key in ("devices_per_node", "memory_bytes")
+    if not 0 < number < float("inf") or (whole and number != int(number)) or (key.endswith("fraction") and number > 1):
+        kind = "a fraction of 1" if key.endswith("fraction") else "a whole number" if whole else "a number"
+        raise DtkError(f"{path}: {key} is {value!r}", f"it must be {kind} above 0")
+    return int(number) if whole else number
+
+
+def _peaks(values: dict[str, Any], path: Path) -> tuple[dict[str, float], str]:
+    """The published peaks of the device that a file names."""
+    device = values["device"]
+    peaks, source = published_peaks(device) if isinstance(device, str) else ({}, "")
+    if "peak_flops" in values:
+        raise DtkError(f"{path}: device and peak_flops both give the peak", fix="leave one of them out")
+    if not peaks and "matmul_flops" not in values:
+        raise DtkError(f"{path}: no published peak is known for the device {device}", fix="give peak_flops instead")
+    return peaks, source or "no peak is published"

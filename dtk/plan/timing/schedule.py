@@ -1,0 +1,210 @@
+"""Walks one step of a strategy event by event, on one stream of compute and one per communicator.
+
+Owns the order in which torch's wrappers issue things, and what each thing waits for. Gets seconds and bytes, knows
+neither models nor devices. Sources: Li et al. 2020 (DDP: buckets as backward fills them), Zhao et al. 2023 (FSDP:
+prefetch and reshard), torch.distributed.fsdp for what of them FSDP2 does.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from dtk.plan.prediction import Transfer
+from dtk.plan.timing.alpha_beta import Cost
+
+Price = Callable[[str, str, float], Cost]
+"""Operation, group and bytes of the full buffer -> what a call takes."""
+
+
+@dataclass(slots=True)
+class Walk:
+    """Streams that run one thing after another; a thing begins when its stream is free and what it needs is done."""
+
+    price: Price
+    blocking: bool = False
+    """Whether the host waits for each collective before it goes on, so that nothing runs beside it."""
+    now_s: float = 0.0
+    """When the compute stream is free."""
+    compute_s: float = 0.0
+    free_s: dict[str, float] = field(default_factory=dict)
+    """Group -> when its communicator is free."""
+    transfers: dict[tuple[str, str, str], Transfer] = field(default_factory=dict)
+
+    def compute(self, seconds: float, after_s: float = 0.0) -> None:
+        """Run on the compute stream, not before `after_s`."""
+        self.now_s = max(self.now_s, after_s) + seconds
+        self.compute_s += seconds
+
+    def communicate(self, op: str, group: str, size_bytes: float, after_s: float | None = None) -> float:
+        """Issue one collective; it begins after `after_s` (by default what compute has done so far).
+
+        Returns:
+            when it is done.
+        """
+        cost = self.price(op, group, size_bytes)
+        begin_s = max(self.now_s if after_s is None or self.blocking else after_s, self.free_s.get(group, 0.0))
+        end_s = self.free_s[group] = begin_s + cost.seconds
+        if self.blocking:
+            self.now_s = end_s
+        key = (op, group, cost.algorithm)
+        was = self.transfers.get(key, Transfer(op, group, cost.algorithm, 0, 0, 0.0))
+        total_bytes = was.size_bytes + round(size_bytes)
+        self.transfers[key] = Transfer(*key, was.count + 1, total_bytes, was.seconds + cost.seconds)
+        return end_s
+
+    def repeat(self, times: int, part: Callable[["Walk"], None]) -> None:
+        """Walk a part that leaves no collective behind; it takes as long each time, so it is walked once."""
+        if times < 1:
+            return
+        once = Walk(self.price, self.blocking)
+        part(once)
+        self.now_s += times * once.end_s
+        self.compute_s += times * once.compute_s
+        for key, one in once.transfers.items():
+            was = self.transfers.get(key, Transfer(*key, 0, 0, 0.0))
+            self.transfers[key] = Transfer(
+                *key,
+                was.count + times * one.count,
+                was.size_bytes + times * one.size_bytes,
+                was.seconds + times * one.seconds,
+            )
+
+    @property
+    def end_s(self) -> float:
+        """When everything is done."""
+        return max(self.now_s, *self.free_s.values(), 0.0)
+
+    @property
+    def communication_s(self) -> float:
+        """Seconds of all collectives, one after another."""
+        return sum(transfer.seconds for transfer in self.transfers.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A gradient bucket of DDP."""
+
+    fill_s: float
+    """Compute of backward from the bucket before until this one is full."""
+    sizes_bytes: tuple[float, ...]
+    """One all_reduce each."""
+
+
+def ddp_micro_batch(walk: Walk, forward_s: float, buckets: Sequence[Bucket], last: bool) -> None:
+    """Forward and backward; in the last micro-batch each full bucket is reduced while backward goes on.
+
+    The next thing on the compute stream finds all buckets reduced: DDP waits for them at the end of backward.
+    """
+    walk.compute(forward_s)
+    reduced_s = 0.0
+    for bucket in buckets:
+        walk.compute(bucket.fill_s)
+        if last:
+            for size in bucket.sizes_bytes:
+                reduced_s = walk.communicate("all_reduce", "dp", size)
+    walk.compute(0.0, after_s=reduced_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What FSDP2 gathers and reduces together."""
+
+    forward_s: float
+    backward_s: float
+    gather_bytes: float
+    reduce_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sharded:
+    """A model under fully_shard: units in order of use, and the root unit around them."""
+
+    units: tuple[Unit, ...]
+    root: Unit
+    """Its forward comes last and its backward first (the output projection); its reduction is the last of all."""
+    reshard: bool
+    """Whether units are gathered again for backward; the root unit never is."""
+    prefetch_depth: int
+    shards: int
+    replicated: bool
+    """Whether reduced shards are averaged over dp_replicate."""
+
+
+def fsdp_micro_batch(walk: Walk, model: Sharded, last: bool) -> None:
+    """Forward with gathers ahead, backward with gathers ahead and reductions behind.
+
+    A gather starts when the unit `prefetch_depth` before it starts to wait for its own. Gathers and reductions share
+    the communicator of dp_shard and run on it in the order in which they are issued.
+    """
+    rooted_s = walk.communicate("all_gather", "dp_shard", model.root.gather_bytes)
+    walk.compute(0.0, after_s=rooted_s)
+    _units_in_turn(walk, model, list(model.units), lambda unit: unit.forward_s, gathers=True)
+    walk.compute(model.root.forward_s)
+    turn = list(reversed(model.units))
+    first_s = None
+    if model.reshard and turn:
+        # The root's backward asks for the last unit, so that its gather hides behind the output projection.
+        first_s = walk.communicate("all_gather", "dp_shard", turn[0].gather_bytes)
+    walk.compute(model.root.backward_s)
+    reductions = _Reductions(walk, model) if last else None
+    _units_in_turn(walk, model, turn, lambda unit: unit.backward_s, model.reshard, first_s, reductions)
+    if reductions:
+        reductions.issue(model.root)
+        walk.compute(0.0, after_s=max(walk.free_s.values()))
+
+
+@dataclass(slots=True)
+class _Reductions:
+    """The reduce_scatters of one backward, each followed by the average over the replicas."""
+
+    walk: Walk
+    model: Sharded
+    scattered_s: float = 0.0
+    averaged_s: float = 0.0
+
+    def issue(self, unit: Unit) -> None:
+        """Reduce one unit's gradients. FSDP2 keeps one input buffer: compute waits for the reduction before."""
+        self.walk.compute(0.0, after_s=self.scattered_s)
+        begin_s = max(self.walk.now_s, self.averaged_s)
+        self.scattered_s = self.walk.communicate("reduce_scatter", "dp_shard", unit.reduce_bytes, begin_s)
+        if self.model.replicated:
+            share = unit.reduce_bytes / self.model.shards
+            self.averaged_s = self.walk.communicate("all_reduce", "dp_replicate", share, self.scattered_s)
+
+
+def _units_in_turn(
+    walk: Walk,
+    model: Sharded,
+    units: Sequence[Unit],
+    seconds: Callable[[Unit], float],
+    gathers: bool,
+    first_s: float | None = None,
+    reductions: _Reductions | None = None,
+) -> None:
+    """Compute unit after unit; `first_s`: when the first one's gather, issued before, is done."""
+    ready_s = [] if first_s is None else [first_s]
+    for i, unit in enumerate(units):
+        while gathers and len(ready_s) <= min(i + max(model.prefetch_depth, 1), len(units) - 1):
+            ready_s.append(walk.communicate("all_gather", "dp_shard", units[len(ready_s)].gather_bytes))
+        walk.compute(seconds(unit), after_s=ready_s[i] if gathers else 0.0)
+        if reductions:
+            reductions.issue(unit)
+
+
+def update(walk: Walk, norm_s: float, scale_s: float, optimizer_s: float, norm_group: str | None) -> float:
+    """Clipping (nothing where both its parts take 0 s) and the optimizer.
+
+    Args:
+        walk: backward is over, its reductions too.
+        norm_s: read all gradients of this rank.
+        scale_s: multiply them.
+        optimizer_s: update this rank's parameters.
+        norm_group: over which the squared norm is summed, 4 bytes; None = nowhere.
+
+    Returns:
+        seconds of compute.
+    """
+    walk.compute(norm_s)
+    if norm_group and norm_s:
+        walk.compute(0.0, after_s=walk.communicate("all_reduce", norm_group, 4))
+    walk.compute(scale_s + optimizer_s)
+    return norm_s + scale_s + optimizer_s

@@ -1,0 +1,161 @@
+"""Seconds of compute: of each block, of the output projection, of the optimizer.
+
+A kernel is bound by arithmetic or by memory (roofline, Williams, Waterman & Patterson 2009): matrix products count by
+their FLOPs, everything else by the bytes that it reads and writes once. Knows no strategy and no communication.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+
+from dtk.config.schema import Config, CustomModelConfig, EncoderConfig, LlamaConfig, SGDConfig
+from dtk.models.build import build_model
+from dtk.plan.formulas.shape import model_shape
+from dtk.plan.timing.hardware import Hardware
+from dtk.strategies.declared import ITEM_BYTES, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A model as the shapes of its parameters in order, and the FLOPs of its parts."""
+
+    before: tuple[Shape, ...]
+    """Embeddings."""
+    blocks: tuple[tuple[Shape, ...], ...]
+    after: tuple[Shape, ...]
+    block_flops: float
+    """Training FLOPs per token of one block."""
+    rest_flops: float
+    """Training FLOPs per token of everything else: the output projection."""
+
+    @property
+    def shapes(self) -> list[Shape]:
+        """Every parameter in the order of `model.parameters()`."""
+        return [*self.before, *(shape for block in self.blocks for shape in block), *self.after]
+
+    @property
+    def flops_per_token(self) -> int:
+        """Of the whole model, as MFU counts them."""
+        return round(len(self.blocks) * self.block_flops + self.rest_flops)
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """One micro-batch on one rank."""
+
+    block_forward: float
+    block_backward: float
+    """Without recomputation."""
+    head_forward: float
+    head_backward: float
+    """Output projection and loss."""
+
+
+def layout(config: Config) -> Layout:
+    """The parts of the configured model; no depth costs more than two blocks on the meta device.
+
+    Raises:
+        DtkError: the model cannot be built.
+    """
+    model, length = config.model, config.data.sequence_length
+    if isinstance(model, CustomModelConfig):
+        return _custom_layout(config)
+    shape = model_shape(model)
+    one, two = (_flops(dataclasses.replace(model, layers=layers), length) for layers in (1, 2))
+    block = tuple(shape for _, shape in shape.block)
+    before, after = (tuple(shape for _, shape in part) for part in (shape.before, shape.after))
+    return Layout(before, (block,) * shape.layers, after, two - one, 2 * one - two)
+
+
+def _flops(model: Any, sequence_length: int) -> float:
+    with torch.device("meta"):
+        return float(build_model(model, []).flops_per_token(sequence_length))  # type: ignore[operator]
+
+
+def _custom_layout(config: Config) -> Layout:
+    """A model of the user's: its blocks share the FLOPs that it declares, else 6 per parameter, by their size."""
+    with torch.device("meta"):
+        model: Any = build_model(config.model, config.allow_targets)
+    inside = [list(block.parameters()) for block in getattr(model, "blocks", ())]
+    ids = {id(parameter) for block in inside for parameter in block}
+    parameters = list(model.parameters())
+    positions = [i for i, parameter in enumerate(parameters) if id(parameter) in ids]
+    first = positions[0] if positions else len(parameters)
+    rest = [(i, tuple(p.shape)) for i, p in enumerate(parameters) if id(p) not in ids]
+    total = sum(p.numel() for p in parameters)
+    declared = getattr(model, "flops_per_token", None)
+    flops = float(declared(config.data.sequence_length)) if declared else 6.0 * total
+    share = sum(p.numel() for block in inside for p in block) / max(total, 1)
+    return Layout(
+        tuple(shape for i, shape in rest if i < first),
+        tuple(tuple(tuple(p.shape) for p in block) for block in inside),
+        tuple(shape for i, shape in rest if i >= first),
+        flops * share / max(len(inside), 1),
+        flops * (1 - share),
+    )
+
+
+def micro_batch_seconds(config: Config, model: Layout, hardware: Hardware) -> Seconds:
+    """Forward and backward of one block and of the head; backward is twice the forward.
+
+    Raises:
+        DtkError: the hardware does not know the precision.
+    """
+    precision = config.precision
+    rate = hardware.matmul_rate("tf32" if precision.tf32 else precision.compute_dtype)
+    tokens = config.train.micro_batch_size * config.data.sequence_length
+    item = ITEM_BYTES[precision.compute_dtype]
+    block = tokens * (model.block_flops / 3 / rate + item * _streamed_elements(config.model) / hardware.memory_rate)
+    head = tokens * model.rest_flops / 3 / rate
+    logits = _logits(config) / hardware.memory_rate
+    cast = (item + 4) * logits if item != 4 else 0.0
+    # log_softmax reads and writes; its backward reads two, writes one, after the loss wrote a gradient of zeros.
+    return Seconds(block, 2 * block, head + 8 * logits + cast, 2 * head + 16 * logits + cast)
+
+
+def _streamed_elements(model: Any) -> float:
+    """Elements per token that one block's forward moves outside of its matrix products.
+
+    Two norms 4 h, two residual sums 6 h, the heads' output made contiguous 2 h; GELU on f: 2 f. Rotary positions of
+    queries and keys in float32 add 10 h, SwiGLU takes 5 f. A model of the user's: nothing.
+    """
+    if isinstance(model, CustomModelConfig):
+        return 0.0
+    if isinstance(model, LlamaConfig):
+        return 22.0 * model.width + 5.0 * model.ffn_width
+    return float(12 * model.width + 2 * 4 * model.width)
+
+
+def _logits(config: Config) -> float:
+    """Elements of the output of one micro-batch."""
+    train, model = config.train, config.model
+    if isinstance(model, EncoderConfig):
+        return float(train.micro_batch_size * model.classes)
+    return float(train.micro_batch_size * config.data.sequence_length * model.vocab_size)
+
+
+def optimizer_seconds(config: Config, owned: int, hardware: Hardware) -> float:
+    """The update of `owned` float32 parameters, bound by memory.
+
+    AdamW reads parameter, gradient and two moments and writes all but the gradient: 7 x 4 bytes; SGD with momentum 5.
+    """
+    streams = 7
+    if isinstance(config.optimizer, SGDConfig):
+        streams = 5 if config.optimizer.momentum else 3
+    return streams * 4 * owned / hardware.memory_rate
+
+
+def clip_seconds(config: Config, held: int, hardware: Hardware) -> tuple[float, float]:
+    """Norm and scaling of `held` float32 gradients: one read, then a read and a write."""
+    if config.train.clip_norm is None and config.precision.initial_loss_scale is None:
+        return 0.0, 0.0
+    return 4 * held / hardware.memory_rate, 8 * held / hardware.memory_rate
+
+
+def count(shapes: Sequence[Shape]) -> int:
+    """Elements of these parameters."""
+    return sum(map(prod, shapes))

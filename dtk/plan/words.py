@@ -1,0 +1,33 @@
+"""How figures of a plan are written: bytes, seconds, rates. Knows nothing else of a plan."""
+
+from diagnostics.words import bytes_text as bytes_text
+from dtk.words import counted as counted
+
+
+def seconds_text(value_s: float) -> str:
+    """`1.24 s`, `18.3 ms`, `42.0 us`."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if abs(value_s) >= scale:
+            return f"{value_s / scale:.3g} {unit}" if abs(value_s) < 1000 else f"{value_s:,.0f} s"
+    return "0 s" if not value_s else f"{value_s:.1e} s"
+
+
+def rate_text(tokens_per_s: float) -> str:
+    """`412,000 tokens/s`, to three digits."""
+    return f"{float(f'{tokens_per_s:.3g}'):,.0f}" if tokens_per_s >= 100 else f"{tokens_per_s:.3g}"
+
+
+def percent_text(part: float) -> str:
+    """`43.1 %`."""
+    return f"{100 * part:.1f} %"
+
+
+def count_text(count: float) -> str:
+    """`1.56 B`, `124 M`, `812 k`: parameters, tokens/s."""
+    for unit, scale in (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if count >= scale:
+            value = count / scale
+            return (
+                f"{value:.2f} {unit}" if value < 10 else f"{value:.1f} {unit}" if value < 100 else f"{value:.0f} {unit}"
+            )
+    return f"{count:.3g}"

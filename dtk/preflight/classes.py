@@ -1,0 +1,91 @@
+"""Which ranks stand for which: of a job of thousands a few are simulated, one of each class.
+
+A class is a place at which code may turn off: the first and the last rank of the job, of a node and of each mesh
+dimension, and every rank that is named. Knows nothing of what the ranks do.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from dtk.errors import DtkError
+from dtk.preflight.calls import Group, Record
+
+ALL_UP_TO = 256
+"""Ranks of a job up to which every one is simulated unless something else is asked for."""
+_DEFAULT = "0"
+"""torch's name of the group of all ranks; those made later are numbered on."""
+
+
+def representatives(
+    world_size: int, local_size: int, degrees: Iterable[int] = (), named: Iterable[int] = ()
+) -> dict[int, int]:
+    """Every rank -> the rank that is simulated in its place.
+
+    Args:
+        world_size: ranks of the job.
+        local_size: ranks per node.
+        degrees: sizes of the mesh's dimensions, outermost first.
+        named: ranks that differ by name, such as that of a fault.
+    """
+    own = {0, world_size - 1, *named}
+    first: dict[tuple[object, ...], int] = {}
+    return {rank: first.setdefault(_class(rank, local_size, tuple(degrees), own), rank) for rank in range(world_size)}
+
+
+def _class(rank: int, local_size: int, degrees: tuple[int, ...], own: set[int]) -> tuple[object, ...]:
+    if rank in own:
+        return ("own", rank)
+    places = [_place(rank % local_size, local_size)]
+    for degree in reversed(degrees):
+        places.append(_place(rank % degree, degree))
+        rank //= degree
+    return tuple(places)
+
+
+def _place(index: int, size: int) -> str:
+    return "first" if index == 0 else "last" if index == size - 1 else "middle"
+
+
+def spread(records: Mapping[int, Record], stands_for: Mapping[int, int]) -> dict[int, Record]:
+    """The records of all ranks, from those that were simulated.
+
+    A rank runs the program of the one that stands for it, over the groups at the same place among its own.
+
+    Raises:
+        DtkError: a simulated rank sends or receives, or makes groups of its own, so that it stands for no other.
+    """
+    made = next(iter(records.values())).made
+    belongs: dict[int, list[int]] = {}
+    for index, (ranks, _) in enumerate(made):
+        for rank in ranks:
+            belongs.setdefault(rank, []).append(index)
+    found = dict(records)
+    for rank, other in stands_for.items():
+        if rank not in found:
+            record = records[other]
+            groups = tuple(_same_place(group, record, rank, belongs, made) for group in record.groups)
+            found[rank] = Record(rank, record.program, groups, record.end, record.errors, made)
+    return dict(sorted(found.items()))
+
+
+def replaceable(records: Iterable[Record]) -> bool:
+    """Whether one rank can stand for another: nobody sends to a rank by its number, all make the same groups."""
+    kept = list(records)
+    return all(
+        record.made == kept[0].made and not any(entry.p2p for entry in record.program.entries) for record in kept
+    )
+
+
+def _same_place(
+    group: Group,
+    record: Record,
+    rank: int,
+    belongs: Mapping[int, list[int]],
+    made: tuple[tuple[tuple[int, ...], str], ...],
+) -> Group:
+    if group.name == _DEFAULT:
+        return group
+    if not group.name.isdecimal():
+        raise DtkError("ranks make process groups of their own", "one rank cannot stand for another", "use --ranks all")
+    at = belongs[record.rank].index(int(group.name) - 1)
+    index = belongs[rank][at]
+    return Group(str(index + 1), made[index][0], group.desc)

@@ -1,0 +1,260 @@
+"""One rank of a dtk job: the worker's own way from set-up to summary, with nothing read from or written to disk.
+
+Replaced are only the parts that touch the world outside: samples, initial values, files of checkpoints.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp._fully_shard import _fsdp_param
+
+from diagnostics.artifacts import RunPaths
+from dtk.config.schema import Config, SingleConfig
+from dtk.data.dataset import Batch, Dataset
+from dtk.models.build import build_model
+from dtk.parallel.stop import StopRequest
+from dtk.preflight.group import Rehearsal
+from dtk.record.recorder import Recorder
+from dtk.record.regions import Region, observe, region
+from dtk.simulate.group import simulated_group
+from dtk.train import assemble, loop, setup
+from dtk.train.checkpoint import Checkpoints, LoopState, _model_state, _optimizer_state
+from dtk.train.summary import summarise
+
+SAMPLES = 1 << 20
+"""Of the data that stands in for the job's own: never the end of it."""
+LARGE = 4_000_000
+"""Parameters above which dtk's own models are made narrow."""
+HEAD_WIDTH, SEQUENCE = 8, 32
+"""Of the narrow ones."""
+NOWHERE = Path("preflight")
+"""No folder: nothing is written."""
+
+
+def rehearsed(config: Config, steps: int) -> Config:
+    """The configuration whose `steps` steps have in them all that happens in the run.
+
+    Args:
+        config: of the run, its batch settled.
+        steps: at least so many; a fault's own step is always among them.
+    """
+    steps = max(steps, int(getattr(config.fault, "step", 0)) + 1)
+    config = _reduced(config)
+    if config.strategy.name == "dp":  # One process: its copies are made inside, by no process group.
+        config = dataclasses.replace(config, strategy=SingleConfig())
+    train = dataclasses.replace(config.train, steps=steps, compile=False, garbage_collect_every=0)
+    schedule = dataclasses.replace(config.schedule, warmup_steps=0)
+    return dataclasses.replace(config, train=train, schedule=schedule, resume=None)
+
+
+def _reduced(config: Config) -> Config:
+    """A large model of dtk's own with narrow layers: as many blocks, units and calls, and a fraction of the work."""
+    model = config.model
+    if model.architecture == "custom":
+        return config
+    with torch.device("meta"):
+        full = sum(p.numel() for p in build_model(model, config.allow_targets).parameters())
+        if full <= LARGE:
+            return config
+        narrow: dict[str, Any] = {
+            "width": HEAD_WIDTH * model.heads,
+            "vocab_size": min(model.vocab_size, 512),
+            "context_length": min(model.context_length, SEQUENCE),
+        }
+        if model.architecture == "llama":
+            narrow["ffn_width"] = 2 * narrow["width"]
+        if getattr(model, "pretrained", None):
+            narrow["pretrained"] = None
+        model = dataclasses.replace(model, **narrow)
+        ratio = sum(p.numel() for p in build_model(model, config.allow_targets).parameters()) / full
+    data = dataclasses.replace(config.data, sequence_length=min(config.data.sequence_length, SEQUENCE))
+    strategy = config.strategy
+    if hasattr(strategy, "bucket_cap_mb"):  # As many buckets as before.
+        strategy = dataclasses.replace(strategy, bucket_cap_mb=strategy.bucket_cap_mb * ratio)
+    return dataclasses.replace(config, model=model, data=data, strategy=strategy)
+
+
+def play_job(config: Config, local_size: int, resumes: int = -1) -> Callable[[Rehearsal], None]:
+    """What a simulated rank of this configuration does.
+
+    Args:
+        config: see `rehearsed`.
+        local_size: ranks per node.
+        resumes: a rank that starts from a checkpoint of step 1, which the others do not see; -1 = none.
+    """
+
+    def play(rehearsal: Rehearsal) -> None:
+        observe([_Listener()])
+        rank = rehearsal.exchange.rank
+        with _outside_replaced(config), simulated_group(rank, rehearsal.world_size, local_size) as context:
+            recorder = _Recorder(config, rehearsal, context.local_rank, context.node_rank)
+            checkpoint = NOWHERE / "step_1" if rank == resumes else None
+            built = assemble.assemble(config, context, RunPaths(NOWHERE), recorder, StopRequest(), checkpoint)
+            if config.fault.name != "none":
+                from dtk.faults.install import install
+
+                built = install(built)
+            built.run()
+            summarise(built, built.dataset)
+
+    return play
+
+
+class _Listener:
+    """Makes regions known, so that each call says which one it is in."""
+
+    def enter(self, region: Region) -> None:
+        """Nothing."""
+
+    def exit(self, region: Region) -> None:
+        """Nothing."""
+
+
+class _Recorder(Recorder):
+    """Writes nothing; says which step it is."""
+
+    def __init__(self, config: Config, rehearsal: Rehearsal, local_rank: int, node_rank: int) -> None:
+        silent = dataclasses.replace(config, record=dataclasses.replace(config.record, level="off"))
+        rank, world_size = rehearsal.exchange.rank, rehearsal.world_size
+        cpu = torch.device("cpu")
+        super().__init__(silent, RunPaths(NOWHERE), rank, local_rank, node_rank, world_size, 0, cpu)
+        self.rehearsal = rehearsal
+
+    def begin_step(self, step: int) -> None:
+        """See `Recorder`."""
+        self.rehearsal.step = step
+        self.rehearsal.log.begin_step(step)
+
+
+class _Data(Dataset):
+    """Samples of the right shape."""
+
+    def __init__(self, config: Config) -> None:
+        self.length = config.data.sequence_length
+        self.vocab_size = config.model.vocab_size
+        self.classes = getattr(config.model, "classes", None)
+        self.train_size = SAMPLES
+        self.validation_size = SAMPLES // 16 if config.data.validation_fraction else 0
+        self.fixed_targets = None if self.classes else self.length
+
+    def train(self, ids: np.ndarray) -> Batch:
+        """See `Dataset`."""
+        shape = (len(ids), self.length)
+        targets = torch.zeros(shape[:1] if self.classes else shape, dtype=torch.int64)
+        return Batch(torch.zeros(shape, dtype=torch.int64), targets)
+
+    def validation(self, ids: np.ndarray) -> Batch:
+        """See `Dataset`."""
+        return self.train(ids)
+
+    def describe(self) -> dict[str, Any]:
+        """See `Dataset`."""
+        return {"synthetic": True}
+
+
+class _Checkpoints(Checkpoints):
+    """The collectives of a checkpoint without its files.
+
+    Gathering the state is the strategy's business and done as ever. torch.distributed.checkpoint then lets all ranks
+    agree on a plan and on the end of the write, on a group of its own.
+    """
+
+    def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, loop: LoopState) -> None:
+        """See `Checkpoints`."""
+        self.wait()
+        if loop.step == self.saved_step:
+            return
+        self.saved_step = loop.step
+        with region("checkpoint"):
+            state = {**_model_state(model), **_optimizer_state(model, optimizer), **loop.tensors()}
+            self._agree(len(state))
+        self._written = True
+
+    def wait(self) -> None:
+        """See `Checkpoints`."""
+        if self._written:
+            self._written = False
+            dist.barrier(group=self.group)
+
+    def clean(self) -> None:
+        """See `Checkpoints`."""
+        dist.barrier(group=self.group)
+
+    def load(self, folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> LoopState:
+        """See `Checkpoints`."""
+        with region("checkpoint"):
+            self._agree(len(_model_state(model)))
+        self.saved_step = int(folder.name.rpartition("_")[2])
+        return LoopState(self.saved_step)
+
+    _written = False
+
+    def _agree(self, entries: int) -> None:
+        """The plan goes to the first rank and comes back; so does the result."""
+        plans: list[Any] | None = [None] * self.context.world_size if self.context.rank == 0 else None
+        dist.gather_object(entries, plans, dst=0, group=self.group)
+        mine: list[Any] = [None]
+        dist.scatter_object_list(mine, plans, src=0, group=self.group)
+        dist.gather_object(entries, plans, dst=0, group=self.group)
+
+
+def _fill(model: nn.Module, config: Config) -> None:
+    """Any values: they decide nothing."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            getattr(parameter, "_local_tensor", parameter).fill_(0.01)
+
+
+@contextmanager
+def _outside_replaced(config: Config) -> Iterator[None]:
+    """The parts that touch the world outside are others meanwhile."""
+    with ExitStack() as stack:
+        for module, name, other in (
+            (assemble, "build_dataset", lambda _: _Data(config)),
+            (assemble, "Checkpoints", _Checkpoints),
+            (setup, "_fill", _fill),
+            (loop, "say", _say),
+            (_fsdp_param, "_chunk_with_empty", _chunk_with_empty),
+        ):
+            if hasattr(module, name):
+                stack.callback(setattr, module, name, getattr(module, name))
+                setattr(module, name, other)
+        yield
+
+
+def _chunk_with_empty(tensor: Tensor, chunks: int, dim: int) -> list[Tensor]:
+    """As FSDP2's, which makes an empty tensor for each rank without a part: thousands for each parameter."""
+    parts = list(torch.chunk(tensor, chunks, dim=dim))
+    if len(parts) < chunks:
+        parts += [parts[0].new_empty(0)] * (chunks - len(parts))
+    return parts
+
+
+def warm_up(config: Config, world_size: int, local_size: int) -> None:
+    """Fill torch's caches in this process, so that every rank that is forked from it finds them.
+
+    Set-up and one optimizer step of rank 0 without forward and backward, which no fork could follow. What is wrong
+    with the job is for the ranks to say.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # Threads of torch do not outlive a fork.
+    with suppress(Exception), _outside_replaced(config), simulated_group(0, world_size, local_size) as context:
+        parts = setup.set_up(config, context)
+        parameters = [parameter for parameter in parts.model.parameters() if parameter.requires_grad]
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        parts.strategy.scale_gradients(parameters, parts.strategy.gradient_norm(parameters))
+        parts.optimizer.step()
+        parts.optimizer.zero_grad(set_to_none=True)
+    torch.set_num_threads(threads)
+
+
+def _say(text: str) -> None:
+    """Nobody listens."""

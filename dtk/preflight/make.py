@@ -1,0 +1,191 @@
+"""From what was asked for to the verdict: settles the job, simulates its ranks, judges."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dtk.config.compose import Composed
+from dtk.config.schema import Config
+from dtk.errors import DtkError
+from dtk.plan.job import planned_job
+from dtk.preflight.calls import Record
+from dtk.preflight.classes import ALL_UP_TO, replaceable, representatives, spread
+from dtk.preflight.job import play_job, rehearsed, warm_up
+from dtk.preflight.pool import Body, Collected, simulate
+from dtk.preflight.stage import rehearse
+from dtk.preflight.verdict import Verdict, judge
+from dtk.preflight.what_if import STEPS, Tried, try_all
+
+PROCESSES = 8
+"""Ranks simulated at once, at most; as many as this machine has cores."""
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the user wants to know."""
+
+    overrides: tuple[str, ...] = ()
+    config_dir: Path | None = None
+    script: Path | None = None
+    script_arguments: tuple[str, ...] = ()
+    world_size: int | None = None
+    local_size: int = 8
+    ranks: str = "auto"
+    steps: int = 2
+    what_if: bool = False
+    limit_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is simulated."""
+
+    source: str
+    """How the report calls it."""
+    world_size: int
+    body: Body
+    degrees: tuple[int, ...] = ()
+    """Of its mesh."""
+    named: tuple[int, ...] = ()
+    """Ranks that differ by name."""
+    config: Config | None = None
+    """As it is simulated; None for a script."""
+    plain: dict[str, Any] = field(default_factory=dict)
+    """As the user configured it."""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """What came of it."""
+
+    job: Job
+    verdict: Verdict
+    simulated: int
+    """Ranks that were simulated; the others are of the same classes."""
+    calls: int
+    steps: int
+    seconds: float
+    tried: tuple[Tried, ...] = ()
+    """Mishaps, when asked for."""
+
+
+def preflight(asked: Asked, say: Say | None = None) -> Preflight:
+    """Simulate the job's ranks and judge.
+
+    Args:
+        asked: the job and how to look at it.
+        say: told about the progress.
+
+    Raises:
+        DtkError: the job or script cannot be simulated.
+    """
+    return _judged(script_job(asked) if asked.script is not None else dtk_job(asked), asked, say)
+
+
+def _judged(job: Job, asked: Asked, say: Say | None) -> Preflight:
+    began_s = time.monotonic()
+    collected, records = simulate_all(job, asked, say)
+    if say:
+        say("")
+    verdict = judge(records, job.plain, job.source)
+    tried: tuple[Tried, ...] = ()
+    if asked.what_if and job.config is not None and verdict.ends:
+        tried = try_all(job.config, job.plain, records, collected, asked.local_size, asked.limit_s)
+    calls = sum(sum(event >= 0 for event in program.steps()) for program in collected.programs)
+    seconds = time.monotonic() - began_s
+    simulated = len(collected.records)
+    steps = job.config.train.steps if job.config is not None else asked.steps
+    return Preflight(job, verdict, simulated, calls, steps, seconds, tried)
+
+
+def dtk_job(asked: Asked) -> Job:
+    """A job of dtk, from its overrides."""
+    composed = planned_job(list(asked.overrides), asked.config_dir, asked.world_size)
+    world_size = composed.config.launcher.world_size
+    assert world_size is not None
+    title = " ".join(asked.overrides) or "the default job"
+    return _settled(composed, world_size, title, asked)
+
+
+def rehearse_run(composed: Composed, world_size: int, local_size: int) -> Preflight:
+    """The preflight of a run that is about to be launched.
+
+    Args:
+        composed: settled for these ranks.
+        world_size: ranks over all nodes.
+        local_size: ranks per node.
+
+    Raises:
+        DtkError: the job cannot be simulated.
+    """
+    asked = Asked(overrides=tuple(composed.overrides), local_size=local_size)
+    return _judged(_settled(composed, world_size, " ".join(composed.overrides) or "this run", asked), asked, None)
+
+
+def _settled(composed: Composed, world_size: int, title: str, asked: Asked) -> Job:
+    config = rehearsed(composed.config, max(asked.steps, STEPS) if asked.what_if else asked.steps)
+    warm_up(config, world_size, asked.local_size)
+    play = play_job(config, asked.local_size)
+    steps, limit_s = config.train.steps, asked.limit_s
+    shard = getattr(config.strategy, "dp_shard", 0)
+    rank = getattr(config.fault, "rank", None)
+    return Job(
+        source=f"preflight of {title}, {world_size} ranks",
+        world_size=world_size,
+        body=lambda exchange: rehearse(exchange, world_size, steps, limit_s, play),
+        degrees=(world_size // shard, shard) if shard > 0 and world_size % shard == 0 else (),
+        named=() if rank is None else (rank,),
+        config=config,
+        plain=composed.plain,
+        note="" if config.model == composed.config.model else "The model's widths are reduced, its blocks are not.",
+    )
+
+
+def script_job(asked: Asked) -> Job:
+    """A plain script."""
+    from dtk.preflight.script import play_script
+
+    script, world_size = asked.script, asked.world_size
+    assert script is not None and world_size is not None
+    play = play_script(script, asked.script_arguments, asked.local_size)
+    return Job(
+        source=f"preflight of {script}, {world_size} ranks",
+        world_size=world_size,
+        body=lambda exchange: rehearse(exchange, world_size, asked.steps, asked.limit_s, play),
+    )
+
+
+def simulate_all(job: Job, asked: Asked, say: Say | None) -> tuple[Collected, dict[int, Record]]:
+    """Every rank of the job, simulated or standing for another.
+
+    Raises:
+        DtkError: classes were asked for, and ranks do not stand for each other.
+    """
+    world_size = job.world_size
+    by_class = asked.ranks == "classes" or (asked.ranks == "auto" and world_size > ALL_UP_TO)
+    stands_for = {rank: rank for rank in range(world_size)}
+    if by_class:
+        stands_for = representatives(world_size, asked.local_size, job.degrees, job.named)
+    chosen = sorted(set(stands_for.values()))
+    collected = Collected()
+    processes = max(1, min(PROCESSES, len(os.sched_getaffinity(0))))
+
+    def progress(done: int) -> None:
+        if say:
+            say(f"dtk preflight: {done} of {len(chosen)} ranks simulated")
+
+    simulate(chosen, job.body, collected, processes, asked.limit_s, progress)
+    if not by_class:
+        return collected, dict(sorted(collected.records.items()))
+    if not replaceable(collected.records.values()):
+        raise DtkError(
+            "ranks of one class do not stand for each other here",
+            "they send to each other by number, or make groups of their own",
+            "use --ranks all",
+        )
+    return collected, spread(collected.records, stands_for)

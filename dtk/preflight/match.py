@@ -1,0 +1,250 @@
+"""Plays the calls of all ranks against each other: does every rank come to its end, or where does each stand?
+
+What is assumed of the library, on the side of caution where gloo and NCCL differ:
+
+- The collectives of a group run in the order in which each member issues them; the n-th of one meets the n-th of the
+  others. It completes when all members issued it with the same operation, amount, dtype, ReduceOp and root.
+- A call that is waited for stops its rank until it is complete, one that is not waited for does not. Under NCCL a
+  wait only holds up the stream; a later look at the device holds up the host all the same.
+- A send meets the first receive that names its group, both ends and its tag, and waits for it (rendezvous). NCCL and
+  gloo may buffer a small send; a program that relies on it hangs with larger ones.
+- A rank that ends in order waits for what it issued; one that raised, was killed or stands still does nothing more.
+
+Each event is looked at once, so the work is linear in the calls. Knows neither torch nor causes.
+"""
+
+from array import array
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from dtk.preflight.calls import ANY_PEER, Entry, Group, Program, Record
+
+_WILL_WAIT = frozenset({"finished", "exited"})
+
+
+@dataclass(slots=True)
+class Standing:
+    """Where one rank stands when nothing moves any more."""
+
+    issued: int
+    """Calls that it issued."""
+    pending: int | None
+    """Number of the call that it waits for; None = it came to its end."""
+    incomplete: tuple[int, ...] = ()
+    """Numbers of all its calls that did not complete, ascending."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of it."""
+
+    standings: dict[int, Standing] = field(default_factory=dict)
+    """Of every rank, when something did not complete; empty when all ended."""
+    events: int = 0
+    """Calls and waits of all ranks together."""
+
+    @property
+    def ends(self) -> bool:
+        """Whether every rank came to its end."""
+        return not self.standings
+
+
+@dataclass(slots=True)
+class _Operation:
+    """One collective at one position, or one send and its receive."""
+
+    missing: int
+    agreed: tuple[object, ...]
+    broken: bool = False
+    """Two members issued different calls: it never completes, nor does any later one of the group."""
+    complete: bool = False
+    waiting: list[int] = field(default_factory=list)
+
+
+class _Rank:
+    """One rank on its way."""
+
+    __slots__ = ("agreed", "at", "ends_waiting", "entries", "groups", "issued", "number", "operations", "steps")
+
+    def __init__(self, record: Record, steps: "array[int]", agreed: list[tuple[object, ...]]) -> None:
+        self.number = record.rank
+        self.entries = record.program.entries
+        self.groups = record.groups
+        self.steps = steps
+        self.agreed = agreed
+        self.ends_waiting = record.end.kind in _WILL_WAIT
+        self.at = 0
+        self.issued = 0
+        self.operations: list[_Operation] = []
+        """By number of the call."""
+
+
+def match(records: Iterable[Record]) -> Outcome:
+    """Play the ranks against each other.
+
+    Args:
+        records: every rank of the job, each once.
+
+    Returns:
+        where each stands, if they do not all come to their end.
+    """
+    kept = list(records)
+    if alike(kept):
+        return Outcome(events=len(kept) * len(kept[0].program.events) // 4 if kept else 0)
+    return _Play(kept).run()
+
+
+def alike(records: list[Record]) -> bool:
+    """Whether all ranks issue the same calls over groups that look the same to each of their members.
+
+    Then all end: at every position each member of a group issues the same call to the same group, so by induction
+    over the positions it completes everywhere. It needs that no call is point to point.
+    """
+    if not records:
+        return True
+    if any(entry.p2p for record in records[:1] for entry in record.program.entries):
+        return False
+    forms: dict[int, list[tuple[object, ...]]] = {}
+    first = _form(records[0].program)
+    place: dict[Group, int] = {}
+    members: dict[Group, int] = {}
+    for record in records:
+        key = id(record.program)
+        if key not in forms:
+            forms[key] = _form(record.program)
+        if record.end.kind != "finished" or (forms[key] is not first and forms[key] != first):
+            return False
+        for index, group in enumerate(record.groups):
+            if place.setdefault(group, index) != index:
+                return False
+            members[group] = members.get(group, 0) + 1
+    return all(len(group.ranks) == count for group, count in members.items())
+
+
+def _form(program: Program) -> list[tuple[object, ...]]:
+    """What of a program other ranks can notice, event by event."""
+    known = [(entry.group, entry.p2p, *entry.agreed()) for entry in program.entries]
+    return [known[event] if event >= 0 else (event,) for event in program.steps()]
+
+
+class _Play:
+    """The game: runs every rank until it waits, and wakes those that need not wait any more."""
+
+    def __init__(self, records: list[Record]) -> None:
+        programs: dict[int, tuple[array[int], list[tuple[object, ...]]]] = {}
+        self.ranks: dict[int, _Rank] = {}
+        for record in records:
+            key = id(record.program)
+            if key not in programs:
+                programs[key] = (record.program.steps(), [entry.agreed() for entry in record.program.entries])
+            self.ranks[record.rank] = _Rank(record, *programs[key])
+        self.positions: dict[tuple[int, Group], int] = {}
+        """Rank and group -> collectives that it issued there."""
+        self.operations: dict[tuple[Group, int], _Operation] = {}
+        self.dead: set[Group] = set()
+        self.posted: dict[tuple[Group, int, int], list[tuple[Entry, _Operation]]] = {}
+        """Group, sender and receiver (by rank in the group; -1 = any) -> halves without their other half."""
+        self.ready: deque[int] = deque(self.ranks)
+
+    def run(self) -> Outcome:
+        """To the end, or until nothing moves."""
+        while self.ready:
+            self._advance(self.ranks[self.ready.popleft()])
+        events = sum(len(rank.steps) for rank in self.ranks.values())
+        if all(rank.at > len(rank.steps) for rank in self.ranks.values()):
+            return Outcome(events=events)
+        return Outcome({number: _standing(rank) for number, rank in self.ranks.items()}, events)
+
+    def _advance(self, rank: _Rank) -> None:
+        """Let one rank run until it waits."""
+        steps = rank.steps
+        while rank.at < len(steps):
+            event = steps[rank.at]
+            if event >= 0:
+                self._issue(rank, event)
+            elif not rank.operations[-1 - event].complete:
+                rank.operations[-1 - event].waiting.append(rank.number)
+                return
+            rank.at += 1
+        if rank.ends_waiting:
+            for operation in rank.operations:
+                if not operation.complete:
+                    operation.waiting.append(rank.number)
+                    return
+        rank.at = len(steps) + 1
+
+    def _issue(self, rank: _Rank, index: int) -> None:
+        entry = rank.entries[index]
+        group = rank.groups[entry.group]
+        rank.issued += 1
+        if entry.p2p:
+            rank.operations.append(self._post(rank, entry, group))
+            return
+        position = self.positions[rank.number, group] = self.positions.get((rank.number, group), 0) + 1
+        agreed = rank.agreed[index]
+        operation = self.operations.get((group, position))
+        if operation is None:
+            operation = self.operations[group, position] = _Operation(len(group.ranks), agreed)
+        elif operation.agreed != agreed:
+            operation.broken = True
+            self.dead.add(group)
+        rank.operations.append(operation)
+        operation.missing -= 1
+        if not operation.missing:
+            del self.operations[group, position]
+            if group not in self.dead:
+                self._complete(operation)
+
+    def _post(self, rank: _Rank, entry: Entry, group: Group) -> _Operation:
+        """A send or a receive: with its other half it is complete."""
+        me = group.ranks.index(rank.number)
+        sends = entry.p2p == "send"
+        pair = (me, entry.root) if sends else (entry.root, me)
+        others = [pair] if ANY_PEER not in pair else [(other, me) for other in range(len(group.ranks))]
+        if sends:
+            others.append((ANY_PEER, entry.root))
+        for sender, receiver in others:
+            halves = self.posted.get((group, sender, receiver), [])
+            for at, (half, operation) in enumerate(halves):
+                if half.p2p != entry.p2p and half.tag == entry.tag:
+                    del halves[at]
+                    self._complete(operation)
+                    return operation
+        operation = _Operation(1, ())
+        self.posted.setdefault((group, *pair), []).append((entry, operation))
+        return operation
+
+    def _complete(self, operation: _Operation) -> None:
+        operation.complete = True
+        self.ready.extend(operation.waiting)
+        operation.waiting.clear()
+
+
+def _standing(rank: _Rank) -> Standing:
+    incomplete = tuple(number for number, one in enumerate(rank.operations) if not one.complete)
+    pending = None
+    if rank.at < len(rank.steps):
+        pending = -1 - rank.steps[rank.at]
+    elif rank.at == len(rank.steps) and rank.ends_waiting and incomplete:
+        pending = incomplete[0]
+    return Standing(rank.issued, pending, incomplete)
+
+
+def first_points(records: Mapping[int, Record], outcome: Outcome) -> dict[int, Entry]:
+    """The call in which each rank stands; ranks that stand in none are left out."""
+    found = {}
+    for number, standing in outcome.standings.items():
+        if standing.pending is not None:
+            found[number] = call(records[number].program, standing.pending)
+    return found
+
+
+def call(program: Program, number: int) -> Entry:
+    """The issued call of that number."""
+    seen = -1
+    for event in program.steps():
+        seen += event >= 0
+        if event >= 0 and seen == number:
+            return program.entries[event]
+    raise IndexError(number)

@@ -1,0 +1,128 @@
+"""One rank of a plain training script: run as torchrun would run it, up to a number of optimizer steps.
+
+Its process groups are simulated, whatever backend it names. What it would write goes nowhere.
+"""
+
+import builtins
+import io
+import os
+import random
+import runpy
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from dtk.errors import DtkError
+from dtk.preflight.group import Rehearsal
+from dtk.preflight.stage import EnoughError
+
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+
+def play_script(script: Path, arguments: Sequence[str], local_size: int) -> Callable[[Rehearsal], None]:
+    """What a simulated rank of the script does.
+
+    Args:
+        script: the file.
+        arguments: its own.
+        local_size: ranks per node.
+    """
+
+    def play(rehearsal: Rehearsal) -> None:
+        _environment(rehearsal.exchange.rank, rehearsal.world_size, local_size)
+        sys.argv = [str(script), *arguments]
+        sys.path.insert(0, str(script.resolve().parent))
+        # As in processes of their own: torch's generator starts alike on every rank, these two do not.
+        random.seed(rehearsal.exchange.rank)
+        np.random.seed(rehearsal.exchange.rank)
+        _write_nothing()
+        _stop_after(rehearsal)
+        try:
+            runpy.run_path(str(script), run_name="__main__")
+        finally:
+            if not rehearsal.joined and not isinstance(sys.exc_info()[1], Exception):
+                _refuse(script)
+        rehearsal.step = max(rehearsal.step, rehearsal.steps)
+
+    return play
+
+
+def _refuse(script: Path) -> None:
+    """Raises DtkError: nothing can be said of a script without a process group."""
+    raise DtkError(
+        f"{script} never calls torch.distributed.init_process_group",
+        "a preflight follows the calls to process groups",
+        "give the script that torchrun would start, with the arguments that make it distributed",
+    )
+
+
+def _environment(rank: int, world_size: int, local_size: int) -> None:
+    """What torchrun sets."""
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank % local_size),
+        WORLD_SIZE=str(world_size),
+        LOCAL_WORLD_SIZE=str(min(local_size, world_size)),
+        GROUP_RANK=str(rank // local_size),
+        GROUP_WORLD_SIZE=str(-(-world_size // local_size)),
+        ROLE_RANK=str(rank),
+        ROLE_WORLD_SIZE=str(world_size),
+        MASTER_ADDR="localhost",
+        MASTER_PORT="29500",
+        TORCHELASTIC_RESTART_COUNT="0",
+        TORCHELASTIC_MAX_RESTARTS="0",
+        TORCHELASTIC_RUN_ID="preflight",
+    )
+
+
+def _stop_after(rehearsal: Rehearsal) -> None:
+    """Count the steps of the optimizer that steps first; end before the one that is not asked for any more.
+
+    Calls get no step: where one ends and the next begins only the script knows.
+    """
+    seen: dict[int, int] = {}
+    rehearsal.step = 1
+
+    def before(optimizer: Optimizer, *_: Any) -> None:
+        count = seen[id(optimizer)] = seen.get(id(optimizer), 0) + 1
+        if next(iter(seen)) != id(optimizer):
+            return
+        if rehearsal.steps and count > rehearsal.steps:
+            raise EnoughError
+        rehearsal.step = count + 1
+
+    register_optimizer_step_pre_hook(before)
+
+
+def _write_nothing() -> None:
+    """Files that are opened for writing are no files; what would make, move or remove one does nothing."""
+    opened, opened_low = io.open, os.open
+
+    def open_file(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        writes = isinstance(file, str | bytes | os.PathLike) and any(letter in mode for letter in "wax+")
+        return opened(os.devnull if writes else file, mode.replace("x", "w"), *args, **kwargs)
+
+    def open_low(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        if flags & _WRITING:
+            return opened_low(os.devnull, os.O_RDWR)
+        return opened_low(path, flags, *args, **kwargs)
+
+    def nothing(*_: Any, **__: Any) -> None:
+        return None
+
+    for module, name, other in (
+        (builtins, "open", open_file),
+        (io, "open", open_file),
+        (os, "open", open_low),
+        *((os, name, nothing) for name in ("mkdir", "makedirs", "remove", "unlink", "rename", "replace", "rmdir")),
+        (shutil, "rmtree", nothing),
+        (torch, "save", nothing),
+    ):
+        setattr(module, name, other)

@@ -1,0 +1,189 @@
+"""What stands around a simulated rank in its process: the recording group, the clock that ends it, no way out.
+
+Everything here changes modules for good, as the process ends with the rank. Knows no model and no script.
+"""
+
+import functools
+import io
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from dtk.preflight import group
+from dtk.preflight.calls import End, Record
+from dtk.preflight.exchange import Exchange
+from dtk.record import collectives
+from dtk.record.failure import failure_record
+from dtk.record.regions import failed_in
+
+_PLUMBING = tuple(str(Path(__file__).parents[1] / part) for part in ("preflight", "simulate"))
+"""Frames of these are not the user's call site either."""
+
+
+MAX_ERRORS = 64 << 10
+"""Characters of standard error that are kept of a rank."""
+
+
+class EnoughError(BaseException):
+    """All steps that were asked for are done."""
+
+
+class StalledError(BaseException):
+    """The rank did not end in its time."""
+
+
+class GoneError(BaseException):
+    """The rank ended itself: a signal's name, or an exit code."""
+
+    def __init__(self, signal_name: str, code: int) -> None:
+        super().__init__(signal_name or code)
+        self.signal_name = signal_name
+        self.code = code
+
+
+def rehearse(
+    exchange: Exchange, world_size: int, steps: int, limit_s: float, play: Callable[[group.Rehearsal], None]
+) -> Record:
+    """Simulate one rank in this process, which is good for nothing else afterwards.
+
+    Args:
+        exchange: what this rank gets from the others.
+        world_size: ranks of the job.
+        steps: how many it is to do; 0 = to its own end.
+        limit_s: longest time; a rank that takes longer is stuck.
+        play: runs the rank; makes its process group.
+
+    Raises:
+        DtkError: the job cannot be simulated at all.
+    """
+    group.outermost = _play.__code__
+    rehearsal = group.current = group.Rehearsal(exchange, world_size, steps)
+    torch.set_num_threads(1)
+    _install(rehearsal)
+    errors = _quiet()
+    _no_way_out()
+    signal.signal(signal.SIGALRM, _stalled)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    end = _play(rehearsal, play)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    tape = rehearsal.tape
+    return Record(exchange.rank, tape.program(), tuple(tape.groups), end, errors.getvalue(), tuple(rehearsal.made))
+
+
+def _play(rehearsal: group.Rehearsal, play: Callable[[group.Rehearsal], None]) -> End:
+    """How the rank ended."""
+    from dtk.errors import DtkError
+
+    try:
+        play(rehearsal)
+    except EnoughError:
+        pass
+    except DtkError:
+        raise
+    except StalledError as error:
+        return End("stalled", stack=_stack(error), step=rehearsal.step)
+    except GoneError as error:
+        if error.signal_name:
+            return End("killed", signal=error.signal_name, step=rehearsal.step)
+        return End("exited", code=error.code, step=rehearsal.step)
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        return (
+            End("exited", code=code, step=rehearsal.step)
+            if code or rehearsal.step < rehearsal.steps
+            else End(step=rehearsal.step)
+        )
+    except BaseException as error:
+        record = failure_record(error, rehearsal.exchange.rank, 0)
+        record.pop("time_s")
+        return End("raised", error=record, step=rehearsal.step, region=failed_in() or "")
+    early = rehearsal.step < rehearsal.steps
+    return End("exited" if early else "finished", step=rehearsal.step)
+
+
+def _install(rehearsal: group.Rehearsal) -> None:
+    """Every process group that is made from now on records."""
+    collectives.PLUMBING = (*collectives.PLUMBING, *_PLUMBING)
+    module: Any = c10d
+    init, new_group, to_object = module.init_process_group, module._new_group_with_tag, module._tensor_to_object
+
+    @functools.wraps(init)
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
+        rehearsal.joined = True
+        module.ProcessGroupGloo = group.RehearsalGroup
+        module._tensor_to_object = received
+        store = torch._C._distributed_c10d.HashStore()
+        init("gloo", store=store, rank=rehearsal.exchange.rank, world_size=rehearsal.world_size)
+
+    @functools.wraps(new_group)
+    def new_group_with_tag(ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kw: Any) -> Any:
+        members = range(rehearsal.world_size) if ranks is None else ranks
+        if not kw.get("use_local_synchronization"):
+            group.made_group(list(members), str(kw.get("group_desc") or ""))
+        return new_group(ranks, None, "gloo", *args, **kw)
+
+    def received(tensor: Any, size: Any, source: Any) -> Any:
+        return to_object(tensor, size, source) if tensor.numel() else None
+
+    module._new_group_with_tag = new_group_with_tag
+    module.init_process_group = dist.init_process_group = init_process_group
+
+
+class _Kept(io.StringIO):
+    """Standard error of a rank, up to a limit."""
+
+    def write(self, text: str) -> int:
+        """Keep it while there is room."""
+        return super().write(text) if self.tell() < MAX_ERRORS else len(text)
+
+
+def _quiet() -> _Kept:
+    """A rank's output would come once for each: it is dropped, and its errors are kept as its log would."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+    errors = sys.stderr = _Kept()
+    return errors
+
+
+def _no_way_out() -> None:
+    """What would end the process ends the rank, so that its calls are kept."""
+    kill, end, fail, me = os.kill, os._exit, os.abort, os.getpid()
+
+    def kill_other(pid: int, number: int) -> None:
+        if pid == me == os.getpid() and number:
+            raise GoneError(signal.Signals(number).name, 0)
+        kill(pid, number)
+
+    def leave(code: int) -> NoReturn:
+        if os.getpid() != me:  # A process that the rank started.
+            end(code)
+        raise GoneError("", code)
+
+    def abort() -> NoReturn:
+        if os.getpid() != me:
+            fail()
+        raise GoneError("SIGABRT", 0)
+
+    os.kill, os._exit, os.abort = kill_other, leave, abort  # type: ignore[assignment]
+
+
+def _stalled(number: int, frame: FrameType | None) -> None:
+    raise StalledError
+
+
+def _stack(error: BaseException) -> str:
+    """Where the rank stood, as faulthandler writes it: the innermost frame first, without the clock's own."""
+    frames = traceback.extract_tb(error.__traceback__)[:-1]
+    lines = [f'  File "{one.filename}", line {one.lineno} in {one.name}' for one in reversed(frames)]
+    return "\n".join(["Thread 0x0000000000000001 (most recent call first):", *lines, ""])

@@ -1,0 +1,101 @@
+"""The tape of one simulated rank: takes the place of the ring behind `dtk.record.collectives.CollectiveLog`.
+
+Keeps every call rather than the last ones, and the moment at which each is waited for. Writes no file.
+"""
+
+from array import array
+
+from dtk.preflight.calls import ANY_PEER, NEW_GROUP, NO_PEER, Entry, Group, Program
+from dtk.record.signatures import KINDS
+
+WIRES = {kind.op: (kind.wire, kind.typed) for kind in KINDS.values()}
+_SENDS = {"send", "isend"}
+
+
+class Tape:
+    """Duck type of `dtk.record.ring.Ring`: the same methods are called in the same way."""
+
+    def __init__(self) -> None:
+        self.groups: list[Group] = []
+        self.issued = 0
+        """Calls so far; the next one has this number."""
+        self.unsound_calls = 0
+        self.stack = ""
+        """Of the call that is about to begin."""
+        self._texts: list[str] = [""]
+        self._numbers: dict[str, int] = {"": 0}
+        self._entries: dict[Entry, int] = {}
+        self._events = array("i")
+        self._waited: set[int] = set()
+
+    def text(self, value: str) -> int:
+        """Number of an interned text."""
+        number = self._numbers.get(value)
+        if number is None:
+            number = self._numbers[value] = len(self._texts)
+            self._texts.append(value)
+        return number
+
+    def add_group(self, name: str, ranks: tuple[int, ...], desc: str, generation: int) -> int:
+        """Index of a new group of this rank."""
+        self.groups.append(Group(f"{name}#{generation}" if generation else name, ranks, desc))
+        return len(self.groups) - 1
+
+    def begin(
+        self,
+        group: int,
+        seq: int,
+        state: int,
+        step: int,
+        texts: tuple[int, int, int, int, int],
+        sizes: tuple[int, int, int, int],
+        numbers: tuple[int, int, int, int, int],
+        p2p: bool,
+        asynchronous: bool,
+    ) -> int:
+        """A call is issued; arguments as `Ring.begin` takes them. Returns its number."""
+        site, region, op, user_op, dtype = (self._texts[one] for one in texts)
+        inputs, outputs, reduce_op, splits = (self._texts[one] for one in sizes)
+        root, tag, numel, amount, _ = numbers
+        wire, typed = WIRES.get(op, (op, False))
+        entry = Entry(
+            group=group,
+            op=op,
+            wire=wire,
+            user_op=user_op,
+            dtype=dtype,
+            typed=typed,
+            reduce_op=reduce_op,
+            inputs=f"[{splits}]" if op == NEW_GROUP and splits else inputs,
+            outputs=outputs,
+            splits=splits,
+            root=root if root in (NO_PEER, ANY_PEER) else self.groups[group].ranks.index(root),
+            tag=tag,
+            numel=numel,
+            amount=amount,
+            p2p="" if not p2p else "send" if op in _SENDS else "recv",
+            site=site,
+            stack=self.stack,
+            region=region,
+            step=step,
+        )
+        self._events.append(self._entries.setdefault(entry, len(self._entries)))
+        self.issued += 1
+        return self.issued - 1
+
+    def end(self, number: int, group: int, seq: int, state: int, p2p: bool) -> None:
+        """Nothing: whether it completes is for the matcher to say."""
+
+    def unsound(self) -> None:
+        """A call could not be recorded."""
+        self.unsound_calls += 1
+
+    def wait(self, number: int) -> None:
+        """The rank goes on only when this call is complete."""
+        if number not in self._waited:
+            self._waited.add(number)
+            self._events.append(-1 - number)
+
+    def program(self) -> Program:
+        """What was recorded so far."""
+        return Program(tuple(self._entries), self._events.tobytes())

@@ -1,0 +1,135 @@
+"""Mishaps on one rank, each tried on a job that ends by itself: which of them would leave the other ranks waiting?
+
+The mishaps are the faults of `dtk.faults`, put into one rank; the records of the others are at hand already. Only
+a value that is not a number spreads, so there the others are simulated again with it.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dtk.config.schema import Config, RankFault
+from dtk.preflight.calls import Record
+from dtk.preflight.job import play_job
+from dtk.preflight.pool import Collected, simulate
+from dtk.preflight.stage import rehearse
+from dtk.preflight.verdict import Verdict, judge
+
+STEPS = 3
+"""A mishap happens in the second step or at its end, so that the others have something to wait for."""
+RESUME = "resume"
+
+
+@dataclass(frozen=True, slots=True)
+class Mishap:
+    """Something that goes wrong on one rank."""
+
+    title: str
+    fault: str
+    """Of `dtk.faults`; RESUME = that rank alone starts from a checkpoint."""
+    step: int = 2
+
+
+MISHAPS = (
+    Mishap("its data is a batch short", "uneven_batches", step=STEPS),
+    Mishap("its batch leaves a branch unused", "unused_parameters"),
+    Mishap("its loss is not a number", "nan_on_one_rank"),
+    Mishap("it raises an exception", "exception"),
+    Mishap("it stops early", "early_stop", step=STEPS),
+    Mishap("it alone resumes from a checkpoint", RESUME),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What came of one mishap."""
+
+    mishap: Mishap
+    rank: int
+    hangs: bool
+    cause: str = ""
+    where: str = ""
+    """`file:line` to look at."""
+    stands: str = ""
+    skipped: str = ""
+    """Why it was not tried."""
+
+
+def try_all(
+    config: Config,
+    plain: Mapping[str, object],
+    records: Mapping[int, Record],
+    collected: Collected,
+    local_size: int,
+    limit_s: float,
+) -> tuple[Tried, ...]:
+    """Try every mishap on rank 1, or on the only rank.
+
+    Args:
+        config: as it was simulated, STEPS steps at least.
+        plain: as the user configured it.
+        records: of all ranks; the job ends.
+        collected: of the simulated ones.
+        local_size: ranks per node.
+        limit_s: of one rank.
+    """
+    rank = min(1, len(records) - 1)
+    return tuple(_try(one, config, plain, records, collected, rank, local_size, limit_s) for one in MISHAPS)
+
+
+def _try(
+    mishap: Mishap,
+    config: Config,
+    plain: Mapping[str, object],
+    records: Mapping[int, Record],
+    collected: Collected,
+    rank: int,
+    local_size: int,
+    limit_s: float,
+) -> Tried:
+    if mishap.fault == "unused_parameters" and config.model.architecture == "custom":
+        return Tried(mishap, rank, hangs=False, skipped="which branch of your model, only you can say")
+    world_size, steps = len(records), config.train.steps
+    faulty = config
+    if mishap.fault != RESUME:
+        faulty = dataclasses.replace(config, fault=RankFault(name=mishap.fault, rank=rank, step=mishap.step))  # type: ignore[arg-type]
+    play = play_job(faulty, local_size, resumes=rank if mishap.fault == RESUME else -1)
+    spreads = mishap.fault == "nan_on_one_rank"
+    found = Collected(known=dict(collected.known), watches=spreads)
+    simulate([rank], lambda one: rehearse(one, world_size, steps, limit_s, play), found, 1, limit_s)
+    changed = {**records, **found.records}
+    if spreads:
+        others = [one for one in collected.records if one != rank]
+        play = play_job(config, local_size)
+        body = lambda one: rehearse(one, world_size, steps, limit_s, play)  # noqa: E731
+        spread = Collected(known=dict(collected.known))
+        simulate(others, body, spread, 2, limit_s, spoiled=found.spread)
+        changed |= _alike(records, spread.records)
+    return _tried(mishap, rank, judge(changed, plain, mishap.title))
+
+
+def _alike(records: Mapping[int, Record], changed: Mapping[int, Record]) -> dict[int, Record]:
+    """What became of the simulated ranks, also for those for which they stand: equal programs stay equal."""
+    became = {id(records[rank].program): record for rank, record in changed.items()}
+    return {
+        rank: changed.get(rank)
+        or dataclasses.replace(record, program=became[id(record.program)].program, end=became[id(record.program)].end)
+        for rank, record in records.items()
+        if rank in changed or id(record.program) in became
+    }
+
+
+def _tried(mishap: Mishap, rank: int, verdict: Verdict) -> Tried:
+    waiting = [one for one, standing in verdict.outcome.standings.items() if standing.pending is not None]
+    if verdict.report is None or not waiting:
+        return Tried(mishap, rank, hangs=False)
+    roots = verdict.report.root_causes
+    place = next((one for root in roots[:1] for one in root.where if one.file), None)
+    return Tried(
+        mishap,
+        rank,
+        hangs=True,
+        cause=roots[0].cause if roots else "undecided",
+        where=f"{place.file}:{place.line}" if place is not None else "",
+        stands=verdict.stands,
+    )

@@ -1,0 +1,83 @@
+"""`simulated_group`: one rank of any world size in this process, without the others. Needs no machine and no network.
+
+torch.distributed's Python functions work unchanged under it: groups, collectives, point to point, objects. What is
+done with the calls is the caller's business.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from dtk.errors import DtkError
+from dtk.parallel.context import Context, leave
+from dtk.simulate.mirror import Heard, MirrorGroup
+
+_NEEDED = ("ProcessGroupGloo", "_tensor_to_object", "_get_default_group")
+
+
+@contextmanager
+def simulated_group(rank: int, world_size: int, local_size: int = 8, heard: Heard | None = None) -> Iterator[Context]:
+    """Join a process group of `world_size` as `rank`; every collective ends at once (see `MirrorGroup`).
+
+    Groups made inside are simulated too, whatever the moment; nothing is left behind. One at a time per process.
+
+    Args:
+        rank: which one this process stands for.
+        world_size: ranks of the job.
+        local_size: ranks per node: gives local_rank and node_rank.
+        heard: told of every call that carries tensors, C++ ones of DDP included, as operation, group and buffers.
+
+    Raises:
+        DtkError: no such rank, a process group exists already, or this torch has no gloo to stand in for.
+    """
+    if not 0 <= rank < world_size or local_size < 1:
+        raise DtkError(f"rank {rank} of {world_size} ranks, {local_size} per node", "there is no such rank")
+    if dist.is_initialized():
+        raise DtkError(
+            "a process group exists already in this process",
+            "a simulated rank needs the default group for itself",
+            "call torch.distributed.destroy_process_group() before",
+        )
+    with _stand_in(heard):
+        try:
+            store = torch._C._distributed_c10d.HashStore()
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+            yield Context(
+                rank=rank,
+                local_rank=rank % local_size,
+                world_size=world_size,
+                node_rank=rank // local_size,
+                device=torch.device("cpu"),
+                backend="gloo",
+                control=dist.new_group(backend="gloo", group_desc="control"),
+            )
+        finally:
+            leave()
+
+
+@contextmanager
+def _stand_in(heard: Heard | None) -> Iterator[None]:
+    """Gloo's group is a mirror meanwhile, and objects that never came are None."""
+    missing = [name for name in _NEEDED if not hasattr(c10d, name)]
+    if missing or not hasattr(torch._C._distributed_c10d, "_create_work_from_future"):
+        raise DtkError(
+            f"torch {torch.__version__} cannot simulate ranks",
+            f"it lacks {', '.join(missing) or '_create_work_from_future'}",
+            "use the torch version that dtk is tested with",
+        )
+    module: Any = c10d
+    group, to_object = module.ProcessGroupGloo, module._tensor_to_object
+
+    def received(tensor: Any, size: Any, source: Any) -> Any:
+        return to_object(tensor, size, source) if tensor.numel() else None
+
+    listening = type("ListeningGroup", (MirrorGroup,), {"heard": staticmethod(heard) if heard else None})
+    module.ProcessGroupGloo, module._tensor_to_object = listening, received
+    try:
+        yield
+    finally:
+        module.ProcessGroupGloo, module._tensor_to_object = group, to_object

@@ -1,0 +1,200 @@
+"""The ledger of tensors' memory: what each storage holds, when, and since which moment of the step.
+
+Constant time per operation: a storage is entered when an operation returns it first, struck out when it is freed or
+resized. It runs above fake tensors, so bytes are counted that nobody has. Knows no model and no strategy.
+"""
+
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.nn import Parameter
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_Mode: Any = TorchDispatchMode  # torch leaves it untyped
+_PLAIN = (Tensor, Parameter, FakeTensor)
+_READ = torch.ops.aten._local_scalar_dense.default
+_WHOLE_NUMBERS = (torch.int32, torch.int64)
+_READERS = ("torch.optim.", "dtk.train.")
+"""Modules whose reading of a value is answered with 1: an optimizer's count of steps, "the gradients are finite"."""
+
+Place = tuple[str, int]
+"""Region of the step, and block of the model."""
+
+
+class _Link(weakref.ref[Any]):
+    """Knows which entry its storage belongs to when that dies."""
+
+    __slots__ = ("entry", "key")
+
+    entry: int
+    key: int
+
+
+class Ledger(_Mode):  # type: ignore[misc]
+    """Enters every storage that operations return.
+
+    `events` are (entry, change in bytes, place) in order; `guessed` and `marked` say what an entry is: the first by
+    the moment in which it was made, the second by what it turned out to be.
+    """
+
+    def __init__(self, where: Callable[[], Place], guess: Callable[[Tensor], str]) -> None:
+        super().__init__()
+        self.where = where
+        self.guess = guess
+        self.events: list[tuple[int, int, Place]] = []
+        self.guessed: list[str] = []
+        self.marked: dict[int, str] = {}
+        self.host_numbers = False
+        """Whether new whole numbers have values: DDP's reducer writes its bookkeeping past the dispatcher."""
+        self.paused = False
+        self._sizes: list[int] = []
+        self._links: dict[int, _Link] = {}
+        self._resize: Any = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Let the operation run, and enter what it returns."""
+        if any(t not in _PLAIN for t in types):
+            return NotImplemented
+        kwargs = kwargs or {}
+        if func is _READ and isinstance(args[0], FakeTensor) and _by_reader():
+            return _one(args[0])
+        if self._is_real(types, args, kwargs):
+            with unset_fake_temporarily():
+                out = func(*args, **kwargs)
+        else:
+            out = func(*args, **kwargs)
+        if func.namespace == "fsdp":
+            self._mark_sharding(func, args, kwargs)
+        if not self.paused:
+            self._enter_all(out)
+        return out
+
+    def __enter__(self) -> "Ledger":
+        self._resize = torch.UntypedStorage.resize_
+        resize, ledger = self._resize, self
+
+        def resized(storage: Any, size: int) -> Any:
+            out = resize(storage, size)
+            ledger.resized(storage, int(size))
+            return out
+
+        torch.UntypedStorage.resize_ = resized  # type: ignore[assignment]
+        super().__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """What is made meanwhile is not this rank's memory."""
+        before, self.paused = self.paused, True
+        try:
+            yield
+        finally:
+            self.paused = before
+
+    def touch(self) -> None:
+        """A place begins: what is held there counts, though nothing may be made in it."""
+        self.events.append((-1, 0, self.where()))
+
+    def mark(self, tensors: Iterable[Tensor], what: str, weak: bool = False) -> None:
+        """Say what storages are; weakly: only those of which nobody has said it yet."""
+        for tensor in tensors:
+            link = self._links.get(tensor.untyped_storage()._cdata)
+            if link is not None and not (weak and link.entry in self.marked):
+                self.marked[link.entry] = what
+
+    def category(self, entry: int) -> str:
+        """What an entry is."""
+        return self.marked.get(entry, self.guessed[entry])
+
+    def resized(self, storage: Any, size: int) -> None:
+        """A storage gives its memory back, or gets it again."""
+        link = self._links.get(storage._cdata)
+        if link is not None and size != self._sizes[link.entry]:
+            self.events.append((link.entry, size - self._sizes[link.entry], self.where()))
+            self._sizes[link.entry] = size
+
+    def _enter_all(self, out: Any) -> None:
+        if isinstance(out, Tensor):
+            self._enter(out)
+        elif isinstance(out, list | tuple):
+            for one in out:
+                self._enter_all(one)
+
+    def _enter(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._links:
+            return
+        size = storage.nbytes()
+        link = _Link(storage, self._freed)
+        link.entry, link.key = len(self._sizes), key
+        self._links[key] = link
+        self._sizes.append(size)
+        self.guessed.append(self.guess(tensor))
+        self.events.append((link.entry, size, self.where()))
+
+    def _freed(self, link: Any) -> None:
+        key, entry = link.key, link.entry
+        if self._links.get(key) is link:
+            del self._links[key]
+        if size := self._sizes[entry]:
+            self.events.append((entry, -size, self.where()))
+            self._sizes[entry] = 0
+
+    def _is_real(self, types: Any, args: Any, kwargs: Any) -> bool:
+        """Whether an operation is on tensors with values, or makes such."""
+        if types:
+            return False
+        tensors = [one for one in _flat(args) if isinstance(one, Tensor)]
+        if tensors:
+            return not any(one.is_meta for one in tensors)
+        return self.host_numbers and kwargs.get("dtype") in _WHOLE_NUMBERS
+
+    def _mark_sharding(self, func: Any, args: Any, kwargs: Any) -> None:
+        """What FSDP2's own operations work on; by name, so that a torch without them only knows less."""
+        name = func._schema.name.removeprefix("fsdp::")
+        if name == "all_gather_copy_in":
+            self.mark([*args[0], args[1]], "gathered parameters", weak=True)
+        elif name == "split_with_sizes_copy":
+            self.mark(kwargs["out"], "gathered parameters")
+        elif name == "chunk_cat":
+            self.mark(args[0], "gradients")
+            self.mark([kwargs["out"]], "buckets")
+
+
+def _flat(values: Any) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from value
+        else:
+            yield value
+
+
+def _one(tensor: Tensor) -> bool | int | float:
+    return True if tensor.dtype == torch.bool else 1.0 if tensor.dtype.is_floating_point else 1
+
+
+def _by_reader() -> bool:
+    """Whether an optimizer or the loop itself reads a value, not the model."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if name.startswith(_READERS):
+            return True
+        if not name.startswith(("torch", "contextlib")):
+            return False
+        frame = frame.f_back
+    return False

@@ -1,0 +1,290 @@
+"""A process group without the other ranks: every collective ends at once, as if they all contributed what this
+rank contributes. Knows the interface of `torch.distributed.ProcessGroup` and nothing of who calls it.
+
+Values are thereby harmless rather than right: sums are world_size times this rank's, what only another rank
+could know is zero. Tensors without data are left alone.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C import _distributed_c10d as c10d_c
+from torch.futures import Future
+
+_Group: Any = dist.ProcessGroup
+"""Without its types: torch declares several signatures per collective, of which it uses one."""
+
+
+Heard = Callable[[str, "MirrorGroup", list[Tensor]], None]
+"""Operation in the field's words, group, full buffers: output of an all_gather, input of a reduce_scatter."""
+
+
+class _Options:
+    """Where torch notes what a group is called; gloo's has these fields."""
+
+    group_name = ""
+    global_ranks_in_group: Sequence[int] = ()
+
+
+class _Received(dist.Work):
+    """A finished receive that knows whom it came from."""
+
+    def __init__(self, source: int) -> None:
+        super().__init__()
+        self.source = source
+
+    def wait(self, timeout: Any = None) -> bool:
+        """At once."""
+        return True
+
+    def _source_rank(self) -> int:
+        return self.source
+
+
+class MirrorGroup(_Group):  # type: ignore[misc]
+    """One rank of `size`, alone in this process. Takes the place of gloo's group, so it has its constructor."""
+
+    heard: ClassVar[Heard | None] = None
+    """Told of every call that carries tensors."""
+    supports_splitting = False
+    supports_coalescing = False
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: Any = None) -> None:
+        super().__init__(rank, size)
+        self.store = store
+        self.options = _Options()
+        self._name = self._purpose = ""
+
+    @property
+    def group_name(self) -> Any:
+        """Unique in this process."""
+        return self._name
+
+    def _set_group_name(self, name: Any) -> None:
+        self._name = name
+
+    @property
+    def group_desc(self) -> str:
+        """What it is for."""
+        return self._purpose
+
+    def _set_group_desc(self, desc: str) -> None:
+        self._purpose = desc
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+        """Sums become world_size times what is there; averages and extremes stay."""
+        self._tell("all_reduce", tensors)
+        for tensor in _listed(tensors):
+            _reduce(tensor, opts, self.size())
+        return _done(_listed(tensors))
+
+    allreduce_coalesced = allreduce
+
+    def reduce(self, tensors: Any, opts: Any = None) -> Any:
+        """The root has the sum, the others keep theirs."""
+        self._tell("reduce", tensors)
+        for tensor in _listed(tensors) if opts.rootRank == self.rank() else ():
+            _reduce(tensor, opts, self.size())
+        return _done(_listed(tensors))
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> Any:
+        """The root's values are ours; objects that another rank would send have no bytes."""
+        self._tell("broadcast", tensors)
+        if opts.rootRank != self.rank() and _sends_objects():
+            for tensor in _listed(tensors):
+                _zero(tensor)
+        return _done(_listed(tensors))
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Every part is a copy of ours."""
+        self._tell("all_gather", [part for parts in outputs for part in parts])
+        return self._copies(outputs, inputs)
+
+    allgather_coalesced = allgather
+
+    def _copies(self, outputs: Any, inputs: Any) -> Any:
+        for parts, tensor in zip(outputs, inputs, strict=True):
+            for part in parts:
+                _copy(part, tensor)
+        return _done([part for parts in outputs for part in parts])
+
+    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        """`output` holds world_size copies of `tensor`."""
+        self._tell("all_gather", output)
+        if _has_data(output) and output.numel():
+            output.detach().view(self.size(), -1).copy_(tensor.detach().clone().view(1, -1))  # may be a part of it
+        return _done([output])
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """`all_gather_single` of each pair."""
+        for output, tensor in zip(outputs, inputs, strict=True):
+            self.all_gather_single(output, tensor)
+        return _done(list(outputs))
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """The root has copies of ours."""
+        self._tell("gather", [part for parts in outputs for part in parts] or inputs)
+        return self._copies(outputs, inputs) if outputs else _done(_listed(inputs))
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """The root keeps its own part; the others get zeros."""
+        self._tell("scatter", outputs)
+        for i, output in enumerate(outputs):
+            _copy(output, inputs[i][self.rank()]) if inputs else _zero(output)
+        return _done(_listed(outputs))
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """This rank's part of the input, reduced over ranks that all have the same."""
+        self._tell("reduce_scatter", [part for parts in inputs for part in parts])
+        for output, parts in zip(outputs, inputs, strict=True):
+            _copy(output, parts[self.rank()])
+            _reduce(output, opts, self.size())
+        return _done(_listed(outputs))
+
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        """As `reduce_scatter`, of one tensor in equal parts."""
+        self._tell("reduce_scatter", tensor)
+        if _has_data(output) and output.numel():
+            _copy(output, tensor.detach().reshape(self.size(), -1)[self.rank()].view(output.shape))
+            _reduce(output, opts, self.size())
+        return _done([output])
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """`reduce_scatter_single` of each pair."""
+        for output, tensor in zip(outputs, inputs, strict=True):
+            self.reduce_scatter_single(output, tensor, opts)
+        return _done(list(outputs))
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def all_to_all_single(
+        self, output: Tensor, tensor: Tensor, output_splits: Any = None, input_splits: Any = None, opts: Any = None
+    ) -> Any:
+        """Every rank sends us what we keep for ourselves, where sizes allow."""
+        self._tell("all_to_all", tensor)
+        if output.shape == tensor.shape:
+            _copy(output, tensor)
+        else:
+            _zero(output)
+        return _done([output])
+
+    alltoall_base = all_to_all_single
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """As `all_to_all_single`, part by part."""
+        for output, tensor in zip(outputs, inputs, strict=True):
+            self.all_to_all_single(output, tensor)
+        return _done(list(outputs))
+
+    def send(self, tensors: Any, destination: int, tag: int) -> Any:
+        """Has arrived."""
+        self._tell("send", tensors)
+        return _done(_listed(tensors))
+
+    def recv(self, tensors: Any, source: int, tag: int) -> Any:
+        """Zeros."""
+        self._tell("recv", tensors)
+        for tensor in _listed(tensors):
+            _zero(tensor)
+        return _done(_listed(tensors))
+
+    def recv_anysource(self, tensors: Any, tag: int) -> Any:
+        """Zeros, from the next rank."""
+        self.recv(tensors, 0, tag)
+        return _Received((self.rank() + 1) % self.size())
+
+    def _tell(self, op: str, tensors: Any) -> None:
+        heard = type(self).heard
+        if heard is not None:
+            heard(op, self, _listed(tensors))
+
+    def barrier(self, opts: Any = None) -> Any:
+        """Nobody to wait for."""
+        return _done([])
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        """Nobody to wait for."""
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        pass
+
+    def _end_coalescing(self, device: torch.device) -> Any:
+        return _done([])
+
+    def _get_backend(self, device: torch.device) -> Any:
+        return self
+
+    def _set_sequence_number_for_group(self) -> None:
+        pass
+
+    def _set_default_timeout(self, timeout: Any) -> None:
+        pass
+
+    def shutdown(self) -> None:
+        """Nothing is open."""
+
+    def abort(self) -> None:
+        """Nothing is open."""
+
+    def getBackendName(self) -> str:  # noqa: N802  torch asks for it.
+        """Not gloo: torch would look for its devices."""
+        return "simulated"
+
+    def get_group_store(self) -> Any:
+        """The store given at the start."""
+        return self.store
+
+
+def _sends_objects() -> bool:
+    """Whether torch broadcasts objects: their sizes are never written on the ranks that receive."""
+    frame: Any = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(("torch.", "dtk.record.")):
+        if frame.f_code.co_name == "broadcast_object_list":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _listed(tensors: Any) -> list[Tensor]:
+    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+
+
+def _done(tensors: list[Tensor]) -> Any:
+    """A finished work whose future holds the tensors, as DDP's communication hooks expect."""
+    future: Future[list[Tensor]] = Future()
+    future.set_result(tensors)
+    return c10d_c._create_work_from_future(future)  # type: ignore[attr-defined]
+
+
+def _has_data(tensor: Tensor) -> bool:
+    return type(tensor) in (Tensor, torch.nn.Parameter) and not tensor.is_meta
+
+
+def _reduce(tensor: Tensor, opts: Any, ranks: int) -> None:
+    op = getattr(opts, "reduceOp", dist.ReduceOp.SUM)
+    if not _has_data(tensor) or tensor.dtype == torch.bool:
+        return
+    if op == dist.ReduceOp.SUM:
+        tensor.detach().mul_(ranks)
+    elif op == dist.ReduceOp.PRODUCT:
+        tensor.detach().pow_(ranks)
+
+
+def _copy(output: Tensor, tensor: Tensor) -> None:
+    if _has_data(output) and _has_data(tensor) and output.numel() == tensor.numel():
+        output.detach().copy_(tensor.detach().view(output.shape))
+
+
+def _zero(tensor: Tensor) -> None:
+    if _has_data(tensor):
+        tensor.detach().zero_()

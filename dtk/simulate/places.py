@@ -1,0 +1,92 @@
+"""Where in a step something happens: the region, and which block of the model is at work.
+
+Listens to regions; in forward the blocks' hooks say which block runs, in backward the number of the autograd node
+does. Knows nothing of memory.
+"""
+
+import bisect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from dtk.record.regions import Region
+
+REGIONS = ("forward", "backward", "clip", "optimizer")
+BEFORE = -1
+
+
+class Places:
+    """The current place of this rank's step."""
+
+    def __init__(self) -> None:
+        self.region = "set-up"
+        self.in_loss = False
+        """Whether the model has answered and the loss is being made."""
+        self.communicates = False
+        self.micro_batch = -1
+        self.entered: Any = None
+        """Called when a region has begun."""
+        self._block = BEFORE
+        self._blocks = 0
+        self._starts: list[int] = []
+        self._end = 0
+
+    def watch(self, blocks: Sequence[nn.Module], model: nn.Module) -> None:
+        """Follow these blocks in forward; `model` is what forward is called on."""
+        self._blocks = len(blocks)
+        for number, block in enumerate(blocks):
+            block.register_forward_pre_hook(self._begins(number))
+        if blocks:
+            blocks[-1].register_forward_hook(self._blocks_end)
+        model.register_forward_hook(self._model_ends)
+
+    def enter(self, region: Region) -> None:
+        """A region begins."""
+        if region.op is not None:
+            self.communicates = True
+        elif region.name in REGIONS:
+            self.region, self.in_loss = region.name, False
+            if region.name == "forward":
+                self.micro_batch += 1
+                self._block, self._starts = BEFORE, []
+            elif region.name == "backward":
+                self._block = self._blocks
+            else:
+                self._block = BEFORE
+            if self.entered is not None:
+                self.entered()
+
+    def exit(self, region: Region) -> None:
+        """A region ends; what follows still belongs to it."""
+        if region.op is not None:
+            self.communicates = False
+
+    def now(self) -> tuple[str, int]:
+        """Region and block: BEFORE all of them, 0 ... L-1, or L behind the last."""
+        if self.region == "backward" and self._starts:
+            node = torch._C._current_autograd_node()
+            number = -1 if node is None else node._sequence_nr()
+            if self._starts[0] <= number < self._end:
+                self._block = bisect.bisect_right(self._starts, number) - 1
+            elif 0 <= number < self._starts[0]:
+                self._block = BEFORE
+        return self.region, self._block
+
+    def _begins(self, number: int) -> Any:
+        def hook(module: nn.Module, arguments: Any) -> None:
+            if self.region == "forward":
+                self._block = number
+                self._starts.append(torch._C._autograd._get_sequence_nr())
+
+        return hook
+
+    def _blocks_end(self, module: nn.Module, arguments: Any, output: Any) -> None:
+        if self.region == "forward":
+            self._block = self._blocks
+            self._end = torch._C._autograd._get_sequence_nr()
+
+    def _model_ends(self, module: nn.Module, arguments: Any, output: Any) -> None:
+        if self.region == "forward":
+            self.in_loss = True

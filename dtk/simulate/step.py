@@ -1,0 +1,276 @@
+"""The real set-up and the real step of one rank on tensors without memory; what each part of the second step held.
+
+Uses the loop, the strategies and the optimizer as a run does. Owns no formula: what it returns was observed.
+"""
+
+import dataclasses
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+from diagnostics.artifacts import RunPaths
+from dtk.config.schema import Config, RecordConfig, SyntheticData
+from dtk.data.dataset import Batch
+from dtk.data.synthetic import SyntheticDataset
+from dtk.models.build import build_model
+from dtk.parallel.context import Context
+from dtk.parallel.control import Agreement
+from dtk.parallel.precision import LossScaler
+from dtk.parallel.stop import StopRequest
+from dtk.record import regions
+from dtk.record.numerics import Numerics
+from dtk.record.recorder import Recorder
+from dtk.simulate.group import simulated_group
+from dtk.simulate.ledger import Ledger
+from dtk.simulate.mirror import MirrorGroup
+from dtk.simulate.places import Places
+from dtk.simulate.reading import explained
+from dtk.simulate.replay import Held, highest
+from dtk.simulate.surroundings import Reducer, check_torch, propagation_ignored, undisturbed
+from dtk.strategies.base import local
+from dtk.strategies.zero1 import owned_state
+from dtk.train.assemble import measures
+from dtk.train.checkpoint import Checkpoints, LoopState
+from dtk.train.loop import Loop
+from dtk.train.progress import Progress
+from dtk.train.setup import Parts, set_up
+
+MICRO_BATCHES = 3
+"""Simulated at most: the first, one that only accumulates, the last. All between them are alike."""
+
+POWERSGD_START = 2
+"""Steps in which PowerSGD sends whole gradients still; in the next one its factors come about."""
+OWN_GRADIENTS = "own gradients"
+"""What `.grad` of this rank's parameters holds; other gradients are whole ones on their way into a reduction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A collective of the step."""
+
+    op: str
+    group: str
+    """What the group was made for: `mesh_dp_shard`, `control`; `default_pg` holds all ranks."""
+    ranks: tuple[int, ...]
+    size_bytes: int
+    """Of the full buffer on this rank."""
+    micro_batch: int
+
+
+@dataclass(slots=True)
+class Observed:
+    """One rank's second step."""
+
+    rank: int
+    parameters: int
+    parts: dict[tuple[str, str], Held]
+    """(region, part of the model) -> what was held at the highest use there."""
+    calls: list[Call]
+    micro_batches: int
+    """That were simulated."""
+    loads: list[int] = field(default_factory=list)
+    """Elements whose optimizer state each rank owns, where whole parameters are dealt out (ZeRO-1)."""
+
+
+def simulate_step(config: Config, rank: int, world_size: int, local_size: int, edge: int) -> Observed:
+    """Set up one rank, run the steps until all states are there, and observe the next one (usually the second).
+
+    Args:
+        config: its micro-batch is settled.
+        rank: which one.
+        world_size: ranks of the job.
+        local_size: ranks per node.
+        edge: blocks at either end of the model that are parts of their own.
+
+    Raises:
+        DtkError: the model reads values or fails, or this torch cannot simulate.
+    """
+    config = dataclasses.replace(
+        config,
+        record=RecordConfig(level="off"),
+        train=dataclasses.replace(config.train, compile=False),
+    )
+    check_torch()
+    with undisturbed(), explained(f"model={config.model.name}"):
+        run = _Run(config, edge)
+        with simulated_group(rank, world_size, local_size, run.hear) as context:
+            return run.observe(context)
+
+
+class _Run:
+    """One simulated rank: what it listens with, and how it is put together."""
+
+    def __init__(self, config: Config, edge: int) -> None:
+        self.config = config
+        self.edge = edge
+        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.places = Places()
+        self.ledger = Ledger(self.places.now, self._guess)
+        self.calls: list[Call] = []
+        self.modes = ExitStack()
+        self._logits = 0
+        self._members: dict[int, tuple[int, ...]] = {}
+
+    def hear(self, op: str, group: MirrorGroup, buffers: list[Tensor]) -> None:
+        """A collective is called; those by which DDP agrees on its buckets are not part of a step."""
+        if self.ledger.host_numbers:
+            return
+        ranks = self._members.get(id(group))
+        if ranks is None:
+            ranks = self._members[id(group)] = tuple(dist.get_process_group_ranks(group))
+        size = sum(tensor.nbytes for tensor in buffers)
+        self.calls.append(Call(op, group.group_desc, ranks, size, self.places.micro_batch))
+        self.ledger.mark(buffers, "buckets", weak=True)
+
+    def observe(self, context: Context) -> Observed:
+        """The steps before are only to make what stays."""
+        with self.modes:
+            regions.observe([self.places])  # strategies mark their collectives only when somebody listens
+            self.ledger.host_numbers = True
+            parts = set_up(self.config, context, make=self._make, fill=lambda model, config: None)
+            self.ledger.host_numbers = False
+            self._mark_states(parts)
+            blocks = list(getattr(parts.model, "blocks", ()))
+            self.places.watch(blocks, parts.wrapped)
+            parts.wrapped.register_forward_hook(self._answered)
+            if isinstance(parts.wrapped, DistributedDataParallel):
+                parts.wrapped.reducer = cast(Any, Reducer(parts.wrapped.reducer, self.ledger))
+            loop = self._loop(context, parts)
+            count = min(MICRO_BATCHES, rounds(self.config, context.world_size))
+            regions.observe([self.places, _Marks(self, parts)])
+            before = warm_up(self.config)
+            for step in range(before):
+                self._step(loop, step, count)
+            begin = len(self.ledger.events)
+            self.calls.clear()
+            self._step(loop, before, count)
+            events = self.ledger.events
+            parts_held = highest(events, begin, self.ledger.category, self._part(len(blocks)))
+            return Observed(context.rank, parts.parameter_count, parts_held, self.calls, count, loads(parts.optimizer))
+
+    def _step(self, loop: Loop, step: int, count: int) -> None:
+        self.places.micro_batch = -1
+        with self.ledger.pause():
+            batches = [self._batch() for _ in range(count)]
+        loop._step(step, batches, Agreement(torch.zeros(2, dtype=torch.int64), None))
+
+    def _batch(self) -> Batch:
+        train, data = self.config.train, self.config.data
+        inputs = torch.zeros(train.micro_batch_size, data.sequence_length, dtype=torch.int64)
+        return Batch(inputs, inputs[:, 0] if data.name == "classification" else torch.zeros_like(inputs))
+
+    def _make(self, config: Config) -> nn.Module:
+        """On the meta device; the moment it gets memory is the moment at which tensors become fake."""
+        with torch.device("meta"):
+            model = build_model(config.model, config.allow_targets)
+        to_empty = model.to_empty
+
+        def materialise(**arguments: Any) -> nn.Module:
+            del model.to_empty
+            self.modes.enter_context(self.fake)
+            self.modes.enter_context(propagation_ignored(self.ledger))
+            self.modes.enter_context(self.ledger)
+            return to_empty(**arguments)
+
+        model.to_empty = materialise  # type: ignore[method-assign]
+        return model
+
+    def _loop(self, context: Context, parts: Parts) -> Loop:
+        config, paths = self.config, RunPaths(Path("simulated"))
+        recorder = Recorder(
+            config, paths, context.rank, context.local_rank, context.node_rank, context.world_size, 0, context.device
+        )
+        data = SyntheticData(name="synthetic", sequence_length=config.data.sequence_length)
+        return Loop(
+            config,
+            context,
+            SyntheticDataset(data, 0),
+            parts,
+            recorder,
+            Checkpoints(config.checkpoint, paths, context, recorder, {}),
+            StopRequest(),
+            LossScaler(config.precision.initial_loss_scale),
+            LoopState(),
+            measures(config, context, parts),
+            Progress(config.train.steps, context.world_size, 0),
+            Numerics(config.record, recorder, context, parts.strategy.replicas),
+        )
+
+    def _guess(self, tensor: Tensor) -> str:
+        """What a storage most likely is, by the moment in which it is made."""
+        region = self.places.region
+        if self.ledger.host_numbers or self.places.communicates:  # DDP's buckets are made in set-up
+            return "buckets"
+        if region == "forward":
+            return "logits" if self.places.in_loss else "activations"
+        if region == "backward":
+            return "logits" if tensor.numel() == self._logits else "activations"
+        return "temporaries"
+
+    def _answered(self, module: nn.Module, arguments: Any, output: Any) -> None:
+        if isinstance(output, Tensor):
+            self._logits = output.numel()
+            self.ledger.mark([output], "logits")
+
+    def _mark_states(self, parts: Parts) -> None:
+        with torch.no_grad(), self.ledger.pause():
+            held = [*parts.model.parameters(), *parts.model.buffers()]
+            self.ledger.mark([local(tensor) for tensor in held], "parameters")
+
+    def _part(self, blocks: int) -> Any:
+        def part(place: tuple[str, int]) -> tuple[str, str]:
+            region, block = place
+            if block < self.edge:
+                return region, f"block {block}"
+            return region, f"block L{block - blocks:+}" if block >= blocks - self.edge else "between"
+
+        return part
+
+
+class _Marks:
+    """Says what gradients and optimizer states are, once they are there."""
+
+    def __init__(self, run: _Run, parts: Parts) -> None:
+        self.ledger = run.ledger
+        self.parts = parts
+        run.places.entered = self.ledger.touch
+
+    def enter(self, region: regions.Region) -> None:
+        """Nothing yet."""
+
+    def exit(self, region: regions.Region) -> None:
+        """After backward gradients are complete, after the optimizer its states."""
+        if region.name not in ("backward", "optimizer"):
+            return
+        with torch.no_grad(), self.ledger.pause():
+            if region.name == "backward":
+                grads = [p.grad for p in self.parts.model.parameters() if p.grad is not None]
+                self.ledger.mark([local(grad) for grad in grads], OWN_GRADIENTS)
+            states = [value for state in owned_state(self.parts.optimizer).values() for value in state.values()]
+            self.ledger.mark([local(one) for one in states if isinstance(one, Tensor)], "optimizer states")
+
+
+def rounds(config: Config, world_size: int) -> int:
+    """Micro-batches of one step on one rank."""
+    return config.train.global_batch_size // (config.train.micro_batch_size * world_size)
+
+
+def warm_up(config: Config) -> int:
+    """Steps before the one that counts: states of the optimizer and DDP's buckets come about in the first one."""
+    compresses = getattr(config.strategy, "communication_hook", "none") == "powersgd"
+    return POWERSGD_START + 1 if compresses else 1
+
+
+def loads(optimizer: Any) -> list[int]:
+    """Elements whose state each rank owns under ZeRO-1; empty elsewhere."""
+    if not isinstance(optimizer, ZeroRedundancyOptimizer) or not hasattr(optimizer, "_partition_parameters"):
+        return []
+    return [sum(p.numel() for group in share for p in group["params"]) for share in optimizer._partition_parameters()]

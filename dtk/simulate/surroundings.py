@@ -1,0 +1,105 @@
+"""What torch needs while tensors are fake, and what the process gets back afterwards. All use of torch's private parts
+that is not the process group's stands here or in the ledger.
+"""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from dtk.errors import DtkError
+from dtk.record import regions
+from dtk.simulate.ledger import Ledger
+
+
+def check_torch() -> None:
+    """Say so when this torch lacks what fake steps stand on.
+
+    Raises:
+        DtkError: something is missing.
+    """
+    needed = {"_current_autograd_node": torch._C, "_get_sequence_nr": getattr(torch._C, "_autograd", None)}
+    missing = [name for name, owner in needed.items() if not hasattr(owner, name)]
+    if missing:
+        raise DtkError(
+            f"torch {torch.__version__} cannot simulate a step",
+            f"it lacks {', '.join(missing)}",
+            "use the torch version that dtk is tested with, or the closed form",
+        )
+
+
+class Reducer:
+    """DDP's reducer, whose bookkeeping needs whole numbers with values when it rebuilds its buckets."""
+
+    def __init__(self, reducer: Any, ledger: Ledger) -> None:
+        self._reducer = reducer
+        self._ledger = ledger
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reducer, name)
+
+    def _rebuild_buckets(self) -> bool:
+        self._ledger.host_numbers = True
+        try:
+            return bool(self._reducer._rebuild_buckets())
+        finally:
+            self._ledger.host_numbers = False
+
+
+@contextmanager
+def propagation_ignored(ledger: Ledger) -> Iterator[None]:
+    """DTensor finds out shapes by running operations on whole fake tensors: that is nobody's memory."""
+    propagator: Any = _propagator()
+    if not hasattr(propagator, "_fake_mode_lock"):
+        yield
+        return
+    lock = propagator._fake_mode_lock
+    propagator._fake_mode_lock = _Paused(ledger)
+    try:
+        yield
+    finally:
+        propagator._fake_mode_lock = lock
+
+
+def _propagator() -> Any:
+    """Without it only the first step would be counted too high, and that one is not reported."""
+    try:
+        from torch.distributed.tensor import _sharding_prop
+    except ImportError:
+        return None
+    return getattr(_sharding_prop, "ShardingPropagator", None)
+
+
+class _Paused:
+    """In place of the lock that torch holds meanwhile."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._before: list[bool] = []
+
+    def __enter__(self) -> None:
+        self._before.append(self._ledger.paused)
+        self._ledger.paused = True
+
+    def __exit__(self, *error: object) -> None:
+        self._ledger.paused = self._before.pop()
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Put back what set-up changes in the process: listeners, random numbers, switches; no collection of garbage."""
+    observers, deterministic = regions._observers, torch.are_deterministic_algorithms_enabled()
+    matmul, cudnn, collects = torch.backends.cuda.matmul, torch.backends.cudnn, gc.isenabled()
+    tf32 = matmul.allow_tf32, cudnn.allow_tf32
+    gc.disable()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        regions.observe(observers)
+        torch.use_deterministic_algorithms(deterministic)
+        matmul.allow_tf32, cudnn.allow_tf32 = tf32
+        if collects:
+            gc.enable()

@@ -1,0 +1,74 @@
+"""Calibration: the fit on known lines, what becomes of the ranks' figures, and once for real."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dtk.errors import DtkError
+from dtk.plan.timing.alpha_beta import Group, Link, ring_all_reduce
+from dtk.plan.timing.calibrate import calibrate, fit
+from dtk.plan.timing.hardware import load_hardware, measured_path
+
+SIZES = [4**i for i in range(5, 13)]
+
+
+@given(latency_s=st.floats(1e-6, 1e-2), bytes_per_s=st.floats(1e7, 1e12), ranks=st.integers(2, 16))
+def test_the_fit_finds_the_link_that_made_the_times(latency_s: float, bytes_per_s: float, ranks: int) -> None:
+    group = Group(ranks, ranks, Link(latency_s, bytes_per_s), Link(1, 1))
+    fixed, per_byte = fit(SIZES, [ring_all_reduce(size, group) for size in SIZES])
+    assert fixed / (2 * (ranks - 1)) == pytest.approx(latency_s, rel=1e-3)
+    # A bandwidth that the largest size hardly shows is not found to many digits.
+    assert per_byte == pytest.approx(2 * (ranks - 1) / ranks / bytes_per_s, rel=1e-3, abs=1e-6 * fixed / SIZES[-1])
+
+
+def test_the_fit_weighs_small_and_large_alike() -> None:
+    exact = [1e-4 + size / 1e9 for size in SIZES]
+    noisy = [t * (1.1 if i % 2 else 0.9) for i, t in enumerate(exact)]
+    fixed, per_byte = fit(SIZES, noisy)
+    assert fixed == pytest.approx(1e-4, rel=0.15)
+    assert per_byte == pytest.approx(1e-9, rel=0.15)
+
+
+def test_the_fit_has_no_negative_parts() -> None:
+    assert fit([1, 2, 4], [1.0, 4.0, 16.0])[0] == 0
+    assert fit([1, 1000], [2.0, 1.0])[1] == 0
+    with pytest.raises(ValueError, match="two sizes"):
+        fit([8, 8], [1.0, 1.0])
+
+
+@pytest.mark.timeout(120)
+def test_two_real_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    lines: list[str] = []
+    hardware = calibrate("cpu", 2, 0.5, lines.append)
+    assert measured_path() == tmp_path / "dtk" / "hardware" / "measured.yaml"
+    assert load_hardware("measured") == hardware
+    assert (hardware.backend, hardware.devices_per_node, hardware.peak_flops) == ("gloo", 2, {})
+    # Any core since 2010, and no core yet made; a copy is read and write.
+    assert 1e8 < hardware.matmul_rate("float32") < 1e13
+    assert 1e8 < hardware.memory_rate < 1e12
+    assert 1e-7 < hardware.intra_node.latency_s < 1
+    assert 1e6 < hardware.intra_node.bytes_per_s < 1e12
+    assert "all_reduce of 1024 to 16777216 bytes" in hardware.sources["intra_node_latency_s"]
+    assert lines[0] == "starting 2 ranks on cpu"
+    assert any("float32" in line for line in lines) and any("all_reduce" in line for line in lines)
+
+
+@pytest.mark.timeout(120)
+def test_a_rank_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    (tmp_path / "psutil.py").write_text("raise ImportError('broken on purpose')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(DtkError, match=r"calibration failed on rank .*broken on purpose") as error:
+        calibrate("cpu", 1, 0.1)
+    assert "\n" not in str(error.value)
+    assert not measured_path().exists()
+
+
+def test_what_cannot_be_measured() -> None:
+    with pytest.raises(DtkError, match="use auto, cpu or cuda"):
+        calibrate("tpu")
+    with pytest.raises(DtkError, match="0 ranks"):
+        calibrate("cpu", 0)

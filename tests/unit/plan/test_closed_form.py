@@ -1,0 +1,146 @@
+"""The closed form: shapes of the modules, figures known from measurements, what adds up, speed without torch."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dtk.config.schema import CustomModelConfig, DDPConfig, FSDPConfig, SGDConfig, SingleConfig
+from dtk.errors import DtkError
+from dtk.plan.formulas.closed_form import closed_form
+from dtk.plan.formulas.shape import model_shape
+from tests.unit.plan.closed_form_jobs import ENCODER, LLAMA, STRATEGIES, TINY, gpt, job
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize("config", [TINY, LLAMA, dataclasses.replace(LLAMA, tie_weights=True), ENCODER])
+def test_shapes_are_those_of_the_modules(config):
+    import torch
+
+    from dtk.models.build import build_model
+
+    with torch.device("meta"):
+        model = build_model(config, [])
+    shape = model_shape(config)
+    assert shape.shapes == [tuple(p.shape) for p in model.parameters()]
+    names = [name for name, _ in model.named_parameters()]
+    assert names[: len(shape.before)] == [name for name, _ in shape.before]
+    assert [n for n in names if n.startswith("blocks.1.")] == [f"blocks.1.{name}" for name, _ in shape.block]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "sequence", "micro", "measured_mib"),
+    [
+        (DDPConfig(gradient_as_bucket_view=False), 512, 4, 4242.3),
+        (FSDPConfig(reshard_after_forward=False), 512, 4, 3530.2),
+        (FSDPConfig(), 256, 2, 1496.3),
+    ],
+)
+def test_gpt2_on_two_ranks_as_allocators_counted_it(strategy, sequence, micro, measured_mib):
+    """Tensors of the second step of GPT-2 124M by tracking every storage; gloo's own copies are not in these."""
+    memory = closed_form(job(2, strategy, gpt(), sequence, micro), 2).memory
+    assert memory.peak_bytes / MIB == pytest.approx(measured_mib, abs=0.06)
+
+
+def test_a_block_keeps_sixteen_elements_per_token_and_feature():
+    def activations(layers):
+        config = job(1, SingleConfig(), gpt(layers), 512, 4)
+        return closed_form(config, 1).memory.at_peak_bytes["activations"]
+
+    tokens = 4 * 512
+    attention_rows, norm_rows = 4 * 12 * tokens, 2 * 2 * 4 * tokens
+    assert activations(13) - activations(12) == 16 * 4 * tokens * 768 + attention_rows + norm_rows
+
+
+def test_the_loss_holds_three_copies_of_the_logits():
+    at_peak = closed_form(job(1, SingleConfig(), gpt(), 512, 4), 1).memory.at_peak_bytes
+    assert at_peak["logits"] == pytest.approx(3 * 4 * 512 * 50257 * 4, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("model", [TINY, LLAMA, ENCODER], ids=["gpt", "llama", "encoder"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_parts_add_up_to_the_highest_region(name, device, model, precision):
+    ranks, strategy = STRATEGIES[name]
+    prediction = closed_form(job(ranks, strategy, model, rounds=2, device=device, precision=precision), ranks)
+    memory = prediction.memory
+    assert memory.peak_bytes == max(memory.by_region_bytes.values()) == memory.by_region_bytes[memory.region]
+    assert set(memory.by_region_bytes) == {"forward", "backward", "clip", "optimizer"}
+    assert min(memory.at_peak_bytes.values()) > 0
+    # After backward only model states are left: parameters, gradients and two moments.
+    states = 4 * prediction.parameters * {"single": 4, "ddp": 4, "zero1": 2.5, "hsdp": 2}.get(name, 1)
+    assert memory.by_region_bytes["optimizer"] == pytest.approx(states, rel=0.06)
+
+
+def test_every_rank_more_lowers_memory():
+    peaks = [closed_form(job(ranks, FSDPConfig()), ranks).memory.peak_bytes for ranks in (2, 4, 16, 64)]
+    assert peaks == sorted(peaks, reverse=True)
+    assert len(set(peaks)) == 4
+
+
+@pytest.mark.parametrize(
+    ("less", "more"),
+    [
+        ({}, {"strategy": FSDPConfig(name="zero2", reshard_after_forward=False)}),
+        ({}, {"strategy": FSDPConfig(blocks_per_unit=0)}),
+        ({}, {"strategy": FSDPConfig(prefetch_depth=3)}),
+        ({"recompute": 1}, {"recompute": 2}),
+        ({"recompute": 2}, {}),
+        ({"precision": "bfloat16"}, {}),
+        ({"strategy": FSDPConfig(cpu_offload=True)}, {}),
+        ({"optimizer": SGDConfig()}, {}),
+        ({}, {"rounds": 2}),
+    ],
+)
+def test_settings_move_memory_the_right_way(less, more):
+    small, large = (
+        closed_form(job(4, **{"strategy": FSDPConfig(), "sequence": 256, **settings}), 4).memory.peak_bytes
+        for settings in (less, more)
+    )
+    assert small < large
+
+
+def test_offloaded_states_are_host_memory():
+    kept = closed_form(job(4, FSDPConfig()), 4).memory
+    moved = closed_form(job(4, FSDPConfig(cpu_offload=True)), 4).memory
+    assert kept.host_bytes == 0
+    assert {"parameters", "optimizer states"}.isdisjoint(moved.at_peak_bytes)
+    assert moved.host_bytes == pytest.approx(4 * 858_880, rel=0.01)  # A quarter of each of four.
+
+
+def test_a_model_of_ones_own_is_for_the_other_engine():
+    config = job(2, DDPConfig(), CustomModelConfig(name="mine", _target_="somewhere.Model"))
+    with pytest.raises(DtkError, match="simulated engine"):
+        closed_form(config, 2)
+
+
+SPEED = """
+import json, sys, time
+from tests.unit.plan.closed_form_jobs import STRATEGIES, gpt, job
+from dtk.plan.formulas.closed_form import closed_form
+slowest_s = 0.0
+for name, (_, strategy) in STRATEGIES.items():
+    for model in (gpt(96, 12288, 96, 51200, 2048), gpt(128, 25600, 160, 51200, 2048)):
+        if name == "single":
+            continue
+        config = job(4096, strategy, model, 2048, 1, precision="bfloat16", device="cuda")
+        began_s = time.process_time()
+        prediction = closed_form(config, 4096)
+        slowest_s = max(slowest_s, time.process_time() - began_s)
+        assert prediction.memory.peak_bytes > 0 and prediction.parameters > 1.7e11
+print(json.dumps([slowest_s, "torch" in sys.modules]))
+"""
+
+
+def test_a_trillion_parameters_on_4096_ranks_within_a_second_and_without_torch():
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run([sys.executable, "-c", SPEED], capture_output=True, text=True, timeout=60, cwd=root)
+    assert done.returncode == 0, done.stderr
+    slowest_s, torch_imported = json.loads(done.stdout)
+    assert slowest_s <= 1
+    assert not torch_imported

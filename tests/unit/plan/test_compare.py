@@ -1,0 +1,120 @@
+"""The strategies side by side: which one is recommended as devices shrink, and what each row was composed of."""
+
+import dataclasses
+
+import pytest
+
+from dtk.plan.compare import VARIANTS, Comparison, Row, compare
+from dtk.plan.engines import Difference, Machine, differences
+from dtk.plan.job import planned_job
+from dtk.plan.prediction import Prediction, Traffic
+from dtk.plan.timing.hardware import load_hardware
+from tests.unit.plan.samples import GIB, plan
+
+JOB = ["model=gpt2_tiny", "model.layers=8", "data=synthetic", "data.sequence_length=128", "launcher.world_size=8"]
+
+
+def compared(memory_bytes: int | None, *more: str, local_size: int = 8) -> Comparison:
+    """On a device with so much memory."""
+    job = planned_job([*JOB, *more])
+    hardware = None
+    if memory_bytes is not None:
+        hardware = dataclasses.replace(load_hardware("h100_sxm"), memory_bytes=memory_bytes)
+    return compare(job, Machine(local_size, hardware))
+
+
+def row(comparison: Comparison, name: str) -> Row:
+    return next(one for one in comparison.rows if one.variant.name == name)
+
+
+def needs(one: Row) -> int:
+    assert one.prediction is not None, one.problem
+    return one.prediction.memory.peak_bytes
+
+
+def test_the_simplest_that_fits_is_recommended_on_every_device() -> None:
+    free = compared(1 << 40)
+    assert free.recommended is row(free, "ddp")
+    assert "single would fit, but uses 1 rank only." in free.reasons
+    for one in (row(free, "zero2"), row(free, "fsdp + checkpointing")):
+        tight = compared(needs(one))
+        chosen = tight.recommended
+        assert chosen is not None
+        simpler = [other for other in tight.rows[: tight.rows.index(chosen)] if other.variant.strategy != "single"]
+        assert needs(chosen) <= needs(one)
+        assert all(needs(other) > needs(one) for other in simpler)
+        assert f"{chosen.variant.name} is the simplest that fits" in " ".join(tight.reasons)
+
+
+def test_where_nothing_fits_it_says_what_would() -> None:
+    least = min(needs(one) for one in compared(1 << 40).rows)
+    found = compared(least - 1)
+    told = " ".join(found.reasons)
+    assert found.recommended is None
+    assert "Nothing fits. The least is fsdp + checkpointing + offload" in told
+    assert "More ranks do not help" in told or "launcher.world_size=" in told
+    assert "More ranks do not help" in " ".join(compared(1 << 16).reasons)
+
+
+def test_one_rank_takes_single() -> None:
+    alone = compared(1 << 40, "launcher.world_size=1")
+    assert alone.recommended is row(alone, "single")
+
+
+def test_without_a_device_nothing_is_recommended() -> None:
+    found = compared(None)
+    assert found.recommended is None
+    assert "hardware=NAME" in found.reasons[0]
+    assert all(one.prediction is not None and one.prediction.fits is None for one in found.rows)
+
+
+def test_what_was_typed_for_a_strategy_stays_with_it() -> None:
+    """DDP with one bucket makes one call; fsdp knows no buckets and is composed without the key."""
+    found = compared(None, "strategy=ddp", "strategy.bucket_cap_mb=1000", "train.activation_checkpoint_every=2")
+    calls = {name: made.traffic[0].count for name in ("ddp", "fsdp") if (made := row(found, name).prediction)}
+    assert calls["ddp"] <= 2 < calls["fsdp"]
+    assert row(found, "ddp").overrides == ("strategy=ddp", "train.activation_checkpoint_every=0")
+    assert row(found, "ddp + checkpointing").overrides[-1] == "train.activation_checkpoint_every=2"
+
+
+def test_hsdp_shards_inside_a_node_and_replicates_across() -> None:
+    found = row(compared(None, "launcher.world_size=16", local_size=4), "hsdp")
+    assert "strategy.dp_shard=4" in found.overrides
+    assert found.prediction is not None
+    links = {one.group: (one.ranks, one.link) for one in found.prediction.traffic}
+    assert links["dp_shard"] == (4, "intra_node")
+    assert links["dp_replicate"] == (4, "inter_node")
+
+
+def test_a_strategy_that_cannot_run_the_job_says_why() -> None:
+    found = compared(None, "optimizer.in_backward=true", "train.clip_norm=null", "train.micro_batch_size=1")
+    assert "does not work under strategy=ddp" in row(found, "ddp").problem
+    assert row(found, "fsdp").prediction is not None
+
+
+def test_a_planted_fault_is_no_part_of_the_comparison() -> None:
+    with_fault = compared(None, "fault=no_reshard", "experiment=null", "strategy=fsdp", "launcher.world_size=8")
+    assert needs(row(with_fault, "fsdp")) < needs(row(with_fault, "zero2"))
+
+
+def test_every_variant_has_a_name_of_its_own() -> None:
+    assert len({one.name for one in VARIANTS}) == len(VARIANTS) == 14
+
+
+@pytest.mark.parametrize(("gib", "peak"), [(20.9, False), (21.1, True), (19.1, False), (18.9, True)])
+def test_engines_that_differ_by_more_than_a_twentieth_are_shown(gib: float, peak: bool) -> None:
+    found = differences(plan(), plan(gib=gib))
+    assert ("peak" in [one.what for one in found]) is peak
+
+
+def test_traffic_must_be_the_same_to_the_byte() -> None:
+    def sending(count: int, size_bytes: int) -> Prediction:
+        return plan(traffic=(Traffic("all_reduce", "dp", 8, count, size_bytes, 0, "intra_node"),))
+
+    assert differences(sending(3, GIB), sending(3, GIB)) == ()
+    assert differences(sending(3, GIB), sending(4, GIB)) == (Difference("all_reduce over dp", 3, 4, "calls"),)
+    assert differences(sending(3, GIB), sending(3, GIB + 1)) == (Difference("all_reduce over dp", GIB, GIB + 1),)
+    assert {one.what for one in differences(plan(), plan(traffic=()))} == {
+        "all_gather over dp_shard",
+        "reduce_scatter over dp_shard",
+    }

@@ -1,0 +1,98 @@
+"""A plan as text and as JSON: every figure of it is there, and what the user named stays text."""
+
+import dataclasses
+import json
+import re
+
+from dtk.plan.report import page, terminal
+from dtk.plan.report.model import dumps
+from tests.unit.plan.samples import GIB, HOSTILE, check, on_device, plan, report
+
+
+def text(**values: object) -> str:
+    return terminal.render(report(**values), columns=None, colour=False)
+
+
+def test_the_answer_is_the_first_line() -> None:
+    assert text().startswith("FITS rtx4090: 20 GiB of 24 GiB, 4 GiB (16.7 %) to spare\n")
+    large = on_device(plan(gib=30.0))
+    assert text(plan=large).startswith("DOES NOT FIT rtx4090: 30 GiB of 24 GiB, 6 GiB (25.0 %) too much\n")
+    assert text(plan=plan()).startswith("20 GiB a rank; add hardware=NAME")
+
+
+def test_bars_are_as_long_as_the_categories_are_large() -> None:
+    lines = {line.split("  ")[0]: line.count("#") for line in text().splitlines() if "#" in line}
+    assert lines["activations"] == 40
+    assert lines["optimizer states"] == round(40 * 2 / 12)
+    assert next(iter(lines)) == "parameters"
+
+
+def test_every_section_that_was_asked_for_is_there() -> None:
+    shown = text()
+    for told in (
+        "all_gather      dp_shard",
+        "inside a node",
+        "across nodes",
+        "the peak stands in backward (forward 12 GiB, optimizer 6 GiB)",
+        "41.0 %",
+        "*  fsdp ",
+        "take    strategy=fsdp",
+        "why     fsdp is the simplest that fits.",
+        "it is one process",
+        "model.layers=60",
+        "not even the smallest fits",
+        "train.micro_batch_size=6",
+        "7 ranks do not divide",
+        "- 8 ranks were assumed.",
+        "- dropout is 0",
+        "- Simulated: buffers of kernels",
+    ):
+        assert told in shown, told
+    bare = text(comparison=None, scaling=(), models=(), batch=None, check=None)
+    assert "side by side" not in bare
+    assert "Largest" not in bare
+
+
+def test_engines_that_disagree_are_shown_with_both_figures() -> None:
+    shown = text()
+    assert "they disagree" in shown
+    assert re.search(r"^peak +20 GiB +28 GiB$", shown, re.MULTILINE)
+    assert "96 calls   97 calls" in shown
+    agreed = text(check=check(20.5))
+    assert "they agree: 20 GiB by formula, 20.5 GiB simulated (2.4 % apart)" in agreed
+
+
+def test_a_narrow_terminal_loses_no_figure() -> None:
+    narrow = terminal.render(report(), columns=50, colour=True)
+    assert "\x1b[" in narrow
+    assert "20 GiB" in narrow
+
+
+def test_json_holds_what_the_text_says() -> None:
+    made = json.loads(dumps(report()))
+    assert made["schema"] == "dtk.plan.report/1"
+    assert made["plan"]["peak_bytes"] == 20 * GIB
+    assert made["plan"]["fits"] is True
+    assert made["check"]["simulated"]["engine"] == "simulated"
+    assert made["check"]["differences"][0] == {
+        "what": "peak",
+        "closed_form": 20 * GIB,
+        "simulated": 28 * GIB,
+        "unit": "bytes",
+    }
+    assert made["compare"]["recommended"] == "fsdp"
+    assert made["compare"]["rows"][0]["problem"] == "it is one process"
+    assert [point["world_size"] for point in made["scaling"]] == [8, 64, 512, 7]
+    assert made["max_model"][1]["plan"] is None
+    assert made["max_batch"]["overrides"] == ["train.micro_batch_size=6"]
+    assert "compare" not in json.loads(dumps(report(comparison=None)))
+
+
+def test_a_hostile_name_stays_text() -> None:
+    named = dataclasses.replace(on_device(plan()), model=HOSTILE, hardware=HOSTILE)
+    shown = text(plan=named)
+    assert "\x1b" not in shown
+    assert "[bold]" in shown
+    markup = page.render(report(plan=named, job=(HOSTILE,)))
+    assert "<script" not in markup
+    assert "&lt;script&gt;alert(1)" in markup

@@ -1,0 +1,268 @@
+"""The simulated engine: no ghosts at many ranks, depths on a straight line, groups, the fullest rank, bad models."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from dtk.errors import DtkError
+from dtk.plan.job import planned_job
+from dtk.plan.simulated import engine
+from dtk.plan.simulated.depth import depths, extended
+from dtk.plan.simulated.engine import simulate
+from dtk.record import regions
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+TINY = ["model=gpt2_tiny", "model.layers=2", "data=synthetic", "data.sequence_length=32"]
+HERE = "tests.unit.plan.test_simulated"
+
+
+def job(world_size, *overrides):
+    return planned_job([*TINY, *overrides], None, world_size).config
+
+
+def calls(prediction):
+    return {(one.op, one.group): (one.count, one.size_bytes) for one in prediction.traffic}
+
+
+def test_states_fall_with_the_ranks_and_no_ghosts_appear():
+    """AdamW states are P x 2 / N; whole parameters must not show up in the optimizer's region at 64 ranks."""
+    few, many = (simulate(job(ranks, "strategy=fsdp"), ranks) for ranks in (2, 64))
+    parameters = 4 * few.parameters
+    assert few.parameters == 462_336
+    for prediction, ranks in ((few, 2), (many, 64)):
+        held = prediction.memory.at_peak_bytes
+        assert held["parameters"] == pytest.approx(parameters / ranks, rel=0.02)
+        assert held["optimizer states"] == pytest.approx(2 * parameters / ranks, rel=0.02)
+    # Parameters, gradients, two moments; the step of the fused optimizer needs nothing more.
+    assert many.memory.by_region_bytes["optimizer"] == pytest.approx(4 * parameters / 64, rel=0.02)
+    saved = few.memory.peak_bytes - many.memory.peak_bytes
+    assert saved >= 3 * parameters * (1 / 2 - 1 / 64)
+
+
+def test_hsdp_groups_and_links():
+    prediction = simulate(job(16, "strategy=hsdp", "strategy.dp_replicate=2"), 16, 8)
+    parameters = 4 * prediction.parameters
+    assert calls(prediction) == {
+        ("all_gather", "dp_shard"): (5, 2 * parameters - 65_792 * 4),
+        ("reduce_scatter", "dp_shard"): (3, parameters),
+        ("all_reduce", "dp_replicate"): (3, parameters // 8),
+        ("all_reduce", "dp_shard"): (1, 4),
+    }
+    assert {one.group: (one.ranks, one.link) for one in prediction.traffic} == {
+        "dp_shard": (8, "intra_node"),
+        "dp_replicate": (2, "inter_node"),
+    }
+    reduction = next(one for one in prediction.traffic if one.op == "reduce_scatter")
+    assert reduction.sent_bytes == parameters * 7 // 8
+
+
+def line_equals_direct(config, through, monkeypatch):
+    direct = simulate(config, 64)
+    monkeypatch.setattr(engine, "depths", lambda config: through)
+    line = simulate(config, 64)
+    assert line.memory.peak_bytes == pytest.approx(direct.memory.peak_bytes, rel=0.001)
+    assert line.memory.region == direct.memory.region
+    assert line.parameters == direct.parameters
+    assert calls(line) == calls(direct)
+    for region, size in direct.memory.by_region_bytes.items():
+        assert line.memory.by_region_bytes[region] == pytest.approx(size, rel=0.001), region
+
+
+def test_six_blocks_by_the_straight_line(monkeypatch):
+    line_equals_direct(job(64, "strategy=fsdp", "model.layers=6"), (4, 5), monkeypatch)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("recompute", [0, 1])
+def test_gpt2_by_the_straight_line(monkeypatch, recompute):
+    config = planned_job(
+        [
+            *("model=gpt2", "data=synthetic", "data.sequence_length=256", "data.vocab_size=50257", "strategy=fsdp"),
+            f"train.activation_checkpoint_every={recompute}",
+        ],
+        None,
+        64,
+    ).config
+    assert depths(config) == (12,)
+    line_equals_direct(config, (4, 8), monkeypatch)
+
+
+def test_depths_keep_the_remainder_of_a_period():
+    assert depths(job(4, "strategy=fsdp", "model.layers=50")) == (4, 8)
+    assert depths(job(4, "strategy=fsdp", "model.layers=12")) == (12,)
+    assert depths(job(4, "strategy=ddp", "model.layers=50")) == (50,)
+    paired = job(4, "strategy=fsdp", "model.layers=99", "strategy.blocks_per_unit=2")
+    assert depths(paired) == (9, 17)
+    assert extended((4, 8), [{"a": 10, "b": 4}, {"a": 30}], 20) == {"a": 90, "b": 0}
+
+
+def test_hsdp_of_one_rank_per_shard_group():
+    """All ranks are one dp_replicate group then, and nothing is gathered."""
+    prediction = simulate(job(2, "strategy=hsdp", "strategy.dp_replicate=2"), 2)
+    assert calls(prediction) == {
+        ("all_reduce", "dp_replicate"): (3, 4 * prediction.parameters),
+        ("all_reduce", "dp_shard"): (1, 4),
+    }
+
+
+def test_micro_batches_are_multiplied():
+    """Gathers happen in each micro-batch, reductions once: four micro-batches from three simulated ones."""
+    few, many = (
+        simulate(job(4, "strategy=fsdp", f"train.global_batch_size={4 * n}", "train.micro_batch_size=1"), 4)
+        for n in (1, 4)
+    )
+    once, often = calls(few), calls(many)
+    assert often["all_gather", "dp_shard"] == tuple(4 * one for one in once["all_gather", "dp_shard"])
+    assert often["reduce_scatter", "dp_shard"] == once["reduce_scatter", "dp_shard"]
+    assert many.memory.peak_bytes > few.memory.peak_bytes  # whole gradients wait for the last one
+
+
+def test_zero1_says_what_the_fullest_rank_holds():
+    """Whole parameters are dealt out: at 64 ranks the largest one stays on one rank."""
+    config = job(64, "strategy=zero1", "model.vocab_size=4096", "data.vocab_size=4096")
+    prediction = simulate(config, 64)
+    assert prediction.memory.at_peak_bytes["optimizer states"] == pytest.approx(2 * 4 * 4096 * 128, rel=0.01)
+    # Ranks beyond the 28 parameters own nothing and broadcast one number each.
+    assert calls(prediction)["broadcast", "dp"] == (64, 4 * prediction.parameters + 4 * (64 - 28))
+
+
+def test_offloading_moves_states_to_the_host():
+    plain = simulate(job(4, "strategy=fsdp"), 4)
+    prediction = simulate(job(4, "strategy=fsdp", "strategy.cpu_offload=true"), 4)
+    states = 4 * 4 * prediction.parameters / 4
+    assert prediction.memory.host_bytes == pytest.approx(states, rel=0.02)
+    assert not {"parameters", "optimizer states"} & set(prediction.memory.at_peak_bytes)
+    assert prediction.memory.peak_bytes < plain.memory.peak_bytes
+
+
+@pytest.mark.parametrize("optimizer", ["optimizer.fused=false", "optimizer=sgd", "optimizer.in_backward=true"])
+def test_optimizers_that_read_scalars(optimizer):
+    prediction = simulate(job(2, "strategy=fsdp", optimizer, "train.clip_norm=null"), 2)
+    states = prediction.memory.at_peak_bytes["optimizer states"]
+    assert states == pytest.approx((1 if optimizer.endswith("sgd") else 2) * 4 * prediction.parameters / 2, rel=0.02)
+
+
+def test_half_precision_with_loss_scaling():
+    full, half = (simulate(job(2, "strategy=fsdp", f"precision={name}"), 2) for name in ("fp32", "fp16"))
+    assert half.memory.peak_bytes < full.memory.peak_bytes
+    assert calls(half)["all_gather", "dp_shard"][1] * 2 == calls(full)["all_gather", "dp_shard"][1]
+
+
+def test_ddp_that_looks_for_unused_parameters():
+    prediction = simulate(job(4, "strategy=ddp", "strategy.find_unused_parameters=true"), 4)
+    count, size = calls(prediction)["all_reduce", "dp"]
+    assert count == 3 and size == 4 * prediction.parameters + 4 * 28
+
+
+def test_nothing_is_left_behind():
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    before = torch.get_rng_state()
+    simulate(job(4, "strategy=ddp", "model.dropout=0.1", "train.deterministic=true"), 4)
+    assert not dist.is_initialized() and not regions.observed()
+    assert torch.are_deterministic_algorithms_enabled() == deterministic
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.ones(2).sum().item() == 2.0
+
+
+class Reads(nn.Module):
+    """Branches on a value."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(256, 8)
+        self.head = nn.Linear(8, 256)
+
+    def forward(self, tokens):
+        x = self.table(tokens)
+        if x.sum().item() > 0:
+            x = -x
+        return self.head(x)
+
+
+class Misses(Reads):
+    """A mistake of its own."""
+
+    def forward(self, tokens):
+        return self.head(self.table(tokens).flatten(1))
+
+
+class Fine(Reads):
+    """Blocks of its own, and a constant made from a number."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, tokens):
+        x = self.table(tokens) * torch.tensor(0.5)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x)
+
+
+def custom(name, strategy, ranks=4):
+    return planned_job(
+        [
+            "model=custom",
+            f"model._target_={HERE}.{name}",
+            f"model.name={name}",
+            f"allow_targets=[{HERE}.*]",
+            "data=synthetic",
+            "data.sequence_length=16",
+            f"strategy={strategy}",
+        ],
+        None,
+        ranks,
+    ).config
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero1", "fsdp"])
+def test_own_models(strategy):
+    prediction = simulate(custom("Fine", strategy), 4)
+    assert prediction.parameters == 256 * 8 + 8 * 256 + 256 + 3 * 72
+    assert prediction.memory.at_peak_bytes["activations"] > 0
+    if strategy == "fsdp":
+        assert calls(prediction)["all_gather", "dp_shard"][0] == 7
+
+
+@pytest.mark.parametrize(("name", "says"), [("Reads", "needs the values of a tensor at"), ("Misses", "fails at")])
+def test_models_that_cannot_be_simulated(name, says):
+    with pytest.raises(DtkError) as error:
+        simulate(custom(name, "fsdp"), 4)
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    marks = {"Reads": "if x.sum().item() > 0:", "Misses": ".flatten(1))"}
+    number = next(i for i, line in enumerate(lines, 1) if marks[name] in line)
+    assert says in str(error.value) and f"test_simulated.py:{number}" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not dist.is_initialized()
+
+
+def test_strategies_that_cannot_be_simulated():
+    config = job(1, "strategy=single")
+    config = dataclasses.replace(config, strategy=dataclasses.replace(config.strategy, name="dp"))
+    with pytest.raises(DtkError, match="cannot be simulated"):
+        simulate(config, 1)
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(60)
+def test_a_thousand_ranks_of_a_175b_model_in_seconds():
+    config = planned_job(
+        [
+            *("model=gpt2", "model.layers=96", "model.width=12288", "model.heads=96", "model.vocab_size=51200"),
+            *("model.context_length=2048", "data=synthetic", "data.vocab_size=51200", "data.sequence_length=2048"),
+            *("strategy=fsdp", "precision=bf16", "train.activation_checkpoint_every=1"),
+        ],
+        None,
+        1024,
+    ).config
+    prediction = simulate(config, 1024)
+    assert prediction.parameters == 174_615_846_912
+    held = prediction.memory.at_peak_bytes
+    assert held["optimizer states"] == pytest.approx(2 * 4 * 174_615_846_912 / 1024, rel=0.01)
+    assert 20 * 2**30 < prediction.memory.peak_bytes < 30 * 2**30
+    assert calls(prediction)["all_gather", "dp_shard"][0] == 2 * 96 + 1

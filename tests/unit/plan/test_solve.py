@@ -1,0 +1,43 @@
+"""The largest that fits: bisection itself, and the sizes that grow together."""
+
+import pytest
+
+from dtk.errors import DtkError
+from dtk.plan.scaling import parse_world_sizes
+from dtk.plan.solve import largest
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 8, 100])
+@pytest.mark.parametrize("power", [0.5, 1, 2, 3])
+def test_every_edge_is_found(limit: int, power: float) -> None:
+    for edge in range(0, 130):
+        assert largest(lambda n, edge=edge: int(1000 * (n**power - edge**power)), limit) == min(edge, limit)
+
+
+@pytest.mark.parametrize("edge", [1, 2, 47, 6666, 700_001])
+def test_an_edge_between_steps_is_found(edge: int) -> None:
+    assert largest(lambda n: 5 if n > edge else -7, 1 << 24) == edge
+
+
+def test_what_grows_in_a_line_takes_few_guesses() -> None:
+    """A deep model is slow to plan: plain bisection would ask some forty times."""
+    asked: list[int] = []
+
+    def excess(n: int) -> int:
+        asked.append(n)
+        return 1_000_000 + 3_217 * n - 21_446_000
+
+    assert largest(excess, 100_000) == 6355
+    assert len(asked) < 12
+    assert sum(asked) < 5 * 6355
+
+
+def test_world_sizes_are_read_in_any_order_once_each() -> None:
+    assert parse_world_sizes("64, 8,512,8") == (8, 64, 512)
+
+
+@pytest.mark.parametrize("text", ["", "8,", "8;16", "eight", "-8", "8.5", "0", "9999999", "\u0668"])
+def test_world_sizes_that_are_none_are_one_line(text: str) -> None:
+    with pytest.raises(DtkError) as raised:
+        parse_world_sizes(text)
+    assert "--world-size" in str(raised.value)

@@ -1,0 +1,54 @@
+"""Small programs for the matcher: what each rank calls, written as one would say it."""
+
+from array import array
+
+from dtk.preflight.calls import NO_PEER, End, Entry, Group, Program, Record
+
+Step = tuple[object, ...]
+"""("call", group, op, amount), ("send" | "recv", group, peer by rank in the group), or ("wait", number of the call)."""
+
+
+def entry(group: int, op: str, amount: int = 1, p2p: str = "", root: int = NO_PEER, line: int = 1) -> Entry:
+    return Entry(
+        group=group,
+        op=op,
+        wire=op,
+        user_op="",
+        dtype="float32",
+        typed=True,
+        reduce_op="SUM",
+        inputs=f"[[{amount}]]",
+        outputs="",
+        splits="",
+        root=root,
+        tag=0,
+        numel=amount,
+        amount=amount,
+        p2p=p2p,  # type: ignore[arg-type]
+        site=f"/job/train.py:{line}\ttrain",
+        stack=f"/job/train.py:{line}\ttrain",
+        region="",
+        step=1,
+    )
+
+
+def record(rank: int, groups: list[Group], steps: list[Step], kind: str = "finished") -> Record:
+    entries: dict[Entry, int] = {}
+    events = array("i")
+    for line, (what, *rest) in enumerate(steps, 10):
+        if what == "wait":
+            events.append(-1 - int(rest[0]))  # type: ignore[call-overload]
+            continue
+        if what == "call":
+            group, op, amount = rest
+            one = entry(int(group), str(op), int(amount), line=line)  # type: ignore[call-overload]
+        else:
+            group, peer = rest
+            one = entry(int(group), str(what), p2p=str(what), root=int(peer), line=line)  # type: ignore[call-overload]
+        events.append(entries.setdefault(one, len(entries)))
+    return Record(rank, Program(tuple(entries), events.tobytes()), tuple(groups), End(kind))  # type: ignore[arg-type]
+
+
+def blocking(*calls: Step) -> list[Step]:
+    """Each call waited for at once."""
+    return [step for number, call in enumerate(calls) for step in (call, ("wait", number))]

@@ -1,0 +1,63 @@
+"""Runs preflights in one process that does nothing else: ranks are forked from it, which a test's process cannot do.
+
+`python -m tests.unit.preflight.simulations` reads a list of jobs as JSON and writes what came of each.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = Path(__file__).with_name("script.py")
+
+
+def simulate(jobs: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """One result for each job: `ends`, `stands`, `roots`, `error`, ..."""
+    from tests.cli.command import environment
+
+    process = subprocess.run(
+        [sys.executable, "-m", "tests.unit.preflight.simulations"],
+        input=json.dumps(jobs),
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment(OMP_NUM_THREADS="1"),
+        timeout=220,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    found: list[dict[str, Any]] = json.loads(process.stdout)
+    return found
+
+
+def _one(job: dict[str, Any]) -> dict[str, Any]:
+    from dtk.errors import DtkError
+    from dtk.preflight.make import Asked, preflight
+
+    script = Path(job["script"]) if "script" in job else None
+    asked = Asked(**{**job, "script": script, "overrides": tuple(job.get("overrides", ()))})
+    began_s = time.monotonic()
+    try:
+        found = preflight(asked)
+    except DtkError as error:
+        return {"error": str(error)}
+    report = found.verdict.report
+    return {
+        "ends": found.verdict.ends,
+        "stands": found.verdict.stands,
+        "simulated": found.simulated,
+        "seconds": time.monotonic() - began_s,
+        "notes": [] if report is None else list(report.notes),
+        "roots": [
+            {"cause": one.cause, "ranks": one.ranks, "where": [(place.file, place.line) for place in one.where]}
+            for one in (() if report is None else report.root_causes)
+        ],
+        "tried": [(one.mishap.fault, one.hangs, one.cause, one.where) for one in found.tried],
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps([_one(job) for job in json.load(sys.stdin)]))

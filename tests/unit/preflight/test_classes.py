@@ -1,0 +1,63 @@
+"""Which rank stands for which, and what the others get from it."""
+
+import pytest
+
+from dtk.preflight.calls import End, Group, Record
+from dtk.preflight.classes import replaceable, representatives, spread
+from dtk.preflight.match import match
+from tests.unit.preflight.programs import blocking, entry, record
+
+
+def test_first_and_last_and_named_ranks_stand_for_themselves() -> None:
+    found = representatives(4096, 8, named=(77,))
+    assert found[0] == 0 and found[4095] == 4095 and found[77] == 77
+    assert len(found) == 4096
+    assert set(found.values()) == {0, 1, 7, 8, 77, 4095}
+
+
+def test_each_place_of_a_mesh_has_its_class() -> None:
+    found = representatives(64, 8, degrees=(4, 16))
+    assert found[16] != found[17] != found[31]
+    assert found[16] == found[32]  # both first in dp_shard, in the middle of dp_replicate
+
+
+def hybrid(world_size: int, shard: int) -> tuple[tuple[tuple[int, ...], str], ...]:
+    rows = [tuple(range(start, start + shard)) for start in range(0, world_size, shard)]
+    columns = [tuple(range(start, world_size, shard)) for start in range(shard)]
+    return tuple([(ranks, "dp_replicate") for ranks in columns] + [(ranks, "dp_shard") for ranks in rows])
+
+
+def simulated(rank: int, made: tuple[tuple[tuple[int, ...], str], ...], world_size: int) -> Record:
+    mine = [Group(str(index + 1), ranks, desc) for index, (ranks, desc) in enumerate(made) if rank in ranks]
+    groups = [Group("0", tuple(range(world_size))), *mine]
+    steps = blocking(*(("call", index, "all_reduce", 4) for index in range(len(groups))))
+    one = record(rank, groups, steps)
+    return Record(rank, one.program, one.groups, one.end, made=made)
+
+
+def test_others_get_their_own_groups() -> None:
+    made = hybrid(16, 4)
+    stands_for = representatives(16, 8, degrees=(4, 4))
+    records = {rank: simulated(rank, made, 16) for rank in set(stands_for.values())}
+    assert replaceable(records.values())
+    found = spread(records, stands_for)
+    assert list(found) == list(range(16))
+    for rank, one in found.items():
+        assert all(rank in group.ranks for group in one.groups)
+        assert one.groups == simulated(rank, made, 16).groups
+    assert match(found.values()).ends
+
+
+def test_ranks_that_send_stand_for_nobody() -> None:
+    one = record(0, [Group("0", (0, 1))], [("send", 0, 1)])
+    assert not replaceable([one])
+    assert entry(0, "send", p2p="send").p2p == "send"
+
+
+@pytest.mark.parametrize("end", [End("raised"), End("exited")])
+def test_an_end_is_shared_too(end: End) -> None:
+    made = hybrid(8, 4)
+    stands_for = representatives(8, 8)
+    records = {rank: simulated(rank, made, 8) for rank in set(stands_for.values())}
+    records[1] = Record(1, records[1].program, records[1].groups, end, made=made)
+    assert spread(records, stands_for)[2].end == end

@@ -1,0 +1,103 @@
+"""Jobs of dtk: faults are found with the cause that their file promises, and healthy jobs are let pass."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.truth import ROOT, TRUTH, marker
+from tests.unit.preflight.simulations import simulate
+
+TINY = ["model=gpt2_tiny", "model.layers=2", "model.width=32", "data.sequence_length=16", "launcher.device=cpu"]
+FAULTS = ["rank0_state_dict", "rank0_evaluation", "unused_parameters"]
+MORE_FAULTS = [
+    *("extra_collective", "other_operation", "other_shape", "other_dtype", "recv_before_send", "branch", "group_order"),
+    *("uneven_batches", "early_stop", "swallowed_exception", "exception", "sigkill"),
+]
+HEALTHY: dict[str, tuple[int, list[str]]] = {
+    "fsdp": (4, ["strategy=fsdp"]),
+    "ddp accumulates and clips": (2, ["strategy=ddp", "train.global_batch_size=8", "train.micro_batch_size=2"]),
+    "zero1": (2, ["strategy=zero1"]),
+    "hsdp": (4, ["strategy=hsdp", "strategy.dp_shard=2"]),
+}
+VARIANTS: dict[str, list[str]] = {
+    "plain": ["train.clip_norm=null", "train.evaluate_every=-1", "checkpoint=off"],
+    "all": ["train.micro_batch_size=2", "train.evaluate_every=1", "checkpoint.every=1"],
+    "recomputes": ["train.activation_checkpoint_every=1", "record=off"],
+}
+
+
+def jobs(*wanted: tuple[int | None, list[str]], **more: Any) -> list[dict[str, Any]]:
+    return [{"overrides": overrides, "world_size": world_size, **more} for world_size, overrides in wanted]
+
+
+def check_fault(name: str, result: dict[str, Any]) -> None:
+    truth = TRUTH[name]
+    assert not result.get("error"), result
+    (root,) = result["roots"]
+    assert (root["cause"], tuple(root["ranks"])) == (truth.causes[0], truth.ranks), result
+    if truth.placed:
+        file, line = marker(name)
+        assert [str(ROOT / file), line] in root["where"], result
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("jobs")
+    wanted = {
+        **{name: (None, [f"fault={name}", "launcher.device=cpu"]) for name in FAULTS},
+        **{name: (size, [*TINY, *overrides]) for name, (size, overrides) in HEALTHY.items()},
+        "classes": (512, [*TINY, "strategy=hsdp", "strategy.dp_shard=8", "strategy.dp_replicate=64"]),
+    }
+    wanted["classes"][1].append("train.global_batch_size=512")
+    asked = jobs(*wanted.values())
+    asked += jobs((4, [*TINY, "strategy=ddp"]), what_if=True)
+    results = simulate(asked, folder)
+    assert not list(folder.iterdir()), "a preflight left files"
+    return dict(zip([*wanted, "what_if"], results, strict=True))
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults_are_found(found: dict[str, dict[str, Any]], name: str) -> None:
+    check_fault(name, found[name])
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_healthy_jobs_pass(found: dict[str, dict[str, Any]], name: str) -> None:
+    assert found[name].get("ends"), found[name]
+
+
+def test_a_few_ranks_stand_for_many(found: dict[str, dict[str, Any]]) -> None:
+    assert found["classes"].get("ends"), found["classes"]
+    assert found["classes"]["simulated"] < 20
+
+
+def test_what_if(found: dict[str, dict[str, Any]]) -> None:
+    tried = {fault: (hangs, cause) for fault, hangs, cause, _ in found["what_if"]["tried"]}
+    assert tried["uneven_batches"] == tried["early_stop"] == (True, "hang.uneven_iterations")
+    assert tried["unused_parameters"] == (True, "hang.unused_parameters")
+    assert tried["exception"] == (True, "hang.rank_raised")
+    assert tried["nan_on_one_rank"] == (False, "")  # every rank sees the same sum
+    assert tried["resume"][0]
+    places = {fault: where for fault, _, _, where in found["what_if"]["tried"]}
+    file, line = marker("exception")
+    assert places["exception"] == f"{ROOT / file}:{line}"
+
+
+@pytest.mark.extended
+def test_more_faults(tmp_path: Path) -> None:
+    asked = jobs(*((None, [f"fault={name}", "launcher.device=cpu"]) for name in MORE_FAULTS))
+    for name, result in zip(MORE_FAULTS, simulate(asked, tmp_path), strict=True):
+        check_fault(name, result)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("world_size", [2, 4, 8])
+def test_no_false_alarm(tmp_path: Path, world_size: int) -> None:
+    strategies = {name: [f"strategy={name}"] for name in ("ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp")}
+    strategies["hsdp"] += [f"strategy.dp_shard={world_size // 2}", "strategy.dp_replicate=2"]
+    cases = [(name, variant) for name in strategies for variant in VARIANTS]
+    batch = f"train.global_batch_size={8 * world_size}"
+    asked = jobs(*((world_size, [*TINY, batch, *strategies[name], *VARIANTS[variant]]) for name, variant in cases))
+    for case, result in zip(cases, simulate(asked, tmp_path), strict=True):
+        assert result.get("ends"), (case, result)

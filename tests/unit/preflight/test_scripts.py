@@ -1,0 +1,86 @@
+"""Mistakes in plain scripts: each is found before the run, with its cause, its ranks and its line."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.preflight.simulations import SCRIPT, simulate
+
+
+@dataclass(frozen=True)
+class Wrong:
+    causes: tuple[str, ...]
+    ranks: tuple[int, ...]
+    steps: int = 2
+    placed: bool = True
+    """Whether the report names the line itself: DDP complains in the forward after it, and a `break` calls nothing."""
+
+
+# One forward more is a shift of the whole sequence: without steps and regions, which a plain script does not state,
+# the diagnosis knows the rank and that the sequences differ, but not which of its calls is the one too many.
+SHIFTED = ("hang.conditional_collective", "hang.collective_mismatch", "hang.signature_mismatch")
+WRONG = {
+    "forward": Wrong(SHIFTED, (1,), placed=False),
+    "full_tensor": Wrong(("hang.conditional_collective",), (0,)),
+    "evaluation": Wrong(SHIFTED, (0,), placed=False),
+    "barrier": Wrong(("hang.conditional_collective",), (0,)),
+    "state_dict": Wrong(("hang.conditional_collective",), (0,), steps=0),
+    "group_order": Wrong(("hang.group_order",), (0, 1, 2, 3)),
+    "receive_first": Wrong(("hang.p2p_cycle",), (0, 1, 2, 3)),
+    "shape": Wrong(("hang.signature_mismatch",), (2,)),
+    "dtype": Wrong(("hang.signature_mismatch",), (2,)),
+    "root": Wrong(("hang.signature_mismatch",), (3,)),
+    "new_group": Wrong(("hang.signature_mismatch",), (3,)),
+    "unused": Wrong(("hang.unused_parameters",), (1,), placed=False),
+    "raises": Wrong(("hang.rank_raised",), (3,)),
+    "early": Wrong(("hang.conditional_collective", "hang.uneven_iterations"), (2,), placed=False),
+}
+HEALTHY = ("healthy", "healthy_ddp")
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("scripts")
+    cases = {**{name: one.steps for name, one in WRONG.items()}, **dict.fromkeys(HEALTHY, 0), "no_group": 2}
+    jobs = [
+        {"script": str(SCRIPT), "script_arguments": [name], "world_size": 4, "steps": steps, "limit_s": 60.0}
+        for name, steps in cases.items()
+    ]
+    results = simulate(jobs, folder)
+    assert not list(folder.iterdir()), "a preflight left files"
+    return dict(zip(cases, results, strict=True))
+
+
+def line_of(name: str) -> int:
+    lines = SCRIPT.read_text().splitlines()
+    (number,) = [number for number, line in enumerate(lines, 1) if line.endswith(f"# wrong: {name}")]
+    return number
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_found_before_the_run(found: dict[str, dict[str, Any]], name: str) -> None:
+    result, wrong = found[name], WRONG[name]
+    assert not result.get("error"), result
+    assert not result["ends"]
+    (root,) = result["roots"]
+    assert root["cause"] in wrong.causes, result
+    assert tuple(root["ranks"]) == wrong.ranks, result
+    if wrong.placed:
+        assert [str(SCRIPT), line_of(name)] in root["where"], result
+    assert any("nothing was launched" in note for note in result["notes"])
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_nothing_is_said_of_a_healthy_script(found: dict[str, dict[str, Any]], name: str) -> None:
+    assert found[name]["ends"], found[name]
+
+
+def test_a_script_without_a_group(found: dict[str, dict[str, Any]]) -> None:
+    assert "never calls torch.distributed.init_process_group" in found["no_group"]["error"]
+
+
+def test_wrong_lines_are_marked_once() -> None:
+    assert all(line_of(name) for name, wrong in WRONG.items() if wrong.placed)
+    assert Path(SCRIPT).is_file()

@@ -1,0 +1,80 @@
+"""Storages are entered once, struck out when they go, and followed when they are resized."""
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+
+from dtk.simulate.group import simulated_group
+from dtk.simulate.ledger import Ledger
+from dtk.simulate.replay import highest
+from dtk.simulate.surroundings import propagation_ignored
+
+MIB = 2**20
+
+
+def ledger() -> Ledger:
+    return Ledger(lambda: ("forward", 0), lambda tensor: "activations")
+
+
+def held(book: Ledger) -> int:
+    return sum(change for _, change, _ in book.events)
+
+
+def test_views_share_and_frees_count():
+    with FakeTensorMode(), ledger() as book:
+        a = torch.empty(MIB)
+        view = a.view(2, -1)[0]
+        assert held(book) == 4 * MIB
+        a.add_(1)
+        b = a * 2
+        assert held(book) == 8 * MIB
+        del a, b
+        assert held(book) == 4 * MIB  # the view keeps its storage
+        del view
+        assert held(book) == 0
+
+
+def test_resized_storages():
+    resize = torch.UntypedStorage.resize_
+    with FakeTensorMode(), ledger() as book:
+        a = torch.empty(MIB)
+        a.untyped_storage().resize_(0)
+        assert held(book) == 0
+        a.untyped_storage().resize_(4 * MIB)
+        assert held(book) == 4 * MIB
+        del a
+        assert held(book) == 0
+    assert torch.UntypedStorage.resize_ is resize
+
+
+def test_shapes_of_dtensors_are_nobodys_memory():
+    """Sharding propagation makes whole tensors, which must not be counted as a shard's."""
+    with simulated_group(0, 64):
+        mesh = init_device_mesh("cpu", (64,))
+        with FakeTensorMode(), (book := ledger()), propagation_ignored(book):
+            sharded = DTensor.from_local(torch.empty(3, 5, 7), mesh, [Shard(0)])
+            before = len(book.events)
+            torch._foreach_mul_([sharded], 2.0)
+            torch._foreach_add([sharded], [sharded])
+            made = [change for _, change, _ in book.events[before:] if change > 0]
+    assert max(made) == 4 * 3 * 5 * 7
+
+
+def test_highest_of_each_part():
+    events = [
+        (0, 100, ("set-up", 0)),
+        (1, 50, ("forward", 0)),
+        (1, -50, ("forward", 0)),
+        (2, 10, ("forward", 1)),
+        (-1, 0, ("backward", 1)),
+        (2, -10, ("backward", 0)),
+        (3, 30, ("backward", 0)),
+    ]
+    names = ["parameters", "activations", "activations", "gradients"]
+    found = highest(events, 3, lambda entry: names[entry], lambda place: (place[0], str(place[1])))
+    assert found == {
+        ("forward", "1"): {"parameters": 100, "activations": 10},
+        ("backward", "1"): {"parameters": 100, "activations": 10},
+        ("backward", "0"): {"parameters": 100, "gradients": 30},
+    }
