@@ -121,6 +121,13 @@ def reduced_item_bytes(precision: PrecisionConfig) -> int:
     return ITEM_BYTES[precision.reduce_dtype] if ITEM_BYTES[precision.compute_dtype] != 4 else 4
 
 
+def shard_mesh(strategy: object, world_size: int) -> tuple[int, int]:
+    """Ranks in (dp_replicate, dp_shard) of a strategy that shards parameters; -1 = what the other one leaves."""
+    replicate, shard = getattr(strategy, "dp_replicate", 1), getattr(strategy, "dp_shard", -1)
+    replicate = world_size // shard if replicate == -1 else replicate
+    return replicate, world_size // replicate
+
+
 def padded_elements(shapes: Sequence[Shape], shards: int) -> int:
     """Elements with dim 0 padded to a multiple of the ranks that share it, as FSDP2 gathers and reduces them."""
     return sum(-(-shape[0] // shards) * shards * prod(shape[1:]) for shape in shapes)

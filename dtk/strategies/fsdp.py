@@ -14,7 +14,7 @@ from dtk.parallel.context import data_parallel_mesh
 from dtk.parallel.precision import mixed_precision_policy
 from dtk.record.regions import communication, observed
 from dtk.strategies.base import Fill, Strategy, local, materialise
-from dtk.strategies.declared import CLIP_SHARDED, Collective, Shape, fsdp_collectives, hsdp_collectives
+from dtk.strategies.declared import CLIP_SHARDED, Collective, Shape, fsdp_collectives, hsdp_collectives, shard_mesh
 from dtk.strategies.marked_comm import MarkedAllGather, MarkedReduceScatter
 
 
@@ -129,10 +129,8 @@ class HSDP(FSDP):
 
     def mesh(self) -> DeviceMesh:
         """The dp_shard part of the 2-D mesh; the dp_replicate group is kept for the hook."""
-        replicate, shard = self.config.dp_replicate, self.config.dp_shard
-        world_size = self.context.world_size
-        replicate = world_size // shard if replicate == -1 else replicate
-        mesh = data_parallel_mesh(self.context, {"dp_replicate": replicate, "dp_shard": world_size // replicate})
+        replicate, shard = shard_mesh(self.config, self.context.world_size)
+        mesh = data_parallel_mesh(self.context, {"dp_replicate": replicate, "dp_shard": shard})
         self.replicate_group = mesh.get_group("dp_replicate")
         return mesh["dp_shard"]
 

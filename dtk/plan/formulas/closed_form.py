@@ -12,13 +12,13 @@ from dtk.plan.formulas.holding import Holding
 from dtk.plan.formulas.ledger import Ledger
 from dtk.plan.formulas.replication import Replicated
 from dtk.plan.formulas.shape import ModelShape, model_shape
-from dtk.plan.formulas.sharding import Sharded, shard_ranks, shard_units
+from dtk.plan.formulas.sharding import Sharded, shard_units
 from dtk.plan.formulas.tape import Tape
 from dtk.plan.formulas.traffic import traffic
 from dtk.plan.formulas.transformer import Model
 from dtk.plan.formulas.walk import Step
 from dtk.plan.prediction import Memory, Prediction
-from dtk.strategies.declared import ITEM_BYTES
+from dtk.strategies.declared import ITEM_BYTES, shard_mesh
 
 _REPLICATING = ("single", "dp", "ddp", "zero1")
 _CUDA_BLOCK_BYTES = 512
@@ -86,7 +86,7 @@ def _memory(config: Config, shape: ModelShape, world_size: int) -> Memory:
 def _holding(config: Config, shape: ModelShape, world_size: int, ledger: Ledger, on_cuda: bool) -> Holding:
     if config.strategy.name in _REPLICATING:
         return Replicated(config, shape, world_size, ledger, on_cuda)
-    shards = shard_ranks(config.strategy, world_size)[1]
+    shards = shard_mesh(config.strategy, world_size)[1]
     units = shard_units(shape.block, shape.layers, config.strategy.blocks_per_unit)
     return Sharded(config, shape, world_size, ledger, on_cuda, shards=shards, units=units)
 

@@ -10,7 +10,7 @@ from dtk.plan.formulas.holding import Holding
 from dtk.plan.formulas.ledger import Buffer
 from dtk.plan.formulas.shape import Named, block_of
 from dtk.plan.formulas.states import MASTER_BYTES, optimizer_bytes, shard_elements, update_bytes
-from dtk.strategies.declared import ITEM_BYTES, padded_elements
+from dtk.strategies.declared import ITEM_BYTES, padded_elements, reduced_item_bytes
 
 ROOT = -1
 """The unit of what belongs to no block."""
@@ -141,7 +141,7 @@ class Sharded(Holding):
 
     @property
     def _reduce_bytes(self) -> int:
-        return MASTER_BYTES if self._compute_bytes == MASTER_BYTES else ITEM_BYTES[self.config.precision.reduce_dtype]
+        return reduced_item_bytes(self.config.precision)
 
     def _parameters(self, unit: int) -> Named:
         if unit != ROOT:
@@ -204,10 +204,3 @@ def shard_units(block: Named, layers: int, blocks_per_unit: int) -> list[Named]:
     if not blocks_per_unit:
         return []
     return [block * (min(first + blocks_per_unit, layers) - first) for first in range(0, layers, blocks_per_unit)]
-
-
-def shard_ranks(strategy: object, world_size: int) -> tuple[int, int]:
-    """(dp_replicate, dp_shard) of a strategy of the fully_shard family."""
-    replicate, shard = getattr(strategy, "dp_replicate", 1), getattr(strategy, "dp_shard", -1)
-    replicate = world_size // shard if replicate == -1 else replicate
-    return replicate, world_size // replicate

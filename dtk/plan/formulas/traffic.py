@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from dtk.config.schema import Config
 from dtk.plan.formulas.shape import ModelShape
-from dtk.plan.formulas.sharding import shard_ranks, shard_units
+from dtk.plan.formulas.sharding import shard_units
 from dtk.plan.prediction import Link, Traffic
 from dtk.strategies.declared import (
     CLIP_SHARDED,
@@ -15,6 +15,7 @@ from dtk.strategies.declared import (
     ddp_collectives,
     fsdp_collectives,
     hsdp_collectives,
+    shard_mesh,
     zero1_collectives,
 )
 
@@ -34,7 +35,7 @@ def traffic(config: Config, shape: ModelShape, world_size: int, local_size: int)
         local_size: ranks of one node.
     """
     declared = declarations(config, shape, world_size)
-    replicate, shards = shard_ranks(config.strategy, world_size)
+    replicate, shards = shard_mesh(config.strategy, world_size)
     strides = {"dp": (world_size, 1), "dp_shard": (shards, 1), "dp_replicate": (replicate, shards)}
     merged: dict[tuple[str, str], Traffic] = {}
     for one in declared:
@@ -72,7 +73,7 @@ def declarations(config: Config, shape: ModelShape, world_size: int) -> list[Col
         config.precision,
         [_shapes(unit) for unit in units],
         _shapes(root),
-        shard_ranks(strategy, world_size)[1],
+        shard_mesh(strategy, world_size)[1],
         steps,
     )
     return [*declared, *(CLIP_SHARDED if config.train.clip_norm is not None else ())]

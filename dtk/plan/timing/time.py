@@ -22,6 +22,7 @@ from dtk.strategies.declared import (
     gradient_buckets,
     padded_elements,
     reduced_item_bytes,
+    shard_mesh,
 )
 
 REPLICATED = ("ddp", "zero1")
@@ -102,7 +103,7 @@ def _assumptions(config: Config, hardware: Hardware) -> list[str]:
 
 def _price(config: Config, world_size: int, local_size: int, hardware: Hardware) -> Price:
     """The cost of a call over each group; equal calls are computed once."""
-    shards, replicas = _degrees(config, world_size)
+    replicas, shards = shard_mesh(config.strategy, world_size)
     groups = {
         "dp": (world_size, min(local_size, world_size)),
         "dp_shard": (shards, min(local_size, shards)),
@@ -119,15 +120,6 @@ def _price(config: Config, world_size: int, local_size: int, hardware: Hardware)
         return collective(op, size_bytes, placed[group])
 
     return price
-
-
-def _degrees(config: Config, world_size: int) -> tuple[int, int]:
-    """Ranks that share one copy of the parameters, and copies."""
-    strategy = config.strategy
-    if strategy.name != "hsdp":
-        return world_size, 1
-    replicas = world_size // strategy.dp_shard if strategy.dp_replicate == -1 else strategy.dp_replicate
-    return world_size // replicas, replicas
 
 
 def _recomputed(config: Config, block: int) -> bool:
@@ -216,7 +208,7 @@ def _walk_sharded(
 def _sharded(config: Config, model: Layout, seconds: Seconds, world_size: int) -> Sharded:
     """The units of fully_shard with what each computes, gathers and reduces."""
     strategy, precision = config.strategy, config.precision
-    shards, replicas = _degrees(config, world_size)
+    replicas, shards = shard_mesh(config.strategy, world_size)
     compute = ITEM_BYTES[precision.compute_dtype]
     reduce = reduced_item_bytes(precision)
 
