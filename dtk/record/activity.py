@@ -16,7 +16,7 @@ SAMPLES = 8
 MOVING = 3
 """Changes of the stack within the last samples that make a worker: a loop around `sleep` shows one now and then."""
 BUSY = 0.5
-"""Share of a core."""
+"""Share of the time in which it runs or waits for a core."""
 TRANSFER_BYTES = 1 << 20
 """Read or written between two samples; a poll of a queue moves less."""
 _DEPTH = 200
@@ -31,7 +31,7 @@ class Activity:
         self._changes: deque[bool] = deque(maxlen=SAMPLES)
         self._stack = 0
         self._task = Path(f"/proc/self/task/{os.getpid()}")
-        self._cpu_s = 0.0
+        self._run_s = 0.0
         self._bytes = 0
 
     def works(self, elapsed_s: float) -> bool:
@@ -39,13 +39,21 @@ class Activity:
         stack, compiling = _look(sys._current_frames().get(threading.main_thread().ident or 0))
         self._changes.append(stack != self._stack)
         self._stack = stack
-        cpu_s, self._cpu_s = self._cpu_s, self._read_cpu_s()
+        run_s, self._run_s = self._run_s, self._read_run_s()
         moved, self._bytes = self._bytes, self._read_bytes()
-        busy = self._cpu_counts and self._cpu_s - cpu_s > BUSY * elapsed_s
+        busy = self._cpu_counts and self._run_s - run_s > BUSY * elapsed_s
         return compiling or busy or self._bytes - moved > TRANSFER_BYTES or sum(self._changes) >= MOVING
 
-    def _read_cpu_s(self) -> float:
-        """Processor time of the main thread; 0 where the system does not tell."""
+    def _read_run_s(self) -> float:
+        """Time in which the main thread ran or could have run; 0 where the system does not tell.
+
+        Waiting for a core counts: on a machine with too few of them a rank that computes gets only a share of one.
+        """
+        try:
+            on_core_ns, waiting_ns = (self._task / "schedstat").read_text(encoding="utf-8").split()[:2]
+            return (int(on_core_ns) + int(waiting_ns)) / 1e9
+        except (OSError, ValueError):
+            pass
         try:
             fields = (self._task / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
             return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
