@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from diagnostics.artifacts import RunPaths, read_status
 from dtk.config.schema import Config, LauncherConfig
 from dtk.errors import DtkError
 from dtk.launch.banner import farewell
-from dtk.launch.blame import find_failure
+from dtk.launch.blame import PEER_GONE, find_failure
 from dtk.launch.console import Console
 from dtk.launch.explain import explain
 from dtk.launch.job import Job
@@ -27,6 +28,8 @@ from dtk.record.run_folder import begin, close
 from dtk.words import counted
 
 SHARE_TIMEOUT_S = 300.0
+VANISH_S = 2.0
+"""How long a rank that lost a peer looks for the one that is gone."""
 LAUNCHERS = {"torchrun": "torchrun", "slurm": "Slurm"}
 """Launchers of others, as people write them."""
 
@@ -203,9 +206,14 @@ def close_failed(job: Job) -> None:
     """Close the run after this rank failed: nobody else will, as the launcher is not ours.
 
     Every failing rank writes what is known by then, so the last to come has seen the errors of
-    those before it and names the first one.
+    those before it and names the first one. One that lost a peer looks for a while who it was: a killed
+    process closes its connections before it is seen to be gone.
     """
     paths = RunPaths(job.run_folder)
     failure, state = find_failure(paths, job.attempt, job.world_size, {})
+    ends_s = time.monotonic() + VANISH_S
+    while failure.rank == job.rank and PEER_GONE.search(failure.reason) and time.monotonic() < ends_s:
+        time.sleep(0.1)
+        failure, state = find_failure(paths, job.attempt, job.world_size, {})
     finished = None if failure.step is None else failure.step - 1
     close(paths, state, 1, reason=failure.reason, step=finished, failure=failure)
