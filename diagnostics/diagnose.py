@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnostics.errors import DiagnosticsError
-from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.limits import Limits, reading
 from diagnostics.evidence.model import Evidence, Problem, shortened
 from diagnostics.evidence.usable import damaged, unused
 from diagnostics.findings import Detection, Detector, Finding, Status
@@ -35,6 +35,7 @@ _TROUBLE = frozenset(
         "cuda_oom",
         "cuda_error",
         "cpu_oom",
+        "worker_bus_error",
         "kernel_oom",
         "xid",
         "gloo_mismatch",
@@ -89,20 +90,31 @@ def diagnose(path: Path, options: Options | None = None, source: str = "") -> Re
     options = options or Options()
     registry = collect()
     trees = _trees(options.trees, registry)
-    evidence = gather(path, options.limits, options.progress)
-    evidence.problems.extend(registry.problems)
-    findings: list[Finding] = []
-    measures: dict[str, object] = {}
-    for detector in registry.detectors:
-        if options.progress:
-            options.progress(f"deciding: {detector.name}")
-        detection = run_detector(detector, evidence)
-        findings += detection.findings
-        measures.update(detection.measures)
+    with reading(_told(options.progress)):
+        evidence = gather(path, options.limits, options.progress)
+        evidence.problems.extend(registry.problems)
+        findings: list[Finding] = []
+        measures: dict[str, object] = {}
+        for detector in registry.detectors:
+            if options.progress:
+                options.progress(f"deciding: {detector.name}")
+            detection = run_detector(detector, evidence)
+            findings += detection.findings
+            measures.update(detection.measures)
     if why := unused(evidence):
         more = f" (and {len(why) - 1} more files)" if len(why) > 1 else ""
         raise DiagnosticsError(f"nothing in {path} can be used: {why[0].file}: {why[0].what}{more}")
     return conclude(evidence, trees, findings, measures, source or str(path))
+
+
+def _told(progress: Callable[[str], None] | None) -> Callable[[Path, float], None]:
+    """What says which file is being read, and how much of it is."""
+
+    def tell(path: Path, share: float) -> None:
+        if progress is not None:
+            progress(f"reading {path.name}: {min(share, 1.0):.0%}")
+
+    return tell
 
 
 def conclude(
@@ -189,6 +201,10 @@ def _outcome(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding]) 
     if verdict.outcome is not None:
         ran_out = state == "oom" or any(fact.kind in ("cuda_oom", "cpu_oom") for fact in evidence.facts)
         memory = verdict.roots[0].cause.startswith("memory.")
+        if verdict.outcome == "hung" and state == "finished":
+            return "diverged"  # nothing hangs: the ranks' calls differed and fitted by chance
+        if verdict.outcome == "hung" and verdict.roots[0].cause == "hang.unused_parameters" and _refused(evidence):
+            return "crashed"
         return "oom" if verdict.outcome == "at_risk" and memory and ran_out else verdict.outcome
     if damaged(evidence):
         return "undecided"
@@ -199,8 +215,15 @@ def _outcome(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding]) 
     decided = any(one.status == "ruled_out" and not one.cause.startswith("env.") for one in findings)
     # Dumps and stacks are mostly taken of jobs that hang: while a hang is possible they show no good health.
     open_hang = any(one.status == "undecided" and one.cause.startswith("hang.") for one in findings)
-    hang = open_hang and bool(evidence.flight or evidence.stacks)
+    hang = open_hang and bool(evidence.flight or evidence.rings or evidence.stacks)
     return "undecided" if state or suspected or hang or _trouble(evidence) or not decided else "healthy"
+
+
+def _refused(evidence: Evidence) -> bool:
+    """Whether DDP ended the job itself, as it does when the reduction of the step before was not complete."""
+    words = "Expected to have finished reduction"
+    told = any(words in error.message for error in evidence.errors)
+    return told or any(fact.kind == "ddp_unused" for fact in evidence.facts)
 
 
 def _trouble(evidence: Evidence) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 from diagnostics.evidence.model import Evidence
 
 Status = Literal["confirmed", "ruled_out", "undecided"]
-Unit = Literal["s blocked", "bytes", "ms per step", "steps lost", "none"]
+Unit = Literal["s blocked", "bytes", "ms per step", "ms per window", "steps lost", "none"]
 
 
 @dataclass(frozen=True, slots=True)

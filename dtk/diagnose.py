@@ -48,7 +48,8 @@ For a run of dtk the report is also written to its folder: report/report.json, .
 {limits}
 
 exit code: 0 healthy; 1 causes were found, or trouble that no evidence explains; 2 PATH or an option
-cannot be used (one line). With --verify-fix: 0 the fix holds, 1 it does not.
+cannot be used (one line). With --verify-fix: 0 the fix holds, 1 it does not, or the
+cause is gone and no gain was measured.
 Guide, own fault trees and own detectors: docs/diagnose.md"""
 
 
@@ -230,6 +231,7 @@ def _limits_text(limits: Limits) -> str:
         f"{limits.ratio}-fold decompression\n"
         f"  {limits.depth} levels of JSON; {limits.event_bytes >> 20} MiB for one event of a trace; "
         f"{limits.line_bytes >> 10} KiB of a log line; {limits.files:,} files\n"
+        f"  {limits.spans:,} device events of one trace or Nsight export (the window ends there)\n"
         "Nothing in a file is executed, and links that lead out of PATH are not followed. What is over a limit is\n"
         "named in the report (unread)."
     )

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 from diagnostics.artifacts import RunPaths
@@ -22,9 +23,13 @@ from diagnostics.findings import Finding, Remedy
 from diagnostics.report.model import Report
 from diagnostics.runs import read_details
 from dtk.errors import DtkError
+from dtk.gain import Change, figures_of, improved, of_peak, of_steps
 
 STEPS = 8
-"""Steps of a short run at least: set-up, then a profiler window of two steps."""
+"""Steps of a short run at least: set-up, then a profiler window of `PROFILED` steps."""
+PROFILED = 4
+WARM_UP = 2
+"""Records of steps whose throughput does not count."""
 BEYOND = 4
 """Steps after the one in which the run failed."""
 FAILED = ("hung", "crashed", "oom")
@@ -44,9 +49,15 @@ class Figures:
     peak_memory_bytes: float | None
     """Of the rank with the most."""
     exposed_ms: float | None
-    """Exposed communication a step, mean over ranks."""
+    """Exposed communication a step, mean over ranks, median over steps."""
     terms: tuple[str, int | None] = ("", None)
     """Record level and steps that were asked for: throughput under others is another measurement."""
+    exposed_steps_ms: tuple[float, ...] = ()
+    """The same for each profiled step."""
+    tokens_steps_per_s: tuple[float, ...] = ()
+    """For each record of metrics.jsonl after the first ones."""
+    tensors_bytes: float | None = None
+    """Peak of tensors of the rank with the most, as the memory detector measured it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +70,45 @@ class Proof:
     after: Figures
 
     @property
-    def holds(self) -> bool:
+    def gone(self) -> bool:
         """Whether the run with the remedy finished, and the cause is not found in it."""
         return self.after.ended.startswith("finished") and self.cause not in self.after.found
+
+    @property
+    def changes(self) -> list[Change]:
+        """The figures that the cause is about, where both runs have them."""
+        before, after = self.before, self.after
+        tensors = before.tensors_bytes is not None and after.tensors_bytes is not None
+        found = {
+            "exposed": of_steps("exposed communication", " ms a step", before.exposed_steps_ms, after.exposed_steps_ms),
+            "tokens": of_steps(
+                "tokens/s", "", before.tokens_steps_per_s, after.tokens_steps_per_s, less_is_better=False
+            )
+            if _comparable(self)
+            else None,
+            "memory": of_peak(before.tensors_bytes, after.tensors_bytes)
+            if tensors
+            else of_peak(before.peak_memory_bytes, after.peak_memory_bytes),
+        }
+        return [one for name in figures_of(self.cause) if (one := found[name]) is not None]
+
+    @property
+    def holds(self) -> bool:
+        """Whether the cause is gone, and what it cost with it, where a cost is what the cause is about."""
+        if not self.gone:
+            return False
+        failed = not self.before.ended.startswith("finished")
+        return failed or not figures_of(self.cause) or improved(self.changes)
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        if self.holds:
+            return "the fix holds"
+        if not self.gone:
+            return "the fix does not hold"
+        told = "; ".join(map(str, self.changes)) or "it was not measured in both runs"
+        return f"the cause is gone, but no gain was measured here ({told})"
 
 
 def verify(report: Report, say: Say) -> Proof:
@@ -107,6 +154,8 @@ def _short(finding: Finding, paths: RunPaths) -> list[str]:
     return [
         f"train.steps={steps}",
         "record=full",
+        "record.profile_start=3",
+        f"record.profile_steps={PROFILED}",
         "checkpoint=off",
         "tracker=none",
         "train.evaluate_every=-1",
@@ -131,6 +180,7 @@ def _figures(run: Path, report: Report) -> Figures:
     details = read_details(run)
     figures = {**details.last_metrics, **details.summary}
     peaks = figures.get("peak_memory_bytes_per_rank")
+    exposed = _exposed_ms(report.measures)
     step = details.run.step
     return Figures(
         run=str(run),
@@ -140,8 +190,11 @@ def _figures(run: Path, report: Report) -> Figures:
         peak_memory_bytes=max(peaks)
         if isinstance(peaks, list) and peaks
         else _number(figures.get("peak_memory_bytes")),
-        exposed_ms=_exposed_ms(report.measures),
+        exposed_ms=median(exposed) if exposed else None,
         terms=_terms(run),
+        exposed_steps_ms=exposed,
+        tokens_steps_per_s=_tokens(RunPaths(run).metrics),
+        tensors_bytes=_tensors_bytes(report.measures),
     )
 
 
@@ -156,36 +209,68 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _exposed_ms(measures: dict[str, Any]) -> float | None:
-    """Mean over ranks of the exposed communication of a step."""
-    overlap = measures.get("overlap") or {}
-    steps = overlap.get("steps") or 0
-    exposed = [rank["exposed_ms"] for rank in overlap.get("ranks", {}).values()]
-    return sum(exposed) / len(exposed) / steps if exposed and steps else None
+def _exposed_ms(measures: dict[str, Any]) -> tuple[float, ...]:
+    """Exposed communication of each profiled step, mean over ranks."""
+    by_step: dict[int, list[float]] = {}
+    for rank in (measures.get("overlap") or {}).get("ranks", {}).values():
+        for n, step in enumerate(rank["steps"]):
+            by_step.setdefault(n, []).append(step["exposed_ms"])
+    return tuple(fmean(values) for _, values in sorted(by_step.items()))
+
+
+def _tensors_bytes(measures: dict[str, Any]) -> float | None:
+    """Highest peak of tensors over the ranks; None where only the process was measured."""
+    ranks = (measures.get("memory") or {}).get("ranks", {}).values()
+    peaks = [one["peak_bytes"] for one in ranks if one.get("peak_bytes") and "tensors" in str(one.get("curve_of", ""))]
+    return max(peaks, default=None)
+
+
+def _tokens(metrics: Path) -> tuple[float, ...]:
+    """Tokens a second of each training record after the first ones."""
+    try:
+        lines = metrics.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ()
+    found = []
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        value = _number(record.get("tokens_per_s")) if isinstance(record, dict) else None
+        if value is not None:
+            found.append(value)
+    return tuple(found[WARM_UP:])
 
 
 def table(proof: Proof) -> str:
     """Before and after as text, the verdict first."""
-    verdict = "the fix holds" if proof.holds else "the fix does not hold"
+    tensors = [one.tensors_bytes for one in (proof.before, proof.after)]
     rows = [
         ("", "before", "after"),
         ("ended", proof.before.ended, proof.after.ended),
         ("found", ", ".join(proof.before.found) or "nothing", ", ".join(proof.after.found) or "nothing"),
         ("tokens/s", *_throughput(proof)),
         ("peak memory a rank", *(_text(one.peak_memory_bytes, 2**20, " MiB") for one in (proof.before, proof.after))),
+        *([("peak of tensors a rank", *(_text(one, 2**20, " MiB") for one in tensors))] if any(tensors) else []),
         ("exposed communication", *(_text(one.exposed_ms, 1, " ms a step") for one in (proof.before, proof.after))),
     ]
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
-    heading = f"{verdict}: {proof.cause} with {proof.remedy.change}"
+    heading = f"{proof.verdict}: {proof.cause} with {proof.remedy.change}"
     return "\n".join([heading, *lines, f"runs: {proof.before.run}", f"      {proof.after.run}"]) + "\n"
 
 
 def _throughput(proof: Proof) -> tuple[str, str]:
     """Tokens a second of both runs, where both were measured alike."""
     before, after = (_text(one.tokens_per_s, 1, "") for one in (proof.before, proof.after))
+    return (before, after) if _comparable(proof) else ("not comparable",) * 2
+
+
+def _comparable(proof: Proof) -> bool:
+    """Whether throughput was measured alike."""
     unknown = "" in (proof.before.terms[0], proof.after.terms[0])
-    return (before, after) if not unknown and proof.before.terms == proof.after.terms else ("not comparable",) * 2
+    return not unknown and proof.before.terms == proof.after.terms
 
 
 def _text(value: float | None, unit: float, name: str) -> str:

@@ -44,7 +44,9 @@ class FlightFile:
         data = whole(self.path, self.limits)
         try:
             return self._dumps(self._value(data))
-        except (RecursionError, TypeError, OverflowError, MemoryError, UnicodeError) as problem:
+        except RecursionError as problem:
+            raise ValueError(f"nested over {self.limits.depth} levels") from problem
+        except (TypeError, OverflowError, MemoryError, UnicodeError) as problem:
             raise ValueError(f"damaged dump: {type(problem).__name__}") from problem
 
     def _value(self, data: bytes) -> dict[str, Any]:

@@ -106,6 +106,8 @@ def _outside(groups: dict[int, GroupKey]) -> list[tuple[int, int]]:
     So between two groups with consecutive ids it joined none of those whose names lie between.
     """
     named = [(pg_id, int(key.name)) for pg_id, key in sorted(groups.items()) if _NUMBERED.fullmatch(key.name)]
+    if named and named[0][0] > 0:
+        named.insert(0, (0, 0))  # The default group, of which nothing was recorded.
     return [
         (name, after) for (pg_id, name), (later, after) in pairwise(named) if later == pg_id + 1 and after > name + 1
     ]

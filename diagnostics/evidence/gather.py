@@ -14,7 +14,7 @@ from pathlib import Path
 from diagnostics.errors import DiagnosticsError
 from diagnostics.evidence import errors_files, logs, run_folder, safe_pickle, stacks, worlds
 from diagnostics.evidence.flight import FlightFile
-from diagnostics.evidence.limits import Limits, head, whole
+from diagnostics.evidence.limits import Limits, head, is_deeper, whole
 from diagnostics.evidence.memory_snapshot import SnapshotFile
 from diagnostics.evidence.memory_timeline import TimelineFile
 from diagnostics.evidence.merge import one_per_rank, refuse_mixed_times
@@ -141,8 +141,8 @@ def _refuse_nothing(path: Path, evidence: Evidence, seen: Counter[str], logs_rea
     if logs_read:
         few = "1 log was" if logs_read == 1 else f"{logs_read:,} logs were"
         raise DiagnosticsError(
-            f"{few} read in {path}, and no line of {'it' if logs_read == 1 else 'them'} is known to be trouble; "
-            "that alone does not show what a run did",
+            f"no evidence in {path}: found {_found(seen, empty)}; {few} read, and no line of "
+            f"{'it' if logs_read == 1 else 'them'} is known to be trouble; that alone does not show what a run did",
             f"add other evidence: {LOOKED_FOR.replace(', logs', '')}",
         )
     raise DiagnosticsError(f"no evidence in {path}: found {_found(seen, empty)}", f"looked for {LOOKED_FOR}")
@@ -210,6 +210,8 @@ class _Gathering:
             self._log(path, file, of, start)
         elif kind == "pickle":
             self._foreign_pickle(path, file)
+        elif kind == "none" and is_deeper(start, limits):
+            self._problem("file", file, f"JSON nested over {limits.depth} levels: not read")
         self.empty += kind == "empty"
         if kind == "empty" and path.suffix.lower() in (".pickle", ".pkl", ".json", ".gz", ".sqlite", ".ring"):
             self._problem("file", file, "it is empty")
@@ -245,6 +247,7 @@ class _Gathering:
     def finish(self) -> None:
         """Ranks, duplicates, world size and environment, in an order that no name and no listing decides."""
         evidence = self.evidence
+        traces = list(evidence.traces)
         for name, _ in _HANDLES.values():
             handles = getattr(evidence, name)
             chosen = one_per_rank(name, handles, self.heads, evidence) if name != "nsys" else handles
@@ -257,7 +260,7 @@ class _Gathering:
         adopt(evidence)
         evidence.facts.sort(key=lambda fact: (fact.rank is None, fact.rank or 0, fact.file, fact.line, fact.kind))
         evidence.stacks.sort(key=lambda dump: (dump.rank is None, dump.rank or 0, dump.file, dump.time_s or 0.0))
-        refuse_mixed_times(evidence)
+        refuse_mixed_times(evidence, traces)
         worlds.settle(evidence, self.claims)
         adopt_single(evidence)
         worlds.environment(evidence)

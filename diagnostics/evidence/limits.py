@@ -4,8 +4,11 @@ Evidence comes from anywhere. A reader that goes through this module cannot be m
 than the limits say, whatever the file claims about itself.
 """
 
+import os
+import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +34,8 @@ class Limits:
     """Longest single event of a trace."""
     files: int = 200_000
     """Files looked at below PATH."""
+    spans: int = 4_000_000
+    """Device events kept of one trace or Nsight export; beyond, its window ends there."""
 
     def scaled(self, factor: float) -> "Limits":
         """All limits times `factor`."""
@@ -45,6 +50,33 @@ RATIO_FREE_BYTES = 64 << 20
 """Bytes that may come out before the ratio counts: short files of zeros are no attack."""
 
 
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_Tell = Callable[[Path, float], None]
+_told: list[_Tell] = []
+
+
+@contextmanager
+def reading(tell: _Tell) -> Iterator[None]:
+    """While it is open, `tell(path, share)` hears how far each file was read, from 0 to 1, many times a second."""
+    _told.append(tell)
+    try:
+        yield
+    finally:
+        _told.remove(tell)
+
+
+def is_deeper(head: bytes, limits: Limits) -> bool:
+    """Whether JSON that begins so is nested over the limit."""
+    if head.lstrip()[:1] not in (b"{", b"["):
+        return False
+    depth = 0
+    for char in _STRING.sub(b"", head):
+        depth += (char in b"[{") - (char in b"]}")
+        if depth > limits.depth:
+            return True
+    return False
+
+
 def blocks(path: Path, limits: Limits) -> Iterator[bytes]:
     """The file's bytes, decompressed if they are gzip (any number of members), in blocks of about 1 MiB.
 
@@ -57,10 +89,13 @@ def blocks(path: Path, limits: Limits) -> Iterator[bytes]:
     with path.open("rb") as file:
         head = file.read(2)
         file.seek(0)
+        size = max(1, os.fstat(file.fileno()).st_size)
         for block in _gunzip(file, limits) if head == _GZIP else iter(lambda: file.read(BLOCK_BYTES), b""):
             total += len(block)
             if total > limits.stream_bytes:
                 raise TooLargeError(f"over {limits.stream_bytes >> 20} MiB; raise it with --limit-scale")
+            for tell in _told:
+                tell(path, file.tell() / size)
             yield block
 
 

@@ -17,7 +17,7 @@ Kinds:
   `nccl_shm` needed_bytes; `nccl_duplicate_gpu` first, second, gpu; `nccl_version_mismatch`; `nccl_warn` text
 - `cuda_oom` requested_bytes, gpu, total_bytes, free_bytes, allocated_bytes, reserved_bytes,
   reserved_unallocated_bytes, in_use_bytes, private_pool_bytes, other_bytes, allowed_bytes; `cuda_error` error;
-  `cpu_oom` requested_bytes; `kernel_oom` pid; `xid` code, pid
+  `cpu_oom` requested_bytes; `kernel_oom` pid; `xid` code, pid; `worker_bus_error` pid
 - `gloo_mismatch` received_bytes, expected_bytes; `gloo_closed` peer; `gloo_reset` peer; `gloo_timeout` timeout_ms,
   direction
 - `monitored_barrier` ranks, timeout_ms; `collective_mismatch_text` rank_a, call_a, rank_b, call_b
@@ -110,6 +110,12 @@ _CUDA_OOM = (
     ),
     _p("kernel_oom", "oom_kill", r"Detected (?P<kills>\d+) oom[_-]kill event"),
     _p("kernel_oom", "oom-kill", r"oom-kill:constraint=(?P<constraint>\w+)|Detected (?P<kills>\d+) oom[_-]kill event"),
+    _p("worker_bus_error", "encountered in worker", r"Unexpected bus error encountered in worker"),
+    _p(
+        "worker_bus_error",
+        "is killed by signal",
+        r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+)[^)]*\) is killed by signal: Bus error",
+    ),
     _p("xid", "NVRM: Xid", r"NVRM: Xid \((?P<device>[^)]*)\): (?P<code>\d+)(?:, pid='?(?P<pid>\d+))?"),
 )
 

@@ -96,4 +96,23 @@ _NCCL_WARN = tuple(
     )
 )
 
-NCCL: tuple[Pattern, ...] = (*_NCCL_RESULT, *_NCCL_INFO, *_NCCL_WARN)
+_LAST_ERROR = tuple(
+    _p(kind, word, rf"^(?!.*NCCL WARN ).*?{regex}")
+    for kind, word, regex in (
+        (
+            "nccl_duplicate_gpu",
+            "Duplicate GPU detected",
+            r"Duplicate GPU detected ?: rank (?P<first>\d+) and rank (?P<second>\d+) both on CUDA device (?P<gpu>\w+)",
+        ),
+        ("nccl_duplicate_gpu", "Multiple Ranks are using", r"Multiple Ranks are using the same (?:GPU|Partition)"),
+        ("nccl_version_mismatch", "Mismatched NCCL version", r"Mismatched NCCL version detected ?: ?(?P<detail>.*)"),
+        (
+            "nccl_shm",
+            "failed to extend ",
+            r"failed to extend (?P<path>/dev/shm/\S+) to (?P<needed_bytes>\d+) bytes",
+        ),
+    )
+)
+"""The same words without the head of a warning: torch's exceptions repeat them below `Last error:`."""
+
+NCCL: tuple[Pattern, ...] = (*_NCCL_RESULT, *_NCCL_INFO, *_NCCL_WARN, *_LAST_ERROR)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from diagnostics.errors import DiagnosticsError
 from diagnostics.evidence.limits import BLOCK_BYTES
 from diagnostics.evidence.model import Evidence, Problem
+from diagnostics.evidence.one_job import refuse_mixed
 from diagnostics.evidence.same_job import Moments, contradiction
 from diagnostics.invocation import command
 
@@ -64,10 +65,14 @@ def _refuse_several_jobs(kind: str, groups: dict[tuple[int, str], list[Any]], ev
         raise DiagnosticsError(what, f"name one: {command('diagnose', evidence.root / names[0])}")
 
 
-def refuse_mixed_times(evidence: Evidence) -> None:
-    """Raises DiagnosticsError where the dumps of different ranks are from different days; notes what only may be so.
+def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:
+    """Raises DiagnosticsError where files cannot be of one job; notes what only may be so.
 
     dtk's own folders are not looked at: they are of one job by the way they are made.
+
+    Args:
+        evidence: settled.
+        traces: all that were found, also those of which another of the same rank was chosen.
     """
     if evidence.run is not None:
         return
@@ -77,6 +82,10 @@ def refuse_mixed_times(evidence: Evidence) -> None:
         parts = " and ".join(f"{job[0].file}{f' and {len(job) - 1} more' if len(job) > 1 else ''}" for job in jobs[:4])
         what = f"{evidence.root} holds files of {len(jobs)} jobs: {parts} issued the same collective over an hour apart"
         raise DiagnosticsError(what, "put each job into a folder of its own")
+    if why := moments.overtaken():
+        what = f"{evidence.root} holds dumps of different jobs or moments: {why}"
+        raise DiagnosticsError(what, "put each job into a folder of its own")
+    refuse_mixed(evidence, traces, [(one.handle.file, one.last_s) for one in moments.standing])
     evidence.doubt = moments.doubt()
 
 

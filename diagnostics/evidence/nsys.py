@@ -16,7 +16,6 @@ from diagnostics.evidence.trace_events import Lane, Message, collective_word
 
 _MAGIC = b"SQLite format 3\x00"
 _TABLES = {"CUPTI_ACTIVITY_KIND_KERNEL", "StringIds"}
-_MAX_ROWS = 4_000_000
 _STEPS_PER_CHECK = 1_000_000
 _CHECKS = 5_000
 """Instructions of sqlite's machine that a query may take: a view with a recursive query ends there."""
@@ -55,6 +54,19 @@ class NsysFile:
         finally:
             connection.close()
 
+    def began_s(self) -> float | None:
+        """When the recording began, seconds since 1970; None when the export does not tell."""
+        try:
+            connection = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+        except sqlite3.Error:
+            return None
+        try:
+            return _Reader(connection, self).began_s()
+        except (sqlite3.Error, ValueError, OverflowError, TypeError, UnicodeDecodeError):
+            return None
+        finally:
+            connection.close()
+
 
 def recognise(head: bytes) -> bool:
     """Whether a file that begins so is an sqlite database; `load` finds out whether it is an export."""
@@ -71,6 +83,14 @@ class _Reader:
         self.names: dict[str, int] = {}
         self.traces_by_device: dict[int, Trace] = {}
         self.lanes: dict[int, dict[Lane, int]] = {}
+
+    def began_s(self) -> float | None:
+        """The start of the session."""
+        self.connection.set_progress_handler(self._progress, _STEPS_PER_CHECK)
+        self.connection.execute("PRAGMA trusted_schema=OFF")
+        for row in self._rows("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME"):
+            return row[0] / 1e9 if isinstance(row[0], int) and row[0] > 0 else None
+        return None
 
     def traces(self) -> list[Trace]:
         """All devices."""
@@ -99,7 +119,7 @@ class _Reader:
         return int(self.checks > _CHECKS)
 
     def _rows(self, query: str) -> Iterator[tuple[Any, ...]]:
-        cursor = self.connection.execute(f"{query} LIMIT {_MAX_ROWS}")
+        cursor = self.connection.execute(f"{query} LIMIT {self.file.limits.spans}")
         while rows := cursor.fetchmany(4096):
             yield from rows
 

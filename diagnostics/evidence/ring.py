@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, Wire, dtype, operation, text_of
-from diagnostics.evidence.limits import Limits, whole
+from diagnostics.evidence.limits import Limits, head, whole
 from diagnostics.evidence.model import Frame
-from diagnostics.evidence.ring_format import MAGIC, RingDump, RingGroup, RingRecord, parse
+from diagnostics.evidence.ring_format import HEADER, MAGIC, RingDump, RingGroup, RingRecord, parse
 
 RECORDER = "dtk"
 _SENDS = {"send": "send", "isend": "send", "recv": "recv", "irecv": "recv"}
@@ -51,6 +51,17 @@ class RingFile:
         """
         return parse(whole(self.path, self.limits))
 
+    def host(self) -> str:
+        """The machine that the rank ran on, from the file's header; empty when that cannot be read."""
+        try:
+            start = head(self.path)
+        except OSError:
+            return ""
+        if not recognise(start) or len(start) < HEADER.size:
+            return ""
+        name: bytes = HEADER.unpack_from(start)[-1]
+        return name.rstrip(b"\0").decode("utf-8", "replace")
+
 
 def _dump(ring: RingDump, file: str) -> Dump:
     calls = [_call(record) for record in ring.records]
@@ -60,7 +71,7 @@ def _dump(ring: RingDump, file: str) -> Dump:
         file=file,
         recorder=RECORDER,
         calls=calls,
-        counters={_key(group): (group.last_started, group.last_finished) for group in ring.groups},
+        counters={_key(group): (group.last_started, _completed(ring, group)) for group in ring.groups},
         members={_key(group): group.ranks for group in ring.groups},
         world_size=ring.world_size,
         step=last.step if last else None,
@@ -68,6 +79,17 @@ def _dump(ring: RingDump, file: str) -> Dump:
         attempt=ring.attempt,
         damaged=ring.torn,
     )
+
+
+def _completed(ring: RingDump, group: RingGroup) -> int:
+    """The last collective of a group that did its work: one that raised at the end returned, but never completed."""
+    completed = group.last_finished
+    for record in reversed(ring.records):
+        if record.group == group and not record.is_p2p:
+            if record.state != "raised" or record.seq > completed:
+                break
+            completed = record.seq - 1
+    return completed
 
 
 def _key(group: RingGroup) -> GroupKey:

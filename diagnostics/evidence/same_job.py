@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from diagnostics.evidence.calls import ROOTED, GroupKey
+from diagnostics.evidence.calls import ROOTED, Dump, GroupKey
 from diagnostics.words import ranks_text
 
 APART_S = 3600.0
@@ -16,6 +16,8 @@ SKEW_S = 2.0
 """Clocks of one cluster differ by less."""
 SAMPLE = 32
 """Dumps that are compared with each other; all would be a second pass over large evidence."""
+MOMENT_S = 60.0
+"""Dumps of one moment are written within that time of each other."""
 SAME_S = 1.0
 """A rank's clock, read twice for the same call."""
 
@@ -35,7 +37,7 @@ _Calls = dict[tuple[GroupKey, int], _Made]
 
 def contradiction(one: Any, other: Any) -> str:
     """Why two dumps of one rank are not of one job; empty when they can be, as an earlier and a later dump."""
-    first, second = _calls(one), _calls(other)
+    first, second = _calls(_dumps(one)), _calls(_dumps(other))
     for key in sorted(first.keys() & second.keys()):
         mine, theirs = first[key], second[key]
         if mine.text != theirs.text:
@@ -47,12 +49,49 @@ def contradiction(one: Any, other: Any) -> str:
     return ""
 
 
+class _Standing(NamedTuple):
+    """How far one dump got."""
+
+    handle: Any
+    last_s: float
+    counters: dict[GroupKey, tuple[int, int]]
+    """Last position enqueued and completed."""
+    members: dict[GroupKey, tuple[int, ...]]
+
+
 class Moments:
     """Dumps of several ranks beside each other, by when they issued the same collectives."""
 
     def __init__(self, handles: Sequence[Any]) -> None:
         stride = max(1, len(handles) // SAMPLE)
-        self.known = [(handle, calls) for handle in handles[::stride] if (calls := _calls(handle))]
+        self.known: list[tuple[Any, _Calls]] = []
+        self.standing: list[_Standing] = []
+        for handle in handles[::stride]:
+            dumps = _dumps(handle)
+            if calls := _calls(dumps):
+                self.known.append((handle, calls))
+            self.standing += [_Standing(handle, dump.last_s(), dump.counters, dump.members) for dump in dumps]
+
+    def overtaken(self) -> str:
+        """Two dumps of which one completed what the other had never issued when it stopped, over a minute earlier.
+
+        A collective completes only when all members issued it: then the dumps are of different jobs or moments.
+        """
+        ordered = sorted(self.standing, key=lambda one: (one.last_s, one.handle.file))
+        for n, early in enumerate(ordered):
+            for late in ordered[n + 1 :]:
+                if not early.last_s or late.last_s - early.last_s <= MOMENT_S:
+                    continue
+                for key in sorted(early.counters.keys() & late.counters.keys()):
+                    together = {early.handle.rank, late.handle.rank} <= set(early.members.get(key, ()))
+                    issued, completed = early.counters[key][0], late.counters[key][1]
+                    if together and key.recorder != "gloo" and 0 <= issued < completed:
+                        return (
+                            f"{early.handle.file} and {late.handle.file}: rank {late.handle.rank} had completed "
+                            f"#{completed} of group {key.desc or key.name}, of which rank {early.handle.rank} had "
+                            f"issued #{issued} as its last"
+                        )
+        return ""
 
     def far_apart(self) -> list[list[Any]]:
         """Handles by job, where the times of the same collective tell several jobs; else one list or none."""
@@ -114,12 +153,15 @@ def _left_before(early: _Calls, late: _Calls) -> tuple[GroupKey, int] | None:
     return found
 
 
-def _calls(handle: Any) -> _Calls:
-    """Group and number of each collective -> when it was issued, and what it is."""
+def _dumps(handle: Any) -> list[Dump]:
     try:
-        dumps = handle.load()
+        return list(handle.load())
     except (OSError, ValueError):
-        return {}
+        return []
+
+
+def _calls(dumps: list[Dump]) -> _Calls:
+    """Group and number of each collective -> when it was issued, and what it is."""
     found: _Calls = {}
     shared: set[GroupKey] = set()
     for dump in dumps:

@@ -184,6 +184,7 @@ _RULES: tuple[tuple[Doing, re.Pattern[str]], ...] = (
     ),
     ("sleep", re.compile(r":sleep$")),
 )
+_LOADER = re.compile(r"torch/utils/data/(?:dataloader|_utils/)")
 _LOOK = 12
 """Innermost frames that say what the thread is about; the training loop lies outside of them."""
 _STANDARD = re.compile(r"^<|(?:^|/)(?:threading|queue|selectors|socket|ssl|subprocess|runpy|contextlib|codecs|io)\.py$")
@@ -204,6 +205,8 @@ def doing(stacks: Stacks) -> Doing:
     for kind, pattern in _RULES:
         if any(pattern.search(place) for place in inner):
             return kind
+    if any(_LOADER.search(frame.file.replace(chr(92), "/")) for frame in thread.frames[:_LOOK]):
+        return "data loader"  # Without workers the user's dataset runs in the main thread, called by the loader.
     return "user code"
 
 

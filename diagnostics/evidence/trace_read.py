@@ -23,9 +23,9 @@ from diagnostics.evidence.trace_events import (
 )
 from diagnostics.evidence.trace_scan import Scan
 
-MAX_SPANS = 4_000_000
-"""Device spans kept of one trace (about 200 bytes each with what links them); beyond, the window ends there."""
 _MAX_NAMES = 200_000
+_SPARSE = 16
+"""Numbers for each that occurs, up to which a table is smaller than a dict."""
 _LAUNCH = re.compile(r"launch|memcpy|memset", re.IGNORECASE)
 _WAIT = re.compile(r"synchronize$|^(?:cuda|hip)Memcpy$", re.IGNORECASE)
 _TELLING = re.compile(
@@ -71,7 +71,8 @@ class _Builder:
         """Names of operations that were not kept."""
         self._names: dict[str, int] = {}
         self._lanes: dict[tuple[int | str | None, int | str | None], int] = {}
-        self._launches: dict[int, int] = {}
+        self._launched = array("q")
+        """Correlation of each launch."""
         self._launch_start = array("q")
         self._launch_lane = array("i")
         self._correlation = array("q")
@@ -104,13 +105,15 @@ class _Builder:
                         handler(event)
                     except (OverflowError, ValueError):  # a number that no clock gives
                         scan.damaged += 1
-            if len(trace.device) >= MAX_SPANS or len(trace.ops) >= 2 * MAX_SPANS:
-                trace.problems.append(f"only its first {len(trace.device):,} device events are used")
+            if len(trace.device) >= scan.limits.spans or len(trace.ops) >= 2 * scan.limits.spans:
+                most = f"only its first {len(trace.device):,} device events are used; raise it with --limit-scale"
+                trace.problems.append(most)
                 break
         if scan.problem:
             trace.problems.append(scan.problem)
         if scan.damaged:
-            trace.problems.append(f"{scan.damaged:,} events could not be decoded")
+            deep = f" ({scan.deep:,} nested over {scan.limits.depth} levels)" if scan.deep else ""
+            trace.problems.append(f"{scan.damaged:,} events could not be decoded{deep}")
         self._header(scan.header)
 
     def _handlers(self, cat: str) -> _Handlers | None:
@@ -136,11 +139,11 @@ class _Builder:
 
     def finish(self) -> Trace:
         """Link device work to its launch, and settle the window."""
-        trace, launches = self.trace, self._launches
+        trace = self.trace
         start, lane = self._launch_start, self._launch_lane
-        found = [launches.get(number, -1) for number in self._correlation]
-        trace.launch = array("q", [start[i] if i >= 0 else -1 for i in found])
-        trace.launcher = array("i", [lane[i] if i >= 0 else -1 for i in found])
+        found = _places(self._launched, self._correlation)
+        trace.launch = array("q", (start[i] if i >= 0 else -1 for i in found))
+        trace.launcher = array("i", (lane[i] if i >= 0 else -1 for i in found))
         all_spans = [spans for spans in (trace.device, trace.ops, trace.marks) if len(spans)]
         trace.first_ns = min((min(spans.start) for spans in all_spans), default=0)
         trace.last_ns = max((max(spans.end) for spans in all_spans), default=0)
@@ -221,8 +224,9 @@ class _Builder:
     def _launch(self, event: Event) -> None:
         args = event.args
         if args is not None and args.correlation is not None:
-            self._launches[args.correlation] = len(self._launch_start)
-            self._launch_start.append(self._times(event)[0])
+            start = self._times(event)[0]
+            self._launched.append(args.correlation)
+            self._launch_start.append(start)
             self._launch_lane.append(self._lane(event.pid, event.tid))
 
     def _wait(self, event: Event) -> None:
@@ -257,6 +261,21 @@ class _Builder:
             ranks = ranks_of(args.ranks or "")
             groups[message.group] = GroupInfo(message.group, args.desc or "", ranks, message.group_size or len(ranks))
         return message
+
+
+def _places(known: "array[int]", wanted: "array[int]") -> "array[int]":
+    """Where each wanted number stands last among the known ones; -1 = nowhere.
+
+    Correlation ids are counted up, so a table by number does with a few bytes each; a dict takes over a hundred.
+    """
+    low, high = (min(known), max(known)) if known else (0, -1)
+    if high - low + 1 > _SPARSE * len(known):
+        places = {number: n for n, number in enumerate(known)}
+        return array("i", (places.get(number, -1) for number in wanted))
+    table = array("i", (-1,)) * (high - low + 1)
+    for n, number in enumerate(known):
+        table[number - low] = n
+    return array("i", (table[number - low] if low <= number <= high else -1 for number in wanted))
 
 
 def _number(value: object) -> bool:

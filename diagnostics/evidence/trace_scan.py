@@ -43,6 +43,8 @@ class Scan(Generic[T]):
         """Why the file was not read to its end; empty when it was."""
         self.damaged = 0
         """Events that could not be decoded."""
+        self.deep = 0
+        """Of them those that are nested too deeply."""
         self._many = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
         self._one = msgspec.json.Decoder(kind)
         self._raw = msgspec.json.Decoder(list[msgspec.Raw])
@@ -120,8 +122,9 @@ class Scan(Generic[T]):
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 try:
                     result.append(self._one.decode(_NOT_JSON.sub(rb"\g<1>0", raw)))
-                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
                     self.damaged += 1
+                    self.deep += isinstance(problem, RecursionError)
         return result
 
     def _exact(self, data: bytes) -> tuple[list[T], bytes, bool]:

@@ -105,15 +105,31 @@ def _curves(ranks: Sequence[RankMemory], blamed: Collection[int]) -> Markup:
     across = (WIDTH - LEFT - RIGHT) / ((end - start) or 1.0)
     up = (height - bottom - 12) / top
     parts = [grid_line(bytes_text(top * n / 4), height - bottom - top * n / 4 * up) for n in range(5)]
+    own = {one.rank: n for n, one in enumerate(ranks)} if len(ranks) <= COLOURS else {}
+    marks = []
     for one in sorted(ranks, key=lambda rank: rank.rank in blamed):
-        line = " ".join(f"{LEFT + (t - start) * across:.1f},{height - bottom - size * up:.1f}" for t, size in one.curve)
-        name = f"rank {one.rank}: peak {bytes_text(one.peak_bytes)}"
-        kind = "curve blamed" if one.rank in blamed else "curve"
-        parts.append(el("polyline", el("title", name), points=line, class_=kind))
+        at = [(LEFT + (t - start) * across, height - bottom - size * up) for t, size in one.curve]
+        colour = f"k{own[one.rank]}" if own else "k7"
+        kind = f"curve {colour}" + (" blamed" if one.rank in blamed else "")
+        dashes = "7 4" if own.get(one.rank) else None  # equal curves lie on each other: both stay visible
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
+        parts.append(el("polyline", el("title", _peak(one)), points=line, class_=kind, stroke_dasharray=dashes))
+        x, y = min(at, key=lambda point: point[1])
+        marks.append(el("circle", el("title", _peak(one)), cx=f"{x:.1f}", cy=f"{y:.1f}", r="4", class_=colour))
+    parts += marks
     parts.append(el("text", "0 s", x=LEFT, y=height - 8))
     parts.append(el("text", f"{end - start:.3g} s", x=WIDTH - RIGHT, y=height - 8, text_anchor="end"))
     shown = ranks_text([one.rank for one in ranks])
-    return picture(parts, height, f"Memory over time, {shown}")
+    drawing = picture(parts, height, f"Memory over time, {shown}")
+    named = [f"rank {one.rank}{'*' if one.rank in blamed else ''}: peak {bytes_text(one.peak_bytes)}" for one in ranks]
+    thick = el("p", "Thick: ranks to blame. A point marks a peak.", class_="soft")
+    return join(colour_legend(named) if own else thick, drawing)
+
+
+def _peak(one: RankMemory) -> str:
+    """`rank 0: peak 14.8 GiB: activations 6.0 GiB, parameters 3.0 GiB`"""
+    parts = ", ".join(f"{name} {bytes_text(size)}" for name, size in one.categories[:6])
+    return f"rank {one.rank}: peak {bytes_text(one.peak_bytes)}" + (f": {parts}" if parts else "")
 
 
 def _categories(ranks: Sequence[RankMemory]) -> Markup:

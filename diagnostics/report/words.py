@@ -102,7 +102,9 @@ def sentence(text: str) -> str:
 def headline(report: Report) -> str:
     """The cause in words, or why there is none."""
     if report.root_causes:
-        return report.title(report.root_causes[0].cause)
+        first = report.root_causes[0].cause
+        unnoticed = report.outcome == "diverged" and first.startswith("hang.")
+        return f"{report.title(first)}, unnoticed: the run ended" if unnoticed else report.title(first)
     if report.healthy:
         counts = count(report)
         return f"no cause found: {counts['ruled_out']} ruled out, {counts['undecided']} undecided"

@@ -1,4 +1,4 @@
-"""One line on a terminal's stderr while something takes long. Knows nothing of what it is that takes long."""
+"""One line on stderr while something takes long. Knows nothing of what it is that takes long."""
 
 import shutil
 import sys
@@ -12,7 +12,7 @@ _EVERY_S = 0.5
 
 
 class Busy:
-    """`dtk: simulating one step ... 4 s`, from the third second on; nothing where stderr is no terminal."""
+    """`dtk: simulating one step ... 4 s`, from the third second on; one plain line where stderr is no terminal."""
 
     def __init__(self, text: str, stream: TextIO | None = None) -> None:
         self.text = text
@@ -21,21 +21,23 @@ class Busy:
         self.thread = threading.Thread(target=self._show, daemon=True)
 
     def __enter__(self) -> "Busy":
-        if self.stream.isatty():
-            self.thread.start()
+        self.thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.done.set()
-        if self.thread.ident is not None:
-            self.thread.join()
+        self.thread.join()
 
     def _show(self) -> None:
         began_s = time.monotonic()
         width = 0
         if self.done.wait(AFTER_S):
+            return
+        if not self.stream.isatty():
+            self.stream.write(f"dtk: {self.text} ...\n")
+            self.stream.flush()
             return
         while True:
             line = f"dtk: {self.text} ... {time.monotonic() - began_s:.0f} s"

@@ -62,7 +62,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument("--max-model", action="store_true", help="the deepest and widest model of this kind that fits")
     parser.add_argument("--max-batch", action="store_true", help="the largest train.micro_batch_size that fits")
     parser.add_argument("--world-size", metavar="N,N,...", help="the same on these numbers of ranks")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page with plots as well")
+    parser.add_argument("--html", metavar="FILE", help="write one self-contained page with plots as well")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output and nothing else")
     parser.add_argument(
         "--engine",
@@ -88,6 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise DtkError("dtk plan needs the training extra", fix=install("train"))
     if arguments.calibrate:
         return _calibrate(arguments)
+    if arguments.html is not None:
+        _check_page(arguments.html)
     from dtk.plan.make import Asked, make
 
     asked = Asked(
@@ -105,15 +107,14 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("dtk: stopped before the plan was made", file=sys.stderr)
         return INTERRUPTED
-    if arguments.html is not None:
-        from dtk.plan.report import page
-
-        _write(arguments.html, page.render(report))
-    sys.stdout.write(_rendered(report, arguments))
+    problem = None if arguments.html is None else _written(report, arguments.html)
+    _print(_rendered(report, arguments, "" if problem else arguments.html or ""))
+    if problem is not None:
+        raise problem
     return TOO_LARGE if report.plan.fits is False else FITS
 
 
-def _rendered(report: "PlanReport", arguments: argparse.Namespace) -> str:
+def _rendered(report: "PlanReport", arguments: argparse.Namespace, page: str) -> str:
     """The report in the form that was asked for, in what standard output can show."""
     if arguments.json:
         from dtk.plan.report.model import dumps
@@ -124,18 +125,56 @@ def _rendered(report: "PlanReport", arguments: argparse.Namespace) -> str:
     shown = sys.stdout.isatty()
     columns = shutil.get_terminal_size().columns if shown else None
     colour = shown and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    text = terminal.render(report, columns=columns, colour=colour, page=str(arguments.html or ""))
+    text = terminal.render(report, columns=columns, colour=colour, page=page)
     encoding = sys.stdout.encoding or "utf-8"
     return text.encode(encoding, "replace").decode(encoding)
 
 
-def _write(path: Path, text: str) -> None:
+def _check_page(name: str) -> None:
+    """Refuse a page that cannot be written before anything is planned.
+
+    Raises:
+        DtkError: the name is empty or a folder, or its folder is not there or closed to us.
+    """
+    path = Path(name)
+    if not name.strip():
+        raise DtkError("--html names no file", fix="write --html plan.html")
+    if path.is_dir():
+        raise DtkError(f"cannot write {name}", "it is a folder", f"write --html {path / 'plan.html'}")
+    if not path.parent.is_dir():
+        raise DtkError(f"cannot write {name}", f"there is no folder {path.parent}", "make it, or choose another file")
+    if not os.access(path.parent, os.W_OK) and not path.exists():
+        raise DtkError(f"cannot write {name}", f"no permission in {path.parent}", "choose another file")
+
+
+def _written(report: "PlanReport", name: str) -> DtkError | None:
+    """Write the page; what went wrong is told after the text, which is not lost."""
     from diagnostics.report.files import replace
+    from dtk.plan.report import page
 
     try:
-        replace(path, text)
+        replace(Path(name), page.render(report))
     except OSError as error:
-        raise DtkError(f"cannot write {path}", error.strerror or str(error), "choose another file") from error
+        return DtkError(f"cannot write {name}", error.strerror or str(error), "choose another file")
+    return None
+
+
+def _print(text: str) -> None:
+    """To standard output, all of it.
+
+    Raises:
+        DtkError: it is full, or broken in another way than by a reader that has seen enough.
+    """
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # What is buffered would fail once more when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        why = error.strerror or str(error)
+        raise DtkError("cannot write to standard output", why, "redirect it to another place") from error
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:
@@ -147,5 +186,5 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     from dtk.plan.timing.hardware import measured_path
 
     found = calibrate(say=lambda line: print(f"dtk: {line}", file=sys.stderr, flush=True))
-    sys.stdout.write(render(found, measured_path(), as_json=arguments.json))
+    _print(render(found, measured_path(), as_json=arguments.json))
     return FITS

@@ -11,7 +11,8 @@ from pathlib import Path
 from dtk.config.compose import Composed, compose
 from dtk.config.schema import KINDS
 from dtk.errors import DtkError
-from dtk.plan.engines import Machine, predict, without_time
+from dtk.plan.engines import Machine, without_time
+from dtk.plan.host import excess_bytes, predict_on_node
 from dtk.plan.job import ONE_PROCESS, ranks_of, settled_job
 from dtk.plan.prediction import Prediction
 from dtk.plan.scaling import at_world_size
@@ -27,6 +28,8 @@ TIGHT = 0.05
 _MORE_RANKS = 1 << 16
 _OWN = ("strategy", "fault")
 """Sections that each row has of its own: a planted fault may be settings of a strategy."""
+_NAMED = 3
+"""Variants that a sentence names at most."""
 _CHECKPOINTING = "train.activation_checkpoint_every"
 
 
@@ -101,7 +104,7 @@ def _row(
     typed = _typed(job, here, variant)
     try:
         config = _job(job, variant, ranks, typed, config_dir, composed).config
-        return Row(variant, typed, predict(config, ranks, here))
+        return Row(variant, typed, predict_on_node(config, ranks, here))
     except DtkError as error:
         return Row(variant, typed, None, error.what)
 
@@ -110,7 +113,8 @@ def _typed(job: Composed, here: Machine, variant: Variant) -> tuple[str, ...]:
     """The overrides that make the variant."""
     typed = [f"strategy={variant.strategy}"]
     ranks = ranks_of(job.config)
-    if variant.strategy == "hsdp" and job.config.strategy.name != "hsdp" and _is_whole_nodes(ranks, here.local_size):
+    own_mesh = any(text.lstrip("+~").startswith("strategy.dp_") for text in job.overrides)
+    if variant.strategy == "hsdp" and not own_mesh and _is_whole_nodes(ranks, here.local_size):
         typed += ["strategy.dp_replicate=-1", f"strategy.dp_shard={here.local_size}"]
     if variant.offload:
         typed.append("strategy.cpu_offload=true")
@@ -203,13 +207,15 @@ def _speed(row: Row) -> float:
 
 def _simpler(rows: Sequence[Row], device: int) -> Iterator[str]:
     """One line on those that come before the recommended one."""
-    large = [
-        f"{row.variant.name} needs {bytes_text(row.prediction.memory.peak_bytes)}"
-        for row in rows
-        if row.prediction is not None and not row.prediction.fits
-    ]
+    made = [(row.variant.name, row.prediction) for row in rows if row.prediction is not None]
+    large = [(name, one) for name, one in made if one.memory.peak_bytes > device]
     if large:
-        yield f"Too large for {bytes_text(device)}: {', '.join(large)}."
+        named = [f"{name} needs {bytes_text(one.memory.peak_bytes)}" for name, one in large[:_NAMED]]
+        rest = len(large) - len(named)
+        yield f"Too large for {bytes_text(device)}: {', '.join(named)}{f', and {rest} more' if rest else ''}."
+    for name, one in made:
+        if one.memory.peak_bytes <= device and one.exceeds_host:
+            yield f"Too large for the host of a node: {_host(name, one)}."
     for row in rows:
         if row.prediction is not None and row.prediction.fits:
             yield f"{row.variant.name} would fit, but uses {counted(row.prediction.world_size, 'rank')} only."
@@ -217,16 +223,19 @@ def _simpler(rows: Sequence[Row], device: int) -> Iterator[str]:
 
 def _nothing(rows: Sequence[Row], job: Composed, here: Machine) -> Iterator[str]:
     """What is nearest to fitting, and what would make it fit."""
-    made = [row for row in rows if row.prediction is not None]
+    made = [(row.variant.name, row.prediction) for row in rows if row.prediction is not None]
     if not made:
         yield "No strategy can run this job."
         return
-    least = min(made, key=lambda row: row.prediction.memory.peak_bytes)  # type: ignore[union-attr]
-    peak, device = least.prediction.memory.peak_bytes, least.prediction.device_memory_bytes or 0  # type: ignore[union-attr]
-    yield (
-        f"Nothing fits. The least is {least.variant.name} with {bytes_text(peak)}, "
-        f"{bytes_text(peak - device)} more than the {bytes_text(device)} of the device."
-    )
+    name, least = min(made, key=lambda one: excess_bytes(one[1]))
+    peak, device = least.memory.peak_bytes, least.device_memory_bytes or 0
+    if peak > device:
+        yield (
+            f"Nothing fits. The least is {name} with {bytes_text(peak)}, "
+            f"{bytes_text(peak - device)} more than the {bytes_text(device)} of the device."
+        )
+    else:
+        yield f"Nothing fits. Nearest is {name}, but not on the host of a node: {_host(name, least)}."
     if job.config.train.micro_batch_size > 1:
         micro = job.config.train.micro_batch_size
         yield f"train.micro_batch_size={micro} can be smaller: --max-batch finds the largest that fits."
@@ -235,6 +244,11 @@ def _nothing(rows: Sequence[Row], job: Composed, here: Machine) -> Iterator[str]
         yield f"fsdp + checkpointing fits on {counted(ranks, 'rank')}: launcher.world_size={ranks}."
     else:
         yield "More ranks do not help: one rank's activations or gathered parameters are too large by themselves."
+
+
+def _host(name: str, made: Prediction) -> str:
+    """`fsdp + offload needs 2.1 TiB of 1.8 TiB`"""
+    return f"{name} needs {bytes_text(made.host_bytes_per_node)} of {bytes_text(made.node_host_bytes or 0)}"
 
 
 def _ranks_that_fit(job: Composed, here: Machine) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from dtk.config.schema import Config, CustomModelConfig
-from dtk.plan.prediction import Engine, Prediction
+from dtk.plan.prediction import Engine, Memory, Prediction
 
 if TYPE_CHECKING:
     from dtk.plan.timing.hardware import Hardware
@@ -106,6 +106,17 @@ def _memory(closed_form: Prediction, simulated: Prediction) -> Iterator[Differen
         one, other = ours.at_peak_bytes.get(name, 0), theirs.at_peak_bytes.get(name, 0)
         if abs(one - other) > TOLERATED * whole:
             yield Difference(name, one, other)
+    yield from _regions(ours, theirs)
+
+
+def _regions(ours: Memory, theirs: Memory) -> Iterator[Difference]:
+    """The highest use in each region of the step, where that is not the peak itself."""
+    for region in {**ours.by_region_bytes, **theirs.by_region_bytes}:
+        if region == ours.region == theirs.region:
+            continue
+        one, other = ours.by_region_bytes.get(region, 0), theirs.by_region_bytes.get(region, 0)
+        if abs(one - other) > TOLERATED * max(one, other):
+            yield Difference(f"peak in {region}", one, other)
 
 
 def _traffic(closed_form: Prediction, simulated: Prediction) -> Iterator[Difference]:

@@ -14,6 +14,7 @@ from dtk.errors import DtkError
 from dtk.plan.busy import Busy
 from dtk.plan.compare import compare
 from dtk.plan.engines import Choice, Machine, differences, machine, predict
+from dtk.plan.host import predict_on_node
 from dtk.plan.job import ONE_PROCESS, planned_job, ranks_of
 from dtk.plan.report.model import Check, PlanReport
 from dtk.plan.scaling import USUAL, parse_world_sizes, scaling
@@ -56,7 +57,7 @@ def make(asked: Asked) -> PlanReport:
         if wanted:
             check_solvable(job.config, here, option)
     with Busy("planning"):
-        plan = predict(job.config, ranks, here)
+        plan = predict_on_node(job.config, ranks, here)
     check, notes = _check(asked.engine, job.config, ranks, here)
     with Busy("comparing"):
         comparison = compare(job, here, asked.config_dir) if asked.compare else None
@@ -66,8 +67,9 @@ def make(asked: Asked) -> PlanReport:
         models = max_model(job, here) if asked.max_model else ()
         batch = max_batch(job, here) if asked.max_batch else None
     return PlanReport(
-        job=tuple(job.overrides),
+        job=(*job.overrides, *(text for text in asked.overrides if text.startswith(_HARDWARE))),
         plan=plan,
+        compute_dtype="tf32" if job.config.precision.tf32 else job.config.precision.compute_dtype,
         local_size=here.local_size,
         check=check,
         comparison=comparison,

@@ -98,6 +98,10 @@ class Time:
     """What communication_s is the sum of."""
     assumptions: tuple[str, ...] = ()
     """What the time does not contain, or guesses."""
+    matmul_dtype: str = ""
+    """Type of the matrix products: float32, tf32, bfloat16 or float16."""
+    peak_flops: float | None = None
+    """What `mfu` is a part of: FLOP/s of one device in that type; None when nobody publishes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +121,30 @@ class Prediction:
     hardware: str | None = None
     device_memory_bytes: int | None = None
     """Usable bytes of the device; None when it is not known."""
+    node_ranks: int = 1
+    """Ranks that share a node."""
+    node_host_bytes: int | None = None
+    """Usable host memory of a node; None when it is not known."""
     time: Time | None = None
     notes: tuple[str, ...] = ()
     """What was assumed, and what the engine could not see."""
 
     @property
     def fits(self) -> bool | None:
-        """Whether the peak is within the device; None when the device is not known."""
-        return None if self.device_memory_bytes is None else self.memory.peak_bytes <= self.device_memory_bytes
+        """Whether the peak is within the device, and what is offloaded within the host; None without a device."""
+        if self.device_memory_bytes is None:
+            return None
+        return self.memory.peak_bytes <= self.device_memory_bytes and not self.exceeds_host
+
+    @property
+    def host_bytes_per_node(self) -> int:
+        """What offloading keeps in host memory on all ranks of a node."""
+        return self.memory.host_bytes * self.node_ranks
+
+    @property
+    def exceeds_host(self) -> bool:
+        """Whether more is offloaded than the host of a node is known to have."""
+        return self.node_host_bytes is not None and self.host_bytes_per_node > self.node_host_bytes
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, with the figures that are properties here."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from dtk.config.compose import Composed
 from dtk.config.schema import Config
 from dtk.errors import DtkError
-from dtk.plan.engines import Machine, predict
+from dtk.plan.engines import Machine
+from dtk.plan.host import predict_on_node
 from dtk.plan.job import ONE_PROCESS, check_world_size, ranks_of, settled_job
 from dtk.plan.prediction import Prediction
 
@@ -61,7 +62,7 @@ def _points(job: Composed, sizes: Sequence[int], here: Machine) -> Iterator[Poin
     for size in sizes:
         try:
             config = at_world_size(job, size).config
-            yield Point(size, predict(config, size, here))
+            yield Point(size, predict_on_node(config, size, here))
         except DtkError as error:
             yield Point(size, None, error.what)
 

@@ -3,13 +3,17 @@
 from diagnostics.words import bytes_text as bytes_text
 from dtk.words import counted as counted
 
+_NOISE_S = 1e-12
+
 
 def seconds_text(value_s: float) -> str:
-    """`1.24 s`, `18.3 ms`, `42.0 us`."""
+    """`1.24 s`, `18.3 ms`, `42.0 us`; what no clock shows is 0."""
+    if abs(value_s) < _NOISE_S:
+        return "0 s"
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if abs(value_s) >= scale:
             return f"{value_s / scale:.3g} {unit}" if abs(value_s) < 1000 else f"{value_s:,.0f} s"
-    return "0 s" if not value_s else f"{value_s:.1e} s"
+    return f"{value_s:.1e} s"
 
 
 def rate_text(tokens_per_s: float) -> str:
@@ -18,8 +22,14 @@ def rate_text(tokens_per_s: float) -> str:
 
 
 def percent_text(part: float) -> str:
-    """`43.1 %`."""
-    return f"{100 * part:.1f} %"
+    """`43.1 %`, `19,792 %`."""
+    return f"{100 * part:.1f} %" if part < 10 else f"{100 * part:,.0f} %"
+
+
+def flops_text(flops: float) -> str:
+    """`989 TFLOP/s`."""
+    tera = flops / 10**12
+    return f"{tera:.3g} TFLOP/s" if tera < 1000 else f"{tera:,.0f} TFLOP/s"
 
 
 def count_text(count: float) -> str:

@@ -107,6 +107,8 @@ class Record:
     """What it wrote to standard error."""
     made: tuple[tuple[tuple[int, ...], str], ...] = ()
     """Ranks and description of every group made after the default one, also those without this rank, in order."""
+    rounds: int = 0
+    """Steps that it did: those it began in a job of dtk, those its optimizer made in a script."""
 
 
 __all__ = ["ANY_PEER", "NEW_GROUP", "NO_PEER", "End", "Entry", "Group", "Program", "Record"]

@@ -63,7 +63,7 @@ def spread(records: Mapping[int, Record], stands_for: Mapping[int, int]) -> dict
         if rank not in found:
             record = records[other]
             groups = tuple(_same_place(group, record, rank, belongs, made) for group in record.groups)
-            found[rank] = Record(rank, record.program, groups, record.end, record.errors, made)
+            found[rank] = Record(rank, record.program, groups, record.end, record.errors, made, record.rounds)
     return dict(sorted(found.items()))
 
 

@@ -37,6 +37,8 @@ class Rehearsal:
         """How many this rank is to do; 0 = to its own end."""
         self.step = -1
         """The one in progress, counted from 1; -1 before the first."""
+        self.rounds = 0
+        """Steps so far; see `Record`."""
         self.joined = False
         """Whether it made its default group."""
         self.tape = Tape()

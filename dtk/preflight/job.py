@@ -4,6 +4,7 @@ Replaced are only the parts that touch the world outside: samples, initial value
 """
 
 import dataclasses
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -33,7 +34,7 @@ SAMPLES = 1 << 20
 LARGE = 4_000_000
 """Parameters above which dtk's own models are made narrow."""
 HEAD_WIDTH, SEQUENCE = 8, 32
-"""Of the narrow ones."""
+"""Width of a head of the narrow ones; tokens of a sample, at most."""
 NOWHERE = Path("preflight")
 """No folder: nothing is written."""
 
@@ -55,10 +56,15 @@ def rehearsed(config: Config, steps: int) -> Config:
 
 
 def _reduced(config: Config) -> Config:
-    """A large model of dtk's own with narrow layers: as many blocks, units and calls, and a fraction of the work."""
+    """Short samples for dtk's own models, of which no call depends on the length, and narrow layers for large ones.
+
+    There are as many blocks, units and calls as before, and a fraction of the work.
+    """
     model = config.model
     if model.architecture == "custom":
         return config
+    data = dataclasses.replace(config.data, sequence_length=min(config.data.sequence_length, SEQUENCE))
+    config = dataclasses.replace(config, data=data)
     with torch.device("meta"):
         full = sum(p.numel() for p in build_model(model, config.allow_targets).parameters())
         if full <= LARGE:
@@ -74,11 +80,10 @@ def _reduced(config: Config) -> Config:
             narrow["pretrained"] = None
         model = dataclasses.replace(model, **narrow)
         ratio = sum(p.numel() for p in build_model(model, config.allow_targets).parameters()) / full
-    data = dataclasses.replace(config.data, sequence_length=min(config.data.sequence_length, SEQUENCE))
     strategy = config.strategy
     if hasattr(strategy, "bucket_cap_mb"):  # As many buckets as before.
         strategy = dataclasses.replace(strategy, bucket_cap_mb=strategy.bucket_cap_mb * ratio)
-    return dataclasses.replace(config, model=model, data=data, strategy=strategy)
+    return dataclasses.replace(config, model=model, strategy=strategy)
 
 
 def play_job(config: Config, local_size: int, resumes: int = -1) -> Callable[[Rehearsal], None]:
@@ -91,6 +96,7 @@ def play_job(config: Config, local_size: int, resumes: int = -1) -> Callable[[Re
     """
 
     def play(rehearsal: Rehearsal) -> None:
+        gc.disable()  # The process ends before it would pay.
         observe([_Listener()])
         rank = rehearsal.exchange.rank
         with _outside_replaced(config), simulated_group(rank, rehearsal.world_size, local_size) as context:
@@ -130,6 +136,7 @@ class _Recorder(Recorder):
     def begin_step(self, step: int) -> None:
         """See `Recorder`."""
         self.rehearsal.step = step
+        self.rehearsal.rounds += 1
         self.rehearsal.log.begin_step(step)
 
 
@@ -221,7 +228,7 @@ def _outside_replaced(config: Config) -> Iterator[None]:
             (assemble, "Checkpoints", _Checkpoints),
             (setup, "_fill", _fill),
             (loop, "say", _say),
-            (_fsdp_param, "_chunk_with_empty", _chunk_with_empty),
+            (_fsdp_param, "_chunk_with_empty", _Chunks),
         ):
             if hasattr(module, name):
                 stack.callback(setattr, module, name, getattr(module, name))
@@ -229,12 +236,25 @@ def _outside_replaced(config: Config) -> Iterator[None]:
         yield
 
 
-def _chunk_with_empty(tensor: Tensor, chunks: int, dim: int) -> list[Tensor]:
-    """As FSDP2's, which makes an empty tensor for each rank without a part: thousands for each parameter."""
-    parts = list(torch.chunk(tensor, chunks, dim=dim))
-    if len(parts) < chunks:
-        parts += [parts[0].new_empty(0)] * (chunks - len(parts))
-    return parts
+class _Chunks:
+    """As the list of FSDP2, which makes a tensor for each rank and parameter; here for those that are asked for."""
+
+    def __init__(self, tensor: Tensor, chunks: int, dim: int) -> None:
+        self.tensor = tensor
+        self.dim = dim
+        self.count = chunks
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Tensor:
+        """One rank's part: an equal share, what is left, or nothing (then of one dimension, as in torch)."""
+        length = self.tensor.size(self.dim)
+        share = -(-length // self.count)
+        start = index * share
+        if index and start >= length:
+            return self.tensor.new_empty(0)
+        return self.tensor.narrow(self.dim, start, min(share, length - start))
 
 
 def warm_up(config: Config, world_size: int, local_size: int) -> None:

@@ -97,6 +97,7 @@ def _stop_after(rehearsal: Rehearsal) -> None:
         if rehearsal.steps and count > rehearsal.steps:
             raise EnoughError
         rehearsal.step = count + 1
+        rehearsal.rounds = count
 
     register_optimizer_step_pre_hook(before)
 

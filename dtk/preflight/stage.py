@@ -76,7 +76,9 @@ def rehearse(
     end = _play(rehearsal, play)
     signal.setitimer(signal.ITIMER_REAL, 0)
     tape = rehearsal.tape
-    return Record(exchange.rank, tape.program(), tuple(tape.groups), end, errors.getvalue(), tuple(rehearsal.made))
+    made = tuple(rehearsal.made)
+    groups = tuple(tape.groups)
+    return Record(exchange.rank, tape.program(), groups, end, errors.getvalue(), made, rehearsal.rounds)
 
 
 def _play(rehearsal: group.Rehearsal, play: Callable[[group.Rehearsal], None]) -> End:

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from diagnostics.diagnose import diagnose
 from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.ring_format import format_ranks
 from diagnostics.report.model import Report
 from dtk.preflight import evidence
 from dtk.preflight.calls import End, Record
+from dtk.preflight.explain import explain
 from dtk.preflight.match import Outcome, Standing, first_points, match
+from dtk.preflight.parting import Parting, part
 
 NOTE = "This is a preflight: every rank was simulated in this process, nothing was launched. The job would hang here."
 
@@ -26,6 +27,8 @@ class Verdict:
     """None when every rank comes to its end."""
     stands: str = ""
     """The first point where ranks stand, in one line."""
+    look: str = ""
+    """`file:line` to look at first."""
 
     @property
     def ends(self) -> bool:
@@ -49,9 +52,19 @@ def judge(records: Mapping[int, Record], plain: Mapping[str, object], source: st
         outcome = dataclasses.replace(outcome, standings=_all_through(records))
     with tempfile.TemporaryDirectory(prefix="dtk-preflight-") as folder:
         evidence.write(Path(folder), records, outcome, plain)
-        report = diagnose(Path(folder), source=source)
+        parting = part(records)
+        report = explain(Path(folder), records, parting, source)
     report = dataclasses.replace(report, run_folder=None, notes=(NOTE, *report.notes))
-    return Verdict(outcome, report, _stands(records, outcome))
+    return Verdict(outcome, report, _stands(records, outcome), _look(report, parting))
+
+
+def _look(report: Report, parting: Parting | None) -> str:
+    """The line of the call too many or too few, as far as it is known; else the first that the report names."""
+    if parting is not None:
+        site = parting.usual_site if parting.kind in ("skipped", "bucket") else parting.odd_site
+        return site.partition("\t")[0]
+    place = next((one for root in report.root_causes[:1] for one in root.where if one.file), None)
+    return f"{place.file}:{place.line}" if place is not None else ""
 
 
 def _all_through(records: Mapping[int, Record]) -> dict[int, Standing]:

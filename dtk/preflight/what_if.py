@@ -112,11 +112,15 @@ def _alike(records: Mapping[int, Record], changed: Mapping[int, Record]) -> dict
     """What became of the simulated ranks, also for those for which they stand: equal programs stay equal."""
     became = {id(records[rank].program): record for rank, record in changed.items()}
     return {
-        rank: changed.get(rank)
-        or dataclasses.replace(record, program=became[id(record.program)].program, end=became[id(record.program)].end)
+        rank: changed.get(rank) or _as(record, became[id(record.program)])
         for rank, record in records.items()
         if rank in changed or id(record.program) in became
     }
+
+
+def _as(record: Record, other: Record) -> Record:
+    """A rank for which the other stands."""
+    return dataclasses.replace(record, program=other.program, end=other.end, rounds=other.rounds)
 
 
 def _tried(mishap: Mishap, rank: int, verdict: Verdict) -> Tried:
@@ -124,12 +128,11 @@ def _tried(mishap: Mishap, rank: int, verdict: Verdict) -> Tried:
     if verdict.report is None or not waiting:
         return Tried(mishap, rank, hangs=False)
     roots = verdict.report.root_causes
-    place = next((one for root in roots[:1] for one in root.where if one.file), None)
     return Tried(
         mishap,
         rank,
         hangs=True,
         cause=roots[0].cause if roots else "undecided",
-        where=f"{place.file}:{place.line}" if place is not None else "",
+        where=verdict.look,
         stands=verdict.stands,
     )

@@ -1,21 +1,26 @@
 """Code that needs the values of tensors cannot be simulated: says where it stands and what to do instead."""
 
+import inspect
+import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from dtk.errors import DtkError
 
-_OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+_OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<")
+_LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
+_READS = (DataDependentOutputException, DynamicOutputShapeException)
 
 
 @contextmanager
 def explained(model: str) -> Iterator[None]:
-    """Turn what the model's own code raises into one line with file and line.
+    """Turn what the model's own code raises into one line with file and line; leaving the process counts as raising.
 
     Args:
         model: how the configuration names it.
@@ -25,24 +30,45 @@ def explained(model: str) -> Iterator[None]:
     """
     try:
         yield
-    except DtkError:
+    except (DtkError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:
         place = _own_place(error)
         if place is None:
             raise
-        if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
+        if isinstance(error, _READS) or ".numpy()" in str(error) or "call numpy()" in str(error):
             raise DtkError(
                 f"{model} needs the values of a tensor at {place}",
-                "a simulated step has shapes but no values, so it cannot branch on .item(), a truth value or nonzero()",
-                "decide by shapes, or use torch.where in place of the branch; the closed form does not run the model",
+                "a simulated step has shapes but no values, so there is no .item(), .numpy(), truth value or nonzero()",
+                "decide by shapes, or stay with tensors: torch.where in place of a branch, torch in place of numpy",
             ) from error
         raise DtkError(f"{model} fails at {place}", f"{type(error).__name__}: {error}") from error
 
 
-def _own_place(error: Exception) -> str | None:
-    """File and line of the innermost frame that is neither torch's nor dtk's."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith((*_OURS, "<")):
-            return f"{frame.filename}:{frame.lineno}"
-    return None
+def check_answer(model: str, module: nn.Module, output: object) -> None:
+    """Dtk's loss is made of the model's answer.
+
+    Args:
+        model: how the configuration names it.
+        module: the model itself.
+        output: what its forward returned.
+
+    Raises:
+        DtkError: it is no tensor; names the file and line of forward.
+    """
+    if isinstance(output, Tensor):
+        return
+    code = inspect.unwrap(type(module).forward).__code__
+    raise DtkError(
+        f"{model} returns a {type(output).__name__} from forward at {code.co_filename}:{code.co_firstlineno}",
+        "dtk makes the loss itself, of one tensor of logits",
+        "return the logits alone",
+    )
+
+
+def _own_place(error: BaseException) -> str | None:
+    """File and line of the innermost frame of the user's own code; else of a library that is neither torch nor dtk."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OURS)]
+    own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
+    frame = next(reversed(own or frames), None)
+    return f"{frame.filename}:{frame.lineno}" if frame else None

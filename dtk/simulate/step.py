@@ -28,11 +28,12 @@ from dtk.parallel.stop import StopRequest
 from dtk.record import regions
 from dtk.record.numerics import Numerics
 from dtk.record.recorder import Recorder
+from dtk.simulate.gradients import GradientWatch
 from dtk.simulate.group import simulated_group
 from dtk.simulate.ledger import Ledger
 from dtk.simulate.mirror import MirrorGroup
 from dtk.simulate.places import Places
-from dtk.simulate.reading import explained
+from dtk.simulate.reading import check_answer, explained
 from dtk.simulate.replay import Held, highest
 from dtk.simulate.surroundings import Reducer, check_torch, propagation_ignored, undisturbed
 from dtk.strategies.base import local
@@ -78,6 +79,8 @@ class Observed:
     """That were simulated."""
     loads: list[int] = field(default_factory=list)
     """Elements whose optimizer state each rank owns, where whole parameters are dealt out (ZeRO-1)."""
+    classes: int = 0
+    """Logits per position: the last size of the model's answer."""
 
 
 def simulate_step(config: Config, rank: int, world_size: int, local_size: int, edge: int) -> Observed:
@@ -99,10 +102,9 @@ def simulate_step(config: Config, rank: int, world_size: int, local_size: int, e
         train=dataclasses.replace(config.train, compile=False),
     )
     check_torch()
-    with undisturbed(), explained(f"model={config.model.name}"):
-        run = _Run(config, edge)
-        with simulated_group(rank, world_size, local_size, run.hear) as context:
-            return run.observe(context)
+    run = _Run(config, edge)
+    with undisturbed(), explained(run.named), simulated_group(rank, world_size, local_size, run.hear) as context:
+        return run.observe(context)
 
 
 class _Run:
@@ -116,7 +118,10 @@ class _Run:
         self.ledger = Ledger(self.places.now, self._guess)
         self.calls: list[Call] = []
         self.modes = ExitStack()
+        self.named = f"model={config.model.name}"
+        self.gradients = GradientWatch(lambda found: self.ledger.mark(found, "gradients", weak=True))
         self._logits = 0
+        self._classes = 0
         self._members: dict[int, tuple[int, ...]] = {}
 
     def hear(self, op: str, group: MirrorGroup, buffers: list[Tensor]) -> None:
@@ -138,6 +143,7 @@ class _Run:
             parts = set_up(self.config, context, make=self._make, fill=lambda model, config: None)
             self.ledger.host_numbers = False
             self._mark_states(parts)
+            parts.model.register_forward_hook(lambda model, _, output: check_answer(self.named, model, output))
             blocks = list(getattr(parts.model, "blocks", ()))
             self.places.watch(blocks, parts.wrapped)
             parts.wrapped.register_forward_hook(self._answered)
@@ -154,7 +160,8 @@ class _Run:
             self._step(loop, before, count)
             events = self.ledger.events
             parts_held = highest(events, begin, self.ledger.category, self._part(len(blocks)))
-            return Observed(context.rank, parts.parameter_count, parts_held, self.calls, count, loads(parts.optimizer))
+            owned = loads(parts.optimizer)
+            return Observed(context.rank, parts.parameter_count, parts_held, self.calls, count, owned, self._classes)
 
     def _step(self, loop: Loop, step: int, count: int) -> None:
         self.places.micro_batch = -1
@@ -216,9 +223,9 @@ class _Run:
         return "temporaries"
 
     def _answered(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        if isinstance(output, Tensor):
-            self._logits = output.numel()
-            self.ledger.mark([output], "logits")
+        self._logits, self._classes = output.numel(), output.shape[-1]
+        self.ledger.mark([output], "logits")
+        self.gradients.follow(output)
 
     def _mark_states(self, parts: Parts) -> None:
         with torch.no_grad(), self.ledger.pause():

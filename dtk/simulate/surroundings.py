@@ -3,6 +3,7 @@ that is not the process group's stands here or in the ledger.
 """
 
 import gc
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,8 @@ import torch
 from dtk.errors import DtkError
 from dtk.record import regions
 from dtk.simulate.ledger import Ledger
+
+_VIEW_WARNING = r"FSDP2-wrapped module .* returned a view tensor"
 
 
 def check_torch() -> None:
@@ -89,13 +92,17 @@ class _Paused:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Put back what set-up changes in the process: listeners, random numbers, switches; no collection of garbage."""
+    """Put back what set-up changes in the process: listeners, random numbers, switches; no collection of garbage.
+
+    FSDP2's warning of views is for the run: a plan is not the place to hear it.
+    """
     observers, deterministic = regions._observers, torch.are_deterministic_algorithms_enabled()
     matmul, cudnn, collects = torch.backends.cuda.matmul, torch.backends.cudnn, gc.isenabled()
     tf32 = matmul.allow_tf32, cudnn.allow_tf32
     gc.disable()
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=_VIEW_WARNING)
             yield
     finally:
         regions.observe(observers)

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,12 @@ Plan = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def plan(capsys: pytest.CaptureFixture[str]) -> Plan:
-    """`dtk plan ARGUMENTS` in this process: exit code and what was printed; nothing may go to stderr."""
+    """`dtk plan ARGUMENTS` in this process: exit code and what was printed; on stderr only that it takes a while."""
 
     def call(*arguments: str) -> tuple[int, str]:
         code = main(["plan", *arguments])
         told = capsys.readouterr()
-        assert told.err == ""
+        assert re.fullmatch(r"(dtk: [a-z ]+ \.\.\.\n)*", told.err)
         return code, told.out
 
     return call
@@ -41,6 +42,8 @@ def asked(plan: Plan, *arguments: str) -> dict[str, Any]:
 WRONG = {
     "hardware=h100_sx": "did you mean hardware=h100_sxm",
     "hardware=/nope.yaml": "there is no such file",
+    "hardware=/tmp/": "hardware=/tmp/: it is a folder, not a YAML file",
+    "hardware=/dev/null": "hardware=/dev/null: it is a device or a pipe, not a YAML file",
     "hardware=": 'unknown hardware ""',
     "strategy=hsdp launcher.world_size=6 strategy.dp_replicate=4": "valid dp_replicate x dp_shard: 6 x 1, 3 x 2",
     "launcher.world_size=64 train.global_batch_size=100": "does not divide over 64 ranks",
@@ -59,7 +62,10 @@ WRONG = {
     "--max-model hardware=h200 model=custom model._target_=torch.nn.ReLU": "it is your own code",
     "--engine magic": "invalid choice",
     "--html": "expected one argument",
-    "--html /nope/plan.html": "cannot write /nope/plan.html",
+    "--html /nope/plan.html": "cannot write /nope/plan.html: there is no folder /nope",
+    "--html /": "cannot write /: it is a folder",
+    "--html /tmp": "cannot write /tmp: it is a folder - write --html /tmp/plan.html",
+    "--html=": "--html names no file",
     "--nope": "unrecognized arguments: --nope",
     "--config-dir /nope": "no such folder",
     "--calibrate strategy=ddp": "strategy=ddp has no effect",
@@ -86,6 +92,75 @@ def test_help_teaches_without_torch() -> None:
     assert {"torch", "hydra", "yaml", "numpy", "rich"}.isdisjoint(shown.stderr.split())
     for told in ("examples:", "--compare", "--calibrate", "hardware=h100_sxm", "exit code: 0 it fits", "docs/plan.md"):
         assert told in shown.stdout
+
+
+HUGE = ["model=gpt2", "model.context_length=2048", "data.sequence_length=2048", "launcher.world_size=4096"]
+HUGE += ["strategy=fsdp", "precision=bf16", "hardware=h100_sxm", "--engine", "closed_form"]
+
+
+@pytest.mark.parametrize(("layers", "width", "heads"), [(96, 12288, 96), (128, 25600, 160)], ids=["175B", "1T"])
+def test_the_closed_form_answers_at_once_and_without_torch(layers: int, width: int, heads: int) -> None:
+    code = "import sys, time\nfrom dtk.cli import main\nmain()\n"
+    code += "print('torch' in sys.modules, time.process_time(), file=sys.stderr)"
+    sizes = [f"model.layers={layers}", f"model.width={width}", f"model.heads={heads}"]
+    shown = subprocess.run(
+        [sys.executable, "-c", code, "plan", *HUGE, *sizes],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        check=True,
+    )
+    imported, cpu_s = shown.stderr.split()[-2:]
+    assert imported == "False"
+    assert float(cpu_s) < 1.0
+    assert "bf16, 989 TFLOP/s peak a device" in shown.stdout
+
+
+def test_solving_for_the_largest_is_quick_where_it_is_very_deep(plan: Plan) -> None:
+    began_s = time.process_time()
+    made = asked(plan, *QUICK, "strategy=fsdp", "hardware=h100_sxm", "--max-batch", "--max-model")
+    assert time.process_time() - began_s < 5
+    assert int(made["max_model"][0]["overrides"][0].partition("=")[2]) > 50_000
+
+
+def test_standard_output_that_is_full_is_one_line() -> None:
+    for form in ([], ["--json"]):
+        with Path("/dev/full").open("w") as full:
+            typed = [sys.executable, "-m", "dtk.cli", "plan", *QUICK, "strategy=ddp", "launcher.world_size=2", *form]
+            shown = subprocess.run(
+                typed, stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), check=False
+            )
+        told = [line for line in shown.stderr.splitlines() if not line.endswith(" ...")]
+        assert shown.returncode == 2
+        assert [line.split(" - ")[0] for line in told] == [
+            "dtk: cannot write to standard output: No space left on device"
+        ]
+
+
+def test_the_text_is_there_although_the_page_could_not_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *QUICK, "strategy=ddp", "launcher.world_size=2", "--html", "/dev/full"]) == 2
+    told = capsys.readouterr()
+    assert "Memory of the fullest rank" in told.out
+    assert "\npage" not in told.out
+    assert "cannot write /dev/full: No space left on device" in told.err
+
+
+def test_what_is_offloaded_must_fit_the_host_of_a_node(plan: Plan, tmp_path: Path) -> None:
+    job = [*QUICK, "strategy=fsdp", "strategy.cpu_offload=true", "launcher.world_size=4"]
+    fits = asked(plan, *job, "hardware=h100_sxm")["plan"]
+    needed = fits["memory"]["host_bytes"] * 4
+    assert (fits["fits"], fits["node_ranks"], needed > 0) == (True, 4, True)
+    device = tmp_path / "small.yaml"
+    text = (ROOT / "conf" / "hardware" / "h100_sxm.yaml").read_text()
+    for size, code in ((needed, 0), (needed - 1, 1)):
+        device.write_text(re.sub(r"(host_memory_bytes:\n  value: )\d+", rf"\g<1>{size}", text))
+        found, shown = plan(*job, f"hardware={device}")
+        assert found == code
+        assert re.search(r"^host +.* a rank, .* a node of .* in host memory$", shown, re.MULTILINE)
+    assert shown.startswith("DOES NOT FIT the host of a node of h100_sxm: ")
+    typed = [text for text in job if "offload" not in text]
+    compared = asked(plan, *typed, f"hardware={device}", "--compare")["compare"]["rows"]
+    assert {row["name"]: row["plan"]["fits"] for row in compared}["fsdp + offload"] is False
 
 
 def test_without_a_device_memory_and_traffic_are_told_and_how_to_choose_one(plan: Plan) -> None:
@@ -192,6 +267,7 @@ def test_over_numbers_of_ranks(plan: Plan) -> None:
     assert sizes == [7, 8, 512]
     assert made["scaling"][0]["plan"] is None
     assert "does not fit 7 ranks" in made["scaling"][0]["problem"]
+    assert made["job"][-1] == "hardware=h100_sxm"
     first, last = made["scaling"][1]["plan"], made["scaling"][2]["plan"]
     assert last["global_batch_size"] == 64 * first["global_batch_size"]
     assert last["peak_bytes"] < first["peak_bytes"]

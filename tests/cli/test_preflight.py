@@ -35,13 +35,32 @@ def test_help_needs_no_torch(tmp_path: Path) -> None:
 
 
 def test_a_script_that_would_hang(tmp_path: Path) -> None:
-    process = dtk(tmp_path, "preflight", "--script", str(SCRIPT), "--world-size", "4", "--json", "--", "barrier")
-    assert process.returncode == 1, process.stderr
-    value = json.loads(process.stdout)
-    assert (value["schema"], value["ends"], value["world_size"]) == ("dtk.preflight/1", False, 4)
+    """In all forms of the report, from one process: each would load torch again."""
+    asked = ["preflight", "--script", str(SCRIPT), "--world-size", "3", "--steps", "1"]
+    code = f"""if True:
+        from dtk.cli import main
+        forms = (["--json", "--html", "page.html"], ["--markdown"])
+        print([main([*{asked}, *form, "--", "barrier"]) for form in forms])"""
+    process = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment(OMP_NUM_THREADS="1"),
+        timeout=120,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    value, end = json.JSONDecoder().raw_decode(process.stdout)
+    assert (value["schema"], value["ends"], value["world_size"]) == ("dtk.preflight/1", False, 3)
     assert value["report"]["schema"] == "dtk.report/1"
     assert value["report"]["root_causes"][0]["cause"] == "hang.conditional_collective"
-    assert list(tmp_path.iterdir()) == []
+    markdown = process.stdout[end:]
+    assert "**would hang: ranks 1-2 in " in markdown and "hang.conditional_collective" in markdown
+    assert markdown.endswith("[1, 1]\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>") and "hang.conditional_collective" in page and "script.py" in page
 
 
 def test_a_run_that_would_hang_is_not_launched(tmp_path: Path) -> None:
@@ -59,22 +78,21 @@ WRONG = {
     "steps": (["--steps", "-1"], "--steps"),
     "zero steps": (["--steps", "0"], "--steps 0 is for scripts"),
     "arguments without a script": (["--", "x"], "belongs to a script"),
+    "a mesh that does not fit": (["strategy=hsdp", "strategy.dp_shard=3", "launcher.world_size=8"], "dp_shard"),
     "what if of a script": (["--script", str(SCRIPT), "--world-size", "2", "--what-if"], "needs a job of dtk"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_input_is_one_line(capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_wrong_input_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     from dtk.cli import main
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # The command sets it for good.
 
     arguments, told = WRONG[name]
     assert main(["preflight", *arguments]) == 2
     error = capsys.readouterr().err
     assert told in error
     assert error.count("\n") == 1
-
-
-def test_a_mesh_that_does_not_fit(tmp_path: Path) -> None:
-    process = dtk(tmp_path, "preflight", "strategy=hsdp", "strategy.dp_shard=3", "launcher.world_size=8")
-    assert process.returncode == 2
-    assert process.stderr.startswith("dtk: ") and process.stderr.count("\n") == 1

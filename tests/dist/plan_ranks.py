@@ -14,10 +14,13 @@ from dtk.parallel.stop import StopRequest
 from dtk.record.observers import ProfilerMarks
 from dtk.record.recorder import Recorder
 from dtk.record.regions import Region, observe
+from dtk.simulate.places import REGIONS
 from dtk.train.assemble import assemble
 
 MEASURED = ("second step", "third step")
 """What a thread of the backend frees late is in one or the other: the lower of both is the tensors' own."""
+STEP = "step"
+"""Stands for all regions of a step together."""
 
 
 class Calls:
@@ -57,8 +60,14 @@ def steps(context: Context, plain: dict[str, Any], folder: str) -> dict[str, Any
     gc.enable()
     if dist.is_initialized():
         dist.barrier()
-    tensors, everything = peaks(profiler.profiler.kineto_results.experimental_event_tree())
-    return {"tensors": tensors, "everything": everything, "calls": {k: tuple(v) for k, v in calls.seen.items()}}
+    by_region = peaks(profiler.profiler.kineto_results.experimental_event_tree())
+    tensors, everything = by_region.pop(STEP)
+    return {
+        "tensors": tensors,
+        "everything": everything,
+        "regions": {region: highest for region, (highest, _) in by_region.items()},
+        "calls": {k: tuple(v) for k, v in calls.seen.items()},
+    }
 
 
 def _inputs(loop: Any, step: int) -> Any:
@@ -67,26 +76,16 @@ def _inputs(loop: Any, step: int) -> Any:
     return loop._batches(step), agree(loop.context, False, 0)
 
 
-def peaks(roots: list[Any]) -> tuple[int, int]:
-    """Highest use within the measured steps: of tensors, and with what the backend allocates inside its collectives.
+def peaks(roots: list[Any]) -> dict[str, tuple[int, int]]:
+    """Highest use within the measured steps, whole and by region: tensors, and with what is allocated in collectives.
 
     Frees that happen on a thread of the backend are not reported: an address that is given out again was freed.
     """
-    found: list[tuple[int, int, int, bool]] = []
-    spans: list[tuple[int, int]] = []
-    stack = [(root, False) for root in roots]
-    while stack:
-        event, inside = stack.pop()
-        if event.name in MEASURED:
-            spans.append((event.start_time_ns, event.end_time_ns))
-        inside = inside or event.name.startswith(("c10d::", "gloo:"))
-        if event.tag.name == "Allocation":
-            fields = event.extra_fields
-            found.append((event.start_time_ns, fields.ptr, fields.alloc_size, inside))
-        stack += [(child, inside) for child in event.children]
+    found, spans = allocations(roots)
+    steps = [span for name, *span in spans if name in MEASURED]
+    most: dict[tuple[int, str], tuple[int, int]] = {}
     live: dict[int, tuple[int, bool]] = {}
     tensors = everything = 0
-    most = dict.fromkeys(spans, (0, 0))
     for time_ns, address, size, inside in sorted(found, key=lambda one: one[0]):
         gone, was_inside = live.pop(address, (0, False))
         everything -= gone
@@ -95,10 +94,35 @@ def peaks(roots: list[Any]) -> tuple[int, int]:
             live[address] = size, inside
             everything += size
             tensors += 0 if inside else size
-        for span, (one, other) in most.items():
-            if span[0] <= time_ns <= span[1]:
-                most[span] = max(one, tensors), max(other, everything)
-    return min(one for one, _ in most.values()), max(other for _, other in most.values())
+        step = next((i for i, (begin, end) in enumerate(steps) if begin <= time_ns <= end), None)
+        if step is None:
+            continue
+        within = [name for name, begin, end in spans if name in REGIONS and begin <= time_ns <= end]
+        for name in (STEP, *within):
+            one, other = most.get((step, name), (0, 0))
+            most[step, name] = max(one, tensors), max(other, everything)
+    lower: dict[str, tuple[int, int]] = {}
+    for (_, name), (one, other) in most.items():
+        before = lower.get(name, (one, other))
+        lower[name] = min(before[0], one), min(before[1], other)
+    return lower
+
+
+def allocations(roots: list[Any]) -> tuple[list[tuple[int, int, int, bool]], list[tuple[str, int, int]]]:
+    """Time, address, size and whether in a collective; and the spans of measured steps and of their regions."""
+    found: list[tuple[int, int, int, bool]] = []
+    spans: list[tuple[str, int, int]] = []
+    stack = [(root, False) for root in roots]
+    while stack:
+        event, inside = stack.pop()
+        if event.name in MEASURED or event.name in REGIONS:
+            spans.append((event.name, event.start_time_ns, event.end_time_ns))
+        inside = inside or event.name.startswith(("c10d::", "gloo:"))
+        if event.tag.name == "Allocation":
+            fields = event.extra_fields
+            found.append((event.start_time_ns, fields.ptr, fields.alloc_size, inside))
+        stack += [(child, inside) for child in event.children]
+    return found, spans
 
 
 def measure_all(context: Context, cases: dict[str, dict[str, Any]], folder: str) -> dict[str, Any]:

@@ -36,3 +36,46 @@ def test_the_terms_are_those_of_the_runs_configuration(tmp_path: Path) -> None:
     assert _terms(tmp_path) == ("full", 8)
     (tmp_path / "config.yaml").write_text("record: [")
     assert _terms(tmp_path) == ("", None)
+
+
+def run(
+    exposed: tuple[float, ...], tokens: tuple[float, ...], ended: str = "finished at step 8", peak: float | None = None
+) -> Figures:
+    return Figures("r", ended, (), None, peak, None, ("full", 8), exposed, tokens)
+
+
+BEFORE = run((27.0, 26.0, 28.0, 27.0), (3100.0, 3131.0, 3160.0))
+
+
+@pytest.mark.parametrize(
+    ("after", "verdict"),
+    [
+        (run((12.0, 11.0, 13.0, 12.0), (3500.0, 3531.0, 3560.0)), "the fix holds"),
+        (
+            run((41.0, 35.0, 47.0, 41.0), (2476.0, 2440.0, 2500.0)),
+            "the cause is gone, but no gain was measured here (exposed communication 27.0 -> 41.0 ms a step, noise 3.0;"
+            " tokens/s 3,131.0 -> 2,476.0, noise 29.0)",
+        ),
+        # one slow step is no loss, and a gain within the noise is none
+        (run((12.0, 90.0, 13.0, 12.0), (3500.0, 500.0, 3560.0)), "the fix holds"),
+        (run((26.8, 26.0, 28.0, 26.8), (3110.0, 3131.0, 3160.0)), "the cause is gone, but no gain was measured here"),
+        (run((12.0, 11.0, 13.0, 12.0), (2400.0, 2431.0, 2460.0)), "the cause is gone, but no gain was measured here"),
+        (run((), ()), "the cause is gone, but no gain was measured here (it was not measured in both runs)"),
+        (run((1.0,), (9000.0,), "hung at step 3"), "the fix does not hold"),
+    ],
+)
+def test_the_verdict_looks_at_what_the_cause_costs(after: Figures, verdict: str) -> None:
+    proof = Proof("overlap.small_buckets", REMEDY, BEFORE, after)
+    assert proof.verdict.startswith(verdict)
+    assert proof.holds == (verdict == "the fix holds")
+    assert table(proof).startswith(verdict)
+
+
+def test_a_hang_holds_by_its_end_and_memory_by_its_peak() -> None:
+    hung, slower = run((), (), "hung at step 3"), run((41.0,), (10.0,))
+    assert Proof("hang.group_order", REMEDY, hung, slower).verdict == "the fix holds"
+    full, less = run((), (), peak=2.0**30), run((), (), peak=2.0**29)
+    assert Proof("memory.full_gather", REMEDY, full, less).holds
+    assert "peak memory 1,024.0 -> 1,024.0 MiB, noise 20.5" in Proof("memory.full_gather", REMEDY, full, full).verdict
+    killed = run((), (), "oom at step 2")
+    assert Proof("memory.full_gather", REMEDY, killed, full).verdict == "the fix holds"

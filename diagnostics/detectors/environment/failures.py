@@ -21,14 +21,18 @@ _TEXTS = {
     SHM: re.compile(
         r"failed to extend (?P<path>/dev/shm/\S+) to (?P<bytes>\d+) bytes(?:, error: No space left on device)?"
         r"|posix_fallocate failed[^\n]*No space left on device"
-        r"|(?P<worker>DataLoader worker .* is killed by signal: Bus error)"
+        r"|(?P<worker>DataLoader worker .* is killed by signal: Bus error|Unexpected bus error encountered in worker)"
     ),
     GPU: re.compile(
         r"Duplicate GPU detected ?: rank (?P<first>\d+) and rank (?P<second>\d+) both on CUDA device (?P<gpu>\w+)"
         r"|Multiple Ranks are using the same (?:GPU|Partition)"
     ),
 }
-_KINDS = {VERSION: "nccl_version_mismatch", SHM: "nccl_shm", GPU: "nccl_duplicate_gpu"}
+_KINDS = {
+    VERSION: ("nccl_version_mismatch",),
+    SHM: ("nccl_shm", "worker_bus_error"),
+    GPU: ("nccl_duplicate_gpu",),
+}
 _SIZE = "docker run --shm-size=8g (or --ipc=host); Kubernetes: emptyDir {medium: Memory} at /dev/shm"
 
 Told = tuple[int | None, str, int, str]
@@ -56,7 +60,7 @@ def _told(cause: str, evidence: Evidence) -> list[Told]:
     regex = _TEXTS[cause]
     found: list[Told] = []
     for fact in evidence.facts:
-        if fact.kind in (_KINDS[cause], "nccl_warn", "dist_backend_error") and _says(cause, fact, regex):
+        if fact.kind in (*_KINDS[cause], "nccl_warn", "dist_backend_error") and _says(cause, fact, regex):
             found.append((fact.rank, fact.file, fact.line, fact.text))
     for error in evidence.errors:
         match = regex.search(error.message)
@@ -68,7 +72,7 @@ def _told(cause: str, evidence: Evidence) -> list[Told]:
 def _says(cause: str, fact: LogFact, regex: re.Pattern[str]) -> bool:
     if cause == SHM and fact.kind == "nccl_shm":
         return "No space left" in fact.text or "needed_bytes" in fact.fields
-    return fact.kind == _KINDS[cause] or regex.search(fact.text) is not None
+    return fact.kind in _KINDS[cause] or regex.search(fact.text) is not None
 
 
 def _finding(cause: str, told: list[Told], summary: str, ranks: tuple[int, ...], remedy: Remedy) -> Finding:

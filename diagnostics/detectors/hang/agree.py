@@ -2,6 +2,7 @@
 
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
+from diagnostics.detectors.hang.ends import peer_gone
 from diagnostics.detectors.hang.waits import Operation
 from diagnostics.evidence.calls import ROOTED
 from diagnostics.evidence.model import shortened
@@ -132,7 +133,7 @@ def _plan(rank: int, root: int, size: int) -> list[tuple[bool, int]]:
 
 def network(context: Context) -> list[Finding]:
     """Everybody is in the same collective and nobody comes out."""
-    if not context.stands() or context.waits.waited_for():
+    if not context.stands() or context.waits.waited_for() or peer_gone(context.evidence, context.ends):
         return []
     found = []
     for operation, waiting in sorted(context.waits.waiting.items()):
@@ -210,7 +211,10 @@ def rendezvous(context: Context) -> list[Finding]:
         Finding(
             cause="hang.rendezvous",
             status="confirmed",
-            summary=f"Start-up never completed: {shortened(fact.text.strip(), 200)}. No rank issued a collective.",
+            summary=(
+                f"Start-up never completed: {shortened(fact.text.strip().rstrip('.'), 200)}. "
+                "No rank issued a collective."
+            ),
             confidence=0.85,
             victims=tuple(ranks),
             cost=context.cost(),

@@ -1,11 +1,14 @@
 """Circular waits: groups used in different orders, sends and receives that wait for each other, one-sided ones."""
 
-from diagnostics.detectors.hang import say, unseen
+from dataclasses import replace
+
+from diagnostics.detectors.hang import say, unseen, walked
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.sequence import program_order
 from diagnostics.detectors.hang.waits import Cycle, Operation
+from diagnostics.detectors.hang.walked import Walked
 from diagnostics.evidence.calls import Call
-from diagnostics.findings import Finding
+from diagnostics.findings import Finding, Remedy, Where
 
 
 def find(context: Context) -> list[Finding]:
@@ -18,7 +21,9 @@ def find(context: Context) -> list[Finding]:
         if p2p:
             found.append(_point_to_point(context, cycle, p2p))
         else:
-            found.append(_skipped(context, cycle) or _order(context, cycle))
+            past = walked.find(context, cycle)
+            one = _walked_past(context, past) if past else _skipped(context, cycle) or _order(context, cycle)
+            found.append(one)
         context.settled |= set(cycle.ranks) | context.waits.reaching(cycle.ranks)
     if not found:
         found += unseen.find(context)
@@ -75,7 +80,8 @@ def _conditional(context: Context, ranks: tuple[int, ...], here: Call, peers: tu
         status="confirmed",
         summary=(
             f"{say.sentence(say.ranks(ranks))} left out {say.call(there)} in group {say.label(there.key)}, which "
-            f"{say.ranks(peers)} {say.verb(peers, 'waits', 'wait')} in; it is already in {say.call(here)}."
+            f"{say.ranks(peers)} {say.verb(peers, 'waits', 'wait')} in; {say.verb(ranks, 'it is', 'they are')} "
+            f"already in {say.call(here)}."
         ),
         confidence=0.85,
         ranks=ranks,
@@ -93,7 +99,31 @@ def _conditional(context: Context, ranks: tuple[int, ...], here: Call, peers: tu
             f"call {there.text} at {place} on all ranks of its group, or on none",
             "a collective inside a condition that differs by rank leaves the others waiting",
         ),
-        measured=f"{len(ranks)} rank walked past position {there.seq} of group {say.label(there.key)}",
+        measured=(
+            f"{len(ranks)} {say.verb(ranks, 'rank', 'ranks')} walked past position {there.seq} of group "
+            f"{say.label(there.key)}"
+        ),
+    )
+
+
+def _walked_past(context: Context, past: Walked) -> Finding:
+    """Whoever is fewer differs: those who left the call out, or those who make it; as many of both are a tie."""
+    more = len(past.peers) - len(past.ranks)
+    if more > 0:
+        return _conditional(context, past.ranks, past.here, past.peers, past.there)
+    found = _conditional(context, past.ranks, past.here, past.peers, past.there)
+    ranks = tuple(sorted((*past.ranks, *past.peers))) if more == 0 else past.peers
+    tie = " It is a tie: either the call or its absence may be the wrong one." if more == 0 else ""
+    makes = say.verb(past.peers, "makes", "make")
+    alone = f" Only {say.ranks(past.peers)} {makes} it in this round." if more < 0 else ""
+    order = sorted(found.where, key=lambda place: place.rank not in ranks)
+    return replace(
+        found,
+        summary=found.summary + tie + alone,
+        confidence=0.8,
+        ranks=ranks,
+        victims=tuple(sorted({*found.victims, *past.ranks} - set(ranks))),
+        where=tuple(order),
     )
 
 
@@ -159,13 +189,13 @@ def _point_to_point(context: Context, cycle: Cycle, p2p: list[Operation]) -> Fin
     ]
     links += [f"and {len(calls) - 8} more"] if len(calls) > 8 else []
     whole = len(waiters) == len(cycle.ranks)
+    rest = [rank for rank in cycle.ranks if rank not in waiters]
     if whole:
         summary = f"Sends and receives wait for each other in a circle: {'; '.join(links)}."
     else:
-        rest = [rank for rank in cycle.ranks if rank not in waiters]
         summary = (
-            f"{say.sentence('; '.join(links))}, which never posts the other half: {say.ranks(rest)} "
-            f"{say.verb(rest, 'waits', 'wait')} in a collective."
+            f"A one-sided call: {'; '.join(links)}, which never posts the other half. {say.sentence(say.ranks(rest))} "
+            f"{say.verb(rest, 'waits', 'wait')} in {_elsewhere(context, rest[0])} instead."
         )
     return Finding(
         cause="hang.p2p_cycle",
@@ -175,11 +205,40 @@ def _point_to_point(context: Context, cycle: Cycle, p2p: list[Operation]) -> Fin
         ranks=waiters,
         victims=tuple(sorted((context.waits.reaching(cycle.ranks) | set(cycle.ranks)) - set(waiters))),
         group=say.group(context.survey, calls[0][1].key),
-        where=tuple(place for rank, call in calls[:4] for place in say.where(rank, call, f"waits in {call.text}")),
+        where=(
+            *(place for rank, call in calls[:4] for place in say.where(rank, call, f"waits in {call.text}")),
+            *(place for rank in rest[:1] for place in _peers_place(context, rank)),
+        ),
         cost=context.cost(),
         evidence=say.flight(context.survey, {rank: f"waits in {call.text}" for rank, call in calls}),
-        remedies=unseen.remedies(context, _at(calls[0][1]).strip(" ()")),
+        remedies=unseen.remedies(context, _at(calls[0][1]).strip(" ()")) if whole else _other_half(context, *calls[0]),
         measured=f"circle of {len(cycle.ranks)} ranks",
+    )
+
+
+def _waiting_call(context: Context, rank: int) -> Call:
+    return context.waits.calls[rank, context.waits.of_rank[rank][0]]
+
+
+def _elsewhere(context: Context, rank: int) -> str:
+    return say.call(_waiting_call(context, rank))
+
+
+def _peers_place(context: Context, rank: int) -> list[Where]:
+    call = _waiting_call(context, rank)
+    return say.where(rank, call, f"waits in {call.text} instead of the other half")
+
+
+def _other_half(context: Context, rank: int, call: Call) -> tuple[Remedy, ...]:
+    """Who has to post what, for a send or receive that stands alone."""
+    half = f"send to rank {rank}" if call.p2p == "recv" else f"receive from rank {rank}"
+    place = f"{call.site.file}:{call.site.line}" if call.site else "this call"
+    peers = [one for one in (call.peer,) if one is not None and context.waits.of_rank.get(one)]
+    before = "".join(f" before {_elsewhere(context, one)}" for one in peers)
+    return say.remedies(
+        context.evidence,
+        f"let rank {call.peer} {half}{before}, or take out the {call.p2p} at {place}",
+        "a blocking send or receive returns only when the peer has posted the other half",
     )
 
 

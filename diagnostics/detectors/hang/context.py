@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from diagnostics.detectors.hang.align import Survey
-from diagnostics.detectors.hang.ends import End, add_unnamed, ends, settle_alone
+from diagnostics.detectors.hang.ends import End, add_unnamed, ends, peer_gone, settle_alone
 from diagnostics.detectors.hang.one_rank import SNAPSHOTS
 from diagnostics.detectors.hang.read import Reading
 from diagnostics.detectors.hang.waits import Waits
@@ -110,6 +110,22 @@ class Context:
         run = self.evidence.run
         beat = run.heartbeats.get(rank) if run is not None else None
         return max((step for step in (*steps, beat.step if beat else None) if step is not None), default=None)
+
+    def apart(self) -> list[int]:
+        """Ranks whose rings end before those of others in the same group; none while the run goes on."""
+        if self.state == "running":
+            return []
+        behind = set()
+        for key, table in self.survey.groups.items():
+            issued = {rank: line.issued for rank, line in table.lines.items()}
+            if key.recorder == SNAPSHOTS and len(set(issued.values())) > 1:
+                behind |= {rank for rank, count in issued.items() if count < max(issued.values())}
+        return sorted(behind)
+
+    def without_end(self) -> list[int]:
+        """Ranks of which nothing says how they ended, in a job that did not end well or whose ranks stand apart."""
+        broken = peer_gone(self.evidence, self.ends) or bool(self.apart())
+        return [rank for rank in range(self.world()) if rank not in self.ends] if broken else []
 
     def silent(self, rank: int) -> bool:
         """No dump of this rank."""

@@ -1,9 +1,12 @@
 """The detector of all hang causes: runs them in order of what explains what, and decides those that found nothing."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from diagnostics.detectors.hang import agree, circular, divergence, gone, idle, say, straggler, watchdog
 from diagnostics.detectors.hang.context import Context, make
+from diagnostics.detectors.hang.divergence_words import Split
 from diagnostics.detectors.hang.ends import mismatch_facts
 from diagnostics.detectors.hang.read import read
 from diagnostics.detectors.hang.timeline import timeline
@@ -29,6 +32,9 @@ CAUSES = (
     "hang.network",
     "hang.rendezvous",
 )
+ASSUMED_CONFIDENCE = 0.65
+_BY_GROUP = {"hang.conditional_collective", "hang.group_order", "hang.host_stall"}
+Known = Callable[[Context], Split | None]
 _ASYMMETRIC = frozenset(CAUSES[:5])
 """The ranks disagree about the sequence of collectives."""
 _RECORD = "record.level=light (any job: TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=/tmp/flight_rank_)"
@@ -53,26 +59,30 @@ class HangDetector:
     name: str = "hang"
     causes: tuple[str, ...] = CAUSES
 
+    def __init__(self, known: Known | None = None) -> None:
+        self.known = known
+        """Finds the divergence of a job whose ranks' calls are known to their very end, as in a simulation."""
+
     def detect(self, evidence: Evidence) -> Detection:
         """Decide; see `Detector`. Files that cannot be read become problems of the evidence."""
         reading = read(evidence)
         known = {(problem.file, problem.what) for problem in evidence.problems}
         evidence.problems += [one for one in reading.problems if (one.file, one.what) not in known]
         context = make(evidence, reading, graph(reading.survey))
-        found = _merge(_found(context))
+        found = _merge(_found(context, self.known))
         decided = {finding.cause for finding in found}
         found += [_rest(context, cause, found) for cause in CAUSES if cause not in decided]
         measures = _measures(context, found)
         return Detection(sorted(found, key=lambda finding: (CAUSES.index(finding.cause), finding.ranks)), measures)
 
 
-def _found(context: Context) -> list[Finding]:
+def _found(context: Context, known: Known | None) -> list[Finding]:
     """What every family of causes finds, in order of what explains what."""
     if context.evidence.doubt:
         return gone.find(context)  # Exceptions and signals need no comparison.
     found: list[Finding] = []
     if not context.finished():
-        found += _merge(divergence.find(context) + _mismatch_by_log(context))
+        found += _merge(divergence.find(context, known(context) if known else None) + _mismatch_by_log(context))
         found += agree.rooted(context)
         found += gone.find(context)
         found += watchdog.find(context)
@@ -80,7 +90,22 @@ def _found(context: Context) -> list[Finding]:
         found += idle.find(context)
         found += agree.network(context)
         found += agree.rendezvous(context)
-    return found + straggler.find(context)
+    return _provided(context, found) + straggler.find(context)
+
+
+def _provided(context: Context, found: list[Finding]) -> list[Finding]:
+    """Less sure where it rests on who is in a group that no file names the members of."""
+    lost = context.waits.assumed
+    if not lost:
+        return found
+    are = say.verb(lost, "it is", "they are")
+    proviso = f" {say.sentence(say.ranks(lost))} left no dump: this holds if {are} not in that group."
+    return [
+        replace(one, confidence=min(one.confidence, ASSUMED_CONFIDENCE), summary=f"{one.summary}{proviso}")
+        if one.status == "confirmed" and one.cause in _BY_GROUP
+        else one
+        for one in found
+    ]
 
 
 def _merge(found: list[Finding]) -> list[Finding]:
@@ -183,6 +208,9 @@ def _ends(context: Context, cause: str, found: list[Finding]) -> Finding:
             f"{say.verb(vague, 'its', 'their')} own, or what a peer did to {say.verb(vague, 'it', 'them')}.",
             _MISSING[cause],
         )
+    unknown = context.without_end()
+    if unknown and not any(one.status == "confirmed" for one in found):
+        return say.undecided(cause, f"Nothing says how {say.ranks(unknown)} ended.", _MISSING[cause])
     errors = len(context.ends)
     return say.ruled_out(
         cause, "No rank ended this way before the others.", f"0 of {max(context.world(), 1)} ranks; {errors} ends known"
@@ -192,6 +220,14 @@ def _ends(context: Context, cause: str, found: list[Finding]) -> Finding:
 def _nothing_pending(context: Context, cause: str, compared: str) -> Finding:
     """Every recorded call completed."""
     ranks = context.survey.ranks
+    apart = context.apart()
+    if apart and cause in {"hang.uneven_iterations", "hang.host_stall"}:
+        return say.undecided(
+            cause,
+            f"{say.sentence(say.ranks(apart))} made fewer calls than {say.verb(apart, 'its', 'their')} peers, and "
+            "nothing says whether the job had ended.",
+            _MISSING.get(cause, _RECORD),
+        )
     unseen = [rank for rank in sorted(ranks) if context.unrecorded_possible(rank)]
     if cause == "hang.p2p_cycle" and unseen:
         return say.undecided(
@@ -233,11 +269,15 @@ def _measured(context: Context, cause: str, found: list[Finding]) -> Finding:
         return _nothing_pending(context, cause, compared)
     if not context.stands():
         waited = f"{context.waited_s():.1f} s"
+        goes_on = "The run still goes on;" if context.state else "Nothing says whether the run has ended;"
         return say.undecided(
             cause,
-            f"The run still goes on; its oldest pending call is {waited} old, too young to call it a hang.",
+            f"{goes_on} its oldest pending call is {waited} old, too young to call it a hang.",
             "a later look at the run",
         )
+    unknown = context.without_end()
+    if cause == "hang.uneven_iterations" and unknown and not explained:
+        return say.undecided(cause, f"Nothing says how {say.ranks(unknown)} ended.", _MISSING["hang.rank_exited"])
     if cause in _ASYMMETRIC:
         agree = "All ranks agree at every position that more than one of them reached."
         return say.ruled_out(cause, *context.siblings.get(cause, (agree, compared)))

@@ -24,19 +24,14 @@ MAX_GROUPS = 64
 """Groups looked at closely; the earliest divergence is what counts."""
 
 
-def find(context: Context) -> list[Finding]:
-    """Confirmed divergences: the earliest one, and those of groups it cannot have touched."""
-    splits = []
-    votes = []
-    for key, table in sorted(context.survey.groups.items()):
-        vote = first_divergence(context.survey, key, table)
-        if vote is not None:
-            votes.append(vote)
-    votes.sort(key=lambda vote: min(_line_time(context, vote)))
-    for vote in votes[:MAX_GROUPS]:
-        split = _closely(context, vote)
-        if split is not None:
-            splits.append(split)
+def find(context: Context, known: Split | None = None) -> list[Finding]:
+    """Confirmed divergences: the earliest one, and those of groups it cannot have touched.
+
+    Args:
+        context: all ranks' calls.
+        known: the divergence, where more is known than the calls up to the stall.
+    """
+    splits = _voted(context) if known is None else [known]
     splits.sort(key=lambda split: (split.time_s, split.vote.key, split.vote.seq))
     found = []
     while splits:
@@ -51,6 +46,22 @@ def find(context: Context) -> list[Finding]:
         found.append(_finding(context, best))
         splits = [split for split in splits[1:] if not touched & set(split.vote.all)]
     return found
+
+
+def _voted(context: Context) -> list[Split]:
+    """What the votes at each group's first divergence come to."""
+    splits = []
+    votes = []
+    for key, table in sorted(context.survey.groups.items()):
+        vote = first_divergence(context.survey, key, table)
+        if vote is not None:
+            votes.append(vote)
+    votes.sort(key=lambda vote: min(_line_time(context, vote)))
+    for vote in votes[:MAX_GROUPS]:
+        split = _closely(context, vote)
+        if split is not None:
+            splits.append(split)
+    return splits
 
 
 def _as_the_watch_counts(best: Split, same: list[Split]) -> Split:
@@ -113,7 +124,7 @@ def _closely(context: Context, vote: Vote) -> Split | None:
 
 def _ended_in_order(context: Context, rank: int) -> bool:
     end = context.ends.get(rank)
-    return end is not None and end.manner == "exited"
+    return end is not None and end.in_order
 
 
 def _finding(context: Context, split: Split) -> Finding:

@@ -34,6 +34,8 @@ class Split:
     blamed: tuple[int, ...]
     tie: bool
     time_s: float
+    said: str = ""
+    """What happened, where it is known better than the calls tell; empty = in this module's words."""
 
 
 def siblings(split: Split) -> dict[str, tuple[str, str]]:
@@ -61,7 +63,7 @@ def summary(split: Split, peers: tuple[int, ...]) -> str:
     side = next((side for side in split.vote.sides if split.odd_rank in side), (split.odd_rank,))
     if split.tie:
         peers = tuple(rank for rank in split.vote.all if rank not in side)
-    text = _SENTENCES[split.difference.kind](split, side, peers)
+    text = split.said or _SENTENCES[split.difference.kind](split, side, peers)
     if split.tie:
         text += (
             f" It is a tie ({' against '.join(str(len(one)) for one in split.vote.sides)}): either side may be "
@@ -90,7 +92,7 @@ def _signature(split: Split, side: tuple[int, ...], peers: tuple[int, ...]) -> s
     odd, usual = split.odd, split.usual
     text = (
         f"{say.sentence(say.ranks(side))} {say.verb(side, 'calls', 'call')} {say.call(odd, False)} where "
-        f"{_rest(peers)} have {say.call(usual, False)}, at {_at(split)}."
+        f"{_rest(peers)} {say.verb(peers, 'has', 'have')} {say.call(usual, False)}, at {_at(split)}."
     )
     return text + (_hidden(odd, usual) if odd.text == usual.text else "")
 
@@ -112,14 +114,15 @@ def _skipped(split: Split, side: tuple[int, ...], peers: tuple[int, ...]) -> str
 
 def _extra(split: Split, side: tuple[int, ...], peers: tuple[int, ...]) -> str:
     return (
-        f"Only {say.ranks(side)} {say.verb(side, 'calls', 'call')} {_first(split)}; {_rest(peers)} are in "
+        f"Only {say.ranks(side)} {say.verb(side, 'calls', 'call')} {_first(split)}; {_rest(peers)} "
+        f"{say.verb(peers, 'is', 'are')} in "
         f"{say.call(split.usual, False)}."
     )
 
 
 def _fewer(split: Split, side: tuple[int, ...], peers: tuple[int, ...]) -> str:
     return (
-        f"{say.sentence(say.ranks(side))} left the loop that {_rest(peers)} are still in: "
+        f"{say.sentence(say.ranks(side))} left the loop that {_rest(peers)} {say.verb(peers, 'is', 'are')} still in: "
         f"{say.call(split.odd, False)} meets {say.call(split.usual, False)} at {_at(split)}."
     )
 
@@ -174,10 +177,12 @@ def remedies(context: Context, split: Split) -> tuple[Remedy, ...]:
             change += f"{odd.text} and {split.usual.text} meet at position {odd.seq} and must be the same collective"
         why = "collectives are matched by their order in the group, not by name"
     elif kind == "bucket":
-        change = (
-            f"let every parameter take part in the loss, or set find_unused_parameters=True in DDP (waits at {there})"
-        )
-        why = "DDP reduces a bucket only when all its gradients are ready"
+        ddp = split.usual.wire.op == "all_reduce"
+        change = f"let every parameter take part in the loss{', or set find_unused_parameters=True in DDP' * ddp}"
+        change += f" (waits at {there})"
+        why = "gradients are reduced only when they are ready"
+        if ddp:
+            why = "DDP reduces a bucket only when all its gradients are ready"
         override = ("strategy.find_unused_parameters=true", "DDP then marks parameters without a gradient as ready")
     elif kind in {"fewer", "more"}:
         change = (

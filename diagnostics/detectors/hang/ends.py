@@ -41,6 +41,10 @@ _FIRST: dict[str, int] = {
     "lost_peer": 6,
     "failed": 7,
 }
+_IN_ORDER = "exit code 0"
+_CLOSED = re.compile(r"closed by peer|reset by peer|closed by remote|broken pipe", re.IGNORECASE)
+_CLOSED_FACTS = {"gloo_closed", "gloo_reset"}
+_TIMEOUT_FACTS = {"gloo_timeout", "watchdog_timeout", "monitored_barrier", "store_timeout"}
 UNNAMED = -1
 """Rank of an end that no file ties to a rank."""
 _LAUNCHER_SIGNALS = {"SIGTERM", "SIGINT", "SIGHUP"}
@@ -69,6 +73,16 @@ class End:
     def gone(self) -> bool:
         """Whether the rank left its work: not when the launcher ended it, or when it gave up on a peer."""
         return self.by_itself or self.manner in {"aborted", "unreduced"}
+
+    @property
+    def in_order(self) -> bool:
+        """Whether it ended with exit code 0."""
+        return self.manner == "exited" and self.what == _IN_ORDER
+
+    @property
+    def wordless(self) -> bool:
+        """Whether only an exit code tells of its failure."""
+        return self.what.startswith("exit code") and self.what != _IN_ORDER
 
 
 def ends(evidence: Evidence) -> dict[int, End]:
@@ -139,7 +153,7 @@ def _of_error(error: RankError, rank: int) -> End:
         manner = "exited"
         what = f"exit code {error.exit_code}"
         if error.exit_code:
-            manner = "failed" if error.exit_code == 1 else "raised"
+            manner = "failed" if error.exit_code == 1 else "exited"
     who = f"rank {rank}: " if rank != UNNAMED else ""
     item = EvidenceItem("error", error.file, who + what, error.line or None)
     return End(rank, manner, what, error.frames, error.time_s, error.step, error.region, item)
@@ -189,8 +203,8 @@ def _add_exits(evidence: Evidence, found: dict[int, list[End]]) -> None:
             manner = "exited"
         elif _LOST_PEER.search(failure.reason) and failure.reason.partition(":")[0] in _LIBRARY_ERRORS:
             manner = "lost_peer"
-        elif re.fullmatch(r"exit code 1", failure.reason):
-            manner = "failed"
+        elif re.fullmatch(r"exit code -?\d+", failure.reason):
+            manner = "failed" if failure.reason == "exit code 1" else "exited"
         what = killed[1] if killed else failure.reason
         found[failure.rank] = [End(failure.rank, manner, what, (), None, failure.step, failure.region, item)]
 
@@ -208,13 +222,28 @@ def _add_unlisted(evidence: Evidence, found: dict[int, list[End]]) -> None:
     ranks, pids = lists[0].fields["ranks"], lists[0].fields["pids"]
     if not ranks or len(ranks) != len(pids) or not {fact.fields.get("pid") for fact in stopped} <= set(pids):
         return
-    launched = evidence.launched or range(min(ranks), max(ranks) + 1)
+    launched = evidence.launched or {*range(min(ranks), max(ranks) + 1), *_beside(evidence, ranks)}
     for rank in sorted(set(launched) - set(ranks) - set(found)):
         what = (
             f"rank {rank}: not among the processes that failed or had to be stopped, so it had ended with exit code 0"
         )
         item = EvidenceItem("log", lists[0].file, what, lists[0].line)
         found[rank] = [End(rank, "exited", "exit code 0", (), None, None, None, item)]
+
+
+def _beside(evidence: Evidence, ranks: list[int]) -> set[int]:
+    """Ranks whose rings say that they ran on the machine of the listed ones: the launcher had them as well."""
+    hosts = {file.rank: file.host() for file in evidence.rings if file.rank is not None}
+    known = {hosts[rank] for rank in ranks if hosts.get(rank)}
+    return {rank for rank, host in hosts.items() if host in known} if len(known) == 1 else set()
+
+
+def peer_gone(evidence: Evidence, found: dict[int, End]) -> bool:
+    """Whether a connection broke while nobody timed out: some process went away, before all others."""
+    if any(fact.kind in _TIMEOUT_FACTS for fact in evidence.facts):
+        return False
+    broken = any(end.manner == "lost_peer" and _CLOSED.search(end.what) for end in found.values())
+    return broken or any(fact.kind in _CLOSED_FACTS for fact in evidence.facts)
 
 
 def mismatch_facts(evidence: Evidence) -> list[LogFact]:

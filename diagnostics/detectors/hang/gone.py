@@ -4,10 +4,11 @@ Says who went first. Errors that only speak of a lost peer belong to victims.
 """
 
 from collections import defaultdict
+from dataclasses import replace
 
-from diagnostics.detectors.hang import say
+from diagnostics.detectors.hang import idle, last_seen, say
 from diagnostics.detectors.hang.context import Context
-from diagnostics.detectors.hang.ends import UNNAMED, End
+from diagnostics.detectors.hang.ends import UNNAMED, End, peer_gone
 from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.model import shortened
 from diagnostics.findings import EvidenceItem, Finding, Remedy, Where
@@ -18,6 +19,8 @@ _CAUSE = {
     "killed": "hang.rank_killed",
     "exited": "hang.rank_exited",
 }
+_OWN_SIGNALS = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP"}
+"""Signals by which a process falls over its own code."""
 _DDP_UNUSED = {"ddp_unused", "ddp_unused_names", "ddp_unused_indices"}
 
 
@@ -33,12 +36,12 @@ def find(context: Context) -> list[Finding]:
         ends = by_manner[manner]
         if ends and _left_somebody(context, manner, ends):
             found.append(_finding(context, cause, ends))
-            if manner == "exited":
+            if all(end.in_order for end in ends):
                 found += _stopped_early(context, found[-1])
             context.settled |= {end.rank for end in ends}
             context.settled |= context.waits.reaching(end.rank for end in ends)
     if not any(by_manner.values()):
-        found += _vanished(context)
+        found += _left(context) or _vanished(context)
     return found
 
 
@@ -46,7 +49,7 @@ def _left_somebody(context: Context, manner: str, ends: list[End]) -> bool:
     """A normal exit is a cause only if others wait; an exception or a signal ends the job in any case."""
     if context.finished():
         return False
-    if manner != "exited":
+    if manner != "exited" or not all(end.in_order for end in ends):
         return True
     gone = {end.rank for end in ends}
     others = set(range(context.world())) - gone
@@ -60,35 +63,67 @@ def _finding(context: Context, cause: str, ends: list[End]) -> Finding:
     lost = {rank for rank, end in context.ends.items() if not end.by_itself}
     victims = (context.waits.reaching(ranks) | lost) - set(ranks)
     where = tuple(place for end in ends[:4] for place in _place(end))
+    last = last_seen.where(context, ranks[0]) if ranks and not where else ()
     step = next((end.step for end in ends if end.step is not None), None)
+    if step is None and last:
+        step = context.step_of(ranks[0])
     in_step = f" in step {step}" if step is not None else ""
-    at = f" ({say.short(where[0].file)}:{where[0].line})" if where else ""
+    at = f" ({say.short(where[0].file)}:{where[0].line})" if where else last_seen.after(context, ranks)
     what = {
-        "hang.rank_raised": ("ended with " if first.what.startswith("exit code") else "raised ") + first.what,
+        "hang.rank_raised": f"ended with {first.what} without a traceback"
+        if first.wordless
+        else f"raised {first.what}",
         "hang.rank_oom": f"ran out of memory: {first.what}",
         "hang.rank_killed": f"{say.verb(ranks, 'was', 'were')} killed by {first.what}"
         if first.what.startswith(("SIG", "signal"))
         else f"{say.verb(ranks, 'is', 'are')} gone: {first.what}",
-        "hang.rank_exited": "ended in order with exit code 0 while others still waited",
+        "hang.rank_exited": "ended in order with exit code 0"
+        if first.in_order
+        else f"ended with {first.what} without a traceback",
     }[cause]
     who = say.sentence(say.ranks(ranks)) if ranks else "A process whose log does not say its rank"
-    summary = f"{who} {what}{at}{in_step}."
+    summary = f"{who} {what}{at}{in_step}{' while others still waited' * first.in_order}."
     if victims:
         summary += f" {say.sentence(say.ranks(victims))} waited for {say.verb(ranks, 'it', 'them')}."
     return Finding(
         cause=cause,
         status="confirmed",
         summary=summary,
-        confidence=0.95 if ranks else 0.8,
+        confidence=0.8 if not ranks else 0.7 if cause == "hang.rank_raised" and first.wordless else 0.95,
         ranks=ranks,
         victims=tuple(sorted(victims)),
         step=step,
-        where=where,
+        where=where or last,
         cost=context.cost(),
-        evidence=tuple(end.evidence for end in ends[:6]),
-        remedies=_remedies(context, cause, where),
+        evidence=(
+            *(end.evidence for end in ends[:6]),
+            *(say.flight(context.survey, {ranks[0]: last[0].does}) if last else ()),
+        ),
+        remedies=_remedies(context, cause, where or last, first),
         measured=f"{len(ranks) or 1} of {max(context.world(), len(ranks), 1)} ranks",
     )
+
+
+def _left(context: Context) -> list[Finding]:
+    """Connections broke though nobody timed out, and nothing says how the ranks that all wait for ended."""
+    if context.finished() or not peer_gone(context.evidence, context.ends):
+        return []
+    roots = tuple(rank for rank in context.waits.roots() if rank not in context.ends and rank not in context.settled)
+    if not roots or any(context.silent(rank) for rank in roots):
+        return []
+    rest = sorted(context.waits.reaching(roots) - set(roots))
+    context.settled |= {*roots, *rest}
+    summary = (
+        f"{say.sentence(say.ranks(roots))} went away{last_seen.after(context, roots)} while {say.ranks(rest)} still "
+        f"waited, and nothing says how: {say.verb(roots, 'it', 'they')} exited or "
+        f"{say.verb(roots, 'was', 'were')} killed."
+    )
+    missing = "the launcher's log, which names exit codes and signals"
+    causes = ("hang.rank_exited", "hang.rank_killed", "hang.rank_raised")
+    return [
+        replace(say.undecided(cause, summary, missing, rest), where=last_seen.where(context, roots[0]))
+        for cause in causes
+    ]
 
 
 def _stopped_early(context: Context, exited: Finding) -> list[Finding]:
@@ -132,7 +167,9 @@ def _place(end: End) -> list[Where]:
     return [Where(rank, frame.file, frame.line, frame.function, end.what)] if frame is not None else []
 
 
-def _remedies(context: Context, cause: str, where: tuple[Where, ...]) -> tuple[Remedy, ...]:
+def _remedies(context: Context, cause: str, where: tuple[Where, ...], end: End | None) -> tuple[Remedy, ...]:
+    if end is not None and (end.wordless or end.what in _OWN_SIGNALS):
+        return _own_end(context, where, end)
     at = f"{where[0].file}:{where[0].line}" if where else "the place in its log"
     if cause == "hang.rank_raised":
         return say.remedies(
@@ -157,6 +194,24 @@ def _remedies(context: Context, cause: str, where: tuple[Where, ...]) -> tuple[R
         context.evidence,
         "let all ranks decide together when to stop (all_reduce a stop flag)",
         "a rank that ends by itself leaves the others in their next collective",
+    )
+
+
+def _own_end(context: Context, where: tuple[Where, ...], end: End) -> tuple[Remedy, ...]:
+    """The process ended itself, by an exit code or a fault of its own."""
+    if end.wordless:
+        after = f", after {where[0].file}:{where[0].line}" if where else ""
+        return say.remedies(
+            context.evidence,
+            f"find what ends this process with {end.what} (sys.exit, os._exit, or exit() in a library){after}; let all "
+            "ranks decide together when to stop",
+            "it left no traceback, so no exception that Python saw ended it",
+        )
+    at = f"{where[0].file}:{where[0].line}" if where else "the place that a core dump shows"
+    return say.remedies(
+        context.evidence,
+        f"look at the native code behind {at} (extension, ctypes, driver): faulthandler and a core dump name it",
+        f"{end.what} is a fault of the program itself; nobody sent it",
     )
 
 
@@ -200,11 +255,13 @@ def _vanished(context: Context) -> list[Finding]:
     """Everybody who left a dump waits for ranks that left none: an abort if their logs say so, else it stays open."""
     if not context.stands():
         return []
+    if any(not set(cycle.ranks) & context.settled for cycle in context.waits.cycles()):
+        return []  # Ranks that are there wait for each other, whatever became of the others.
     roots = [rank for rank in context.waits.roots() if rank not in context.settled]
     silent = tuple(rank for rank in roots if context.silent(rank))
     if not silent or len(silent) != len(roots) or 2 * len(silent) > context.world():
         return []
-    context.settled |= set(silent) | context.waits.reaching(silent)
+    context.settled |= (set(silent) | context.waits.reaching(silent)) - set(idle.lagging(context))
     aborted = [context.ends[rank] for rank in silent if rank in context.ends and context.ends[rank].gone]
     rest = sorted(context.waits.reaching(silent))
     if not aborted:
@@ -219,7 +276,7 @@ def _vanished(context: Context) -> list[Finding]:
             victims=tuple(rank for rank in rest if rank not in silent),
             cost=context.cost(),
             evidence=say.flight(context.survey, dict.fromkeys(rest[:2], "waits for a rank without a dump")),
-            remedies=_remedies(context, "hang.rank_killed", ()),
+            remedies=_remedies(context, "hang.rank_killed", (), None),
             measured=f"{len(silent)} of {context.world()} ranks left no dump",
         )
     ]

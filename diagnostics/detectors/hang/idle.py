@@ -21,17 +21,28 @@ def find(context: Context) -> list[Finding]:
     for rank in roots:
         (stuck if context.waits.of_rank.get(rank) else idle).append(rank)
     found = []
-    lagging = [rank for rank in stuck if _others_completed(context, rank)]
-    lagging += _lone_laggards(context, [*roots, *lagging])
-    if lagging:
-        ranks = tuple(sorted(lagging))
+    behind = [rank for rank in stuck if _others_completed(context, rank)]
+    behind += [rank for rank in lagging(context) if rank not in {*gone, *behind}]
+    behind += _lone_laggards(context, [*roots, *behind])
+    if behind:
+        ranks = tuple(sorted(behind))
         operation = (_others_completed(context, ranks[0]) or context.waits.of_rank[ranks[0]])[0]
         found.append(stalled.device(context, ranks, operation))
-        context.settled |= set(lagging) | context.waits.reaching(lagging)
+        context.settled |= set(behind) | context.waits.reaching(behind)
     idle = [rank for rank in idle if rank not in context.settled]
     if idle:
         found += _host(context, idle)
     return found
+
+
+def lagging(context: Context) -> list[int]:
+    """Ranks whose device does not complete what their peers did, and that wait for nobody but ranks without a dump."""
+    return [
+        rank
+        for rank in sorted(context.waits.of_rank)
+        if _others_completed(context, rank)
+        and all(context.silent(one) for op in context.waits.blockers(rank) for one in context.waits.absent[op])
+    ]
 
 
 def _others_completed(context: Context, rank: int) -> list[Operation]:

@@ -19,6 +19,8 @@ _LONGEST_SEARCH = 256
 """Positions before the first misfit among which the call that was left out or added is looked for."""
 _OUTSIDE = re.compile(r"eval|valid|test|save|checkpoint|finish|final|teardown|destroy|shutdown|export|epoch_end", re.I)
 _BACKWARD = "backward"
+_BRANCH_LINES = 4
+"""Two branches of one `if` stand this near to each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def compare(usual: list[Call], odd: list[Call], seq: int) -> Difference:
         _bucket(expected, got, before),
         _accumulation(expected, got, before),
         _period(expected, got, before, usual),
-        _program_order(expected, got),
+        _program_order(expected, got, before),
     ):
         if found is not None:
             return found
@@ -254,7 +256,15 @@ def program_order(one: tuple[Frame, ...], other: tuple[Frame, ...]) -> int:
     return 0
 
 
-def _program_order(expected: Call, got: Call) -> Difference | None:
+def _beside(one: Call, other: Call) -> bool:
+    """Whether two calls stand in the same function, as near to each other as the branches of an `if`."""
+    if not one.site or not other.site or one.stack[1:] != other.stack[1:]:
+        return False
+    same = (one.site.file, one.site.function) == (other.site.file, other.site.function)
+    return same and abs(one.site.line - other.site.line) <= _BRANCH_LINES
+
+
+def _program_order(expected: Call, got: Call, before: list[Call]) -> Difference | None:
     """In straight code, who stands at a later line has passed the earlier one."""
     order = program_order(got.stack, expected.stack)
     if order > 0:
@@ -263,5 +273,7 @@ def _program_order(expected: Call, got: Call) -> Difference | None:
         if _replaces(expected, got) or expected.wire.op == got.wire.op:
             kind: Kind = "signature" if expected.wire.op == got.wire.op else "operation"
             return Difference(kind, 0.9, (expected, got), "two branches of the same function")
+        if _beside(expected, got) and _token(expected) not in {_token(call) for call in before}:
+            return Difference("operation", 0.75, (expected, got), "neither side is known to come to the other's call")
         return Difference("extra", 0.75, (got,), "its peers have passed that line")
     return None

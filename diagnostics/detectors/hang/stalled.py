@@ -11,7 +11,9 @@ from diagnostics.evidence.model import Frame, Stacks
 from diagnostics.findings import EvidenceItem, Finding, Where
 
 _CURE = {
-    "data loader": "look at the data loader's workers of that rank (dead, slow disk, lock inherited by fork)",
+    "data loader": (
+        "look at what the data loader reads on that rank (slow disk, dead workers, a lock inherited by fork)"
+    ),
     "file I/O": "move the file access off the path that other ranks wait for, or let all ranks do it",
     "lock": "find who holds the lock, or should fill the queue, that this line waits for",
     "compile": "compile before the first collective, or raise the timeout of the group for the first steps",
@@ -23,6 +25,7 @@ _WORDS = {
     "sleep": "sleeping",
     "compile": "compiling",
     "data loader": "in the data loader",
+    "user code": "in user code or a C call of it, which leaves no frame: a lock, a file, a sleep, or computing",
 }
 """Activity -> what the host is doing; others stand `in` it."""
 
@@ -61,7 +64,7 @@ def host(context: Context, ranks: tuple[int, ...], operation: Operation, latest:
     )
     if seen is not None:
         evidence = (EvidenceItem("stacks", seen.file, f"rank {first}: {at.does}"), *evidence)
-    cure = _CURE.get(at.activity, f"look at what {say.ranks(ranks)} did after {say.call(last) if last else 'start-up'}")
+    cure = _CURE.get(at.activity, f"look at what {say.ranks(ranks)} did {_since(context, ranks, operation, last)}")
     return Finding(
         cause="hang.host_stall",
         status="confirmed",
@@ -84,6 +87,18 @@ def host(context: Context, ranks: tuple[int, ...], operation: Operation, latest:
             f"{len(waiting)} ranks wait for {say.ranks(ranks)}, which {say.verb(ranks, 'has', 'have')} nothing pending"
         ),
     )
+
+
+def _since(context: Context, ranks: tuple[int, ...], operation: Operation, last: Call | None) -> str:
+    """Where to begin to look: behind the last call, or before the position that was not reached."""
+    if last is not None:
+        return f"after {say.call(last)}"
+    line = context.survey.ranks[ranks[0]].lines.get(operation.key)
+    if line is not None and line.issued > 0:
+        return f"after position {line.issued} of group {say.label(operation.key)}"
+    if operation.seq > 1:
+        return f"before position {operation.seq} of group {say.label(operation.key)}"
+    return "at start-up"
 
 
 def _place(rank: int, at: _Host, last: Call | None) -> list[Where]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from diagnostics.detectors.hang.align import Survey
 from diagnostics.detectors.hang.one_rank import SNAPSHOTS
+from diagnostics.detectors.hang.sequence import program_order
 from diagnostics.evidence.calls import Call, GroupKey
 
 
@@ -41,6 +42,8 @@ class Waits:
     """Operation -> members on which it completed."""
     unknown: set[int] = field(default_factory=set)
     """Ranks that wait for somebody whom the dumps do not name."""
+    assumed: set[int] = field(default_factory=set)
+    """Ranks without a dump that are taken not to be in a group of which nobody names the members."""
     calls: dict[tuple[int, Operation], Call] = field(default_factory=dict)
     of_rank: dict[int, list[Operation]] = field(default_factory=dict)
 
@@ -145,11 +148,40 @@ def _with_silent_members(survey: Survey, waits: Waits, operation: Operation, see
         for rank in range(survey.world())
         if rank not in seen and (rank not in survey.ranks or survey.ranks[rank].can_be_in(operation.key.name))
     ]
+    if len(candidates) > 1:
+        lost = {rank for rank in candidates if rank not in survey.ranks}
+        there = [rank for rank in candidates if rank not in lost]
+        if len(there) == 1 and len(seen) == 1 and _joined(survey, operation, seen[0], there[0]):
+            waits.assumed |= lost
+            candidates = there
     if len(candidates) == 1:
         survey.inferred[operation.key] = tuple(sorted((*seen, *candidates)))
         return survey.inferred[operation.key]
     waits.unknown.update(waits.waiting[operation])
     return seen
+
+
+def _joined(survey: Survey, operation: Operation, waiter: int, other: int) -> bool:
+    """Whether `other` is in the group of `operation` rather than a rank without a dump, as far as gloo's dumps show.
+
+    They say that it joined a group besides the default one. Either it used none, so that this one explains it; or
+    the two wait in one group each, both come in question for the other's, and who waits in the later group has
+    passed the line of the earlier one.
+    """
+    if "gloo" not in survey.ranks[other].recorders:
+        return False
+    own = {line.pending.key: line.pending for line in survey.ranks[other].lines.values() if line.pending is not None}
+    used = [key for key in survey.ranks[other].lines if not survey.membership_known(key)]
+    mine = survey.ranks[waiter].lines[operation.key].pending
+    if not used:
+        return True
+    if len(used) != 1 or mine is None or used[0] not in own or tuple(survey.groups[used[0]].lines) != (other,):
+        return False
+    theirs = own[used[0]]
+    if not (mine.key.name.isdecimal() and theirs.key.name.isdecimal()):
+        return False
+    early, late = sorted((mine, theirs), key=lambda call: int(call.key.name))
+    return survey.ranks[waiter].can_be_in(theirs.key.name) and program_order(late.stack, early.stack) > 0
 
 
 def _point_to_point(survey: Survey, waits: Waits) -> None:

@@ -131,7 +131,8 @@ def _skew_on_cpu(view: Overview, lead: list[tuple[Late, int]], blamed: tuple[int
     if not blamed or least < _CPU_SHARE * view.step_ms:
         return ruled_out(
             cause,
-            f"no rank stops for {_CPU_SHARE:.0%} of every step (ranks share the cores of a CPU, so less is chance)",
+            f"waiting {of_step(view, median(_waiting(view).values()))}, and no rank stops for {_CPU_SHARE:.0%} of "
+            "every step (ranks share the cores of a CPU, so less is chance)",
         )
     return _blame(view, blamed, cost, [late for late, _ in stops], median(_waiting(view).values()))
 

@@ -54,7 +54,7 @@ def confirmed(
     cost_ms = min(cost_ms, view.step_ms)
     details = list(details)
     if of_transfer and not view.split:
-        details.append("not all ranks were traced: waiting for late ranks is part of the cost")
+        details.append(f"{_unsplit(view)}: waiting for late ranks is part of the cost")
         confidence = min(confidence, 0.7)
     file = view.profiles[0].file if ranks is None or not ranks else _file(view, ranks[0])
     return Finding(
@@ -66,11 +66,18 @@ def confirmed(
         victims=victims,
         group=group,
         where=where,
-        cost=Cost(round(cost_ms, 3), "ms per step"),
+        cost=Cost(round(cost_ms, 3), "ms per step" if view.unit == "step" else "ms per window"),
         evidence=tuple(EvidenceItem("trace", file, detail) for detail in details),
         remedies=tuple(remedies),
         measured=of_step(view, cost_ms),
     )
+
+
+def _unsplit(view: Overview) -> str:
+    """Why waiting cannot be told from transfer."""
+    if len(view.profiles) < 2:
+        return "one rank alone was traced"
+    return "the ranks' collectives could not be matched" if view.skew.complete else "not all ranks were traced"
 
 
 def _file(view: Overview, rank: int) -> str:

@@ -92,7 +92,7 @@ class Overview:
 def overview(evidence: Evidence) -> Overview:
     """Read and profile all traces of the evidence; what cannot be read becomes a problem."""
     problems: list[Problem] = []
-    profiles = _unique(_profiles([*evidence.traces, *evidence.nsys], problems), problems)
+    profiles = _unique(_profiles(_files(evidence, problems), problems), problems)
     world = evidence.world_size or next((one.world_size for one in profiles if one.world_size), None)
     return Overview(
         profiles=profiles,
@@ -102,6 +102,15 @@ def overview(evidence: Evidence) -> Overview:
         environment=evidence.environment,
         problems=problems,
     )
+
+
+def _files(evidence: Evidence, problems: list[Problem]) -> list[TraceFile | NsysFile]:
+    """Traces, else Nsight exports: those number devices, and beside ranks that are known that would be a guess."""
+    if not evidence.traces:
+        return [*evidence.nsys]
+    what = "a Nsight export does not tell the ranks of its devices: not used beside traces"
+    problems += [Problem("nsys", one.file, what) for one in evidence.nsys]
+    return [*evidence.traces]
 
 
 def _profiles(files: list[TraceFile | NsysFile], problems: list[Problem]) -> list[RankProfile]:

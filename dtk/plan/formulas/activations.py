@@ -66,6 +66,10 @@ class Layers:
             copy.drop()
         self.cast_weights.clear()
 
+    def casts_of_autocast_alone(self) -> list[Buffer]:
+        """Copies of weights that are freed when its context ends, as no backward holds them."""
+        return [copy for copy in self.cast_weights.values() if copy.holders == 1]
+
     def norm(self, x: Value, name: str) -> Value:
         """LayerNorm keeps its input and two numbers per row; RMSNorm on the CPU also the normalised input."""
         n = self.numbers
@@ -97,24 +101,23 @@ class Layers:
         if plain(f"{name}.bias") in self.shapes:
             parameters.append(self.gradient(f"{name}.bias"))
         out_bytes = rows * features * n.compute_bytes
-        saves, kept = [x], 0
-        weight_elements = prod(self.shapes[plain(f"{name}.weight")])
-        if n.casts:
-            elements = weight_elements // features * rows
-            if x.size_bytes == elements * n.stream_bytes:
-                saves, kept = [], elements * n.compute_bytes
-            saves.append(Value(self._cast(f"{name}.weight"), 0))
-        # Under autocast the gradient comes in 16 bits first.
-        work = (weight_elements * n.compute_bytes + kept) if n.casts else 0
-        return self.tape.operation(
+        if not n.casts:
+            return self.tape.operation(out_bytes, [(x, x.size_bytes)], [x], parameters=parameters, category=category)
+        elements = prod(self.shapes[plain(f"{name}.weight")]) // features * rows
+        wide = x.size_bytes == elements * n.stream_bytes
+        narrow = self.tape.operation(elements * n.compute_bytes, [(x, x.size_bytes)]) if wide else x
+        weight = Value(self._cast(f"{name}.weight"), 0)
+        out = self.tape.operation(
             out_bytes,
-            [(x, x.size_bytes)],
-            saves=saves,
-            kept_bytes=kept,
+            [(narrow, narrow.size_bytes)],
+            saves=[narrow, weight],
             parameters=parameters,
-            backward_workspace_bytes=work,
+            narrow_bytes=sum(size for _, size in parameters) // n.stream_bytes * n.compute_bytes,
             category=category,
         )
+        if wide:
+            narrow.drop()
+        return out
 
     def attention(self, inputs: tuple[Value, ...], sizes: tuple[int, ...], out_bytes: int, dropout: float) -> Value:
         """Flash attention (Dao et al. 2022) keeps inputs, output and one number per row, not the s x s matrix.

@@ -4,6 +4,7 @@ Makes no process group and no tensor with memory. Knows dtk's own architectures;
 simulated engine's business.
 """
 
+import dataclasses
 from collections.abc import Iterator
 
 from dtk.config.schema import Config
@@ -13,6 +14,7 @@ from dtk.plan.formulas.ledger import Ledger
 from dtk.plan.formulas.replication import Replicated
 from dtk.plan.formulas.shape import ModelShape, model_shape
 from dtk.plan.formulas.sharding import Sharded, shard_units
+from dtk.plan.formulas.stretch import Stretch, micro_batches, stretch
 from dtk.plan.formulas.tape import Tape
 from dtk.plan.formulas.traffic import traffic
 from dtk.plan.formulas.transformer import Model
@@ -47,22 +49,37 @@ def closed_form(config: Config, world_size: int, local_size: int = 8) -> Predict
         global_batch_size=config.train.global_batch_size,
         micro_batch_size=config.train.micro_batch_size,
         sequence_length=config.data.sequence_length,
-        memory=_memory(config, shape, world_size),
+        memory=memory(config, world_size),
         traffic=traffic(config, shape, world_size, local_size),
         notes=tuple(_assumptions(config)),
     )
 
 
-def _memory(config: Config, shape: ModelShape, world_size: int) -> Memory:
+def memory(config: Config, world_size: int, whole: bool = False) -> Memory:
+    """The memory alone, at a cost that neither depth nor accumulation raises: as often asked for as bisection does.
+
+    Args:
+        config: as for `closed_form`.
+        world_size: ranks over all nodes.
+        whole: walk through every block and every micro-batch, which gives the same.
+
+    Raises:
+        DtkError: `model.architecture=custom`.
+    """
+    shape = model_shape(config.model)
     on_cuda = config.launcher.device == "cuda"
     ledger = Ledger(_CUDA_BLOCK_BYTES if on_cuda else 1)
-    holding = _holding(config, shape, world_size, ledger, on_cuda)
+    sharded = config.strategy.name not in _REPLICATING
+    train, unit = config.train, config.strategy.blocks_per_unit if sharded else 0
+    ahead = max(1, config.strategy.prefetch_depth) if sharded else 0
+    blocks = (
+        Stretch(shape.layers, 1) if whole else stretch(shape.layers, unit, train.activation_checkpoint_every, ahead)
+    )
+    holding = _holding(config, shape, world_size, ledger, on_cuda, blocks.walked)
     holding.settle()
     compute = ITEM_BYTES[config.precision.compute_dtype]
-    sharded = isinstance(holding, Sharded)
-    train = config.train
     numbers = Numbers(
-        shape,
+        dataclasses.replace(shape, layers=blocks.walked),
         train.micro_batch_size,
         config.data.sequence_length,
         # FSDP's policy casts whole units; autocast leaves the residual stream in float32.
@@ -70,11 +87,14 @@ def _memory(config: Config, shape: ModelShape, world_size: int) -> Memory:
         compute_bytes=compute,
         on_cuda=on_cuda,
     )
+    rounds = train.global_batch_size // (train.micro_batch_size * world_size)
     step = Step(
         Model(numbers, Tape(ledger)),
         holding,
-        micro_batches=train.global_batch_size // (train.micro_batch_size * world_size),
-        blocks_per_unit=config.strategy.blocks_per_unit if sharded else 0,
+        micro_batches=rounds,
+        walked=range(rounds) if whole else micro_batches(rounds),
+        blocks=blocks,
+        blocks_per_unit=unit,
         recompute_every=train.activation_checkpoint_every,
         clips=train.clip_norm is not None or config.precision.initial_loss_scale is not None,
     )
@@ -83,11 +103,12 @@ def _memory(config: Config, shape: ModelShape, world_size: int) -> Memory:
     return Memory(holding.rank, found, ledger.peak_region, ledger.by_region, holding.host_bytes)
 
 
-def _holding(config: Config, shape: ModelShape, world_size: int, ledger: Ledger, on_cuda: bool) -> Holding:
+def _holding(config: Config, shape: ModelShape, world_size: int, ledger: Ledger, on_cuda: bool, walked: int) -> Holding:
+    """The strategy's model states: those of the whole model, its units those of the blocks that are walked."""
     if config.strategy.name in _REPLICATING:
         return Replicated(config, shape, world_size, ledger, on_cuda)
     shards = shard_mesh(config.strategy, world_size)[1]
-    units = shard_units(shape.block, shape.layers, config.strategy.blocks_per_unit)
+    units = shard_units(shape.block, walked, config.strategy.blocks_per_unit)
     return Sharded(config, shape, world_size, ledger, on_cuda, shards=shards, units=units)
 
 

@@ -32,6 +32,10 @@ class Holding(ABC):
     def settle(self) -> None:
         """Take what lies there between steps, from the second step on."""
 
+    def piled(self) -> list[Buffer]:
+        """Buffers that backward piles up, block after block, and that are freed together later."""
+        return []
+
     def begin_forward(self) -> None:  # noqa: B027
         """Before the embeddings."""
 

@@ -4,6 +4,7 @@ Knows categories and regions, not what a model or a strategy is.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 
 from dtk.plan.prediction import Category
 
@@ -11,13 +12,15 @@ from dtk.plan.prediction import Category
 class Buffer:
     """Memory that is freed when its last holder lets go."""
 
-    __slots__ = ("category", "holders", "ledger", "size_bytes")
+    __slots__ = ("category", "copies", "holders", "ledger", "size_bytes")
 
     def __init__(self, ledger: "Ledger", category: Category, size_bytes: int) -> None:
         self.ledger = ledger
         self.category = category
         self.size_bytes = size_bytes
         self.holders = 1
+        self.copies = 1
+        """How many like it are freed with it: those of blocks that were not walked, too."""
 
     def hold(self) -> "Buffer":
         """One more holder."""
@@ -28,8 +31,8 @@ class Buffer:
         """One holder less; the last one frees the memory."""
         self.holders -= 1
         if self.holders == 0:
-            self.ledger.change(self.category, -self.size_bytes)
-            self.ledger.change("allocator slack", -self.ledger.slack_bytes(self.size_bytes))
+            self.ledger.change(self.category, -self.copies * self.size_bytes)
+            self.ledger.change("allocator slack", -self.copies * self.ledger.slack_bytes(self.size_bytes))
 
 
 class Ledger:
@@ -70,6 +73,19 @@ class Ledger:
             self.peak_bytes = self.total_bytes
             self.peak_region = self.region
             self.at_peak = dict(self.in_use)
+
+    def copy(self, buffer: Buffer, times: int) -> None:
+        """Take so many more of a buffer; all are freed together. The highest use is not noted."""
+        more = times * buffer.copies
+        buffer.copies += more
+        slack = self.slack_bytes(buffer.size_bytes)
+        self.shift({buffer.category: buffer.size_bytes, "allocator slack": slack}, more)
+
+    def shift(self, delta_bytes: Mapping[Category, int], times: int) -> None:
+        """Take or give back so many times so much, without noting the highest use."""
+        for category, size in delta_bytes.items():
+            self.in_use[category] += times * size
+            self.total_bytes += times * size
 
     def enter(self, region: str) -> None:
         """Go on in another region of the step."""

@@ -1,6 +1,7 @@
 """Which rank updates which parameter under ZeRO-1. Knows shapes only."""
 
 import heapq
+from collections import Counter
 from collections.abc import Sequence
 from math import prod
 
@@ -15,8 +16,33 @@ def owned_elements(shapes: Sequence[Shape], world_size: int) -> list[int]:
     instead: Psi / N.
     """
     ranks = [(0, rank) for rank in range(world_size)]
-    for group in ([s for s in shapes if len(s) >= 2], [s for s in shapes if len(s) < 2]):
-        for size in sorted(map(prod, group), reverse=True):
-            owned, rank = ranks[0]
-            heapq.heapreplace(ranks, (owned + size, rank))
+    alike = Counter(shapes)
+    for matrices in (True, False):
+        sizes: Counter[int] = Counter()
+        for shape, count in alike.items():
+            if (len(shape) >= 2) == matrices:
+                sizes[prod(shape)] += count
+        for size in sorted(sizes, reverse=True):
+            ranks = _dealt(ranks, size, sizes[size])
     return [owned for owned, _ in sorted(ranks, key=lambda entry: entry[1])]
+
+
+def _dealt(ranks: list[tuple[int, int]], size: int, count: int) -> list[tuple[int, int]]:
+    """Deal so many parameters of one size; `ranks` is a heap.
+
+    Once no rank has that much more than another, each round gives every rank one.
+    """
+    most = max(ranks)[0]
+    while count and most - ranks[0][0] >= size:
+        _give(ranks, size)
+        count -= 1
+    rounds, rest = divmod(count, len(ranks))
+    ranks = [(owned + rounds * size, rank) for owned, rank in ranks]
+    for _ in range(rest):
+        _give(ranks, size)
+    return ranks
+
+
+def _give(ranks: list[tuple[int, int]], size: int) -> None:
+    owned, rank = ranks[0]
+    heapq.heapreplace(ranks, (owned + size, rank))

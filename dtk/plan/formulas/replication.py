@@ -17,22 +17,28 @@ class Replicated(Holding):
 
     def settle(self) -> None:
         """Parameters, DDP's buckets (as large as all gradients, never freed), optimizer state."""
-        strategy, shapes = self.config.strategy, self.shape.shapes
-        elements, tensors = self.shape.parameters, len(shapes)
+        strategy = self.config.strategy
+        elements = self.shape.parameters
+        tensors = len(self.shape.root) + self.shape.layers * len(self.shape.block)
         self.ledger.change("parameters", MASTER_BYTES * elements)
         if self._reduces:
             views = strategy.gradient_as_bucket_view
             self.ledger.change("gradients" if views else "buckets", MASTER_BYTES * elements)
             if strategy.communication_hook == "powersgd":
                 self.ledger.change("buckets", MASTER_BYTES * elements)  # Its error feedback.
-        largest = max(map(prod, shapes))
+        largest = max(prod(shape) for _, shape in self.shape.root + self.shape.block)
         if strategy.name == "zero1":
             # Rajbhandari et al. 2020 cut evenly, Psi / N; torch deals out whole parameters.
-            owned = owned_elements(shapes, self.world_size)
+            owned = owned_elements(self.shape.shapes, self.world_size)
             self.rank, elements = max(enumerate(owned), key=lambda entry: entry[1])
             tensors, largest = -(-tensors // len(owned)), min(largest, elements)
         self.ledger.change("optimizer states", optimizer_bytes(self.config.optimizer, elements, tensors))
         self.temporary_bytes = update_bytes(self.config.optimizer, elements, largest, self.on_cuda)
+
+    def piled(self) -> list[Buffer]:
+        """Gradients that the update frees; views of buckets are let go of one by one in the last micro-batch."""
+        views = self._reduces and self.config.strategy.gradient_as_bucket_view
+        return [] if views else list(self.gradients.values())
 
     def gradient(self, name: str, gradient: Buffer) -> None:
         """Keep the first and add the others to it; in the last micro-batch DDP puts its view in their place."""

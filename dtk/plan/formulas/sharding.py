@@ -10,7 +10,7 @@ from dtk.plan.formulas.holding import Holding
 from dtk.plan.formulas.ledger import Buffer
 from dtk.plan.formulas.shape import Named, block_of
 from dtk.plan.formulas.states import MASTER_BYTES, optimizer_bytes, shard_elements, update_bytes
-from dtk.strategies.declared import ITEM_BYTES, padded_elements, reduced_item_bytes
+from dtk.strategies.declared import ITEM_BYTES, Shape, padded_elements, reduced_item_bytes
 
 ROOT = -1
 """The unit of what belongs to no block."""
@@ -28,7 +28,7 @@ class Sharded(Holding):
     arriving: dict[int, Buffer] = field(default_factory=dict)
     """Outputs of gathers that were not copied out yet."""
     copied_out: Buffer | None = None
-    """In forward FSDP2 keeps the last output until the next gather is done."""
+    """In forward FSDP2 keeps the last output until the next one is copied out."""
     unsharded: dict[int, dict[str, Buffer]] = field(default_factory=dict)
     """Gradients before their reduction, by unit."""
     widened: set[Buffer] = field(default_factory=set)
@@ -40,10 +40,11 @@ class Sharded(Holding):
 
     def settle(self) -> None:
         """Shards of parameters and optimizer state, on the device or, offloaded, on the host."""
-        shapes = self.shape.shapes
-        elements = shard_elements(shapes, self.shards)
-        states = optimizer_bytes(self.config.optimizer, elements, len(shapes))
-        largest = max(shard_elements([shape], self.shards) for shape in shapes)
+        root, block = _shapes(self.shape.root), _shapes(self.shape.block)
+        elements = shard_elements(root, self.shards) + self.shape.layers * shard_elements(block, self.shards)
+        tensors = len(root) + self.shape.layers * len(block)
+        states = optimizer_bytes(self.config.optimizer, elements, tensors)
+        largest = max(shard_elements([shape], self.shards) for shape in root + block)
         self.temporary_bytes = update_bytes(self.config.optimizer, elements, largest, self.on_cuda)
         if self._offloads:
             gradients = 0 if self.config.optimizer.in_backward else elements * MASTER_BYTES
@@ -52,6 +53,11 @@ class Sharded(Holding):
         else:
             self.ledger.change("parameters", elements * MASTER_BYTES)
             self.ledger.change("optimizer states", states)
+
+    def piled(self) -> list[Buffer]:
+        """Shards of gradients; where blocks are no units, the gradients that wait for the end of backward."""
+        waiting = [] if self.units else list(self.unsharded.get(ROOT, {}).values())
+        return [*self.reduced, *waiting]
 
     def begin_forward(self) -> None:
         """The root unit is gathered first."""
@@ -73,9 +79,7 @@ class Sharded(Holding):
 
     def end_forward(self) -> None:
         """The root unit stays gathered: backward needs it first."""
-        if self.copied_out is not None:
-            self.copied_out.drop()
-            self.copied_out = None
+        self._free_copied_out()
 
     def before_root_backward(self) -> None:
         """The last unit of blocks is asked for while the head's gradients are computed."""
@@ -99,7 +103,7 @@ class Sharded(Holding):
             return
         if self.reducing is not None:
             self.reducing.drop()
-        padded = padded_elements([shape for _, shape in self._parameters(unit)], self.shards)
+        padded = self._padded(unit)
         self.reducing = self.ledger.allocate("buckets", padded * self._reduce_bytes)
         for gradient in gradients.values():
             gradient.drop()
@@ -143,17 +147,19 @@ class Sharded(Holding):
     def _reduce_bytes(self) -> int:
         return reduced_item_bytes(self.config.precision)
 
-    def _parameters(self, unit: int) -> Named:
+    def _padded(self, unit: int) -> int:
+        """Elements of a unit as it is gathered and reduced."""
         if unit != ROOT:
-            return self.units[unit]
-        return self.shape.root if self.units else self.shape.root + self.shape.block * self.shape.layers
+            return padded_elements(_shapes(self.units[unit]), self.shards)
+        root = padded_elements(_shapes(self.shape.root), self.shards)
+        block = 0 if self.units else padded_elements(_shapes(self.shape.block), self.shards)
+        return root + self.shape.layers * block
 
     def _unshard(self, unit: int) -> None:
         """Start the gather; a no-op where it was started or is not needed."""
         if unit in self.gathered or unit in self.arriving:
             return
-        shapes = [shape for _, shape in self._parameters(unit)]
-        size = padded_elements(shapes, self.shards) * self._compute_bytes
+        size = self._padded(unit) * self._compute_bytes
         if self.shards == 1:
             self.arriving[unit] = self.ledger.allocate("gathered parameters", 0)
             return
@@ -166,23 +172,34 @@ class Sharded(Holding):
         """Copy a finished gather out into the parameters."""
         if unit not in self.arriving:
             return
-        if forward and self.copied_out is not None:
-            self.copied_out.drop()
-            self.copied_out = None
-        shapes = [shape for _, shape in self._parameters(unit)]
-        size = padded_elements(shapes, self.shards) * self._compute_bytes
+        size = self._padded(unit) * self._compute_bytes
         self.gathered[unit] = self.ledger.allocate("gathered parameters", size)
         output = self.arriving.pop(unit)
         if forward:
+            # Only now: torch waits for the copy before, but holds its source until this one is made.
+            self._free_copied_out()
             self.copied_out = output
         else:
             output.drop()
+
+    def _free_copied_out(self) -> None:
+        if self.copied_out is not None:
+            self.copied_out.drop()
+            self.copied_out = None
 
     def _widened(self, gradient: Buffer) -> Buffer:
         """Gradients that wait for the last micro-batch do so in the type of the reduction."""
         if self._reduce_bytes == self._compute_bytes or gradient in self.widened:
             return gradient
-        wide = self.ledger.allocate("gradients", gradient.size_bytes // self._compute_bytes * self._reduce_bytes)
+        size = gradient.size_bytes // self._compute_bytes * self._reduce_bytes
+        others, gradient.copies = gradient.copies - 1, 1
+        narrow = {
+            gradient.category: gradient.size_bytes,
+            "allocator slack": self.ledger.slack_bytes(gradient.size_bytes),
+        }
+        self.ledger.shift(narrow, -others)
+        wide = self.ledger.allocate("gradients", size)
+        self.ledger.copy(wide, others)
         self.widened.add(wide)
         gradient.drop()
         return wide
@@ -197,6 +214,10 @@ class Sharded(Holding):
             shard.drop()
         else:
             self.reduced.append(shard)
+
+
+def _shapes(named: Named) -> list[Shape]:
+    return [shape for _, shape in named]
 
 
 def shard_units(block: Named, layers: int, blocks_per_unit: int) -> list[Named]:

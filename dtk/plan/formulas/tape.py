@@ -49,6 +49,7 @@ class Node:
     parameters: tuple[tuple[str, int], ...]
     """Name and gradient bytes."""
     workspace_bytes: int
+    narrow_bytes: int
 
 
 @dataclass(slots=True)
@@ -74,6 +75,7 @@ class Tape:
         saves_output: bool = False,
         workspace_bytes: int = 0,
         backward_workspace_bytes: int = 0,
+        narrow_bytes: int = 0,
         category: Category = "activations",
     ) -> Value:
         """Run one operation; the caller holds the result.
@@ -87,6 +89,7 @@ class Tape:
             saves_output: whether the result is kept for backward.
             workspace_bytes: needed while it runs.
             backward_workspace_bytes: needed while its backward runs.
+            narrow_bytes: gradients of the parameters in the type they are computed in, widened when that is over.
             category: of the result.
         """
         buffer = self.ledger.allocate(category, out_bytes) if out_bytes else None
@@ -104,7 +107,7 @@ class Tape:
             saved.append(self.ledger.allocate("activations", kept_bytes))
         for name, _ in parameters:
             self.uses[name] = self.uses.get(name, 0) + 1
-        self.nodes.append(Node(out, tuple(inputs), saved, tuple(parameters), backward_workspace_bytes))
+        self.nodes.append(Node(out, tuple(inputs), saved, tuple(parameters), backward_workspace_bytes, narrow_bytes))
         return out
 
     def backward(self, listener: GradientListener, down_to: int = 0) -> None:
@@ -122,13 +125,20 @@ class Tape:
         produced = [
             incoming.hold() if size == 0 else self.ledger.allocate(value.category, size) for value, size in node.inputs
         ]
-        of_parameters = [(name, self.ledger.allocate("gradients", size)) for name, size in node.parameters]
+        narrow = self.ledger.allocate("gradients", node.narrow_bytes)
+        of_parameters = [] if node.narrow_bytes else self._of_parameters(node)
         for buffer in (workspace, *node.saved, incoming):
             buffer.drop()
+        if node.narrow_bytes:
+            of_parameters = self._of_parameters(node)
+        narrow.drop()
         for (value, _), buffer in zip(node.inputs, produced):
             self._flow(value, buffer)
         for name, buffer in of_parameters:
             self._complete(name, buffer, listener)
+
+    def _of_parameters(self, node: Node) -> list[tuple[str, Buffer]]:
+        return [(name, self.ledger.allocate("gradients", size)) for name, size in node.parameters]
 
     def _flow(self, value: Value, gradient: Buffer) -> None:
         """Add to the gradient of a value."""

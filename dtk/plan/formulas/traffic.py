@@ -85,7 +85,7 @@ def ring_bytes(op: str, size_bytes: int, ranks: int) -> int:
     With S bytes in the full buffer and n ranks: 2 S (n-1)/n for an all_reduce, S (n-1)/n for an all_gather, a
     reduce_scatter or (pipelined, on average over the ranks) a broadcast.
     """
-    return (2 if op == "all_reduce" else 1) * size_bytes * (ranks - 1) // ranks
+    return round((2 if op == "all_reduce" else 1) * size_bytes * (ranks - 1) / ranks)
 
 
 def link(ranks: int, stride: int, world_size: int, local_size: int) -> Link:

@@ -31,6 +31,8 @@ class PlanReport:
     plan: Prediction
     local_size: int
     """Ranks on one node."""
+    compute_dtype: str
+    """Type of the matrix products: float32, tf32, bfloat16 or float16."""
     check: "Check | None" = None
     comparison: Comparison | None = None
     scaling: tuple[Point, ...] = ()
@@ -46,6 +48,10 @@ def as_json(report: PlanReport) -> dict[str, Any]:
         "schema": SCHEMA,
         "job": list(report.job),
         "local_size": report.local_size,
+        "precision": {
+            "compute_dtype": report.compute_dtype,
+            "peak_flops": None if report.plan.time is None else report.plan.time.peak_flops,
+        },
         "plan": report.plan.as_json(),
         "notes": list(report.notes),
     }

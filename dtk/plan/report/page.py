@@ -32,6 +32,7 @@ def _header(report: PlanReport) -> Markup:
             el("h1", tables.title(plan)),
             el("p", tables.verdict(plan)),
             el("p", tables.batch(plan), class_="soft"),
+            el("p", f"Compute in {tables.precision(report)}.", class_="soft"),
             el("p", *(join(el("code", text), " ") for text in report.job)) if report.job else None,
         ),
     )
@@ -59,6 +60,7 @@ def _memory(plan: Prediction) -> Markup:
         el("h2", f"Memory of the fullest rank ({plan.memory.rank}) at the peak"),
         plots.categories([(plan.strategy, plan)]),
         el("p", tables.regions(plan)),
+        el("p", f"{tables.host(plan)} in host memory") if tables.host(plan) else None,
         el("details", el("summary", "Figures"), _table([("category", "bytes at the peak"), *rows])),
     )
 
@@ -85,6 +87,7 @@ def _scaling(points: Sequence[Point], plan: Prediction) -> Markup | None:
         ),
         *drawn,
         el("details", el("summary", "Figures"), _table(tables.scaling(points))),
+        _remarks(tables.impossible(points)),
     )
 
 
@@ -101,7 +104,12 @@ def _comparison(comparison: Comparison | None) -> Markup | None:
         el("ul", *(el("li", reason) for reason in comparison.reasons), class_="plain"),
         plots.categories(made) if made else None,
         _table(tables.comparison(comparison)),
+        _remarks(tables.remarks(comparison)),
     )
+
+
+def _remarks(found: Sequence[tuple[str, str]]) -> Markup | None:
+    return el("ul", *(el("li", f"{label}: {text}") for label, text in found), class_="plain") if found else None
 
 
 def _traffic(report: PlanReport) -> Markup:

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dtk.plan.compare import Comparison
 from dtk.plan.engines import Difference
 from dtk.plan.prediction import Category, Prediction, Time
-from dtk.plan.report.model import Check
+from dtk.plan.report.model import Check, PlanReport
 from dtk.plan.scaling import Point
 from dtk.plan.solve import Largest
-from dtk.plan.words import bytes_text, count_text, counted, percent_text, rate_text, seconds_text
+from dtk.plan.words import bytes_text, count_text, counted, flops_text, percent_text, rate_text, seconds_text
 
 Rows = list[tuple[str, ...]]
 CATEGORIES: tuple[Category, ...] = (
@@ -24,6 +24,10 @@ CATEGORIES: tuple[Category, ...] = (
 )
 """In the order in which they are shown: what stays, then what comes and goes."""
 CHECKED = "The two engines, both with the CPU's kernels"
+_INVALID = "invalid"
+_NOISE = 1e-9
+"""Parts of a time below this are what rounding left."""
+_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _LINKS = {"intra_node": "inside a node", "inter_node": "across nodes"}
 
 
@@ -50,6 +54,8 @@ def verdict(plan: Prediction) -> str:
     if device is None:
         return f"{bytes_text(peak)} a rank; add hardware=NAME to learn whether that fits, and how long a step takes"
     gap = f"{bytes_text(abs(device - peak))} ({percent_text(abs(device - peak) / device)})"
+    if plan.exceeds_host and peak <= device:
+        return f"DOES NOT FIT the host of a node of {plan.hardware}: {host(plan)}"
     if plan.fits:
         return f"FITS {plan.hardware}: {bytes_text(peak)} of {bytes_text(device)}, {gap} to spare"
     return f"DOES NOT FIT {plan.hardware}: {bytes_text(peak)} of {bytes_text(device)}, {gap} too much"
@@ -66,8 +72,23 @@ def regions(plan: Prediction) -> str:
     others = ", ".join(
         f"{name} {bytes_text(size)}" for name, size in peak.by_region_bytes.items() if name != peak.region
     )
-    host = f"; {bytes_text(peak.host_bytes)} in host memory" if peak.host_bytes else ""
-    return f"the peak stands in {peak.region}{f' ({others})' if others else ''}{host}"
+    return f"the peak stands in {peak.region}{f' ({others})' if others else ''}"
+
+
+def host(plan: Prediction) -> str:
+    """What offloading keeps in host memory; nothing where nothing is offloaded."""
+    if not plan.memory.host_bytes:
+        return ""
+    there = "" if plan.node_host_bytes is None else f" of {bytes_text(plan.node_host_bytes)}"
+    return f"{bytes_text(plan.memory.host_bytes)} a rank, {bytes_text(plan.host_bytes_per_node)} a node{there}"
+
+
+def precision(report: PlanReport) -> str:
+    """`bf16, 989 TFLOP/s peak a device; ...`"""
+    peak = report.plan.time.peak_flops if report.plan.time is not None else None
+    told = _DTYPES.get(report.compute_dtype, report.compute_dtype)
+    told += f", {flops_text(peak)} peak a device" if peak is not None else ""
+    return f"{told}; parameters and optimizer state in fp32"
 
 
 def traffic(plan: Prediction) -> Rows:
@@ -91,6 +112,8 @@ def traffic(plan: Prediction) -> Rows:
 def time(figures: Time) -> list[tuple[str, str]]:
     """Figures of one step with their names."""
     hidden = figures.communication_s - figures.exposed_s
+    hidden = 0.0 if hidden < _NOISE * figures.communication_s else hidden
+    exposed = 0.0 if figures.exposed_s < _NOISE * figures.step_s else figures.exposed_s
     return [
         ("step", seconds_text(figures.step_s)),
         (
@@ -99,13 +122,21 @@ def time(figures: Time) -> list[tuple[str, str]]:
         ),
         (
             "communication",
-            f"{seconds_text(figures.communication_s)}, {seconds_text(figures.exposed_s)} of it exposed"
+            f"{seconds_text(figures.communication_s)}, {seconds_text(exposed)} of it exposed"
             + (f", {seconds_text(hidden)} hidden" if hidden > 0 else ""),
         ),
         ("tokens/s", rate_text(figures.tokens_per_s)),
-        ("MFU", "-" if figures.mfu is None else percent_text(figures.mfu)),
+        ("MFU", _mfu(figures)),
         ("scaling", f"{percent_text(figures.scaling_efficiency)} of ranks that communicate nothing"),
     ]
+
+
+def _mfu(figures: Time) -> str:
+    """A part of which peak, and in which type."""
+    if figures.mfu is None or figures.peak_flops is None:
+        return "-" if figures.mfu is None else percent_text(figures.mfu)
+    dtype = _DTYPES.get(figures.matmul_dtype, figures.matmul_dtype)
+    return f"{percent_text(figures.mfu)} of {flops_text(figures.peak_flops)} ({dtype})"
 
 
 def transfers(figures: Time) -> Rows:
@@ -153,13 +184,36 @@ def comparison(found: Comparison) -> Rows:
         mark = "*" if row is found.recommended else ""
         made = row.prediction
         if made is None:
-            rows.append((mark, row.variant.name, row.problem, *["-"] * 6))
+            rows.append((mark, row.variant.name, _INVALID, *["-"] * 6))
         else:
             *others, step, speed, mfu = figures(made)
             if row.variant.offload and made.time is not None:  # Copies to the host and back are not in the time.
                 step, speed, mfu = f"> {step}", f"< {speed}", f"< {mfu}"
             rows.append((mark, row.variant.name, *others, step, speed, mfu))
     return rows
+
+
+def remarks(found: Comparison) -> list[tuple[str, str]]:
+    """What the table of the strategies has no room for: a label and a sentence each."""
+    told = [("invalid", f"{row.variant.name}: {row.problem}") for row in found.rows if row.prediction is None]
+    offloaded: dict[str, list[str]] = {}
+    for row in found.rows:
+        if row.prediction is not None and row.prediction.memory.host_bytes:
+            offloaded.setdefault(host(row.prediction), []).append(row.variant.name)
+    told += [("host", f"{' and '.join(names)}: {size} in host memory") for size, names in offloaded.items()]
+    mesh = next((row.overrides[1:3] for row in found.rows if any("dp_shard=" in text for text in row.overrides)), ())
+    if mesh:
+        told.append(("mesh", f"hsdp shards inside a node and replicates across: {' '.join(mesh)}"))
+    return told
+
+
+def impossible(points: Sequence[Point]) -> list[tuple[str, str]]:
+    """Why there is no plan for some numbers of ranks."""
+    return [
+        ("invalid", f"{counted(point.world_size, 'rank')}: {point.problem}")
+        for point in points
+        if point.prediction is None
+    ]
 
 
 def figures(made: Prediction) -> tuple[str, ...]:
@@ -180,7 +234,7 @@ def scaling(points: Sequence[Point]) -> Rows:
     for point in points:
         made = point.prediction
         if made is None:
-            rows.append((f"{point.world_size:,}", "-", point.problem, *["-"] * 7))
+            rows.append((f"{point.world_size:,}", "-", _INVALID, *["-"] * 7))
             continue
         efficiency = "-" if made.time is None else percent_text(made.time.scaling_efficiency)
         rows.append((f"{point.world_size:,}", f"{made.global_batch_size:,}", *figures(made), efficiency))

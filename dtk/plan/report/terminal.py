@@ -59,6 +59,7 @@ class _Writer:
         self._text(Text(clean(tables.verdict(plan)), style=style))
         self._line("job", tables.title(plan))
         self._line("batch", tables.batch(plan))
+        self._line("compute", tables.precision(report))
         self._memory(plan)
         self._traffic(plan, report.local_size)
         self._time(plan)
@@ -80,6 +81,8 @@ class _Writer:
             column.justify = "right"
         self.console.print(table)
         self._line("peak", tables.regions(plan))
+        if tables.host(plan):
+            self._line("host", f"{tables.host(plan)} in host memory")
 
     def _traffic(self, plan: Prediction, local_size: int) -> None:
         self._title(f"Communication of one rank per step ({local_size} ranks a node)")
@@ -113,6 +116,8 @@ class _Writer:
             self._title("Strategies side by side, the simplest first")
             self.console.print(_table(tables.comparison(report.comparison)))
             self._text(Text(_COMPARED, style="dim"))
+            for label, remark in tables.remarks(report.comparison):
+                self._line(label, remark, "dim")
             chosen = report.comparison.recommended
             if chosen is not None:
                 self._line("take", " ".join(chosen.overrides), "bold green")
@@ -121,6 +126,8 @@ class _Writer:
         if report.scaling:
             self._title("Over numbers of ranks (each rank does as much as here, so the batch grows)")
             self.console.print(_table(tables.scaling(report.scaling)))
+            for label, remark in tables.impossible(report.scaling):
+                self._line(label, remark)
         if report.models:
             self._title("Largest model that fits")
             self.console.print(_table(tables.largest(report.models)))

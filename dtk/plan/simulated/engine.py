@@ -6,7 +6,7 @@ Turns what `dtk.simulate` observed into a prediction. Holds no formula of a stra
 from collections.abc import Iterator
 from typing import cast
 
-from dtk.config.schema import Config
+from dtk.config.schema import Config, CustomModelConfig
 from dtk.errors import DtkError
 from dtk.plan.prediction import Category, Memory, Prediction
 from dtk.plan.simulated.depth import at_depth, depths, edge_blocks, extended
@@ -48,7 +48,7 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
         sequence_length=config.data.sequence_length,
         memory=_memory(config, observed[0].rank, _parts(chosen, observed, layers)),
         traffic=traffic(counts, sizes, world_size, local_size),
-        notes=tuple(_notes(config, count, chosen)),
+        notes=tuple(_notes(config, count, chosen, observed[0].classes)),
     )
 
 
@@ -101,7 +101,7 @@ def _memory(config: Config, rank: int, parts: dict[Part, dict[str, int]]) -> Mem
     return Memory(rank, at_peak, peak[0], by_region, host_bytes)
 
 
-def _notes(config: Config, count: int, chosen: tuple[int, ...]) -> Iterator[str]:
+def _notes(config: Config, count: int, chosen: tuple[int, ...], classes: int) -> Iterator[str]:
     yield "operations as the CPU computes them; buffers inside kernels and inside the backend are not seen"
     if len(chosen) > 1:
         yield f"{config.model.layers} blocks on the straight line through {chosen[0]} and {chosen[1]} simulated ones"
@@ -111,3 +111,6 @@ def _notes(config: Config, count: int, chosen: tuple[int, ...]) -> Iterator[str]
         yield "torch.compile is not simulated: the figures are those of the eager step"
     if getattr(config.strategy, "cpu_offload", False):
         yield "offloading: the shards' copies on their way to and from the device are not seen"
+    words = getattr(config.data, "vocab_size", classes)
+    if isinstance(config.model, CustomModelConfig) and classes != words:
+        yield f"the model answers with {classes} logits per token, but data.vocab_size={words}"

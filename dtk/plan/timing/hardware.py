@@ -56,6 +56,8 @@ class Hardware:
     inter_node_latency_s: float
     link_fraction: float
     """Part of both links' bandwidth that large collectives reach."""
+    host_memory_bytes: int | None = None
+    """Usable host memory of a node, for what is offloaded; None when it is not known."""
     sources: Mapping[str, str]
     """Name of a figure -> where it is printed, or why it is assumed."""
 
@@ -130,7 +132,9 @@ def load_hardware(name: str, config_dir: Path | None = None) -> Hardware:
     if name.endswith((".yaml", ".yml")) or "/" in name:
         path = Path(name).expanduser()
         if not path.is_file():
-            raise DtkError(f"hardware={name}: there is no such file")
+            kind = "a folder" if path.is_dir() else "a device or a pipe"
+            why = f"it is {kind}, not a YAML file" if path.exists() else "there is no such file"
+            raise DtkError(f"hardware={name}: {why}", fix="name a YAML file of the form of conf/hardware")
         return _read(path)
     files = hardware_files(config_dir)
     if name not in files:
@@ -208,7 +212,7 @@ def _check_keys(plain: dict[Any, Any], path: Path) -> None:
             )
     if ("matmul_flops" in plain) == ("matmul_fraction" in plain):
         raise DtkError(f"{path}: how fast matrix products are", fix="give either matmul_flops or matmul_fraction")
-    optional = ("device", *_TABLES, "matmul_fraction")
+    optional = ("device", *_TABLES, "matmul_fraction", "host_memory_bytes")
     missing = [key for key in known if key not in plain and key not in optional]
     if missing:
         raise DtkError(f"{path} lacks {', '.join(missing)}")
@@ -232,7 +236,7 @@ def _number(key: str, value: Any, path: Path) -> float | int:
         number = float(value) if not isinstance(value, bool) else 0.0
     except (TypeError, ValueError):
         number = 0.0
-    whole = key in ("devices_per_node", "memory_bytes")
+    whole = key in ("devices_per_node", "memory_bytes", "host_memory_bytes")
     if not 0 < number < float("inf") or (whole and number != int(number)) or (key.endswith("fraction") and number > 1):
         kind = "a fraction of 1" if key.endswith("fraction") else "a whole number" if whole else "a number"
         raise DtkError(f"{path}: {key} is {value!r}", f"it must be {kind} above 0")

@@ -77,6 +77,8 @@ def _time(
         optimizer_s=updating_s,
         transfers=tuple(transfer for transfer in walk.transfers.values() if transfer.seconds),
         assumptions=tuple(_assumptions(config, hardware)),
+        matmul_dtype=dtype,
+        peak_flops=peak,
     )
 
 

@@ -4,17 +4,14 @@ A kernel is bound by arithmetic or by memory (roofline, Williams, Waterman & Pat
 their FLOPs, everything else by the bytes that it reads and writes once. Knows no strategy and no communication.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import torch
-
 from dtk.config.schema import Config, CustomModelConfig, EncoderConfig, LlamaConfig, SGDConfig
-from dtk.models.build import build_model
-from dtk.plan.formulas.shape import model_shape
+from dtk.models.flops import training_flops_per_token
+from dtk.plan.formulas.shape import ModelShape, elements, model_shape
 from dtk.plan.timing.hardware import Hardware
 from dtk.strategies.declared import ITEM_BYTES, Shape
 
@@ -56,28 +53,40 @@ class Seconds:
 
 
 def layout(config: Config) -> Layout:
-    """The parts of the configured model; no depth costs more than two blocks on the meta device.
+    """The parts of the configured model; dtk's own are not built, and no torch is imported for them.
 
     Raises:
-        DtkError: the model cannot be built.
+        DtkError: a model of the user's own cannot be built.
     """
     model, length = config.model, config.data.sequence_length
     if isinstance(model, CustomModelConfig):
         return _custom_layout(config)
     shape = model_shape(model)
-    one, two = (_flops(dataclasses.replace(model, layers=layers), length) for layers in (1, 2))
+    block_flops = training_flops_per_token(elements(shape.block), 1, model.width, length)
+    rest_flops = training_flops_per_token(_multiplied(shape), 0, model.width, length)
     block = tuple(shape for _, shape in shape.block)
     before, after = (tuple(shape for _, shape in part) for part in (shape.before, shape.after))
-    return Layout(before, (block,) * shape.layers, after, two - one, 2 * one - two)
+    return Layout(before, (block,) * shape.layers, after, block_flops, rest_flops)
 
 
-def _flops(model: Any, sequence_length: int) -> float:
-    with torch.device("meta"):
-        return float(build_model(model, []).flops_per_token(sequence_length))  # type: ignore[operator]
+def _multiplied(shape: ModelShape) -> int:
+    """Elements outside of blocks that each token is multiplied with; a test holds them against the models' own count.
+
+    Lookup tables are not, but a tied one is the output projection; an encoder's head runs once per sample.
+    """
+    after = sum(prod(each) for name, each in shape.after if name.startswith("final_norm"))
+    if isinstance(shape.config, EncoderConfig):
+        return after
+    projection = next((name for name, _ in shape.after if name.startswith("head")), "token_embedding.weight")
+    return after + prod(dict(shape.root)[projection])
 
 
 def _custom_layout(config: Config) -> Layout:
     """A model of the user's: its blocks share the FLOPs that it declares, else 6 per parameter, by their size."""
+    import torch
+
+    from dtk.models.build import build_model
+
     with torch.device("meta"):
         model: Any = build_model(config.model, config.allow_targets)
     inside = [list(block.parameters()) for block in getattr(model, "blocks", ())]

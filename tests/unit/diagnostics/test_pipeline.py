@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 import diagnostics.registry
+from diagnostics.artifacts import Status
 from diagnostics.diagnose import Options, conclude, diagnose, run_detector
 from diagnostics.errors import DiagnosticsError
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.model import Evidence, LogFact, Problem, RankError, Stacks
+from diagnostics.evidence.model import Evidence, LogFact, Problem, RankError, RunEvidence, Stacks
 from diagnostics.findings import Detection, Finding
 from diagnostics.report.coverage import coverage
+from diagnostics.report.words import headline
 from diagnostics.tree.load import built_in
 from tests.unit.diagnostics.report.samples import report
 
@@ -201,5 +203,32 @@ def test_an_own_tree_with_the_id_of_another_is_refused(tmp_path: Path) -> None:
 def test_logs_without_a_word_of_trouble_are_no_evidence(tmp_path: Path) -> None:
     for rank in range(3):
         (tmp_path / f"rank_{rank}.log").write_text("step 1 loss 2.0\n")
-    with pytest.raises(DiagnosticsError, match=r"3 logs were read in .* no line of them is known to be trouble"):
+    with pytest.raises(DiagnosticsError, match=r"found 3 .log; 3 logs were read, and no line of them is known to be"):
         diagnose(tmp_path)
+
+
+def verdict_of(evidence_: Evidence, cause: str) -> tuple[str, str]:
+    found = Finding(cause=cause, status="confirmed", summary="x", confidence=0.9, ranks=(1,))
+    told = conclude(evidence_, built_in(), [found], {}, "job")
+    return told.outcome, headline(told)
+
+
+def test_a_refusal_of_ddp_is_a_crash_and_a_wait_for_gradients_a_hang() -> None:
+    words = "Expected to have finished reduction in the prior iteration before starting a new one."
+    cause = "hang.unused_parameters"
+    assert verdict_of(evidence(errors=[RankError(1, "x", 1, "RuntimeError", words)]), cause)[0] == "crashed"
+    assert verdict_of(evidence(facts=[LogFact("ddp_unused", 1, "x", 1, words)]), cause)[0] == "crashed"
+    assert verdict_of(evidence(), cause)[0] == "hung"
+    other = evidence(errors=[RankError(1, "x", 1, "RuntimeError", words)])
+    assert verdict_of(other, "hang.collective_mismatch")[0] == "hung"
+
+
+def test_a_mismatch_in_a_run_that_ended_in_order_hangs_nothing() -> None:
+    def run(state: Any) -> Evidence:
+        return evidence(run=RunEvidence(Path("job"), Status(state), {}, {}, {}, {}, {}, {}))
+
+    assert verdict_of(run("finished"), "hang.collective_mismatch") == (
+        "diverged",
+        "ranks issued different operations at the same position, unnoticed: the run ended",
+    )
+    assert verdict_of(run("hung"), "hang.collective_mismatch")[0] == "hung"

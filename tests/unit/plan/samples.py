@@ -69,6 +69,7 @@ def report(**values: Any) -> PlanReport:
         "job": ("strategy=fsdp", "model=gpt2_xl"),
         "plan": fitting,
         "local_size": 8,
+        "compute_dtype": "bfloat16",
         "check": check(28.0, Difference("peak", 20 * GIB, 28 * GIB), Difference("all_gather", 96, 97, "calls")),
         "comparison": Comparison(rows, rows[4], ("ddp needs 30.0 GiB.", "fsdp is the simplest that fits.")),
         "scaling": points,

@@ -90,3 +90,4 @@ def test_ring_volumes():
     assert ring_bytes("all_reduce", 800, 4) == 1200
     assert ring_bytes("all_gather", 800, 4) == ring_bytes("reduce_scatter", 800, 4) == 600
     assert ring_bytes("all_reduce", 800, 1) == 0
+    assert ring_bytes("all_reduce", 4, 64) == 8  # 7.875

@@ -1,6 +1,7 @@
 """The strategies side by side: which one is recommended as devices shrink, and what each row was composed of."""
 
 import dataclasses
+import re
 
 import pytest
 
@@ -84,6 +85,31 @@ def test_hsdp_shards_inside_a_node_and_replicates_across() -> None:
     links = {one.group: (one.ranks, one.link) for one in found.prediction.traffic}
     assert links["dp_shard"] == (4, "intra_node")
     assert links["dp_replicate"] == (4, "inter_node")
+
+
+def test_the_row_of_hsdp_is_the_same_whatever_was_typed() -> None:
+    wide = "launcher.world_size=16"
+    rows = [row(compared(None, wide, f"strategy={one}", local_size=4), "hsdp") for one in ("ddp", "fsdp", "hsdp")]
+    assert rows[0] == rows[1] == rows[2]
+    own = row(compared(None, wide, "strategy=hsdp", "strategy.dp_replicate=2", local_size=4), "hsdp")
+    assert own.prediction is not None
+    assert {one.group: one.ranks for one in own.prediction.traffic}["dp_shard"] == 8
+
+
+def test_what_is_too_large_is_named_in_a_few_words() -> None:
+    told = compared(needs(row(compared(1 << 40), "fsdp + checkpointing + offload"))).reasons[0]
+    assert re.fullmatch(r"Too large for [^:]+: (\w+ needs [\d.]+ \w+, ){3}and \d+ more\.", told)
+
+
+def test_offloading_beyond_the_host_does_not_fit() -> None:
+    free = compared(1 << 40)
+    least = row(free, "fsdp + checkpointing + offload")
+    assert least.prediction is not None
+    there = least.prediction.host_bytes_per_node - 1
+    hardware = dataclasses.replace(load_hardware("h100_sxm"), memory_bytes=needs(least), host_memory_bytes=there)
+    found = compare(planned_job(JOB), Machine(8, hardware))
+    assert found.recommended is None
+    assert "Nearest is fsdp + checkpointing + offload, but not on the host" in found.reasons[0]
 
 
 def test_a_strategy_that_cannot_run_the_job_says_why() -> None:

@@ -6,6 +6,7 @@ import re
 
 from dtk.plan.report import page, terminal
 from dtk.plan.report.model import dumps
+from dtk.plan.words import percent_text
 from tests.unit.plan.samples import GIB, HOSTILE, check, on_device, plan, report
 
 
@@ -18,6 +19,36 @@ def test_the_answer_is_the_first_line() -> None:
     large = on_device(plan(gib=30.0))
     assert text(plan=large).startswith("DOES NOT FIT rtx4090: 30 GiB of 24 GiB, 6 GiB (25.0 %) too much\n")
     assert text(plan=plan()).startswith("20 GiB a rank; add hardware=NAME")
+
+
+def test_precision_is_told_with_the_peak_behind_mfu() -> None:
+    plan_on = on_device(plan())
+    assert plan_on.time is not None
+    time = dataclasses.replace(plan_on.time, matmul_dtype="bfloat16", peak_flops=989.4e12, exposed_s=0.2, compute_s=0.4)
+    made = report(plan=dataclasses.replace(plan_on, time=time))
+    shown = terminal.render(made, columns=None, colour=False)
+    assert "compute bf16, 989 TFLOP/s peak a device; parameters and optimizer state in fp32\n" in shown
+    assert "41.0 % of 989 TFLOP/s (bf16)" in shown
+    assert "989 TFLOP/s peak a device" in page.render(made)
+    assert json.loads(dumps(made))["precision"] == {"compute_dtype": "bfloat16", "peak_flops": 989.4e12}
+
+
+def test_what_rounding_left_of_a_time_is_nothing() -> None:
+    plan_on = on_device(plan())
+    assert plan_on.time is not None
+    time = dataclasses.replace(plan_on.time, communication_s=0.3, exposed_s=0.3 - 5e-17)
+    assert "300 ms, 300 ms of it exposed\n" in text(plan=dataclasses.replace(plan_on, time=time))
+    time = dataclasses.replace(plan_on.time, communication_s=0.3, exposed_s=2e-17)
+    assert "300 ms, 0 s of it exposed, 300 ms hidden\n" in text(plan=dataclasses.replace(plan_on, time=time))
+    assert percent_text(197.921) == "19,792 %"
+
+
+def test_reasons_stand_below_the_tables() -> None:
+    shown = text()
+    cells = next(line for line in shown.splitlines() if line.startswith("7  "))
+    assert len(cells) < 90
+    assert "invalid 7 ranks: 7 ranks do not divide\n" in shown
+    assert "invalid single: it is one process\n" in shown
 
 
 def test_bars_are_as_long_as_the_categories_are_large() -> None:

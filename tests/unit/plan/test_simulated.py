@@ -1,12 +1,10 @@
-"""The simulated engine: no ghosts at many ranks, depths on a straight line, groups, the fullest rank, bad models."""
+"""The simulated engine: no ghosts at many ranks, depths on a straight line, groups, the fullest rank."""
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from dtk.errors import DtkError
 from dtk.plan.job import planned_job
@@ -17,7 +15,6 @@ from dtk.record import regions
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 TINY = ["model=gpt2_tiny", "model.layers=2", "data=synthetic", "data.sequence_length=32"]
-HERE = "tests.unit.plan.test_simulated"
 
 
 def job(world_size, *overrides):
@@ -166,79 +163,6 @@ def test_nothing_is_left_behind():
     assert torch.are_deterministic_algorithms_enabled() == deterministic
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.ones(2).sum().item() == 2.0
-
-
-class Reads(nn.Module):
-    """Branches on a value."""
-
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding(256, 8)
-        self.head = nn.Linear(8, 256)
-
-    def forward(self, tokens):
-        x = self.table(tokens)
-        if x.sum().item() > 0:
-            x = -x
-        return self.head(x)
-
-
-class Misses(Reads):
-    """A mistake of its own."""
-
-    def forward(self, tokens):
-        return self.head(self.table(tokens).flatten(1))
-
-
-class Fine(Reads):
-    """Blocks of its own, and a constant made from a number."""
-
-    def __init__(self, width=8):
-        super().__init__()
-        self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
-
-    def forward(self, tokens):
-        x = self.table(tokens) * torch.tensor(0.5)
-        for block in self.blocks:
-            x = x + block(x)
-        return self.head(x)
-
-
-def custom(name, strategy, ranks=4):
-    return planned_job(
-        [
-            "model=custom",
-            f"model._target_={HERE}.{name}",
-            f"model.name={name}",
-            f"allow_targets=[{HERE}.*]",
-            "data=synthetic",
-            "data.sequence_length=16",
-            f"strategy={strategy}",
-        ],
-        None,
-        ranks,
-    ).config
-
-
-@pytest.mark.parametrize("strategy", ["ddp", "zero1", "fsdp"])
-def test_own_models(strategy):
-    prediction = simulate(custom("Fine", strategy), 4)
-    assert prediction.parameters == 256 * 8 + 8 * 256 + 256 + 3 * 72
-    assert prediction.memory.at_peak_bytes["activations"] > 0
-    if strategy == "fsdp":
-        assert calls(prediction)["all_gather", "dp_shard"][0] == 7
-
-
-@pytest.mark.parametrize(("name", "says"), [("Reads", "needs the values of a tensor at"), ("Misses", "fails at")])
-def test_models_that_cannot_be_simulated(name, says):
-    with pytest.raises(DtkError) as error:
-        simulate(custom(name, "fsdp"), 4)
-    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
-    marks = {"Reads": "if x.sum().item() > 0:", "Misses": ".flatten(1))"}
-    number = next(i for i, line in enumerate(lines, 1) if marks[name] in line)
-    assert says in str(error.value) and f"test_simulated.py:{number}" in str(error.value)
-    assert "\n" not in str(error.value)
-    assert not dist.is_initialized()
 
 
 def test_strategies_that_cannot_be_simulated():

@@ -6,12 +6,14 @@ import time as clock
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from dtk.config.schema import Config
 from dtk.errors import DtkError
+from dtk.models.build import build_model
 from dtk.plan.formulas.closed_form import closed_form
 from dtk.plan.formulas.owners import owned_elements
 from dtk.plan.formulas.shape import model_shape
@@ -251,3 +253,20 @@ def test_laws(
         memory_bytes_per_s=hardware.memory_bytes_per_s * speed[2],
     )
     assert predict_time(prediction, config, better).step_s <= done.step_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        ["model=gpt2_tiny"],
+        ["model=llama_tiny", "model.tie_weights=true"],
+        ["model=llama_tiny", "model.tie_weights=false"],
+        ["model=bert_tiny", "data=classification"],
+    ],
+    ids=["gpt", "tied", "untied", "encoder"],
+)
+def test_flops_are_those_that_the_models_count(model: list[str]) -> None:
+    config = planned_job([*model, "data.sequence_length=64"], world_size=1).config
+    with torch.device("meta"):
+        built: Any = build_model(config.model, [])
+    assert layout(config).flops_per_token == built.flops_per_token(64)

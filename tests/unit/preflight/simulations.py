@@ -25,7 +25,7 @@ def simulate(jobs: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
         text=True,
         cwd=folder,
         env=environment(OMP_NUM_THREADS="1"),
-        timeout=220,
+        timeout=560,
         check=False,
     )
     assert process.returncode == 0, process.stderr

@@ -9,15 +9,10 @@ from tests.faults.truth import ROOT, TRUTH, marker
 from tests.unit.preflight.simulations import simulate
 
 TINY = ["model=gpt2_tiny", "model.layers=2", "model.width=32", "data.sequence_length=16", "launcher.device=cpu"]
-FAULTS = ["rank0_state_dict", "rank0_evaluation", "unused_parameters"]
-MORE_FAULTS = [
-    *("extra_collective", "other_operation", "other_shape", "other_dtype", "recv_before_send", "branch", "group_order"),
-    *("uneven_batches", "early_stop", "swallowed_exception", "exception", "sigkill"),
-]
+FAULTS = ["rank0_state_dict", "accumulation_boundary", "unused_parameters"]
+SWEEP = tuple(name for name, truth in TRUTH.items() if truth.ending != "finished")
 HEALTHY: dict[str, tuple[int, list[str]]] = {
-    "fsdp": (4, ["strategy=fsdp"]),
     "ddp accumulates and clips": (2, ["strategy=ddp", "train.global_batch_size=8", "train.micro_batch_size=2"]),
-    "zero1": (2, ["strategy=zero1"]),
     "hsdp": (4, ["strategy=hsdp", "strategy.dp_shard=2"]),
 }
 VARIANTS: dict[str, list[str]] = {
@@ -51,7 +46,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
     }
     wanted["classes"][1].append("train.global_batch_size=512")
     asked = jobs(*wanted.values())
-    asked += jobs((4, [*TINY, "strategy=ddp"]), what_if=True)
+    asked += jobs((4, [*TINY, "strategy=fsdp"]), what_if=True)
     results = simulate(asked, folder)
     assert not list(folder.iterdir()), "a preflight left files"
     return dict(zip([*wanted, "what_if"], results, strict=True))
@@ -73,22 +68,40 @@ def test_a_few_ranks_stand_for_many(found: dict[str, dict[str, Any]]) -> None:
 
 
 def test_what_if(found: dict[str, dict[str, Any]]) -> None:
+    assert found["what_if"]["ends"], found["what_if"]
     tried = {fault: (hangs, cause) for fault, hangs, cause, _ in found["what_if"]["tried"]}
     assert tried["uneven_batches"] == tried["early_stop"] == (True, "hang.uneven_iterations")
     assert tried["unused_parameters"] == (True, "hang.unused_parameters")
     assert tried["exception"] == (True, "hang.rank_raised")
     assert tried["nan_on_one_rank"] == (False, "")  # every rank sees the same sum
-    assert tried["resume"][0]
+    assert tried["resume"] == (True, "hang.uneven_iterations")
     places = {fault: where for fault, _, _, where in found["what_if"]["tried"]}
-    file, line = marker("exception")
-    assert places["exception"] == f"{ROOT / file}:{line}"
+    for name in ("exception", "uneven_batches"):
+        file, line = marker(name)
+        assert places[name] == f"{ROOT / file}:{line}"
+    assert "checkpoints.load(" in source_line(places["resume"])
+    assert ".backward()" in source_line(places["unused_parameters"])
+
+
+def source_line(place: str) -> str:
+    file, _, line = place.rpartition(":")
+    return Path(file).read_text(encoding="utf-8").splitlines()[int(line) - 1]
 
 
 @pytest.mark.extended
-def test_more_faults(tmp_path: Path) -> None:
-    asked = jobs(*((None, [f"fault={name}", "launcher.device=cpu"]) for name in MORE_FAULTS))
-    for name, result in zip(MORE_FAULTS, simulate(asked, tmp_path), strict=True):
+@pytest.mark.timeout(600)
+def test_every_fault_of_the_truth_table(tmp_path: Path) -> None:
+    asked = jobs(*((None, [f"fault={name}", "launcher.device=cpu"]) for name in SWEEP), limit_s=10.0)
+    for name, result in zip(SWEEP, simulate(asked, tmp_path), strict=True):
         check_fault(name, result)
+
+
+@pytest.mark.extended
+def test_faults_that_hang_nobody_pass(tmp_path: Path) -> None:
+    names = [name for name, truth in TRUTH.items() if truth.ending == "finished"]
+    asked = jobs(*((None, [f"fault={name}", "launcher.device=cpu"]) for name in names))
+    for name, result in zip(names, simulate(asked, tmp_path), strict=True):
+        assert result.get("ends"), (name, result)
 
 
 @pytest.mark.extended

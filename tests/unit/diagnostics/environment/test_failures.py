@@ -1,6 +1,7 @@
 import pytest
 
 from diagnostics.detectors.environment.failures import DETAIL, GPU, SHM, VERSION, FailureDetector
+from diagnostics.diagnose import diagnose
 from diagnostics.evidence.model import Frame, RankError
 from tests.unit.diagnostics.environment.evidence import dtk_run, fact, job
 
@@ -72,3 +73,30 @@ def test_detail_that_crashes_ddp(frames, confidence):
     other = decide(job(errors=crashed, run=dtk_run({"TORCH_DISTRIBUTED_DEBUG": "INFO"})))[DETAIL]
     assert other.status == "ruled_out"
     assert decide(job(run=run))[DETAIL].status == "ruled_out", "nobody died"
+
+
+DUPLICATE = """\
+Traceback (most recent call last):
+  File "/job/train.py", line 31, in <module>
+    dist.all_reduce(x)
+torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:275, invalid usage, NCCL version 2.21.5
+ncclInvalidUsage: This usually reflects invalid usage of NCCL library.
+Last error:
+Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 4000
+"""  # noqa: E501
+BUS = "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).\n"
+KILLED = "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error. It is possible that ...\n"
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank1]: "])
+@pytest.mark.parametrize(
+    ("text", "cause", "ranks"),
+    [(DUPLICATE, GPU, (0, 1)), (DUPLICATE.splitlines()[-1], GPU, (0, 1)), (BUS, SHM, ()), (KILLED, SHM, ())],
+)
+def test_words_in_a_log_without_the_head_of_a_warning(tmp_path, prefix, text, cause, ranks):
+    lines = [prefix + line for line in text.splitlines()]
+    (tmp_path / "train.log").write_text("step 1 loss 3.2\n" + "\n".join(lines) + "\n")
+    report = diagnose(tmp_path)
+    assert [one.cause for one in report.root_causes] == [cause]
+    assert report.root_causes[0].ranks == (ranks or ((1,) if prefix else ()))
+    assert len({(item.file, item.line) for item in report.root_causes[0].evidence}) == 1

@@ -4,8 +4,11 @@ import tracemalloc
 
 import pytest
 
-from diagnostics.evidence.limits import Limits, TooLargeError, blocks, head, whole
+from diagnostics.diagnose import diagnose
+from diagnostics.errors import DiagnosticsError
+from diagnostics.evidence.limits import Limits, TooLargeError, blocks, head, is_deeper, reading, whole
 from diagnostics.evidence.model import rank_in_name
+from diagnostics.evidence.trace import TraceFile
 
 SMALL = Limits(whole_bytes=1 << 20, stream_bytes=4 << 20, ratio=100)
 
@@ -84,3 +87,48 @@ def test_limits_scale_together():
 )
 def test_the_rank_that_a_name_states(tmp_path, name, rank):
     assert rank_in_name(tmp_path.parent.parent / "x" / name) == rank
+
+
+def test_how_far_a_file_was_read_is_told(tmp_path):
+    path = tmp_path / "x.log"
+    path.write_bytes(b"a" * (3 << 20))
+    heard = []
+    with reading(lambda where, share: heard.append((where, round(share, 2)))):
+        assert sum(map(len, blocks(path, Limits()))) == 3 << 20
+    assert heard == [(path, 0.33), (path, 0.67), (path, 1.0)]
+    assert list(blocks(path, Limits())) and len(heard) == 3, "nobody listens any more"
+
+
+@pytest.mark.parametrize(
+    ("head", "deeper"),
+    [(b"[" * 65, True), (b"[" * 64, False), (b'{"a":"' + b"[" * 99 + b'"}', False), (b"[]" * 99, False), (b"x", False)],
+)
+def test_nesting_over_the_limit(head, deeper):
+    assert is_deeper(head, Limits()) == deeper
+
+
+def test_json_that_is_nested_too_deeply_is_named(tmp_path):
+    deep = "[" * 100_000 + "]" * 100_000
+    event = '{"ph":"X","cat":"cpu_op","name":"x","ts":1,"dur":1,"args":{"a":' + deep + "}}"
+    for text in (deep, '{"pg_config": ' + deep + "}", '{"traceEvents": [' + event + "]}"):
+        (tmp_path / "a.json").write_text(text)
+        with pytest.raises(DiagnosticsError, match="nested over 64 levels"):
+            diagnose(tmp_path)
+
+
+def test_a_trace_with_more_device_events_than_the_limit_ends_there(tmp_path):
+    event = '{"ph":"X","cat":"%s","name":"%s","pid":1,"tid":7,"ts":%d,"dur":1,"args":{"correlation":%d,"stream":7}}'
+    for step, scattered in ((1, 0), (1000, 9 << 50)):  # ids counted up, and ids all over
+        events = []
+        for n in range(40):
+            number = scattered + step * n
+            events.append(event % ("cuda_runtime", "cudaLaunchKernel", 10 * n, number))
+            events.append(event % ("kernel", "gemm", 10 * n + 4, number))
+        path = tmp_path / f"{step}.json"
+        path.write_text('{"traceEvents": [' + ",".join(events) + "]}")
+        whole_trace = TraceFile(path, path.name, 0, Limits()).load()
+        assert list(whole_trace.launch) == [10_000 * n for n in range(40)]
+        assert not whole_trace.problems
+    cut = TraceFile(path, path.name, 0, Limits(spans=20)).load()
+    assert 20 <= len(cut.device) < 40, "the batch in which the limit is reached is taken whole"
+    assert cut.problems == [f"only its first {len(cut.device)} device events are used; raise it with --limit-scale"]

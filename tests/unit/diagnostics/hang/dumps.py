@@ -28,6 +28,8 @@ class Op:
     function: str = "train"
     peer: int | None = None
     """Of send and recv, a global rank."""
+    caller: int = 90
+    """Line of `main` from which `function` is called."""
     takes_s: float = 0.0
     """Before the call, on the host."""
     wait: bool = True
@@ -101,7 +103,7 @@ class Job:
         frames = [
             {"name": op.name, "filename": TORCH, "line": 3245},
             {"name": op.function, "filename": "/job/train.py", "line": op.line},
-            {"name": "main", "filename": "/job/train.py", "line": 90},
+            {"name": "main", "filename": "/job/train.py", "line": op.caller},
         ]
         sizes = [] if op.name == "barrier" else [[op.size]]
         return {

@@ -1,6 +1,7 @@
 """Evidence of jobs that dtk did not start: launchers' exit codes, sends that gloo does not record, lost files."""
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,7 @@ def test_exit_codes_alone_blame_nobody_unless_there_is_one(tmp_path: Path) -> No
     found = by_cause(tmp_path, errors=[code(0), ended_by_the_launcher(2)])
     assert found["rank_raised"].status == "undecided" and "no traceback" in found["rank_raised"].summary
     assert confirmed(evidence(tmp_path, errors=[code(0)])) == [("rank_raised", (0,))]
-    assert confirmed(evidence(tmp_path, errors=[code(0), code(1, 17)])) == [("rank_raised", (1,))]
+    assert confirmed(evidence(tmp_path, errors=[code(0), code(1, 17)])) == [("rank_exited", (1,))]
 
 
 @pytest.mark.parametrize(("world", "blamed"), [(4, (1,)), (2, (0, 1))])
@@ -216,3 +217,17 @@ def test_no_sentence_speaks_of_zero_ranks(tmp_path: Path) -> None:
     for errors in ([], [code(0)], [killed], [RankError(None, "out.log", 4, "ValueError", "x")]):
         for one in detect(evidence(tmp_path, errors=errors)):
             assert "of 0 ranks" not in one.summary + one.measured
+
+
+@pytest.mark.parametrize("lines", [(31, 32), (32, 31)])
+def test_a_lost_rank_of_a_chain_of_groups_is_no_bystander(tmp_path: Path, lines: tuple[int, int]) -> None:
+    """Ranks 0 and 1 share a group, as do 1 and 2; rank 2 is gone without a dump, and 1 waits for it first."""
+    first, second = Op(group="1", line=lines[0]), Op(group="2", line=32 + 31 - lines[0])
+    groups = {"1": [0, 1], "2": [1, 2]}
+    programs = {0: [first, C], 1: [second, first, C], 2: [], 3: [C]}
+    if lines == (32, 31):
+        write(tmp_path, Job(programs, groups, backend="gloo"), without=(2,))
+        assert confirmed(evidence(tmp_path, world_size=4)) == []
+    programs = {0: [first, second], 1: [], 2: [replace(second, group="2")]}
+    write(tmp_path / "middle", Job(programs, groups, backend="gloo"), without=(1,))
+    assert confirmed(evidence(tmp_path / "middle", world_size=3)) == []

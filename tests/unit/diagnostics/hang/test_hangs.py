@@ -377,3 +377,66 @@ def test_a_third_side_is_not_said_to_do_what_the_second_does(tmp_path: Path) -> 
     found = next(one for one in detect(evidence(tmp_path)) if one.status == "confirmed")
     assert found.ranks == (1, 2)
     assert found.summary.startswith("Rank 1 calls broadcast") and found.summary.endswith("Rank 2 differs from both.")
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+@pytest.mark.parametrize("culprit", [0, 2])
+def test_two_operations_in_an_if_and_its_else_are_a_mismatch(tmp_path: Path, backend: str, culprit: int) -> None:
+    """Neither call was ever made before, and neither side is known to come to the other's."""
+    loop = [Op(size=4, line=8)] * 4
+    usual, odd = Op("all_gather", 4, 7), Op("reduce_scatter", 6, 6)
+    played = job(3, [*loop, usual], {culprit: [*loop, odd]}, backend=backend)
+    write(tmp_path, played)
+    (found,) = [one for one in detect(evidence(tmp_path, world_size=3)) if one.status == "confirmed"]
+    assert (found.cause, found.ranks) == ("hang.collective_mismatch", (culprit,))
+    assert [place.line for place in found.where] == [6, 7]
+
+
+def test_an_earlier_call_before_one_that_all_know_is_extra(tmp_path: Path) -> None:
+    known = Op("all_gather", 4, 7)
+    usual = [known, Op(size=4, line=20), known, C]
+    played = job(3, usual, {2: [known, Op(size=4, line=20), Op("reduce_scatter", 6, 6), known, C]})
+    assert diagnose(tmp_path, played) == [("conditional_collective", (2,))]
+
+
+def test_a_receive_without_a_sender_names_both_sides(tmp_path: Path) -> None:
+    played = job(2, [A, C], {0: [A, Op("recv", 8, 70, peer=1), C]})
+    write(tmp_path, played)
+    (found,) = [one for one in detect(evidence(tmp_path, world_size=2)) if one.status == "confirmed"]
+    assert (found.cause, found.ranks) == ("hang.p2p_cycle", (0,))
+    assert [(place.rank, place.line) for place in found.where] == [(0, 70), (1, 30)]
+    assert "rank 1" in found.summary and "in a circle" not in found.summary
+    change = found.remedies[-1].change
+    assert change.startswith("let rank 1 send to rank 0 before barrier") and "batch_isend_irecv" not in change
+
+
+def test_a_stall_without_a_recorded_call_says_where_to_look(tmp_path: Path) -> None:
+    """Dumps of active entries only: what a rank did last is a counter."""
+    write(tmp_path, job(3, [*STEP * 3, A], {2: STEP * 3}, stacks=False))
+    dumps = job(3, [*STEP * 3, A], {2: STEP * 3}, stacks=False).play()
+    import pickle
+
+    dumps[2]["entries"] = []
+    (tmp_path / "tr_2").write_bytes(pickle.dumps(dumps[2]))
+    found = {one.cause: one for one in detect(evidence(tmp_path, world_size=3))}["hang.host_stall"]
+    assert found.ranks == (2,) and "start-up" not in found.remedies[-1].change
+    assert "after position 6 of group default_pg" in found.remedies[-1].change
+
+
+def test_sentences_about_one_rank_are_in_the_singular(tmp_path: Path) -> None:
+    write(tmp_path / "a", job(2, [A, Op(size=9)], {1: [A, Op(size=8)]}))
+    write(tmp_path / "b", job(2, [*STEP * 3, C], {1: [*STEP * 2, C]}))
+    for folder in ("a", "b"):
+        for one in detect(evidence(tmp_path / folder, world_size=2)):
+            assert "rank 0 have" not in one.summary and "rank 0 are" not in one.summary
+
+
+def test_a_dataset_without_workers_stalls_in_the_data_loader(tmp_path: Path) -> None:
+    """The loader calls it from the main thread, so torch's frames lie below the user's."""
+    fetch = "/venv/lib/python3.11/site-packages/torch/utils/data/_utils/fetch.py"
+    frames = (Frame("/job/data.py", 7, "__getitem__"), Frame(fetch, 54, "fetch"), Frame("/job/train.py", 9, "main"))
+    write(tmp_path, job(4, [*STEP, A], {2: STEP}))
+    for kept, words in ((frames, "in the data loader"), (frames[::2], "a C call of it, which leaves no frame: a lock")):
+        found = detect(evidence(tmp_path, stacks=[Stacks(2, "stacks/rank_2.txt", (Thread("MainThread", kept, True),))]))
+        stall = next(one for one in found if one.cause == "hang.host_stall")
+        assert words in stall.summary and (stall.where[0].file, stall.where[0].line) == ("/job/data.py", 7)

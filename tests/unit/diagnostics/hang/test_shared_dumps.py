@@ -81,3 +81,37 @@ def test_a_stall_says_which_other_ends_are_still_open() -> None:
 def test_object_collectives_are_shown_as_the_user_called_them() -> None:
     found = next(finding for finding in findings("gloo/obj") if finding.status == "confirmed")
     assert "broadcast_object_list" in found.summary and "all_gather_object" in found.summary
+
+
+def left_of(name: str, without: int) -> list[Finding]:
+    """The verdict without one rank's dump."""
+    folder = shared_data(f"flight/{name}")
+    limits = Limits()
+    files = [FlightFile(path, path.name, rank_in_name(path), limits) for path in folder.iterdir() if not path.suffix]
+    files = [file for file in files if file.rank != without]
+    return [one for one in detect(Evidence(folder, limits, flight=files)) if one.status == "confirmed"]
+
+
+@pytest.mark.parametrize(
+    ("name", "without", "cause", "ranks"),
+    [
+        ("gloo/order2pg", 2, "group_order", (0, 1)),
+        ("gloo/order2pg", 3, "group_order", (0, 1)),
+        ("gloo/sub", 2, "conditional_collective", (1,)),
+        ("gloo/sub", 3, "conditional_collective", (1,)),
+        ("gpu_error_2nd", 9, "device_stall", (14,)),
+        ("gpu_error_2nd", 14, "device_stall", (9,)),
+    ],
+)
+def test_a_lost_dump_of_a_bystander_does_not_hide_what_the_others_show(
+    name: str, without: int, cause: str, ranks: tuple[int, ...]
+) -> None:
+    (found,) = left_of(name, without)
+    assert (found.cause, found.ranks) == (f"hang.{cause}", ranks)
+    if name.startswith("gloo"):
+        assert found.confidence <= 0.65 and f"Rank {without} left no dump: this holds if" in found.summary
+
+
+@pytest.mark.parametrize(("name", "without"), [("gloo/order2pg", 0), ("gloo/order2pg", 1), ("gloo/sub", 1)])
+def test_the_lost_dump_of_a_rank_that_took_part_leaves_it_open(name: str, without: int) -> None:
+    assert left_of(name, without) == []

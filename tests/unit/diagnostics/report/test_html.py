@@ -5,6 +5,8 @@ import hashlib
 import re
 from html.parser import HTMLParser
 
+import pytest
+
 from diagnostics.report.html import render
 from tests.unit.diagnostics.report.samples import HOSTILE, finding, full, report
 
@@ -103,3 +105,23 @@ def test_the_page_of_a_large_job_stays_small() -> None:
     blamed = finding("memory.leak", ranks=(499,), victims=tuple(range(499)))
     text = render(report(blamed, measures={"memory": {"ranks": ranks}}, world_size=500))
     assert len(text) < 1_500_000 and "rank 499" in text
+
+
+@pytest.mark.parametrize(("world", "legend"), [(2, True), (9, True), (12, False)])
+def test_each_rank_has_its_colour_in_the_memory_curve(world, legend):
+    ranks = {
+        str(rank): {
+            "peak_bytes": 3e9,
+            "curve": [[t, (t + rank) * 1e8] for t in range(9)],
+            "categories": {"logits": 2e9},
+        }
+        for rank in range(world)
+    }
+    text = render(report(finding("memory.leak", ranks=(1,)), measures={"memory": {"ranks": ranks}}, world_size=world))
+    curves = re.findall(r'<polyline[^>]*class="curve (k\d)( blamed)?"', text)
+    assert len(curves) == world
+    assert len({colour for colour, _ in curves}) == (world if legend else 1)
+    assert [bool(blamed) for _, blamed in curves] == [False] * (world - 1) + [True], "drawn last, on top"
+    assert text.count("<circle") == world
+    assert "rank 0: peak 2.79 GiB: logits 1.86 GiB" in text
+    assert ("</i>rank 1*: peak 2.79 GiB" in text) == legend

@@ -1,0 +1,80 @@
+"""Circles over two groups: a rank that walked past a call of its loop, against groups used in swapped order."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from diagnostics.findings import Finding
+from tests.unit.diagnostics.hang.dumps import Job, Op, detect, evidence, write
+
+GROUPS = {"1": [0, 1], "2": [2, 3]}
+C = Op("barrier", line=30)
+
+
+def step(rank: int) -> list[Op]:
+    return [Op(group=str(1 + rank // 2), line=4, function="tp"), Op(size=9, line=5, function="dp")]
+
+
+def programs(steps: int) -> dict[int, list[Op]]:
+    return {rank: [*step(rank) * steps, C] for rank in range(4)}
+
+
+def only(folder: Path, job: Job, **options: object) -> Finding:
+    write(folder, job, **options)  # type: ignore[arg-type]
+    (found,) = [one for one in detect(evidence(folder, world_size=len(job.programs))) if one.status == "confirmed"]
+    return found
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+@pytest.mark.parametrize("culprit", range(4))
+@pytest.mark.parametrize("at", [1, 3])
+def test_the_rank_that_went_on_without_a_call_of_the_world_is_alone_to_blame(
+    tmp_path: Path, backend: str, culprit: int, at: int
+) -> None:
+    """Its neighbour in the small group waits in the world's call like everybody else."""
+    calls = programs(5)
+    del calls[culprit][2 * at + 1]
+    found = only(tmp_path, Job(calls, GROUPS, backend))
+    assert (found.cause, found.ranks) == ("hang.conditional_collective", (culprit,))
+    assert found.victims == tuple(rank for rank in range(4) if rank != culprit)
+    assert [(place.rank in found.ranks, place.line) for place in found.where] == [(True, 4), (False, 5)]
+    assert found.position == at + 1 and "left out all_reduce [9] float32" in found.summary
+
+
+def test_a_ring_that_wrapped_shows_it_as_well(tmp_path: Path) -> None:
+    calls = programs(40)
+    del calls[2][71]
+    found = only(tmp_path, Job(calls, GROUPS, ring={0: 9, 1: 8, 2: 7, 3: 12}))
+    assert (found.cause, found.ranks) == ("hang.conditional_collective", (2,))
+
+
+def test_two_ranks_that_walked_past_are_both_blamed_and_half_of_all_is_a_tie(tmp_path: Path) -> None:
+    groups = {"1": [0, 1], "2": [2, 3], "3": [4, 5]}
+    calls = {rank: [*step(rank) * 5, C] for rank in range(6)}
+    del calls[0][7], calls[2][7]
+    found = only(tmp_path / "six", Job(calls, groups))
+    assert (found.cause, found.ranks) == ("hang.conditional_collective", (0, 2))
+    both = {"1": [0, 1], "2": [0, 1]}
+    pair = [Op(group="1", line=4), Op(group="2", line=5)]
+    found = only(tmp_path / "two", Job({0: [*pair * 5, C], 1: [*pair * 3, pair[0], *pair, C]}, both))
+    assert (found.cause, found.ranks) == ("hang.conditional_collective", (0, 1))
+    assert "tie" in found.summary
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+@pytest.mark.parametrize("how", ["other lines", "other caller", "one line for both"])
+def test_groups_used_the_other_way_round_in_one_round_stay_an_order(tmp_path: Path, backend: str, how: str) -> None:
+    both = {"1": [0, 1], "2": [0, 1]}
+    first, second = Op(group="1", line=4, function="tp"), Op(group="2", line=5, function="dp")
+    if how == "one line for both":
+        second = replace(first, group="2")
+    turned = [second, first]
+    if how == "other lines":
+        turned = [replace(op, line=op.line + 10) for op in turned]
+    elif how == "other caller":
+        turned = [replace(op, caller=77) for op in turned]
+    usual = [first, second] * 5
+    calls = {0: [*usual, C], 1: [*usual[:6], *turned, *usual[8:], C]}
+    found = only(tmp_path, Job({**calls, 2: [C], 3: [C]}, both, backend))
+    assert (found.cause, found.ranks) == ("hang.group_order", (0, 1))

@@ -1,0 +1,80 @@
+"""A step of which a part is walked against the same step walked whole: every figure is the same."""
+
+import dataclasses
+import math
+import time
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dtk.config.schema import AdamWConfig, DDPConfig, FSDPConfig, HSDPConfig, SGDConfig, SingleConfig, Zero1Config
+from dtk.plan.formulas.closed_form import closed_form, memory
+from dtk.plan.formulas.owners import owned_elements
+from tests.unit.plan.closed_form_jobs import LLAMA, TINY, gpt, job
+
+REPLICATED = st.sampled_from([SingleConfig(), DDPConfig(), DDPConfig(gradient_as_bucket_view=False), Zero1Config()])
+SHARDED = st.builds(
+    FSDPConfig,
+    blocks_per_unit=st.integers(0, 3),
+    prefetch_depth=st.integers(0, 4),
+    reshard_after_forward=st.booleans(),
+    cpu_offload=st.booleans(),
+)
+
+
+OPTIMIZERS = [AdamWConfig(), AdamWConfig(in_backward=True), SGDConfig()]
+
+
+@given(
+    strategy=st.one_of(REPLICATED, SHARDED, st.builds(HSDPConfig, dp_replicate=st.just(2))),
+    model=st.sampled_from([TINY, LLAMA, dataclasses.replace(TINY, dropout=0.1)]),
+    layers=st.integers(1, 70),
+    rounds=st.integers(1, 6),
+    recompute=st.sampled_from([0, 0, 1, 2, 3]),
+    precision=st.sampled_from(["float32", "bfloat16"]),
+    device=st.sampled_from(["cpu", "cuda"]),
+    optimizer=st.sampled_from(OPTIMIZERS),
+    sequence=st.sampled_from([4, 64, 256]),
+)
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+def test_what_is_left_out_changes_nothing(
+    strategy, model, layers, rounds, recompute, precision, device, optimizer, sequence
+):
+    ranks = 1 if strategy.name == "single" else 4
+    config = job(
+        ranks,
+        strategy,
+        dataclasses.replace(model, layers=layers),
+        sequence=sequence,
+        rounds=rounds,
+        precision=precision,
+        device=device,
+        recompute=recompute,
+        optimizer=optimizer,
+    )
+    assert memory(config, ranks) == memory(config, ranks, whole=True)
+
+
+def test_a_deep_step_with_many_micro_batches_costs_no_more_than_a_small_one():
+    config = job(8, FSDPConfig(), gpt(100_000, 128, 4), rounds=125_000, precision="bfloat16", device="cuda")
+    began_s = time.process_time()
+    found = memory(config, 8)
+    assert time.process_time() - began_s < 0.5
+    assert found.peak_bytes > 100_000 * 200_000 * 12 / 8
+    small = job(8, FSDPConfig(), gpt(12, 128, 4), rounds=3, precision="bfloat16", device="cuda")
+    many = job(8, FSDPConfig(), gpt(12, 128, 4), rounds=300, precision="bfloat16", device="cuda")
+    few, lots = (closed_form(one, 8).traffic for one in (small, many))
+    assert [one.size_bytes * (100 if one.op == "all_gather" else 1) for one in few] == [one.size_bytes for one in lots]
+
+
+@given(
+    sizes=st.lists(st.tuples(st.sampled_from([(3,), (8,), (2, 4), (5, 7), (64, 64)]), st.integers(1, 40)), min_size=1),
+    ranks=st.integers(1, 9),
+)
+def test_dealing_equal_parameters_out_in_rounds_is_dealing_them_one_by_one(sizes, ranks):
+    shapes = [shape for shape, count in sizes for _ in range(count)]
+    owned = [0] * ranks
+    for matrices in (True, False):
+        for size in sorted((math.prod(s) for s in shapes if (len(s) >= 2) == matrices), reverse=True):
+            owned[owned.index(min(owned))] += size
+    assert owned_elements(shapes, ranks) == owned
