@@ -34,10 +34,10 @@ run: $(VENV)/.train
 	$(BIN)/python -m dtk.run strategy=fsdp model=gpt2 $(ARGS)
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-all: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "" $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "" $(ARGS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

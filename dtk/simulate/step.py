@@ -36,8 +36,7 @@ from dtk.simulate.places import Places
 from dtk.simulate.reading import check_answer, explained
 from dtk.simulate.replay import Held, highest
 from dtk.simulate.surroundings import Reducer, check_torch, propagation_ignored, undisturbed
-from dtk.strategies.base import local
-from dtk.strategies.zero1 import owned_state
+from dtk.strategies.base import local, owned_state
 from dtk.train.assemble import measures
 from dtk.train.checkpoint import Checkpoints, LoopState
 from dtk.train.loop import Loop

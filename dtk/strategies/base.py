@@ -103,3 +103,9 @@ def parameter_bytes(parameters: Iterable[nn.Parameter]) -> int:
 def trained_shapes(parameters: Iterable[nn.Parameter]) -> list[Shape]:
     """Shapes of the parameters that have gradients, in order."""
     return [tuple(p.shape) for p in parameters if p.requires_grad]
+
+
+def owned_state(optimizer: Optimizer) -> dict[Tensor, dict[str, Any]]:
+    """The optimizer state on this rank, keyed by parameter; the whole of it unless it is sharded (ZeRO-1)."""
+    inner: Optimizer = getattr(optimizer, "optim", optimizer)
+    return inner.state

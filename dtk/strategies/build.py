@@ -1,25 +1,23 @@
 """From the name in the configuration to the strategy."""
 
-from typing import Any
+from importlib import import_module
+from typing import Any, cast
 
 from dtk.config.schema import PrecisionConfig
 from dtk.parallel.context import Context
 from dtk.strategies.base import Strategy
-from dtk.strategies.ddp import DDP
-from dtk.strategies.fsdp import FSDP, HSDP
-from dtk.strategies.single import DataParallel, Single
-from dtk.strategies.zero1 import Zero1
 
-STRATEGIES: dict[str, type[Strategy]] = {
-    "single": Single,
-    "dp": DataParallel,
-    "ddp": DDP,
-    "zero1": Zero1,
-    "zero2": FSDP,
-    "zero3": FSDP,
-    "fsdp": FSDP,
-    "hsdp": HSDP,
+STRATEGIES = {
+    "single": "single.Single",
+    "dp": "single.DataParallel",
+    "ddp": "ddp.DDP",
+    "zero1": "zero1.Zero1",
+    "zero2": "fsdp.FSDP",
+    "zero3": "fsdp.FSDP",
+    "fsdp": "fsdp.FSDP",
+    "hsdp": "fsdp.HSDP",
 }
+"""Name -> module and class. Only the chosen one is imported: what torch loads for the others delays the first step."""
 
 
 def build_strategy(config: Any, context: Context, precision: PrecisionConfig) -> Strategy:
@@ -30,4 +28,6 @@ def build_strategy(config: Any, context: Context, precision: PrecisionConfig) ->
         context: this rank.
         precision: the `precision` section.
     """
-    return STRATEGIES[config.name](config, context, precision)
+    module, _, name = STRATEGIES[config.name].partition(".")
+    chosen = getattr(import_module(f"dtk.strategies.{module}"), name)
+    return cast(Strategy, chosen(config, context, precision))

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.optim import Optimizer
@@ -35,9 +34,3 @@ class Zero1(DDP):
     def collectives(self, model: nn.Module, accumulation_steps: int) -> list[Collective]:
         """DDP's all_reduces, then one broadcast per rank of the parameters that it updated."""
         return zero1_collectives(self.config, trained_shapes(model.parameters()), self.context.world_size)
-
-
-def owned_state(optimizer: Optimizer) -> dict[torch.Tensor, dict[str, Any]]:
-    """The optimizer state on this rank, keyed by parameter; the whole of it unless it is sharded."""
-    inner = optimizer.optim if isinstance(optimizer, ZeroRedundancyOptimizer) else optimizer
-    return inner.state  # type: ignore[no-any-return]

@@ -33,7 +33,7 @@ from dtk.parallel.context import Context
 from dtk.record.guard import report
 from dtk.record.recorder import Recorder
 from dtk.record.regions import region
-from dtk.strategies.zero1 import owned_state
+from dtk.strategies.base import owned_state
 from dtk.train.storage import Writer, in_words, is_out_of_memory
 
 

@@ -90,18 +90,17 @@ def test_ranks_end_when_the_launcher_is_killed(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("nproc", "kills"), [(2, 10), (1, 10)])
-def test_killed_at_twenty_random_moments_the_run_resumes(nproc, kills, tmp_path):
+def test_killed_at_twenty_random_moments_the_run_resumes(tmp_path):
     """SIGKILL to all processes at once, checkpoints at every step: most kills hit one being written.
 
     In the end every step was made once with the loss of a run that nobody disturbed.
     """
-    moments = random.Random(7 + nproc)
+    moments = random.Random(7)
     changes = [*TINY, "train.steps=100000", "checkpoint.every=1", "checkpoint.keep=2", "train.evaluate_every=-1"]
-    changes += ["schedule=constant", f"launcher.nproc={nproc}"]
+    changes += ["schedule=constant"]
     process = start(tmp_path, *changes)
     folder = wait_for_step(tmp_path, 2)
-    for _ in range(kills):
+    for _ in range(20):
         time.sleep(moments.uniform(0.0, 0.6))
         kill_all(process)
         complete = sorted(path.name for path in (folder / "checkpoints").glob("step_*"))
