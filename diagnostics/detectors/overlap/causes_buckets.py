@@ -27,6 +27,9 @@ _LATE = 0.75
 """Of backward, before which a single bucket should have started."""
 _MOST = 0.8
 
+FIRST_BUCKET_BYTES = 2**20
+"""What DDP reduces first by default, so that communication starts early (Li et al. 2020): nobody splits less."""
+
 
 def single_bucket(view: Overview, steps: Steps) -> Finding:
     """`overlap.single_bucket`."""
@@ -36,11 +39,13 @@ def single_bucket(view: Overview, steps: Steps) -> Finding:
     if not count:
         return ruled_out(cause, "0 reductions during backward")
     single = typical(steps, lambda step: float(_is_single(step)))
-    if single < 0.5:
+    if single <= 0.5:  # In its very first step DDP reduces everything at once; it cuts buckets after that.
         return ruled_out(cause, f"{count:.0f} large reductions during backward, {len(sample.last())} in all")
     cost = typical(steps, lambda step: bucket_gain(view, step.last(), step.backward))
     size = total_bytes(sample.last())
     what = f"1 reduction of {megabytes(size)}" if size else "1 reduction"
+    if 0 < size <= FIRST_BUCKET_BYTES:
+        return ruled_out(cause, f"{what}: DDP's own first bucket is not smaller")
     if not view.worth(cost):
         return too_little(view, cause, cost, what)
     cap, declared = _bucket_cap(view, size)
