@@ -4,18 +4,18 @@ Only argparse is imported before a path is there to diagnose, so `--help` is ins
 """
 
 import argparse
-import os
 import shutil
 import sys
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from diagnostics.evidence.limits import Limits
 from diagnostics.invocation import command, typed
+from dtk import output
 from dtk.errors import DtkError
-from dtk.words import install
+from dtk.extras import require_training
+from dtk.numbers import above_zero
 
 if TYPE_CHECKING:
     from diagnostics.report.model import Report
@@ -82,7 +82,11 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         help="a fault tree of your own (YAML), repeatable",
     )
     parser.add_argument(
-        "--limit-scale", type=_scale, default=1.0, metavar="X", help="multiply the limits on files (below) by X"
+        "--limit-scale",
+        type=above_zero(1e6, "factor between 0 and 1000000"),
+        default=1.0,
+        metavar="X",
+        help="multiply the limits on files (below) by X",
     )
     parser.add_argument(
         "--verify-fix",
@@ -122,14 +126,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.html:
         from diagnostics.report import html
 
-        _write(arguments.html, html.render(report))
+        output.write(arguments.html, html.render(report))
         page = str(arguments.html)
     text = _rendered(report, arguments, page)
     if arguments.output:
-        _write(arguments.output, text)
+        output.write(arguments.output, text)
     else:
-        encoding = sys.stdout.encoding or "utf-8"
-        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        output.put(text)
     if arguments.verify_fix:
         return _verify(report)
     return HEALTHY if report.healthy else FOUND
@@ -137,8 +140,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _verify(report: "Report") -> int:
     """Run again with the first remedy."""
-    if any(find_spec(module) is None for module in ("torch", "hydra")):
-        raise DtkError("--verify-fix runs the job and needs the training extra", fix=install("train"))
+    require_training("--verify-fix runs the job and needs")
     from dtk.verify import table, verify
 
     def say(text: str) -> None:
@@ -194,33 +196,10 @@ def _rendered(report: "Report", arguments: argparse.Namespace, page: str) -> str
         return forms[arguments.format](report)
     from diagnostics.report import terminal
 
-    shown = sys.stdout.isatty() and arguments.output is None
-    columns = shutil.get_terminal_size().columns if shown else None
-    colour = arguments.color == "always" or (arguments.color == "auto" and shown and _wants_colour())
+    shown = arguments.output is None
+    columns = output.columns() if shown else None
+    colour = arguments.color == "always" or (arguments.color == "auto" and shown and output.colours())
     return terminal.render(report, columns=columns, colour=colour, verbose=arguments.verbose, page=page)
-
-
-def _wants_colour() -> bool:
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def _write(path: Path, text: str) -> None:
-    from diagnostics.report.files import replace
-
-    try:
-        replace(path, text)
-    except OSError as error:
-        raise DtkError(f"cannot write {path}", error.strerror or str(error), "choose another file") from error
-
-
-def _scale(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is no factor between 0 and 1000000")
-    return value
 
 
 def _limits_text(limits: Limits) -> str:

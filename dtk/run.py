@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -24,7 +23,7 @@ from dtk.config.instantiate import check_target
 from dtk.config.resume import Resumed, earlier_argv, refuse_other_data, rerun, resume
 from dtk.config.schema import CustomModelConfig, GPTConfig
 from dtk.errors import USER_ERROR, DtkError
-from dtk.words import install
+from dtk.extras import require_training
 
 if TYPE_CHECKING:
     from dtk.launch.cluster import Shared
@@ -34,8 +33,6 @@ FAILED = 1
 """Exit code when a preflight refuses to launch, as when a rank fails."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C before the run has begun; once it has, `dtk.launch.stopping` says more."""
-NEEDED = ("torch", "hydra", "numpy", "yaml")
-"""Modules without which nothing can be trained; the base install has none of them."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -82,8 +79,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 
 def _main(arguments: argparse.Namespace) -> int:
-    if any(find_spec(module) is None for module in NEEDED):
-        raise DtkError("dtk run needs the training extra", fix=install("train"))
+    require_training("dtk run needs")
     from dtk.launch.cluster import started_by
 
     if started_by(os.environ) is not None and not arguments.cfg:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dtk.errors import DtkError
+from dtk.numbers import above_zero
 
 FOLDERS = Path("dtk-watch")
 STALL_TIMEOUT_S = 300.0
@@ -56,7 +57,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     parser.add_argument(
         "--stall-timeout-s",
-        type=_seconds,
+        type=above_zero(1e9, "number of seconds above 0"),
         default=STALL_TIMEOUT_S,
         metavar="S",
         help=f"seconds in which no rank moves or works before the job counts as hung (default: {STALL_TIMEOUT_S:g})",
@@ -106,13 +107,3 @@ def _make(chosen: Path | None) -> Path:
     except OSError as error:
         raise DtkError(f"cannot make {folder}", error.strerror or str(error), "choose another --folder") from error
     return folder
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
-    return value

@@ -3,15 +3,14 @@
 Everything from evidence is shown with its control characters made visible and never read as markup.
 """
 
-import io
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree as Drawing
 
 from diagnostics.findings import Finding, Status, Where
+from diagnostics.report.console import LABEL, Writer, written
 from diagnostics.report.measures import memory_rows, overlap_rows, plan_lines
 from diagnostics.report.model import Report
 from diagnostics.report.words import (
@@ -32,9 +31,6 @@ from diagnostics.runs_text import clean
 from diagnostics.tree.evaluate import Branch
 from diagnostics.words import ranks_text
 
-PIPE_COLUMNS = 160
-"""Width of tables where there is no terminal; sentences are not broken there."""
-_LABEL = 8
 _BRIEF = 4
 _COLOURS = {"healthy": "bold green", "undecided": "bold yellow", "at_risk": "bold yellow", "slow": "bold yellow"}
 _MARKS: dict[Status, tuple[str, str]] = {
@@ -54,29 +50,15 @@ def render(report: Report, *, columns: int | None, colour: bool, verbose: bool =
         verbose: with the tree, all findings, evidence and measures.
         page: path of the HTML page to name at the end.
     """
-    out = io.StringIO()
-    console = Console(
-        file=out,
-        width=columns or PIPE_COLUMNS,
-        force_terminal=colour,
-        no_color=not colour,
-        color_system="standard" if colour else None,
-        markup=False,
-        highlight=False,
-        emoji=False,
-        safe_box=True,
-        legacy_windows=False,
+    return written(
+        lambda console: _Writer(console, wrap=columns is not None).report(report, verbose, page),
+        columns=columns,
+        colour=colour,
     )
-    _Writer(console, wrap=columns is not None).report(report, verbose, page)
-    return "".join(line.rstrip() + "\n" for line in out.getvalue().splitlines())
 
 
-class _Writer:
+class _Writer(Writer):
     """Writes one report to one console."""
-
-    def __init__(self, console: Console, *, wrap: bool) -> None:
-        self.console = console
-        self.wrap = wrap
 
     def report(self, report: Report, verbose: bool, page: str) -> None:
         self._answer(report)
@@ -89,35 +71,35 @@ class _Writer:
         if verbose:
             self._everything(report)
         for note in report.notes:
-            self._line("note", note)
+            self.line("note", note)
         if page:
-            self._line("page", page)
+            self.line("page", page)
         if not verbose and (roots or not report.healthy):
-            self._line("more", "-v for the fault tree, all evidence and what was ruled out")
+            self.line("more", "-v for the fault tree, all evidence and what was ruled out")
 
     def _answer(self, report: Report) -> None:
         """Outcome and cause, ranks, where, remedy, what happened."""
         first = Text(f"{OUTCOMES[report.outcome]}: ", style=_COLOURS.get(report.outcome, "bold red"))
         first.append(clean(headline(report)), style="bold")
         if not report.root_causes:
-            self._text(first)
+            self.text(first)
             return
         root = report.root_causes[0]
         cause = Text(f" [{clean(root.cause)}{_sure(root)}]", style="dim")
-        beside = len(first) + len(cause) <= self._room() + _LABEL
-        self._text(first + cause if beside else first)
-        self._line("blame", blame_text(root), one_line=True)
+        beside = len(first) + len(cause) <= self.room() + LABEL
+        self.text(first + cause if beside else first)
+        self.line("blame", blame_text(root), one_line=True)
         places = sides(root)
         if places:
-            self._line("where", _place(places[0], self._room()), one_line=True)
+            self.line("where", _place(places[0], self.room()), one_line=True)
         if root.remedies:
             remedy = root.remedies[0]
-            self._line("fix", f"{remedy.change}{f' (saves {remedy.saves})' if remedy.saves else ''}", "bold green")
-        self._line("what", root.summary)
+            self.line("fix", f"{remedy.change}{f' (saves {remedy.saves})' if remedy.saves else ''}", "bold green")
+        self.line("what", root.summary)
         if not beside:
-            self._line("cause", f"{root.cause}{_sure(root)}")
+            self.line("cause", f"{root.cause}{_sure(root)}")
         if root.cost and cost_text(root.cost):
-            self._line("cost", cost_text(root.cost))
+            self.line("cost", cost_text(root.cost))
 
     def _pair(self, root: Finding) -> None:
         """Both sides of a mismatch, beside each other where there is room."""
@@ -142,90 +124,66 @@ class _Writer:
             who = f", {ranks_text(root.ranks)}" if root.ranks else ""
             cost = f", {cost_text(root.cost)}" if cost_text(root.cost) else ""
             fix = f"; fix: {root.remedies[0].change}" if root.remedies else ""
-            self._line("also", f"{report.title(root.cause)} [{root.cause}{_sure(root)}]{who}{cost}{fix}")
+            self.line("also", f"{report.title(root.cause)} [{root.cause}{_sure(root)}]{who}{cost}{fix}")
 
     def _details(self, root: Finding, verbose: bool) -> None:
         for item in root.evidence[: None if verbose else _BRIEF]:
             line = f":{item.line}" if item.line else ""
-            self._line("seen", f"{item.file}{line}: {item.detail}", "dim")
+            self.line("seen", f"{item.file}{line}: {item.detail}", "dim")
         if len(root.evidence) > _BRIEF and not verbose:
-            self._line("", f"and {len(root.evidence) - _BRIEF} more", "dim")
+            self.line("", f"and {len(root.evidence) - _BRIEF} more", "dim")
         for remedy in root.remedies[1 : None if verbose else 2]:
-            self._line("or", f"{remedy.change} ({remedy.why})", "green")
+            self.line("or", f"{remedy.change} ({remedy.why})", "green")
 
     def _rest(self, report: Report, verbose: bool) -> None:
         """What was ruled out, what could not be decided, and what was wrong with the evidence."""
         counts = count(report)
         for text in plan_lines(report.measures, everything=verbose):
-            self._line("plan", text)
+            self.line("plan", text)
         if report.root_causes:
-            self._line("rest", f"{counts['ruled_out']} causes ruled out, {counts['undecided']} undecided", "dim")
+            self.line("rest", f"{counts['ruled_out']} causes ruled out, {counts['undecided']} undecided", "dim")
         for one in [decided.finding for decided in report.findings if is_suspicion(decided.finding)][:_BRIEF]:
             who = f", {ranks_text(one.ranks)}" if one.ranks else ""
-            self._line("maybe", f"{report.title(one.cause)} [{one.cause}{_sure(one)}]{who}: {one.summary}", "yellow")
+            self.line("maybe", f"{report.title(one.cause)} [{one.cause}{_sure(one)}]{who}: {one.summary}", "yellow")
         unsure = report.root_causes and report.root_causes[0].confidence < 1
         if verbose or unsure or report.outcome == "undecided":
             for what, causes in missing(report)[: None if verbose else 1]:
-                self._line("decide", f"{what} (for {', '.join(causes[:3])}{' ...' if len(causes) > 3 else ''})", "dim")
+                self.line("decide", f"{what} (for {', '.join(causes[:3])}{' ...' if len(causes) > 3 else ''})", "dim")
         problems = [(one.kind, text) for one in report.coverage for text in one.problems]
         for kind, text in problems[: None if verbose else _BRIEF]:
-            self._line("absent" if text.startswith(("rank ", "ranks ")) else "unread", f"{kind}: {text}", "yellow")
+            self.line("absent" if text.startswith(("rank ", "ranks ")) else "unread", f"{kind}: {text}", "yellow")
         if len(problems) > _BRIEF and not verbose:
-            self._line("", f"and {len(problems) - _BRIEF} more", "yellow")
+            self.line("", f"and {len(problems) - _BRIEF} more", "yellow")
 
     def _everything(self, report: Report) -> None:
         for root in report.root_causes[1:]:
-            self._title(f"{report.title(root.cause)} [{root.cause}{_sure(root)}]")
-            self._line("blame", blame_text(root))
+            self.title(f"{report.title(root.cause)} [{root.cause}{_sure(root)}]")
+            self.line("blame", blame_text(root))
             for place in sides(root):
-                self._line("where", side_text(*place))
-            self._line("what", root.summary)
+                self.line("where", side_text(*place))
+            self.line("what", root.summary)
             self._details(root, verbose=True)
         consequences = [one for one in report.findings if one.explained_by]
         if consequences:
-            self._title("Consequences, not causes")
+            self.title("Consequences, not causes")
         for one in consequences:
-            self._line("-", f"{one.finding.cause} {ranks_text(one.finding.ranks)}: {one.finding.summary}")
-        self._title("Fault tree ([x] confirmed, [?] undecided, [ ] ruled out)")
+            self.line("-", f"{one.finding.cause} {ranks_text(one.finding.ranks)}: {one.finding.summary}")
+        self.title("Fault tree ([x] confirmed, [?] undecided, [ ] ruled out)")
         self.console.print(_drawing(report.tree))
         confirmed = [cut for cut in report.cut_sets if cut.status == "confirmed"]
         if confirmed:
-            self._title("Minimal cut sets that are confirmed")
+            self.title("Minimal cut sets that are confirmed")
         for cut in confirmed:
-            self._line("-", f"{' and '.join(cut.causes)} -> {cut.tree}")
+            self.line("-", f"{' and '.join(cut.causes)} -> {cut.tree}")
         for title, rows in (("Overlap", overlap_rows(report.measures)), ("Memory", memory_rows(report.measures))):
             if rows:
-                self._title(title)
+                self.title(title)
                 self.console.print(_table(rows))
         if report.coverage:
-            self._title("Evidence")
+            self.title("Evidence")
             header = ("kind", "ranks", "expected", "problems")
             lines = [(c.kind, *ranks_cells(c), str(len(c.problems))) for c in report.coverage]
             self.console.print(_table([header, *lines]))
-
-    def _title(self, text: str) -> None:
-        self.console.print()
-        self._text(Text(clean(text), style="bold underline"))
-
-    def _room(self) -> int:
-        return self.console.width - _LABEL if self.wrap else 10_000
-
-    def _line(self, label: str, text: str, style: str = "", *, one_line: bool = False) -> None:
-        """A label and a text that is folded beside it."""
-        shown = Text(clean(text), style=style)
-        if not self.wrap:
-            self._text(Text(label.ljust(_LABEL), style="dim") + shown)
-            return
-        if one_line:
-            shown.truncate(self._room(), overflow="ellipsis")
-        table = Table.grid(padding=0)
-        table.add_column(width=_LABEL)
-        table.add_column(overflow="fold")
-        table.add_row(Text(label, style="dim"), shown)
-        self.console.print(table)
-
-    def _text(self, text: Text) -> None:
-        self.console.print(text, soft_wrap=not self.wrap)
 
 
 def _sure(finding: Finding) -> str:

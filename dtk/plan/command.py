@@ -2,14 +2,13 @@
 
 import argparse
 import os
-import shutil
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dtk import output
 from dtk.errors import DtkError
-from dtk.words import install
+from dtk.extras import require_training
 
 if TYPE_CHECKING:
     from dtk.plan.report.model import PlanReport
@@ -84,8 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         DtkError: the job, the hardware or an option cannot be used.
     """
-    if any(find_spec(module) is None for module in ("torch", "hydra", "numpy", "yaml")):
-        raise DtkError("dtk plan needs the training extra", fix=install("train"))
+    require_training("dtk plan needs")
     if arguments.calibrate:
         return _calibrate(arguments)
     if arguments.html is not None:
@@ -108,26 +106,21 @@ def run(arguments: argparse.Namespace) -> int:
         print("dtk: stopped before the plan was made", file=sys.stderr)
         return INTERRUPTED
     problem = None if arguments.html is None else _written(report, arguments.html)
-    _print(_rendered(report, arguments, "" if problem else arguments.html or ""))
+    output.put(_rendered(report, arguments, "" if problem else arguments.html or ""))
     if problem is not None:
         raise problem
     return TOO_LARGE if report.plan.fits is False else FITS
 
 
 def _rendered(report: "PlanReport", arguments: argparse.Namespace, page: str) -> str:
-    """The report in the form that was asked for, in what standard output can show."""
+    """The report in the form that was asked for."""
     if arguments.json:
         from dtk.plan.report.model import dumps
 
         return dumps(report)
     from dtk.plan.report import terminal
 
-    shown = sys.stdout.isatty()
-    columns = shutil.get_terminal_size().columns if shown else None
-    colour = shown and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    text = terminal.render(report, columns=columns, colour=colour, page=page)
-    encoding = sys.stdout.encoding or "utf-8"
-    return text.encode(encoding, "replace").decode(encoding)
+    return terminal.render(report, columns=output.columns(), colour=output.colours(), page=page)
 
 
 def _check_page(name: str) -> None:
@@ -149,32 +142,13 @@ def _check_page(name: str) -> None:
 
 def _written(report: "PlanReport", name: str) -> DtkError | None:
     """Write the page; what went wrong is told after the text, which is not lost."""
-    from diagnostics.report.files import replace
     from dtk.plan.report import page
 
     try:
-        replace(Path(name), page.render(report))
-    except OSError as error:
-        return DtkError(f"cannot write {name}", error.strerror or str(error), "choose another file")
+        output.write(Path(name), page.render(report))
+    except DtkError as error:
+        return error
     return None
-
-
-def _print(text: str) -> None:
-    """To standard output, all of it.
-
-    Raises:
-        DtkError: it is full, or broken in another way than by a reader that has seen enough.
-    """
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        # What is buffered would fail once more when the interpreter ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        why = error.strerror or str(error)
-        raise DtkError("cannot write to standard output", why, "redirect it to another place") from error
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:
@@ -186,5 +160,5 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     from dtk.plan.timing.hardware import measured_path
 
     found = calibrate(say=lambda line: print(f"dtk: {line}", file=sys.stderr, flush=True))
-    _print(render(found, measured_path(), as_json=arguments.json))
+    output.put(render(found, measured_path(), as_json=arguments.json))
     return FITS

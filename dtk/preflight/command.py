@@ -2,22 +2,21 @@
 
 import argparse
 import os
-import shutil
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.invocation import command
+from dtk import output
 from dtk.errors import DtkError
-from dtk.words import install
+from dtk.extras import require_training
+from dtk.numbers import whole
 
 if TYPE_CHECKING:
     from dtk.preflight.make import Preflight
 
 ENDS, WOULD_HANG = 0, 1
 RANKS = ("auto", "all", "classes")
-FORMATS = ("terminal", "json", "markdown", "html")
 PAGE = Path("dtk-preflight.html")
 
 DESCRIPTION = """\
@@ -55,13 +54,26 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for dtk run")
     parser.add_argument("--script", type=Path, metavar="FILE", help="a training script instead of a job of dtk")
-    parser.add_argument("--world-size", type=_count, metavar="N", help="ranks of the script's job, over all nodes")
     parser.add_argument(
-        "--local-size", type=_count, default=8, metavar="N", help="ranks per node: gives LOCAL_RANK (default: 8)"
+        "--world-size",
+        type=whole(1, 1 << 20, "number of ranks"),
+        metavar="N",
+        help="ranks of the script's job, over all nodes",
+    )
+    parser.add_argument(
+        "--local-size",
+        type=whole(1, 1 << 20, "number of ranks"),
+        default=8,
+        metavar="N",
+        help="ranks per node: gives LOCAL_RANK (default: 8)",
     )
     parser.add_argument("--ranks", choices=RANKS, default="auto", metavar="R", help=f"one of {', '.join(RANKS)}")
     parser.add_argument(
-        "--steps", type=_steps, default=2, metavar="N", help="optimizer steps (default: 2); 0 = to a script's own end"
+        "--steps",
+        type=whole(0, 10_000, "number of steps"),
+        default=2,
+        metavar="N",
+        help="optimizer steps (default: 2); 0 = to a script's own end",
     )
     parser.add_argument("--what-if", action="store_true", help="a table of mishaps on one rank: which hang this job")
     parser.add_argument(
@@ -108,16 +120,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.html is not None and found.verdict.report is not None:
         from diagnostics.report import html
 
-        _write(arguments.html, html.render(found.verdict.report))
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(_rendered(found, arguments).encode(encoding, "replace").decode(encoding))
+        output.write(arguments.html, html.render(found.verdict.report))
+    output.put(_rendered(found, arguments))
     return ENDS if found.verdict.ends else WOULD_HANG
 
 
 def _check(arguments: argparse.Namespace) -> None:
     """Raises DtkError for options that do not go together."""
-    if any(find_spec(module) is None for module in ("torch", "hydra", "numpy", "yaml")):
-        raise DtkError("dtk preflight needs the training extra", fix=install("train"))
+    require_training("dtk preflight needs")
     script: Path | None = arguments.script
     if script is None:
         if arguments.wrapped:
@@ -147,35 +157,13 @@ def _rendered(found: "Preflight", arguments: argparse.Namespace) -> str:
         return words.dumps(found)
     if arguments.markdown:
         return words.markdown(found)
-    shown = sys.stdout.isatty()
-    columns = shutil.get_terminal_size().columns if shown else None
-    colour = shown and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     page = str(arguments.html) if arguments.html is not None and found.verdict.report is not None else ""
-    return words.terminal(found, columns=columns, colour=colour, verbose=arguments.verbose, page=page)
-
-
-def _write(path: Path, text: str) -> None:
-    from diagnostics.report.files import replace
-
-    try:
-        replace(path, text)
-    except OSError as error:
-        raise DtkError(f"cannot write {path}", error.strerror or str(error), "choose another file") from error
+    return words.terminal(
+        found, columns=output.columns(), colour=output.colours(), verbose=arguments.verbose, page=page
+    )
 
 
 def _say(text: str) -> None:
     """One line that is rewritten, for people who wait."""
     sys.stderr.write(f"\r\x1b[K{text}")
     sys.stderr.flush()
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) <= 1 << 20:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of ranks")
-    return int(text)
-
-
-def _steps(text: str) -> int:
-    if not text.isdecimal() or int(text) > 10_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of steps")
-    return int(text)

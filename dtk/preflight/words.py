@@ -1,21 +1,20 @@
 """What a preflight found, as text for people and as JSON for programs."""
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from diagnostics.report import jsonform
 from diagnostics.report import markdown as report_markdown
 from diagnostics.report import terminal as report_terminal
+from diagnostics.report.console import written
 from dtk.preflight.make import Preflight
 from dtk.preflight.what_if import Tried
+from dtk.words import counted
 
 SCHEMA = "dtk.preflight/1"
-_PIPE_COLUMNS = 160
 
 
 def answer(found: Preflight) -> str:
@@ -82,8 +81,8 @@ def dumps(found: Preflight) -> str:
 def _basis(found: Preflight) -> str:
     world_size, simulated = found.job.world_size, found.simulated
     which = "all simulated" if simulated == world_size else f"{simulated} of them simulated, one of each class"
-    steps = f"{found.steps} step{'s' if found.steps != 1 else ''}" if found.steps else "to its own end"
-    ranks = f"{world_size:,} rank{'s' if world_size != 1 else ''}"
+    steps = counted(found.steps, "step") if found.steps else "to its own end"
+    ranks = counted(world_size, "rank")
     return f"{ranks}, {which}; {steps}, {found.verdict.outcome.events:,} calls and waits; {found.seconds:.1f} s"
 
 
@@ -97,10 +96,7 @@ def _table(tried: tuple[Tried, ...], columns: int | None) -> str:
         table.add_column(column, overflow="fold")
     for one in tried:
         table.add_row(one.mishap.title, _outcome(one), one.cause, _near(one.where))
-    out = io.StringIO()
-    console = Console(file=out, width=columns or _PIPE_COLUMNS, markup=False, highlight=False, emoji=False)
-    console.print(table)
-    return "".join(line.rstrip() + "\n" for line in out.getvalue().splitlines())
+    return written(lambda console: console.print(table), columns=columns, colour=False)
 
 
 def _near(where: str) -> str:

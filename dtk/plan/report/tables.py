@@ -1,6 +1,7 @@
 """The rows that the terminal and the page share: each table as text, heading first. Knows no markup and no colours."""
 
 from collections.abc import Sequence
+from typing import get_args
 
 from dtk.plan.compare import Comparison
 from dtk.plan.engines import Difference
@@ -11,17 +12,7 @@ from dtk.plan.solve import Largest
 from dtk.plan.words import bytes_text, count_text, counted, flops_text, percent_text, rate_text, seconds_text
 
 Rows = list[tuple[str, ...]]
-CATEGORIES: tuple[Category, ...] = (
-    "parameters",
-    "gathered parameters",
-    "gradients",
-    "optimizer states",
-    "activations",
-    "logits",
-    "buckets",
-    "temporaries",
-    "allocator slack",
-)
+CATEGORIES: tuple[Category, ...] = get_args(Category)
 """In the order in which they are shown: what stays, then what comes and goes."""
 CHECKED = "The two engines, both with the CPU's kernels"
 _INVALID = "invalid"

@@ -1,22 +1,18 @@
 """The report in a terminal: the answer first, then memory, traffic, time, and what was asked for beside it."""
 
-import io
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from diagnostics.report.console import Writer, written
 from diagnostics.runs_text import clean
 from dtk.plan.prediction import Prediction
 from dtk.plan.report import tables
 from dtk.plan.report.model import PlanReport
 from dtk.plan.words import bytes_text
 
-PIPE_COLUMNS = 160
-"""Width of tables where there is no terminal; sentences are not broken there."""
 _BAR = 40
-_LABEL = 8
 _COMPARED = "* the simplest that fits; checkpointing = activation checkpointing of every block, offload = to the host."
 
 
@@ -29,37 +25,21 @@ def render(report: PlanReport, *, columns: int | None, colour: bool, page: str =
         colour: with colours (ANSI).
         page: path of the HTML page to name at the end.
     """
-    out = io.StringIO()
-    console = Console(
-        file=out,
-        width=columns or PIPE_COLUMNS,
-        force_terminal=colour,
-        no_color=not colour,
-        color_system="standard" if colour else None,
-        markup=False,
-        highlight=False,
-        emoji=False,
-        safe_box=True,
-        legacy_windows=False,
+    return written(
+        lambda console: _Writer(console, wrap=columns is not None).report(report, page), columns=columns, colour=colour
     )
-    _Writer(console, wrap=columns is not None).report(report, page)
-    return "".join(line.rstrip() + "\n" for line in out.getvalue().splitlines())
 
 
-class _Writer:
+class _Writer(Writer):
     """Writes one report to one console."""
-
-    def __init__(self, console: Console, *, wrap: bool) -> None:
-        self.console = console
-        self.wrap = wrap
 
     def report(self, report: PlanReport, page: str) -> None:
         plan = report.plan
         style = {True: "bold green", False: "bold red", None: "bold"}[plan.fits]
-        self._text(Text(clean(tables.verdict(plan)), style=style))
-        self._line("job", tables.title(plan))
-        self._line("batch", tables.batch(plan))
-        self._line("compute", tables.precision(report))
+        self.text(Text(clean(tables.verdict(plan)), style=style))
+        self.line("job", tables.title(plan))
+        self.line("batch", tables.batch(plan))
+        self.line("compute", tables.precision(report))
         self._memory(plan)
         self._traffic(plan, report.local_size)
         self._time(plan)
@@ -68,7 +48,7 @@ class _Writer:
         self._notes(report, page)
 
     def _memory(self, plan: Prediction) -> None:
-        self._title(f"Memory of the fullest rank ({plan.memory.rank}) at the peak")
+        self.title(f"Memory of the fullest rank ({plan.memory.rank}) at the peak")
         whole = plan.memory.peak_bytes or 1
         most = max((size for _, size in tables.memory(plan)), default=1)
         table = _table([("", "", "", "")])
@@ -80,23 +60,23 @@ class _Writer:
         for column in table.columns[1:3]:
             column.justify = "right"
         self.console.print(table)
-        self._line("peak", tables.regions(plan))
+        self.line("peak", tables.regions(plan))
         if tables.host(plan):
-            self._line("host", f"{tables.host(plan)} in host memory")
+            self.line("host", f"{tables.host(plan)} in host memory")
 
     def _traffic(self, plan: Prediction, local_size: int) -> None:
-        self._title(f"Communication of one rank per step ({local_size} ranks a node)")
+        self.title(f"Communication of one rank per step ({local_size} ranks a node)")
         if not plan.traffic:
-            self._text(Text("none"))
+            self.text(Text("none"))
             return
         self.console.print(_table(tables.traffic(plan)))
 
     def _time(self, plan: Prediction) -> None:
         if plan.time is None:
             return
-        self._title(f"Time of one step on {plan.hardware}")
+        self.title(f"Time of one step on {plan.hardware}")
         for name, value in tables.time(plan.time):
-            self._line(name, value, width=15)
+            self.line(name, value, width=15)
         rows = tables.transfers(plan.time)
         if len(rows) > 1:
             self.console.print(_table(rows))
@@ -104,64 +84,45 @@ class _Writer:
     def _check(self, report: PlanReport) -> None:
         if report.check is None:
             return
-        self._title(tables.CHECKED)
+        self.title(tables.CHECKED)
         told = tables.agreement(report.check)
-        self._line("check", told, "yellow" if report.check.differences else "green")
+        self.line("check", told, "yellow" if report.check.differences else "green")
         if report.check.differences:
             self.console.print(_table(tables.differences(report.check.differences)))
 
     def _asked(self, report: PlanReport) -> None:
         """The sections of options."""
         if report.comparison is not None:
-            self._title("Strategies side by side, the simplest first")
+            self.title("Strategies side by side, the simplest first")
             self.console.print(_table(tables.comparison(report.comparison)))
-            self._text(Text(_COMPARED, style="dim"))
+            self.text(Text(_COMPARED, style="dim"))
             for label, remark in tables.remarks(report.comparison):
-                self._line(label, remark, "dim")
+                self.line(label, remark, "dim")
             chosen = report.comparison.recommended
             if chosen is not None:
-                self._line("take", " ".join(chosen.overrides), "bold green")
+                self.line("take", " ".join(chosen.overrides), "bold green")
             for reason in report.comparison.reasons:
-                self._line("why", reason)
+                self.line("why", reason)
         if report.scaling:
-            self._title("Over numbers of ranks (each rank does as much as here, so the batch grows)")
+            self.title("Over numbers of ranks (each rank does as much as here, so the batch grows)")
             self.console.print(_table(tables.scaling(report.scaling)))
             for label, remark in tables.impossible(report.scaling):
-                self._line(label, remark)
+                self.line(label, remark)
         if report.models:
-            self._title("Largest model that fits")
+            self.title("Largest model that fits")
             self.console.print(_table(tables.largest(report.models)))
         if report.batch is not None:
-            self._title("Largest micro-batch that fits")
+            self.title("Largest micro-batch that fits")
             self.console.print(_table(tables.largest([report.batch])))
 
     def _notes(self, report: PlanReport, page: str) -> None:
         made = tables.notes(report.plan, report.check, report.notes)
         if made:
-            self._title("Assumed")
+            self.title("Assumed")
         for note in made:
-            self._line("-", note, "dim", width=2)
+            self.line("-", note, "dim", width=2)
         if page:
-            self._line("page", page)
-
-    def _title(self, text: str) -> None:
-        self.console.print()
-        self._text(Text(clean(text), style="bold underline"))
-
-    def _line(self, label: str, text: str, style: str = "", *, width: int = _LABEL) -> None:
-        """A label and a text that is folded beside it."""
-        shown = Text(clean(text), style=style)
-        if not self.wrap:
-            self._text(Text(label.ljust(width), style="dim") + shown)
-            return
-        table = Table.grid(padding=0)
-        table.add_column(width=width)
-        table.add_column(overflow="fold")
-        table.add_row(Text(label, style="dim"), shown)
-        self.console.print(table)
-
-    def _text(self, text: Text) -> None:
-        self.console.print(text, soft_wrap=not self.wrap)
+            self.line("page", page)
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Table:
