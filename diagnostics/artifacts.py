@@ -23,7 +23,7 @@ ENDED_BY_WATCH = 75
 CHECKPOINT_INFO = "checkpoint.json"
 """Beside the files of a checkpoint: what it is of. Its presence says that the checkpoint is complete."""
 
-State = Literal["running", "finished", "failed", "hung", "oom", "preempted"]
+State = Literal["queued", "running", "finished", "failed", "hung", "oom", "preempted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,19 @@ class RunPaths:
         return self.root / "overrides.yaml"
 
     @property
+    def origins(self) -> Path:
+        """Which file or override set each key (`diagnostics.origins`)."""
+        return self.root / "origins.json"
+
+    @property
     def plan(self) -> Path:
         """What was predicted of memory and traffic at launch, of the job without its fault (`dtk plan`)."""
         return self.root / "plan.json"
+
+    @property
+    def parity(self) -> Path:
+        """What tells whether two runs may be compared: hash of the initial weights, number formats."""
+        return self.root / "parity.json"
 
     @property
     def status(self) -> Path:
@@ -243,18 +253,27 @@ def write_json(path: Path, record: Any) -> None:
         raise
 
 
+class NewerSchemaError(ValueError):
+    """A record that only a newer dtk can read. The message is one line."""
+
+
 def read_status(path: Path) -> Status:
     """Read status.json.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is not a status record, or of a newer schema.
+        NewerSchemaError: it is of a newer schema.
+        ValueError: it is not a status record.
     """
-    value = json.loads(path.read_text(encoding="utf-8"))
+    return as_status(json.loads(path.read_bytes()), path)
+
+
+def as_status(value: Any, path: Path | str) -> Status:
+    """The status that a JSON value holds; see `read_status`."""
     if not isinstance(value, dict) or "state" not in value:
         raise ValueError(f"{path} is not a status record")
     if value.get("schema_version", 0) > SCHEMA_VERSION:
-        raise ValueError(f"{path} was written by a newer dtk (schema {value['schema_version']})")
+        raise NewerSchemaError(f"{path} was written by a newer dtk (schema {value['schema_version']})")
     failure = value.pop("failure", None)
     known = {key: value[key] for key in Status.__dataclass_fields__ if key in value}
     return Status(**known, failure=Failure(**failure) if failure else None)

@@ -4,21 +4,43 @@ Reading runs works without torch and Hydra; only `dtk run` needs them.
 """
 
 import argparse
+import gc
+import shutil
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NoReturn
 
 from diagnostics.invocation import command
 from dtk import __version__
+from dtk.bench.command import add_parser as add_bench
+from dtk.compare import add_parser as add_compare
 from dtk.demo import add_parser as add_demo
 from dtk.diagnose import add_parser as add_diagnose
+from dtk.doctor.command import add_parser as add_doctor
 from dtk.errors import USER_ERROR, DtkError
+from dtk.nccl.command import add_parser as add_nccl
 from dtk.plan.command import add_parser as add_plan
 from dtk.preflight.command import add_parser as add_preflight
+from dtk.runs.ls import add_parser as add_ls
+from dtk.runs.rerun import add_parser as add_rerun
+from dtk.runs.rm import add_parser as add_rm
+from dtk.runs.show import add_parser as add_show
+from dtk.sweep.command import add_parser as add_sweep
+from dtk.tune.command import add_parser as add_tune
 from dtk.watch import add_parser as add_watch
 
-RUNS = Path("runs")
+EXAMPLES = """\
+examples:
+  dtk run experiment=smoke strategy=ddp       seconds on a laptop
+  dtk run strategy=fsdp model=gpt2            train
+  dtk ls                                      what has run
+  dtk show last --why train.steps             one run, and who set a key of it
+  dtk diagnose last                           why it hung, crashed or is slow
+Each command has its own: dtk COMMAND --help
+
+exit code: 0 done; 2 wrong input (one line); 1 what the command's --help says."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as of a shell's command."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -27,8 +49,11 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         exit code: 0, or 2 with one line on stderr when the input is wrong; of `dtk run` see `dtk.run`.
     """
+    gc.set_threshold(100_000)  # Importing torch makes so much that lives to the end that walking it is a third of it.
     typed = sys.argv[1:] if argv is None else argv
     try:
+        if sys.stdout is None:
+            raise DtkError("standard output is closed", fix="redirect it: > FILE, or > /dev/null")
         # Not argparse's business: what follows belongs to dtk.run, or is a command of the user's, options included.
         code = _run(typed[1:]) if typed[:1] == ["run"] else _dispatch(*_split(typed))
         sys.stdout.flush()
@@ -39,6 +64,9 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # dtk ls | head
         sys.stderr.close()
         return 0
+    except KeyboardInterrupt:
+        print("dtk: stopped", file=sys.stderr)
+        return INTERRUPTED
 
 
 class _Parser(argparse.ArgumentParser):
@@ -81,27 +109,35 @@ def _dispatch(argv: Sequence[str], wrapped: Sequence[str]) -> int:
 def _parser() -> "tuple[_Parser, argparse._SubParsersAction[_Parser]]":
     parser = _Parser(
         prog="dtk",
-        description="Run training experiments under any data-parallel strategy, and read what they left behind.",
-        epilog="examples: dtk run strategy=fsdp model=gpt2 | dtk run --help | dtk ls | dtk show RUN | dtk diagnose RUN",
+        description="Run training experiments under any parallel strategy, and read what they left behind.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(command=None)
     parser.add_argument("--version", action="version", version=f"dtk {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     commands.add_parser("run", help="train: dtk run [KEY=VALUE ...]; dtk run --help lists all choices")
-    strategies = commands.add_parser("strategies", help="what each strategy shards and communicates")
+    strategies = commands.add_parser(
+        "strategies",
+        help="what each strategy shards and communicates",
+        description="What each strategy= shards, issues and sends per step, and when to use it.",
+    )
     strategies.add_argument("--markdown", action="store_true", help="as a Markdown table")
     strategies.set_defaults(command=_strategies)
-    ls = commands.add_parser("ls", help="list runs, newest first")
-    ls.add_argument("folder", nargs="?", type=Path, default=RUNS, metavar="FOLDER", help="default: runs")
-    ls.set_defaults(command=_ls)
-    show = commands.add_parser("show", help="one run: status, failure, figures, what was recorded")
-    show.add_argument("run", metavar="RUN", help="a path, an id under runs/, or the unique beginning of one")
-    show.add_argument("--json", action="store_true", help="as one JSON object")
-    show.set_defaults(command=_show)
+    add_ls(commands)
+    add_show(commands)
+    add_rerun(commands)
+    add_rm(commands)
+    add_sweep(commands)
     add_plan(commands)
+    add_compare(commands)
     add_diagnose(commands)
     add_watch(commands)
     add_preflight(commands)
+    add_bench(commands)
+    add_tune(commands)
+    add_doctor(commands)
+    add_nccl(commands)
     add_demo(commands)
     return parser, commands
 
@@ -113,38 +149,10 @@ def _run(argv: list[str]) -> int:
 
 
 def _strategies(arguments: argparse.Namespace) -> int:
+    from dtk.output import put
     from dtk.strategies.catalogue import render
 
-    sys.stdout.write(render("markdown" if arguments.markdown else "terminal"))
-    return 0
-
-
-def _ls(arguments: argparse.Namespace) -> int:
-    from diagnostics.runs import list_runs
-    from diagnostics.runs_text import listing
-
-    folder: Path = arguments.folder
-    nothing_yet = folder == RUNS and not folder.exists()
-    try:
-        runs = [] if nothing_yet else list_runs(folder)
-    except OSError as error:
-        raise DtkError(f"cannot list {folder}", error.strerror or str(error), f"{command('ls')} FOLDER") from error
-    if not runs:
-        print(f"no runs in {folder} yet; make one: {command('run', 'experiment=smoke')}", file=sys.stderr)
-        return 0
-    sys.stdout.write(listing(runs, terminal=sys.stdout.isatty()))
-    return 0
-
-
-def _show(arguments: argparse.Namespace) -> int:
-    from diagnostics.runs import NoSuchRunError, find_run, read_details
-    from diagnostics.runs_text import details, details_json
-
-    try:
-        run = read_details(find_run(arguments.run))
-    except NoSuchRunError as error:
-        raise DtkError(str(error), fix=f"{command('ls')} lists the runs") from error
-    sys.stdout.write(details_json(run) if arguments.json else details(run))
+    put(render("markdown" if arguments.markdown else "terminal", shutil.get_terminal_size().columns))
     return 0
 
 

@@ -6,10 +6,12 @@ srun the ranks exist already: rank 0 composes and shares.
 
 import argparse
 import dataclasses
-import json
+import gc
 import os
 import shutil
 import sys
+from collections.abc import Callable
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,15 +20,14 @@ from diagnostics.invocation import command
 from dtk.config import help as config_help
 from dtk.config.batch import settle
 from dtk.config.checks import check, check_ranks
-from dtk.config.compose import Composed, compose, expand
+from dtk.config.compose import Composed, compose, without_reasons
 from dtk.config.instantiate import check_target
 from dtk.config.resume import Resumed, earlier_argv, refuse_other_data, rerun, resume
-from dtk.config.schema import CustomModelConfig, GPTConfig
+from dtk.config.schema import CustomModelConfig
 from dtk.errors import USER_ERROR, DtkError
 from dtk.extras import require_training
 
 if TYPE_CHECKING:
-    from dtk.launch.cluster import Shared
     from dtk.launch.placement import Placement
 
 FAILED = 1
@@ -41,6 +42,7 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         0 finished, 1 a rank failed, 2 wrong input; 129, 130 or 143 stopped by a signal, with a checkpoint.
     """
+    gc.disable()  # What importing torch and Hydra makes lives to the end: walking it is a third of the start.
     try:
         return _main(_parse(sys.argv[1:] if argv is None else argv))
     except DtkError as error:
@@ -51,6 +53,8 @@ def main(argv: list[str] | None = None) -> int:
         if os.environ.get("RANK", "0") == "0":
             print("dtk: stopped before the first step", file=sys.stderr)
         return INTERRUPTED
+    finally:
+        gc.enable()
 
 
 class _Parser(argparse.ArgumentParser):
@@ -70,98 +74,160 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "-m", "--multirun", action="store_true", help="run every combination of a,b lists, one after another"
     )
+    parser.add_argument(
+        "--resume", action="store_true", help="with -m: go on with the newest sweep of this command, skip what is done"
+    )
     parser.add_argument("--config-dir", type=Path, help="a folder of your own YAML files, searched before dtk's")
     parser.add_argument(
-        "--rerun", type=Path, metavar="RUN", help="take the configuration of that run folder instead of conf/"
+        "--rerun", metavar="RUN", help="take the configuration of that run instead of conf/ (dtk rerun RUN)"
     )
+    parser.add_argument("--strict", action="store_true", help="with --rerun: refuse if the code is not what it was")
+    parser.add_argument("--dry-run", action="store_true", help="check everything and print the job; start nothing")
     parser.add_argument("--cfg", action="store_true", help="print the composed configuration and stop")
     return parser.parse_intermixed_args(argv)
 
 
 def _main(arguments: argparse.Namespace) -> int:
     require_training("dtk run needs")
+    if arguments.rerun is not None:
+        from dtk.runs.rerun import earlier_run
+
+        arguments.rerun = earlier_run(arguments.rerun, strict=arguments.strict)
+    elif arguments.strict:
+        raise DtkError("--strict compares the code with that of a run", fix="add --rerun RUN")
     from dtk.launch.cluster import started_by
 
     if started_by(os.environ) is not None and not arguments.cfg:
         if arguments.multirun:
             raise DtkError("-m runs jobs one after another by itself", "under torchrun or srun there is one", "drop -m")
-        return _join(arguments)
-    sweep = expand(arguments.overrides, arguments.config_dir) if arguments.multirun else [arguments.overrides]
-    points = [_compose(overrides, arguments) for overrides in sweep]
+        from dtk.rank_zero import join_job
+
+        return join_job(arguments)
+    if arguments.multirun:
+        if arguments.dry_run:
+            raise DtkError("--dry-run prints one job", "-m makes several", "drop -m")
+        from dtk.sweep.multirun import multirun
+
+        return multirun(arguments)
+    if arguments.resume:
+        raise DtkError("--resume goes on with a sweep", "this is no sweep", "add -m; one run goes on by resume=RUN")
+    point = compose_point(arguments.overrides, arguments.config_dir, arguments.rerun)
     if arguments.cfg:
-        import yaml
-
-        for point in points:
-            print(yaml.safe_dump(point.composed.plain, sort_keys=False), end="")
+        print_configuration(point)
         return 0
-    placed = [_place(point) for point in points]
-    if len(placed) == 1:
-        return _run(*placed[0])
-    return _sweep(placed)
+    return run_point(*place_point(point), dry_run=arguments.dry_run)
 
 
-def _sweep(placed: "list[tuple[Resumed, Placement]]") -> int:
-    """All points one after another; one that fails does not cost the others. Returns the worst exit code."""
-    from dtk.launch.stopping import STOPPED
+def print_configuration(point: Resumed) -> None:
+    """What `--cfg` shows of a point."""
+    import yaml
 
-    codes = []
-    for i, (point, placement) in enumerate(placed):
-        print(f"\n[{i + 1}/{len(placed)}] {' '.join(point.composed.overrides)}", flush=True)
-        try:
-            codes.append(_run(point, placement))
-        except DtkError as error:
-            print(f"dtk: {error}", file=sys.stderr)
-            codes.append(USER_ERROR)
-        if codes[-1] in STOPPED:
-            break
-    return max(codes)
+    print(yaml.safe_dump(point.composed.plain, sort_keys=False), end="")
 
 
-def _compose(overrides: list[str], arguments: argparse.Namespace) -> Resumed:
-    config_dir: Path | None = arguments.config_dir
-    if arguments.rerun is not None:
-        return rerun(arguments.rerun, overrides, config_dir)
-    composed = compose(overrides, config_dir)
+def compose_point(overrides: list[str], config_dir: Path | None, earlier: Path | None = None) -> Resumed:
+    """One point from what was typed for it, checked as far as that goes without knowing the ranks.
+
+    Args:
+        overrides: in Hydra's grammar.
+        config_dir: the user's own YAML files.
+        earlier: a run folder whose configuration is taken instead of conf/.
+
+    Raises:
+        DtkError: anything wrong in it.
+    """
+    if earlier is not None:
+        return rerun(earlier, overrides, config_dir)
+    composed = compose(overrides, config_dir, traced=True)
     return resume(composed, config_dir) if composed.config.resume else Resumed(composed, None, 0)
 
 
-def _place(point: Resumed) -> "tuple[Resumed, Placement]":
-    """Settle ranks and batch of a run on this machine, and check what can be checked without reading data."""
+def place_point(point: Resumed) -> "tuple[Resumed, Placement]":
+    """Settle ranks and batch of a run, and check what can be checked without reading data."""
     from dtk.launch.placement import check_port, place
+    from dtk.launch.remote import size
 
     launcher = point.composed.config.launcher
-    placement = place(launcher, point.composed.config.strategy, _cuda_devices(launcher.device))
-    point = _settle(point, placement, placement.nproc)
+    if size.is_remote(launcher):
+        placement = size.placement(point.composed.config)
+        return settle_point(point, placement, launcher.nodes * placement.nproc), placement
+    placement = place(launcher, point.composed.config.strategy, cuda_devices(launcher.device))
+    point = settle_point(point, placement, placement.nproc)
     check_port(launcher.master_port)
     return point, placement
 
 
-def _settle(point: Resumed, placement: "Placement", world_size: int) -> Resumed:
+def settle_point(point: Resumed, placement: "Placement", world_size: int) -> Resumed:
     """Divide the batch over the ranks, and check every rule that needs no data."""
+    from dtk.launch.remote.size import is_remote
+    from dtk.nccl.render import check_preset
+    from dtk.record.manifest import network
+
     place = (world_size, placement.device, placement.cuda_devices)
     check_ranks(point.composed.config, *place)
-    point = dataclasses.replace(point, composed=settle(point.composed, world_size))
+    point = dataclasses.replace(point, composed=without_reasons(settle(point.composed, world_size)))
     config = point.composed.config
     check(config, *place)
+    here = None if is_remote(config.launcher) else network()["interfaces"]
+    check_preset(config.nccl, placement.backend, os.environ, here)
     if isinstance(config.model, CustomModelConfig):
         check_target(config.model._target_, config.model.arguments, config.allow_targets)
     return point
 
 
-def _run(point: Resumed, placement: "Placement") -> int:
-    """One run on this machine."""
+def run_point(
+    point: Resumed, placement: "Placement", opened: Callable[[RunPaths], None] | None = None, dry_run: bool = False
+) -> int:
+    """One run on this machine, or a job for others.
+
+    Args:
+        point: what to run.
+        placement: where, as `place_point` settled it.
+        opened: is told the run folder as soon as there is one.
+        dry_run: check, and print the job or what would be started.
+
+    Returns:
+        the exit code, see `main`.
+
+    Raises:
+        DtkError: data, tracker or runs folder cannot be used, or the cluster refuses the job.
+    """
+    from dtk.launch.remote.size import is_remote
+
+    nodes = point.composed.config.launcher.nodes if is_remote(point.composed.config.launcher) else 1
+    with redirect_stdout(sys.stderr) if dry_run else nullcontext():
+        would_hang = preflight_point(point.composed, nodes * placement.nproc, placement.nproc)
+    if would_hang:
+        print(would_hang, end="", flush=True)
+        return FAILED
+    if is_remote(point.composed.config.launcher):
+        from dtk.submit import hand_over
+
+        return hand_over(point, placement, dry_run, opened)
+    return _run_here(point, placement, opened, dry_run)
+
+
+def _run_here(point: Resumed, placement: "Placement", opened: Callable[[RunPaths], None] | None, dry_run: bool) -> int:
+    """One run on this machine: `run_point` without what is elsewhere."""
     from dtk.launch.banner import banner, farewell
     from dtk.launch.console import Console
     from dtk.launch.local import launch
+    from dtk.launch.parts import check_parts
+    from dtk.record.run_folder import name_run
 
     config = point.composed.config
-    data = _check_parts(point.composed)
-    if would_hang := _preflight(point.composed, placement.nproc, placement.nproc):
-        print(would_hang, end="", flush=True)
-        return FAILED
-    paths = _folder(point, data, placement, placement.nproc, "local")
+    data = check_parts(config)
+    if dry_run:
+        would_be = point.paths or RunPaths(Path(config.runs_folder) / name_run(config, placement.nproc))
+        banner(Console(), config, would_be, placement, point.attempt, placement.nproc)
+        print("dry run: nothing was started" + ("" if point.paths else ", and there is no such folder"))
+        return 0
+    paths = make_folder(point, data, placement, placement.nproc, "local")
+    if opened is not None:
+        opened(paths)
     console = Console()
     banner(console, config, paths, placement, point.attempt, placement.nproc)
+    gc.enable()
     try:
         outcome = launch(config, paths, placement, point.attempt, console)
         farewell(console, paths, outcome)
@@ -170,7 +236,7 @@ def _run(point: Resumed, placement: "Placement") -> int:
     return outcome.exit_code
 
 
-def _preflight(composed: Composed, world_size: int, local_size: int) -> str:
+def preflight_point(composed: Composed, world_size: int, local_size: int) -> str:
     """With preflight=on: the report on a job that would hang; empty when it may be launched."""
     if composed.config.preflight == "off":
         return ""
@@ -185,80 +251,11 @@ def _preflight(composed: Composed, world_size: int, local_size: int) -> str:
     return terminal(found, columns=columns, colour=False, verbose=False, page="")
 
 
-def _join(arguments: argparse.Namespace) -> int:
-    """One rank of torchrun or Slurm: rank 0 composes and makes the folder, all train."""
-    from dtk.config.strict import from_plain
-    from dtk.launch import cluster
-    from dtk.parallel.context import meet
-    from dtk.worker import work
-
-    launcher = str(cluster.started_by(os.environ))
-    if launcher == "slurm":
-        os.environ.update(cluster.adopt_slurm(os.environ))
-    store = meet(cluster.SHARE_TIMEOUT_S)
-
-    def decide() -> cluster.Shared:
-        shared = cluster.remembered(store) or _decide(arguments, launcher)
-        cluster.remember(store, shared)
-        return shared
-
-    shared = cluster.share(store, int(os.environ["RANK"]), decide)
-    config = from_plain(json.loads(shared.config))
-    job = cluster.job_of(shared)
-    paths = RunPaths(job.run_folder)
-    cluster.rank_environment(config, paths)
-    cluster.keep_logs(paths, job)
-    code = work(config, job, store)
-    if job.rank == 0:
-        cluster.say_farewell(paths, code)
-    return code
-
-
-def _decide(arguments: argparse.Namespace, launcher: str) -> "Shared":
-    """What rank 0 settles for all ranks of torchrun or Slurm, run folder included."""
-    from dtk.launch import cluster
-    from dtk.launch.banner import banner
-    from dtk.launch.console import Console
-    from dtk.launch.placement import place
-
-    world_size = int(os.environ["WORLD_SIZE"])
-    local_size = cluster.local_size(os.environ)
-    point = _compose(arguments.overrides, arguments)
-    section, strategy = point.composed.config.launcher, point.composed.config.strategy
-    placement = place(section, strategy, _cuda_devices(section.device), local_size)
-    point = _settle(point, placement, world_size)
-    config = point.composed.config
-    data = _check_parts(point.composed)
-    if would_hang := _preflight(point.composed, world_size, local_size):
-        print(would_hang, end="", flush=True)
-        raise DtkError("this job would hang", "preflight=on does not launch it", "mend what the report above names")
-    paths = _folder(point, data, placement, world_size, launcher)
-    cluster.open_status(paths, point.attempt)
-    placement = cluster.as_found(placement, section, launcher, world_size)
-    banner(Console(), config, paths, placement, point.attempt, world_size)
-    plain = json.dumps(point.composed.plain)
-    return cluster.Shared(str(paths.root), plain, placement.device, placement.backend, point.attempt)
-
-
-def _check_parts(composed: Composed) -> dict[str, Any]:
-    """Find out here, in one line, what the ranks would trip over; returns what the data is."""
-    from dtk.data.build import build_dataset
-    from dtk.data.checks import check_dataset
-    from dtk.record.trackers import check_tracker
-
-    config = composed.config
-    check_tracker(config.tracker)
-    if isinstance(config.model, GPTConfig) and config.model.pretrained:
-        from dtk.models.hf import check_gpt2
-
-        check_gpt2(config.model, config.model.pretrained)
-    dataset = build_dataset(config.data)
-    check_dataset(config, dataset)
-    return dataset.describe()
-
-
-def _folder(point: Resumed, data: dict[str, Any], placement: "Placement", world_size: int, launcher: str) -> RunPaths:
+def make_folder(
+    point: Resumed, data: dict[str, Any], placement: "Placement", world_size: int, launcher: str
+) -> RunPaths:
     """Make the run folder, or go on in the one that is resumed, and describe the run in it."""
+    from dtk.nccl.render import render
     from dtk.plan.stored import keep_plan
     from dtk.record.manifest import manifest
     from dtk.record.run_folder import create, describe
@@ -276,11 +273,18 @@ def _folder(point: Resumed, data: dict[str, Any], placement: "Placement", world_
         world_size=world_size,
         nproc=placement.nproc,
         launcher=launcher,
+        backend=placement.backend,
+        nccl=render(composed.config.nccl, os.environ, paths.root),
     )
     about["data"] = data
     about["earlier_argv"] = earlier
+    if point.earlier is not None:
+        from dtk.runs.rerun import warn_of_ground
+
+        about["rerun_of"] = point.earlier.name
+        warn_of_ground(point.earlier, composed.plain, data, world_size)
     try:
-        describe(paths, about, composed.plain, composed.overrides)
+        describe(paths, about, composed.plain, composed.overrides, composed.origins)
     except (DtkError, KeyboardInterrupt):
         if point.paths is None:
             shutil.rmtree(paths.root, ignore_errors=True)
@@ -289,7 +293,7 @@ def _folder(point: Resumed, data: dict[str, Any], placement: "Placement", world_
     return paths
 
 
-def _cuda_devices(wanted: str) -> int:
+def cuda_devices(wanted: str) -> int:
     """CUDA devices here, counted without initialising CUDA in the parent."""
     if wanted == "cpu":
         return 0

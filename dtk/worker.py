@@ -1,14 +1,13 @@
 """One rank: resolved configuration -> training. Never touches Hydra.
 
-`python -m dtk.worker RUN_FOLDER` is what the launcher starts; under torchrun and Slurm `dtk.run`
-calls `work` in the rank's own process.
+dtk's launcher starts `dtk.rank`, which calls `main`; under torchrun and Slurm `dtk.run` calls `work` in
+the rank's own process.
 """
 
+import gc
 import os
-import sys
 import threading
 import time
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from dtk.record.run_folder import close
 from dtk.train.assemble import assemble
 from dtk.train.export import export
 from dtk.train.loop import Loop
+from dtk.train.parity import begun
 from dtk.train.progress import say
 from dtk.train.summary import summarise
 from dtk.words import counted
@@ -81,12 +81,16 @@ def _train(config: Config, job: Job, context: Context, recorder: Recorder, stop:
         from dtk.faults.install import install
 
         loop = install(loop)
+    gc.freeze()  # Modules and the like live to the end: no collection needs to look at them.
+    gc.enable()
     if context.rank == 0:
         if newest is not None:
             say(f"resumed from {newest.name}")
         elif job.attempt:
             say(f"no checkpoint in {paths.root.name}: it starts again from step 1")
         _describe(loop)
+    if newest is None and config.record.level != "off":
+        recorder.parity(begun(loop))
     finished = loop.run()
     if finished and config.checkpoint.export:
         export(config, loop.parts.model, paths, context)
@@ -144,12 +148,3 @@ def main(run_folder: Path) -> int:
     paths = RunPaths(run_folder)
     config = from_plain(yaml.safe_load(paths.config.read_text(encoding="utf-8")))
     return work(config, Job.from_environment(run_folder))
-
-
-if __name__ == "__main__":
-    code = main(Path(sys.argv[1]))
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):  # A full disk: what could not be printed does not make the run a failure.
-            stream.flush()
-    # Gloo's threads may abort the process while the interpreter is torn down; everything is written.
-    os._exit(code)

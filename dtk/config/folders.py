@@ -8,6 +8,8 @@ from dtk.errors import DtkError
 _HERE = Path(__file__).resolve()
 HARDWARE = "hardware"
 """Folder of the descriptions of machines that `dtk plan` reads. No group of an experiment."""
+SWEEPS = "sweep"
+"""Folder of the sweep files that `dtk sweep` reads. No group of an experiment either."""
 
 
 def source_tree() -> Path | None:
@@ -49,6 +51,6 @@ def groups(folders: Sequence[Path]) -> dict[str, dict[str, Path]]:
     found: dict[str, dict[str, Path]] = {}
     for folder in reversed(folders):
         for path in sorted(folder.glob("*/*.yaml")):
-            if not path.parent.name.startswith(".") and path.parent.name != HARDWARE:
+            if not path.parent.name.startswith(".") and path.parent.name not in (HARDWARE, SWEEPS):
                 found.setdefault(path.parent.name, {})[path.stem] = path
     return {group: dict(sorted(options.items())) for group, options in sorted(found.items())}

@@ -8,8 +8,10 @@ _EXAMPLES = (
     ("python -m dtk.run strategy=fsdp model=gpt2", "the main job"),
     ("python -m dtk.run experiment=smoke strategy=ddp", "seconds on a laptop"),
     ("python -m dtk.run -m strategy=ddp,zero1,zero2,fsdp experiment=bench", "one run after another"),
+    ("python -m dtk.run -m strategy=ddp,fsdp experiment=bench repeats=3", "in turns, three times, and compared"),
     ("python -m dtk.run data=text data.path=my_texts train.steps=200", "your own text"),
     ("python -m dtk.run resume=runs/<id> train.steps=500", "go on with a run"),
+    ("python -m dtk.run launcher=slurm launcher.nodes=2 --dry-run", "print the job for a cluster"),
     ("python -m dtk.run --cfg strategy=ddp", "print the configuration, run nothing"),
 )
 

@@ -1,15 +1,19 @@
 """Hydra's compose API, and its errors as one line. The only module that lets Hydra compose; knows no schema."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import hydra
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
@@ -31,6 +35,31 @@ class UserFolders(SearchPathPlugin):
 Plugins.instance().register(UserFolders)
 
 
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What Hydra puts together."""
+
+    @dataclass(frozen=True, slots=True)
+    class File:
+        """One YAML file."""
+
+        config: str
+        """`strategy/ddp`."""
+        package: str
+        """Where its keys go, dotted; empty = the top."""
+        group: str
+        """Whose option it is; empty of config.yaml itself."""
+        chosen_in: str
+        """The file that names it, like `config`."""
+
+    files: list[File]
+    """In the order of merging."""
+    typed_choices: dict[str, str]
+    """Group -> override that chose its option."""
+    values: list[Override]
+    """All other overrides, in their order."""
+
+
 def compose_plain(overrides: Sequence[str], folders: Sequence[Path]) -> dict[str, Any]:
     """Plain values of config.yaml with overrides, all interpolations resolved.
 
@@ -41,6 +70,40 @@ def compose_plain(overrides: Sequence[str], folders: Sequence[Path]) -> dict[str
     Raises:
         DtkError: whatever Hydra, OmegaConf or YAML object to.
     """
+    with _ready(folders):
+        composed = hydra.compose("config", overrides=list(overrides))
+        plain = OmegaConf.to_container(composed, resolve=True)
+    if not isinstance(plain, dict):
+        raise DtkError("config.yaml is not a mapping of keys")
+    return {str(key): value for key, value in plain.items()}
+
+
+def merged(overrides: Sequence[str], folders: Sequence[Path]) -> Merged:
+    """The files and values that `compose_plain` merges for the same arguments, which `--info defaults` shows in Hydra.
+
+    Raises:
+        DtkError: as `compose_plain`.
+    """
+    with _ready(folders):
+        loader = GlobalHydra.instance().config_loader()
+        found = loader.compute_defaults_list("config", list(overrides), RunMode.RUN)
+    about = found.overrides.override_metadata
+    files = []
+    for part in found.defaults:
+        group = part.override_key or ""
+        if part.config_path is None or group.startswith("hydra/") or part.config_path.startswith("hydra/"):
+            continue
+        where = about[group].containing_config_path if group in about else None
+        files.append(Merged.File(part.config_path, part.package or "", group, where or part.parent or ""))
+    external = {group for group, one in about.items() if one.external_override}
+    choices = {text.lstrip("+").split("=")[0]: text.lstrip("+") for text in overrides}
+    typed = {group: text for group, text in choices.items() if group in external}
+    return Merged(files, typed, list(found.config_overrides))
+
+
+@contextmanager
+def _ready(folders: Sequence[Path]) -> Iterator[None]:
+    """Hydra set up on these folders for the length of a block; its errors leave it as ours."""
     *own, primary = folders
     # 1.3 warns when version_base is left out, 1.4 when it is given.
     version: dict[str, Any] = {"version_base": "1.3"} if hydra.__version__.startswith("1.3") else {}
@@ -48,15 +111,11 @@ def compose_plain(overrides: Sequence[str], folders: Sequence[Path]) -> dict[str
     UserFolders.folders = own
     try:
         with hydra.initialize_config_dir(str(primary), job_name="dtk", **version):
-            composed = hydra.compose("config", overrides=list(overrides))
-        plain = OmegaConf.to_container(composed, resolve=True)
+            yield
     except (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError, OSError) as error:
         raise _translate(error) from error
     finally:
         UserFolders.folders = ()
-    if not isinstance(plain, dict):
-        raise DtkError("config.yaml is not a mapping of keys")
-    return {str(key): value for key, value in plain.items()}
 
 
 def _translate(error: BaseException) -> DtkError:

@@ -77,6 +77,15 @@ LIMITS: dict[str, tuple[float, float]] = {
     "launcher.max_restarts": (0, _NONE),
     "launcher.timeout_s": (_ABOVE_ZERO, _NONE),
     "launcher.master_port": (0, 65535),
+    "launcher.nodes": (1, _RANKS),
+    "launcher.gpus_per_node": (0, _RANKS),
+    "launcher.cpus_per_rank": (1, _NONE),
+    "launcher.time": (1, _NONE),
+    "launcher.signal_before_s": (1, 65535),
+    "launcher.grace_period_s": (0, _NONE),
+    "launcher.disk_gb": (1, _NONE),
+    "nccl.traffic_class": (0, 255),
+    "nccl.ras_port": (1, 65535),
     "fault.rank": (0, _NONE),
     "fault.step": (1, _NONE),
     "fault.delay_s": (0, _NONE),
@@ -90,15 +99,27 @@ def check_limits(config: Config) -> None:
     Raises:
         DtkError: the first one, with the range.
     """
-    for key, value in _numbers(to_plain(config)):
-        low, high = LIMITS.get(key, (-_NONE, _NONE))
-        if not low <= value <= high:
-            raise DtkError(f"{key}={_show(value)} is out of range", _range(low, high))
+    check_numbers(to_plain(config))
     betas = getattr(config.optimizer, "betas", None)
     if betas is not None and len(betas) != 2:
         raise DtkError(f"optimizer.betas has {len(betas)} numbers", "AdamW has two", "use optimizer.betas=[0.9,0.95]")
     if getattr(config.optimizer, "nesterov", False) and not config.optimizer.momentum:
         raise DtkError("optimizer.nesterov=true needs optimizer.momentum above 0", fix="use optimizer.momentum=0.9")
+
+
+def check_numbers(plain: dict[str, Any]) -> None:
+    """Refuse a number outside its range, in the whole configuration or in some of its sections.
+
+    Args:
+        plain: section -> key -> value.
+
+    Raises:
+        DtkError: the first one, with the range.
+    """
+    for key, value in _numbers(plain):
+        low, high = LIMITS.get(key, (-_NONE, _NONE))
+        if not low <= value <= high:
+            raise DtkError(f"{key}={_show(value)} is out of range", _range(low, high))
 
 
 def _numbers(plain: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dtk.config.folders import HARDWARE
+from dtk.config.folders import HARDWARE, SWEEPS
 from dtk.config.schema import KINDS
 from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError
@@ -151,7 +151,10 @@ def _refuse_hydra(key: str) -> None:
 
 
 def _refuse_machine(key: str) -> None:
-    """`hardware=NAME` describes a machine: `dtk plan` takes it off before it composes."""
+    """`hardware=NAME` describes a machine: `dtk plan` takes it off before it composes; `repeats=` is a sweep's."""
+    if key in (SWEEPS, "repeats"):
+        fix = "use dtk sweep NAME" if key == SWEEPS else "use dtk run -m, or dtk sweep"
+        raise DtkError(f"{key} is no part of an experiment", "it says which runs to make", fix)
     if key == HARDWARE or key.startswith((f"{HARDWARE}.", f"{HARDWARE}/")):
         raise DtkError(
             f"{key} is no part of an experiment", "it says what to plan for", f"use dtk plan {HARDWARE}=NAME"

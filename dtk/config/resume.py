@@ -9,6 +9,7 @@ from typing import Any
 
 from diagnostics.artifacts import RunPaths, complete_checkpoints, read_status
 from diagnostics.processes import still_runs
+from diagnostics.runs import NoSuchRunError, find_run
 from dtk.config.checkpoint_files import refuse_damaged
 from dtk.config.compose import Composed
 from dtk.config.stored import change, read_stored
@@ -25,6 +26,8 @@ class Resumed:
     composed: Composed
     paths: RunPaths | None
     attempt: int
+    earlier: Path | None = None
+    """The run folder whose configuration is run once more."""
 
 
 def resume(composed: Composed, config_dir: Path | None) -> Resumed:
@@ -33,8 +36,8 @@ def resume(composed: Composed, config_dir: Path | None) -> Resumed:
     Raises:
         DtkError: no such run, a run still going, a damaged folder or checkpoint, an override that may not change.
     """
-    paths = RunPaths(Path(str(composed.config.resume)))
-    stored, typed = read_stored(paths, f"resume={paths.root}")
+    paths = RunPaths(_named(Path(str(composed.config.resume)), Path(composed.config.runs_folder)))
+    stored = read_stored(paths, f"resume={paths.root}")
     _refuse_running(paths)
     new = [override for override in composed.overrides if not override.lstrip("+~").startswith("resume=")]
     for override in new:
@@ -43,14 +46,11 @@ def resume(composed: Composed, config_dir: Path | None) -> Resumed:
             raise DtkError(
                 f"{key} cannot change in a resumed run", "it would be another experiment", "start a new run for it"
             )
-    stored["resume"] = str(paths.root)
-    again = change(stored, [o for o in typed if not o.startswith("resume=")], new, config_dir)
-    _refuse_other_optimizer(stored["optimizer"]["name"], again.config.optimizer.name)
-    complete = complete_checkpoints(paths)
-    _refuse_finished(paths, complete, again.config.train.steps)
-    if complete:
-        refuse_damaged(complete[-1])
-    return Resumed(again, paths, _attempts(paths))
+    stored.plain["resume"] = str(paths.root)
+    again = change(stored, new, config_dir)
+    _refuse_other_optimizer(stored.plain["optimizer"]["name"], again.config.optimizer.name)
+    check_continuable(paths, again.config.train.steps)
+    return Resumed(again, paths, next_attempt(paths))
 
 
 def rerun(run: Path, new: list[str], config_dir: Path | None) -> Resumed:
@@ -59,12 +59,22 @@ def rerun(run: Path, new: list[str], config_dir: Path | None) -> Resumed:
     Raises:
         DtkError: no such run, a damaged folder, an override that does not fit.
     """
-    stored, typed = read_stored(RunPaths(run), f"--rerun {run}")
-    stored["resume"] = None
-    again = change(stored, [o for o in typed if not o.startswith("resume=")], new, config_dir)
+    stored = read_stored(RunPaths(run), f"--rerun {run}")
+    stored.plain["resume"] = None
+    again = change(stored, new, config_dir)
     if again.config.resume:
         raise DtkError("--rerun starts a new run and resume= goes on with one", fix="give one of them")
-    return Resumed(again, None, 0)
+    return Resumed(again, None, 0, run)
+
+
+def _named(path: Path, runs_folder: Path) -> Path:
+    """The run that `resume=` means: a path, or as elsewhere `last` or the beginning of an id."""
+    if path.exists() or path.parent != Path.cwd():
+        return path
+    try:
+        return find_run(path.name, runs_folder)
+    except NoSuchRunError:
+        return path
 
 
 def _refuse_running(paths: RunPaths) -> None:
@@ -116,6 +126,22 @@ def earlier_argv(paths: RunPaths) -> list[Any]:
         return []
 
 
+def check_continuable(paths: RunPaths, steps: int) -> None:
+    """Refuse a run that has nothing left to do, or that cannot be read where it stopped.
+
+    Args:
+        paths: the run folder.
+        steps: of the whole run.
+
+    Raises:
+        DtkError: all steps are made, or the newest checkpoint is damaged.
+    """
+    complete = complete_checkpoints(paths)
+    _refuse_finished(paths, complete, steps)
+    if complete:
+        refuse_damaged(complete[-1])
+
+
 def _refuse_finished(paths: RunPaths, complete: list[Path], steps: int) -> None:
     """Nothing would be trained, and the summary of what was would be overwritten."""
     step = int(complete[-1].name.removeprefix("step_")) if complete else 0
@@ -126,7 +152,7 @@ def _refuse_finished(paths: RunPaths, complete: list[Path], steps: int) -> None:
         )
 
 
-def _attempts(paths: RunPaths) -> int:
+def next_attempt(paths: RunPaths) -> int:
     """The number of the next attempt."""
     numbers = [int(p.name.removeprefix("attempt_")) for p in (paths.root / "logs").glob("attempt_*") if p.is_dir()]
     with contextlib.suppress(OSError, ValueError):

@@ -5,11 +5,13 @@ or is run again.
 """
 
 import copy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from diagnostics.artifacts import RunPaths
 from diagnostics.invocation import command
+from diagnostics.origins import Origins, Setting, add_typed, flat, read
 from dtk.config.compose import Composed, compose, make_absolute
 from dtk.config.folders import groups, search_path
 from dtk.config.overrides import parse
@@ -17,8 +19,20 @@ from dtk.config.strict import from_plain, to_plain
 from dtk.errors import DtkError
 
 
-def read_stored(paths: RunPaths, option: str) -> tuple[dict[str, Any], list[str]]:
-    """Every key of a run's configuration, and what was typed for it.
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The configuration of a run."""
+
+    plain: dict[str, Any]
+    """Every key."""
+    typed: list[str]
+    """The overrides that were given for it."""
+    origins: Origins
+    """Who set each key; of a run that has no record of it, the run itself."""
+
+
+def read_stored(paths: RunPaths, option: str) -> Stored:
+    """Every key of a run's configuration, what was typed for it and who set it.
 
     Args:
         paths: the run folder.
@@ -36,49 +50,69 @@ def read_stored(paths: RunPaths, option: str) -> tuple[dict[str, Any], list[str]
         typed = yaml.safe_load(paths.overrides.read_text(encoding="utf-8"))
         if not isinstance(stored, dict) or not isinstance(typed, list) or not all(isinstance(o, str) for o in typed):
             raise ValueError("config.yaml or overrides.yaml is not what dtk wrote")
-        return to_plain(from_plain(stored)), typed
+        plain = to_plain(from_plain(stored))
     except OSError as error:
         missing = f"{Path(error.filename or paths.config).name}: {error.strerror}"
         fix = f"{command('ls')} lists the runs; runs/<id> names one"
         raise DtkError(f"{option} is not a run folder of dtk", missing, fix) from error
     except (ValueError, yaml.YAMLError, DtkError) as error:
         raise DtkError(f"{option} is not a run folder of dtk", " ".join(str(error).split())) from error
+    return Stored(plain, [text for text in typed if not text.startswith("resume=")], _origins(paths, plain))
 
 
-def change(stored: dict[str, Any], typed: list[str], new: list[str], config_dir: Path | None) -> Composed:
+def _origins(paths: RunPaths, plain: dict[str, Any]) -> Origins:
+    try:
+        return read(paths.origins)
+    except (OSError, ValueError):  # What it explains is all there.
+        return Origins({key: [Setting("run", paths.root.name)] for key in flat(plain)}, values=flat(plain))
+
+
+def change(stored: Stored, new: list[str], config_dir: Path | None) -> Composed:
     """The stored configuration with overrides on top.
 
     A choice (`strategy=ddp`) replaces its section by the file's, any other key (`train.steps=20`) only itself.
 
     Args:
-        stored: every key of the configuration.
-        typed: what was typed for it.
+        stored: the configuration.
         new: overrides in Hydra's grammar.
         config_dir: the user's own YAML files.
 
     Raises:
         DtkError: an unknown option, key or value, as one line; an experiment, which is many choices at once.
     """
-    plain = copy.deepcopy(stored)
+    plain, origins = copy.deepcopy(stored.plain), copy.deepcopy(stored.origins)
     options = groups(search_path(config_dir))
     parsed = [(text, parse(text)) for text in new]
     choices = [text for text, override in parsed if override.key_or_group in options]
     if any(override.key_or_group == "experiment" for _, override in parsed):
         raise DtkError("experiment cannot be given for a stored run", fix="override single keys instead")
-    chosen = compose(choices, config_dir).plain if choices else {}
+    chosen = compose(choices, config_dir, traced=True) if choices else None
     for text, override in parsed:
         key = override.key_or_group.lstrip("+")
         if override.is_delete() or override.is_sweep_override():
             raise DtkError(f"{text} cannot be applied to a stored run", fix="write KEY=VALUE")
-        if key in options:
-            plain[key] = chosen[key]
+        if key in options and chosen is not None:
+            plain[key] = chosen.plain[key]
+            _take(origins, chosen.origins, key)
         else:
             _set(plain, key.split("."), override.value())
             make_absolute(plain, tuple(key.split(".")))
+            add_typed(origins, key, text)
     config = from_plain(plain)
     keys = {override.key_or_group for _, override in parsed}
-    kept = [text for text in typed if parse(text).key_or_group not in keys]
-    return Composed(config, to_plain(config), [*kept, *new])
+    kept = [text for text in stored.typed if parse(text).key_or_group not in keys]
+    full = to_plain(config)
+    origins.values = flat(full)
+    return Composed(config, full, [*kept, *new], origins)
+
+
+def _take(origins: Origins, chosen: Origins, group: str) -> None:
+    """The origins of one section from another configuration."""
+    inside = f"{group}."
+    origins.keys = {key: settings for key, settings in origins.keys.items() if not key.startswith(inside)}
+    origins.keys.update({key: settings for key, settings in chosen.keys.items() if key.startswith(inside)})
+    if group in chosen.choices:
+        origins.choices[group] = chosen.choices[group]
 
 
 def _set(plain: dict[str, Any], keys: list[str], value: Any) -> None:

@@ -31,6 +31,20 @@ def from_plain(plain: dict[str, Any]) -> Config:
     return config
 
 
+def section_from_plain(cls: type, values: Any, path: str) -> Any:
+    """One section by itself, as strictly as `from_plain`.
+
+    Args:
+        cls: a dataclass of the schema.
+        values: plain values.
+        path: its name in the configuration, for messages.
+
+    Raises:
+        DtkError: as `from_plain`.
+    """
+    return _build(cls, values, path, {path: values})
+
+
 def to_plain(config: Config) -> dict[str, Any]:
     """Nested dicts and lists with every key of every section, in the order of the schema."""
     return dataclasses.asdict(config)

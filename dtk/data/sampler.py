@@ -14,6 +14,7 @@ from dtk.data.mixing import mix64
 
 _ROUNDS = 4
 _ONE = np.uint64(1)
+_STEP = np.uint64(0x9E3779B97F4A7C15)
 _BLOCK = 2048
 """Positions that are permuted at once."""
 
@@ -60,6 +61,17 @@ def micro_batch_positions(rank: int, world_size: int, micro_step: int, micro_bat
     """
     start = (micro_step * world_size + rank) * micro_batch_size
     return slice(start, start + micro_batch_size)
+
+
+def samples_sum(step: int, ids: np.ndarray) -> int:
+    """Sum of the mixed (step, sample id) of these ids, as int64 holds it: it does not depend on their order.
+
+    Sums over ranks and steps can be added (modulo 2^64), so runs that trained on the same samples in the same steps
+    have the same sum, however the samples were dealt out.
+    """
+    with np.errstate(over="ignore"):
+        mixed = mix64(mix64(ids.astype(np.uint64)) + np.uint64(step) * _STEP)
+    return int(mixed.sum(dtype=np.uint64).astype(np.int64))
 
 
 def permute(positions: np.ndarray, size: int, key: str) -> np.ndarray:

@@ -15,7 +15,7 @@ class UnevenBatches(FaultyLoop):
     def advance(self) -> bool:
         """One step, or the end of this rank's epoch."""
         if self.strikes(self.step_number):
-            sum_over_ranks(self.context, torch.zeros(3, dtype=torch.float64))  # fault: uneven_batches
+            sum_over_ranks(self.context, torch.zeros(4, dtype=torch.float64))  # fault: uneven_batches
             return True
         return super().advance()
 

@@ -1,6 +1,7 @@
 """The first and the last lines of a run: what was chosen and why, how it ended, what to type next."""
 
 import json
+import os
 
 from diagnostics.artifacts import RunPaths, read_status
 from diagnostics.invocation import command, override, typed
@@ -8,9 +9,15 @@ from dtk.config.schema import Config
 from dtk.launch.console import Console
 from dtk.launch.local import Outcome
 from dtk.launch.placement import Placement
+from dtk.nccl.effect import keep_effect
+from dtk.nccl.lint import doubts
+from dtk.nccl.render import ENVIRONMENT, Rendered, render
 from dtk.record.trackers import offline_logs, offline_reason
 from dtk.strategies.catalogue import CATALOGUE
 from dtk.words import counted
+
+NAMED = 5
+"""Variables of a preset that the banner names."""
 
 
 def banner(
@@ -36,6 +43,7 @@ def banner(
         f"  numbers   {config.precision.name}; record={config.record.level}; tracker={config.tracker.name}"
         + (f", offline: {offline}" if offline else "")
     )
+    _nccl(console, render(config.nccl, os.environ, paths.root), placement.backend)
     console.line(f"  run       {typed(paths.root)}")
 
 
@@ -43,6 +51,8 @@ def farewell(console: Console, paths: RunPaths, outcome: Outcome) -> None:
     """One line on how it ended, one with the next command."""
     if outcome.exit_code == 2:
         return
+    for line in keep_effect(paths):
+        console.line(line)
     if logs := offline_logs(paths.root):
         console.line(f"wandb was offline; to upload it: {command('sync', *map(typed, logs), name='wandb')}")
     following = command("show", typed(paths.root))
@@ -54,6 +64,22 @@ def farewell(console: Console, paths: RunPaths, outcome: Outcome) -> None:
         console.line(console.strong(f"{at}{status.reason}", 33))
         following = command("run", override("resume", typed(paths.root)))
     console.line(f"next: {following}")
+
+
+def _nccl(console: Console, rendered: Rendered, backend: str) -> None:
+    """What is set for NCCL, and what of the user's own wins; over gloo nothing, unless something was asked for."""
+    if backend == "gloo" and rendered.preset == "auto" and set(rendered.variables) <= {"NCCL_DEBUG"}:
+        return
+    texts = [f"{name}={value}" for name, value in rendered.variables.items()]
+    more = f" and {len(texts) - NAMED} more (manifest.json)" if len(texts) > NAMED + 1 else ""
+    shown = " ".join(texts[:NAMED] if more else texts)
+    console.line(f"  nccl      {rendered.preset}: {shown or 'nothing to set'}{more}")
+    for one in rendered.kept:
+        where = "" if one.source == ENVIRONMENT else f" in {one.source}"
+        console.line(f"            your {one.name}={one.value}{where} wins (the preset says {one.preset})")
+    if backend == "nccl":
+        for line in doubts(rendered.variables):
+            console.line(f"            {line}")
 
 
 def _only_warmup(config: Config) -> str:

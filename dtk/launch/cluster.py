@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch._C._distributed_c10d import PrefixStore, Store, set_debug_level_from_env
 
 from diagnostics.artifacts import RunPaths, read_status
 from dtk.config.schema import Config, LauncherConfig
@@ -23,6 +23,7 @@ from dtk.launch.explain import explain
 from dtk.launch.job import Job
 from dtk.launch.local import Outcome
 from dtk.launch.placement import Placement
+from dtk.nccl.render import render
 from dtk.record.flight import environment as flight_environment
 from dtk.record.run_folder import begin, close
 from dtk.words import counted
@@ -166,8 +167,10 @@ def open_status(paths: RunPaths, attempt: int) -> None:
 
 def rank_environment(config: Config, paths: RunPaths) -> None:
     """What must be set before torch makes a communicator; the user's own values win."""
-    for name, value in {**flight_environment(config.record, paths), **config.nccl.variables}.items():
+    preset = render(config.nccl, os.environ, paths.root).variables
+    for name, value in {**flight_environment(config.record, paths), **preset}.items():
         os.environ.setdefault(name, value)
+    set_debug_level_from_env()  # torch read TORCH_DISTRIBUTED_DEBUG when it was imported.
 
 
 def keep_logs(paths: RunPaths, job: Job) -> None:

@@ -75,7 +75,7 @@ def run_ranks(paths: RunPaths, nproc: int, first_attempt: int, max_restarts: int
     known = {field.name for field in dataclasses.fields(LaunchConfig)}
     config = LaunchConfig(**{key: value for key, value in options.items() if key in known})
     try:
-        elastic_launch(config, sys.executable)("-u", "-m", "dtk.worker", str(paths.root))
+        elastic_launch(config, sys.executable)("-u", "-m", "dtk.rank", str(paths.root))
     except ChildFailedError as error:
         return {rank: failure.exitcode for rank, failure in error.failures.items()}
     return {}

@@ -1,6 +1,7 @@
 """One run on this machine: start the ranks, follow them, close the run with a status."""
 
 import dataclasses
+import os
 import sys
 
 from diagnostics.artifacts import RunPaths, State, read_status
@@ -13,6 +14,7 @@ from dtk.launch.elastic import rank_environment, run_ranks
 from dtk.launch.explain import explain
 from dtk.launch.placement import Placement, own_threads
 from dtk.launch.stopping import StopSignals
+from dtk.nccl.render import render
 from dtk.record.flight import environment as flight_environment
 from dtk.record.run_folder import begin, close
 
@@ -65,7 +67,7 @@ def _variables(config: Config, paths: RunPaths, placement: Placement, attempt: i
         **({} if own_threads() else {"OMP_NUM_THREADS": str(placement.threads)}),
         **({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if config.train.deterministic else {}),
         **flight_environment(config.record, paths),
-        **config.nccl.variables,
+        **render(config.nccl, os.environ, paths.root).variables,
     }
 
 

@@ -62,8 +62,13 @@ class StopSignals:
     def repeat(self) -> None:
         """Ask the ranks again, if a stop was asked for: some may not have listened yet."""
         if self.signal_number is not None and not self.twice:
-            for child in psutil.Process().children():
-                _send(child, LOCAL_STOP)
+            ask_ranks()
+
+
+def ask_ranks() -> None:
+    """Ask the ranks that this process started for an orderly end; may be repeated."""
+    for child in psutil.Process().children():
+        _send(child, LOCAL_STOP)
 
 
 def _send(process: psutil.Process, number: int) -> None:

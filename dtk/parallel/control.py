@@ -1,4 +1,4 @@
-"""Agreement between hosts once a step: who wants to stop, how many valid targets there are.
+"""Agreement between hosts once a step: who wants to stop, how many valid targets there are, which samples they took.
 
 Runs on its own gloo group and overlaps the step, so it neither waits for the device nor adds
 to the step time. Knows nothing of what the agreement is used for.
@@ -18,7 +18,7 @@ class Agreement:
     """Sums over all ranks; reading one waits for the slowest rank's word."""
 
     values: torch.Tensor
-    """int64 [2]: ranks that ask to stop, valid targets."""
+    """int64 [3]: ranks that ask to stop, valid targets, mixed sample ids (modulo 2^64)."""
     work: dist.Work | None
 
     def _wait(self) -> torch.Tensor:
@@ -37,10 +37,22 @@ class Agreement:
         """Valid targets in the global batch."""
         return int(self._wait()[1])
 
+    @property
+    def samples(self) -> int:
+        """Sum of what the ranks passed as `samples`, in [0, 2^64)."""
+        return int(self._wait()[2]) % 2**64
 
-def agree(context: Context, stop: bool, valid_targets: int) -> Agreement:
-    """Start the exchange of one step; every rank must call it once per step."""
-    values = torch.tensor([int(stop), valid_targets], dtype=torch.int64)
+
+def agree(context: Context, stop: bool, valid_targets: int, samples: int = 0) -> Agreement:
+    """Start the exchange of one step; every rank must call it once per step.
+
+    Args:
+        context: this rank.
+        stop: whether it asks to stop.
+        valid_targets: of its share of the batch.
+        samples: sum of its mixed sample ids, as int64 holds it.
+    """
+    values = torch.tensor([int(stop), valid_targets, samples], dtype=torch.int64)
     if context.world_size == 1:
         return Agreement(values, None)
     with communication("all_reduce", values.nbytes, "control"):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from dtk.config.schema import Config, CustomModelConfig
+from dtk.launch.remote.size import is_remote, ranks_per_node
 from dtk.plan.prediction import Engine, Memory, Prediction
 
 if TYPE_CHECKING:
@@ -45,8 +46,11 @@ def machine(config: Config, hardware: "Hardware | None", choice: Choice = "auto"
 
     The formulas know dtk's own architectures; a model of the user's own is simulated, whatever was chosen.
     """
-    nproc = config.launcher.nproc
-    local_size = nproc if isinstance(nproc, int) else NODE
+    launcher = config.launcher
+    if is_remote(launcher):
+        local_size = ranks_per_node(launcher, config.strategy.name)
+    else:
+        local_size = launcher.nproc if isinstance(launcher.nproc, int) else NODE
     own = isinstance(config.model, CustomModelConfig) and choice != "closed_form"
     engine: Engine = "simulated" if own or choice == "simulated" else "closed_form"
     return Machine(hardware.devices_per_node if hardware is not None else local_size, hardware, engine)

@@ -13,10 +13,11 @@ from dtk.config.compose import Composed, compose
 from dtk.config.instantiate import check_target
 from dtk.config.limits import LIMITS
 from dtk.config.resume import resume
-from dtk.config.schema import Config, CustomModelConfig, TrainConfig
+from dtk.config.schema import Config, CustomModelConfig, LauncherConfig, RemoteLauncher, TrainConfig
 from dtk.config.strict import to_plain
 from dtk.errors import DtkError
 from dtk.launch.placement import CPU_RANKS
+from dtk.launch.remote.size import placement
 
 ONE_PROCESS = ("single", "dp")
 """Strategies of one process, however many ranks others would have here."""
@@ -82,7 +83,9 @@ def ranks_of(config: Config, devices: int | None = None) -> int:
     Raises:
         DtkError: the number asked for is out of range.
     """
-    launcher = config.launcher
+    launcher: LauncherConfig = config.launcher
+    if launcher.world_size is None and isinstance(launcher, RemoteLauncher):
+        return launcher.nodes * placement(config).nproc
     key, asked = "nproc", launcher.nproc
     if launcher.world_size is not None:
         key, asked = "world_size", launcher.world_size

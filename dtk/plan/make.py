@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from dtk.config.compose import Composed
 from dtk.config.schema import Config
 from dtk.errors import DtkError
+from dtk.launch.remote.size import is_remote
 from dtk.plan.busy import Busy
 from dtk.plan.compare import compare
 from dtk.plan.engines import Choice, Machine, differences, machine, predict
@@ -112,7 +113,9 @@ def _check(choice: Choice, config: Config, ranks: int, here: Machine) -> tuple[C
 def _about_the_job(typed: list[str], job: Composed) -> list[str]:
     """What was filled in."""
     notes = [f"{text} was filled in; the run needs it as well." for text in job.overrides if text not in typed]
-    if not any(text.startswith(("launcher.world_size=", "launcher.nproc=")) for text in typed):
+    if not is_remote(job.config.launcher) and not any(
+        text.startswith(("launcher.world_size=", "launcher.nproc=")) for text in typed
+    ):
         ranks = counted(ranks_of(job.config), "rank")
         notes.append(f"{ranks}, as dtk run would start on one machine; launcher.world_size=N plans for another number.")
     return notes

@@ -5,7 +5,7 @@ Never costs a run anything but one line on stderr.
 
 import dataclasses
 import sys
-from typing import Literal
+from typing import Any, Literal
 
 from diagnostics.artifacts import RunPaths, write_json
 from dtk.config.compose import Composed, compose
@@ -16,7 +16,7 @@ from dtk.errors import DtkError
 def keep_plan(
     paths: RunPaths, composed: Composed, world_size: int, local_size: int, device: Literal["cpu", "cuda"]
 ) -> None:
-    """Write what was planned into the run folder: of a job with a planted fault what it would be without.
+    """Write what was planned into the run folder.
 
     Args:
         paths: the run folder.
@@ -26,16 +26,38 @@ def keep_plan(
         device: `cpu` or `cuda`, as the launcher decided.
     """
     try:
+        if (plan := planned(composed, world_size, local_size, device)) is not None:
+            write_json(paths.plan, plan)
+    except OSError as error:
+        _say(error)
+
+
+def planned(
+    composed: Composed, world_size: int, local_size: int, device: Literal["cpu", "cuda"]
+) -> dict[str, Any] | None:
+    """What is to be written: of a job with a planted fault what it would be without.
+
+    Args: see `keep_plan`.
+
+    Returns:
+        None where the formulas do not know such a job, as a model of the user's own.
+    """
+    try:
         from dtk.plan.formulas.closed_form import closed_form
 
         config = _healthy(composed)
         config = dataclasses.replace(config, launcher=dataclasses.replace(config.launcher, device=device))
-        write_json(paths.plan, closed_form(config, world_size, local_size).as_json())
+        return closed_form(config, world_size, local_size).as_json()
     except DtkError:
-        return  # The formulas do not know such a job, as a model of the user's own: there is nothing to compare with.
+        return None
     except Exception as error:
-        text = " ".join(str(error).split()) or type(error).__name__
-        print(f"dtk: no plan was stored: {text}; the run goes on", file=sys.stderr)
+        _say(error)
+        return None
+
+
+def _say(error: Exception) -> None:
+    text = " ".join(str(error).split()) or type(error).__name__
+    print(f"dtk: no plan was stored: {text}; the run goes on", file=sys.stderr)
 
 
 def _healthy(composed: Composed) -> Config:

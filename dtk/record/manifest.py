@@ -13,11 +13,13 @@ import socket
 import stat
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from diagnostics.artifacts import SCHEMA_VERSION
 from diagnostics.processes import process_start
+from dtk.nccl.render import Rendered
 from dtk.record.nvml import all_devices, open_nvml
 
 GIT_TIMEOUT_S = 2.0
@@ -32,17 +34,27 @@ FILE_VARIABLES = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_CONF_FILE")
 
 
 def manifest(
-    config: dict[str, Any], argv: list[str], *, run_id: str, world_size: int, nproc: int, launcher: str
+    config: dict[str, Any],
+    argv: list[str],
+    *,
+    run_id: str,
+    world_size: int,
+    nproc: int,
+    launcher: str,
+    backend: str,
+    nccl: Rendered,
 ) -> dict[str, Any]:
     """Content of manifest.json.
 
     Args:
-        config: the resolved configuration; its hash is kept, for comparing runs, and the variables that it sets.
+        config: the resolved configuration; its hash is kept, for comparing runs.
         argv: the command line as typed.
         run_id: name of the run folder.
         world_size: ranks of the whole job.
         nproc: ranks on this node.
         launcher: local, torchrun or slurm.
+        backend: gloo or nccl.
+        nccl: the variables that are set for the ranks, and those of the user's that won.
     """
     return {
         "schema_version": SCHEMA_VERSION,
@@ -55,11 +67,12 @@ def manifest(
         "host": socket.gethostname(),
         "launcher": launcher,
         "config_sha256": hashlib.sha256(repr(sorted(config.items())).encode()).hexdigest(),
-        "git": git_state(Path.cwd()),
+        "git": git_state(Path.cwd(), Path(config.get("runs_folder", "runs"))),
         "versions": versions(),
-        "hardware": {**hardware(), **network(), "missing_files": missing_files(config)},
+        "hardware": {**hardware(), **network(), "missing_files": missing_files(nccl.variables)},
         "topology": topology(world_size, nproc),
-        "environment": {**config.get("nccl", {}).get("variables", {}), **environment()},
+        "environment": {**nccl.variables, **environment()},
+        "nccl": {"backend": backend, **nccl.as_json(), "effect": None},
     }
 
 
@@ -73,10 +86,11 @@ def topology(world_size: int, nproc: int) -> dict[str, Any]:
     }
 
 
-def git_state(folder: Path) -> dict[str, Any] | None:
+def git_state(folder: Path, runs_folder: Path | None = None) -> dict[str, Any] | None:
     """Commit, whether files differ from it, and the hash of the difference; None outside a repository.
 
-    The difference is the changes to tracked files, and the files that git neither tracks nor ignores.
+    The difference is the changes to tracked files, and the files that git neither tracks nor ignores, but for
+    those in `runs_folder`: each run would be a change of the code for the next.
     """
     ends_s = time.monotonic() + GIT_TIMEOUT_S
 
@@ -97,12 +111,14 @@ def git_state(folder: Path) -> dict[str, Any] | None:
     commit = git("rev-parse", "HEAD")
     if commit is None:
         return None
-    status = git("status", "--porcelain")
+    top = git("rev-parse", "--show-toplevel")
+    root = None if top is None else os.fsdecode(top.removesuffix(b"\n"))
+    paths = [] if root is None else _all_but(Path(root), runs_folder)
+    status = git("status", "--porcelain", *paths)
     difference = None
-    if status and (top := git("rev-parse", "--show-toplevel")) is not None:
-        root = os.fsdecode(top.removesuffix(b"\n"))
+    if status and root is not None:
         changes = git("diff", "HEAD")
-        new = git("-C", root, "ls-files", "--others", "--exclude-standard", "-z")  # Lists nothing above its folder.
+        new = git("-C", root, "ls-files", "--others", "--exclude-standard", "-z", *paths)  # Nothing above its folder.
         if changes is not None and new is not None:
             difference = _hash(changes, Path(root), sorted(name for name in new.split(b"\0") if name))
     return {
@@ -110,6 +126,15 @@ def git_state(folder: Path) -> dict[str, Any] | None:
         "dirty": None if status is None else bool(status),
         "diff_sha256": difference,
     }
+
+
+def _all_but(root: Path, runs_folder: Path | None) -> list[str]:
+    """Arguments of git for everything in the repository but one folder; none where that lies outside it, or is it."""
+    try:
+        inside = "" if runs_folder is None else str(runs_folder.resolve().relative_to(root.resolve()))
+    except (OSError, ValueError):
+        inside = ""
+    return ["--", ":/", f":(top,exclude,literal){inside}"] if inside not in ("", ".") else []
 
 
 def _hash(changes: bytes, root: Path, new: list[bytes]) -> str:
@@ -174,10 +199,10 @@ def network() -> dict[str, list[str] | None]:
     return {"interfaces": interfaces, "infiniband": devices}
 
 
-def missing_files(config: dict[str, Any]) -> list[str]:
-    """NCCL's variables that name a file which is not on this machine."""
-    variables = {**(config.get("nccl") or {}).get("variables", {}), **os.environ}
-    return [name for name in FILE_VARIABLES if variables.get(name) and not Path(variables[name]).exists()]
+def missing_files(variables: Mapping[str, str]) -> list[str]:
+    """NCCL's variables, set for the ranks or the user's own, whose file is not on this machine."""
+    every = {**variables, **os.environ}
+    return [name for name in FILE_VARIABLES if every.get(name) and not Path(every[name]).exists()]
 
 
 def _cpu_model() -> str:

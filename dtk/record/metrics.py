@@ -19,6 +19,8 @@ DEFINITIONS: dict[str, str] = {
     "mfu": "model FLOPs utilisation = tokens_per_s * flops_per_token / (world_size * peak_flops), a fraction of 1; "
     "flops_per_token by PaLM (Chowdhery et al. 2022), appendix B, recomputation not counted; null when unknown",
     "mfu_reason": "the peak that mfu was measured against, or why mfu is null",
+    "samples_hash": "sum modulo 2^64, in hexadecimal, over all samples since the last record of a 64-bit mix of step "
+    "and sample id: equal where the same samples were trained on in the same steps, whatever the ranks and the order",
     "peak_memory_bytes": "bytes at the highest point on rank 0 since the process began: tensors by the CUDA allocator "
     "(max_memory_allocated), or on CPU the resident set of the process (VmHWM, else ru_maxrss)",
     "peak_memory_bytes_per_rank": "peak_memory_bytes of every rank, in order of rank",

@@ -177,6 +177,16 @@ class Recorder:
             if self._tracker is not None:
                 self._tracker.summary(record.get("figures", record))
 
+    def parity(self, record: dict[str, Any]) -> None:
+        """Write parity.json, on rank 0.
+
+        Args:
+            record: see `dtk.record.parity`.
+        """
+        if self.rank == 0 and self._on:
+            with guarded("parity"):
+                self._writer.submit("parity", partial(write_json, self.paths.parity, record))
+
     def failed(self, error: BaseException) -> None:
         """Dump what explains a failure: flight recorder, stacks, on CUDA the allocator. At most FAILED_S seconds."""
         if not self._on:

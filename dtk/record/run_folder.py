@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from diagnostics.artifacts import Failure, RunPaths, State, Status, read_status, write_json
+from diagnostics.origins import Origins, at_launch, dumps
 from dtk.config.schema import Config
 from dtk.errors import DtkError
 
@@ -21,15 +22,19 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
+def name_run(config: Config, world_size: int) -> str:
+    """A new `<date>-<time>-<model>-<strategy>-w<world>-<4 hex>`."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return f"{stamp}-{config.model.name}-{config.strategy.name}-w{world_size}-{secrets.token_hex(2)}"
+
+
 def create(config: Config, world_size: int) -> RunPaths:
-    """Make `<runs_folder>/<date>-<time>-<model>-<strategy>-w<world>-<4 hex>`.
+    """Make `<runs_folder>/<name>`.
 
     Raises:
         DtkError: the folder cannot be made or written.
     """
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    name = f"{stamp}-{config.model.name}-{config.strategy.name}-w{world_size}-{secrets.token_hex(2)}"
-    paths = RunPaths(Path(config.runs_folder) / name)
+    paths = RunPaths(Path(config.runs_folder) / name_run(config, world_size))
     try:
         paths.root.mkdir(parents=True)
     except OSError as error:
@@ -44,8 +49,12 @@ def unwritable(folder: Path, error: OSError) -> DtkError:
     return DtkError(f"cannot write to the runs folder {folder}", reason, "choose another: runs_folder=/path")
 
 
-def describe(paths: RunPaths, manifest: dict[str, Any], plain: dict[str, Any], overrides: list[str]) -> None:
-    """Write manifest.json, config.yaml and overrides.yaml, each whole or not at all: a resumed run has them already.
+def describe(
+    paths: RunPaths, manifest: dict[str, Any], plain: dict[str, Any], overrides: list[str], origins: Origins
+) -> None:
+    """Write manifest.json, config.yaml, overrides.yaml and origins.json, each whole or not at all.
+
+    A resumed run has them already.
 
     Raises:
         DtkError: the folder is full or read-only.
@@ -54,6 +63,7 @@ def describe(paths: RunPaths, manifest: dict[str, Any], plain: dict[str, Any], o
         write_json(paths.manifest, manifest)
         _replace(paths.config, yaml.safe_dump(plain, sort_keys=False))
         _replace(paths.overrides, yaml.safe_dump(overrides))
+        _replace(paths.origins, dumps(at_launch(origins, plain)))
     except OSError as error:
         raise unwritable(paths.root, error) from error
 

@@ -95,23 +95,44 @@ class Host:
         local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         self._heartbeats = {rank: paths.heartbeat(rank) for rank in range(first_rank, first_rank + local_size)}
         self._processes: dict[int, psutil.Process] = {first_rank: psutil.Process()}
+        self._timed: set[int] = set()
+        """Ranks whose CPU time was taken at the last sample."""
         psutil.cpu_percent()  # The first call only begins the interval.
+        psutil.cpu_times_percent()
 
     def sample(self) -> dict[str, Any]:
         """Percentages since the last sample; counters since the machine started."""
         memory, network = psutil.virtual_memory(), psutil.net_io_counters()
+        busy = psutil.cpu_percent()
         sample: dict[str, Any] = {
-            "cpu_percent": psutil.cpu_percent(),
+            "cpu_percent": busy,
             "memory_used_bytes": memory.total - memory.available,
             "memory_total_bytes": memory.total,
             "rank_rss_bytes": self._ranks(),
         }
+        own, stolen = self._cpu_percent(), getattr(psutil.cpu_times_percent(), "steal", None)
+        if own is not None:
+            sample["others_cpu_percent"] = round(max(0.0, busy - own), 1)
+        if stolen is not None:
+            sample["stolen_cpu_percent"] = stolen
         if network is not None:
             sample["network_sent_bytes"] = network.bytes_sent
             sample["network_received_bytes"] = network.bytes_recv
             sample["network_errors"] = network.errin + network.errout
             sample["network_drops"] = network.dropin + network.dropout
         return sample
+
+    def _cpu_percent(self) -> float | None:
+        """What the ranks of this node used of all cores since the last sample; None until all were seen twice."""
+        cores, used = psutil.cpu_count() or 1, 0.0
+        before, self._timed = self._timed, set()
+        for rank, process in self._processes.items():
+            try:
+                used += process.cpu_percent()
+                self._timed.add(rank)
+            except psutil.Error:
+                continue
+        return used / cores if set(self._heartbeats) <= before & self._timed else None
 
     def _ranks(self) -> dict[str, int]:
         """Resident bytes of each rank of this node whose process is known by its heartbeat."""

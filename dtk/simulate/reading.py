@@ -1,6 +1,7 @@
 """Code that needs the values of tensors cannot be simulated: says where it stands and what to do instead."""
 
 import inspect
+import re
 import sysconfig
 import traceback
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ from dtk.errors import DtkError
 
 _OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<")
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
+_NO_GRADIENT = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
+_NAMED = 4
+"""Parameters that a message names."""
 _READS = (DataDependentOutputException, DynamicOutputShapeException)
 
 
@@ -64,6 +68,30 @@ def check_answer(model: str, module: nn.Module, output: object) -> None:
         "dtk makes the loss itself, of one tensor of logits",
         "return the logits alone",
     )
+
+
+def check_gradients(model: str, module: nn.Module, error: RuntimeError) -> None:
+    """DDP waits for the gradient of every parameter, and says so in the step after the one that lacked some.
+
+    Args:
+        model: how the configuration names it.
+        module: the model itself.
+        error: what a step raised.
+
+    Raises:
+        DtkError: it is that; names the parameters.
+    """
+    found = _NO_GRADIENT.search(str(error))
+    if found is None:
+        return
+    names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    without = [names[int(index)] for index in found[1].split() if int(index) < len(names)]
+    more = f" and {len(without) - _NAMED} more" if len(without) > _NAMED else ""
+    raise DtkError(
+        f"{model} makes no gradient for {', '.join(without[:_NAMED])}{more}",
+        "DDP waits for the gradient of every parameter, so the second step would fail",
+        "strategy.find_unused_parameters=true, or take the parameters out of the model",
+    ) from error
 
 
 def _own_place(error: BaseException) -> str | None:

@@ -33,7 +33,7 @@ from dtk.simulate.group import simulated_group
 from dtk.simulate.ledger import Ledger
 from dtk.simulate.mirror import MirrorGroup
 from dtk.simulate.places import Places
-from dtk.simulate.reading import check_answer, explained
+from dtk.simulate.reading import check_answer, check_gradients, explained
 from dtk.simulate.replay import Held, highest
 from dtk.simulate.surroundings import Reducer, check_torch, propagation_ignored, undisturbed
 from dtk.strategies.base import local, owned_state
@@ -166,7 +166,11 @@ class _Run:
         self.places.micro_batch = -1
         with self.ledger.pause():
             batches = [self._batch() for _ in range(count)]
-        loop._step(step, batches, Agreement(torch.zeros(2, dtype=torch.int64), None))
+        try:
+            loop._step(step, batches, Agreement(torch.zeros(3, dtype=torch.int64), None))
+        except RuntimeError as error:
+            check_gradients(self.named, loop.parts.model, error)
+            raise
 
     def _batch(self) -> Batch:
         train, data = self.config.train, self.config.data

@@ -72,6 +72,11 @@ class Strategy(ABC):
         """Free what a forward without backward left gathered; nothing where nothing is sharded."""
 
     @property
+    def reduce_dtype(self) -> str | None:
+        """Number format in which gradients travel: that of the parameters; None on one rank."""
+        return "float32" if self.context.world_size > 1 else None
+
+    @property
     def replicas(self) -> list[list[int]]:
         """Groups of ranks that must hold the same parameters, bit for bit; none where everything is sharded."""
         return []

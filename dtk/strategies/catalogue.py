@@ -5,6 +5,7 @@ state (2 P for AdamW). Sources: Rajbhandari et al. 2020 (ZeRO), Li et al. 2020 (
 """
 
 import io
+import textwrap
 from dataclasses import dataclass
 
 
@@ -106,8 +107,17 @@ def _rows() -> list[tuple[str, ...]]:
     ]
 
 
-def render(form: str = "terminal") -> str:
-    """The table of all strategies as `terminal` text or as `markdown`.
+_WIDE = 120
+"""Columns below which each strategy has lines of its own instead of a row."""
+_LEGEND = (
+    "P parameter bytes, K optimizer state bytes (AdamW: 2 P), N ranks, A accumulation steps. "
+    "Every run adds one all_reduce of 16 bytes per step on the control group, and on logging steps "
+    "one of 4 bytes; clipping adds 4 bytes where gradients are sharded."
+)
+
+
+def render(form: str = "terminal", columns: int = _WIDE) -> str:
+    """The table of all strategies as `terminal` text of so many columns, or as `markdown`.
 
     Raises:
         ValueError: another form.
@@ -117,18 +127,36 @@ def render(form: str = "terminal") -> str:
         return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in _rows()]) + "\n"
     if form != "terminal":
         raise ValueError(f"unknown form {form!r}")
+    return _table(columns) if columns >= _WIDE else _blocks(columns)
+
+
+def _table(columns: int) -> str:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(
-        caption="P parameter bytes, K optimizer state bytes (AdamW: 2 P), N ranks, A accumulation steps. "
-        "Every run adds one all_reduce of 16 bytes per step on the control group, and on logging steps "
-        "one of 4 bytes; clipping adds 4 bytes where gradients are sharded."
-    )
+    table = Table(caption=_LEGEND)
     for column in _COLUMNS:
         table.add_column(column, overflow="fold")
     for row in _rows():
         table.add_row(*row)
-    console = Console(file=io.StringIO(), width=None)
-    console.print(table)
-    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+    out = io.StringIO()
+    Console(file=out, width=columns).print(table)
+    return out.getvalue()
+
+
+def _blocks(columns: int) -> str:
+    """What a row of the table says, a line each."""
+    label = 1 + max(map(len, _COLUMNS))
+    lines = []
+    for name, facts in CATALOGUE.items():
+        lines += _folded(f"{name}: {facts.summary}", "", columns)
+        cells = (facts.parameters, facts.gradients, facts.optimizer_state, facts.collectives, facts.sent)
+        for column, cell in zip((*_COLUMNS[1:], "use when"), (*cells, facts.use_when), strict=True):
+            lines += _folded(cell, f"  {column:<{label}}", columns)
+        lines.append("")
+    return "\n".join([*lines, *_folded(_LEGEND, "", columns)]) + "\n"
+
+
+def _folded(text: str, label: str, columns: int) -> list[str]:
+    width = max(columns, len(label) + 20)
+    return textwrap.wrap(text, width, initial_indent=label, subsequent_indent=" " * len(label), break_on_hyphens=False)

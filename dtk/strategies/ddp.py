@@ -82,6 +82,15 @@ class DDP(Strategy):
         return wrapped.no_sync()
 
     @property
+    def reduce_dtype(self) -> str | None:
+        """That of the hook which compresses the buckets."""
+        kind = self.config.communication_hook
+        if super().reduce_dtype is None or kind == "none":
+            return super().reduce_dtype
+        compressed = {"fp16": "float16", "bf16": "bfloat16"}
+        return compressed.get(kind, f"float32 by {kind} of rank {self.config.powersgd_rank}")
+
+    @property
     def replicas(self) -> list[list[int]]:
         """All ranks."""
         return [list(range(self.context.world_size))]

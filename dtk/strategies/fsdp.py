@@ -101,6 +101,13 @@ class FSDP(Strategy):
         grads = [local(p.grad) for p in parameters if p.grad is not None]
         torch._foreach_mul_(grads, factor.to(grads[0].device))
 
+    @property
+    def reduce_dtype(self) -> str | None:
+        """That of the mixed-precision policy."""
+        dtype = mixed_precision_policy(self.precision).reduce_dtype
+        whole = super().reduce_dtype
+        return whole if dtype is None or whole is None else str(dtype).removeprefix("torch.")
+
     def release(self, model: nn.Module) -> None:
         """Reshard the root unit: only backward would, and evaluation has none."""
         cast(FSDPModule, model).reshard()

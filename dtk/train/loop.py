@@ -10,13 +10,14 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from dtk.config.schema import Config
 from dtk.data.dataset import Batch, Dataset
-from dtk.data.sampler import micro_batch_positions, sample_ids
+from dtk.data.sampler import micro_batch_positions, sample_ids, samples_sum
 from dtk.parallel.context import Context
 from dtk.parallel.control import Agreement, agree
 from dtk.parallel.precision import LossScaler
@@ -67,6 +68,10 @@ class Loop:
     """The newest metrics record."""
     speeds: deque[tuple[float, float | None]] = field(default_factory=lambda: deque(maxlen=10_000))
     """Step time in seconds and MFU of each logged window."""
+    step_samples: int = 0
+    """Sum of the mixed ids of the samples that this rank takes in the step (`samples_sum`)."""
+    window_samples: int = 0
+    """Of all ranks, since the last metrics record, modulo 2^64."""
 
     def run(self) -> bool:
         """Train to the end, or until a rank is asked to stop.
@@ -89,8 +94,10 @@ class Loop:
         step = self.state.step
         self.recorder.begin_step(step + 1)
         batches = self._batches(step)
-        agreement = agree(self.context, self.stop.requested, 0 if self._fixed else valid_targets(batches))
+        targets = 0 if self._fixed else valid_targets(batches)
+        agreement = agree(self.context, self.stop.requested, targets, self.step_samples)
         result = self._step(step, batches, agreement)
+        self.window_samples = (self.window_samples + agreement.samples) % 2**64
         self.state.step = step + 1
         stopping = agreement.stop
         self._after_step(result, stopping)
@@ -106,12 +113,12 @@ class Loop:
         with region("data"):
             ids = sample_ids(self.config.seed, step, train.global_batch_size, self.dataset.train_size)
             rounds = train.global_batch_size // (train.micro_batch_size * context.world_size)
-            return [
-                self.dataset.train(
-                    ids[micro_batch_positions(context.rank, context.world_size, i, train.micro_batch_size)]
-                )
+            mine = [
+                ids[micro_batch_positions(context.rank, context.world_size, i, train.micro_batch_size)]
                 for i in range(rounds)
             ]
+            self.step_samples = samples_sum(step, np.concatenate(mine))
+            return [self.dataset.train(one) for one in mine]
 
     def _step(self, step: int, batches: list[Batch], agreement: Agreement) -> StepResult:
         """One optimizer step on the global batch."""
@@ -206,8 +213,9 @@ class Loop:
             "grad_norm": norm,
             **self.measures.window(self.state.step),
             "peak_memory_bytes": peak_memory_bytes(self.context.device),
+            "samples_hash": f"{self.window_samples:016x}",
         }
-        self.last = record
+        self.last, self.window_samples = record, 0
         self.speeds.append((record["step_time_s"], record["mfu"]))
         self.recorder.metrics({"attempt": self.recorder.attempt, **record})
         if self.context.rank == 0:

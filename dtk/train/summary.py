@@ -14,7 +14,7 @@ def summarise(loop: Loop, dataset: Dataset) -> dict[str, Any]:
     """Content of summary.json; every rank must call it. Speed is the median over logged steps without the first two."""
     speeds = list(loop.speeds)[2:] or list(loop.speeds)
     figures: dict[str, Any] = {
-        **{key: value for key, value in loop.last.items() if key not in ("lr", "grad_norm")},
+        **{key: value for key, value in loop.last.items() if key not in ("lr", "grad_norm", "samples_hash")},
         "peak_memory_bytes_per_rank": list_over_ranks(loop.context, peak_memory_bytes(loop.context.device)),
         "parameters": loop.parts.parameter_count,
         "world_size": loop.context.world_size,

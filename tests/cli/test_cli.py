@@ -12,8 +12,10 @@ import pytest
 
 from diagnostics.artifacts import Failure, RunPaths, Status, write_json
 from diagnostics.invocation import command
-from diagnostics.runs import find_run, last_metrics, list_runs
+from diagnostics.run_records import last_metrics
+from diagnostics.runs import find_run, list_runs
 from diagnostics.runs_text import listing
+from dtk.cli import main
 from dtk.words import install
 
 ROOT = Path(__file__).parents[2]
@@ -158,8 +160,11 @@ def test_show_a_finished_run_as_json(runs: Path) -> None:
 
 def test_show_a_damaged_run(runs: Path) -> None:
     done = dtk("show", "20251231", cwd=runs.parent)
-    assert done.returncode == 0
-    assert "state     damaged" in done.stdout and "problem   status.json: " in done.stdout
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(
+        "dtk: runs/20251231-000000-[red]x-single-w1-cccc is damaged: status.json: Unterminated"
+    )
+    assert "diagnose 'runs/20251231-000000-[red]x-single-w1-cccc' reads what is left of it\n" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -189,11 +194,11 @@ def test_untrusted_text_neither_colours_nor_moves_the_cursor(runs: Path) -> None
     write_json(evil.status, Status(state="failed", reason="[bold]x\x1b[2J\rgone\n", started="2026-01-03T00:00:00Z"))
     shown = dtk("show", "evil", cwd=runs.parent).stdout
     assert "reason    [bold]x\\x1b[2J\\rgone\\n" in shown and "\x1b" not in shown
-    coloured = listing(list_runs(runs), terminal=True)
+    coloured = listing(list_runs(runs), columns=120, colour=True)
     assert "[red]x" in coloured and "\x1b[32mfinished" in coloured
 
 
-def test_garbage_in_every_file_is_damaged_not_fatal(tmp_path: Path) -> None:
+def test_garbage_in_every_file_is_damaged_not_fatal(tmp_path: Path, capsys: Any) -> None:
     for i, garbage in enumerate(
         [b"", b"[]", b'"x"', b"\xff\xfe\x00", b"{" * 5000, b'{"state": 3, "failure": 7}', b"null"]
     ):
@@ -204,7 +209,8 @@ def test_garbage_in_every_file_is_damaged_not_fatal(tmp_path: Path) -> None:
         done_run = [r for r in list_runs(tmp_path) if r.id == run.name]
         assert len(done_run) == 1 and done_run[0].loss is None
         assert done_run[0].state == "damaged", garbage
-        assert dtk("show", str(run)).returncode == 0
+        assert main(["show", str(run)]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_running_run_whose_process_is_gone_is_lost(tmp_path: Path) -> None:
@@ -225,7 +231,7 @@ def test_a_running_run_whose_process_is_gone_is_lost(tmp_path: Path) -> None:
 def test_the_end_of_a_long_metrics_file_is_enough(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(f'{{"step": {i}, "loss": 1.0}}\n' for i in range(20_000)))
-    assert last_metrics(path, [])["step"] == 19_999
+    assert last_metrics(str(path), [])["step"] == 19_999
 
 
 def test_listing_is_linear(tmp_path: Path) -> None:

@@ -32,12 +32,22 @@ def test_all_commands_are_covered():
 
 
 RUN = [command for command in commands() if not command.startswith(("make ", "pip "))]
+LONG = ("dtk run -m", "dtk compare", "dtk sweep", "dtk tune", "dtk bench", "dtk doctor")
+"""What takes minutes, and has tests of its own that do not."""
 
 
-@pytest.mark.timeout(200)
-@pytest.mark.parametrize("command", RUN)
+def lengths(command: str) -> object:
+    """The command, among those of `make test-all` when it is long."""
+    return pytest.param(command, marks=pytest.mark.extended) if command.startswith(LONG) else command
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("command", map(lengths, RUN))
 def test_the_command_of_the_readme_works(command, tmp_path):
     shutil.copy(ROOT / "README.md", tmp_path)
+    if command.startswith("dtk compare"):
+        points = ["-m", "dtk.run", "-m", "strategy=ddp,fsdp", "model=gpt2_tiny", "train.steps=8", "checkpoint=off"]
+        subprocess.run([sys.executable, *points], cwd=tmp_path, env=environment(), capture_output=True, check=True)
     if command.startswith("dtk diagnose last"):
         smoke = [sys.executable, "-m", "dtk.run", "experiment=smoke"]
         subprocess.run(smoke, cwd=tmp_path, env=environment(), capture_output=True, timeout=60, check=True)
@@ -47,9 +57,10 @@ def test_the_command_of_the_readme_works(command, tmp_path):
     elif program == "dtk":
         arguments = ["-m", "dtk.cli", *arguments]
     process = subprocess.run(
-        [sys.executable, *arguments], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=180
+        [sys.executable, *arguments], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=580
     )
-    assert process.returncode == 0, process.stdout + process.stderr
+    fine = (0, 1) if command == "dtk doctor" else (0,)  # This machine may have something for it to find.
+    assert process.returncode in fine, process.stdout + process.stderr
     assert process.stdout or command == "dtk ls"
 
 

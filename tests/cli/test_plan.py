@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -135,6 +136,13 @@ def test_standard_output_that_is_full_is_one_line() -> None:
         assert [line.split(" - ")[0] for line in told] == [
             "dtk: cannot write to standard output: No space left on device"
         ]
+
+
+def test_standard_output_that_is_closed_is_one_line() -> None:
+    typed = shlex.join([sys.executable, "-m", "dtk.cli", "plan", *QUICK, "strategy=ddp"])
+    shown = subprocess.run(["sh", "-c", f"exec {typed} >&-"], capture_output=True, text=True, env=environment())
+    assert (shown.returncode, shown.stdout, shown.stderr.count("\n")) == (2, "", 1)
+    assert shown.stderr.startswith("dtk: standard output is closed")
 
 
 def test_the_text_is_there_although_the_page_could_not_be_written(capsys: pytest.CaptureFixture[str]) -> None:

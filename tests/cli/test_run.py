@@ -45,6 +45,7 @@ def test_the_run_folder_is_complete(trained):
         "overrides.yaml",
         "metrics.jsonl",
         "summary.json",
+        "parity.json",
         "events/rank_00001.jsonl",
         "heartbeat/rank_00001.json",
         "flight/rank_00001.blackbox.json",

@@ -90,7 +90,8 @@ def test_ranks_end_when_the_launcher_is_killed(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_killed_at_twenty_random_moments_the_run_resumes(tmp_path):
+@pytest.mark.parametrize("kills", [6, pytest.param(20, marks=pytest.mark.extended)])
+def test_killed_at_random_moments_the_run_resumes(kills, tmp_path):
     """SIGKILL to all processes at once, checkpoints at every step: most kills hit one being written.
 
     In the end every step was made once with the loss of a run that nobody disturbed.
@@ -100,7 +101,7 @@ def test_killed_at_twenty_random_moments_the_run_resumes(tmp_path):
     changes += ["schedule=constant"]
     process = start(tmp_path, *changes)
     folder = wait_for_step(tmp_path, 2)
-    for _ in range(20):
+    for _ in range(kills):
         time.sleep(moments.uniform(0.0, 0.6))
         kill_all(process)
         complete = sorted(path.name for path in (folder / "checkpoints").glob("step_*"))

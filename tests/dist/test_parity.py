@@ -63,13 +63,15 @@ IN_BACKWARD = {
     "optimizer": schema.AdamWConfig(lr=3e-3, in_backward=True),
     "strategy": schema.FSDPConfig(),
 }
+COMPUTE = {"fsdp fp16": "float16", "fsdp bf16": "bfloat16", "ddp bf16": "bfloat16"}
+REDUCE = {"ddp bf16 hook": "bfloat16", "ddp powersgd": "float32 by powersgd of rank 4"}
 LOSSY = {"ddp bf16 hook": 0.02, "ddp powersgd": 0.05, "fsdp fp16": 0.05, "fsdp bf16": 0.05, "ddp bf16": 0.05}
 
 
 @pytest.fixture(scope="module")
 def single(tmp_path_factory):
     folder = str(tmp_path_factory.mktemp("single"))
-    return run_ranks("tests.dist.training_ranks:train_all", 1, SINGLE, folder)[0]
+    return run_ranks("tests.dist.training_ranks:train_as_recorded", 1, SINGLE, folder)[0]
 
 
 def reference(name, single):
@@ -77,25 +79,33 @@ def reference(name, single):
 
 
 def test_the_loss_falls(single):
-    losses = single["single"]
+    losses, _, _ = single["single"]
     assert len(losses) == 20
     assert losses[-1] < losses[0] - 1.0
 
 
 def test_accumulation_changes_nothing(single):
-    assert single["single accumulated"] == pytest.approx(single["single"], abs=1e-4)
+    assert single["single accumulated"][0] == pytest.approx(single["single"][0], abs=1e-4)
 
 
 def test_updating_in_backward_is_the_same_update(single):
-    assert single["single in backward"] == pytest.approx(single["single no clip"], abs=1e-4)
+    assert single["single in backward"][0] == pytest.approx(single["single no clip"][0], abs=1e-4)
 
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_every_strategy_has_the_curve_of_single(single, world_size, tmp_path):
     cases = {**CASES, "fsdp in backward": IN_BACKWARD} if world_size == 2 else FOUR
-    ranks = run_ranks("tests.dist.training_ranks:train_all", world_size, cases, str(tmp_path))
-    for name, losses in ranks[0].items():
-        expected = single["single no clip"] if "in backward" in name else reference(name, single)
+    ranks = run_ranks("tests.dist.training_ranks:train_as_recorded", world_size, cases, str(tmp_path))
+    _, alone, samples = single["single"]
+    assert alone["reduce_dtype"] is None
+    for name, (losses, began, taken) in ranks[0].items():
+        expected, _, _ = single["single no clip"] if "in backward" in name else reference(name, single)
         assert losses == pytest.approx(expected, abs=LOSSY.get(name, 1e-4)), name
-        assert all(rank[name] == losses for rank in ranks), f"{name}: ranks disagree"
+        assert all(rank[name] == ranks[0][name] for rank in ranks), f"{name}: ranks disagree"
+        # What `dtk compare` holds runs against each other by does not depend on how they were spread over ranks.
+        assert began["initial_weights_hash"] == alone["initial_weights_hash"] is not None, name
+        assert taken == samples, name
+        assert began["master_dtype"] == "float32"
+        assert began["compute_dtype"] == COMPUTE.get(name, "float32"), name
+        assert began["reduce_dtype"] == REDUCE.get(name, "float32"), name

@@ -14,6 +14,7 @@ from dtk.parallel.stop import StopRequest
 from dtk.record.memory import peak_memory_bytes
 from dtk.record.recorder import Recorder
 from dtk.train.assemble import assemble
+from dtk.train.parity import begun
 from dtk.train.setup import set_up
 
 
@@ -54,9 +55,31 @@ def train(context: Context, config: Config, folder: str, load: str | None = None
     return losses, loop.last
 
 
-def train_all(context: Context, cases: dict[str, dict[str, Any]], folder: str) -> dict[str, Any]:
-    """`cases`: name -> changes of the configuration; returns name -> losses."""
-    return {name: train(context, config(**changes), f"{folder}/{name}")[0] for name, changes in cases.items()}
+def train_as_recorded(
+    context: Context, cases: dict[str, dict[str, Any]], folder: str
+) -> dict[str, tuple[list[float], Any, list[str]]]:
+    """`cases`: name -> changes of the configuration.
+
+    Returns:
+        name -> (losses, what parity.json says, samples_hash of every step).
+    """
+    results = {}
+    for name, changes in cases.items():
+        paths = RunPaths(Path(f"{folder}/{name}"))
+        configuration = config(**changes)
+        recorder = Recorder(configuration, paths, context.rank, 0, 0, context.world_size, 0, context.device)
+        recorder.start()
+        loop = assemble(configuration, context, paths, recorder, StopRequest())
+        began, losses, samples = begun(loop), [], []
+        loop.measures.start(0)
+        while loop.state.step < configuration.train.steps:
+            loop.advance()
+            losses.append(loop.last["loss"])
+            samples.append(loop.last["samples_hash"])
+        loop.checkpoints.wait()
+        recorder.close()
+        results[name] = (losses, began, samples)
+    return results
 
 
 def save_and_load(context: Context, cases: list[tuple[str, dict[str, Any], str | None]], folder: str) -> dict[str, Any]:

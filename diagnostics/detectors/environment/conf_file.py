@@ -14,12 +14,15 @@ class ConfFile:
     """The first of several values counts; the environment of the process wins over all."""
     oddities: tuple[tuple[int, str], ...]
     """(line number from 1, what is odd about it)."""
+    lines: dict[str, int]
+    """Variable -> its line number."""
 
 
 def parse_conf(text: str) -> ConfFile:
     """Read lines `NAME=value` as NCCL does: nothing is trimmed, no quotes, no `export`; `#` only begins a line."""
     variables: dict[str, str] = {}
     oddities: list[tuple[int, str]] = []
+    lines: dict[str, int] = {}
     for line, content in enumerate(text.split("\n"), 1):
         content = content.removesuffix("\r")
         if not content.strip() or content.startswith("#"):
@@ -30,7 +33,8 @@ def parse_conf(text: str) -> ConfFile:
             continue
         oddities += [(line, problem) for problem in _odd(name, value)]
         variables.setdefault(name, value)
-    return ConfFile(variables, tuple(oddities))
+        lines.setdefault(name, line)
+    return ConfFile(variables, tuple(oddities), lines)
 
 
 def _odd(name: str, value: str) -> list[str]:

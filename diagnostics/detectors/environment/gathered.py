@@ -13,6 +13,7 @@ CONFIGURATION = "config.yaml"
 ALL = -1
 """Stands for every rank, as in `Evidence.environment`."""
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
+_TEMPLATE = re.compile(r"\{[a-z_]+\??\}")
 _INTERFACE = re.compile(r"\[\d+\]([\w.@-]+):")
 
 
@@ -55,7 +56,7 @@ def gathered(evidence: Evidence) -> Gathered:
         into = common if rank == ALL else own.setdefault(rank, {})
         for name, text in variables.items():
             whole = whole or (rank, name) not in echoes
-            if name not in common or not _echo(common[name], text):
+            if name not in common or not echoes_as(common[name], text):
                 into[name] = text
                 sources[rank, name] = echoes.get((rank, name), Source("environment", None))
     return Gathered(
@@ -81,13 +82,15 @@ def _recorded(evidence: Evidence, sources: dict[tuple[int, str], Source]) -> dic
     for file, record in records:
         if isinstance(record, dict):
             texts = {str(name): str(value) for name, value in record.items()}
+            if file == CONFIGURATION:  # What `{interface}` became stands in the manifest.
+                texts = {name: text for name, text in texts.items() if not _TEMPLATE.search(text)}
             # What dtk put into the environment stands in both; it is mended in the configuration.
             sources |= {(ALL, name): Source(file, None) for name, text in texts.items() if found.get(name) != text}
             found |= texts
     return found
 
 
-def _echo(text: str, other: str) -> bool:
+def echoes_as(text: str, other: str) -> bool:
     """Whether `other` is what NCCL's log makes of `text`: numbers and levels are printed as they were parsed."""
     return other == text or other == str(number(text).value) or other == level(text)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from diagnostics.detectors.environment import values
 from diagnostics.detectors.environment.catalogue import catalogue
-from diagnostics.detectors.environment.situation import Lint, Situation
+from diagnostics.detectors.environment.situation import Lint, Severity, Situation
 
 FIGHT = "env.contradiction"
 RISK = "env.risky_setting"
@@ -137,6 +137,19 @@ def _risks(where: Situation) -> Iterator[Lint]:
         yield Lint("warning", "TORCH_NCCL_ENABLE_MONITORING", message, "unset it (default 1)", RISK)
 
 
+def _copied(where: Situation) -> Iterator[Lint]:
+    """The setting that guides hand on as if it were a default."""
+    if where.number("NCCL_IB_DISABLE") in (None, 0) or where.nnodes is not None:
+        return  # With the number of nodes known, `rules_hardware` knows whether it does harm.
+    message = (
+        "it is copied from guides and is no default: it switches InfiniBand and RoCE off without a word, and does "
+        "nothing on one node, on EFA, or where a network plugin is loaded"
+    )
+    fix = "unset it; to force TCP for a test take NCCL_NET=Socket, which fails loudly"
+    severity: Severity = "warning" if where.infiniband else "note"
+    yield Lint(severity, "NCCL_IB_DISABLE", message, fix, RISK)
+
+
 def _debugging(where: Situation) -> Iterator[Lint]:
     """Settings that are for finding a fault and cost time for ever after."""
     level = where.get("NCCL_DEBUG").upper()
@@ -181,5 +194,6 @@ _RULES: tuple[Callable[[Situation], Iterator[Lint]], ...] = (
     _same_setting_twice,
     _log_settings,
     _risks,
+    _copied,
     _debugging,
 )

@@ -59,6 +59,9 @@ def _interfaces(where: Situation) -> Iterator[Lint]:
         elif where.interfaces and not any(chosen.selects(one) for one in where.interfaces):
             message = f"{text!r} selects none of this node's interfaces ({_some(where.interfaces)})"
             yield Lint("error", name, message, f"{name}=<one of them>", WRONG)
+        elif where.interfaces and (absent := _absent(chosen, where.interfaces)):
+            message = f"{_some(absent)} is not an interface here ({_some(where.interfaces)}); the others are used"
+            yield Lint("note", name, message, "leave it out", WRONG)
 
 
 def _gloo_interfaces(where: Situation) -> Iterator[Lint]:
@@ -77,18 +80,36 @@ def _gloo_interfaces(where: Situation) -> Iterator[Lint]:
 def _hcas(where: Situation) -> Iterator[Lint]:
     name = "NCCL_IB_HCA"
     text = where.get(name)
-    if not text or not where.infiniband or where.number("NCCL_IB_DISABLE") not in (None, 0):
+    if not text or where.infiniband is None or where.number("NCCL_IB_DISABLE") not in (None, 0):
+        return
+    if not where.infiniband:
+        if (where.nnodes or 2) > 1:
+            message = f"{text!r} names RDMA devices, and this node has none: NCCL falls back to sockets"
+            yield Lint("warning", name, message, "unset it, or load the driver of the cards", WRONG)
         return
     chosen = values.names(text, hca=True)
     if not any(chosen.selects(one) for one in where.infiniband):
         message = f"{text!r} selects none of this node's HCAs ({_some(where.infiniband)}): NCCL falls back to sockets"
         yield Lint("error", name, message, f"{name}=<one of them>", WRONG)
-    elif not chosen.exact and not chosen.exclude:
+        return
+    if absent := _absent(chosen, where.infiniband):
+        message = f"{_some(absent)} is not a card of this node ({_some(where.infiniband)}); the others carry everything"
+        yield Lint("warning", name, message, "leave it out, or find out what became of the card", WRONG)
+    if not chosen.exact and not chosen.exclude:
         for wanted in chosen.names:
             more = [one for one in where.infiniband if one.startswith(wanted) and one[len(wanted) :].isdigit()]
             if wanted in where.infiniband and more:
                 message = f"{wanted} is a prefix and also takes {_some(tuple(more))}"
                 yield Lint("warning", name, message, f"{name}==" + ",".join(chosen.names), WRONG)
+
+
+def _absent(chosen: values.Names, here: tuple[str, ...]) -> tuple[str, ...]:
+    """Names in a list that match nothing here; of names that are only kept out, none is missed."""
+    if chosen.exclude:
+        return ()
+    return tuple(
+        name for name in chosen.names if not any(one == name if chosen.exact else one.startswith(name) for one in here)
+    )
 
 
 def _some(names: tuple[str, ...]) -> str:

@@ -5,11 +5,14 @@ Reads one trace at a time, several at once in processes when they are large. The
 
 import gc
 import os
+import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from multiprocessing import get_context
+from multiprocessing.context import BaseContext
 from statistics import median
 from typing import Any
 
@@ -132,10 +135,17 @@ def _spread(files: list[TraceFile | NsysFile]) -> Iterable[list[RankProfile] | s
     if workers < 2 or sum(map(_size, files)) < _LARGE_BYTES:
         return map(read_one, files)
     try:
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        with ProcessPoolExecutor(workers, mp_context=_context()) as pool:
             return list(pool.map(read_one, files))
     except (BrokenProcessPool, OSError, RuntimeError):  # a place that allows no processes
         return map(read_one, files)
+
+
+def _context() -> BaseContext:
+    """How a worker starts: as a copy of this process, which imports nothing again, where that is safe."""
+    # A thread may hold a lock that a copy would never see free.
+    alone = sys.platform == "linux" and threading.active_count() == 1
+    return get_context("fork" if alone else "spawn")
 
 
 def _size(file: TraceFile | NsysFile) -> int:

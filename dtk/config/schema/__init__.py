@@ -18,6 +18,13 @@ from dtk.config.schema.data import (
     TokensData,
 )
 from dtk.config.schema.fault import EveryRankFault, NoFault, RankFault, SettingFault, SlowRankFault
+from dtk.config.schema.launcher import (
+    KubernetesLauncher,
+    LauncherConfig,
+    RemoteLauncher,
+    SkypilotLauncher,
+    SlurmLauncher,
+)
 from dtk.config.schema.model import CustomModelConfig, EncoderConfig, GPTConfig, LlamaConfig
 from dtk.config.schema.numerics import (
     AdamWConfig,
@@ -29,7 +36,6 @@ from dtk.config.schema.numerics import (
 )
 from dtk.config.schema.run import (
     CheckpointConfig,
-    LauncherConfig,
     NCCLConfig,
     NoTracker,
     RecordConfig,
@@ -58,6 +64,7 @@ __all__ = [
     "GPTConfig",
     "HFData",
     "HSDPConfig",
+    "KubernetesLauncher",
     "LauncherConfig",
     "LlamaConfig",
     "NCCLConfig",
@@ -66,10 +73,13 @@ __all__ = [
     "PrecisionConfig",
     "RankFault",
     "RecordConfig",
+    "RemoteLauncher",
     "SGDConfig",
     "SettingFault",
     "SingleConfig",
+    "SkypilotLauncher",
     "SlowRankFault",
+    "SlurmLauncher",
     "StdlibData",
     "SyntheticData",
     "TensorboardTracker",
@@ -97,7 +107,7 @@ class Config:
     checkpoint: CheckpointConfig
     record: RecordConfig
     tracker: Any
-    launcher: LauncherConfig
+    launcher: Any
     nccl: NCCLConfig
     fault: Any = field(default_factory=NoFault)
     watch: WatchConfig = field(default_factory=WatchConfig)
@@ -151,6 +161,15 @@ KINDS: dict[str, tuple[str, dict[str, type]]] = {
     "optimizer": ("name", {"adamw": AdamWConfig, "sgd": SGDConfig}),
     "schedule": ("name", {"constant": ConstantSchedule, "cosine": CosineSchedule, "wsd": WSDSchedule}),
     "tracker": ("name", {"none": NoTracker, "wandb": WandbTracker, "tensorboard": TensorboardTracker}),
+    "launcher": (
+        "name",
+        {
+            "local": LauncherConfig,
+            "slurm": SlurmLauncher,
+            "kubernetes": KubernetesLauncher,
+            "skypilot": SkypilotLauncher,
+        },
+    ),
     "fault": ("name", _fault_kinds()),
 }
 """Section -> (discriminating key, value of that key -> dataclass)."""

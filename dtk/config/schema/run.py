@@ -1,4 +1,4 @@
-"""Keys of the run itself: training, checkpoints, recording, tracker, launcher, NCCL."""
+"""Keys of the run itself: training, checkpoints, recording, tracker, NCCL."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -107,29 +107,26 @@ class TensorboardTracker:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LauncherConfig:
-    """How the ranks start. Under torchrun or srun the ranks exist already and only join."""
-
-    name: Literal["local"] = "local"
-    nproc: int | Literal["auto"] = "auto"
-    """Ranks on this machine; auto = one per GPU, or 2 on CPU (1 for strategy single and dp)."""
-    world_size: int | None = None
-    """Ranks over all machines, for `dtk plan` and `dtk preflight`; null = as started. A run with others is refused."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    backend: Literal["auto", "gloo", "nccl"] = "auto"
-    threads: int | Literal["auto"] = "auto"
-    """CPU threads per rank; auto = the cores shared out."""
-    max_restarts: int = 0
-    """Restarts from the last checkpoint after a failure, in the same run folder."""
-    timeout_s: float = 300.0
-    """Longest wait in a collective."""
-    master_port: int = 0
-    """Port of the rendezvous; 0 = a free one."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class NCCLConfig:
     """Environment variables for NCCL, set before any communicator exists. Your own always win."""
 
-    name: str = "default"
+    name: str = "auto"
+    backend: Literal["any", "nccl", "gloo"] = "any"
+    """What the ranks must talk over; a preset for another is refused."""
+    interface: str | None = None
+    """Network interface between the nodes (`eth0`, or several with commas), for presets that name it."""
+    hca: str | None = None
+    """RDMA devices of the compute rails (`mlx5_0,mlx5_1`), for presets that name them."""
+    address_range: str | None = None
+    """Addresses of the RDMA network (`10.1.0.0/16`)."""
+    traffic_class: int | None = None
+    """Traffic class of RoCE: DSCP of the switches' lossless class times 4."""
+    topo_file: str | None = None
+    """Topology of a virtual machine as its vendor describes it (an XML file)."""
+    ras_port: int | None = None
+    """Port of NCCL's status service, one for each job on a shared node."""
     variables: dict[str, str] = field(default_factory=dict)
+    """Name -> value. `{interface}` and the like stand for the keys above, `{run}` for the run folder; with a question
+    mark (`{hca?}`) the variable is left out where the key is null."""
+    about: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Variable -> why, source, versions, harms, remove; under `preset` what holds for all. Not kept in run folders."""

@@ -25,7 +25,7 @@ _LOSS_BYTES = 4
 def traffic(config: Config, shape: ModelShape, world_size: int, local_size: int) -> tuple[Traffic, ...]:
     """Collectives on the groups that carry tensors, per step from the second on.
 
-    Not included: the 16 bytes of the control group, and what logging, evaluation, checkpoints and the comparison of
+    Not included: the 24 bytes of the control group, and what logging, evaluation, checkpoints and the comparison of
     replicas add in some steps.
 
     Args:

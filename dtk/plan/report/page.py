@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from diagnostics.report.document import document
 from diagnostics.report.markup import Markup, el, join
 from dtk.plan.compare import Comparison
-from dtk.plan.prediction import Prediction
+from dtk.plan.prediction import Category, Prediction
 from dtk.plan.report import plots, tables
 from dtk.plan.report.model import PlanReport
 from dtk.plan.report.plots import Curve
@@ -39,10 +39,12 @@ def _header(report: PlanReport) -> Markup:
 
 
 def _sections(report: PlanReport) -> list[Markup]:
+    rows = report.comparison.rows if report.comparison else ()
+    used = tables.used([report.plan, *(row.prediction for row in rows if row.prediction is not None)])
     parts = [
-        _memory(report.plan),
+        _memory(report.plan, used),
         _scaling(report.scaling, report.plan),
-        _comparison(report.comparison),
+        _comparison(report.comparison, used),
         _traffic(report),
         _time(report.plan),
         _check(report),
@@ -53,12 +55,12 @@ def _sections(report: PlanReport) -> list[Markup]:
     return [part for part in (*parts, footer) if part is not None]
 
 
-def _memory(plan: Prediction) -> Markup:
+def _memory(plan: Prediction, used: Sequence[Category]) -> Markup:
     rows = [(name, bytes_text(size)) for name, size in tables.memory(plan)]
     return el(
         "section",
         el("h2", f"Memory of the fullest rank ({plan.memory.rank}) at the peak"),
-        plots.categories([(plan.strategy, plan)]),
+        plots.categories([(plan.strategy, plan)], used),
         el("p", tables.regions(plan)),
         el("p", f"{tables.host(plan)} in host memory") if tables.host(plan) else None,
         el("details", el("summary", "Figures"), _table([("category", "bytes at the peak"), *rows])),
@@ -91,7 +93,7 @@ def _scaling(points: Sequence[Point], plan: Prediction) -> Markup | None:
     )
 
 
-def _comparison(comparison: Comparison | None) -> Markup | None:
+def _comparison(comparison: Comparison | None, used: Sequence[Category]) -> Markup | None:
     if comparison is None:
         return None
     made = [(row.variant.name, row.prediction) for row in comparison.rows if row.prediction is not None]
@@ -102,7 +104,7 @@ def _comparison(comparison: Comparison | None) -> Markup | None:
         el("h2", "Strategies side by side, the simplest first"),
         taken,
         el("ul", *(el("li", reason) for reason in comparison.reasons), class_="plain"),
-        plots.categories(made) if made else None,
+        plots.categories(made, used) if made else None,
         _table(tables.comparison(comparison)),
         _remarks(tables.remarks(comparison)),
     )

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from diagnostics.report.markup import Markup, el, join
 from diagnostics.report.shapes import LEFT, RIGHT, WIDTH, colour_legend, grid_line, picture, stacked
-from dtk.plan.prediction import Prediction
-from dtk.plan.report import tables
+from dtk.plan.prediction import Category, Prediction
 from dtk.plan.words import bytes_text, count_text
 
 _HEIGHT, _BOTTOM, _TOP = 260.0, 28.0, 12.0
@@ -32,9 +31,13 @@ class Curve:
     """Class of the line: `l0` to `l5`, `ideal`."""
 
 
-def categories(bars: Sequence[tuple[str, Prediction]]) -> Markup:
-    """What the peak of each consists of, one bar under the other."""
-    used = [name for name in tables.CATEGORIES if any(made.memory.at_peak_bytes.get(name) for _, made in bars)]
+def categories(bars: Sequence[tuple[str, Prediction]], used: Sequence[Category]) -> Markup:
+    """What the peak of each consists of, one bar under the other.
+
+    Args:
+        bars: name and prediction of each.
+        used: the categories, in the order of their colours.
+    """
     rows = []
     for name, made in bars:
         values = tuple(float(made.memory.at_peak_bytes.get(category, 0)) for category in used)

@@ -22,6 +22,11 @@ _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _LINKS = {"intra_node": "inside a node", "inter_node": "across nodes"}
 
 
+def used(plans: Sequence[Prediction]) -> list[Category]:
+    """The categories that the peak of any of them holds, in their usual order: one order for all charts of a page."""
+    return [name for name in CATEGORIES if any(plan.memory.at_peak_bytes.get(name) for plan in plans)]
+
+
 def title(plan: Prediction) -> str:
     """`gpt2_xl (1.56 B parameters) under fsdp on 64 ranks`"""
     return (

@@ -233,7 +233,7 @@ def test_every_number_of_the_schema_has_a_range() -> None:
 def test_limits_accept_all_defaults() -> None:
     for group, (_, kinds) in KINDS.items():
         for kind in kinds.values():
-            required = {"name": "x", "path": "x", "_target_": "a.B"}
+            required = {"name": "x", "path": "x", "_target_": "a.B", "image": "x"}
             given = {
                 f.name: required[f.name]
                 for f in dataclasses.fields(kind)

@@ -17,6 +17,7 @@ NEEDED = {
     "text": ["data.path=x"],
     "tokens": ["data.path=x"],
     "hf": ["data.path=x"],
+    "kubernetes": ["launcher.image=x"],
     "custom": ["model._target_=a.B"],
     "gpt2_124m": ["data.path=x"],
 }
@@ -35,7 +36,7 @@ def test_the_defaults_are_those_of_the_main_job() -> None:
     config = compose([]).config
     assert (config.model.name, config.data.name, config.strategy.name) == ("gpt2", "stdlib", "fsdp")
     assert (config.precision.name, config.optimizer.name, config.schedule.name) == ("fp32", "adamw", "cosine")
-    assert (config.record.level, config.tracker.name, config.nccl.name) == ("light", "none", "default")
+    assert (config.record.level, config.tracker.name, config.nccl.name) == ("light", "none", "auto")
 
 
 @pytest.mark.parametrize(("group", "option"), [(g, o) for g, names in OPTIONS.items() for o in names])

@@ -93,6 +93,7 @@ def test_every_kind_is_built_from_its_own_keys_only(plain: dict[str, Any]) -> No
             values = {tag: name, "name": plain[section].get("name") if tag != "name" else name}
             values |= {"path": "x"} if "path" in cls.__dataclass_fields__ else {}  # type: ignore[attr-defined]
             values |= {"_target_": "a.B"} if name == "custom" else {}
+            values |= {"image": "x"} if name == "kubernetes" else {}
             assert type(getattr(from_plain(put(plain, section, values)), section)) is cls
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtk.data.sampler import micro_batch_positions, permute, sample_ids
+from dtk.data.sampler import micro_batch_positions, permute, sample_ids, samples_sum
 
 SEEDS = st.integers(-(2**63), 2**63)
 
@@ -94,3 +94,17 @@ def test_pure_in_another_process_and_without_torch() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert run.stdout.strip() == str(sample_ids(5, 77, 6, 123).tolist())
+
+
+def test_the_sum_of_the_samples_depends_on_step_and_ids_but_on_no_order() -> None:
+    ids = sample_ids(7, 3, 64, 1000)
+    whole = samples_sum(3, ids) % 2**64
+    dealt = sum(samples_sum(3, ids[micro_batch_positions(rank, 4, i, 4)]) for rank in range(4) for i in range(4))
+    assert dealt % 2**64 == whole
+    assert samples_sum(3, ids[::-1]) % 2**64 == whole
+    assert samples_sum(4, ids) % 2**64 != whole
+    assert samples_sum(3, np.append(ids[1:], ids[0] + 1)) % 2**64 != whole
+    # Of two steps with the same ids in another order between them, too.
+    first, second = np.array([1, 2]), np.array([3, 4])
+    one = samples_sum(0, first) + samples_sum(1, second)
+    assert (one - samples_sum(0, second) - samples_sum(1, first)) % 2**64 != 0

@@ -16,6 +16,14 @@ def test_the_batch_is_divided_over_the_ranks_of_all_nodes() -> None:
     assert job.plain["train"]["micro_batch_size"] == 4
 
 
+def test_a_job_for_other_machines_says_its_ranks_itself() -> None:
+    slurm = [*TINY, "launcher=slurm", "launcher.nodes=3"]
+    assert ranks_of(planned_job([*slurm, "launcher.gpus_per_node=8"]).config) == 24
+    assert ranks_of(planned_job([*slurm, "launcher.nproc=2"]).config) == 6
+    with pytest.raises(DtkError, match=r"more than launcher\.gpus_per_node=8"):
+        planned_job([*slurm, "launcher.gpus_per_node=8", "launcher.nproc=9"])
+
+
 def test_ranks_are_those_of_world_size_then_nproc_then_the_machine() -> None:
     assert ranks_of(planned_job([*TINY, "launcher.nproc=4"]).config) == 4
     assert ranks_of(planned_job([*TINY, "launcher.nproc=4", "launcher.world_size=8"]).config) == 8

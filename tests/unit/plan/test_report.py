@@ -127,3 +127,12 @@ def test_a_hostile_name_stays_text() -> None:
     markup = page.render(report(plan=named, job=(HOSTILE,)))
     assert "<script" not in markup
     assert "&lt;script&gt;alert(1)" in markup
+
+
+def test_a_category_has_one_colour_on_the_whole_page() -> None:
+    made = report()
+    held = {name: size for name, size in made.plan.memory.at_peak_bytes.items() if name != "optimizer states"}
+    fewer = dataclasses.replace(made.plan, memory=dataclasses.replace(made.plan.memory, at_peak_bytes=held))
+    legends = re.findall(r'<div class="legend">(<span><i class="k.*?)</div>', page.render(report(plan=fewer)))
+    assert len(legends) == 2 and legends[0] == legends[1]
+    assert "optimizer states" in legends[0]

@@ -98,6 +98,13 @@ class Fine(Reads):
         return self.head(x)
 
 
+class Idle(Fine):
+    """A layer that the answer does not need."""
+
+    def forward(self, tokens):
+        return self.head(self.table(tokens))
+
+
 def custom(name, strategy, ranks=4, *overrides):
     return planned_job(
         [
@@ -151,6 +158,16 @@ def test_models_that_cannot_be_simulated(name):
 def test_an_answer_that_is_no_tensor(strategy):
     with pytest.raises(DtkError, match=r"returns a dict from forward at .*test_simulated_own_models\.py:\d+"):
         simulate(custom("Names", strategy), 4)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero1"])
+def test_parameters_without_a_gradient_are_named(strategy):
+    with pytest.raises(
+        DtkError, match=r"no gradient for blocks\.0\.weight, blocks\.0\.bias, .* and 2 more.*find_unused"
+    ):
+        simulate(custom("Idle", strategy), 4)
+    assert simulate(custom("Idle", strategy, 4, "strategy.find_unused_parameters=true"), 4).parameters
+    assert simulate(custom("Idle", "fsdp"), 4).parameters
 
 
 def test_ctrl_c_stays_what_it_is(monkeypatch):

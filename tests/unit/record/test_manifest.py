@@ -2,6 +2,7 @@ import json
 import subprocess
 import sys
 
+from dtk.nccl.render import Kept, Rendered
 from dtk.record.manifest import environment, git_state, manifest, missing_files, network
 
 
@@ -11,7 +12,20 @@ def git(folder, *arguments):
 
 
 def test_manifest_says_what_ran_where():
-    about = manifest({"seed": 1}, ["dtk", "run", "strategy=ddp"], run_id="r1", world_size=4, nproc=2, launcher="local")
+    kept = Kept("NCCL_DEBUG", "INFO", "WARN", "environment")
+    about = manifest(
+        {"seed": 1},
+        ["dtk", "run", "strategy=ddp"],
+        run_id="r1",
+        world_size=4,
+        nproc=2,
+        launcher="local",
+        backend="nccl",
+        nccl=Rendered("infiniband", {"NCCL_IB_TIMEOUT": "22"}, (kept,)),
+    )
+    about = json.loads(json.dumps(about)) | {"pid": about["pid"]}
+    assert about["environment"]["NCCL_IB_TIMEOUT"] == "22"
+    assert about["nccl"]["kept"] == [{"name": "NCCL_DEBUG", "value": "INFO", "preset": "WARN", "source": "environment"}]
     assert json.loads(json.dumps(about)) == about
     assert about["argv"] == ["dtk", "run", "strategy=ddp"]
     assert about["topology"]["nodes"] == 2
@@ -34,7 +48,7 @@ def test_the_network_is_listed_and_files_that_are_missing(monkeypatch, tmp_path)
     there = tmp_path / "topo.xml"
     there.touch()
     monkeypatch.setenv("NCCL_GRAPH_FILE", str(there))
-    assert missing_files({"nccl": {"variables": {"NCCL_TOPO_FILE": "/absent.xml"}}}) == ["NCCL_TOPO_FILE"]
+    assert missing_files({"NCCL_TOPO_FILE": "/absent.xml"}) == ["NCCL_TOPO_FILE"]
 
 
 def test_secrets_are_left_out(monkeypatch):

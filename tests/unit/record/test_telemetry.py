@@ -1,38 +1,16 @@
 import json
-import shutil
-import subprocess
 
 import psutil
 import pytest
 
-# A libnvidia-ml.so.1 with one device, loaded by the real pynvml: energy is not supported by the device, the
-# enforced power limit is missing from the library as in an older driver, and the temperature fails from
-# the third call on.
-NVML = r"""
-#include <string.h>
-typedef int ret;
-typedef struct { unsigned int gpu, memory; } utilization_t;
-typedef struct { unsigned long long total, free, used; } memory_t;
-static int temperatures;
-ret nvmlInitWithFlags(unsigned int flags) { (void)flags; return 0; }
-ret nvmlShutdown(void) { return 0; }
-const char *nvmlErrorString(ret r) { return r == 3 ? "Not Supported" : r == 15 ? "GPU is lost" : "error"; }
-ret nvmlSystemGetDriverVersion(char *text, unsigned int n) { strncpy(text, "999.1", n); return 0; }
-ret nvmlDeviceGetCount_v2(unsigned int *n) { *n = 1; return 0; }
-ret nvmlDeviceGetHandleByIndex_v2(unsigned int i, void **device) { *device = (void *)7; return i ? 2 : 0; }
-ret nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
-  *device = (void *)7; return strcmp(uuid, "GPU-aaaa-bbbb") ? 6 : 0;
-}
-ret nvmlDeviceGetUUID(void *d, char *text, unsigned int n) { strncpy(text, "GPU-aaaa-bbbb", n); return 0; }
-ret nvmlDeviceGetName(void *d, char *text, unsigned int n) { strncpy(text, "Stub GPU", n); return 0; }
-ret nvmlDeviceGetUtilizationRates(void *d, utilization_t *u) { u->gpu = 97; u->memory = 41; return 0; }
-ret nvmlDeviceGetMemoryInfo(void *d, memory_t *m) { m->total = 1000; m->free = 400; m->used = 600; return 0; }
-ret nvmlDeviceGetPowerUsage(void *d, unsigned int *milliwatts) { *milliwatts = 350500; return 0; }
-ret nvmlDeviceGetTotalEnergyConsumption(void *d, unsigned long long *e) { *e = 0; return 3; }
-ret nvmlDeviceGetClockInfo(void *d, int kind, unsigned int *mhz) { *mhz = kind == 1 ? 1410 : 1593; return 0; }
-ret nvmlDeviceGetCurrentClocksEventReasons(void *d, unsigned long long *r) { *r = 0x24; return 0; }
-ret nvmlDeviceGetTemperature(void *d, int s, unsigned int *c) { *c = 65; return ++temperatures > 2 ? 15 : 0; }
-"""
+from tests import nvml_stub
+
+# One device whose energy is not supported, and whose temperature fails from the third call on.
+ANSWERS = {
+    "devices": 1, "driver": "999.1", "0.uuid": "GPU-aaaa-bbbb", "busy": 97, "memory_busy": 41, "memory": 1000,
+    "memory_used": 600, "power": 350500, "energy": "!3", "sm_clock": 1410, "memory_clock": 1593, "throttle": 0x24,
+    "celsius": 65, "temperature_calls": 2,
+}  # fmt: skip
 
 SAMPLE = """
 import json, sys, time
@@ -57,13 +35,9 @@ print(json.dumps(hardware()))
 
 @pytest.fixture
 def stub_driver(tmp_path):
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler to build the stub of libnvidia-ml.so.1 with")
-    (tmp_path / "nvml.c").write_text(NVML)
-    library = tmp_path / "libnvidia-ml.so.1"
-    subprocess.run([compiler, "-shared", "-fPIC", "-w", "-o", library, tmp_path / "nvml.c"], check=True)
-    return str(tmp_path)
+    nvml_stub.build(tmp_path, "OLD_DRIVER")  # Which has no nvmlDeviceGetEnforcedPowerLimit.
+    answers = nvml_stub.script(tmp_path / "answers", **ANSWERS)
+    return {"LD_LIBRARY_PATH": str(tmp_path), "NVML_STUB": str(answers)}
 
 
 def run(child, paths, uuids, **environment):
@@ -76,7 +50,7 @@ def run(child, paths, uuids, **environment):
 
 @pytest.mark.timeout(60)
 def test_devices_by_uuid_with_what_they_support(paths, child, stub_driver):
-    (about, *samples), hardware = run(child, paths, ["aaaa-bbbb"], LD_LIBRARY_PATH=stub_driver)
+    (about, *samples), hardware = run(child, paths, ["aaaa-bbbb"], **stub_driver)
     (device,) = about["gpu"]
     assert (device["uuid"], device["name"]) == ("GPU-aaaa-bbbb", "Stub GPU")
     assert device["unsupported"] == {"power_limit": "Function Not Found", "energy": "Not Supported"}
@@ -102,7 +76,7 @@ def test_devices_by_uuid_with_what_they_support(paths, child, stub_driver):
 
 @pytest.mark.timeout(60)
 def test_a_device_that_nvml_does_not_know_is_null_with_the_reason(paths, child, stub_driver):
-    (about, *samples), _ = run(child, paths, ["cccc"], LD_LIBRARY_PATH=stub_driver)
+    (about, *samples), _ = run(child, paths, ["cccc"], **stub_driver)
     assert about["gpu"] is None
     assert samples[0]["gpu"] is None
     assert samples[0]["gpu_reason"].startswith("NVML: ")
@@ -118,3 +92,4 @@ def test_without_a_gpu_the_host_is_sampled(paths, child):
     assert host["memory_total_bytes"] == psutil.virtual_memory().total
     assert host["rank_rss_bytes"]["0"] > 10 * 2**20
     assert {"cpu_percent", "network_sent_bytes", "network_drops"} <= host.keys()
+    assert 0 <= host["others_cpu_percent"] <= host["cpu_percent"] <= 100

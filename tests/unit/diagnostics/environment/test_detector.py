@@ -73,6 +73,14 @@ def test_the_users_environment_wins_over_the_configuration():
     assert decide(job(run=run))["env.silent_zero"].status == "ruled_out"
 
 
+def test_what_a_key_filled_in_is_judged_and_not_the_braces():
+    variables = {"NCCL_SOCKET_IFNAME": "={interface}", "NCCL_IB_HCA": "={hca?}", "NCCL_DEBUG": "WARN"}
+    run = dtk_run({"NCCL_SOCKET_IFNAME": "=eth0", "NCCL_DEBUG": "WARN"}, variables=variables, hardware=RDMA, nodes=2)
+    assert statuses(job(run=run)) == {"ruled_out"}
+    wrong = dtk_run({"NCCL_SOCKET_IFNAME": "=ens3"}, variables=variables, hardware=RDMA, nodes=2)
+    assert decide(job(run=wrong))["env.wrong_interface"].evidence[0].file == "manifest.json"
+
+
 def test_rdma_switched_off_on_two_nodes():
     run = dtk_run({"NCCL_IB_DISABLE": "1"}, nodes=2, hardware=RDMA)
     found = decide(job(run=run))["env.ib_disabled"]

@@ -1,0 +1,1 @@
+"""Fair comparison of runs: parity first, then figures with intervals, then why. Reads run folders only."""

@@ -1,0 +1,127 @@
+"""Reads the small records of a run folder, bounded: what a listing of ten thousand runs can afford. Never fails.
+
+Knows files, not what a run is. A problem is one line in the list that the caller gives; an absent file is none.
+"""
+
+import json
+import os
+from typing import Any
+
+MOST_BYTES = 4 << 20
+"""A record larger than that is not dtk's."""
+_PAGE_BYTES = 16 * 1024
+TAIL_BYTES = 64 * 1024
+_SHORT_TAIL_BYTES = 4 * 1024
+"""Holds the last records of almost every run."""
+_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+"""Not to wait for a pipe that somebody put in the place of a file."""
+_STEP_KEYS = ("loss", "step")
+_LARGEST = 2.0**63
+
+
+def content(path: str) -> bytes:
+    """A whole file.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is larger than a record of dtk.
+    """
+    handle = os.open(path, _FLAGS)
+    try:
+        found = os.read(handle, _PAGE_BYTES)  # The buffer of the largest record would cost more than the reading.
+        if len(found) == _PAGE_BYTES:
+            found += os.read(handle, MOST_BYTES)
+    finally:
+        os.close(handle)
+    if len(found) >= MOST_BYTES:
+        raise ValueError(f"larger than {MOST_BYTES >> 20} MiB")
+    return found
+
+
+def mapping(path: str, problems: list[str]) -> dict[str, Any]:
+    """A JSON object; empty when there is none to be read."""
+    try:
+        value = decoded(content(path))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        problems.append(f"{_name(path)}: {reason(error)}")
+        return {}
+    return as_mapping(value)
+
+
+def decoded(found: bytes) -> Any:
+    """The value of a JSON text, also with NaN and infinities, which Python writes and JSON does not have.
+
+    Raises:
+        ValueError: it is none.
+    """
+    import msgspec  # Here, as it costs every command its start.
+
+    try:
+        return msgspec.json.decode(found)  # Five times as fast, but strict.
+    except msgspec.DecodeError:
+        return json.loads(found)
+
+
+def last_metrics(path: str, problems: list[str]) -> dict[str, Any]:
+    """The last complete training record; a torn last line is skipped, as is what an evaluation wrote."""
+    try:
+        handle = os.open(path, _FLAGS)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        problems.append(f"{_name(path)}: {reason(error)}")
+        return {}
+    try:
+        size = os.fstat(handle).st_size
+        for length in (_SHORT_TAIL_BYTES, TAIL_BYTES):
+            found = _last_record(os.pread(handle, length, max(0, size - length)))
+            if found or length >= size:
+                break
+    except OSError as error:
+        problems.append(f"{_name(path)}: {reason(error)}")
+        return {}
+    finally:
+        os.close(handle)
+    if size and not found:
+        problems.append(f"{_name(path)}: no complete record at its end")
+    return found
+
+
+def _last_record(tail: bytes) -> dict[str, Any]:
+    for line in reversed(tail.split(b"\n")):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict) and all(key in record for key in _STEP_KEYS):
+            return record
+    return {}
+
+
+def as_mapping(value: Any) -> dict[str, Any]:
+    """The value if it is an object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def whole_number(value: Any) -> int | None:
+    """The value as an int; None when it is no number, not finite or absurd."""
+    found = number(value)
+    return None if found is None else int(value)
+
+
+def number(value: Any) -> float | None:
+    """The value as a float; None when it is no number, not finite or absurd."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if -_LARGEST < value < _LARGEST else None
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def reason(error: BaseException) -> str:
+    """Why a file could not be read, in one line without its path."""
+    return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,115 @@
+"""What a bandwidth is: sizes, algorithm and bus bandwidth as nccl-tests define them. Imports no torch.
+
+Source of all of it: NVIDIA/nccl-tests, doc/PERFORMANCE.md, and `*GetCollByteCount`, `*GetBw` of its src/*.cu:
+https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
+"""
+
+import re
+from dataclasses import dataclass
+
+from dtk.errors import DtkError
+
+SOURCE = "https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md"
+GB = 1e9
+"""nccl-tests count in powers of ten."""
+ALIGNED_BYTES = 16
+"""The share of one rank is a multiple of this where the buffer is divided over the ranks."""
+LARGEST_BYTES = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation that is timed."""
+
+    name: str
+    in_place: bool
+    """Whether the result overwrites the input, as torch.distributed does it."""
+    divided: bool
+    """Whether the size is that of all ranks' shares together."""
+    size_is: str
+    factor_is: str
+
+    def factor(self, world_size: int) -> float:
+        """Bus bandwidth over algorithm bandwidth."""
+        if self.name == "send_recv":
+            return 1.0
+        rounds = 2 if self.name == "all_reduce" else 1
+        return rounds * (world_size - 1) / world_size
+
+    def fitted(self, size_bytes: int, world_size: int, element_bytes: int) -> int:
+        """The size that is really sent: whole elements, and equal aligned shares; at least one of them."""
+        unit = world_size * max(ALIGNED_BYTES, element_bytes) if self.divided else element_bytes
+        return max(1, size_bytes // unit) * unit
+
+
+OPERATIONS: dict[str, Operation] = {
+    one.name: one
+    for one in (
+        Operation("all_reduce", True, False, "bytes of the buffer of one rank", "2 (n - 1) / n"),
+        Operation("all_gather", False, True, "bytes of the output of one rank", "(n - 1) / n"),
+        Operation("reduce_scatter", False, True, "bytes of the input of one rank", "(n - 1) / n"),
+        Operation("all_to_all", False, True, "bytes of the input of one rank", "(n - 1) / n"),
+        Operation("send_recv", False, False, "bytes that each rank sends to the next one, all at the same time", "1"),
+    )
+}
+DEFINITIONS = {
+    "algbw": "algorithm bandwidth: size / time, in GB/s of 10^9 bytes",
+    "busbw": "bus bandwidth: algorithm bandwidth x factor, to be held against the speed of the links; the factor by "
+    "operation for n ranks: " + ", ".join(f"{one.name} {one.factor_is}" for one in OPERATIONS.values()),
+    "size": "; ".join(f"{one.name}: {one.size_is}" for one in OPERATIONS.values()),
+    "time": "of one call of several that are enqueued back to back, the mean over the ranks (as -a 1 of nccl-tests)",
+    "in_place": "all_reduce overwrites its input; the others have an output of their own",
+    "source": SOURCE,
+}
+DTYPES: dict[str, int] = {
+    "float32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "float64": 8,
+    "int8": 1,
+    "uint8": 1,
+    "int32": 4,
+    "int64": 8,
+}
+"""Name of the element type -> bytes."""
+_UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+_SIZE = re.compile(r"(\d{1,15})\s*([kmgt]?)(?:i?b|ytes)?", re.IGNORECASE)
+
+
+def algorithm_bandwidth(size_bytes: float, seconds: float) -> float:
+    """GB/s."""
+    return size_bytes / seconds / GB
+
+
+def bus_bandwidth(operation: str, size_bytes: float, seconds: float, world_size: int) -> float:
+    """GB/s."""
+    return algorithm_bandwidth(size_bytes, seconds) * OPERATIONS[operation].factor(world_size)
+
+
+def size_of(text: str) -> int:
+    """Bytes of `4096`, `64K`, `1MiB`, `8M`; units are powers of two, as in nccl-tests.
+
+    Raises:
+        DtkError: it is no size, or none that a buffer can have.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    size = int(found[1]) << _UNITS[found[2].lower()] if found else 0
+    if not 0 < size <= LARGEST_BYTES:
+        raise DtkError(f"{text!r} is no message size", fix="write bytes, or 64K, 8M, 1G")
+    return size
+
+
+def sizes(least: int, most: int, factor: int) -> list[int]:
+    """`least`, times `factor` and so on, up to `most`.
+
+    Raises:
+        DtkError: nothing lies between, or the factor does not grow.
+    """
+    if factor < 2:
+        raise DtkError(f"--factor {factor} does not grow", fix="use 2 or more")
+    if least > most:
+        raise DtkError("the smallest size is larger than the largest", fix="use --min-size below --max-size")
+    found = [least]
+    while found[-1] * factor <= most:
+        found.append(found[-1] * factor)
+    return found

@@ -1,0 +1,207 @@
+"""Launches the ranks, one side or two in turns, and makes the report of what they tell. Times nothing itself."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from diagnostics.intervals import estimate, ratio
+from dtk.bench.children import Children, culprit
+from dtk.bench.model import BenchReport, Gain, Result, Side
+from dtk.bench.spec import Spec, key_of
+from dtk.bench.team import GRACE_S, POLL_S, Team
+from dtk.words import counted
+
+AB_PASSES = 3
+"""Times that each launch of two sides measures everything; their median is one repeat."""
+_START_S = 150.0
+"""Until the ranks have met and said the first word."""
+_LATER_S = 10.0
+"""A collective's own limit speaks first: it names the operation."""
+STOPPED = "stopped by Ctrl-C"
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Launch:
+    """What the ranks of one launch told."""
+
+    side: str
+    about: dict[str, Any] = field(default_factory=dict)
+    cells: dict[str, dict[str, Any]] = field(default_factory=dict)
+    passes: list[dict[str, float]] = field(default_factory=list)
+    left_out: list[dict[str, Any]] = field(default_factory=list)
+    at: str = ""
+    """What rank 0 was at."""
+    failure: str = ""
+
+    def take(self, line: Mapping[str, Any]) -> None:
+        """One line of a rank."""
+        if "cell" in line:
+            cell = line["cell"]
+            self.cells[key_of(cell["operation"], cell["size_bytes"])] = cell
+        elif "pass" in line:
+            self.passes.append(line["pass"])
+        elif "left_out" in line:
+            self.left_out.append(line["left_out"])
+        elif "about" in line:
+            self.about = line["about"]
+        self.at = line.get("at", self.at)
+
+
+def measure(team: Team, spec: Spec, sides: Sequence[Side], repeats: int, say: Say) -> BenchReport:
+    """Measure one side, or two in turns with fresh processes each time.
+
+    Args:
+        team: who starts the ranks.
+        spec: of all launches together; its `passes` and `seconds` are shared out here.
+        sides: one or two.
+        repeats: figures that every median is taken of.
+        say: told what is going on.
+    """
+    began_s = time.monotonic()
+    rounds = repeats if len(sides) == 2 else 1
+    share = spec.seconds / (rounds * len(sides))
+    spec = dataclasses.replace(spec, passes=AB_PASSES if len(sides) == 2 else repeats, seconds=share)
+    launches: list[Launch] = []
+    failure = ""
+    for number in range(1, rounds + 1):
+        for side in sides:
+            label = f"round {number} of {rounds}, {side.name}: " if len(sides) == 2 else ""
+            launches.append(Launch(side.name))
+            failure = _follow(team, spec, side, launches[-1], lambda text, label=label: say(label + text))  # type: ignore[misc]
+            if failure:
+                break
+        if failure:
+            break
+    report = _report(team.world_size, spec, sides, launches)
+    return dataclasses.replace(report, failure=failure, seconds=time.monotonic() - began_s)
+
+
+def _follow(team: Team, spec: Spec, side: Side, launch: Launch, say: Say) -> str:
+    """One launch to its end; returns why it ended early, or nothing."""
+    say(f"starting {counted(team.world_size, 'rank')}")
+    try:
+        with team.start(spec, side.variables) as children:
+            return _watch(team, spec, children, launch, say)
+    except KeyboardInterrupt:
+        return STOPPED
+    finally:
+        team.over()
+
+
+def _watch(team: Team, spec: Spec, children: Children, launch: Launch, say: Say) -> str:
+    """Pass on what is told until all have ended, one has failed, or nothing moves."""
+    moved_s = time.monotonic()
+    while True:
+        for line in children.lines(POLL_S):
+            moved_s = time.monotonic()
+            launch.take(line)
+            if "at" in line:
+                say(launch.at)
+        if children.failed() or team.elsewhere():
+            return _dead(team, children, launch)
+        if children.ended:
+            return ""
+        still_s = time.monotonic() - moved_s
+        if still_s > max(spec.timeout_s + _LATER_S, 0 if launch.at else _START_S):
+            return f"nothing moved for {still_s:.0f} s, {_where(launch)}"
+
+
+def _dead(team: Team, children: Children, launch: Launch) -> str:
+    """One line on the rank that failed first."""
+    ends_s = time.monotonic() + GRACE_S
+    while not children.ended and time.monotonic() < ends_s:
+        for line in children.lines(POLL_S):
+            launch.take(line)
+    failed = {one.rank: one for one in [*children.failed(), *team.elsewhere()]}
+    first = culprit(list(failed.values()))
+    silent = [rank for rank in children.ranks if rank not in failed] if first.victim else []
+    if silent:
+        return f"rank {silent[0]} stands still, {_where(launch)} (rank {first.rank} says: {first.what})"
+    verb = first.what if first.what.startswith(("was ", "ended ")) else f"failed: {first.what}"
+    return f"rank {first.rank} {verb}, {_where(launch)}"
+
+
+def _where(launch: Launch) -> str:
+    return f"at {launch.at}" if launch.at else "before the ranks had met"
+
+
+def _report(world_size: int, spec: Spec, sides: Sequence[Side], launches: Sequence[Launch]) -> BenchReport:
+    """All launches as one report."""
+    by_side = {side.name: [one for one in launches if one.side == side.name] for side in sides}
+    repeats = {name: _repeats(found, alone=len(sides) == 1) for name, found in by_side.items()}
+    results = [
+        _result(name, key, list(values.values()), by_side[name])
+        for name, found in repeats.items()
+        for key, values in found.items()
+    ]
+    gains = _gains(*(repeats[side.name] for side in sides)) if len(sides) == 2 else []
+    left_out = {(one["operation"], one["size_bytes"]): one for launch in launches for one in launch.left_out}
+    return BenchReport(
+        backend=spec.backend,
+        device=spec.device,
+        about=next((one.about for one in launches if one.about), {}),
+        world_size=world_size,
+        dtype=spec.dtype,
+        sides=tuple(sides),
+        results=tuple(results),
+        gains=tuple(gains),
+        left_out=tuple(left_out.values()),
+        notes=tuple(_notes(world_size, sides)),
+    )
+
+
+def _repeats(launches: Sequence[Launch], *, alone: bool) -> dict[str, dict[int, float]]:
+    """Cell -> repeat -> seconds of one call. A repeat is a pass of the only launch, or the median of one's passes."""
+    found: dict[str, dict[int, float]] = {}
+    for number, launch in enumerate(launches):
+        for key in launch.cells:
+            values = [one[key] for one in launch.passes if key in one]
+            if values:
+                found.setdefault(key, {}).update(enumerate(values) if alone else [(number, median(values))])
+    return found
+
+
+def _gains(first: Mapping[str, Mapping[int, float]], second: Mapping[str, Mapping[int, float]]) -> list[Gain]:
+    """Of every cell that both have, over the rounds that both have."""
+    found = []
+    for key in first:
+        rounds = sorted(set(first[key]) & set(second.get(key, {})))
+        if rounds:
+            operation, size = key.split()
+            # Bandwidth is one over time: B over A in bandwidth is A over B in time.
+            over = ratio([first[key][n] for n in rounds], [second[key][n] for n in rounds])
+            found.append(Gain(operation, int(size), over))
+    return found
+
+
+def _result(side: str, key: str, values: Sequence[float], launches: Sequence[Launch]) -> Result:
+    cells = [launch.cells[key] for launch in launches if key in launch.cells]
+    wrong = [cell["wrong_elements"] for cell in cells if cell["wrong_elements"] is not None]
+    return Result(
+        side=side,
+        operation=cells[0]["operation"],
+        size_bytes=cells[0]["size_bytes"],
+        count=cells[0]["count"],
+        calls=min(cell["calls"] for cell in cells),
+        time_s=estimate(values),
+        wrong_elements=sum(wrong) if wrong else None,
+    )
+
+
+def _notes(world_size: int, sides: Sequence[Side]) -> list[str]:
+    """What the reader must know about the figures."""
+    notes = []
+    for side in sides:
+        for name, value in side.kept.items():
+            notes.append(f"your {name}={value} is kept; {side.name} has {side.variables[name]}")
+    if world_size == 1:
+        notes.append("one rank: nothing crosses a link, and the bus bandwidth is 0 by its definition")
+    if len(sides) == 2:
+        if sides[0].effective == sides[1].effective:
+            notes.append("both presets set the same variables here: every difference is noise")
+        notes.append("of 20 differences that are none, one shows as faster or slower: the intervals are 95 % each")
+    return notes

@@ -1,0 +1,150 @@
+"""What `dtk bench comm` found, as values, and its JSON. Measures nothing."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from diagnostics.intervals import METHOD, Estimate
+from dtk.bench.bandwidth import DEFINITIONS, OPERATIONS, algorithm_bandwidth, bus_bandwidth
+
+SCHEMA = "dtk.bench.comm/1"
+AS_IS = "as it is"
+"""Name of the only side where no preset was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What one set of launches ran under."""
+
+    name: str
+    variables: dict[str, str] = field(default_factory=dict)
+    """Of the preset."""
+    kept: dict[str, str] = field(default_factory=dict)
+    """Variables of the user's own environment that won over the preset's."""
+
+    @property
+    def effective(self) -> dict[str, str]:
+        """The preset's variables as the ranks see them."""
+        return {**self.variables, **self.kept}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One operation at one size under one side."""
+
+    side: str
+    operation: str
+    size_bytes: int
+    count: int
+    """Elements of that size."""
+    calls: int
+    """Back to back in one figure; the fewest of all launches."""
+    time_s: Estimate
+    """Of one call."""
+    wrong_elements: int | None
+    """Over all ranks and launches; null where results were not verified."""
+
+    def algbw(self) -> Estimate:
+        """Algorithm bandwidth in GB/s: a longer time is a lower bandwidth."""
+        return _inverted(self.time_s, lambda seconds: algorithm_bandwidth(self.size_bytes, seconds))
+
+    def busbw(self, world_size: int) -> Estimate:
+        """Bus bandwidth in GB/s."""
+        return _inverted(
+            self.time_s, lambda seconds: bus_bandwidth(self.operation, self.size_bytes, seconds, world_size)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """The second side over the first in bandwidth, over pairs of launches."""
+
+    operation: str
+    size_bytes: int
+    ratio: Estimate
+    """Above 1: the second is faster."""
+
+    @property
+    def told(self) -> str:
+        """What can be said of it."""
+        if self.ratio.low is None or self.ratio.holds(1.0):
+            return "cannot be told from noise"
+        return "faster" if self.ratio.median > 1 else "slower"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchReport:
+    """All of it."""
+
+    backend: str
+    device: str
+    """cpu or cuda."""
+    about: dict[str, Any]
+    """Of rank 0: host, device, versions."""
+    world_size: int
+    dtype: str
+    sides: tuple[Side, ...]
+    results: tuple[Result, ...]
+    gains: tuple[Gain, ...] = ()
+    left_out: tuple[dict[str, Any], ...] = ()
+    """Operation, size from which on, reason."""
+    notes: tuple[str, ...] = ()
+    failure: str = ""
+    """Why it ended early; what was measured until then is above."""
+    seconds: float = 0.0
+    """Wall clock of everything."""
+
+    @property
+    def wrong(self) -> bool:
+        """Whether any result was wrong."""
+        return any(result.wrong_elements for result in self.results)
+
+
+def as_json(report: BenchReport) -> dict[str, Any]:
+    """Plain values."""
+    return {
+        "schema": SCHEMA,
+        "backend": report.backend,
+        "device": report.device,
+        "about": report.about,
+        "world_size": report.world_size,
+        "dtype": report.dtype,
+        "redop": "sum",
+        "in_place": {name: one.in_place for name, one in OPERATIONS.items()},
+        "definitions": {**DEFINITIONS, "interval": METHOD},
+        "sides": [{"name": one.name, "variables": one.variables, "kept": one.kept} for one in report.sides],
+        "results": [_result(one, report.world_size) for one in report.results],
+        "gains": [
+            {"operation": one.operation, "size_bytes": one.size_bytes, "ratio": one.ratio.as_json(), "told": one.told}
+            for one in report.gains
+        ],
+        "left_out": list(report.left_out),
+        "notes": list(report.notes),
+        "failure": report.failure or None,
+        "seconds": round(report.seconds, 3),
+    }
+
+
+def dumps(report: BenchReport) -> str:
+    """The JSON text with a newline at its end."""
+    return json.dumps(as_json(report), indent=2, allow_nan=False) + "\n"
+
+
+def _result(one: Result, world_size: int) -> dict[str, Any]:
+    return {
+        "side": one.side,
+        "operation": one.operation,
+        "size_bytes": one.size_bytes,
+        "count": one.count,
+        "calls": one.calls,
+        "time_s": one.time_s.as_json(),
+        "algbw_gb_per_s": one.algbw().as_json(),
+        "busbw_gb_per_s": one.busbw(world_size).as_json(),
+        "wrong_elements": one.wrong_elements,
+    }
+
+
+def _inverted(time_s: Estimate, rate: Any) -> Estimate:
+    """Bounds change places."""
+    low, high = (None if bound is None else float(rate(bound)) for bound in (time_s.high, time_s.low))
+    return Estimate(float(rate(time_s.median)), low, high, time_s.count)

@@ -1,0 +1,104 @@
+"""The operations on real buffers: made, called, and verified element by element. Runs in a rank."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+_PERIOD = 7
+"""Every seventh element is 1: sums stay exact in bfloat16 up to 1,792 ranks, in int8 up to 889."""
+_VALUES = 101
+"""Values of elements that are only moved; exact in every type. Coprime to the sizes of shares, like `_PERIOD`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """What one operation reads and writes at one size; one tensor where it works in place."""
+
+    source: Tensor
+    target: Tensor
+    call: Callable[[], None]
+
+
+def make(name: str, size_bytes: int, dtype: torch.dtype, device: torch.device) -> Buffers:
+    """Buffers of zeros (sums repeated in place would overflow) and the call on them.
+
+    Args:
+        name: of `dtk.bench.bandwidth.OPERATIONS`.
+        size_bytes: fitted to ranks and type.
+        dtype: of the elements.
+        device: where they lie.
+    """
+    ranks = dist.get_world_size()
+    count = size_bytes // dtype.itemsize
+    share = count // ranks
+    source = torch.zeros(share if name == "all_gather" else count, dtype=dtype, device=device)
+    if name == "all_reduce":
+        return Buffers(source, source, lambda: _sync(dist.all_reduce(source)))
+    target = torch.zeros(share if name == "reduce_scatter" else count, dtype=dtype, device=device)
+    calls: dict[str, Callable[[], None]] = {
+        "all_gather": lambda: _sync(dist.all_gather_into_tensor(target, source)),
+        "reduce_scatter": lambda: _sync(dist.reduce_scatter_tensor(target, source)),
+        "all_to_all": lambda: _sync(dist.all_to_all_single(target, source)),
+        "send_recv": lambda: _exchange(source, target),
+    }
+    return Buffers(source, target, calls[name])
+
+
+def wrong_elements(name: str, buffers: Buffers) -> int:
+    """Call once on known values; elements of this rank's result that are not what they must be."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    summed = name in ("all_reduce", "reduce_scatter")
+    buffers.source.copy_((_ones if summed else _values)(rank, buffers.source.numel(), buffers.source.device))
+    if name != "all_reduce":
+        buffers.target.zero_()
+    buffers.call()
+    expected = _expected(name, rank, ranks, buffers)
+    wrong = int((buffers.target != expected.to(buffers.target.dtype)).sum())
+    buffers.source.zero_()
+    return wrong
+
+
+def _expected(name: str, rank: int, ranks: int, buffers: Buffers) -> Tensor:
+    """The right result on this rank, as whole numbers."""
+    count, device = buffers.target.numel(), buffers.target.device
+    if name == "all_reduce":
+        return sum((_ones(other, count, device) for other in range(1, ranks)), _ones(0, count, device))
+    mine = slice(rank * count, (rank + 1) * count)
+    if name == "reduce_scatter":
+        parts = [_ones(other, count * ranks, device)[mine] for other in range(ranks)]
+        return sum(parts[1:], parts[0])
+    if name == "all_gather":
+        return torch.cat([_values(other, count // ranks, device) for other in range(ranks)])
+    if name == "all_to_all":
+        share = count // ranks
+        here = slice(rank * share, (rank + 1) * share)
+        return torch.cat([_values(other, count, device)[here] for other in range(ranks)])
+    return _values((rank - 1) % ranks, count, device)
+
+
+def _ones(rank: int, count: int, device: torch.device) -> Tensor:
+    """1 at every seventh element, shifted by the rank; else 0."""
+    return ((torch.arange(count, device=device) + rank) % _PERIOD == 0).to(torch.int32)
+
+
+def _values(rank: int, count: int, device: torch.device) -> Tensor:
+    """What a rank sends where nothing is added up."""
+    return (torch.arange(count, device=device) + 13 * (rank + 1)) % _VALUES
+
+
+def _exchange(source: Tensor, target: Tensor) -> None:
+    """To the next rank, from the one before, at the same time: the ring of sendrecv_perf."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    send = dist.P2POp(dist.isend, source, (rank + 1) % ranks)
+    receive = dist.P2POp(dist.irecv, target, (rank - 1) % ranks)
+    for work in dist.batch_isend_irecv([send, receive]):
+        _sync(work)
+
+
+def _sync(work: dist.Work | None) -> None:
+    """Wait as the library does: for the host under gloo, on the stream under NCCL."""
+    if work is not None:
+        work.wait()

@@ -1,0 +1,167 @@
+"""One rank of one launch: python -m dtk.bench.rank SPEC, with RANK, WORLD_SIZE, MASTER_ADDR and the rest set.
+
+Rank 0 writes JSON lines: {"at"}, {"about"}, {"cell"}, {"left_out"}, {"pass"}. Any rank that fails writes {"error"}.
+"""
+
+import json
+import os
+import platform
+import re
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from diagnostics.words import bytes_text
+from dtk.bench.bandwidth import OPERATIONS
+from dtk.bench.operations import Buffers, make, wrong_elements
+from dtk.bench.spec import Spec, key_of, loads
+from dtk.parallel.context import Context, join, meet
+
+_NOT_OFFERED = re.compile(r"invalid scalar type|not supported|unsupported|does not support|not implemented", re.I)
+"""A backend that lacks an operation or a type says so on every rank, before it sends anything."""
+_START_S = 120.0
+
+
+class Bench:
+    """Measures all cells of one launch on this rank. Ranks decide by agreed figures, so all call alike."""
+
+    def __init__(self, spec: Spec, context: Context) -> None:
+        self.spec = spec
+        self.context = context
+        self.cells: dict[str, tuple[Buffers, int]] = {}
+        """Key -> buffers, calls in a figure."""
+        self.spent_s = 0.0
+        """Of the budget, by agreed figures."""
+
+    def run(self) -> None:
+        """Warm up, verify and measure."""
+        self._tell(about=self._about())
+        for operation in self.spec.operations:
+            self._prepare(operation)
+        for number in range(1, self.spec.passes + 1):
+            self._pass(number)
+
+    def _about(self) -> dict[str, Any]:
+        on_cuda = self.context.device.type == "cuda"
+        nccl = self.context.backend == "nccl"
+        return {
+            "world_size": self.context.world_size,
+            "host": platform.node(),
+            "device": torch.cuda.get_device_name() if on_cuda else platform.processor() or platform.machine(),
+            "torch": str(torch.__version__),
+            "nccl": ".".join(map(str, torch.cuda.nccl.version())) if nccl else None,  # type: ignore[no-untyped-call]
+        }
+
+    def _prepare(self, operation: str) -> None:
+        """Every size of one operation until one does not fit into the budget."""
+        element = getattr(torch, self.spec.dtype)
+        done: set[int] = set()
+        for asked in self.spec.sizes_bytes:
+            size = OPERATIONS[operation].fitted(asked, self.context.world_size, element.itemsize)
+            if size in done:
+                continue
+            done.add(size)
+            self._tell(at=f"warm-up: {operation} of {bytes_text(size)}")
+            reason = self._one(operation, size, element)
+            if reason:
+                self._tell(left_out={"operation": operation, "size_bytes": size, "reason": reason})
+                return
+
+    def _one(self, operation: str, size: int, element: torch.dtype) -> str:
+        """Prepare one cell; returns why it is left out, with all larger ones."""
+        if operation == "send_recv" and self.context.world_size == 1:
+            return "one rank has nobody to send to"
+        try:
+            buffers = make(operation, size, element, self.context.device)
+            self._timed(buffers.call, 1)
+        except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+            if isinstance(error, torch.OutOfMemoryError) or not _NOT_OFFERED.search(str(error)):
+                raise
+            return f"{self.context.backend} does not offer it for {self.spec.dtype}"
+        wrong = self._agreed(wrong_elements(operation, buffers), dist.ReduceOp.SUM) if self.spec.verify else None
+        once_s = self._agreed(self._timed(buffers.call, 1), dist.ReduceOp.MAX)
+        calls = self._calls(once_s)
+        if calls == 0:
+            return f"the time limit: one call takes {once_s:.3g} s; raise it with --seconds"
+        for _ in range(min(self.spec.warm_up, calls)):
+            buffers.call()
+        self.cells[key_of(operation, size)] = (buffers, calls)
+        count = size // element.itemsize
+        told = {"operation": operation, "size_bytes": size, "count": count, "calls": calls}
+        self._tell(cell={**told, "wrong_elements": None if wrong is None else int(wrong)})
+        return ""
+
+    def _calls(self, once_s: float) -> int:
+        """Calls in one figure of this cell, so that all passes fit into its share of what is left of the budget."""
+        left_s = self.spec.seconds - self.spent_s
+        cells = max(1, len(self.spec.operations) * len(self.spec.sizes_bytes) - len(self.cells))
+        # The smallest sizes take next to nothing, so an equal share of what is left suits the larger ones too.
+        wanted = int(left_s / cells / self.spec.passes / max(once_s, 1e-9))
+        if wanted < 1 and once_s * self.spec.passes > left_s:
+            return 0
+        calls = max(1, min(self.spec.calls, wanted))
+        self.spent_s += once_s * (calls * self.spec.passes + self.spec.warm_up)
+        return calls
+
+    def _pass(self, number: int) -> None:
+        """Every cell once; the mean over the ranks goes to the parent."""
+        times = []
+        for key, (buffers, calls) in self.cells.items():
+            self._tell(at=f"repeat {number} of {self.spec.passes}: {key.split()[0]}")
+            dist.barrier(group=self.context.control)
+            times.append(self._timed(buffers.call, calls) / calls)
+        if not times:
+            return
+        summed = torch.tensor(times, dtype=torch.float64)
+        dist.all_reduce(summed, group=self.context.control)
+        means = (summed / self.context.world_size).tolist()
+        self._tell(**{"pass": dict(zip(self.cells, means))})
+
+    def _timed(self, call: Callable[[], None], calls: int) -> float:
+        """Seconds of so many calls to their end on the device."""
+        self._wait()
+        began_s = time.perf_counter()
+        for _ in range(calls):
+            call()
+        self._wait()
+        return time.perf_counter() - began_s
+
+    def _wait(self) -> None:
+        if self.context.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def _agreed(self, value: float, how: Any) -> float:
+        """One value of all ranks."""
+        tensor = torch.tensor([value], dtype=torch.float64)
+        dist.all_reduce(tensor, op=how, group=self.context.control)
+        return float(tensor)
+
+    def _tell(self, **line: Any) -> None:
+        if self.context.rank == 0:
+            print(json.dumps(line), flush=True)
+
+
+def main(text: str) -> int:
+    """Take part in one launch; returns the exit code."""
+    spec = loads(text)
+    try:
+        context = join(meet(_START_S), spec.device, spec.backend, spec.timeout_s)
+        Bench(spec, context).run()
+        dist.barrier(group=context.control)
+    except Exception as error:
+        # One line for the parent, which tells the rank that failed from those that lost it.
+        told = " ".join(str(error).split())[:300]
+        print(json.dumps({"error": f"{type(error).__name__}: {told}"}), flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1])
+    sys.stdout.flush()
+    # gloo's and NCCL's threads may abort on the way out, when everything is told.
+    os._exit(code)

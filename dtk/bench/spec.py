@@ -1,0 +1,42 @@
+"""What the ranks of one launch are asked for and what they answer: the lines between the parent and its ranks."""
+
+import json
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """One launch."""
+
+    operations: tuple[str, ...]
+    sizes_bytes: tuple[int, ...]
+    """Ascending, as asked for; what is sent is `Operation.fitted`."""
+    dtype: str
+    device: str
+    backend: str
+    passes: int
+    """Times that everything is measured, after the one that warms up and verifies."""
+    warm_up: int
+    """Calls before a size is timed."""
+    calls: int
+    """Calls back to back that make one figure, at most."""
+    seconds: float
+    """Budget of measuring; sizes that do not fit into it are left out."""
+    timeout_s: float
+    """Longest wait in a collective."""
+    verify: bool
+
+    def dumps(self) -> str:
+        """One line."""
+        return json.dumps(asdict(self))
+
+
+def loads(text: str) -> Spec:
+    """The launch that `Spec.dumps` wrote."""
+    value = json.loads(text)
+    return Spec(**{**value, "operations": tuple(value["operations"]), "sizes_bytes": tuple(value["sizes_bytes"])})
+
+
+def key_of(operation: str, size_bytes: int) -> str:
+    """Name of one cell of the table in the lines that ranks write."""
+    return f"{operation} {size_bytes}"

@@ -1,0 +1,152 @@
+"""Who starts the ranks of a launch: this process all of them, or each rank of torchrun or Slurm its own.
+
+Every launch has fresh processes, as NCCL reads its variables once. Knows no figures.
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from torch._C._distributed_c10d import PrefixStore
+
+from dtk.bench.children import Children, Failed, free_port
+from dtk.bench.spec import Spec
+from dtk.launch.placement import Placement
+
+RANK = "dtk.bench.rank"
+POLL_S = 0.2
+GRACE_S = 2.0
+"""After the first failure: those that were torn down with it tell their part meanwhile."""
+BYE_S = 5.0
+
+
+class Team(Protocol):
+    """All ranks of the benchmark, seen from the process that reports."""
+
+    world_size: int
+
+    def start(self, spec: Spec, variables: Mapping[str, str]) -> Children:
+        """The ranks of one launch that are this process's own, to be used as a context; the others start as well."""
+        ...
+
+    def elsewhere(self) -> list[Failed]:
+        """Ranks of the present launch that failed under other processes."""
+        ...
+
+    def over(self) -> None:
+        """The present launch has ended; whoever still runs in it is ended."""
+        ...
+
+    def close(self, code: int) -> None:
+        """No launch follows; the other processes end with this exit code."""
+        ...
+
+
+class LocalTeam:
+    """All ranks on this machine."""
+
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+        self.world_size = placement.nproc
+
+    def start(self, spec: Spec, variables: Mapping[str, str]) -> Children:
+        """Every rank as a child."""
+        port = str(free_port())
+        threads = str(self.placement.threads)
+        environments = [
+            _environment(
+                variables,
+                RANK=str(rank),
+                LOCAL_RANK=str(rank),
+                WORLD_SIZE=str(self.world_size),
+                MASTER_ADDR="127.0.0.1",
+                MASTER_PORT=port,
+                OMP_NUM_THREADS=os.environ.get("OMP_NUM_THREADS", threads),
+            )
+            for rank in range(self.world_size)
+        ]
+        return Children(range(self.world_size), [RANK, spec.dumps()], environments)
+
+    def elsewhere(self) -> list[Failed]:
+        """There is nobody else."""
+        return []
+
+    def over(self) -> None:
+        """Nobody else to tell."""
+
+    def close(self, code: int) -> None:
+        """Nobody else to tell."""
+
+
+class Leader:
+    """Rank 0 of torchrun or Slurm: tells the others over the store what to start."""
+
+    def __init__(self, store: PrefixStore) -> None:
+        self.store = store
+        self.world_size = int(os.environ["WORLD_SIZE"])
+        self._launch = 0
+
+    def start(self, spec: Spec, variables: Mapping[str, str]) -> Children:
+        """Rank 0 as a child of this process, the others as those of theirs."""
+        self._launch += 1
+        told = {"spec": spec.dumps(), "variables": dict(variables), "port": str(free_port())}
+        self.store.set(f"launch/{self._launch}", json.dumps(told))
+        return _own(told)
+
+    def elsewhere(self) -> list[Failed]:
+        """What the other processes have told of their ranks."""
+        count = self.store.add(f"failures/{self._launch}", 0)
+        return [Failed(**json.loads(self.store.get(f"failure/{self._launch}/{n}"))) for n in range(1, count + 1)]
+
+    def over(self) -> None:
+        """Ranks of this launch that still run are ended by their processes."""
+        self.store.set(f"over/{self._launch}", "1")
+
+    def close(self, code: int) -> None:
+        """Wait a moment until all have heard: the store may end with this process."""
+        self.store.set(f"launch/{self._launch + 1}", json.dumps({"end": code}))
+        ends_s = time.monotonic() + BYE_S
+        while self.store.add("heard", 0) < self.world_size - 1 and time.monotonic() < ends_s:
+            time.sleep(POLL_S / 4)
+
+
+def follow_leader(store: PrefixStore) -> int:
+    """Another rank of torchrun or Slurm: start what rank 0 says until it says the end; returns the exit code."""
+    launch = 1
+    while True:
+        told = json.loads(store.get(f"launch/{launch}"))
+        if "end" in told:
+            store.add("heard", 1)
+            return int(told["end"])
+        _take_part(store, launch, told)
+        launch += 1
+
+
+def _take_part(store: PrefixStore, launch: int, told: Mapping[str, Any]) -> None:
+    """Run this process's rank of one launch to its end, or to that of the launch."""
+    with _own(told) as children:
+        while not children.ended:
+            for _ in children.lines(POLL_S):
+                pass
+            if store.check([f"over/{launch}"]):
+                return
+        for failed in children.failed():
+            value = {"rank": failed.rank, "what": failed.what, "victim": failed.victim}
+            # The text must be there before the count says so.
+            number = store.add(f"claimed/{launch}", 1)
+            store.set(f"failure/{launch}/{number}", json.dumps(value))
+            store.add(f"failures/{launch}", 1)
+
+
+def _own(told: Mapping[str, Any]) -> Children:
+    """The rank of this process, in a group of its own beside that of torchrun."""
+    environment = _environment(told["variables"], MASTER_PORT=told["port"])
+    return Children([int(os.environ["RANK"])], [RANK, told["spec"]], [environment])
+
+
+def _environment(variables: Mapping[str, str], **own: str) -> dict[str, str]:
+    """The user's environment over the preset's variables; a rank here is none of an elastic agent's."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")}
+    return {**variables, **inherited, **own}

@@ -1,0 +1,90 @@
+"""Which file or override sets each key of a composed configuration, for `dtk show RUN --why KEY`.
+
+Reads the YAML files that Hydra merged once more, for their line numbers, in the order in which it merged them.
+Hydra's own list of them comes from `hydra_compose`; this module knows no schema.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from diagnostics.origins import LONGEST, Choice, Kind, Origins, Setting, add_typed, flat
+from dtk.config.hydra_compose import Merged, merged
+from dtk.errors import DtkError
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def trace(arguments: Sequence[str], folders: Sequence[Path], plain: dict[str, Any]) -> Origins:
+    """The origins of all keys.
+
+    Args:
+        arguments: overrides, already normalised.
+        folders: in the order in which a file is looked for; the last one is dtk's own.
+        plain: what was composed of them.
+
+    Raises:
+        DtkError: Hydra cannot list the files.
+    """
+    found = merged(arguments, folders)
+    origins = Origins(values=flat(plain))
+    for part in found.files:
+        path = _file(part.config, folders)
+        if path is None:
+            continue
+        shown = _shown(path, folders)
+        if part.group:
+            kind, by = _chooser(part, found, folders)
+            origins.choices[part.group] = Choice(path.stem, shown, kind, by)
+        for key, line, written in _settings(path):
+            name = f"{part.package}.{key}" if part.package else key
+            origins.keys.setdefault(name, []).append(Setting("file", f"{shown}:{line}", written))
+    for override in found.values:
+        add_typed(origins, override.key_or_group, (override.input_line or "").removeprefix("++"), override.is_delete())
+    return origins
+
+
+def _chooser(part: Merged.File, found: Merged, folders: Sequence[Path]) -> tuple[Kind, str]:
+    """What chose the option of a group: typed, or the file that names it."""
+    if part.group in found.typed_choices:
+        return "typed", found.typed_choices[part.group]
+    path = _file(part.chosen_in, folders)
+    return "file", _shown(path, folders) if path else part.chosen_in
+
+
+def _file(config: str, folders: Sequence[Path]) -> Path | None:
+    """The file that Hydra took for `strategy/ddp`."""
+    return next((path for folder in folders if (path := folder / f"{config}.yaml").is_file()), None)
+
+
+def _shown(path: Path, folders: Sequence[Path]) -> str:
+    """`conf/strategy/ddp.yaml` of dtk's own files; the whole path of the user's."""
+    own = folders[-1]
+    return f"conf/{path.relative_to(own)}" if path.is_relative_to(own) else str(path)
+
+
+def _settings(path: Path) -> list[tuple[str, int, str]]:
+    """Dotted key, line and value as written, of every leaf of a YAML file but its defaults list."""
+    try:
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=_LOADER)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise DtkError(f"cannot read {path}", " ".join(str(error).split())) from error
+    return [leaf for leaf in _leaves(root, "") if leaf[0].split(".")[0] != "defaults"]
+
+
+def _leaves(node: Any, prefix: str) -> list[tuple[str, int, str]]:
+    if isinstance(node, yaml.MappingNode) and (node.value or not prefix):
+        return [leaf for key, value in node.value for leaf in _leaves(value, f"{prefix}.{key.value}".lstrip("."))]
+    if node is None:
+        return []
+    return [(prefix, node.start_mark.line + 1, _written(node)[:LONGEST])]
+
+
+def _written(node: Any) -> str:
+    if isinstance(node, yaml.ScalarNode):
+        return str(node.value)
+    if isinstance(node, yaml.SequenceNode):
+        return f"[{', '.join(_written(item) for item in node.value)}]"
+    return "{" + ", ".join(f"{_written(key)}: {_written(value)}" for key, value in node.value) + "}"

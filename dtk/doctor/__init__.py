@@ -1,0 +1,1 @@
+"""`dtk doctor`: is this machine, are these nodes, fit to train? Looks at everything below the model's code."""

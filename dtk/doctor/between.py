@@ -1,0 +1,236 @@
+"""Checks between nodes: do they agree, do their clocks, can they reach each other. Talks through a store.
+
+Rank 0 asks, the leaders (local_rank 0) of the other nodes answer. Knows torch's store by its methods only.
+"""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from dtk.doctor.examine import Made
+from dtk.doctor.model import Finding, Remedy, Result, judged, not_applicable
+from dtk.doctor.registry import BETWEEN
+from dtk.doctor.report import Node
+
+ROUNDS = 8
+CLOCK_WARNING_S, CLOCK_FAILURE_S = 0.1, 2.0
+"""Skew that blurs a common timeline of the nodes, and skew that breaks time-outs and ages of files."""
+ANSWER_S = 20.0
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.05
+CONNECT_S = 3.0
+NEIGHBOURS = 8
+"""Nodes that each node connects to, beside node 0."""
+MUST_AGREE = ("dtk", "torch", "NCCL", "GPUs")
+"""Differences that break a job; all others are warnings."""
+VARIABLES = ("NCCL_", "GLOO_", "TORCH_NCCL_", "CUDA_DEVICE_ORDER", "FI_", "UCX_")
+PER_NODE = ("NCCL_HOSTID", "NCCL_DEBUG_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH_DUMP_FILE")
+"""Variables that may differ."""
+
+
+def alone(names: Collection[str]) -> list[Made]:
+    """The answer of the chosen checks when there is one node."""
+    reason = "one node: nothing to compare it with (several: torchrun ... -m dtk doctor)"
+    return [Made(name, "nodes", not_applicable(reason), 0.0) for name in BETWEEN if name in names]
+
+
+class Store(Protocol):
+    """What is used of torch.distributed's store."""
+
+    def set(self, key: str, value: str) -> None:
+        """Put a value."""
+
+    def get(self, key: str) -> bytes:
+        """Take a value."""
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all keys are there."""
+
+
+def arrived(store: Store, key: str, seconds: float) -> str | None:
+    """A value that another rank puts; None when it did not within the time.
+
+    Asks again and again: the store's own wait cannot be broken off by a signal, and prints stack traces.
+    """
+    ends_s, pause_s = time.monotonic() + seconds, SHORTEST_PAUSE_S
+    while not store.check([key]):
+        left_s = ends_s - time.monotonic()
+        if left_s <= 0:
+            return None
+        time.sleep(min(pause_s, left_s))
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+    return store.get(key).decode()
+
+
+def variables() -> dict[str, str]:
+    """Variables of this node that all nodes must share."""
+    return {n: v for n, v in os.environ.items() if n.startswith(VARIABLES) and n not in PER_NODE}
+
+
+def agreement(nodes: Sequence[Node], of_node: Mapping[int, Mapping[str, str]]) -> Result:
+    """What has to be the same on all nodes and is not.
+
+    Args:
+        nodes: with the `common` values of their checks.
+        of_node: number of a node -> its variables.
+    """
+    values = {node.number: {**_common(node), **of_node.get(node.number, {})} for node in nodes}
+    names = sorted({name for own in values.values() for name in own})
+    findings = []
+    for name in names:
+        groups: dict[str, list[int]] = {}
+        for number, own in values.items():
+            groups.setdefault(own.get(name, "(not set)"), []).append(number)
+        if len(groups) > 1:
+            told = "; ".join(
+                f"{value} on {_nodes(numbers)}" for value, numbers in sorted(groups.items(), key=_smallest)
+            )
+            bad = name in MUST_AGREE
+            findings.append(Finding("failure" if bad else "warning", f"{name}: {told}", _same(name)))
+    fine = f"{len(names)} versions, limits and variables are the same on {len(nodes)} nodes"
+    return judged(findings, fine, measures={"differences": [one.text for one in findings]})
+
+
+def _smallest(group: tuple[str, list[int]]) -> int:
+    return len(group[1])
+
+
+def _common(node: Node) -> dict[str, str]:
+    return {name: value for one in node.made for name, value in one.result.common.items()}
+
+
+def _nodes(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:8])) + (" ..." if len(numbers) > 8 else "")
+    return f"node{'s' * (len(numbers) > 1)} {shown}"
+
+
+def _same(name: str) -> Remedy:
+    if name.isupper() or "_" in name:
+        return Remedy("set it on all nodes alike", f"env | grep {name}")
+    if name in ("torch", "NCCL", "Python", "hydra-core", "omegaconf", "dtk"):
+        return Remedy("use one image or one environment for all nodes", "pip freeze")
+    return Remedy("make the nodes alike, or leave the odd one out")
+
+
+def answer_clock(store: Store, node: int) -> None:
+    """A leader's part: find the offset of this node's clock from rank 0's, and tell it."""
+    best_s, offset_s = float("inf"), 0.0
+    for i in range(ROUNDS):
+        before, began = time.time(), time.perf_counter()
+        store.set(f"clock/ping/{node}/{i}", "1")
+        text = arrived(store, f"clock/pong/{node}/{i}", ANSWER_S)
+        trip_s = time.perf_counter() - began
+        if text is None:
+            return
+        if trip_s < best_s:
+            best_s, offset_s = trip_s, before + trip_s / 2 - float(text)
+    store.set(f"clock/offset/{node}", json.dumps([offset_s, best_s / 2]))
+
+
+def clock(store: Store, nodes: Sequence[int]) -> Result:
+    """Rank 0's part: the skew of every other node's clock, with its uncertainty (half of a trip)."""
+    offsets: dict[int, tuple[float, float]] = {}
+    findings = []
+    for node in nodes:
+        for i in range(ROUNDS):
+            if arrived(store, f"clock/ping/{node}/{i}", ANSWER_S) is None:
+                break
+            store.set(f"clock/pong/{node}/{i}", repr(time.time()))
+        text = arrived(store, f"clock/offset/{node}", ANSWER_S)
+        if text is None:
+            findings.append(Finding("failure", f"node {node} does not answer", Remedy("see whether it still lives")))
+            continue
+        offset_s, half_trip_s = json.loads(text)
+        offsets[node] = (offset_s, half_trip_s)
+        findings += _skew(node, offset_s, half_trip_s)
+    lines = [f"node {node}  {skew * 1e3:+.1f} ms (+- {half * 1e3:.1f} ms)" for node, (skew, half) in offsets.items()]
+    largest = max((abs(skew) for skew, _ in offsets.values()), default=0.0)
+    measures = {"skew_s": {str(node): round(skew, 6) for node, (skew, _) in offsets.items()}}
+    return judged(findings, f"clocks differ by {largest * 1e3:.1f} ms at most", details=lines, measures=measures)
+
+
+def _skew(node: int, offset_s: float, half_trip_s: float) -> list[Finding]:
+    sure_s = abs(offset_s) - half_trip_s
+    if sure_s <= CLOCK_WARNING_S:
+        return []
+    way = "ahead of" if offset_s > 0 else "behind"
+    fix = Remedy(f"synchronise the clock of node {node}", "sudo systemctl restart chrony && chronyc makestep")
+    text = f"the clock of node {node} is {abs(offset_s):.3f} s {way} that of node 0"
+    return [Finding("failure" if sure_s > CLOCK_FAILURE_S else "warning", text, fix)]
+
+
+def listen(master: str, port: int) -> tuple[socket.socket, str]:
+    """A socket that others of the job can connect to, and this node's address on the way to the first node.
+
+    Raises:
+        OSError: no way to it.
+    """
+    family = socket.getaddrinfo(master, port, type=socket.SOCK_STREAM)[0][0]
+    with socket.socket(family, socket.SOCK_DGRAM) as way:  # Sends nothing: only the route is asked for.
+        way.connect((master, port))
+        address = str(way.getsockname()[0])
+    server = socket.socket(family, socket.SOCK_STREAM)
+    server.bind(("", 0))
+    server.listen(128)
+    return server, address
+
+
+def neighbours(node: int, nodes: Sequence[int]) -> list[int]:
+    """The nodes that a node connects to: those after it around the ring, and the first."""
+    at = nodes.index(node)
+    following = [nodes[(at + i) % len(nodes)] for i in range(1, min(NEIGHBOURS, len(nodes) - 1) + 1)]
+    return list(dict.fromkeys([*following, *([nodes[0]] if node != nodes[0] else [])]))
+
+
+def unreached(addresses: Mapping[int, tuple[str, int]]) -> dict[int, str]:
+    """Nodes that cannot be connected to, with the reason."""
+    failed = {}
+    for node, (host, port) in addresses.items():
+        try:
+            socket.create_connection((host, port), timeout=CONNECT_S).close()
+        except OSError as error:
+            failed[node] = f"{host} port {port}: {error.strerror or error}"
+    return failed
+
+
+def answer_reach(store: Store, node: int, nodes: Sequence[int], master: tuple[str, int]) -> None:
+    """The part of every leader, rank 0 included: listen, connect to the neighbours, tell who was not reached."""
+    try:
+        server, address = listen(*master)
+    except OSError as error:
+        store.set(f"reach/at/{node}", json.dumps({"error": error.strerror or str(error)}))
+        store.set(f"reach/failed/{node}", "{}")
+        return
+    with server:
+        store.set(f"reach/at/{node}", json.dumps({"at": [address, server.getsockname()[1]]}))
+        addresses: dict[int, tuple[str, int]] = {}
+        failed: dict[int, str] = {}
+        for other in neighbours(node, nodes):
+            told = json.loads(arrived(store, f"reach/at/{other}", ANSWER_S) or '{"error": "it does not answer"}')
+            if "at" in told:
+                addresses[other] = (told["at"][0], told["at"][1])
+            else:
+                failed[other] = str(told["error"])
+        failed |= unreached(addresses)
+        store.set(f"reach/failed/{node}", json.dumps(failed))
+        for other in nodes:  # The others may still be about to connect.
+            arrived(store, f"reach/failed/{other}", ANSWER_S + CONNECT_S * NEIGHBOURS)
+
+
+def reach(store: Store, nodes: Sequence[int]) -> Result:
+    """Rank 0's part, after its own `answer_reach`: what everybody told."""
+    findings, pairs = [], 0
+    for node in nodes:
+        told: dict[str, Any] = {}
+        with suppress(ValueError):
+            told = json.loads(arrived(store, f"reach/failed/{node}", ANSWER_S) or "null") or {}
+        pairs += len(neighbours(node, nodes))
+        for other, why in told.items():
+            fix = Remedy(
+                "let the nodes of a job reach all ports of each other", "sudo iptables -L INPUT -n --line-numbers"
+            )
+            findings.append(Finding("failure", f"node {node} cannot connect to node {other}: {why}", fix))
+    return judged(findings, f"{pairs} connections between nodes")

@@ -1,0 +1,56 @@
+"""`python -m dtk.doctor.copying DEVICE ...`: copies between all devices, checked and timed; a JSON line each."""
+
+import json
+import sys
+import time
+from typing import Any
+
+import torch
+
+COPY_BYTES = 64 << 20
+REPEATS = 3
+
+
+def main(devices: list[str]) -> int:
+    """Copy from every device to every other one."""
+    places = [torch.device(name) for name in devices]
+    for i, source in enumerate(places):
+        # Not the same word everywhere, so that a copy from a wrong place is seen.
+        sent = torch.arange(COPY_BYTES // 8, device=source, dtype=torch.int64) * 2654435761 + i
+        for j, target in enumerate(places):
+            if i == j:
+                continue
+            names = {"from": f"{devices[i]}", "to": f"{devices[j]}"}
+            _say({"begin": names["from"], "to": names["to"]})
+            _say({**names, **_copy(sent, target)})
+    return 0
+
+
+def _copy(sent: torch.Tensor, target: torch.device) -> dict[str, Any]:
+    """Speed of the fastest of some copies, and whether the last one is right."""
+    received = torch.zeros_like(sent, device=target)
+    best_s = float("inf")
+    for _ in range(REPEATS):
+        _finish(sent.device, target)
+        began = time.perf_counter()
+        received.copy_(sent)
+        _finish(sent.device, target)
+        best_s = min(best_s, time.perf_counter() - began)
+    differ = int((received.cpu() != sent.cpu()).sum())
+    wrong = {"wrong": f"{differ} of {sent.numel()} words"} if differ else {}
+    return {"gb_per_s": COPY_BYTES / best_s / 1e9, **wrong}
+
+
+def _finish(*devices: torch.device) -> None:
+    for device in devices:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+
+def _say(record: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(record) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,127 @@
+"""Whether torch's CUDA build, the NVIDIA driver, the devices and NCCL fit each other.
+
+Asks NVML and torch's facts; imports no torch and starts no CUDA here.
+"""
+
+import os
+import re
+import sys
+from typing import Any
+
+from dtk.doctor.gpus import NO_GPU
+from dtk.doctor.model import Check, Finding, Remedy, Result, judged, not_applicable
+from dtk.doctor.scope import Scope
+from dtk.doctor.versions import TOPIC, dotted, installed, number, upgrade
+
+DRIVER_FOR = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
+"""CUDA major -> oldest Linux driver that runs it (CUDA release notes, table of minor version compatibility)."""
+WHEELS = {12: "cu126", 13: "cu130"}
+"""CUDA major -> PyTorch's wheels that every driver of that major runs, by minor version compatibility."""
+
+
+def cuda_driver(scope: Scope) -> Result:
+    """The CUDA build of torch against the driver and the devices."""
+    nvml, reason = scope.nvml()
+    asked = scope.torch()
+    if not asked.facts:
+        return not_applicable(f"torch cannot say what it was built for: {asked.reason}")
+    facts = asked.facts
+    if nvml is None:
+        return not_applicable(f"{NO_GPU} ({reason})")
+    driver = nvml.nvmlSystemGetDriverVersion()
+    highest = nvml.nvmlSystemGetCudaDriverVersion_v2()
+    runs = (highest // 1000, highest % 1000 // 10)
+    measures = {"driver": driver, "driver_cuda": dotted(runs), "cuda_build": facts["cuda_build"]}
+    findings = _fit(facts, str(driver), runs)
+    text = f"torch for CUDA {facts['cuda_build']}, driver {driver} (CUDA {dotted(runs)})"
+    return judged(findings, text, measures=measures, common={"NVIDIA driver": str(driver)})
+
+
+def _fit(facts: dict[str, Any], driver: str, runs: tuple[int, int]) -> list[Finding]:
+    """What is wrong between torch's build, the driver and the devices."""
+    if facts["cuda_build"] is None:
+        text = f"torch {facts['version']} is built without CUDA, and an NVIDIA driver ({driver}) is here"
+        return [Finding("failure", text, _build_for(runs))]
+    build = number(str(facts["cuda_build"]))
+    if build[0] > runs[0]:
+        oldest = dotted(DRIVER_FOR.get(build[0], ()))
+        update = Remedy(f"or install driver {oldest} or later, then reboot") if oldest else None
+        text = f"torch is built for CUDA {dotted(build)}, driver {driver} runs CUDA up to {dotted(runs)}"
+        other = Finding("failure", f"driver {driver} is too old for this torch", update)
+        return [Finding("failure", text, _build_for(runs)), *([other] if update else [])]
+    findings = []
+    if facts["cuda_error"] or not facts["cuda_available"]:
+        why = facts["cuda_error"] or "torch sees no device"
+        fix = Remedy("look at the driver's view", "nvidia-smi")
+        if os.environ.get("CUDA_VISIBLE_DEVICES") is not None:
+            fix = Remedy(
+                f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']} hides them", "unset CUDA_VISIBLE_DEVICES"
+            )
+        findings.append(Finding("failure", f"NVML sees the driver, CUDA does not start: {why}", fix))
+    findings += _architectures(facts, runs)
+    return findings
+
+
+def _architectures(facts: dict[str, Any], runs: tuple[int, int]) -> list[Finding]:
+    """Devices for which this build holds no code: neither their major architecture nor PTX of an older one."""
+    built = [str(name) for name in facts["architectures"]]
+    findings = []
+    for i, device in enumerate(facts["devices"]):
+        major, minor = device["capability"]
+        runs_here = (_runs(name, major, minor) for name in built)
+        if built and not any(runs_here):
+            text = f"GPU {i} {device['name']} is sm_{major}{minor}; this torch holds {', '.join(built)}"
+            findings.append(Finding("failure", text, _build_for(runs)))
+    return findings
+
+
+def _runs(name: str, major: int, minor: int) -> bool:
+    """Whether code for `sm_80` or `compute_90a` runs on a device: same major, or PTX of an older one."""
+    found = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name)
+    if found is None:
+        return False
+    kind, built, special = found[1], (int(found[2]), int(found[3])), found[4]
+    if special == "a":  # Code for one architecture alone.
+        return built == (major, minor)
+    return built <= (major, minor) and ((kind == "compute" and not special) or built[0] == major)
+
+
+def _build_for(runs: tuple[int, int]) -> Remedy:
+    """How to get a torch for what the driver runs."""
+    wheels = WHEELS.get(runs[0])
+    if wheels is None:
+        newest = dotted(DRIVER_FOR[max(WHEELS)])
+        return Remedy(
+            f"no torch that dtk can use runs on CUDA {runs[0]}: install driver {newest} or later, then reboot"
+        )
+    return Remedy(
+        f"install a torch built for CUDA {runs[0]}, which this driver runs",
+        f"{sys.executable} -m pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{wheels}",
+    )
+
+
+def nccl(scope: Scope) -> Result:
+    """NCCL in torch, and whether another one was put before it."""
+    asked = scope.torch()
+    if not asked.facts:
+        return not_applicable(f"torch cannot be asked: {asked.reason}")
+    facts = asked.facts
+    if not facts["nccl"] and not facts["cuda_build"]:
+        return not_applicable("this torch is built without CUDA; gloo is the backend")
+    if not facts["nccl"] or facts.get("nccl_error"):
+        why = facts.get("nccl_error") or "torch was built without it"
+        return judged([Finding("failure", f"no NCCL: {why}", upgrade("torch"))], "")
+    loaded = str(facts["nccl_version"])
+    findings = []
+    for package in (name for name in (f"nvidia-nccl-cu{major}" for major in DRIVER_FOR) if installed(name)):
+        if installed(package) != loaded and number(str(facts["cuda_build"]))[:1] == number(package.rpartition("cu")[2]):
+            text = f"NCCL {loaded} is loaded, {package} is {installed(package)}: another libnccl comes first"
+            fix = Remedy("do not put another NCCL before torch's own", "unset LD_PRELOAD LD_LIBRARY_PATH")
+            findings.append(Finding("warning", text, fix))
+    return judged(findings, f"NCCL {loaded}", measures={"version": loaded}, common={"NCCL": loaded})
+
+
+CHECKS = (
+    Check("cuda_driver", TOPIC, "torch's CUDA build against driver and devices", cuda_driver, slow=True),
+    Check("nccl", TOPIC, "NCCL in torch, and whether another one comes first", nccl, slow=True),
+)

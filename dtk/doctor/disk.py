@@ -1,0 +1,126 @@
+"""The disk of the runs folder: space, whether it can be written, how long a flush takes. Standard library only."""
+
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from dtk.doctor.limits import size
+from dtk.doctor.model import Check, Finding, Remedy, Result, judged, not_applicable
+from dtk.doctor.scope import Scope
+
+TOPIC = "disk"
+FEW_BYTES, SOME_BYTES = 1 << 30, 20 << 30
+"""Free space that no run fits in, and that a few checkpoints of a large model fill."""
+FEW_INODES = 10_000
+BLOCK_BYTES, FLUSHES = 1 << 20, 7
+SLOW_FLUSH_S = 0.1
+"""Checkpoints and status files are flushed; above it the logging of a step may wait for the disk."""
+LONGEST_S = 10.0
+"""The trial ends after that time, with the flushes that it had."""
+
+
+def nearest(folder: Path) -> Path:
+    """The folder, or the deepest one above it that is there."""
+    folder = folder.expanduser().absolute()
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder
+
+
+def space(scope: Scope) -> Result:
+    """Space and inodes, and a file really written."""
+    place = nearest(scope.runs_folder)
+    elsewhere = Remedy("put the runs on another disk", "dtk run runs_folder=FOLDER ...")
+    if not place.is_dir():
+        return judged([Finding("failure", f"{place} is a file, so there is no place for runs", elsewhere)], "")
+    about = os.statvfs(place)
+    whole, free = about.f_blocks * about.f_frsize, about.f_bavail * about.f_frsize
+    kind = filesystem(place)
+    findings = []
+    if problem := _write(place):
+        findings.append(Finding("failure", f"{place} cannot be written: {problem} ({size(free)} free)", elsewhere))
+    used = Remedy("see what is large; remove old runs", f"du -xh --max-depth=2 {place} | sort -h | tail")
+    if whole and free < SOME_BYTES:  # The kernel's own file systems have no size.
+        bad = free < FEW_BYTES
+        text = f"{size(free)} free of {size(whole)} at {place}"
+        findings.append(Finding("failure" if bad else "warning", text, used))
+    if about.f_files and about.f_favail < FEW_INODES:
+        text = f"{about.f_favail:,} files more can be made at {place} (inodes)"
+        count = Remedy("find the folders with most files", f"du -x --inodes --max-depth=3 {place} | sort -n | tail")
+        findings.append(Finding("warning" if about.f_favail else "failure", text, count))
+    measures = {"folder": str(place), "size_bytes": whole, "free_bytes": free, "filesystem": kind}
+    fine = f"{size(free)} free of {size(whole)} at {place} ({kind or 'kind not told'})"
+    return judged(findings, fine, measures=measures)
+
+
+def _write(folder: Path) -> str:
+    """Write a file and remove it; why it failed."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".dtk-doctor-") as file:
+            file.write(bytes(BLOCK_BYTES))
+            file.flush()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def filesystem(folder: Path) -> str:
+    """Kind of the file system that holds a folder (ext4, nfs4, tmpfs ...); empty where the kernel does not tell."""
+    try:
+        lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    best = ("", "")
+    real = str(folder.resolve())
+    for line in lines:
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        point = fields[1].replace("\\040", " ")
+        inside = real == point or real.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best[0]):
+            best = (point, fields[2])
+    return best[1]
+
+
+def fsync(scope: Scope) -> Result:
+    """How long it takes until what was written is safe."""
+    place = nearest(scope.runs_folder)
+    try:
+        times = _flushes(place)
+    except OSError as error:
+        return not_applicable(f"{place} cannot be written: {error.strerror or error}")
+    middle, longest = statistics.median(times), max(times)
+    text = f"1 MiB is safe after {middle * 1e3:.1f} ms (median of {len(times)}, longest {longest * 1e3:.0f} ms)"
+    findings = []
+    if middle > SLOW_FLUSH_S:
+        fix = Remedy(
+            "put the runs on a local disk and copy them afterwards", "dtk run runs_folder=/local/disk/runs ..."
+        )
+        findings.append(Finding("warning", f"slow: {text} on {filesystem(place) or 'this disk'}", fix))
+    return judged(findings, text, measures={"median_ms": round(middle * 1e3, 3), "longest_ms": round(longest * 1e3, 3)})
+
+
+def _flushes(folder: Path) -> list[float]:
+    """Seconds of each flush of a new block.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    times: list[float] = []
+    ends_s = time.monotonic() + LONGEST_S
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".dtk-doctor-", buffering=0) as file:
+        while len(times) < FLUSHES and time.monotonic() < ends_s:
+            file.write(os.urandom(BLOCK_BYTES))
+            began = time.perf_counter()
+            os.fsync(file.fileno())
+            times.append(time.perf_counter() - began)
+    return times
+
+
+CHECKS = (
+    Check("space", TOPIC, "space, inodes and writing where runs go", space),
+    Check("fsync", TOPIC, "how long a flush of the runs folder's disk takes", fsync, slow=True),
+)

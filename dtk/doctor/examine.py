@@ -1,0 +1,69 @@
+"""Makes checks one after another, each with a limit and none able to stop the others. Knows no single check."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dtk.doctor.model import Check, Finding, Remedy, Result, judged
+from dtk.doctor.scope import Scope
+
+QUICK_LIMIT_S = 20.0
+"""A check that only asks the system: a dead network file system or a driver that hangs answers never."""
+SLACK_S = 30.0
+"""What a slow check may take beside asking torch and its own trial, each of which has the limit of the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A check that was made."""
+
+    name: str
+    topic: str
+    result: Result
+    seconds: float
+
+
+def examine(checks: Sequence[Check], scope: Scope, begin: Callable[[Check], None]) -> list[Made]:
+    """Make all checks.
+
+    Args:
+        checks: in this order.
+        scope: the machine.
+        begin: told before each.
+    """
+    made = []
+    for check in checks:
+        begin(check)
+        began = time.monotonic()
+        limit_s = 2 * scope.timeout_s + SLACK_S if check.slow else min(QUICK_LIMIT_S, scope.timeout_s)
+        result = _limited(check, scope, limit_s)
+        made.append(Made(check.name, check.topic, result, time.monotonic() - began))
+    return made
+
+
+def _limited(check: Check, scope: Scope, limit_s: float) -> Result:
+    """Make one check in a thread of its own: what is stuck in the kernel cannot be stopped, only left behind."""
+    answers: list[Result] = []
+
+    def make() -> None:
+        try:
+            answers.append(check.run(scope))
+        except Exception as error:  # A check that fails is an answer about this check alone.
+            answers.append(_broken(check, error))
+
+    thread = threading.Thread(target=make, name=f"doctor-{check.name}", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if answers:
+        return answers[0]
+    fix = Remedy(
+        "what it asks hangs (driver, file system, name server): see the kernel log", "sudo dmesg -T | tail -50"
+    )
+    return judged([Finding("failure", f"no answer in {limit_s:.0f} s", fix)], "")
+
+
+def _broken(check: Check, error: Exception) -> Result:
+    text = f"the check itself failed: {type(error).__name__}: {error}"
+    fix = Remedy("report it as a fault of dtk, with the output of", f"dtk doctor --only {check.name} --json")
+    return judged([Finding("warning", text, fix)], "")

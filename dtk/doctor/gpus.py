@@ -1,0 +1,193 @@
+"""The GPUs as NVML sees them: whether they answer, and an access to each for the other checks of GPUs.
+
+NVML counts in PCI order and ignores CUDA_VISIBLE_DEVICES, as does nvidia-smi, whose numbers the remedies use.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dtk.doctor.model import Check, Finding, Remedy, Result, judged, not_applicable
+from dtk.doctor.scope import Scope
+
+TOPIC = "gpus"
+NO_GPU = "no NVIDIA GPU here"
+PROHIBITED = 2
+"""Compute mode in which no process may open the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One device of this machine."""
+
+    nvml: Any
+    index: int
+    name: str
+    uuid: str
+    bus: str
+    """PCI address as the kernel writes it: 0000:3b:00."""
+    handle: Any
+
+    def read(self, call: str, *arguments: Any) -> Any:
+        """What `nvmlDevice<call>` answers; None where device or driver does not support it.
+
+        Raises:
+            pynvml.NVMLError: any other trouble, a lost device for example.
+        """
+        try:
+            return getattr(self.nvml, f"nvmlDevice{call}")(self.handle, *arguments)
+        except (
+            self.nvml.NVMLError_NotSupported,
+            self.nvml.NVMLError_FunctionNotFound,
+            self.nvml.NVMLError_InvalidArgument,
+            self.nvml.NVMLError_NoPermission,
+            AttributeError,
+        ):
+            return None
+
+
+def find(scope: Scope) -> tuple[list[Gpu], list[Finding], str]:
+    """The devices that answer, findings on those that do not, and the reason when there is no NVML."""
+    nvml, reason = scope.nvml()
+    if nvml is None:
+        return [], [], reason
+    gpus, findings = [], []
+    try:
+        count = nvml.nvmlDeviceGetCount()
+    except nvml.NVMLError as error:
+        return [], [_lost("NVML does not count the devices", error)], ""
+    for i in range(count):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(i)
+            pci = nvml.nvmlDeviceGetPciInfo(handle)
+            bus = f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}"
+            gpus.append(Gpu(nvml, i, nvml.nvmlDeviceGetName(handle), nvml.nvmlDeviceGetUUID(handle), bus, handle))
+        except nvml.NVMLError as error:
+            findings.append(_lost(f"GPU {i} does not answer", error))
+    return gpus, findings, "" if count else "the driver lists no device"
+
+
+def _lost(what: str, error: Any) -> Finding:
+    return Finding(
+        "failure", f"{what}: {error}", Remedy("it fell off the bus or hangs: reboot the node", "sudo reboot")
+    )
+
+
+def each(scope: Scope, look: Callable[[Gpu], list[Finding] | None], fine: str, **more: Any) -> Result:
+    """One result over all devices.
+
+    Args:
+        scope: this machine.
+        look: findings on a device; None = the device does not tell.
+        fine: summary when all is well.
+        more: `details`, `measures`, `common` of the result; read after all devices were looked at.
+    """
+    gpus, _, reason = find(scope)
+    if not gpus:
+        return not_applicable(f"{NO_GPU} ({reason})" if reason else "no GPU answers")
+    findings: list[Finding] = []
+    silent = 0
+    for gpu in gpus:
+        try:
+            found = look(gpu)
+        except gpu.nvml.NVMLError as error:
+            found = [_lost(f"GPU {gpu.index} stopped answering", error)]
+        silent += found is None
+        findings += found or []
+    if silent == len(gpus):
+        return not_applicable(f"{gpus[0].name} and this driver do not tell")
+    return judged(findings, fine, **more)
+
+
+def present(scope: Scope) -> Result:
+    """NVML answers, every device answers, and they are of one kind."""
+    gpus, findings, reason = find(scope)
+    nvml, _ = scope.nvml()
+    if nvml is None:
+        return _without_nvml(scope, reason)
+    if not gpus and not findings:
+        return not_applicable(reason)
+    names = sorted({gpu.name for gpu in gpus})
+    if len(names) > 1:
+        fix = Remedy("take devices of one kind", f"export CUDA_VISIBLE_DEVICES={_of_kind(gpus, names)}")
+        findings.append(
+            Finding("warning", f"GPUs of different kinds: {', '.join(names)}; the slowest sets the pace", fix)
+        )
+    findings += _unusable(gpus) + _hidden(gpus)
+    driver = str(nvml.nvmlSystemGetDriverVersion())
+    kind = f"{len(gpus)} x {names[0]}" if len(names) == 1 else ", ".join(gpu.name for gpu in gpus)
+    return judged(
+        findings,
+        f"{kind}, driver {driver}",
+        details=[f"GPU {gpu.index}  {gpu.bus}  {gpu.uuid}" for gpu in gpus],
+        measures={"gpus": [{"index": gpu.index, "name": gpu.name, "uuid": gpu.uuid, "pci": gpu.bus} for gpu in gpus]},
+        common={"GPUs": kind, "NVIDIA driver": driver},
+    )
+
+
+def _of_kind(gpus: list[Gpu], names: list[str]) -> str:
+    """UUIDs of the most frequent kind."""
+    most = max(names, key=lambda name: sum(gpu.name == name for gpu in gpus))
+    return ",".join(gpu.uuid for gpu in gpus if gpu.name == most)
+
+
+def _without_nvml(scope: Scope, reason: str) -> Result:
+    """No NVML is normal without a GPU, and a fault where the kernel has a device."""
+    if "mismatch" in reason.lower():
+        fix = Remedy("the driver was updated under a running kernel module: reboot the node", "sudo reboot")
+        return judged([Finding("failure", reason, fix)], "")
+    if nvidia_devices():
+        if not scope.is_installed("pynvml"):
+            fix = Remedy("install it", "pip install nvidia-ml-py")
+            return judged([Finding("warning", f"{reason}, and an NVIDIA device is here", fix)], "")
+        fix = Remedy("see what the driver says; in a container: docker run --gpus all", "nvidia-smi")
+        return judged([Finding("failure", f"an NVIDIA device is here and {reason}", fix)], "")
+    return not_applicable(f"{NO_GPU} ({reason})")
+
+
+def nvidia_devices() -> bool:
+    """Whether the kernel gave this system (or container) an NVIDIA device."""
+    return any(os.path.exists(path) for path in ("/dev/nvidiactl", "/proc/driver/nvidia/version"))  # noqa: PTH110
+
+
+def _unusable(gpus: list[Gpu]) -> list[Finding]:
+    """Devices in a mode in which ranks cannot use them together."""
+    findings = []
+    for gpu in gpus:
+        if gpu.read("GetComputeMode") == PROHIBITED:
+            fix = Remedy("allow processes on it", f"sudo nvidia-smi -i {gpu.index} -c DEFAULT")
+            findings.append(Finding("failure", f"GPU {gpu.index} is in compute mode Prohibited", fix))
+        mig = gpu.read("GetMigMode")
+        if mig is not None and mig[0]:
+            fix = Remedy("leave MIG to train on the whole device", f"sudo nvidia-smi -i {gpu.index} -mig 0")
+            text = f"GPU {gpu.index} is split by MIG: a process uses one instance, and NCCL joins none of one GPU"
+            findings.append(Finding("warning", text, fix))
+    return findings
+
+
+def _hidden(gpus: list[Gpu]) -> list[Finding]:
+    """What is wrong with CUDA_VISIBLE_DEVICES: CUDA drops all from the first entry it does not know."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return []
+    fix = Remedy("use all of them", "unset CUDA_VISIBLE_DEVICES")
+    entries = [entry.strip() for entry in chosen.split(",")]
+    known = [_knows(entry, gpus) for entry in entries]
+    if not chosen.strip() or not known[0]:
+        return [Finding("failure", f'CUDA_VISIBLE_DEVICES="{chosen}" hides every GPU', fix)]
+    if not all(known):
+        bad, lost = entries[known.index(False)], len(entries) - known.index(False)
+        text = f"CUDA_VISIBLE_DEVICES={chosen}: there is no device {bad}, so CUDA ignores the last {lost} entries"
+        return [Finding("failure", text, fix)]
+    return []
+
+
+def _knows(entry: str, gpus: list[Gpu]) -> bool:
+    """Whether an entry names a device: a number or the beginning of a UUID."""
+    if entry.isdecimal():
+        return int(entry) < len(gpus)
+    return entry.startswith("MIG-") or (bool(entry) and any(gpu.uuid.startswith(entry) for gpu in gpus))
+
+
+CHECKS = (Check("devices", TOPIC, "every GPU answers, is of one kind, visible and usable", present),)

@@ -1,0 +1,181 @@
+"""What the system grants a job: shared memory, locked memory, file descriptors, processes. Standard library only."""
+
+import os
+import resource
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from dtk.doctor.model import Check, Finding, Remedy, Result, judged, not_applicable
+from dtk.doctor.scope import Scope
+
+TOPIC = "limits"
+SHM = Path("/dev/shm")
+RDMA = Path("/sys/class/infiniband")
+PIDS_MAX = Path("/sys/fs/cgroup/pids.max")
+SEGMENT_BYTES = 32 << 20
+"""What is really taken for the trial: three of NCCL's segments of 9.6 MB, one batch of a data loader."""
+SHM_BYTES = 1 << 30
+"""Below it several ranks with data loader workers run out; Docker's default is 64 MiB."""
+FILES, FEW_FILES = 4096, 512
+"""Descriptors of a rank: sockets to all peers, shared tensors of data loader workers, data files."""
+PROCESSES = 4096
+"""Threads count as processes: OpenMP's, NCCL's, the data loader's, of all ranks."""
+RANKS_MEMLOCK_BYTES = 1 << 30
+
+
+def size(number: float) -> str:
+    """1536 MiB -> `1.5 GiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(number) < 1024:
+            return f"{number:.0f} {unit}" if unit in ("B", "KiB") else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} TiB"
+
+
+def shm(scope: Scope) -> Result:
+    """Shared memory."""
+    return judge_shm(SHM)
+
+
+def judge_shm(folder: Path) -> Result:
+    """Size and free space of a folder for shared memory, and a segment really made in it."""
+    if not folder.is_dir():
+        fix = Remedy("mount it", f"sudo mount -t tmpfs -o size=50% tmpfs {folder}")
+        return judged([Finding("failure", f"there is no {folder}: NCCL and data loaders share memory there", fix)], "")
+    about = os.statvfs(folder)
+    whole, free = about.f_blocks * about.f_frsize, about.f_bavail * about.f_frsize
+    larger = Remedy("give more; docker: --shm-size=16g or --ipc=host", f"sudo mount -o remount,size=16g {folder}")
+    findings = []
+    if problem := _trial(folder):
+        text = f"{folder}: {size(SEGMENT_BYTES)} cannot be taken: {problem} ({size(free)} of {size(whole)} free)"
+        used = Remedy("see what fills it; remove what dead jobs left", f"ls -lS {folder} | head")
+        findings += [Finding("failure", text, larger)]
+        if whole >= SHM_BYTES:
+            findings = [Finding("failure", text, used)]
+    elif whole < SHM_BYTES:
+        text = f"{folder} has {size(whole)} in all: little for several ranks with data loader workers"
+        findings.append(Finding("warning", text, larger))
+    elif free < SHM_BYTES:
+        used = Remedy("see what fills it; remove what dead jobs left", f"ls -lS {folder} | head")
+        findings.append(Finding("warning", f"{folder} has {size(free)} free of {size(whole)}", used))
+    return judged(findings, f"{size(free)} free of {size(whole)}", measures={"size_bytes": whole, "free_bytes": free})
+
+
+def _trial(folder: Path) -> str:
+    """Take a segment and give it back; why it failed."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix="dtk-doctor-") as file:
+            os.posix_fallocate(file.fileno(), 0, SEGMENT_BYTES)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def memlock(scope: Scope) -> Result:
+    """Locked memory, which RDMA needs."""
+    return judge_memlock(RDMA)
+
+
+def judge_memlock(rdma: Path) -> Result:
+    """The limit of this process, with what the devices in `rdma` need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    told = "unlimited" if soft == resource.RLIM_INFINITY else size(soft)
+    try:
+        devices = sorted(path.name for path in rdma.iterdir())
+    except OSError:
+        devices = []
+    if not devices:
+        return judged([], f"{told}; no RDMA device here, nothing needs more", common={"memlock": told})
+    findings = []
+    if soft != resource.RLIM_INFINITY:
+        ours = soft < hard or hard == resource.RLIM_INFINITY
+        fix = (
+            Remedy("raise it before the job", "ulimit -l unlimited")
+            if ours
+            else Remedy(
+                "raise it for all, then log in again; docker: --ulimit memlock=-1",
+                "echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/memlock.conf",
+            )
+        )
+        text = f"{told} of locked memory: RDMA ({', '.join(devices[:4])}) registers buffers of all ranks"
+        findings.append(Finding("failure" if soft < RANKS_MEMLOCK_BYTES else "warning", text, fix))
+    return judged(findings, f"{told}, RDMA devices: {', '.join(devices)}", common={"memlock": told})
+
+
+def files(scope: Scope) -> Result:
+    """File descriptors that a process may have open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    findings = []
+    if soft < FILES:
+        wanted = 65536 if hard == resource.RLIM_INFINITY else min(65536, hard)
+        fix = Remedy("raise it before the job", f"ulimit -n {wanted}")
+        if hard < FILES:
+            fix = Remedy(
+                "raise it for all, then log in again; docker: --ulimit nofile=65536",
+                "echo '* - nofile 65536' | sudo tee /etc/security/limits.d/nofile.conf",
+            )
+        bad = "failure" if soft < FEW_FILES else "warning"
+        text = f"{soft} open files a process: peers' sockets and data loader workers use them up"
+        findings.append(Finding("failure" if bad == "failure" else "warning", text, fix))
+    return judged(
+        findings, f"{soft} a process", measures={"soft": soft, "hard": hard}, common={"open files": str(soft)}
+    )
+
+
+def processes(scope: Scope) -> Result:
+    """Processes and threads that the user, or the container, may have."""
+    return judge_processes(PIDS_MAX)
+
+
+def judge_processes(pids_max: Path) -> Result:
+    """The smaller one of the user's limit and the container's."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    limits = {} if soft == resource.RLIM_INFINITY else {"ulimit -u": soft}
+    with suppress(OSError, ValueError):  # `max`, or no such control group.
+        limits["the container's pids.max"] = int(pids_max.read_text(encoding="utf-8"))
+    if not limits:
+        return judged([], "unlimited")
+    which = min(limits, key=limits.__getitem__)
+    least = limits[which]
+    findings = []
+    if least < PROCESSES:
+        own = Remedy("raise it before the job", f"ulimit -u {2 * PROCESSES}")
+        container = Remedy("start the container with more", "docker run --pids-limit=-1")
+        text = f"{least} processes and threads ({which}): several ranks with their threads use them up"
+        findings.append(Finding("warning", text, own if which == "ulimit -u" else container))
+    return judged(findings, f"{least:,} ({which})", measures={"limit": least})
+
+
+def memory(scope: Scope) -> Result:
+    """Memory of the host that is free for a job."""
+    return judge_memory(Path("/proc/meminfo"), Path("/sys/fs/cgroup"))
+
+
+def judge_memory(meminfo: Path, group: Path) -> Result:
+    """What is available by the kernel, and by the container's limit."""
+    try:
+        pairs = (line.split(":") for line in meminfo.read_text(encoding="utf-8").splitlines() if ":" in line)
+        kib = {name: int(value.split()[0]) for name, value in pairs}
+        whole, free = kib["MemTotal"] * 1024, kib["MemAvailable"] * 1024
+    except (OSError, ValueError, KeyError, IndexError):
+        return not_applicable(f"{meminfo} does not tell")
+    with suppress(OSError, ValueError):  # `max`, or no such control group.
+        limit = int((group / "memory.max").read_text(encoding="utf-8"))
+        used = int((group / "memory.current").read_text(encoding="utf-8"))
+        whole, free = min(whole, limit), min(free, max(0, limit - used))
+    findings = []
+    if free < 0.1 * whole:
+        fix = Remedy("see who uses it", "ps -eo pid,user,rss,args --sort=-rss | head")
+        findings.append(Finding("warning", f"{size(free)} of {size(whole)} of host memory are available", fix))
+    measures = {"total_bytes": whole, "available_bytes": free}
+    return judged(findings, f"{size(free)} available of {size(whole)}", measures=measures)
+
+
+CHECKS = (
+    Check("shm", TOPIC, "/dev/shm: size, space, a segment really made", shm),
+    Check("memlock", TOPIC, "locked memory, which RDMA needs", memlock),
+    Check("files", TOPIC, "file descriptors a process", files),
+    Check("processes", TOPIC, "processes and threads", processes),
+    Check("memory", TOPIC, "host memory available", memory),
+)

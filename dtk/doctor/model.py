@@ -1,0 +1,97 @@
+"""What a check is and what it answers. Knows no check, prints nothing, imports no torch."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from dtk.doctor.scope import Scope
+
+Status = Literal["ok", "warning", "failure", "not_applicable"]
+SEVERITY: tuple[Status, ...] = ("not_applicable", "ok", "warning", "failure")
+"""From the least to the most worrying."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What to do, and the exact command for it where there is one."""
+
+    what: str
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The answer of one check."""
+
+    status: Status
+    summary: str
+    """One line with the figures; for `not_applicable` the reason."""
+    details: tuple[str, ...] = ()
+    """Further lines: one per device, pair, interface ..."""
+    remedies: tuple[Remedy, ...] = ()
+    measures: Mapping[str, Any] = field(default_factory=dict)
+    """The figures for programs; units in the names."""
+    common: Mapping[str, str] = field(default_factory=dict)
+    """What has to be the same on all nodes of a job: name -> value here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One question to the machine."""
+
+    name: str
+    topic: str
+    about: str
+    """What it looks at, in a few words."""
+    run: Callable[["Scope"], Result]
+    slow: bool = False
+    """Takes seconds: its limit is the user's `--timeout-s`, and progress is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something seen within one check; the worst of them decides its result."""
+
+    status: Status
+    text: str
+    remedy: Remedy | None = None
+
+
+def not_applicable(reason: str, **more: Any) -> Result:
+    """The check has nothing to look at here, and why."""
+    return Result("not_applicable", reason, **more)
+
+
+def worst(statuses: Iterable[Status]) -> Status:
+    """The most worrying of them; `not_applicable` when there is none."""
+    return max(statuses, key=SEVERITY.index, default="not_applicable")
+
+
+def judged(
+    findings: Sequence[Finding],
+    fine: str,
+    *,
+    details: Sequence[str] = (),
+    measures: Mapping[str, Any] | None = None,
+    common: Mapping[str, str] | None = None,
+) -> Result:
+    """One result from what was found: the worst first, each remedy once.
+
+    Args:
+        findings: warnings and failures; none of them = ok.
+        fine: the summary when all is well.
+        details: further lines, shown after the findings that the summary does not tell.
+        measures: figures for programs.
+        common: what all nodes must share.
+    """
+    ranked = sorted(findings, key=lambda one: -SEVERITY.index(one.status))
+    remedies = tuple(dict.fromkeys(one.remedy for one in ranked if one.remedy is not None))
+    return Result(
+        status=ranked[0].status if ranked else "ok",
+        summary=ranked[0].text if ranked else fine,
+        details=(*(f"{one.status}: {one.text}" for one in ranked[1:]), *details),
+        remedies=remedies,
+        measures=dict(measures or {}),
+        common=dict(common or {}),
+    )

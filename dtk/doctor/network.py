@@ -1,0 +1,251 @@
+"""Names, interfaces and ports of this machine, as ranks need them to meet. Standard library only."""
+
+import os
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from dtk.doctor.model import Check, Finding, Remedy, Result, judged, not_applicable
+from dtk.doctor.scope import Scope
+
+TOPIC = "network"
+INTERFACES = Path("/sys/class/net")
+SLOW_NAME_S = 1.0
+PORT = 29500
+"""What torchrun and env:// take when nobody says anything."""
+VIRTUAL = ("docker", "br-", "virbr", "veth", "cni", "flannel", "cali", "lxc", "tun", "ifb", "dummy")
+"""Beginnings of the names of interfaces that lead to no other machine."""
+UP = 0x1
+"""Flag of an interface that is switched on (IFF_UP)."""
+VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+
+
+def hostname(scope: Scope) -> Result:
+    """This machine's own name, by which gloo finds its address, and MASTER_ADDR."""
+    name = socket.gethostname()
+    began = time.monotonic()
+    findings, addresses = _own_name(name, scope.nodes > 1)
+    seconds = time.monotonic() - began
+    if seconds > SLOW_NAME_S and addresses:
+        fix = Remedy(
+            "ask the hosts file before a name server", f"echo '{addresses[0]} {name}' | sudo tee -a /etc/hosts"
+        )
+        findings.append(Finding("warning", f"resolving {name} took {seconds:.1f} s", fix))
+    master = os.environ.get("MASTER_ADDR")
+    if master:
+        try:
+            socket.getaddrinfo(master, None)
+        except OSError as error:
+            fix = Remedy("name the first node by an address that all nodes reach", "export MASTER_ADDR=ADDRESS")
+            findings.append(Finding("failure", f"MASTER_ADDR={master} does not resolve: {_why(error)}", fix))
+    measures = {"host": name, "addresses": addresses, "seconds": round(seconds, 3)}
+    return judged(findings, f"{name} is {', '.join(addresses)}", measures=measures)
+
+
+def _own_name(name: str, several_nodes: bool) -> tuple[list[Finding], list[str]]:
+    """Findings on the own name, and its addresses.
+
+    On one node gloo falls back to loopback with a warning; on several this node then cannot be reached.
+    """
+    bad = "failure" if several_nodes else "warning"
+    hosts = Remedy("give it one", f"echo 'ADDRESS {name}' | sudo tee -a /etc/hosts")
+    local = Remedy("give the name an address of this machine", "hostname -I; sudoedit /etc/hosts")
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        consequence = "other nodes cannot reach it" if several_nodes else "gloo uses loopback instead"
+        text = f"the host name {name} does not resolve ({_why(error)}): {consequence}"
+        return [Finding("failure" if several_nodes else "warning", text, hosts)], []
+    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    findings = []
+    if not any(_is_ours(address) for address in addresses):
+        text = f"the host name {name} is {', '.join(addresses)}, which is no address of this machine"
+        findings.append(Finding("failure" if bad == "failure" else "warning", text, local))
+    elif several_nodes and all(address.startswith("127.") or address == "::1" for address in addresses):
+        text = f"the host name {name} is {addresses[0]}: other nodes would talk to themselves"
+        interface = Remedy(
+            "give the name its address in the network, or name the interface", "export GLOO_SOCKET_IFNAME=NAME"
+        )
+        findings.append(Finding("failure", text, interface))
+    return findings, addresses
+
+
+def _is_ours(address: str) -> bool:
+    """Whether a socket can be bound to an address."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
+def _why(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+def interfaces(scope: Scope) -> Result:
+    """Interfaces that are up, and those that variables name."""
+    return judge_interfaces(INTERFACES, scope.nodes > 1)
+
+
+def judge_interfaces(folder: Path, several_nodes: bool) -> Result:
+    """As `interfaces`, of any folder in the form of /sys/class/net."""
+    try:
+        flags = {path.name: int(_read(path / "flags") or "0", 16) for path in sorted(folder.iterdir()) if path.is_dir()}
+    except OSError:
+        return not_applicable(f"{folder} is not there: this is no Linux")
+    up = [name for name, bits in flags.items() if bits & UP]
+    findings = []
+    if "lo" in flags and "lo" not in up:
+        fix = Remedy("switch it on", "sudo ip link set lo up")
+        findings.append(Finding("failure", "loopback (lo) is down: ranks of one machine cannot meet", fix))
+    outward = [name for name in up if name != "lo" and not name.startswith(VIRTUAL)]
+    if not outward and several_nodes:
+        fix = Remedy("see the interfaces", "ip -brief address")
+        findings.append(Finding("failure", "no interface leads to another machine", fix))
+    findings += [one for variable in VARIABLES for one in _named(variable, flags)]
+    if several_nodes and len(outward) > 1 and not any(os.environ.get(name) for name in VARIABLES):
+        fix = Remedy(
+            "name the right one on all nodes",
+            f"export NCCL_SOCKET_IFNAME=={outward[0]} GLOO_SOCKET_IFNAME={outward[0]}",
+        )
+        text = (
+            f"several interfaces lead outward ({', '.join(outward)}) and none is named: ranks may choose different ones"
+        )
+        findings.append(Finding("warning", text, fix))
+    about = {name: _about(folder / name) for name in up}
+    findings += _lossy(about)
+    lines = [f"{name}  {_told(facts)}" for name, facts in about.items()]
+    common = {f"MTU of {name}": str(about[name]["mtu"]) for name in outward if about[name]["mtu"]}
+    fine = f"up: {', '.join(up) or 'none'}"
+    return judged(findings, fine, details=lines, measures={"interfaces": about}, common=common)
+
+
+def _about(path: Path) -> dict[str, int | None]:
+    """Speed, MTU and counters of one interface; null where it does not tell."""
+    names = {"speed_mbit_per_s": "speed", "mtu": "mtu"}
+    names |= {f"{way}_{what}": f"statistics/{way}_{what}" for way in ("rx", "tx") for what in ("packets", "errors")}
+    found: dict[str, int | None] = {}
+    for key, file in names.items():
+        text = _read(path / file)
+        found[key] = int(text) if text and text.lstrip("-").isdigit() and int(text) >= 0 else None
+    return found
+
+
+def _told(facts: dict[str, int | None]) -> str:
+    speed = facts["speed_mbit_per_s"]
+    return f"{'speed not told' if not speed else f'{speed / 1000:g} Gb/s'}, MTU {facts['mtu']}"
+
+
+def _lossy(about: dict[str, dict[str, int | None]]) -> list[Finding]:
+    """Interfaces on which one packet in 10,000 or more is broken."""
+    findings = []
+    for name, facts in about.items():
+        for way in ("rx", "tx"):
+            packets, errors = facts[f"{way}_packets"] or 0, facts[f"{way}_errors"] or 0
+            if errors > 100 and errors * 10_000 > packets:
+                fix = Remedy("see what kind; change cable, transceiver or port", f"ip -s -s link show {name}")
+                findings.append(Finding("warning", f"{name}: {errors:,} broken packets of {packets:,} ({way})", fix))
+    return findings
+
+
+def _named(variable: str, flags: dict[str, int]) -> list[Finding]:
+    """Interfaces that a variable asks for: by prefix for NCCL (`=` exact, `^` all but these), exact names for gloo."""
+    value = os.environ.get(variable, "")
+    if not value or (value.startswith("^") and variable.startswith("NCCL")):
+        return []
+    exact = value.startswith("=") or not variable.startswith("NCCL")
+    wanted = [name.split(":")[0] for name in value.lstrip("=").split(",") if name]
+    there = ", ".join(flags)
+    drop = Remedy(f"name one of {there}, or let it be chosen", f"unset {variable}")
+    fits = {w: [name for name in flags if (name == w if exact else name.startswith(w))] for w in wanted}
+    findings = [
+        Finding("failure", f"{variable}={value}: there is no interface {w} here ({there})", drop)
+        for w, found in fits.items()
+        if not found and (not variable.startswith("NCCL") or not any(fits.values()))
+    ]
+    for found in fits.values():
+        if found and not any(flags[name] & UP for name in found):
+            fix = Remedy("switch it on, or choose another", f"sudo ip link set {found[0]} up")
+            findings.append(Finding("failure", f"{variable}={value}: {found[0]} is down", fix))
+    return findings
+
+
+def _read(path: Path) -> str | None:
+    """First line of a file of the kernel; None when it does not answer (an interface that is down has no speed)."""
+    with suppress(OSError):
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    return None
+
+
+def ports(scope: Scope) -> Result:
+    """The rendezvous port is free, and loopback carries a message."""
+    findings = _loopback()
+    if scope.under_launcher:
+        return judged(findings, "loopback answers; the rendezvous port is in use by this job's own launcher")
+    asked = scope.port if scope.port is not None else _from_environment()
+    port = PORT if asked is None else asked
+    taken = _taken(port)
+    if taken:
+        named = "" if asked is None else " that you named"
+        fix = Remedy(
+            f"choose another one (torchrun --master-port {_free_port()}), or see who listens",
+            f"ss -ltnp 'sport = :{port}'",
+        )
+        text = f"port {port}{named} cannot be listened on: {taken}"
+        findings.append(Finding("warning" if asked is None else "failure", text, fix))
+    bad = os.environ.get("MASTER_PORT", "")
+    if scope.port is None and bad and _from_environment() is None:
+        fix = Remedy("give a number", "export MASTER_PORT=29500")
+        findings.append(Finding("failure", f"MASTER_PORT={bad} is no port (1 to 65535)", fix))
+    return judged(findings, f"port {port} is free, loopback answers", measures={"port": port})
+
+
+def _from_environment() -> int | None:
+    text = os.environ.get("MASTER_PORT", "")
+    return int(text) if text.isdecimal() and 0 < int(text) < 65536 else None
+
+
+def _taken(port: int) -> str:
+    """Why nobody can listen on a port of all interfaces; empty = it is free."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            return _why(error)
+    return ""
+
+
+def _free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def _loopback() -> list[Finding]:
+    """A word over loopback and back: what every rendezvous on one machine needs."""
+    try:
+        with socket.socket() as server:
+            server.settimeout(2)
+            server.bind(("127.0.0.1", 0))
+            server.listen(1)
+            with socket.create_connection(server.getsockname(), timeout=2) as client:
+                accepted, _ = server.accept()
+                with accepted:
+                    accepted.sendall(b"dtk")
+                    said = client.recv(3)
+    except OSError as error:
+        fix = Remedy("look at the interface and at the firewall", "ip address show lo; sudo iptables -L INPUT -n")
+        return [Finding("failure", f"loopback does not work: {_why(error)}", fix)]
+    return [] if said == b"dtk" else [Finding("failure", "loopback loses what is sent")]
+
+
+CHECKS = (
+    Check("hostname", TOPIC, "this machine's name and MASTER_ADDR resolve, quickly, to the right address", hostname),
+    Check("interfaces", TOPIC, "interfaces up, those that variables name, broken packets", interfaces),
+    Check("ports", TOPIC, "the rendezvous port is free, loopback works", ports),
+)

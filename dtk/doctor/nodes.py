@@ -1,0 +1,245 @@
+"""`torchrun ... -m dtk doctor`: the ranks meet, each node checks itself, rank 0 tells it all.
+
+Every rank takes part in the collectives; the leader (local_rank 0) of each node makes the node's checks. All ranks
+end with the same exit code. Imports torch; only command.py imports this, when a launcher has started the process.
+"""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+from dtk.doctor import between
+from dtk.doctor.between import arrived
+from dtk.doctor.children import Said, run_child
+from dtk.doctor.collectives import Meeting, judge, rank_command
+from dtk.doctor.examine import Made, examine
+from dtk.doctor.model import Check, Finding, Remedy, Result, judged
+from dtk.doctor.place import Place
+from dtk.doctor.report import Node, Report, as_plain, from_plain
+from dtk.doctor.scope import Scope
+from dtk.errors import DtkError
+
+BYE_S = 5.0
+RETRY_S = 0.5
+LAST_S = 120.0
+"""What rank 0 may need beside, for the clocks and the connections of many nodes."""
+
+
+def run(
+    here: Place, checks: Sequence[Check], names: frozenset[str], scope: Scope, begin: Callable[[Check], None]
+) -> tuple[Report | None, Callable[[int], int]]:
+    """This rank's part.
+
+    Args:
+        here: this rank.
+        checks: for every node.
+        names: of the checks between nodes.
+        scope: this machine.
+        begin: told before each check.
+
+    Returns:
+        the report on rank 0, else None; and what ends the meeting: it takes the exit code on rank 0, and returns it on
+        every rank.
+
+    Raises:
+        DtkError: the ranks did not meet.
+    """
+    began = time.monotonic()
+    meet_s, everything_s = 2 * scope.timeout_s, 10 * scope.timeout_s + 300
+    store = _meet(here, meet_s)
+    roster = _roster(store, here, meet_s)
+    scope.nodes = len(roster["nodes"])
+    scope.under_launcher = True
+    if here.local_rank == 0:
+        made = examine([check for check in checks if check.topic != "collectives" or scope.nodes < 2], scope, begin)
+        told = {"made": [as_plain(one) for one in made], "variables": between.variables()}
+        store.set(f"node/{here.node}", json.dumps(told))
+    nodes, variables = _gather(store, here, roster, everything_s)
+    answering = [node.number for node in nodes] if here.rank == 0 else json.loads(_told(store, "go", 2 * everything_s))
+    found = _between(store, here, roster, answering, names, scope, any(c.topic == "collectives" for c in checks))
+    if here.rank == 0 and "agreement" in names and len(nodes) > 1:
+        found.insert(0, Made("agreement", "nodes", between.agreement(nodes, variables), 0.0))
+    report = None
+    if here.rank == 0:
+        found += [] if scope.nodes > 1 else between.alone(names)
+        report = Report(tuple(nodes + _silent(roster, answering)), tuple(found), time.monotonic() - began)
+    return report, lambda code: _leave(store, here, code, everything_s)
+
+
+def _meet(here: Place, seconds: float) -> PrefixStore:
+    """The store of all ranks; unlike env://, it does not wait for all, so that those who do not come can be named.
+
+    Raises:
+        DtkError: nobody answers where the ranks are to meet.
+    """
+    address = f"{here.master[0]} port {here.master[1]}"
+    fix = "check MASTER_ADDR, MASTER_PORT and the firewall"
+    if not here.serve and (why := _closed(here.master, seconds)):
+        raise DtkError(f"rank {here.rank} does not reach {address}", why, fix)
+    try:
+        store = TCPStore(*here.master, is_master=here.serve, timeout=timedelta(seconds=seconds), wait_for_workers=False)
+    except RuntimeError as error:
+        why = (str(error) or type(error).__name__).splitlines()[0]
+        raise DtkError(f"rank {here.rank} does not reach {address}", why, fix) from error
+    return PrefixStore(f"doctor/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+
+
+def _closed(master: tuple[str, int], seconds: float) -> str:
+    """Why a port cannot be connected to, after trying for some time; empty = it can.
+
+    The store tries by itself as well, but cannot be interrupted, and prints stack traces.
+    """
+    ends_s = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection(master, timeout=max(0.1, ends_s - time.monotonic())).close()
+        except socket.gaierror as error:
+            return error.strerror or str(error)
+        except OSError as error:
+            if time.monotonic() + RETRY_S > ends_s:
+                return error.strerror or str(error)
+            time.sleep(RETRY_S)
+        else:
+            return ""
+
+
+def _told(store: PrefixStore, key: str, seconds: float) -> str:
+    """A value that rank 0 owes the others.
+
+    Raises:
+        DtkError: it is gone.
+    """
+    text = arrived(store, key, seconds)
+    if text is None:
+        raise DtkError("rank 0 does not answer", f"waited {seconds:.0f} s", "see what its process does")
+    return text
+
+
+def _roster(store: PrefixStore, here: Place, seconds: float) -> dict[str, Any]:
+    """Rank 0 finds out who came and tells it: host and node of each rank, and who is missing."""
+    about = {"node": here.node, "host": socket.gethostname()}
+    store.set(f"rank/{here.rank}", json.dumps(about))
+    if here.rank:
+        return dict(json.loads(_told(store, "roster", 2 * seconds)))
+    ends_s = time.monotonic() + seconds
+    came = [arrived(store, f"rank/{rank}", ends_s - time.monotonic()) for rank in range(here.world_size)]
+    ranks = [None if text is None else json.loads(text) for text in came]
+    nodes = {str(one["node"]): one["host"] for one in ranks if one is not None}
+    roster = {"ranks": ranks, "nodes": nodes, "missing": [rank for rank, one in enumerate(ranks) if one is None]}
+    store.set("roster", json.dumps(roster))
+    return roster
+
+
+def _gather(
+    store: PrefixStore, here: Place, roster: dict[str, Any], seconds: float
+) -> tuple[list[Node], dict[int, dict[str, str]]]:
+    """On rank 0: what each node found; the others are told to go on."""
+    if here.rank:
+        return [], {}
+    nodes, variables = [], {}
+    ends_s = time.monotonic() + seconds
+    for number in sorted(map(int, roster["nodes"])):
+        text = arrived(store, f"node/{number}", ends_s - time.monotonic())
+        if text is not None:
+            told = json.loads(text)
+            nodes.append(Node(number, roster["nodes"][str(number)], tuple(from_plain(one) for one in told["made"])))
+            variables[number] = told["variables"]
+    store.set("go", json.dumps([node.number for node in nodes]))
+    return nodes, variables
+
+
+def _silent(roster: dict[str, Any], answering: Sequence[int]) -> list[Node]:
+    """Nodes that met the others and never told what they found."""
+    fix = Remedy("see what the node does", "ssh HOST 'ps -eo pid,stat,wchan:20,args | grep dtk'")
+    result = judged([Finding("failure", "the node did not tell what it found", fix)], "")
+    silent = [number for number in map(int, roster["nodes"]) if number not in answering]
+    return [Node(n, roster["nodes"][str(n)], (Made("answer", "nodes", result, 0.0),)) for n in silent]
+
+
+def _between(
+    store: PrefixStore,
+    here: Place,
+    roster: dict[str, Any],
+    answering: Sequence[int],
+    names: frozenset[str],
+    scope: Scope,
+    collectives: bool,
+) -> list[Made]:
+    """This rank's part of the checks between nodes; what was found, on rank 0."""
+    found: list[Made] = []
+
+    def make(name: str, result: Callable[[], Result]) -> None:
+        began = time.monotonic()
+        found.append(Made(name, "nodes", result(), time.monotonic() - began))
+
+    several = len(roster["nodes"]) > 1
+    if here.rank == 0 and roster["missing"]:
+        make("ranks", lambda: _missing(roster))
+    leads = here.local_rank == 0 and several and here.node in answering
+    if "clock" in names and leads:
+        if here.rank:
+            between.answer_clock(store, here.node)
+        else:
+            make("clock", lambda: between.clock(store, [node for node in answering if node != here.node]))
+    if "reach" in names and leads:
+        between.answer_reach(store, here.node, answering, here.master)
+        if here.rank == 0:
+            make("reach", lambda: between.reach(store, answering))
+    for backend in _backends(store, here, scope) if collectives and several else ():
+        said = _try(store, here, backend, scope.timeout_s)
+        if here.rank == 0:
+            hosts = [one["host"] if one else "missing" for one in roster["ranks"]]
+            make(f"collectives_{backend}", lambda b=backend, s=said, h=hosts: judge(s, b, several_nodes=True, hosts=h))  # type: ignore[misc]
+    return found
+
+
+def _missing(roster: dict[str, Any]) -> Result:
+    ranks = ", ".join(map(str, roster["missing"][:16]))
+    fix = Remedy("see whether their processes live and reach the first node", "ssh HOST 'pgrep -af dtk'")
+    return judged([Finding("failure", f"ranks that never came: {ranks}", fix)], "")
+
+
+def _backends(store: PrefixStore, here: Place, scope: Scope) -> list[str]:
+    """gloo, and NCCL when rank 0's node has GPUs for it; the same for all."""
+    if here.rank == 0:
+        facts = scope.torch().facts
+        nccl = bool(facts.get("nccl") and facts.get("devices"))
+        store.set("backends", json.dumps(["gloo", "nccl"] if nccl else ["gloo"]))
+    return list(json.loads(_told(store, "backends", 4 * scope.timeout_s + LAST_S)))
+
+
+def _try(store: PrefixStore, here: Place, backend: str, timeout_s: float) -> list[Said]:
+    """This rank's child tries every collective; on rank 0, what all ranks' children said."""
+    prefix = f"dtk/doctor/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    meeting = Meeting(
+        here.rank, here.local_rank, here.world_size, *here.master, backend=backend, serve=False, prefix=prefix
+    )
+    said = run_child(rank_command(meeting, timeout_s), timeout_s, {"OMP_NUM_THREADS": "1"})
+    store.set(f"said/{backend}/{here.rank}", json.dumps([said.records, said.problem, said.late]))
+    if here.rank:
+        return []
+    ends_s = time.monotonic() + timeout_s
+    everyone = []
+    for rank in range(here.world_size):
+        text = arrived(store, f"said/{backend}/{rank}", ends_s - time.monotonic())
+        everyone.append(Said([], "its node did not answer", late=True) if text is None else Said(*json.loads(text)))
+    return everyone
+
+
+def _leave(store: PrefixStore, here: Place, code: int, seconds: float) -> int:
+    """End together: rank 0 tells the code, and stays until the others have it, as it may serve the store."""
+    if here.rank:
+        code = int(_told(store, "exit", seconds))
+        store.add("bye", 1)
+        return code
+    store.set("exit", str(code))
+    ends_s = time.monotonic() + BYE_S
+    while store.add("bye", 0) < here.world_size - 1 and time.monotonic() < ends_s:
+        time.sleep(0.02)
+    return code

@@ -1,0 +1,135 @@
+"""Every pair of GPUs: what the driver says of peer access, and what a real copy says. Imports no torch."""
+
+import json
+import statistics
+from itertools import combinations
+from typing import Any
+
+from dtk.doctor.children import Said, run_child
+from dtk.doctor.gpus import NO_GPU, Gpu, find
+from dtk.doctor.model import Check, Finding, Remedy, Result, judged, not_applicable
+from dtk.doctor.scope import Scope
+
+TOPIC = "pairs"
+READ, WRITE, NVLINK = 0, 1, 2
+"""Kinds of nvmlDeviceGetP2PStatus."""
+OK = 0
+STATUS = {
+    1: "the chipset does not support it",
+    2: "the GPU does not support it",
+    3: "the PCIe topology does not support it",
+    4: "disabled in the driver",
+    5: "not supported",
+    6: "unknown",
+}
+"""nvmlGpuP2PStatus_t without OK (nvml.h)."""
+SLOW_SHARE = 0.5
+"""Part of the median speed of all copies below which a pair stands out."""
+LISTED = 28
+"""Pairs that are listed one by one: those of 8 GPUs."""
+
+
+def p2p(scope: Scope) -> Result:
+    """Peer access between every two devices."""
+    gpus, _, reason = find(scope)
+    if len(gpus) < 2:
+        return not_applicable(f"{NO_GPU} ({reason})" if reason else "one GPU has no peer")
+    try:
+        pairs = {(a.index, b.index): _status(a, b) for a, b in combinations(gpus, 2)}
+    except gpus[0].nvml.NVMLError as error:
+        fix = Remedy("see the driver's view", "nvidia-smi topo -p2p r")
+        return judged([Finding("failure", f"the driver does not answer: {error}", fix)], "")
+    if all(read is None for read, _ in pairs.values()):
+        return not_applicable("this driver does not tell")
+    findings = _judge_pairs(pairs)
+    linked = sum(nvlink for _, nvlink in pairs.values())
+    fine = f"{len(pairs)} pairs with peer access" + (f", {linked} by NVLink" if linked else ", by PCIe")
+    lines = [f"GPU {a}-{b}  {_way(*status)}" for (a, b), status in pairs.items()][:LISTED]
+    measures = {"pairs": [{"gpus": list(pair), "read": r, "nvlink": n} for pair, (r, n) in pairs.items()]}
+    return judged(findings, fine, details=lines, measures=measures)
+
+
+def _status(one: Gpu, other: Gpu) -> tuple[int | None, bool]:
+    """Worse one of reading and writing, and whether NVLink joins them."""
+    both = [one.read("GetP2PStatus", other.handle, kind) for kind in (READ, WRITE)]
+    told = [status for status in both if status is not None]
+    return (max(told) if told else None), one.read("GetP2PStatus", other.handle, NVLINK) == OK
+
+
+def _way(read: int | None, nvlink: bool) -> str:
+    if read is None:
+        return "not told"
+    if read != OK:
+        return f"no peer access: {STATUS.get(read, f'status {read}')}"
+    return "NVLink" if nvlink else "PCIe"
+
+
+def _judge_pairs(pairs: dict[tuple[int, int], tuple[int | None, bool]]) -> list[Finding]:
+    """A pair joined by NVLink without access is broken; others without it are slower, and some hang."""
+    findings = []
+    for status in sorted({read for read, _ in pairs.values() if read}):
+        without = [f"{a}-{b}" for (a, b), (read, _) in pairs.items() if read == status]
+        linked = any(nvlink for read, nvlink in pairs.values() if read == status)
+        shown = ", ".join(without[:8]) + (" ..." if len(without) > 8 else "")
+        text = f"no peer access for {len(without)} of {len(pairs)} pairs ({shown}): {STATUS.get(status, status)}"
+        if linked:
+            fix = Remedy("NVLink joins them: the driver or a link is at fault", "nvidia-smi topo -p2p r")
+            findings.append(Finding("failure", f"{text}, although NVLink joins them", fix))
+        else:
+            fix = Remedy("NCCL goes through host memory then; if it hangs", "export NCCL_P2P_DISABLE=1")
+            findings.append(Finding("warning", text, fix))
+    if len({nvlink for _, nvlink in pairs.values()}) > 1:
+        apart = [f"{a}-{b}" for (a, b), (_, nvlink) in pairs.items() if not nvlink]
+        text = f"some pairs have no NVLink: {', '.join(apart[:8])}"
+        findings.append(Finding("warning", text, Remedy("see the topology", "nvidia-smi topo -m")))
+    return findings
+
+
+def copies(scope: Scope) -> Result:
+    """A real copy from every device to every other one: does it end, is it right, how fast is it."""
+    asked = scope.torch()
+    count = len(asked.facts.get("devices", []))
+    if count < 2:
+        reason = asked.reason or asked.facts.get("cuda_error")
+        return not_applicable(reason or ("one GPU has no peer" if count else "torch sees no CUDA device"))
+    return judge_copies(copy_all([f"cuda:{i}" for i in range(count)], scope.timeout_s), scope.timeout_s)
+
+
+def copy_all(devices: list[str], timeout_s: float) -> Said:
+    """Copy between all devices in a process of its own; lines as `dtk.doctor.copying` prints them."""
+    return run_child(["-m", "dtk.doctor.copying", *devices], timeout_s)
+
+
+def judge_copies(said: Said, timeout_s: float) -> Result:
+    """What the copies mean."""
+    done = [record for record in said.records if "gb_per_s" in record or "wrong" in record]
+    findings = [_wrong(record) for record in done if record.get("wrong")]
+    if said.problem:
+        begun = [record for record in said.records if "begin" in record]
+        where = f" in the copy from {begun[-1]['begin']} to {begun[-1]['to']}" if begun else ""
+        findings.append(Finding("failure", f"{said.problem}{where}", _acs()))
+    speeds = {(record["from"], record["to"]): record["gb_per_s"] for record in done if "gb_per_s" in record}
+    middle = statistics.median(speeds.values()) if speeds else 0.0
+    for (source, target), speed in speeds.items():
+        if speed < SLOW_SHARE * middle:
+            text = f"{source} to {target}: {speed:.1f} GB/s, half of the pairs reach {middle:.1f}"
+            findings.append(Finding("warning", text, Remedy("see what lies between them", "nvidia-smi topo -m")))
+    fine = f"{len(speeds)} copies are right, {middle:.1f} GB/s (median)"
+    lines = [f"{source} to {target}  {speed:.1f} GB/s" for (source, target), speed in speeds.items()][: 2 * LISTED]
+    return judged(findings, fine, details=lines, measures={"copies": done})
+
+
+def _wrong(record: dict[str, Any]) -> Finding:
+    text = f"{record['from']} to {record['to']}: the copy differs from its source ({json.dumps(record['wrong'])})"
+    return Finding("failure", text, _acs())
+
+
+def _acs() -> Remedy:
+    what = "PCIe access control (ACS) or an IOMMU between the devices; switch them off in the firmware, meanwhile"
+    return Remedy(what, "export NCCL_P2P_DISABLE=1")
+
+
+CHECKS = (
+    Check("p2p", TOPIC, "peer access between every two GPUs, by the driver", p2p),
+    Check("copies", TOPIC, "a real copy from every GPU to every other one", copies, slow=True),
+)

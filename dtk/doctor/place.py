@@ -1,0 +1,53 @@
+"""Whether a launcher started this process as one of several ranks, and which one it is. Imports no torch to say no."""
+
+import os
+from dataclasses import dataclass
+
+from dtk.errors import DtkError
+
+
+def launched() -> bool:
+    """Whether torchrun or srun started this process."""
+    several = os.environ.get("SLURM_NTASKS", "1") != "1" and "SLURM_PROCID" in os.environ
+    return several or ("RANK" in os.environ and "WORLD_SIZE" in os.environ)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Who this rank is."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    node: int
+    master: tuple[str, int]
+    serve: bool
+    """Rank 0 serves the store itself, as the launcher does not."""
+
+
+def place() -> Place:
+    """This rank by the variables of torchrun or Slurm.
+
+    Raises:
+        DtkError: they are not whole.
+    """
+    try:
+        if "RANK" not in os.environ:
+            from dtk.launch.cluster import adopt_slurm
+
+            os.environ.update(adopt_slurm(os.environ))
+        rank, agent = int(os.environ["RANK"]), os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        return Place(
+            rank=rank,
+            local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+            world_size=int(os.environ["WORLD_SIZE"]),
+            node=int(os.environ.get("GROUP_RANK", os.environ.get("SLURM_NODEID", "0"))),
+            master=(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])),
+            serve=rank == 0 and not agent,
+        )
+    except (KeyError, ValueError) as error:
+        raise DtkError(
+            "RANK and WORLD_SIZE say that a launcher started this process",
+            f"its other variables are not whole ({error})",
+            "unset RANK WORLD_SIZE, or torchrun --nnodes=N --rdzv-endpoint=HOST:PORT -m dtk doctor",
+        ) from error

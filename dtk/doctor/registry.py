@@ -1,0 +1,58 @@
+"""All checks in the order in which they are made, and the choice among them. Makes none of them."""
+
+from collections.abc import Iterable
+
+from dtk.config.suggest import did_you_mean
+from dtk.doctor import collectives, cuda_fit, disk, gpu_state, gpus, limits, links, network, pairs, versions, xid
+from dtk.doctor.model import Check
+from dtk.errors import DtkError
+
+CHECKS: tuple[Check, ...] = (
+    *versions.CHECKS,
+    *cuda_fit.CHECKS,
+    *gpus.CHECKS,
+    *gpu_state.CHECKS,
+    *xid.CHECKS,
+    *links.CHECKS,
+    *pairs.CHECKS,
+    *limits.CHECKS,
+    *network.CHECKS,
+    *disk.CHECKS,
+    *collectives.CHECKS,
+)
+BETWEEN = ("agreement", "clock", "reach")
+"""Checks between nodes, which several nodes make beside these."""
+
+
+def chosen(only: Iterable[str], skip: Iterable[str]) -> tuple[tuple[Check, ...], frozenset[str]]:
+    """The checks to make on each node, and the names of those to make between nodes.
+
+    Args:
+        only: names of checks or topics, each maybe a list with commas; empty = all.
+        skip: the same, taken away afterwards.
+
+    Raises:
+        DtkError: an unknown name, or nothing is left.
+    """
+    wanted, unwanted = _names(only, "--only"), _names(skip, "--skip")
+    kept = tuple(c for c in CHECKS if (not wanted or {c.name, c.topic} & wanted) and not {c.name, c.topic} & unwanted)
+    between = frozenset(n for n in BETWEEN if (not wanted or {n, "nodes"} & wanted) and not {n, "nodes"} & unwanted)
+    if not kept and not between:
+        raise DtkError("no check is left", "--skip takes away what --only chose", "dtk doctor --list names all")
+    return kept, between
+
+
+def topics() -> list[str]:
+    """Topics in order."""
+    return list(dict.fromkeys([*(check.topic for check in CHECKS), "nodes"]))
+
+
+def _names(texts: Iterable[str], option: str) -> set[str]:
+    known = [*(check.name for check in CHECKS), *BETWEEN, *topics()]
+    names = {name.strip() for text in texts for name in text.split(",")}
+    for name in sorted(names):
+        if name not in known:
+            raise DtkError(
+                f'{option}: there is no check "{name}"', fix=did_you_mean(name, known) or "dtk doctor --list names all"
+            )
+    return names

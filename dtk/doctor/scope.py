@@ -1,0 +1,69 @@
+"""What the checks of one machine share: the user's options, and NVML and torch's facts, asked for once.
+
+torch is imported by a child process only: a broken installation, or a driver that hangs, costs a check and not the
+doctor, and CUDA is never initialised here.
+"""
+
+import threading
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from dtk.doctor.children import run_child
+from dtk.record.nvml import open_nvml
+
+
+@dataclass(frozen=True, slots=True)
+class TorchFacts:
+    """What a child process said of torch."""
+
+    facts: dict[str, Any]
+    """Empty when torch could not be asked."""
+    reason: str = ""
+    """Why not."""
+    installed: bool = True
+
+
+@dataclass(slots=True)
+class Scope:
+    """One machine under examination."""
+
+    runs_folder: Path
+    port: int | None = None
+    """The rendezvous port that the user named; None = the usual ones."""
+    timeout_s: float = 60.0
+    """Longest wait for one slow check."""
+    nodes: int = 1
+    under_launcher: bool = False
+    """torchrun or srun started this process, so the rendezvous port is in use by the job itself."""
+    _torch: TorchFacts | None = None
+    _nvml: tuple[Any, str] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def torch(self) -> TorchFacts:
+        """What torch says of itself, from `dtk.doctor.torch_facts` in a process of its own; asked once."""
+        with self._lock:
+            if self._torch is None:
+                self._torch = _ask_torch(self.timeout_s)
+            return self._torch
+
+    def nvml(self) -> tuple[Any, str]:
+        """NVML's module, initialised, or None and the reason; opened once."""
+        with self._lock:
+            if self._nvml is None:
+                self._nvml = open_nvml()
+            return self._nvml
+
+    def is_installed(self, module: str) -> bool:
+        """Whether a module can be found; imports nothing."""
+        return find_spec(module) is not None
+
+
+def _ask_torch(timeout_s: float) -> TorchFacts:
+    if find_spec("torch") is None:
+        return TorchFacts({}, "torch is not installed", installed=False)
+    said = run_child(["-m", "dtk.doctor.torch_facts"], timeout_s)
+    if said.problem or not said.records:
+        return TorchFacts({}, f"import torch: {said.problem or 'it said nothing'}")
+    return TorchFacts(said.records[-1])

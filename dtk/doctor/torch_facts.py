@@ -1,0 +1,61 @@
+"""`python -m dtk.doctor.torch_facts`: what torch is and sees here, as one line of JSON. Run in a process of its own."""
+
+import json
+import sys
+from typing import Any
+
+
+def facts() -> dict[str, Any]:
+    """Versions, back-ends and CUDA devices as torch tells them; a part that fails is null with the reason."""
+    import torch
+
+    found: dict[str, Any] = {
+        "version": torch.__version__,
+        "file": torch.__file__,
+        "cuda_build": torch.version.cuda,
+        "hip_build": getattr(torch.version, "hip", None),
+        **_distributed(),
+        **_numpy(torch),
+        **_cuda(torch),
+    }
+    return found
+
+
+def _distributed() -> dict[str, Any]:
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return {"distributed": False, "gloo": False, "nccl": False}
+    return {"distributed": True, "gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available()}
+
+
+def _numpy(torch: Any) -> dict[str, Any]:
+    try:
+        torch.zeros(1).numpy()
+    except Exception as error:
+        return {"numpy_error": f"{type(error).__name__}: {error}".splitlines()[0]}
+    return {"numpy_error": None}
+
+
+def _cuda(torch: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"cuda_available": False, "cuda_error": None, "devices": [], "architectures": []}
+    if torch.version.cuda is None:
+        return found
+    try:
+        found["nccl_version"] = ".".join(map(str, torch.cuda.nccl.version()))
+    except Exception as error:
+        found["nccl_error"] = str(error).splitlines()[0]
+    try:
+        found["architectures"] = torch.cuda.get_arch_list()
+        torch.cuda.init()
+        for i in range(torch.cuda.device_count()):
+            about = torch.cuda.get_device_properties(i)
+            found["devices"].append({"name": about.name, "capability": [about.major, about.minor]})
+        found["cuda_available"] = bool(found["devices"])
+    except Exception as error:  # Whatever it is: it is what a run would meet.
+        found["cuda_error"] = (str(error) or type(error).__name__).splitlines()[0]
+    return found
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(facts()) + "\n")

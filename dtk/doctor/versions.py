@@ -1,0 +1,166 @@
+"""Versions of the software and whether they are what dtk is made for: Python, torch, NumPy, Hydra, the extras.
+
+Reads metadata of installed packages and torch's facts; imports none of what it judges.
+"""
+
+import importlib.metadata
+import platform
+import re
+import sys
+import sysconfig
+
+from dtk.doctor.model import Check, Finding, Remedy, Result, judged
+from dtk.doctor.scope import Scope
+from dtk.words import install
+
+TOPIC = "versions"
+PYTHON = (3, 11)
+MINIMUM = {"torch": (2, 11), "numpy": (1, 26), "hydra-core": (1, 3, 2), "psutil": (5, 9), "nvidia-ml-py": (12,)}
+"""What the training extra asks for; a test holds it against pyproject.toml."""
+HYDRA_BELOW = (1, 5)
+ANTLR = "4.9"
+"""The parser of OmegaConf 2.1 to 2.3 and Hydra 1.1 to 1.3 was generated for this runtime and reads no other."""
+EXTRAS = {
+    "wandb": ("wandb",),
+    "tensorboard": ("tensorboard",),
+    "hf": ("transformers", "datasets", "tokenizers", "tiktoken"),
+    "bench": ("accelerate", "lightning"),
+}
+"""Extra of dtk-train -> the packages it brings."""
+LOOKALIKES = ("nvidia-ml-py3", "pynvml")
+"""Packages that bring a module `pynvml` as well; which one is imported is chance."""
+
+
+def number(text: str) -> tuple[int, ...]:
+    """`2.13.0+cu130` -> (2, 13, 0); what does not begin with a number -> ()."""
+    found = re.match(r"\d+(?:\.\d+)*", text)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
+
+
+def installed(package: str) -> str | None:
+    """Version of an installed distribution; None = absent."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def dotted(version: tuple[int, ...]) -> str:
+    """(2, 13) -> `2.13`."""
+    return ".".join(map(str, version))
+
+
+def python(scope: Scope) -> Result:
+    """The interpreter."""
+    return judge_python(tuple(sys.version_info[:3]), bool(sysconfig.get_config_var("Py_DEBUG")))
+
+
+def judge_python(version: tuple[int, ...], debug: bool) -> Result:
+    """As `python`, of any interpreter."""
+    findings = []
+    told = dotted(version)
+    if version[:2] < PYTHON:
+        remedy = Remedy(f"use Python {dotted(PYTHON)} or later", f"python{dotted(PYTHON)} -m venv .venv")
+        findings.append(Finding("failure", f"Python {told} is older than {dotted(PYTHON)}", remedy))
+    if debug:
+        findings.append(Finding("warning", f"Python {told} is a debug build: everything on the host is slower"))
+    text = f"Python {told} ({platform.python_implementation()}, {platform.machine()})"
+    return judged(findings, text, details=[sys.executable], measures={"version": told}, common={"Python": told})
+
+
+def torch(scope: Scope) -> Result:
+    """torch: installed, importable, recent enough, with torch.distributed, and at terms with NumPy."""
+    asked = scope.torch()
+    if not asked.installed:
+        return judged([Finding("failure", "torch is not installed", Remedy("install it", install("train")))], "")
+    if not asked.facts:
+        again = Remedy("see the whole error", f"{sys.executable} -c 'import torch'")
+        return judged([Finding("failure", f"torch is installed and cannot be used: {asked.reason}", again)], "")
+    facts = asked.facts
+    told = str(facts["version"])
+    findings = []
+    if number(told) < MINIMUM["torch"]:
+        least = dotted(MINIMUM["torch"])
+        findings.append(Finding("failure", f"torch {told} is older than {least}", upgrade(f"torch>={least}")))
+    if not facts["distributed"]:
+        findings.append(Finding("failure", f"torch {told} was built without torch.distributed", upgrade("torch")))
+    elif not facts["gloo"]:
+        findings.append(Finding("failure", f"torch {told} was built without gloo", upgrade("torch")))
+    if facts["numpy_error"]:
+        numpy = installed("numpy")
+        text = f"torch {told} and NumPy {numpy or '(absent)'} do not fit: {facts['numpy_error']}"
+        findings.append(Finding("failure", text, upgrade("torch numpy")))
+    build = f"CUDA {facts['cuda_build']}" if facts["cuda_build"] else "ROCm" if facts["hip_build"] else "CPU only"
+    return judged(
+        findings,
+        f"torch {told}, {build}, NumPy {installed('numpy')}",
+        details=[str(facts["file"])],
+        measures={"version": told, "cuda_build": facts["cuda_build"]},
+        common={"torch": told},
+    )
+
+
+def upgrade(packages: str) -> Remedy:
+    """How to get fitting versions of some packages."""
+    wanted = " ".join(f"'{package}'" if ">" in package else package for package in packages.split())
+    return Remedy("install a fitting version", f"{sys.executable} -m pip install --upgrade {wanted}")
+
+
+def config(scope: Scope) -> Result:
+    """Hydra and OmegaConf, which compose every run."""
+    hydra, omegaconf, antlr = (installed(name) for name in ("hydra-core", "omegaconf", "antlr4-python3-runtime"))
+    if hydra is None or omegaconf is None:
+        absent = "hydra-core" if hydra is None else "omegaconf"
+        return judged([Finding("failure", f"{absent} is not installed", Remedy("install it", install("train")))], "")
+    findings = []
+    if not MINIMUM["hydra-core"] <= number(hydra) < HYDRA_BELOW:
+        wanted = f"hydra-core>={dotted(MINIMUM['hydra-core'])},<{dotted(HYDRA_BELOW)}"
+        findings.append(
+            Finding("failure", f"hydra-core {hydra} is not what dtk is made for ({wanted})", upgrade(wanted))
+        )
+    if antlr and number(omegaconf) < (2, 4) and number(antlr)[:2] != number(ANTLR):
+        text = f"antlr4-python3-runtime {antlr}: OmegaConf {omegaconf} reads its grammar with {ANTLR} only"
+        fix = Remedy("put it back", f"{sys.executable} -m pip install 'antlr4-python3-runtime=={ANTLR}.*'")
+        findings.append(Finding("failure", text, fix))
+    text = f"hydra-core {hydra}, omegaconf {omegaconf}"
+    return judged(findings, text, common={"hydra-core": hydra, "omegaconf": omegaconf})
+
+
+def extras(scope: Scope) -> Result:
+    """The package dtk and its optional parts: whole, half installed or absent."""
+    findings = []
+    own = installed("dtk-train")
+    whole, absent = [], []
+    for extra, packages in EXTRAS.items():
+        missing = [package for package in packages if installed(package) is None]
+        if len(missing) == len(packages):
+            absent.append(extra)
+        elif missing:
+            text = f"extra {extra} is half installed: {', '.join(missing)} missing"
+            findings.append(Finding("warning", text, Remedy("complete it", install(extra))))
+        else:
+            whole.append(extra)
+    for package in MINIMUM:
+        have = installed(package)
+        if package not in ("torch", "hydra-core") and have and number(have) < MINIMUM[package]:
+            least = f"{package}>={dotted(MINIMUM[package])}"
+            findings.append(
+                Finding("warning", f"{package} {have} is older than {dotted(MINIMUM[package])}", upgrade(least))
+            )
+        elif package in ("numpy", "psutil", "nvidia-ml-py") and not have:
+            findings.append(Finding("warning", f"{package} is not installed", Remedy("install it", install("train"))))
+    for name in LOOKALIKES:
+        if (version := installed(name)) and number(version) < (12,):
+            fix = Remedy("keep nvidia-ml-py alone", f"{sys.executable} -m pip uninstall -y {name}")
+            findings.append(Finding("warning", f"{name} {version} brings another module pynvml", fix))
+    text = f"dtk {own or 'from a source tree'}; extras: {', '.join(whole) or 'none'}"
+    details = [f"not installed: {', '.join(absent)}"] if absent else []
+    return judged(findings, text, details=details, common={"dtk": own or "source tree"})
+
+
+CHECKS = (
+    Check("python", TOPIC, "the interpreter", python),
+    Check("torch", TOPIC, "torch imports, is recent enough, has torch.distributed, fits NumPy", torch, slow=True),
+    Check("config", TOPIC, "Hydra, OmegaConf and their parser", config),
+    Check("extras", TOPIC, "dtk and its optional parts", extras),
+)

@@ -1,0 +1,142 @@
+"""Xid events: what the NVIDIA driver wrote to the kernel log. Reads the log only; needs neither NVML nor a GPU."""
+
+import errno
+import os
+import re
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from dtk.doctor.gpus import TOPIC, nvidia_devices
+from dtk.doctor.model import Check, Finding, Remedy, Result, judged, not_applicable
+from dtk.doctor.scope import Scope
+
+KERNEL_LOG = Path("/dev/kmsg")
+RECORD_BYTES, LOG_BYTES = 8192, 64 << 20
+"""Longest record of /dev/kmsg; and the most that is read of a log."""
+XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, ?(.{0,160}))?")
+MEANING = {
+    13: "an illegal access in a kernel",
+    31: "a page fault of a kernel",
+    43: "a kernel was stopped",
+    45: "work was thrown away after an earlier error",
+    48: "an uncorrected memory error",
+    63: "a row was remapped",
+    64: "a row could not be remapped",
+    74: "an NVLink error",
+    79: "the GPU fell off the bus",
+    92: "many corrected memory errors",
+    94: "a contained memory error",
+    95: "an uncontained memory error",
+    119: "the GPU's own processor does not answer",
+    120: "an error of the GPU's own processor",
+    121: "a C2C link error",
+    140: "an uncorrected memory error",
+    149: "an NVLink error",
+    154: "the driver asks for a recovery",
+}
+"""NVIDIA's Xid catalogue, the codes that training meets."""
+OF_PROGRAMS = (13, 31, 43, 45)
+"""Codes that a faulty program causes as well; all others speak of the hardware or the driver."""
+RECENT_S = 24 * 3600.0
+"""A hardware error of longer ago is a warning: it may have been mended since."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One Xid of the log."""
+
+    bus: str
+    code: int
+    text: str
+    age_s: float | None
+
+
+def xid(scope: Scope) -> Result:
+    """Xid events since the machine started."""
+    return judge_log(KERNEL_LOG, driver_here=nvidia_devices())
+
+
+def judge_log(log: Path, *, driver_here: bool) -> Result:
+    """As `xid`, of any log in the form of /dev/kmsg."""
+    try:
+        events = [event for line in read_log(log).splitlines() if (event := parse(line)) is not None]
+    except OSError as error:
+        if not driver_here:
+            return not_applicable("no NVIDIA driver is loaded")
+        fix = Remedy("look with the rights to do so", "sudo dmesg | grep -i xid")
+        reason = f"{log} cannot be read: {error.strerror or error}"
+        return Result("not_applicable", reason, remedies=(fix,))
+    if not events and not driver_here:
+        return not_applicable("no NVIDIA driver is loaded, and the kernel log has no Xid")
+    findings = [_finding(bus, code, events) for bus, code in sorted({(event.bus, event.code) for event in events})]
+    details = [f"{event.bus}  Xid {event.code}  {event.text}" for event in events[-8:]]
+    measures = {"xid": [{"pci": event.bus, "code": event.code, "age_s": event.age_s} for event in events]}
+    return judged(findings, "no Xid since the machine started", details=details, measures=measures)
+
+
+def read_log(path: Path) -> str:
+    """All that a kernel log holds now; does not wait for more.
+
+    Raises:
+        OSError: no permission, or no such log.
+    """
+    parts, size = [], 0
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        while size < LOG_BYTES:
+            try:
+                part = os.read(descriptor, RECORD_BYTES)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno == errno.EPIPE:  # A record was overwritten while we read; the next one is there.
+                    continue
+                raise
+            if not part:
+                break
+            parts.append(part)
+            size += len(part)
+    finally:
+        os.close(descriptor)
+    return b"".join(parts).decode("utf-8", "replace")
+
+
+def parse(line: str) -> Event | None:
+    """One line of /dev/kmsg (`6,1234,5678901,-;text`, time in us since boot) as an Xid, if it is one."""
+    found = XID.search(line)
+    if found is None:
+        return None
+    head = line.split(";", 1)[0].split(",")
+    age_s = None
+    if len(head) >= 3 and head[2].isdecimal():
+        age_s = max(0.0, time.clock_gettime(time.CLOCK_MONOTONIC) - int(head[2]) / 1e6)
+    return Event(found[1].rpartition(".")[0] or found[1], int(found[2]), (found[3] or "").strip(), age_s)
+
+
+def _finding(bus: str, code: int, events: list[Event]) -> Finding:
+    """All events of one code on one device, as one finding."""
+    own = [event for event in events if (event.bus, event.code) == (bus, code)]
+    count = Counter((event.bus, event.code) for event in events)[(bus, code)]
+    last = own[-1].age_s
+    when = "" if last is None else f", the last {_ago(last)} ago"
+    text = f"{bus}: Xid {code} ({MEANING.get(code, 'see the catalogue')}) {count} x{when}"
+    if code in OF_PROGRAMS:
+        fix = Remedy(
+            "a program's fault more often than the device's: find the kernel", "CUDA_LAUNCH_BLOCKING=1 COMMAND"
+        )
+        return Finding("warning", text, fix)
+    status = "failure" if last is None or last < RECENT_S else "warning"
+    what = "collect the report for the vendor, drain the node and reboot it (docs.nvidia.com/deploy/xid-errors)"
+    return Finding("failure" if status == "failure" else "warning", text, Remedy(what, "sudo nvidia-bug-report.sh"))
+
+
+def _ago(seconds: float) -> str:
+    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+CHECKS = (Check("xid", TOPIC, "the driver's error events in the kernel log", xid),)

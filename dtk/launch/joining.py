@@ -1,0 +1,48 @@
+"""One rank that torchrun or Slurm started, from meeting the others to its exit code.
+
+What the job is, is decided on rank 0 by whoever calls this.
+"""
+
+import json
+import os
+from collections.abc import Callable
+
+from diagnostics.artifacts import RunPaths
+from dtk.config.strict import from_plain
+from dtk.launch import cluster
+from dtk.parallel.context import meet
+from dtk.worker import work
+
+
+def join(launcher: str, decide: Callable[[], cluster.Shared]) -> int:
+    """Meet, let rank 0 decide, train.
+
+    Args:
+        launcher: `torchrun` or `slurm`.
+        decide: called on rank 0, and after a restart by torchrun only if nothing was decided before.
+
+    Returns:
+        exit code of this rank.
+
+    Raises:
+        DtkError: on every rank, when rank 0 could not go on.
+    """
+    if launcher == "slurm":
+        os.environ.update(cluster.adopt_slurm(os.environ))
+    store = meet(cluster.SHARE_TIMEOUT_S)
+
+    def settled() -> cluster.Shared:
+        shared = cluster.remembered(store) or decide()
+        cluster.remember(store, shared)
+        return shared
+
+    shared = cluster.share(store, int(os.environ["RANK"]), settled)
+    config = from_plain(json.loads(shared.config))
+    job = cluster.job_of(shared)
+    paths = RunPaths(job.run_folder)
+    cluster.rank_environment(config, paths)
+    cluster.keep_logs(paths, job)
+    code = work(config, job, store)
+    if job.rank == 0:
+        cluster.say_farewell(paths, code)
+    return code

@@ -1,0 +1,230 @@
+"""The manifest of a job for the Kubeflow training operator. Knows its words; talks to no cluster.
+
+One document holds the frozen run (a ConfigMap), one the job. In each pod torchrun starts the ranks, as the operator
+expects it; the first pod makes the run folder on the volume that all share.
+"""
+
+import re
+from typing import Any
+
+from dtk.config.schema import KubernetesLauncher
+from dtk.errors import DtkError
+from dtk.launch.remote.submission import RANK, Submission
+from dtk.launch.remote.text import as_yaml, check_variable, kubernetes_argument
+
+FROZEN = "/etc/dtk/run"
+"""Where the frozen run is mounted."""
+PORT = 23456
+"""Of the store, unless `launcher.master_port` names another; the operator tells it to all pods."""
+_CONFIG_MAP_BYTES = 1_000_000
+"""What a ConfigMap holds, less some room."""
+_NAME_LENGTH = 46
+"""Of the job: the operator makes names of pods and services from it, which have 63."""
+_QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([EPTGMk]i?|Ki|m)?")
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+
+
+def render(job: Submission) -> str:
+    """Both documents.
+
+    Raises:
+        DtkError: what Kubernetes would refuse, or pods that could not share a run folder.
+    """
+    launcher: KubernetesLauncher = job.launcher
+    _check(launcher)
+    frozen = dict(job.files)
+    if sum(len(text.encode()) for text in frozen.values()) > _CONFIG_MAP_BYTES:
+        frozen.pop(job.paths.plan.name, None)
+    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(job), "data": frozen}
+    return as_yaml(config_map, _train_job(job) if launcher.kind == "TrainJob" else _pytorch_job(job))
+
+
+def name_of(job: Submission) -> str:
+    """A DNS label made of the run's id: its beginning and, as that may be cut, the random end."""
+    words = re.sub(r"[^a-z0-9]+", "-", job.paths.root.name.lower()).strip("-")
+    head, _, tail = words.rpartition("-")
+    return f"dtk-{head[: _NAME_LENGTH - len(tail) - 5].strip('-')}-{tail}"
+
+
+def _check(launcher: KubernetesLauncher) -> None:
+    if launcher.nodes > 1 and launcher.volume_claim is None:
+        raise DtkError(
+            f"launcher.nodes={launcher.nodes} needs launcher.volume_claim",
+            "the pods write one run folder, and share nothing else",
+            "name a PersistentVolumeClaim that many pods may write: launcher.volume_claim=NAME",
+        )
+    for key in ("memory_per_node", "shared_memory"):
+        value = getattr(launcher, key)
+        if value is not None and not _QUANTITY.fullmatch(value):
+            raise DtkError(f"launcher.{key}={value} is no quantity", fix=f"use launcher.{key}=200Gi")
+    for key, value in launcher.resources.items():
+        if not _QUANTITY.fullmatch(value):
+            raise DtkError(f"launcher.resources.{key}={value} is no quantity", fix="use a number, or 200Gi")
+    for name, secret in launcher.secrets.items():
+        check_variable(name, "launcher.secrets")
+        if secret.count("/") != 1 or not all(secret.split("/")):
+            raise DtkError(f"launcher.secrets.{name}={secret} names no key", fix="write SECRET/KEY")
+    if not launcher.volume_path.startswith("/"):
+        raise DtkError(
+            f"launcher.volume_path={launcher.volume_path} is not absolute", fix="use launcher.volume_path=/runs"
+        )
+
+
+def _metadata(job: Submission) -> dict[str, Any]:
+    namespace = job.launcher.namespace
+    labels = {"app.kubernetes.io/name": "dtk", "app.kubernetes.io/managed-by": "dtk"}
+    if _LABEL.fullmatch(job.paths.root.name):
+        labels["dtk/run"] = job.paths.root.name
+    return {
+        "name": name_of(job),
+        **({"namespace": namespace} if namespace else {}),
+        "labels": labels,
+        "annotations": {"dtk/command": job.title(), "dtk/run-folder": str(job.paths.root)},
+    }
+
+
+def _command(job: Submission) -> list[str]:
+    """What a pod runs. Where the first pod is and which one this is, comes from the operator."""
+    launcher: KubernetesLauncher = job.launcher
+    here = []
+    if launcher.kind == "PyTorchJob":  # There in all versions; torchrun's own PET_ names are not.
+        here = ["--node-rank=$(RANK)", "--master-addr=$(MASTER_ADDR)", "--master-port=$(MASTER_PORT)"]
+    elif launcher.master_port:
+        here = [f"--master-port={launcher.master_port}"]
+    return [
+        "torchrun",
+        f"--nnodes={launcher.nodes}",
+        f"--nproc-per-node={job.placement.nproc}",
+        *here,
+        f"--max-restarts={launcher.max_restarts}",
+        "-m",
+        RANK,
+        kubernetes_argument(job.paths.root),
+        f"--frozen={FROZEN}",
+    ]
+
+
+def _variables(job: Submission) -> list[dict[str, Any]]:
+    plain = [{"name": name, "value": kubernetes_argument(value)} for name, value in job.variables().items()]
+    secret = []
+    for name, text in job.launcher.secrets.items():
+        holder, key = text.split("/")
+        secret.append({"name": name, "valueFrom": {"secretKeyRef": {"name": holder, "key": key}}})
+    return [*plain, *secret]
+
+
+def _resources(job: Submission) -> dict[str, Any]:
+    """Requests and limits alike: a training job that shares its cores or memory is a straggler."""
+    launcher: KubernetesLauncher = job.launcher
+    wanted: dict[str, str] = {}
+    if launcher.cpus_per_rank:
+        wanted["cpu"] = str(launcher.cpus_per_rank * job.placement.nproc)
+    if launcher.memory_per_node:
+        wanted["memory"] = launcher.memory_per_node
+    if launcher.gpus_per_node:
+        wanted[launcher.gpu_resource] = str(launcher.gpus_per_node)
+    wanted.update(launcher.resources)
+    return {"requests": wanted, "limits": dict(wanted)} if wanted else {}
+
+
+def _volumes(job: Submission) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Volumes of a pod and where its container has them: the frozen run, shared memory, run folders."""
+    launcher: KubernetesLauncher = job.launcher
+    memory: dict[str, Any] = {"medium": "Memory"}
+    if launcher.shared_memory:
+        memory["sizeLimit"] = launcher.shared_memory
+    runs: dict[str, Any] = {"emptyDir": {}}
+    if launcher.volume_claim:
+        runs = {"persistentVolumeClaim": {"claimName": launcher.volume_claim}}
+    volumes: list[dict[str, Any]] = [
+        {"name": "dtk-run", "configMap": {"name": name_of(job)}},
+        # What data loaders and NCCL share between processes; a container has 64 MB of it by itself.
+        {"name": "dtk-shm", "emptyDir": memory},
+        {"name": "dtk-runs", **runs},
+    ]
+    mounts: list[dict[str, Any]] = [
+        {"name": "dtk-run", "mountPath": FROZEN, "readOnly": True},
+        {"name": "dtk-shm", "mountPath": "/dev/shm"},
+        {"name": "dtk-runs", "mountPath": launcher.volume_path},
+    ]
+    return volumes, mounts
+
+
+def _pod(job: Submission) -> dict[str, Any]:
+    """What both kinds say of a pod besides its container."""
+    launcher: KubernetesLauncher = job.launcher
+    pod: dict[str, Any] = {}
+    if launcher.grace_period_s is not None:
+        pod["terminationGracePeriodSeconds"] = launcher.grace_period_s
+    if launcher.node_selector:
+        pod["nodeSelector"] = dict(launcher.node_selector)
+    if launcher.service_account:
+        pod["serviceAccountName"] = launcher.service_account
+    if launcher.image_pull_secrets:
+        pod["imagePullSecrets"] = [{"name": name} for name in launcher.image_pull_secrets]
+    return pod
+
+
+def _pytorch_job(job: Submission) -> dict[str, Any]:
+    launcher: KubernetesLauncher = job.launcher
+    volumes, mounts = _volumes(job)
+    container = {
+        "name": "pytorch",  # The operator looks for this name.
+        "image": launcher.image,
+        "command": _command(job),
+        "env": _variables(job),
+        "ports": [{"name": "pytorchjob-port", "containerPort": launcher.master_port or PORT}],
+        "resources": _resources(job),
+        "volumeMounts": mounts,
+    }
+    container = {key: value for key, value in container.items() if value}
+    template = {
+        "metadata": {"labels": _metadata(job)["labels"]},
+        "spec": {**_pod(job), "containers": [container], "volumes": volumes},
+    }
+
+    def replicas(number: int) -> dict[str, Any]:
+        return {"replicas": number, "restartPolicy": "OnFailure", "template": template}
+
+    specs = {"Master": replicas(1)}
+    if launcher.nodes > 1:
+        specs["Worker"] = replicas(launcher.nodes - 1)
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": _metadata(job),
+        "spec": {
+            "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": launcher.max_restarts},
+            "pytorchReplicaSpecs": specs,
+        },
+    }
+
+
+def _train_job(job: Submission) -> dict[str, Any]:
+    launcher: KubernetesLauncher = job.launcher
+    volumes, mounts = _volumes(job)
+    trainer = {
+        "image": launcher.image,
+        "command": _command(job),
+        "env": _variables(job),
+        "numNodes": launcher.nodes,
+        "numProcPerNode": job.placement.nproc,
+        "resourcesPerNode": _resources(job),
+    }
+    pod = {**_pod(job), "containers": [{"name": "node", "volumeMounts": mounts}], "volumes": volumes}
+    patch = {"name": "node", "template": {"spec": {"template": {"spec": pod}}}}
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": _metadata(job),
+        "spec": {
+            "runtimeRef": {"name": launcher.runtime},
+            "trainer": {key: value for key, value in trainer.items() if value},
+            "runtimePatches": [
+                {
+                    "manager": "dtk/run",
+                    "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [patch]}}},
+                }
+            ],
+        },
+    }

@@ -1,0 +1,200 @@
+"""`python -m dtk.launch.remote.rank RUN_FOLDER`: one rank of a job that was submitted, started by srun or torchrun.
+
+Reads what was frozen when the job was submitted; composes nothing, and so knows no Hydra.
+"""
+
+import argparse
+import gc
+import json
+import os
+import shutil
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dtk.errors import USER_ERROR, DtkError
+
+if TYPE_CHECKING:
+    from diagnostics.artifacts import RunPaths
+    from dtk.config.schema import Config
+    from dtk.launch.cluster import Shared
+    from dtk.launch.placement import Placement
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Train; the exit code of the rank."""
+    # What importing torch makes lives to the end; walking it again and again is a third of the start.
+    gc.disable()
+    parser = argparse.ArgumentParser(prog="python -m dtk.launch.remote.rank", description=__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN_FOLDER")
+    parser.add_argument(
+        "--frozen", type=Path, metavar="FOLDER", help="what the run folder is made of, if not there yet"
+    )
+    arguments = parser.parse_args(argv)
+    try:
+        return _join(arguments.run, arguments.frozen)
+    except DtkError as error:
+        if os.environ.get("RANK", "0") == "0":
+            print(f"dtk: {error}", file=sys.stderr)
+        return USER_ERROR
+
+
+def _join(run: Path, frozen: Path | None) -> int:
+    from dtk.launch.cluster import started_by
+    from dtk.launch.joining import join
+
+    # Slurm starts a single rank too, of which `started_by` says that it is alone.
+    launcher = started_by(os.environ) or ("slurm" if "SLURM_PROCID" in os.environ else None)
+    if launcher is None:
+        raise DtkError("a rank of a submitted job starts under srun or torchrun", "neither started this process")
+    return join(launcher, lambda: decide(run, frozen, launcher))
+
+
+def decide(run: Path, frozen: Path | None, launcher: str) -> "Shared":
+    """What rank 0 settles for all: the frozen configuration, the attempt, device and backend of this machine.
+
+    Args:
+        run: the run folder.
+        frozen: see `main`.
+        launcher: `torchrun` or `slurm`.
+
+    Raises:
+        DtkError: the folder cannot be read, the job has other ranks than it was submitted for, the data has changed.
+    """
+    from diagnostics.artifacts import RunPaths
+    from dtk.launch.cluster import Shared, open_status
+
+    paths = RunPaths(run)
+    if frozen is not None and not paths.config.exists():
+        _thaw(paths, frozen)
+    try:
+        config, plain = _read(paths)
+        attempt = _attempt(paths, config)
+        placement, about = _found(config, plain, paths, launcher)
+        _write_manifest(paths, about)
+    except DtkError as error:
+        _close(paths, str(error))
+        raise
+    open_status(paths, attempt)
+    _announce(config, paths, placement, attempt, launcher)
+    return Shared(str(paths.root), json.dumps(plain), placement.device, placement.backend, attempt)
+
+
+def _thaw(paths: "RunPaths", frozen: Path) -> None:
+    """Make the run folder of what travelled with the job."""
+    from dtk.record.run_folder import unwritable
+
+    try:
+        paths.root.mkdir(parents=True, exist_ok=True)
+        names = sorted(path.name for path in frozen.iterdir() if path.is_file() and not path.name.startswith("."))
+        # The configuration last: its presence says that the folder is whole.
+        for name in sorted(names, key=lambda name: name == paths.config.name):
+            shutil.copyfile(frozen / name, paths.root / name)
+    except OSError as error:
+        if str(error.filename or "").startswith(str(frozen)):
+            raise DtkError(f"cannot read {error.filename}", error.strerror or str(error)) from error
+        raise unwritable(paths.root, error) from error
+
+
+def _read(paths: "RunPaths") -> "tuple[Config, dict[str, Any]]":
+    """The frozen configuration, typed and plain."""
+    from dtk.config.stored import read_stored
+    from dtk.config.strict import from_plain
+
+    plain = read_stored(paths, str(paths.root)).plain
+    return from_plain(plain), plain
+
+
+def _attempt(paths: "RunPaths", config: "Config") -> int:
+    """The number of this attempt: the one that was submitted, or after a requeue the next."""
+    from diagnostics.artifacts import read_status
+    from dtk.config.resume import check_continuable, next_attempt
+
+    check_continuable(paths, config.train.steps)
+    with suppress(OSError, ValueError):
+        status = read_status(paths.status)
+        if status.state == "queued":
+            return status.attempt
+    return next_attempt(paths)
+
+
+def _found(
+    config: "Config", plain: dict[str, Any], paths: "RunPaths", launcher: str
+) -> "tuple[Placement, dict[str, Any]]":
+    """Device and ranks as they are here, and the manifest with this machine in it."""
+    import torch
+
+    from dtk.config.checks import check
+    from dtk.config.resume import refuse_other_data
+    from dtk.launch import cluster
+    from dtk.launch.parts import check_parts
+    from dtk.launch.placement import place
+    from dtk.launch.remote.size import ranks_per_node
+    from dtk.nccl.render import render
+    from dtk.record.manifest import manifest
+
+    world_size = int(os.environ["WORLD_SIZE"])
+    planned = config.launcher.nodes * ranks_per_node(config.launcher, config.strategy.name)
+    if planned != world_size:
+        raise DtkError(f"the job has {world_size} ranks, and was submitted for {planned}", "its batch is settled")
+    placement = place(config.launcher, config.strategy, torch.cuda.device_count(), cluster.local_size(os.environ))
+    check(config, world_size, placement.device, placement.cuda_devices)
+    data = check_parts(config)
+    refuse_other_data(paths, data)
+    about = manifest(
+        plain,
+        sys.argv,
+        run_id=paths.root.name,
+        world_size=world_size,
+        nproc=placement.nproc,
+        launcher=config.launcher.name,
+        backend=placement.backend,
+        nccl=render(config.nccl, os.environ, paths.root),
+    )
+    about["data"] = data
+    return cluster.as_found(placement, config.launcher, launcher, world_size), about
+
+
+def _write_manifest(paths: "RunPaths", about: dict[str, Any]) -> None:
+    """Hardware and versions are of the machine that trains; command line and commit are of the submission."""
+    from diagnostics.artifacts import write_json
+    from dtk.record.run_folder import unwritable
+
+    try:
+        before = json.loads(paths.manifest.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        before = {}
+    kept = {
+        key: before[key] for key in ("argv", "cwd", "git", "earlier_argv", "rerun_of", "submitted") if key in before
+    }
+    try:
+        write_json(paths.manifest, {**about, **kept})
+    except OSError as error:
+        raise unwritable(paths.root, error) from error
+
+
+def _announce(config: "Config", paths: "RunPaths", placement: "Placement", attempt: int, launcher: str) -> None:
+    from dtk.launch.banner import banner
+    from dtk.launch.console import Console
+
+    banner(Console(), config, paths, placement, attempt, int(os.environ["WORLD_SIZE"]))
+
+
+def _close(paths: "RunPaths", reason: str) -> None:
+    """A run that cannot begin is no longer queued; one that has ended stays as it is."""
+    from diagnostics.artifacts import read_status
+    from dtk.record.run_folder import close
+
+    with suppress(OSError, ValueError):
+        if read_status(paths.status).state == "queued":
+            close(paths, "failed", USER_ERROR, reason=reason)
+
+
+if __name__ == "__main__":
+    code = main()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # A full disk: what could not be printed does not make the run a failure.
+            stream.flush()
+    # Gloo's threads may abort the process while the interpreter is torn down; everything is written.
+    os._exit(code)

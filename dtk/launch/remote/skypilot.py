@@ -1,0 +1,102 @@
+"""The task file of a SkyPilot job. Knows its words; starts no machine.
+
+The frozen run is part of the task's script, so the file is all that is needed. On each node torchrun starts the ranks.
+"""
+
+from typing import Any
+
+from dtk.config.schema import SkypilotLauncher
+from dtk.errors import DtkError
+from dtk.launch.remote.submission import RANK, Submission
+from dtk.launch.remote.text import as_yaml, check_line, shell
+
+PORT = 29500
+"""Of the store, unless `launcher.master_port` names another."""
+_END = "DTK_END_OF_FILE"
+
+
+def render(job: Submission) -> str:
+    """The task file.
+
+    Raises:
+        DtkError: machines that are not described enough, or that could not share a run folder.
+    """
+    launcher: SkypilotLauncher = job.launcher
+    _check(launcher)
+    task: dict[str, Any] = {"name": name_of(job), "num_nodes": launcher.nodes, "resources": _resources(job)}
+    if launcher.workdir:
+        task["workdir"] = launcher.workdir
+    if launcher.bucket:
+        task["file_mounts"] = {launcher.bucket_path: {"source": launcher.bucket, "mode": "MOUNT_CACHED"}}
+    if variables := job.variables():
+        task["envs"] = variables
+    if launcher.setup:
+        task["setup"] = "".join(f"{check_line(line, 'launcher.setup')}\n" for line in launcher.setup)
+    task["run"] = run_script(job)
+    return f"# {job.title()}\n{as_yaml(task)}"
+
+
+def name_of(job: Submission) -> str:
+    """The run's id, as SkyPilot takes names."""
+    return "dtk-" + "".join(letter if letter.isalnum() or letter == "-" else "-" for letter in job.paths.root.name)
+
+
+def run_script(job: Submission) -> str:
+    """What every node runs: put the frozen run down, start torchrun."""
+    launcher: SkypilotLauncher = job.launcher
+    frozen = f"dtk-frozen-{job.paths.root.name}"
+    lines = ["set -eu", f'frozen="$HOME"/{shell(frozen)}', 'mkdir -p "$frozen"']
+    for name, text in sorted(job.files.items()):
+        end = _END
+        while end in text:
+            end += "_"
+        lines += [f"cat > \"$frozen\"/{shell(name)} <<'{end}'", text.removesuffix("\n"), end]
+    port = launcher.master_port or PORT
+    lines += [
+        f"torchrun --nnodes={launcher.nodes} --nproc-per-node={job.placement.nproc} \\",
+        '  --node-rank="$SKYPILOT_NODE_RANK" --master-addr="$(head -n 1 <<< "$SKYPILOT_NODE_IPS")" \\',
+        f"  --master-port={port} --max-restarts={launcher.max_restarts} \\",
+        f'  -m {RANK} {shell(job.paths.root)} --frozen="$frozen"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _resources(job: Submission) -> dict[str, Any]:
+    launcher: SkypilotLauncher = job.launcher
+    wanted: dict[str, Any] = {}
+    if launcher.gpus_per_node:
+        wanted["accelerators"] = f"{launcher.accelerator}:{launcher.gpus_per_node}"
+    if launcher.cpus_per_rank:
+        wanted["cpus"] = f"{launcher.cpus_per_rank * job.placement.nproc}+"
+    given = {
+        "memory": launcher.memory_per_node,
+        "infra": "/".join(filter(None, (launcher.cloud, launcher.region))) or None,
+        "image_id": launcher.image,
+        "disk_size": launcher.disk_gb,
+    }
+    wanted.update({key: value for key, value in given.items() if value is not None})
+    return {**wanted, "use_spot": launcher.use_spot}
+
+
+def _check(launcher: SkypilotLauncher) -> None:
+    if launcher.gpus_per_node and not launcher.accelerator:
+        raise DtkError(
+            f"launcher.gpus_per_node={launcher.gpus_per_node} needs launcher.accelerator",
+            "SkyPilot looks for machines by the name of their GPU",
+            "use launcher.accelerator=H100",
+        )
+    if launcher.accelerator and not launcher.gpus_per_node:
+        raise DtkError(f"launcher.accelerator={launcher.accelerator}, but launcher.gpus_per_node=0", fix="give both")
+    if launcher.region and not launcher.cloud:
+        raise DtkError(f"launcher.region={launcher.region} is of no cloud", fix="use launcher.cloud=aws with it")
+    if launcher.bucket is None and (launcher.use_spot or launcher.nodes > 1):
+        asked = f"launcher.nodes={launcher.nodes}" if launcher.nodes > 1 else "launcher.use_spot=true"
+        raise DtkError(
+            f"{asked} needs launcher.bucket",
+            "the run folder is written by all nodes, and must outlive a machine that is taken away",
+            "use launcher.bucket=s3://BUCKET",
+        )
+    if not launcher.bucket_path.startswith("/"):
+        raise DtkError(
+            f"launcher.bucket_path={launcher.bucket_path} is not absolute", fix="use launcher.bucket_path=/runs"
+        )

@@ -1,0 +1,188 @@
+"""The batch script of a Slurm job. Knows Slurm's words; submits nothing.
+
+srun starts every rank itself, without torchrun in between: so Slurm's signals reach the ranks, which answer with a
+checkpoint (torchrun would end them), Slurm binds and counts each rank, and its exit code is the rank's. The ranks
+meet at a store on the first node, as under torchrun.
+"""
+
+import sys
+
+from dtk.config.folders import source_tree
+from dtk.config.schema import SlurmLauncher
+from dtk.errors import DtkError
+from dtk.launch.remote.submission import RANK, Submission
+from dtk.launch.remote.text import check_line, check_time, sbatch_option, sbatch_word, shell
+
+LOG = "slurm-%j.log"
+"""Below the run folder's logs; `%j` is the job's number."""
+_OURS = {
+    "nodes": "nodes",
+    "ntasks": "nproc",
+    "ntasks-per-node": "nproc",
+    "gres": "gpus_per_node",
+    "gpus-per-node": "gpus_per_node",
+    "cpus-per-task": "cpus_per_rank",
+    "mem": "memory_per_node",
+    "partition": "partition",
+    "account": "account",
+    "qos": "qos",
+    "time": "time",
+    "requeue": "requeue",
+    "no-requeue": "requeue",
+    "signal": "signal_before_s",
+}
+"""Options of sbatch that have a key of their own."""
+_FIXED = ("job-name", "output", "error", "chdir", "open-mode", "export", "wrap", "array", "parsable")
+"""Options of sbatch on which dtk's own script rests."""
+
+
+def render(job: Submission, folder: str) -> str:
+    """The whole script.
+
+    Args:
+        job: what is submitted.
+        folder: absolute working directory of the job.
+
+    Raises:
+        DtkError: a value that sbatch could not read, or an option that is dtk's own.
+    """
+    launcher: SlurmLauncher = job.launcher
+    # Strict about unset variables only once the user's own lines are over: they may source anything.
+    parts = ["#!/bin/bash", *_options(job, folder), f"# {job.title()}", ":", *_setup(launcher), "set -u"]
+    return "\n".join([*parts, *_environment(job), *_ranks(job), ""]) + _BODY
+
+
+def _options(job: Submission, folder: str) -> list[str]:
+    launcher: SlurmLauncher = job.launcher
+    given = {
+        "job-name": job.paths.root.name,
+        "nodes": launcher.nodes,
+        "ntasks-per-node": job.placement.nproc,
+        "gres": f"gpu:{launcher.gpus_per_node}" if launcher.gpus_per_node else None,
+        "cpus-per-task": launcher.cpus_per_rank,
+        "mem": launcher.memory_per_node,
+        "partition": launcher.partition,
+        "account": launcher.account,
+        "qos": launcher.qos,
+        "time": None if launcher.time is None else check_time(launcher.time, "launcher.time"),
+        # To the script alone: it tells the ranks, and then knows that the job is to go on.
+        "signal": f"B:USR1@{launcher.signal_before_s}",
+        "open-mode": "append",
+        "chdir": folder,
+        "output": _pattern(job),
+    }
+    lines = [sbatch_option(name, value) for name, value in given.items() if value is not None]
+    # Two jobs in one run folder would overwrite each other: the second waits for the first.
+    lines += ["#SBATCH --dependency=singleton", f"#SBATCH --{'requeue' if launcher.requeue else 'no-requeue'}"]
+    return [*lines, *(_extra(option) for option in launcher.extra)]
+
+
+def _extra(option: str) -> str:
+    name = option.partition("=")[0].removeprefix("--")
+    if name in _OURS:
+        raise DtkError(f"launcher.extra: {option} has a key of its own", fix=f"use launcher.{_OURS[name]}")
+    if name in _FIXED:
+        raise DtkError(
+            f"launcher.extra: --{name} is dtk's own", "the run folder and the ranks' start rest on it", "drop it"
+        )
+    return sbatch_word(option, "launcher.extra")
+
+
+def _pattern(job: Submission) -> str:
+    """Path of the log, in which only `%j` means something to Slurm."""
+    folder = str(job.paths.root / "logs")
+    if "\\" in folder:
+        raise DtkError(f"runs_folder: {folder} has a backslash", "Slurm cannot write its log there", "use another")
+    return f"{folder.replace('%', '%%')}/{LOG}"
+
+
+def _setup(launcher: SlurmLauncher) -> list[str]:
+    return [check_line(line, "launcher.setup") for line in launcher.setup]
+
+
+def _environment(job: Submission) -> list[str]:
+    """Variables that the user has not set where he submits; where dtk's source lies, if it is not installed."""
+    lines = [f"[[ -v {name} ]] || export {name}={shell(value)}" for name, value in job.variables().items()]
+    if not job.placement.threads:
+        lines.append('[[ -v OMP_NUM_THREADS ]] || export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"')
+    if job.launcher.master_port:
+        lines.append(f"export MASTER_PORT={job.launcher.master_port}")
+    source = source_tree()
+    if source is not None:
+        lines.append(f'export PYTHONPATH={shell(source)}"${{PYTHONPATH:+:$PYTHONPATH}}"')
+    return lines
+
+
+def _ranks(job: Submission) -> list[str]:
+    launcher: SlurmLauncher = job.launcher
+    options = [
+        f"--nodes={launcher.nodes}",
+        f"--ntasks={job.world_size}",
+        f"--ntasks-per-node={job.placement.nproc}",
+        *([f"--cpus-per-task={launcher.cpus_per_rank}"] if launcher.cpus_per_rank else []),
+        "--distribution=block",  # Ranks of one node follow each other: what meshes rest on.
+        "--kill-on-bad-exit=0",  # The other ranks say what they saw, and end by themselves.
+        "--mpi=none",
+        "--export=ALL",
+        *(_srun_option(option) for option in launcher.srun_extra),
+    ]
+    python = launcher.python or sys.executable
+    return [
+        f"run={shell(job.paths.root)}",
+        f"command=(srun {shell(*options)}",
+        f'  {shell(python, "-u", "-m", RANK)} "$run")',
+        f"restarts={launcher.max_restarts}",
+        f"requeue={'yes' if launcher.requeue else ''}",
+    ]
+
+
+def _srun_option(option: str) -> str:
+    if not check_line(option, "launcher.srun_extra").startswith("--"):
+        raise DtkError(f"launcher.srun_extra: {option} is no option", fix="write --name=value, one per entry")
+    return option
+
+
+_BODY = r"""
+# Exit codes of ranks that were asked to stop, and did, with a checkpoint: 128 + the signal.
+stopped() { [[ $1 -eq 138 || $1 -eq 143 ]]; }
+
+newest() {
+  local found=("$run"/checkpoints/step_*/checkpoint.json)
+  printf '%s\n' "${found[-1]}"
+}
+
+# The time limit is near, or a preemption: the ranks are told.
+asked='' ended='' ranks='' heard=''
+trap 'heard=yes asked=yes; [[ -z $ranks ]] || kill -USR1 "$ranks"' USR1
+# scancel, or a requeue that Slurm does itself: the ranks have been told by Slurm.
+trap 'heard=yes ended=yes' TERM
+
+before="$(newest)"
+code=143
+while [[ -z $asked && -z $ended ]]; do
+  "${command[@]}" &
+  ranks=$!
+  while :; do
+    heard=''
+    wait "$ranks"
+    code=$?
+    [[ -n $heard ]] || break
+  done
+  ranks=''
+  if [[ $code -eq 0 || $code -eq 2 || $restarts -eq 0 ]] || stopped "$code"; then
+    break
+  fi
+  restarts=$((restarts - 1))
+  echo "dtk: the job failed with exit code $code; it starts again from the last checkpoint"
+done
+
+if stopped "$code" && [[ -z $ended && -n $requeue ]]; then
+  if [[ "$(newest)" == "$before" ]]; then
+    echo 'dtk: stopped without a new checkpoint; not requeued, as it would begin at the same step again'
+  else
+    echo 'dtk: stopped with a checkpoint; requeued'
+    scontrol requeue "$SLURM_JOB_ID"
+  fi
+fi
+exit "$code"
+"""

@@ -1,0 +1,103 @@
+"""A run, frozen: the files by which ranks elsewhere run exactly what was composed here.
+
+Where the file system is shared these files lie in the run folder at once; elsewhere they travel with the job and the
+first rank makes the run folder of them.
+"""
+
+import json
+import re
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from diagnostics.artifacts import RunPaths
+from diagnostics.origins import at_launch, dumps
+from dtk.config.compose import Composed
+from dtk.config.schema import Config, RemoteLauncher
+from dtk.launch.placement import Placement
+from dtk.nccl.render import fill
+
+KEPT = ("schema_version", "run_id", "created", "argv", "cwd", "host", "launcher", "config_sha256", "git", "topology")
+"""Of the manifest: what is known where a job is submitted. The first rank adds the hardware that the job got."""
+RANK = "dtk.launch.remote.rank"
+"""What each rank runs by `python -m`, with the run folder."""
+_UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One job for another place."""
+
+    config: Config
+    paths: RunPaths
+    """The run folder, as the ranks see it."""
+    placement: Placement
+    """Of one node."""
+    attempt: int
+    files: dict[str, str]
+    """Name -> content of what is frozen."""
+    typed: list[str]
+    """Overrides."""
+
+    @property
+    def launcher(self) -> Any:
+        """The section of the launcher."""
+        return self.config.launcher
+
+    @property
+    def world_size(self) -> int:
+        """Ranks over all nodes."""
+        return int(self.launcher.nodes) * self.placement.nproc
+
+    def variables(self) -> dict[str, str]:
+        """The ranks' environment as far as it is of the configuration; a user's own values win.
+
+        Raises:
+            DtkError: the preset needs a key that is not given.
+        """
+        nccl = self.config.nccl
+        filled = {name: fill(nccl, name, text, self.paths.root) for name, text in nccl.variables.items()}
+        chosen = {name: value for name, value in filled.items() if value is not None}
+        if self.config.train.deterministic:
+            chosen.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        if self.placement.threads:
+            chosen.setdefault("OMP_NUM_THREADS", str(self.placement.threads))
+        return chosen
+
+    def title(self) -> str:
+        """The command that made it, in one line of printable ASCII: for a comment."""
+        return _UNPRINTABLE.sub("?", " ".join(["dtk run", *map(shlex.quote, self.typed)]))
+
+
+def freeze(
+    composed: Composed,
+    paths: RunPaths,
+    placement: Placement,
+    attempt: int,
+    about: dict[str, Any],
+    plan: dict[str, Any] | None = None,
+) -> Submission:
+    """What the ranks will read.
+
+    Args:
+        composed: settled for the ranks of the job.
+        paths: the run folder, as the ranks see it.
+        placement: of one node.
+        attempt: of the first start.
+        about: the manifest as far as it is known.
+        plan: what was predicted; None = nothing is.
+    """
+    launcher: RemoteLauncher = composed.config.launcher
+    kept = {key: about[key] for key in (*KEPT, "data", "earlier_argv", "rerun_of") if key in about}
+    kept["submitted"] = {"launcher": launcher.name, "argv": about.get("argv"), "created": about.get("created")}
+    files = {
+        paths.config.name: yaml.safe_dump(composed.plain, sort_keys=False),
+        paths.overrides.name: yaml.safe_dump(composed.overrides),
+        paths.origins.name: dumps(at_launch(composed.origins, composed.plain)),
+        paths.manifest.name: json.dumps(kept, indent=2, default=str) + "\n",
+    }
+    if plan is not None:
+        files[paths.plan.name] = json.dumps(plan, indent=2, default=str) + "\n"
+    return Submission(composed.config, paths, placement, attempt, files, composed.overrides)

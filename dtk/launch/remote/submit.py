@@ -1,0 +1,152 @@
+"""Hands a rendered job to the cluster's own program: sbatch, kubectl or sky. Renders nothing."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from diagnostics.artifacts import RunPaths, Status, write_json
+from diagnostics.invocation import command, typed
+from dtk.errors import DtkError
+from dtk.launch.remote import kubernetes, skypilot, slurm
+from dtk.launch.remote.submission import Submission
+from dtk.record.run_folder import now, unwritable
+
+SCRIPT = "job.sbatch"
+"""The batch script, in the run folder."""
+TIMEOUT_S = 120.0
+"""Longest wait for sbatch or kubectl."""
+PROGRAMS = {"slurm": "sbatch", "kubernetes": "kubectl", "skypilot": "sky"}
+
+
+def render(job: Submission) -> str:
+    """The job as its cluster reads it.
+
+    Raises:
+        DtkError: what the cluster would refuse.
+    """
+    if job.launcher.name == "slurm":
+        return slurm.render(job, str(Path.cwd()))
+    return kubernetes.render(job) if job.launcher.name == "kubernetes" else skypilot.render(job)
+
+
+def check_program(launcher: str) -> str:
+    """Path of the program that takes the job.
+
+    Raises:
+        DtkError: it is not here.
+    """
+    program = PROGRAMS[launcher]
+    found = shutil.which(program)
+    if found is None:
+        raise DtkError(
+            f"launcher={launcher} needs {program}",
+            "it is not on this machine's PATH",
+            f"submit where it is, or add --dry-run to print the job for {program}",
+        )
+    return found
+
+
+def submit_slurm(job: Submission, text: str, program: str) -> str:
+    """Write the script into the run folder, which is there already, and submit it.
+
+    Returns:
+        number of the job.
+
+    Raises:
+        DtkError: the folder cannot be written, or Slurm refuses the job.
+    """
+    script = job.paths.root / SCRIPT
+    try:
+        (job.paths.root / "logs").mkdir(exist_ok=True)
+        script.write_text(text, encoding="utf-8")
+        # The job may begin before sbatch returns, and its first rank then owns the status.
+        write_json(job.paths.status, _queued(job))
+    except OSError as error:
+        raise unwritable(job.paths.root, error) from error
+    answer = _ask([program, "--parsable", str(script)], "Slurm", None)
+    return answer.split(";")[0].strip()
+
+
+def _queued(job: Submission) -> Status:
+    began = now()
+    return Status(state="queued", attempt=job.attempt, started=began, updated=began, reason="submitted to Slurm")
+
+
+def check_not_queued(run_id: str) -> None:
+    """Two jobs in one run folder would overwrite each other's records.
+
+    Raises:
+        DtkError: Slurm has a job of this run, waiting or running.
+    """
+    program = shutil.which("squeue")
+    if program is None:
+        return
+    try:
+        number = _ask([program, "--noheader", f"--name={run_id}", "--format=%i"], "Slurm", None).split()
+    except DtkError:  # What is wrong with Slurm, sbatch will say.
+        return
+    if number:
+        raise DtkError(f"the run {run_id} is in Slurm as job {number[0]}", fix=f"wait for it, or scancel {number[0]}")
+
+
+def submit_kubernetes(text: str, program: str) -> str:
+    """Create what the manifest describes.
+
+    Returns:
+        what kubectl says.
+
+    Raises:
+        DtkError: the cluster refuses it.
+    """
+    return _ask([program, "create", "-f", "-"], "Kubernetes", text).strip()
+
+
+def submit_skypilot(job: Submission, text: str, program: str) -> int:
+    """Let sky launch the task, in this terminal: it asks before it spends anything.
+
+    Returns:
+        its exit code.
+    """
+    verb = ["jobs", "launch"] if job.launcher.use_spot else ["launch"]
+    with tempfile.TemporaryDirectory(prefix="dtk-") as folder:
+        task = Path(folder) / "task.yaml"
+        task.write_text(text, encoding="utf-8")
+        return subprocess.run([program, *verb, str(task)], check=False).returncode
+
+
+def say_submitted(paths: RunPaths, number: str) -> None:
+    """Where to look next, after Slurm took the job."""
+    log = paths.root / "logs" / slurm.LOG.replace("%j", number)
+    print(f"submitted to Slurm as job {number}: squeue -j {number}; scancel {number} stops it, with a checkpoint")
+    print(f"  run       {typed(paths.root)}")
+    print(f"  log       {typed(log)}")
+    print(f"next: {command('show', typed(paths.root))}", flush=True)
+
+
+def _ask(arguments: list[str], who: str, given: str | None) -> str:
+    """Standard output of a program; its first words of complaint as one line."""
+    try:
+        done = subprocess.run(
+            arguments, input=given, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=_environment()
+        )
+    except subprocess.TimeoutExpired as error:
+        raise DtkError(
+            f"{who} did not answer in {TIMEOUT_S:.0f} s", "the job may have been taken all the same"
+        ) from error
+    except OSError as error:
+        raise DtkError(f"cannot run {arguments[0]}", error.strerror or str(error)) from error
+    if done.returncode:
+        said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
+        raise DtkError(f"{who} refuses the job", said)
+    sys.stderr.write(done.stderr)
+    return done.stdout
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without what belongs to a job in which we may be ourselves: sbatch would take it for options."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_EXPORT"))} | {
+        name: value for name, value in os.environ.items() if name == "SLURM_CONF"
+    }

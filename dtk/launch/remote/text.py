@@ -1,0 +1,114 @@
+"""Texts of the user's inside scripts and manifests: each stays one argument, whatever is in it. Knows no launcher."""
+
+import re
+import shlex
+from typing import Any
+
+import yaml
+
+from dtk.errors import DtkError
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
+_PLAIN_OPTION = re.compile(r"[A-Za-z0-9_@%+=:,./\[\]~^&|*-]+")
+_PLAIN_YAML = re.compile(r"[A-Za-z/][A-Za-z0-9_./@-]*")
+_YAML_WORDS = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
+_TIME = re.compile(r"\d+(:[0-5]?\d){0,2}|\d+-\d+(:[0-5]?\d){0,2}")
+
+
+def check_line(text: str, key: str) -> str:
+    """The text, if it is a single line without control characters.
+
+    Raises:
+        DtkError: it would begin another line of a script.
+    """
+    if _CONTROL.search(text):
+        raise DtkError(f"{key} has a line break or a control character in it", fix="write it in one line")
+    return text
+
+
+def check_time(time: int | str, key: str) -> str:
+    """A time limit as Slurm reads it.
+
+    Raises:
+        DtkError: it is none.
+    """
+    if not _TIME.fullmatch(str(time)):
+        raise DtkError(f"{key}={time} is no time limit", fix=f"use minutes, {key}=8:00:00 or {key}=2-12")
+    return str(time)
+
+
+def check_variable(name: str, key: str) -> str:
+    """The name of an environment variable.
+
+    Raises:
+        DtkError: no shell takes it.
+    """
+    if not _NAME.fullmatch(name):
+        raise DtkError(f'{key} names the variable "{name}"', "letters, digits and _ only", "mend the name")
+    return name
+
+
+def shell(*arguments: object) -> str:
+    """One command line of a POSIX shell."""
+    return " ".join(shlex.quote(str(argument)) for argument in arguments)
+
+
+def sbatch_option(name: str, value: object) -> str:
+    """`#SBATCH --name=value`, quoted as sbatch reads such a line: no shell does.
+
+    Raises:
+        DtkError: the value has a line break.
+    """
+    text = check_line(str(value), f"--{name}")
+    return f"#SBATCH --{name}={text if _PLAIN_OPTION.fullmatch(text) else _sbatch_quoted(text)}"
+
+
+def sbatch_word(option: str, key: str) -> str:
+    """A whole option of the user's (`--constraint=h100`) in an #SBATCH line.
+
+    Raises:
+        DtkError: it is no long option, or has a line break.
+    """
+    name, equals, value = check_line(option, key).partition("=")
+    if not re.fullmatch(r"--[a-z][a-z0-9-]*", name):
+        raise DtkError(f"{key}: {option} is no option", fix="write --name or --name=value, one per entry")
+    return sbatch_option(name[2:], value) if equals else f"#SBATCH {name}"
+
+
+def _sbatch_quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def kubernetes_argument(text: object) -> str:
+    """An argument or value in which Kubernetes must expand nothing: there `$(NAME)` is a variable and `$$` a dollar."""
+    return str(text).replace("$", "$$")
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML that 1.1 and 1.2 readers take alike: what is not plainly a word is quoted, several lines are a block."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Spell everything out."""
+        return True
+
+
+def _represent(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    style: str | None = '"'
+    if "\n" in text:
+        style = "|"
+    elif _PLAIN_YAML.fullmatch(text) and text.lower() not in _YAML_WORDS:
+        style = None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent)
+
+
+def as_yaml(*documents: dict[str, Any]) -> str:
+    """YAML documents, in the order of their keys."""
+    text = yaml.dump_all(
+        documents, Dumper=_Dumper, sort_keys=False, allow_unicode=False, width=10_000, explicit_start=len(documents) > 1
+    )
+    return str(text)

@@ -1,0 +1,56 @@
+"""The files from which NCCL itself takes variables: which ones, in which order, and what they set.
+
+NCCL reads $NCCL_CONF_FILE, else .nccl.conf in the home folder that the system knows (not $HOME), and then
+/etc/nccl.conf; a name that is set already stays (src/misc/param.cc).
+"""
+
+import os
+import pwd
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from diagnostics.detectors.environment.conf_file import ConfFile, parse_conf
+
+SYSTEM = Path("/etc/nccl.conf")
+MOST_BYTES = 1 << 20
+"""Of one file; real ones have some lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One file that is there."""
+
+    path: Path
+    content: ConfFile
+
+
+def user_file(environment: Mapping[str, str]) -> Path | None:
+    """The user's own file, whether it exists or not."""
+    named = environment.get("NCCL_CONF_FILE")
+    if named:
+        return Path(named)
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir) / ".nccl.conf"
+    except KeyError:  # No such user in this container.
+        return None
+
+
+def read_user(environment: Mapping[str, str]) -> Read | None:
+    """The user's own file; None where there is none or it cannot be read."""
+    path = user_file(environment)
+    return None if path is None else _read(path)
+
+
+def read_system() -> Read | None:
+    """The machine's file."""
+    return _read(SYSTEM)
+
+
+def _read(path: Path) -> Read | None:
+    try:
+        with path.open("rb") as file:
+            text = file.read(MOST_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return None
+    return Read(path, parse_conf(text))

@@ -1,0 +1,145 @@
+"""What NCCL says it took of the variables, read back from its log lines after a run and kept in the manifest.
+
+NCCL prints these lines at NCCL_DEBUG=INFO only, and only names that it knows. Judges no cause: that is the diagnosis'.
+"""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from diagnostics.artifacts import RunPaths, write_json
+from diagnostics.detectors.environment.gathered import echoes_as, interfaces
+from diagnostics.detectors.environment.values import level, number
+from diagnostics.evidence import logs
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import LogFact
+from diagnostics.evidence.run_folder import last_attempt
+
+MOST_FILES = 32
+"""Logs that are read: every rank says much the same."""
+MOST_BYTES = 4 << 20
+"""Of one log: NCCL says at its start what it took."""
+NOTHING = "no line of NCCL in the logs; NCCL_DEBUG=INFO writes them (nccl=debug_net)"
+_LIMITS = Limits(stream_bytes=MOST_BYTES)
+
+
+def keep_effect(paths: RunPaths) -> list[str]:
+    """Complete the manifest of a run that ended by what NCCL said; a run over gloo, or a damaged one, is left alone.
+
+    Returns:
+        lines for the person at the terminal.
+    """
+    try:
+        manifest = json.loads(paths.manifest.read_bytes())
+        section = manifest["nccl"]
+        if section["backend"] != "nccl":
+            return []
+        wanted = {**section["variables"], **{one["name"]: one["value"] for one in section["kept"]}}
+        section["effect"] = effect(wanted, _facts(paths, wanted.get("NCCL_DEBUG_FILE")))
+        write_json(paths.manifest, manifest)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+    return told(section["effect"])
+
+
+def effect(wanted: dict[str, str], facts: Iterable[LogFact]) -> dict[str, Any]:
+    """What log lines tell of variables, network and transports.
+
+    Args:
+        wanted: name -> value that was set for the ranks.
+        facts: as `diagnostics.evidence.logs` finds them.
+
+    Returns:
+        JSON values; `variables` has the `state` of each name in `wanted` that NCCL reads: `confirmed`, `read_as`
+        another value, `refused`, or `not_told`.
+    """
+    by_kind: dict[str, list[LogFact]] = defaultdict(list)
+    for fact in facts:
+        by_kind[fact.kind].append(fact)
+    if not any(kind in by_kind for kind in ("nccl_env", "nccl_init", "nccl_net", "nccl_version", "nccl_bootstrap")):
+        return {"reason": NOTHING}
+    transports = Counter(str(fact.fields.get("transport")) for fact in by_kind["nccl_transport"])
+    return {
+        "version": _all(by_kind["nccl_version"], "version"),
+        "network": _all(by_kind["nccl_net"], "net"),
+        "bootstrap_interface": _all(by_kind["nccl_bootstrap"], "interface"),
+        "socket_interfaces": _listed(by_kind["nccl_socket"], "interfaces"),
+        "infiniband_devices": _listed(by_kind["nccl_ib"], "devices"),
+        "transports": sorted(transports),
+        "gpu_direct_rdma": _gdr(by_kind["nccl_transport"]),
+        "nvls": _all(by_kind["nccl_nvls"], "available"),
+        "variables": {
+            name: _variable(name, text, by_kind) for name, text in wanted.items() if name.startswith("NCCL_")
+        },
+    }
+
+
+def told(found: dict[str, Any]) -> list[str]:
+    """The effect in lines; none when NCCL said nothing."""
+    if "reason" in found:
+        return []
+    network = ", ".join(found["network"]) or "no network named"
+    over = found["infiniband_devices"] or found["socket_interfaces"] or found["bootstrap_interface"]
+    version = f" {', '.join(found['version'])}" if found["version"] else ""
+    lines = [f"NCCL{version} took: {network}" + (f" over {', '.join(over[:8])}" if over else "")]
+    for name, one in found["variables"].items():
+        if one["state"] == "read_as":
+            lines.append(f"  {name}={one['wanted']} was read as {', '.join(one['got'])}")
+        elif one["state"] == "refused":
+            lines.append(f"  {name}={one['wanted']} was refused: NCCL took its default")
+    return lines
+
+
+def _variable(name: str, text: str, by_kind: dict[str, list[LogFact]]) -> dict[str, Any]:
+    """One variable: what was wanted, and what NCCL printed of it."""
+    refused = any(fact.fields.get("name") == name for fact in by_kind["nccl_env_invalid"])
+    got = _all((fact for fact in by_kind["nccl_env"] if fact.fields.get("name") == name), "value")
+    if refused:
+        state = "refused"
+    elif not got:
+        state = "not_told"
+    else:
+        state = "confirmed" if all(echoes_as(text, one) and _means(text, one) for one in got) else "read_as"
+    return {"wanted": text, "got": got, "state": state}
+
+
+def _means(text: str, printed: str) -> bool:
+    """Whether a number in the log is the number that was written: `true`, which is read as 0, is not."""
+    read = number(text)
+    return text == printed or level(text) == printed or (read.digits and not read.rest.strip() and not read.octal)
+
+
+def _all(facts: Iterable[LogFact], field: str) -> list[str]:
+    """Different texts of a field, in the order in which they were seen."""
+    return list(dict.fromkeys(str(fact.fields[field]) for fact in facts if fact.fields.get(field) is not None))
+
+
+def _listed(facts: list[LogFact], field: str) -> list[str]:
+    """Names in NCCL's lists of interfaces and cards."""
+    return list(dict.fromkeys(name for fact in facts for name in interfaces(str(fact.fields.get(field, "")))))
+
+
+def _gdr(facts: list[LogFact]) -> bool | None:
+    """Whether the network reaches GPU memory by itself; None where nothing went over the network."""
+    over_net = [fact for fact in facts if fact.fields.get("transport") == "NET"]
+    return any(fact.fields.get("gdr") for fact in over_net) if over_net else None
+
+
+def _facts(paths: RunPaths, debug_file: str | None) -> Iterator[LogFact]:
+    for path in _files(paths, debug_file):
+        with path.open("rb") as file:
+            head = file.read(4096)
+        yield from logs.read(path, path.name, None, _LIMITS, head).facts
+
+
+def _files(paths: RunPaths, debug_file: str | None) -> list[Path]:
+    """Logs of the last attempt, and what NCCL wrote to files of its own since the run began."""
+    found = sorted((paths.root / "logs" / f"attempt_{last_attempt(paths.root)}").glob("rank_*/std*.log"))
+    if debug_file:
+        pattern = Path(debug_file.replace("%h", "*").replace("%p", "*"))
+        began_s = paths.overrides.stat().st_mtime
+        written = [path for path in pattern.parent.glob(pattern.name) if path.stat().st_mtime >= began_s]
+        found = [*sorted(written), *found]
+    return [path for path in found if path.is_file()][:MOST_FILES]

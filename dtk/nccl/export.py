@@ -1,0 +1,123 @@
+"""A preset in other forms: shell, Slurm script, Kubernetes, docker. What it sets gives way to what is set already.
+
+Every form says in comments what the preset is and what it cannot express. Knows no preset by name.
+"""
+
+import re
+import shlex
+import textwrap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import yaml
+
+from dtk.errors import DtkError
+from dtk.nccl.presets import Preset
+from dtk.nccl.render import RUN, fill
+
+COLUMNS = 100
+_PLAIN = re.compile(r"[A-Za-z0-9_.,:/-]+")
+
+
+def export(preset: Preset, form: str, config_values: Mapping[str, str], run: Path | None) -> str:
+    """The preset as a text.
+
+    Args:
+        preset: with its keys filled in.
+        form: one of `FORMS`.
+        config_values: keys that were given, for the heading.
+        run: folder that stands for `{run}`.
+
+    Raises:
+        DtkError: a key that the preset needs is not given.
+    """
+    variables: dict[str, str] = {}
+    for setting in preset.settings:
+        if f"{{{RUN}}}" in setting.value and run is None:
+            raise DtkError(
+                f"{preset.name} writes files ({setting.name})",
+                "outside of dtk run there is no run folder",
+                "run=FOLDER, one that all ranks can write to",
+            )
+        value = fill(preset.config, setting.name, setting.value, run)
+        if value is not None and not value.isprintable():
+            raise DtkError(f"{setting.name} of {preset.name} has a line break or a control character")
+        if value is not None:
+            variables[setting.name] = value
+    typed = " ".join(["dtk nccl export", preset.name, *(f"{k}={v}" for k, v in config_values.items())])
+    heading = [f"nccl={preset.name}: {preset.summary}", f"Made by: {typed} --format {form}"]
+    heading += _folded(preset.about.get("advice", ""))
+    return FORMS[form](preset, heading, variables, run)
+
+
+def _shell(preset: Preset, heading: list[str], variables: dict[str, str], run: Path | None) -> str:
+    lines = ["#!/bin/sh", *_comments(["Source it before the job starts: . ./nccl.sh", *heading]), ""]
+    return "\n".join([*lines, *_assignments(preset, variables, run)]) + "\n"
+
+
+def _slurm(preset: Preset, heading: list[str], variables: dict[str, str], run: Path | None) -> str:
+    lines = ["#!/bin/bash", *_comments(["For an sbatch script, before srun; srun hands the variables on.", *heading])]
+    return "\n".join([*lines, "#SBATCH --export=ALL", "", *_assignments(preset, variables, run)]) + "\n"
+
+
+def _assignments(preset: Preset, variables: dict[str, str], run: Path | None) -> list[str]:
+    """One group a variable: why, then an export that leaves a value of the user's alone."""
+    why = {setting.name: setting.why for setting in preset.settings}
+    lines = []
+    folders = sorted({str(Path(value).parent) for value in variables.values() if run is not None and str(run) in value})
+    lines += [f"mkdir -p -- {' '.join(shlex.quote(folder) for folder in folders)}"] if folders else []
+    for name, value in variables.items():
+        lines += _comments(_folded(f"{name}: {why[name]}"))
+        lines.append(f'[ -n "${{{name}+set}}" ] || export {name}={_shell_text(value)}')
+    return lines
+
+
+def _shell_text(value: str) -> str:
+    """Quoted, also what only some shells expand (zsh takes `=eth0` for the path of a command)."""
+    return value if _PLAIN.fullmatch(value) else shlex.quote(value) if shlex.quote(value) != value else f"'{value}'"
+
+
+def _kubernetes(preset: Preset, heading: list[str], variables: dict[str, str], run: Path | None) -> str:
+    """A part of a pod template: merge it with kustomize or kubectl patch; the container's name decides where."""
+    container = {
+        "name": "pytorch",
+        "env": [{"name": name, "value": _Quoted(value)} for name, value in variables.items()],
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+    }
+    spec = {"spec": {"containers": [container], "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}]}}
+    notes = ["Merge it into the pod template (strategic merge); `pytorch` is the container of the training job."]
+    body = yaml.dump(spec, Dumper=_Dumper, sort_keys=False, width=10_000)
+    return "\n".join(_comments([*heading, *notes])) + "\n" + body
+
+
+class _Quoted(str):
+    """A text in double quotes: Kubernetes refuses a value that YAML reads as a number."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Knows `_Quoted`."""
+
+
+def _quoted(dumper: yaml.SafeDumper, text: _Quoted) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", str(text), style='"')
+
+
+_Dumper.add_representer(_Quoted, _quoted)
+
+
+def _docker(preset: Preset, heading: list[str], variables: dict[str, str], run: Path | None) -> str:
+    use = "docker run --env-file nccl.env --shm-size=1g --ulimit memlock=-1 IMAGE ..."
+    lines = _comments([*heading, f"Use: {use}", "A later -e NAME=VALUE on the command line wins."])
+    return "\n".join([*lines, *(f"{name}={value}" for name, value in variables.items())]) + "\n"
+
+
+def _comments(lines: list[str]) -> list[str]:
+    return [f"# {line}" for line in lines]
+
+
+def _folded(text: str) -> list[str]:
+    return textwrap.wrap(" ".join(text.split()), COLUMNS, break_long_words=False, break_on_hyphens=False)
+
+
+Form = Callable[[Preset, list[str], dict[str, str], Path | None], str]
+FORMS: dict[str, Form] = {"sh": _shell, "slurm": _slurm, "k8s": _kubernetes, "docker": _docker}

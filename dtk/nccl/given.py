@@ -1,0 +1,170 @@
+"""Variables with the place where they stand: the environment, NCCL's own files, or a file of the user's.
+
+Knows nccl.conf, shell and batch scripts, Dockerfiles, and YAML (a preset, Kubernetes, compose). Judges nothing.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from diagnostics.detectors.environment.conf_file import ConfFile, parse_conf
+from dtk.errors import DtkError
+from dtk.nccl.conf_files import MOST_BYTES, read_system, read_user
+from dtk.nccl.render import ENVIRONMENT
+
+PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "PYTORCH_", "CUDA_LAUNCH_BLOCKING")
+"""Names that are looked at."""
+_ASSIGNED = re.compile(
+    r"""(?<![\w$])(?P<name>(?:NCCL|TORCH|GLOO|PYTORCH)_[A-Za-z0-9_]+|CUDA_LAUNCH_BLOCKING)="""
+    r"""(?P<value>"[^"]*"|'[^']*'|[^\s;&|,)]*(?:,(?!\w+=)[^\s;&|,)]*)*)"""
+)
+_DOCKER = re.compile(r"^\s*ENV\s+(?P<name>(?:NCCL|TORCH|GLOO|PYTORCH)_\w+)\s+(?P<value>\S.*)$")
+_SHELL = re.compile(r"^(?:#!|#SBATCH|\s*export\s|\s*ENV\s|\s*(?:srun|mpirun|docker|torchrun)\s)", re.MULTILINE)
+_TEMPLATE = re.compile(r"\{[a-z_]+\??\}")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+MOST_YAML_BYTES = 256 << 10
+"""Of a YAML file, which takes far longer to read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Variables, where each stands, and what is odd about the files."""
+
+    variables: dict[str, str]
+    """Empty text: the value is known only when the script runs."""
+    places: dict[str, str]
+    """Name -> `environment` or `FILE:LINE`."""
+    oddities: tuple[tuple[str, str], ...]
+    """(place, what is odd there)."""
+    read: tuple[str, ...]
+    """What was looked at."""
+    shadowed: tuple[tuple[str, str, str], ...] = ()
+    """(name, place where it has no effect, value there)."""
+
+
+def given_here(environment: Mapping[str, str]) -> Given:
+    """What a job started here would take: the environment, then the user's file, then the machine's."""
+    variables = {name: text for name, text in environment.items() if name.startswith(PREFIXES)}
+    places = dict.fromkeys(variables, ENVIRONMENT)
+    oddities: list[tuple[str, str]] = []
+    shadowed: list[tuple[str, str, str]] = []
+    read = [ENVIRONMENT]
+    for file in (read_user(environment), read_system()):
+        if file is None:
+            continue
+        read.append(str(file.path))
+        oddities += _oddities(file.path, file.content)
+        for name, text in file.content.variables.items():
+            place = f"{file.path}:{file.content.lines[name]}"
+            if name not in variables:
+                variables[name], places[name] = text, place
+            elif variables[name] != text:
+                shadowed.append((name, place, text))
+    return Given(variables, places, tuple(oddities), tuple(read), tuple(shadowed))
+
+
+def given_in(path: Path) -> Given:
+    """What a file sets.
+
+    Raises:
+        DtkError: it cannot be read, or is no text.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MOST_BYTES + 1)
+        text = raw.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise DtkError(f"cannot read {path}", why or str(error)) from error
+    if len(raw) > MOST_BYTES or "\0" in text:
+        raise DtkError(f"{path} is no file of settings", "it is too large, or no text")
+    if path.suffix.lower() in (".yaml", ".yml"):
+        if len(raw) > MOST_YAML_BYTES:
+            raise DtkError(f"{path} is no file of settings", "it is too large")
+        return _given(path, dict(_from_yaml(path, text)), {})
+    if path.suffix.lower() != ".conf" and (path.suffix.lower() == ".env" or _SHELL.search(text)):
+        variables, lines = _from_script(text)
+        return _given(path, variables, lines)
+    content = parse_conf(text)
+    given = _given(path, content.variables, content.lines)
+    return Given(given.variables, given.places, tuple(_oddities(path, content)), given.read)
+
+
+def _given(path: Path, variables: dict[str, str], lines: dict[str, int]) -> Given:
+    places = {name: f"{path}:{lines[name]}" if name in lines else str(path) for name in variables}
+    return Given(variables, places, (), (str(path),))
+
+
+def _oddities(path: Path, content: ConfFile) -> Iterator[tuple[str, str]]:
+    return ((f"{path}:{line}", what) for line, what in content.oddities)
+
+
+def _from_script(text: str) -> tuple[dict[str, str], dict[str, int]]:
+    """Assignments of a script; of several the last counts. What a shell computes is not known here."""
+    variables: dict[str, str] = {}
+    lines: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("#") and not line.startswith("#SBATCH"):
+            continue
+        for match in (*_ASSIGNED.finditer(line), *filter(None, [_DOCKER.match(line)])):
+            value = match["value"].strip()
+            if value[:1] in ("'", '"') and value[-1:] == value[:1] and len(value) > 1:
+                computed = value[0] == '"' and ("$" in value or "`" in value)
+                value = value[1:-1]
+            else:
+                computed = "$" in value or "`" in value
+            variables[match["name"]], lines[match["name"]] = "" if computed else value, number
+    return variables, lines
+
+
+def _from_yaml(path: Path, text: str) -> Iterator[tuple[str, str]]:
+    try:
+        # The C loader is in every wheel of PyYAML; it is ten times as fast.
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        documents = list(yaml.load_all(text, loader))
+    except (yaml.YAMLError, RecursionError) as error:
+        raise DtkError(f"cannot read {path}", " ".join(str(error).split())) from error
+    yield from _walk(documents)
+
+
+def _walk(whole: list[Any]) -> Iterator[tuple[str, str]]:
+    """Pairs in mappings, `{name: ..., value: ...}` of Kubernetes, and `NAME=value` in lists.
+
+    Every container is looked at once, however often it is referred to (YAML's aliases).
+    """
+    waiting: list[Any] = [whole]
+    seen: set[int] = set()
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict | list):
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+        if isinstance(value, dict):
+            yield from _pairs(value)
+            waiting += reversed(value.values())
+        elif isinstance(value, list):
+            waiting += reversed(value)
+        elif isinstance(value, str) and value.startswith(PREFIXES) and "=" in value:
+            key, _, rest = value.partition("=")
+            if _NAME.fullmatch(key):
+                yield key, _text(rest)
+
+
+def _pairs(value: dict[Any, Any]) -> Iterator[tuple[str, str]]:
+    name = value.get("name")
+    if isinstance(name, str) and name.startswith(PREFIXES) and "value" in value:
+        yield name, _text(value["value"])
+    for key, below in value.items():
+        if isinstance(key, str) and key.startswith(PREFIXES) and not isinstance(below, dict | list):
+            yield key, _text(below)
+
+
+def _text(value: Any) -> str:
+    """A value of YAML as the environment would hold it; what a preset or a template fills in later is unknown."""
+    text = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return "" if _TEMPLATE.search(text) or "${" in text or "$(" in text else text

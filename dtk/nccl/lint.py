@@ -1,0 +1,150 @@
+"""`dtk nccl lint`: the linter over variables with their places, and what is odd about NCCL's own files.
+
+The rules are the diagnosis' own (`diagnostics.detectors.environment`); this module brings facts of this machine to
+them, and knows how the answer looks.
+"""
+
+import importlib.metadata
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from diagnostics.detectors.environment.catalogue import Version
+from diagnostics.detectors.environment.lint import lint
+from diagnostics.detectors.environment.situation import Lint, Severity
+from dtk.errors import DtkError
+from dtk.nccl.given import Given
+from dtk.nccl.machine import Machine
+from dtk.record.manifest import missing_files, network
+from dtk.words import counted
+
+SCHEMA = "dtk.nccl-lint/1"
+CLEAN, FOUND = 0, 1
+"""Exit codes: nothing but notes; warnings or errors."""
+_ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}
+FILE_CAUSE = "env.invalid_value"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing that is wrong, with its place."""
+
+    severity: Severity
+    variable: str
+    value: str
+    place: str
+    message: str
+    fix: str
+    cause: str
+    """As `dtk diagnose` names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Linted:
+    """The answer."""
+
+    items: tuple[Item, ...]
+    read: tuple[str, ...]
+    checked: int
+    """Variables that were looked at."""
+    nccl_version: str
+    """Empty = not known: rules that depend on it are silent."""
+    facts: str
+    """What is known of the machine, in words."""
+
+    @property
+    def exit_code(self) -> int:
+        """1 with warnings or errors."""
+        return FOUND if any(item.severity != "note" for item in self.items) else CLEAN
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON values."""
+        return {"schema": SCHEMA, "exit_code": self.exit_code, **asdict(self)}
+
+
+def lint_given(given: Given, machine: Machine | None, nodes: int | None, nccl_version: str) -> Linted:
+    """Lint variables.
+
+    Args:
+        given: what a file or this environment sets.
+        machine: facts of this machine; None = the variables are for another one.
+        nodes: of the job; None = not known.
+        nccl_version: as `2.27.3`; empty = not known.
+    """
+    version = parse_version(nccl_version) if nccl_version else None
+    hardware = {} if machine is None else _hardware(machine, given.variables)
+    found = lint(given.variables, version, nodes, hardware)
+    if nodes is not None and not any(one.variable == "NCCL_IB_DISABLE" for one in found):
+        # Harmless with these nodes, but no default: that is said whatever the job.
+        found += [one for one in lint(given.variables, version, None, {}) if one.variable == "NCCL_IB_DISABLE"]
+    items = [_item(one, given) for one in found]
+    items += [_odd(place, what) for place, what in given.oddities]
+    items += [_shadowed(*one, given) for one in given.shadowed]
+    ordered = tuple(sorted(items, key=lambda item: (_ORDER[item.severity], item.variable, item.place, item.message)))
+    return Linted(ordered, given.read, len(given.variables), nccl_version, _facts(machine, nodes))
+
+
+def doubts(variables: dict[str, str]) -> list[str]:
+    """What is surely wrong with variables that are about to be set, one line each; `dtk nccl lint` says more."""
+    installed = installed_nccl()
+    found = lint(variables, parse_version(installed) if installed else None, None, {})
+    sure = [one for one in found if one.severity == "error" or one.cause_id == "env.unknown_variable"]
+    return [f"{one.variable}={variables.get(one.variable, '')}: {one.message}" for one in sure[:3]]
+
+
+def installed_nccl() -> str:
+    """Version of the NCCL that torch brings as a package; empty where it brings none."""
+    for package in ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11"):
+        try:
+            found = re.match(r"\d+(?:\.\d+)+", importlib.metadata.version(package))
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        if found:
+            return found[0]
+    return ""
+
+
+def parse_version(text: str) -> Version:
+    """`2.27.3` -> (2, 27, 3).
+
+    Raises:
+        DtkError: it is no version.
+    """
+    if not re.fullmatch(r"\d{1,4}(?:\.\d{1,4}){1,3}", text):
+        raise DtkError(f"--nccl-version {text} is no version", fix="write it like 2.27.3")
+    return tuple(int(part) for part in text.split("."))
+
+
+def _hardware(machine: Machine, variables: Mapping[str, str]) -> dict[str, Any]:
+    facts: dict[str, Any] = {**network(), "missing_files": missing_files(variables)}
+    if machine.gpus:
+        facts["nproc"] = len(machine.gpus)
+        facts["gpus"] = [{"name": gpu.name} for gpu in machine.gpus]
+    if machine.nvlink is not None:
+        facts["nvlink"] = machine.nvlink
+    return facts
+
+
+def _item(one: Lint, given: Given) -> Item:
+    value, place = given.variables.get(one.variable, ""), given.places.get(one.variable, "")
+    return Item(one.severity, one.variable, value, place, one.message, one.fix, one.cause_id)
+
+
+def _odd(place: str, what: str) -> Item:
+    fix = "write NAME=value, without spaces, quotes or export, comments on lines of their own"
+    return Item("error", "", "", place, what, fix, FILE_CAUSE)
+
+
+def _shadowed(name: str, place: str, value: str, given: Given) -> Item:
+    message = f"it has no effect here: {given.places[name]} sets {given.variables[name]!r}, and the first counts"
+    return Item("note", name, value, place, message, "remove one of them", "env.contradiction")
+
+
+def _facts(machine: Machine | None, nodes: int | None) -> str:
+    known = [counted(nodes, "node") if nodes else "number of nodes unknown"]
+    if machine is None:
+        return ", ".join([*known, "another machine: its interfaces, cards and GPUs are not known"])
+    known += [counted(len(machine.interfaces), "interface"), counted(len(machine.rdma), "RDMA device")]
+    known.append(counted(len(machine.gpus), "GPU"))
+    return ", ".join(known)

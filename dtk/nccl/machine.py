@@ -1,0 +1,208 @@
+"""What this machine has, as far as it bears on NCCL: GPUs and their links, network, RDMA, cloud, container.
+
+Looks at NVML, /sys, /proc and the environment; asks no network and starts nothing. What is not told is null.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dtk.record.nvml import open_nvml
+
+SYS, ROOT = Path("/sys"), Path("/")
+_VENDORS = {"Amazon EC2": "aws", "Google": "gcp", "Microsoft Corporation": "azure"}
+"""DMI's name of the vendor -> cloud."""
+P2P_READ = 0
+"""NVML_P2P_CAPS_INDEX_READ of nvml.h: the package's own constant is a tuple by mistake, in some releases."""
+_BRIDGES = re.compile(r"^(?:lo|docker|veth|br-|virbr|cni|flannel|cali|tunl|podman|lxc|ifb|dummy|nodelocaldns)")
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU by NVML."""
+
+    name: str
+    nvlinks: int | None
+    """Links that are up; None = NVML does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rdma:
+    """One device of /sys/class/infiniband."""
+
+    name: str
+    driver: str
+    """mlx5_core, efa, ...; empty = not told."""
+    link_layer: str
+    """InfiniBand, Ethernet or Unspecified; empty = not told."""
+    active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """One network interface that leaves the machine."""
+
+    name: str
+    driver: str
+    up: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Facts, no judgement."""
+
+    gpus: tuple[Gpu, ...]
+    gpu_reason: str
+    """Why no GPU is listed."""
+    driver: str
+    """Of NVIDIA; empty = none."""
+    p2p: bool | None
+    """Whether every pair of GPUs can reach each other by NVML; None = not told, or fewer than two."""
+    rdma: tuple[Rdma, ...]
+    interfaces: tuple[Interface, ...]
+    cloud: str
+    """aws, gcp, azure, oci; empty = none known."""
+    product: str
+    """DMI's name of the machine; on EC2 the instance type."""
+    container: bool
+    slurm: bool
+    shm_bytes: int | None
+    """Size of /dev/shm."""
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON values."""
+        return asdict(self)
+
+    @property
+    def nvlink(self) -> bool | None:
+        """Whether the GPUs are connected by NVLink; None = not known."""
+        if len(self.gpus) < 2 or any(gpu.nvlinks is None for gpu in self.gpus):
+            return None
+        return all(gpu.nvlinks for gpu in self.gpus)
+
+
+def read_machine(environment: Mapping[str, str], sys: Path = SYS, root: Path = ROOT) -> Machine:
+    """Look at this machine.
+
+    Args:
+        environment: of the process.
+        sys: where the kernel's /sys is mounted.
+        root: of the file system.
+    """
+    gpus, reason, driver, p2p = _gpus()
+    cloud, product = _cloud(sys / "class" / "dmi" / "id")
+    return Machine(
+        gpus=gpus,
+        gpu_reason=reason,
+        driver=driver,
+        p2p=p2p,
+        rdma=tuple(_rdma(path) for path in _entries(sys / "class" / "infiniband")),
+        interfaces=tuple(
+            Interface(path.name, _driver(path), _line(path / "operstate") == "up")
+            for path in _entries(sys / "class" / "net")
+            if not _BRIDGES.match(path.name)
+        ),
+        cloud=cloud,
+        product=product,
+        container=_container(environment, root),
+        slurm="SLURM_JOB_ID" in environment,
+        shm_bytes=_shm_bytes(root / "dev" / "shm"),
+    )
+
+
+def _gpus() -> tuple[tuple[Gpu, ...], str, str, bool | None]:
+    nvml, reason = open_nvml()
+    if nvml is None:
+        return (), reason, "", None
+    try:
+        driver = _decoded(nvml.nvmlSystemGetDriverVersion())
+        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        gpus = tuple(Gpu(_decoded(nvml.nvmlDeviceGetName(handle)), _nvlinks(nvml, handle)) for handle in handles)
+        return gpus, "" if gpus else "NVML lists no GPU", driver, _p2p(nvml, handles)
+    except nvml.NVMLError as error:
+        return (), f"NVML: {error}", "", None
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _nvlinks(nvml: Any, handle: Any) -> int | None:
+    """Links of a GPU that are up; a link that the GPU does not have ends the count."""
+    up = 0
+    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            up += nvml.nvmlDeviceGetNvLinkState(handle, link) == nvml.NVML_FEATURE_ENABLED
+        except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
+            return up
+        except nvml.NVMLError:
+            return None
+    return up
+
+
+def _p2p(nvml: Any, handles: list[Any]) -> bool | None:
+    if len(handles) < 2:
+        return None
+    try:
+        return all(
+            nvml.nvmlDeviceGetP2PStatus(a, b, P2P_READ) == nvml.NVML_P2P_STATUS_OK
+            for i, a in enumerate(handles)
+            for b in handles[i + 1 :]
+        )
+    except nvml.NVMLError:
+        return None
+
+
+def _decoded(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _rdma(path: Path) -> Rdma:
+    ports = _entries(path / "ports")
+    layers = [_line(port / "link_layer") for port in ports]
+    active = any(_line(port / "state").endswith("ACTIVE") for port in ports)
+    return Rdma(path.name, _driver(path), next((layer for layer in layers if layer), ""), active)
+
+
+def _driver(path: Path) -> str:
+    """Name of the driver of a device."""
+    try:
+        return (path / "device" / "driver").resolve(strict=True).name
+    except OSError:
+        return ""
+
+
+def _cloud(dmi: Path) -> tuple[str, str]:
+    vendor, product = _line(dmi / "sys_vendor"), _line(dmi / "product_name")
+    if "OracleCloud" in _line(dmi / "chassis_asset_tag"):
+        return "oci", product
+    return next((cloud for name, cloud in _VENDORS.items() if vendor.startswith(name)), ""), product
+
+
+def _container(environment: Mapping[str, str], root: Path) -> bool:
+    marks = (root / ".dockerenv", root / "run" / ".containerenv")
+    return "KUBERNETES_SERVICE_HOST" in environment or any(mark.exists() for mark in marks)
+
+
+def _shm_bytes(path: Path) -> int | None:
+    try:
+        size = os.statvfs(path)
+    except OSError:
+        return None
+    return size.f_frsize * size.f_blocks
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _line(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.read(200).strip()
+    except OSError:
+        return ""

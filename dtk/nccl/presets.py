@@ -1,0 +1,139 @@
+"""The presets of conf/nccl as values: what each sets, and why. Reads YAML without Hydra; sets nothing."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from diagnostics.detectors.environment.catalogue import catalogue
+from diagnostics.detectors.environment.rules_names import text as version_text
+from dtk.config.folders import groups, search_path
+from dtk.config.help import description
+from dtk.config.schema import NCCLConfig
+from dtk.config.strict import section_from_plain
+from dtk.config.suggest import did_you_mean
+from dtk.errors import DtkError
+
+GROUP = "nccl"
+DEFAULT = "auto"
+WHOLE = "preset"
+"""Key of `about` that holds for all variables."""
+ABOUT = ("why", "source", "versions", "harms", "remove")
+"""What is said of a variable."""
+ABOUT_WHOLE = ("source", "versions", "harms", "remove", "advice")
+"""What is said of a preset."""
+ELSEWHERE = "read by a plugin or another library, not by NCCL"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One variable of a preset."""
+
+    name: str
+    value: str
+    """As in the file: `{interface}` and the like are not filled in."""
+    why: str
+    source: str
+    versions: str
+    """Of what reads it."""
+    harms: str
+    """When it does harm."""
+    remove: str
+    """When to take it out again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """One file of conf/nccl."""
+
+    name: str
+    summary: str
+    path: Path
+    config: NCCLConfig
+    settings: tuple[Setting, ...]
+
+    @property
+    def about(self) -> dict[str, str]:
+        """What holds for the whole preset."""
+        return self.config.about.get(WHOLE, {})
+
+
+def read_presets(config_dir: Path | None = None) -> dict[str, Preset]:
+    """All presets by name, dtk's and the user's own.
+
+    Raises:
+        DtkError: a file is damaged.
+    """
+    found = groups(search_path(config_dir)).get(GROUP, {})
+    common = _about_of_default(found)
+    return {name: _read(path, common) for name, path in found.items()}
+
+
+def find_preset(name: str, config_dir: Path | None = None) -> Preset:
+    """One preset.
+
+    Raises:
+        DtkError: there is none by that name, or its file is damaged.
+    """
+    found = groups(search_path(config_dir)).get(GROUP, {})
+    if name not in found:
+        near = did_you_mean(name, found)
+        raise DtkError(f'there is no preset "{name}"', fix=near or f"presets: {', '.join(found)}")
+    return _read(found[name], _about_of_default(found))
+
+
+def _about_of_default(found: dict[str, Path]) -> dict[tuple[str, str], dict[str, str]]:
+    """(variable, value) of the default preset -> what it says of it; other presets need not repeat that."""
+    if DEFAULT not in found:
+        return {}
+    config = _config(found[DEFAULT])
+    whole = {key: text for key, text in config.about.get(WHOLE, {}).items() if key in ABOUT}
+    return {
+        (name, value): {**whole, **config.about[name]}
+        for name, value in config.variables.items()
+        if name in config.about
+    }
+
+
+def _read(path: Path, common: dict[tuple[str, str], dict[str, str]]) -> Preset:
+    config = _config(path)
+    whole = {key: text for key, text in config.about.get(WHOLE, {}).items() if key in ABOUT}
+    settings = []
+    for name, value in config.variables.items():
+        said = {**whole, **config.about[name]} if name in config.about else common.get((name, value), whole)
+        known = _versions(name)
+        versions = config.about.get(name, {}).get("versions") or known or said.get("versions") or ELSEWHERE
+        texts = {key: said.get(key, "") for key in ABOUT if key != "versions"}
+        settings.append(Setting(name=name, value=value, versions=versions, **texts))
+    return Preset(path.stem, description(path), path, config, tuple(settings))
+
+
+def _versions(name: str) -> str:
+    """Which releases read a variable, by the linter's catalogue; empty when it is not NCCL's."""
+    variable = catalogue().nccl.get(name)
+    return f"NCCL {version_text(variable.since)} and newer" if variable is not None and variable.since else ""
+
+
+def _config(path: Path) -> NCCLConfig:
+    """The section of a file, checked.
+
+    Raises:
+        DtkError: it cannot be read, or is no section of this kind.
+    """
+    try:
+        values: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise DtkError(f"cannot read {path}", " ".join(str(error).split())) from error
+    try:
+        config: NCCLConfig = section_from_plain(NCCLConfig, values, GROUP)
+    except DtkError as error:
+        raise DtkError(f"{path}: {error.what}", error.why, error.fix) from error
+    for name, said in config.about.items():
+        allowed = ABOUT_WHOLE if name == WHOLE else ABOUT
+        if name != WHOLE and name not in config.variables:
+            raise DtkError(f"{path}: about.{name} is about a variable that the preset does not set")
+        for key in said:
+            if key not in allowed:
+                raise DtkError(f"{path}: unknown key about.{name}.{key}", fix=f"keys: {', '.join(allowed)}")
+    return config

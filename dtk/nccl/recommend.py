@@ -1,0 +1,195 @@
+"""Which preset fits this machine, and why: rules over its facts. Looks at nothing itself.
+
+What only the user can know (the number of nodes, the name of an interface) is asked for, never guessed.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dtk.nccl.machine import Machine
+from dtk.words import counted
+
+FIXED_DRIVER = (550, 40, 7)
+"""First driver with which several RTX 40 cards do not hang (nccl-tests issue 117 and its followers)."""
+RACK = ("GB200", "GB300")
+DOCKER_SHM_BYTES = 64 << 20
+"""Size of /dev/shm that a container has unless told otherwise."""
+MEGA_INTERFACES, HIGH_INTERFACES = 9, 5
+"""Interfaces of Google's a3-megagpu-8g and a3-highgpu-8g: one of the host's, the rest for GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One preset for one case."""
+
+    case: str
+    """`one node`, `several nodes`."""
+    preset: str
+    because: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    """Keys to give with it, as one would type them."""
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON values."""
+        return asdict(self)
+
+
+def recommend(machine: Machine, nodes: int | None) -> tuple[list[Advice], list[str]]:
+    """Presets for this machine, and what else to look at.
+
+    Args:
+        machine: its facts.
+        nodes: nodes of the job; None = not known, so both cases are answered.
+    """
+    if not machine.gpus:
+        needs = _interface(machine) if (nodes or 1) > 1 else ()
+        reason = f"no GPU was found ({machine.gpu_reason}), so ranks talk over gloo"
+        return [Advice("any number of nodes", "cpu_gloo", (reason,), needs)], _besides(machine)
+    found = []
+    if nodes in (None, 1):
+        found.append(_one_node(machine))
+    if nodes is None or nodes > 1:
+        found.append(_several_nodes(machine))
+    return found, _besides(machine)
+
+
+def _one_node(machine: Machine) -> Advice:
+    names = sorted({gpu.name for gpu in machine.gpus})
+    here = f"{counted(len(machine.gpus), 'GPU')}: {', '.join(names)}"
+    if machine.nvlink:
+        links = min(gpu.nvlinks or 0 for gpu in machine.gpus)
+        reason = f"every GPU has {links} or more NVLinks up, which NCCL uses by itself"
+        return Advice("one node", "nvlink_single_node", (here, reason))
+    if len(machine.gpus) > 1 and _hangs(machine):
+        reason = f"several RTX 40 cards with driver {machine.driver}, older than 550.40.07, hang at direct copies"
+        return Advice("one node", "pcie_no_p2p", (here, reason))
+    why = {True: "NVML says that all pairs can copy directly", False: "NVML says that some pair cannot copy directly"}
+    reasons = [here, "no NVLink on all of them: NCCL copies over PCIe, or through host memory where it must"]
+    reasons += [why[machine.p2p]] if machine.p2p is not None else []
+    reasons += ["if the first collective hangs: nccl=pcie_no_p2p"] if len(machine.gpus) > 1 else []
+    return Advice("one node", "auto", tuple(reasons))
+
+
+def _hangs(machine: Machine) -> bool:
+    version = tuple(int(part) for part in machine.driver.split(".") if part.isdigit())
+    return bool(version) and version < FIXED_DRIVER and all("RTX 40" in gpu.name for gpu in machine.gpus)
+
+
+def _several_nodes(machine: Machine) -> Advice:
+    for rule in (_rack, _aws, _gcp, _azure, _oci, _coreweave, _infiniband, _roce):
+        advice = rule(machine)
+        if advice is not None:
+            return advice
+    reason = "no RDMA device is active" if machine.rdma else "there is no RDMA device, so nodes talk over TCP"
+    return Advice("several nodes", "tcp_ethernet", (reason,), _interface(machine))
+
+
+def _rack(machine: Machine) -> Advice | None:
+    if not any(name in gpu.name for gpu in machine.gpus for name in RACK):
+        return None
+    return Advice(
+        "several nodes",
+        "gb200_nvl72",
+        (
+            f"{machine.gpus[0].name}: NVLink reaches the other nodes of the rack",
+            "for nodes of one rack with an IMEX domain; over several racks take nccl=infiniband or nccl=roce",
+        ),
+    )
+
+
+def _aws(machine: Machine) -> Advice | None:
+    efa = [one.name for one in machine.rdma if one.driver == "efa"]
+    if not efa:
+        return None
+    where = f"EC2 {machine.product}" if machine.cloud == "aws" else "devices of AWS"
+    return Advice("several nodes", "aws_efa", (f"{where} with {counted(len(efa), 'EFA device')} ({_some(efa)})",))
+
+
+def _gcp(machine: Machine) -> Advice | None:
+    if machine.cloud != "gcp" or any(one.active for one in machine.rdma):
+        return None
+    virtual = [one.name for one in machine.interfaces if one.driver == "gve"]
+    h100 = sum("H100" in gpu.name for gpu in machine.gpus) == 8
+    presets = {MEGA_INTERFACES: "gcp_a3_mega", HIGH_INTERFACES: "gcp_a3_high"}
+    if not h100 or len(virtual) not in presets:
+        return None
+    reason = f"Google Cloud, 8 H100 and {len(virtual)} gVNIC interfaces ({_some(virtual)})"
+    return Advice(
+        "several nodes", presets[len(virtual)], (reason, "source the installed plugin's own profile where there is one")
+    )
+
+
+def _azure(machine: Machine) -> Advice | None:
+    cards = _cards(machine, "InfiniBand")
+    if machine.cloud != "azure" or not cards:
+        return None
+    return Advice(
+        "several nodes",
+        "azure_nd",
+        (f"Azure with {counted(len(cards), 'InfiniBand card')} ({_some(cards)})",),
+        ("nccl.topo_file=FILE, unless /etc/nccl.conf names it",),
+    )
+
+
+def _oci(machine: Machine) -> Advice | None:
+    cards = _cards(machine, "Ethernet")
+    if machine.cloud != "oci" or not cards:
+        return None
+    return Advice(
+        "several nodes",
+        "oci",
+        (f"Oracle Cloud with {counted(len(cards), 'RoCE card')} ({_some(cards)})",),
+        ('nccl.hca="NAME,NAME", those of the compute network as the template of the shape lists them',),
+    )
+
+
+def _coreweave(machine: Machine) -> Advice | None:
+    cards = _cards(machine, "InfiniBand")
+    if not cards or not all(name.startswith("ibp") for name in cards):
+        return None
+    return Advice("several nodes", "coreweave", (f"InfiniBand cards called ibp* as on CoreWeave ({_some(cards)})",))
+
+
+def _infiniband(machine: Machine) -> Advice | None:
+    cards = _cards(machine, "InfiniBand")
+    if not cards:
+        return None
+    reason = f"{counted(len(cards), 'active InfiniBand port')} ({_some(cards)})"
+    return Advice("several nodes", "infiniband", (reason, "name the cards with nccl.hca if some are for storage"))
+
+
+def _roce(machine: Machine) -> Advice | None:
+    cards = _cards(machine, "Ethernet")
+    if not cards:
+        return None
+    reason = f"{counted(len(cards), 'active RDMA card')} on Ethernet ({_some(cards)})"
+    return Advice(
+        "several nodes", "roce", (reason,), ("nccl.traffic_class=NUMBER, the lossless class of your switches",)
+    )
+
+
+def _cards(machine: Machine, layer: str) -> list[str]:
+    return [one.name for one in machine.rdma if one.active and one.link_layer == layer and one.driver != "efa"]
+
+
+def _interface(machine: Machine) -> tuple[str, ...]:
+    """Asks for the interface; those that are up are listed, none is chosen."""
+    up = [one.name for one in machine.interfaces if one.up] or [one.name for one in machine.interfaces]
+    return (f"nccl.interface=NAME, the one between the nodes{f' (here: {_some(up)})' if up else ''}",)
+
+
+def _besides(machine: Machine) -> list[str]:
+    """What holds beside the preset."""
+    notes = []
+    if machine.container and machine.shm_bytes is not None and machine.shm_bytes <= DOCKER_SHM_BYTES:
+        size = f"{machine.shm_bytes >> 20} MiB"
+        notes.append(f"this is a container with {size} in /dev/shm: see `dtk nccl show container` for what to give it")
+    if machine.slurm and machine.gpus:
+        notes.append("this is a Slurm job: see `dtk nccl show slurm` for cores and the port of the status service")
+    if machine.rdma:
+        notes.append("leave NCCL_IB_DISABLE unset: it would switch these RDMA devices off")
+    return notes
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

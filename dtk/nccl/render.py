@@ -1,0 +1,177 @@
+"""A preset becomes variables for the ranks: keys filled in, what the user has set himself left alone and reported.
+
+Runs in the parent, and in ranks that torchrun or Slurm started; always before any communicator exists.
+Knows neither torch nor Hydra, and no preset by name.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dtk.config.schema import NCCLConfig
+from dtk.errors import DtkError
+from dtk.nccl.conf_files import Read, read_user
+
+RUN = "run"
+KEYS = ("interface", "hca", "address_range", "traffic_class", "topo_file", "ras_port")
+"""Keys of the section that stand in braces in values."""
+ENVIRONMENT = "environment"
+_BRACES = re.compile(r"\{(" + "|".join((*KEYS, RUN)) + r")(\??)\}")
+_LIST = re.compile(r"[\w.@:-]+(?:,[\w.@:-]+)*")
+_BACKENDS = {"nccl": "NCCL", "gloo": "gloo"}
+_EXAMPLES = {"interface": "eth0", "hca": '"mlx5_0,mlx5_1"', "address_range": "10.1.0.0/16", "topo_file": "FILE"}
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A variable that the user has set himself."""
+
+    name: str
+    value: str
+    """The user's, which counts."""
+    preset: str
+    """What the preset would have set."""
+    source: str
+    """`environment`, or the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """What a preset sets in this environment."""
+
+    preset: str
+    variables: dict[str, str]
+    """To be set, without those that the user has set."""
+    kept: tuple[Kept, ...]
+    """The user's own that win, where they differ from the preset's."""
+
+    def as_json(self) -> dict[str, Any]:
+        """As the manifest keeps it."""
+        return {"preset": self.preset, "variables": self.variables, "kept": [asdict(one) for one in self.kept]}
+
+
+def render(config: NCCLConfig, environment: Mapping[str, str], run: Path | None = None) -> Rendered:
+    """The variables of a section in an environment.
+
+    Args:
+        config: the section.
+        environment: of the process that starts the ranks, or of the rank; what it and the user's nccl.conf set wins.
+        run: the run folder; None leaves `{run}` as it is.
+
+    Raises:
+        DtkError: a value needs a key that is not given.
+    """
+    own = read_user(environment)
+    variables, kept = {}, []
+    for name, text in config.variables.items():
+        found = _own(name, environment, own)
+        if found is None:
+            value = fill(config, name, text, run)
+            if value is not None:
+                variables[name] = value
+            continue
+        wanted = _or_template(config, name, text, run)
+        if wanted is not None and found[0] != wanted:
+            kept.append(Kept(name, found[0], wanted, found[1]))
+    return Rendered(config.name, variables, tuple(kept))
+
+
+def fill(config: NCCLConfig, name: str, text: str, run: Path | None) -> str | None:
+    """One value with its braces filled in; None: it is left out, as its optional key is null.
+
+    Raises:
+        DtkError: a key that it needs is null.
+    """
+    for key, optional in _BRACES.findall(text):
+        value = run if key == RUN else getattr(config, key)
+        if value is None and optional:
+            return None
+        if value is None and key != RUN:
+            raise DtkError(
+                f"nccl={config.name} needs nccl.{key}",
+                f"{name} names it, and it is not guessed",
+                f"nccl.{key}={_EXAMPLES.get(key, 'NUMBER')}, or set {name} yourself",
+            )
+    return _BRACES.sub(lambda match: _filled(config, match, run), text)
+
+
+def placeholders(config: NCCLConfig) -> set[str]:
+    """Keys that the values of a section refer to."""
+    return {key for text in config.variables.values() for key, _ in _BRACES.findall(text) if key != RUN}
+
+
+def check_preset(
+    config: NCCLConfig, backend: str, environment: Mapping[str, str], interfaces: Sequence[str] | None
+) -> None:
+    """Refuse a preset that does not fit what the ranks talk over, or that names what is not there.
+
+    Args:
+        config: the section.
+        backend: `nccl` or `gloo`, as decided by the launcher.
+        environment: as for `render`.
+        interfaces: network interfaces of this machine; None = not known.
+
+    Raises:
+        DtkError: the first thing that is wrong.
+    """
+    if config.backend not in ("any", backend):
+        instead = "nccl=auto" + (" or nccl=cpu_gloo" if backend == "gloo" else "")
+        raise DtkError(
+            f"nccl={config.name} is for {_BACKENDS[config.backend]}, and these ranks talk over {_BACKENDS[backend]}",
+            fix=f"use {instead}",
+        )
+    for key in ("interface", "hca"):
+        value = getattr(config, key)
+        if value is not None and not _LIST.fullmatch(value):
+            raise DtkError(
+                f"nccl.{key}={value!r} is no list of names", "the preset adds = and ^ itself", f"nccl.{key}=NAME,NAME"
+            )
+    for name in config.variables:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise DtkError(f"nccl.variables has {name!r}, which is no name of a variable")
+        if "\0" in config.variables[name] or "\n" in config.variables[name]:
+            raise DtkError(f"nccl.variables.{name} has a line break or a zero byte", "no variable can hold that")
+    _check_interface(config, interfaces)
+    try:
+        render(config, environment)
+    except DtkError as error:
+        if error.what.endswith(".interface") and interfaces:
+            why = f"{error.why}; this machine has {', '.join(interfaces)}"
+            raise DtkError(error.what, why, error.fix) from None
+        raise
+
+
+def _check_interface(config: NCCLConfig, interfaces: Sequence[str] | None) -> None:
+    if config.interface is None or not interfaces or "interface" not in placeholders(config):
+        return
+    absent = [name for name in config.interface.split(",") if name not in interfaces]
+    if absent:
+        raise DtkError(
+            f"nccl.interface={config.interface}: this machine has no interface {', '.join(absent)}",
+            f"it has {', '.join(interfaces)}",
+            "name the one between the nodes",
+        )
+
+
+def _own(name: str, environment: Mapping[str, str], file: Read | None) -> tuple[str, str] | None:
+    """The user's own value of a variable and where it stands."""
+    if name in environment:
+        return environment[name], ENVIRONMENT
+    if file is not None and name.startswith("NCCL_") and name in file.content.variables:
+        return file.content.variables[name], str(file.path)
+    return None
+
+
+def _or_template(config: NCCLConfig, name: str, text: str, run: Path | None) -> str | None:
+    try:
+        return fill(config, name, text, run)
+    except DtkError:  # The user's own value makes the missing key unnecessary.
+        return text
+
+
+def _filled(config: NCCLConfig, match: re.Match[str], run: Path | None) -> str:
+    if match[1] != RUN:
+        return str(getattr(config, match[1]))
+    return match[0] if run is None else str(run.absolute())

@@ -1,0 +1,44 @@
+"""`dtk run` as one rank of torchrun or Slurm: rank 0 composes and makes the folder, all train."""
+
+import argparse
+import json
+import os
+
+from dtk.errors import DtkError
+from dtk.launch import cluster
+from dtk.launch.banner import banner
+from dtk.launch.console import Console
+from dtk.launch.joining import join
+from dtk.launch.parts import check_parts
+from dtk.launch.placement import place
+from dtk.launch.remote.size import is_remote
+from dtk.run import compose_point, cuda_devices, make_folder, preflight_point, settle_point
+
+
+def join_job(arguments: argparse.Namespace) -> int:
+    """One rank of torchrun or Slurm: rank 0 composes and makes the folder, all train."""
+    launcher = str(cluster.started_by(os.environ))
+    return join(launcher, lambda: _decide(arguments, launcher))
+
+
+def _decide(arguments: argparse.Namespace, launcher: str) -> cluster.Shared:
+    """What rank 0 settles for all ranks of torchrun or Slurm, run folder included."""
+    world_size = int(os.environ["WORLD_SIZE"])
+    local_size = cluster.local_size(os.environ)
+    point = compose_point(arguments.overrides, arguments.config_dir, arguments.rerun)
+    section, strategy = point.composed.config.launcher, point.composed.config.strategy
+    if is_remote(section):
+        raise DtkError(f"launcher={section.name} submits a job", f"and this is a rank of {launcher} already", "drop it")
+    placement = place(section, strategy, cuda_devices(section.device), local_size)
+    point = settle_point(point, placement, world_size)
+    config = point.composed.config
+    data = check_parts(config)
+    if would_hang := preflight_point(point.composed, world_size, local_size):
+        print(would_hang, end="", flush=True)
+        raise DtkError("this job would hang", "preflight=on does not launch it", "mend what the report above names")
+    paths = make_folder(point, data, placement, world_size, launcher)
+    cluster.open_status(paths, point.attempt)
+    placement = cluster.as_found(placement, section, launcher, world_size)
+    banner(Console(), config, paths, placement, point.attempt, world_size)
+    plain = json.dumps(point.composed.plain)
+    return cluster.Shared(str(paths.root), plain, placement.device, placement.backend, point.attempt)

@@ -1,0 +1,115 @@
+"""parity.json: what tells later whether two runs began alike, whatever their strategy and number of ranks.
+
+The hash of the weights does not depend on how they are sharded: every element is mixed with its name and place, and
+the mixed values are added modulo 2^64, so each rank adds up what it holds. Runs once, before the first step.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from diagnostics.artifacts import SCHEMA_VERSION
+from dtk.models.shards import local_rows
+from dtk.parallel.context import Context
+from dtk.parallel.control import sum_over_ranks
+from dtk.record.guard import guarded
+
+DEFINITIONS = {
+    "initial_weights_hash": "sum modulo 2^64 over all elements of all parameters of a 64-bit mix of bits, name and "
+    "place, before the first step: equal weights have equal hashes under every strategy and number of ranks; null "
+    "when the weights lie on the ranks in a way that it does not know",
+    "master_dtype": "number format of the parameters that the optimizer updates",
+    "compute_dtype": "number format of the matrix products",
+    "reduce_dtype": "number format in which gradients are reduced; null on one rank",
+}
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_MASK = (1 << 64) - 1
+_STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+"""Constants of SplitMix64 (Steele, Lea & Flood 2014)."""
+_CPU_BLOCK, _DEVICE_BLOCK = 2**15, 2**22
+"""Elements mixed at once: on the CPU what stays in its cache, on a device what hides the cost of a launch."""
+
+
+def parity(
+    model: nn.Module, context: Context, replicas: Sequence[Sequence[int]], compute: str, reduce: str | None
+) -> dict[str, Any]:
+    """Content of parity.json; every rank must call it.
+
+    Args:
+        model: as it starts, plain or sharded; its parameter names are the same under every strategy.
+        context: this rank.
+        replicas: groups of ranks that hold the same parameters.
+        compute: number format of the matrix products.
+        reduce: number format of the gradient reduction.
+    """
+    # The second number counts ranks that could not: then there is no hash, and still every rank took part.
+    values = torch.tensor([0, 1], dtype=torch.int64)
+    with guarded("parity"):
+        part, parts = _share(replicas, context.rank)
+        values[0], values[1] = _signed(weights_sum(model, part, parts)), 0
+    sum_over_ranks(context, values)
+    total, failed = (int(value) for value in values)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "initial_weights_hash": None if failed else f"{total & _MASK:016x}",
+        "master_dtype": "+".join(sorted({str(p.dtype).removeprefix("torch.") for p in model.parameters()})),
+        "compute_dtype": compute,
+        "reduce_dtype": reduce,
+        "definitions": DEFINITIONS,
+    }
+
+
+def weights_sum(model: nn.Module, part: int = 0, parts: int = 1) -> int:
+    """This rank's share of the sum, in [0, 2^64).
+
+    Args:
+        model: plain, or sharded on dim 0.
+        part: of what this rank holds it adds up the part-th of `parts` equal pieces: replicas divide the work.
+        parts: number of pieces.
+
+    Raises:
+        ValueError: a parameter is sharded in another way.
+    """
+    total = 0
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            local, first_row = local_rows(parameter)
+            row_size = parameter.numel() // max(parameter.shape[0], 1) if parameter.dim() else 1
+            flat = local.reshape(-1)
+            begin, end = flat.numel() * part // parts, flat.numel() * (part + 1) // parts
+            total += _sum(flat[begin:end], first_row * row_size + begin, name)
+    return total & _MASK
+
+
+def _sum(flat: Tensor, first: int, name: str) -> int:
+    """Sum of the mixed elements; `first` is the place of the first one in the whole parameter."""
+    if not flat.numel():
+        return 0
+    seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+    bits = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
+    bits = bits.view(_BITS[bits.element_size()])
+    size = _CPU_BLOCK if flat.device.type == "cpu" else _DEVICE_BLOCK
+    places = torch.arange(min(size, bits.numel()), dtype=torch.int64, device=flat.device).mul_(_signed(_STEP))
+    first *= bits.numel() // flat.numel()
+    sums = []
+    for start in range(0, bits.numel(), size):
+        block = bits[start : start + size]
+        mixed = places[: block.numel()] + _signed(seed + (first + start) * _STEP)
+        mixed.bitwise_xor_(block.to(torch.int64)).mul_(_signed(_FIRST))
+        mixed.bitwise_xor_(mixed >> 32).mul_(_signed(_SECOND))
+        sums.append(mixed.bitwise_xor_(mixed >> 29).sum())
+    return int(torch.stack(sums).sum())
+
+
+def _share(replicas: Sequence[Sequence[int]], rank: int) -> tuple[int, int]:
+    """(place of this rank among its replicas, how many they are)."""
+    group = next((list(one) for one in replicas if rank in one), [rank])
+    return group.index(rank), len(group)
+
+
+def _signed(value: int) -> int:
+    """As int64 holds it."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -1,0 +1,96 @@
+"""Whether the code, the versions and the ground of a run are still what its manifest says. Imports no torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diagnostics.artifacts import SCHEMA_VERSION, RunPaths
+from diagnostics.run_records import as_mapping, mapping
+from diagnostics.runs_text import clean
+from dtk.errors import DtkError
+from dtk.record.manifest import git_state, versions
+
+_SHOWN = 10
+"""Characters of a commit."""
+
+
+def read_manifest(run: Path) -> dict[str, Any]:
+    """manifest.json of a run.
+
+    Raises:
+        DtkError: it is absent, damaged or of a newer dtk.
+    """
+    problems: list[str] = []
+    manifest = mapping(str(RunPaths(run).manifest), problems)
+    if not manifest:
+        raise DtkError(f"{run} is damaged", clean("; ".join(problems)) or "it has no manifest.json")
+    schema = manifest.get("schema_version", 0)
+    if not isinstance(schema, int) or schema > SCHEMA_VERSION:
+        raise DtkError(f"{run} is of a newer dtk", f"manifest.json has schema {clean(schema)[:20]}", "upgrade dtk")
+    return manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The code here against that of a run; a few words each."""
+
+    differs: list[str]
+    unknown: list[str]
+    """What cannot be compared."""
+
+    def words(self, run: str) -> str:
+        """One line; empty when all is the same."""
+        if not self.differs and not self.unknown:
+            return ""
+        verb = "differs from" if self.differs else "cannot be compared with"
+        return f"the code {verb} that of {run}: {'; '.join([*self.differs, *self.unknown])}"
+
+
+def compare_code(manifest: Mapping[str, Any], runs_folder: Path) -> Comparison:
+    """Compare git's state here and the installed versions with those of a run.
+
+    Args:
+        manifest: of the run.
+        runs_folder: what lies there is no code.
+    """
+    before, now = manifest.get("git"), git_state(Path.cwd(), runs_folder)
+    differs = _versions(as_mapping(manifest.get("versions")), versions())
+    if not isinstance(before, Mapping):
+        return Comparison(differs, ["it was started outside any git repository"])
+    commit = clean(before.get("commit"))[:_SHOWN]
+    if now is None:
+        there = clean(manifest.get("cwd"))[:200]
+        return Comparison(differs, [f"it ran at commit {commit} in {there}, and here is no git repository"])
+    unknown = []
+    if before.get("commit") != now["commit"]:
+        differs.insert(0, f"commit was {commit}, now {now['commit'][:_SHOWN]}")
+    if None in (before.get("dirty"), now["dirty"]) or (now["dirty"] and now["diff_sha256"] is None):
+        unknown.append("git did not tell the uncommitted changes")
+    elif before.get("diff_sha256") != now["diff_sha256"]:
+        words = {(False, True): "none then, some now", (True, False): "some then, none now"}
+        differs.append(f"uncommitted changes: {words.get((bool(before['dirty']), now['dirty']), 'others than then')}")
+    return Comparison(differs, unknown)
+
+
+def ground_differences(manifest: Mapping[str, Any], data_sha256: Any, world_size: int) -> list[str]:
+    """What of data and ranks is not what the run had.
+
+    Args:
+        manifest: of the run.
+        data_sha256: of the data that is there now.
+        world_size: ranks now.
+    """
+    found = []
+    before = as_mapping(manifest.get("data")).get("sha256")
+    if before is not None and before != data_sha256:
+        found.append(f"the data has changed (hash {clean(before)[:_SHOWN]}, now {clean(data_sha256)[:_SHOWN]})")
+    ranks = as_mapping(manifest.get("topology")).get("world_size")
+    if isinstance(ranks, int) and ranks != world_size:
+        found.append(f"world_size was {ranks}, now {world_size}")
+    return found
+
+
+def _versions(before: Mapping[str, Any], now: Mapping[str, str | None]) -> list[str]:
+    changed = (name for name in now if name in before and before[name] != now[name])
+    return [f"{name} was {clean(before[name] or 'absent')[:40]}, now {now[name] or 'absent'}" for name in changed]

@@ -1,0 +1,35 @@
+"""The run that was typed, and whether anything can be done with it: once for all commands that take a RUN."""
+
+from pathlib import Path
+
+from diagnostics.invocation import command
+from diagnostics.runs import RUNS, NoSuchRunError, Run, find_run, read_run
+from diagnostics.runs_text import clean
+from dtk.errors import DtkError
+
+RUN_HELP = "a path, an id under runs/, the unique beginning of one, or last"
+
+
+def find(name: str, folder: Path = RUNS) -> Path:
+    """The folder of a run by path, id, beginning of an id, or `last`.
+
+    Raises:
+        DtkError: there is none, or several.
+    """
+    try:
+        return find_run(name, folder)
+    except NoSuchRunError as error:
+        raise DtkError(clean(error), fix=f"{command('ls')} lists the runs") from error
+
+
+def find_readable(name: str, folder: Path = RUNS) -> Run:
+    """The same, of a run that is whole.
+
+    Raises:
+        DtkError: there is none, or it is damaged or of a newer dtk.
+    """
+    run = read_run(find(name, folder))
+    if run.unreadable:
+        fix = f"{command('diagnose', run.path)} reads what is left of it" if run.state == "damaged" else "upgrade dtk"
+        raise DtkError(clean(run.unreadable), fix=fix)
+    return run

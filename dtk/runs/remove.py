@@ -1,0 +1,107 @@
+"""Removes one run folder, and decides whether it may: the only code of dtk that deletes what a run recorded.
+
+Never follows a symbolic link, never touches a folder that dtk did not make.
+"""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from diagnostics.artifacts import SCHEMA_VERSION, RunPaths
+from diagnostics.processes import still_runs
+from diagnostics.run_records import mapping
+from diagnostics.runs import STATES, Run
+from diagnostics.runs_text import clean
+
+_LAST = ("manifest.json", "status.json")
+"""Removed after all else: what a removal leaves when it is cut off is still a run that can be removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What a folder holds, links not followed."""
+
+    files: int
+    bytes: int
+
+
+def refusal(run: Run, *, force: bool) -> str:
+    """Why a run is not to be removed, in one line; empty when it may be.
+
+    Args:
+        run: as it stands now.
+        force: also one that is going, or that cannot be read.
+    """
+    path = Path(run.path)
+    if path.is_symlink():
+        return f"{path} is a symbolic link, and links are not followed"
+    if not made_by_dtk(path):
+        return f"{path} is not a run folder that dtk made"
+    if Path.cwd().resolve().is_relative_to(path.resolve()):
+        return f"{path} is where you are"
+    if path.is_mount():
+        return f"{path} is a mount point"
+    if force:
+        return ""
+    if run.unreadable:
+        return f"{clean(run.unreadable)} (--force removes it)"
+    if run.state == "queued":
+        return f"{path} waits for its scheduler; cancel the job first (--force removes it all the same)"
+    if run.state == "running":
+        pid = mapping(str(RunPaths(path).manifest), []).get("pid")
+        where = f"process {clean(pid)[:20]}" if _here(path) else "on another machine, as far as can be told"
+        return f"{path} is still going ({where}); stop it first (--force removes it all the same)"
+    return ""
+
+
+def made_by_dtk(path: Path) -> bool:
+    """Whether a folder has a status.json or manifest.json as only dtk writes them; no link is taken for one."""
+    paths = RunPaths(path)
+    manifest = {} if paths.manifest.is_symlink() else mapping(str(paths.manifest), [])
+    if isinstance(manifest.get("schema_version"), int) and {"run_id", "argv", "config_sha256"} <= manifest.keys():
+        return True
+    status = {} if paths.status.is_symlink() else mapping(str(paths.status), [])
+    version = status.get("schema_version")
+    known = status.get("state") in STATES or (isinstance(version, int) and version > SCHEMA_VERSION)
+    return isinstance(version, int) and known and {"attempt", "started", "updated", "failure"} <= status.keys()
+
+
+def size_of(path: Path) -> Size:
+    """Files and bytes below a folder, links not followed; what cannot be read does not count."""
+    files = total = 0
+    folders = [str(path)]
+    while folders:
+        try:
+            with os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    else:
+                        files += 1
+                        total += entry.stat(follow_symlinks=False).st_size
+        except OSError:
+            continue
+    return Size(files, total)
+
+
+def remove(path: Path) -> None:
+    """Delete a run folder, its status and manifest last.
+
+    Raises:
+        OSError: something in it cannot be removed; the rest may be gone.
+    """
+    if path.is_symlink() or not path.is_dir():
+        raise NotADirectoryError(f"{path} is no folder")
+    with os.scandir(path) as entries:
+        found = sorted(entries, key=lambda entry: (entry.name in _LAST, entry.name))
+    for entry in found:
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        else:
+            Path(entry.path).unlink()
+    path.rmdir()
+
+
+def _here(path: Path) -> bool:
+    return still_runs(mapping(str(RunPaths(path).manifest), [])) is True

@@ -1,0 +1,80 @@
+"""Options that choose among the runs of a folder, shared by `dtk ls` and `dtk rm`."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from diagnostics.runs import FAILED, RUNS, STATES, Run, list_runs
+from dtk.config.suggest import did_you_mean
+from dtk.errors import DtkError
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """Add `--state`, `--failed` and `--older-than`."""
+    parser.add_argument(
+        "--state", type=_states, default=(), metavar="S[,S]", help=f"only these states: {', '.join(STATES)}"
+    )
+    parser.add_argument("--failed", action="store_true", help=f"the same as --state {','.join(FAILED)}")
+    parser.add_argument(
+        "--older-than",
+        type=_seconds,
+        metavar="AGE",
+        help="only runs whose status is that old: 90s, 5m, 3h, 7d, 2w",
+    )
+
+
+def selects(arguments: argparse.Namespace) -> bool:
+    """Whether any of those options was given."""
+    return bool(arguments.state or arguments.failed or arguments.older_than is not None)
+
+
+def selected(runs: Sequence[Run], arguments: argparse.Namespace) -> list[Run]:
+    """The runs that fit all options that were given."""
+    states = {*arguments.state, *(FAILED if arguments.failed else ())}
+    quiet_s = arguments.older_than
+    return [
+        run
+        for run in runs
+        if (not states or run.state in states)
+        and (quiet_s is None or (run.quiet_s is not None and run.quiet_s > quiet_s))
+    ]
+
+
+def runs_in(folder: Path, name: str) -> list[Run]:
+    """The runs of a folder, newest first; none where the default folder does not exist yet.
+
+    Args:
+        folder: of run folders.
+        name: of the command, for what to type next.
+
+    Raises:
+        DtkError: the folder cannot be read.
+    """
+    if folder == RUNS and not folder.exists():
+        return []
+    try:
+        return list_runs(folder)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise DtkError(f"cannot list {folder}", why, name) from error
+
+
+def _states(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    for name in names:
+        if name not in STATES:
+            near = did_you_mean(name, STATES)
+            raise argparse.ArgumentTypeError(f"{name!r} is no state; {near or 'states: ' + ', '.join(STATES)}")
+    if not names:
+        raise argparse.ArgumentTypeError(f"no state is given; states: {', '.join(STATES)}")
+    return names
+
+
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smhdw])", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no length of time; write 90s, 5m, 3h, 7d or 2w")
+    return float(found[1]) * _UNITS_S[found[2]]

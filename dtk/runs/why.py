@@ -1,0 +1,109 @@
+"""`dtk show RUN --why KEY`: who set a key, from what the run recorded at its launch."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from diagnostics.artifacts import NewerSchemaError, RunPaths
+from diagnostics.invocation import command
+from diagnostics.origins import Choice, Origins, Setting, read
+from diagnostics.run_records import reason
+from diagnostics.runs_text import clean
+from dtk.config.suggest import did_you_mean
+from dtk.errors import DtkError
+
+_LONGEST = 60
+"""Characters of a value in a table."""
+
+
+def why(run: Path, key: str, *, as_json: bool) -> str:
+    """Who set a key, or all keys of a section.
+
+    Args:
+        run: the run folder.
+        key: dotted; or a section such as `train`.
+        as_json: as one JSON object: key -> value and settings, the one that counts last.
+
+    Raises:
+        DtkError: no such key, or the run has no record of it.
+    """
+    origins = _read(run)
+    keys = [name for name in origins.values if name == key or name.startswith(f"{key}.")]
+    if not keys and key not in origins.choices:
+        groups = {name.split(".")[0] for name in origins.values}
+        near = did_you_mean(key, [*origins.values, *groups])
+        raise DtkError(f'{run} has no key "{clean(key)}"', fix=near or f"{command('show', run)} --why train")
+    if as_json:
+        settings = {name: [asdict(one) for one in origins.keys[name]] for name in keys}
+        found = {name: {"value": origins.values[name], "set_by": settings[name]} for name in keys}
+        choice = origins.choices.get(key.split(".")[0])
+        return json.dumps({"keys": found, "choice": asdict(choice) if choice else None}, indent=2) + "\n"
+    return _one(origins, key) if keys == [key] else _section(origins, key, keys)
+
+
+def _read(run: Path) -> Origins:
+    try:
+        return read(RunPaths(run).origins)
+    except FileNotFoundError as error:
+        what = f"{run} has no record of who set its keys"
+        raise DtkError(what, "it is of an older dtk", f"{command('show', run)} says what was typed") from error
+    except NewerSchemaError as error:
+        raise DtkError(f"{run} is of a newer dtk", clean(error), "upgrade dtk") from error
+    except (OSError, ValueError) as error:
+        raise DtkError(f"{run}: origins.json is damaged", clean(reason(error))) from error
+
+
+def _one(origins: Origins, key: str) -> str:
+    """The value, the place that counts, and those that it overrules, newest first."""
+    last, *overruled = reversed(origins.keys[key])
+    lines = [f"{clean(key)} = {_value(origins.values[key])}", f"  set by  {_place(last, origins)}"]
+    if last.written and last.written != _value(origins.values[key]):
+        lines.append(f"          written {clean(last.written)}")
+    for setting in overruled:
+        was = f", which had {clean(setting.written)}" if setting.written else ""
+        lines.append(f"  over    {_place(setting, origins)}{was}")
+    return "\n".join(lines) + "\n"
+
+
+def _section(origins: Origins, key: str, keys: list[str]) -> str:
+    """The choice of a group, and a table of its keys."""
+    lines = []
+    if choice := origins.choices.get(key):
+        lines.append(f"{clean(key)}={clean(choice.option)}: {clean(choice.file)}, chosen by {_chooser(choice)}")
+    rows = [(clean(name), _short(_value(origins.values[name])), _brief(origins.keys[name][-1])) for name in keys]
+    widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
+    lines += [f"{name:<{widths[0]}}  {value:<{widths[1]}}  {by}" for name, value, by in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _place(setting: Setting, origins: Origins) -> str:
+    """In words, with what chose the file."""
+    file = setting.by.rpartition(":")[0]
+    chosen = next((choice for choice in origins.choices.values() if choice.file == file), None)
+    by = f" (chosen by {_chooser(chosen)})" if setting.kind == "file" and chosen is not None else ""
+    return _brief(setting) + by
+
+
+def _brief(setting: Setting) -> str:
+    by = clean(setting.by)
+    return {
+        "file": by,
+        "typed": f"{by} on the command line",
+        "default": "the default of dtk",
+        "launch": "dtk at the launch, from ranks and devices",
+        "run": f"the configuration of {by}",
+    }[setting.kind]
+
+
+def _chooser(choice: Choice) -> str:
+    return f"{clean(choice.by)} on the command line" if choice.kind == "typed" else clean(choice.by)
+
+
+def _value(value: Any) -> str:
+    """As one would type it."""
+    return clean(value if isinstance(value, str) and value else json.dumps(value))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

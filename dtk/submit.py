@@ -1,0 +1,164 @@
+"""A composed run for another place: frozen, rendered, handed over; with --dry-run printed, and nothing is touched."""
+
+import dataclasses
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from diagnostics.artifacts import RunPaths
+from dtk.config.compose import Composed
+from dtk.config.resume import Resumed, earlier_argv, refuse_other_data
+from dtk.config.strict import from_plain
+from dtk.errors import DtkError
+from dtk.launch.parts import check_parts
+from dtk.launch.placement import Placement
+from dtk.launch.remote import submit
+from dtk.launch.remote.submission import Submission, freeze
+from dtk.nccl.render import Rendered
+from dtk.output import put
+
+UNMOUNTED = "/tmp/dtk-runs"
+"""Run folders of a SkyPilot job without a bucket: on the first node's disk."""
+
+
+def hand_over(
+    point: Resumed, placement: Placement, dry_run: bool, opened: Callable[[RunPaths], None] | None = None
+) -> int:
+    """Submit a run, or print what would be submitted.
+
+    Args:
+        point: settled for the ranks of the job.
+        placement: of one node.
+        dry_run: print only.
+        opened: is told the run folder, where it is made here.
+
+    Returns:
+        exit code.
+
+    Raises:
+        DtkError: anything that is wrong with the job, or the cluster refuses it; then no run folder is left behind.
+    """
+    launcher = point.composed.config.launcher
+    program = "" if dry_run else submit.check_program(launcher.name)
+    if launcher.name != "slurm" and point.paths is not None:
+        raise DtkError(
+            f"launcher={launcher.name} cannot go on with a run folder of this machine",
+            "its run folders are on the cluster",
+            "submit the manifest of that run again: it goes on from the last checkpoint",
+        )
+    data = check_parts(point.composed.config) if launcher.name == "slurm" else None
+    if launcher.name != "slurm":
+        point = _moved(point)
+    job = frozen(point, placement, data)
+    text = submit.render(job)
+    if dry_run:
+        put(text)
+        return 0
+    if launcher.name == "slurm":
+        return _to_slurm(point, job, text, program, opened)
+    if launcher.name == "skypilot":
+        return submit.submit_skypilot(job, text, program)
+    print(submit.submit_kubernetes(text, program))
+    where = f"on the claim {launcher.volume_claim}" if launcher.volume_claim else "gone with its pod"
+    print(f"the run folder will be {job.paths.root}, {where}")
+    return 0
+
+
+def frozen(point: Resumed, placement: Placement, data: dict[str, Any] | None) -> Submission:
+    """What the ranks are to run; touches nothing.
+
+    Args:
+        point: settled for the ranks of the job.
+        placement: of one node.
+        data: what the data is; None where it cannot be seen from here.
+
+    Raises:
+        DtkError: the run is resumed with other data.
+    """
+    from dtk.plan.stored import planned
+    from dtk.record.manifest import manifest
+    from dtk.record.run_folder import name_run
+
+    composed = point.composed
+    config = composed.config
+    world_size = config.launcher.nodes * placement.nproc
+    earlier: list[Any] = []
+    if point.paths is not None:
+        refuse_other_data(point.paths, data or {})
+        earlier = earlier_argv(point.paths)
+    paths = point.paths or RunPaths(Path(config.runs_folder) / name_run(config, world_size))
+    about = manifest(
+        composed.plain,
+        sys.argv,
+        run_id=paths.root.name,
+        world_size=world_size,
+        nproc=placement.nproc,
+        launcher=config.launcher.name,
+        backend=placement.backend,
+        nccl=Rendered(config.nccl.name, {}, ()),
+    )
+    about["earlier_argv"] = earlier
+    if point.earlier is not None:
+        about["rerun_of"] = point.earlier.name
+    if data is not None:
+        about["data"] = data
+    plan = planned(composed, world_size, placement.nproc, "cuda" if placement.device == "cuda" else "cpu")
+    return freeze(composed, paths, placement, point.attempt, about, plan)
+
+
+def _moved(point: Resumed) -> Resumed:
+    """The same run with its folder where the machines of the job have one; a path below that is kept."""
+    config = point.composed.config
+    launcher = config.launcher
+    mounted = launcher.volume_path if launcher.name == "kubernetes" else launcher.bucket_path
+    if launcher.name == "skypilot" and launcher.bucket is None:
+        mounted = UNMOUNTED
+    if PurePosixPath(mounted) in (PurePosixPath(config.runs_folder), *PurePosixPath(config.runs_folder).parents):
+        return point
+    plain = {**point.composed.plain, "runs_folder": mounted}
+    composed: Composed = dataclasses.replace(point.composed, config=from_plain(plain), plain=plain)
+    return dataclasses.replace(point, composed=composed)
+
+
+def _to_slurm(
+    point: Resumed, job: Submission, text: str, program: str, opened: Callable[[RunPaths], None] | None
+) -> int:
+    """Make the run folder, or go on in the one that is resumed, and submit."""
+    made = point.paths is None
+    if not made:
+        submit.check_not_queued(job.paths.root.name)
+    before = {} if made else _kept(job)
+    try:
+        _write(job)
+        number = submit.submit_slurm(job, text, program)
+    except (DtkError, KeyboardInterrupt):
+        if made:
+            shutil.rmtree(job.paths.root, ignore_errors=True)
+        for path, content in before.items():
+            path.write_bytes(content)
+        raise
+    if opened is not None:
+        opened(job.paths)
+    submit.say_submitted(job.paths, number)
+    return 0
+
+
+def _kept(job: Submission) -> dict[Path, bytes]:
+    """Files of a run that is resumed, as they were: a job that is refused changes nothing."""
+    names = (*job.files, job.paths.status.name)
+    return {path: path.read_bytes() for name in names if (path := job.paths.root / name).is_file()}
+
+
+def _write(job: Submission) -> None:
+    """The frozen files into the run folder, each whole or not at all."""
+    from diagnostics.report.files import replace
+    from dtk.record.run_folder import unwritable
+
+    try:
+        job.paths.root.mkdir(parents=True, exist_ok=True)
+        for name, text in job.files.items():
+            replace(job.paths.root / name, text)
+    except OSError as error:
+        raise unwritable(job.paths.root, error) from error

@@ -1,0 +1,96 @@
+"""The last words of a sweep: what did not finish, the comparison, what to type next. Changes nothing."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from diagnostics.invocation import typed
+from dtk.launch.stopping import STOPPED
+from dtk.sweep.folder import Sweep, Trial
+from dtk.sweep.history import look
+from dtk.sweep.runner import DONE
+from dtk.words import counted
+
+
+def say_ending(sweep: Sweep, code: int, again: str, metric: dict[str, Any] | None = None) -> None:
+    """Print how the sweep ended, the points by the metric if there is one, and the comparison of its runs.
+
+    Args:
+        sweep: all that ran.
+        code: the sweep's exit code.
+        again: the command that goes on with it.
+        metric: `name` and `goal` of what a search looked at.
+    """
+    last = _last_trials(sweep)
+    names = {point.index: point.name for point in sweep.points}
+    done = [trial for trial in last if trial.state in DONE]
+    print(f"\nsweep {sweep.about.id}: {len(done)} of {counted(len(last), 'run')} done")
+    for trial in last:
+        if trial.state not in DONE:
+            where = f" ({typed(trial.run)})" if trial.run else ""
+            repeat = f", repeat {trial.repeat + 1}" if sweep.about.repeats > 1 else ""
+            what = "out of memory" if trial.state == "oom" else trial.state
+            print(f"  {names.get(trial.point, '')}{repeat}: {what}{f': {trial.reason}' if trial.reason else ''}{where}")
+    queued = [trial for trial in last if trial.state == "queued"]
+    if queued:
+        print(f"  {counted(len(queued), 'run')} submitted; compare them when they are done")
+    if metric:
+        _rank(sweep, metric)
+    if sweep.about.method in COMPARED:
+        _compare(last)
+    composed = {point.index for point in sweep.points if point.config}
+    if code in STOPPED or any(trial.state not in DONE and trial.point in composed for trial in last):
+        print(f"go on, without what is done: {again}")
+    print(f"points and their runs: {typed(sweep.root)}", flush=True)
+
+
+COMPARED = ("multirun", "grid")
+"""Other searches look for what learns best; which of their points is faster is another question."""
+_MOST_RANKED = 20
+
+
+def _rank(sweep: Sweep, metric: dict[str, Any]) -> None:
+    """The points, best first, each by its best run: the run's final figure, else the last one logged."""
+    name, sign = metric["name"], -1 if metric["goal"] == "maximize" else 1
+    found = []
+    for point in sweep.points:
+        figures = [figure for trial in _runs_of(sweep, point.index) if (figure := _figure(trial, name)) is not None]
+        if figures:
+            found.append((min(figures, key=lambda figure: sign * figure), point))
+    found.sort(key=lambda pair: sign * pair[0])
+    if found:
+        print(f"\nby {name} ({metric['goal']}), best first")
+    for value, point in found[:_MOST_RANKED]:
+        state = " ".join({trial.state for trial in _runs_of(sweep, point.index)} - {"finished"})
+        print(f"  {value:<12.6g} {point.name or 'as it is'}{f'  ({state})' if state else ''}")
+    if len(found) > _MOST_RANKED:
+        print(f"  and {counted(len(found) - _MOST_RANKED, 'point')} more")
+
+
+def _runs_of(sweep: Sweep, point: int) -> list[Trial]:
+    return [trial for trial in _last_trials(sweep) if trial.point == point]
+
+
+def _figure(trial: Trial, name: str) -> float | None:
+    """What a run reached."""
+    seen = look(trial, {})
+    logged = [record[name] for record in seen.history if name in record]
+    values = [value for value in (seen.summary.get(name), *logged[-1:]) if value is not None and value == value]
+    return float(values[0]) if values else None
+
+
+def _last_trials(sweep: Sweep) -> list[Trial]:
+    """The newest run of every point and repeat, the repeats of a point together."""
+    keys = sorted({(trial.point, trial.repeat) for trial in sweep.trials})
+    return [trial for key in keys if (trial := sweep.last(*key)) is not None]
+
+
+def _compare(trials: Sequence[Trial]) -> None:
+    """Runs that came to an end, failed ones too: that one needs too much memory is a result."""
+    runs = [trial.run for trial in trials if trial.run is not None and trial.state in ("finished", "oom", "failed")]
+    finished = {trial.point for trial in trials if trial.state == "finished"}
+    if len(finished) < 2:
+        return
+    from dtk.compare import print_comparison
+
+    print()
+    print_comparison(runs)

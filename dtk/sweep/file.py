@@ -1,0 +1,170 @@
+"""Reads a W&B sweep file and checks what can be said of it without composing a point.
+
+Stricter than W&B: what its server takes and `dtk run` could not read is refused here, one line each. Knows neither a
+search nor a server.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dtk.config.suggest import did_you_mean
+from dtk.errors import DtkError
+from dtk.sweep.program import fixed_overrides
+from dtk.sweep.values import spelled
+
+METHODS = ("grid", "random", "bayes")
+KEYS = (
+    "program",
+    "command",
+    "method",
+    "metric",
+    "parameters",
+    "early_terminate",
+    "run_cap",
+    "name",
+    "description",
+    "project",
+    "entity",
+)
+"""What a file may say. W&B's other keys are for its Launch product and for schedulers of one's own."""
+SPACE = ("value", "values", "probabilities", "min", "max", "distribution", "mu", "sigma", "q", "a", "b")
+"""What a parameter may say."""
+_NUMBERS = ("min", "max", "mu", "sigma", "q", "a", "b")
+MOST_BYTES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class SweepFile:
+    """A sweep as its file describes it."""
+
+    path: Path
+    content: dict[str, Any]
+    """All of it, for the search and for the server."""
+    method: str
+    parameters: dict[str, dict[str, Any]]
+    """Group or dotted key -> its space of values."""
+    fixed: list[str]
+    """Overrides of every point, out of `command`."""
+    metric: dict[str, Any] = field(default_factory=dict)
+    """Name, goal and perhaps target; empty without one."""
+    run_cap: int | None = None
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether runs that do worse than others are ended before their time."""
+        return "early_terminate" in self.content
+
+
+def read(path: Path) -> SweepFile:
+    """Read and check a file.
+
+    Raises:
+        DtkError: no such file, no YAML, or anything that dtk could not run.
+    """
+    content = _load(path)
+    try:
+        return _checked(path, content)
+    except DtkError as error:
+        raise DtkError(f"{path}: {error.what}", error.why, error.fix) from error
+
+
+def values(space: Mapping[str, Any]) -> list[Any]:
+    """The values that a space names: all of a list, or both ends of a range."""
+    if "value" in space:
+        return [space["value"]]
+    return list(space.get("values", [space[end] for end in ("min", "max") if end in space]))
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise DtkError(f"{path} is no sweep file", f"it has more than {MOST_BYTES:,} bytes")
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DtkError(f"cannot read {path}", error.strerror or str(error)) from error
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise DtkError(f"{path}{line}", f"not valid YAML ({error.problem})") from error
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise DtkError(f"{path} is not valid YAML", str(error)) from error
+    if not isinstance(content, dict):
+        raise DtkError(f"{path} is no sweep file", "it is no mapping of keys", "see conf/sweep/ for some")
+    return {str(key): value for key, value in content.items()}
+
+
+def _checked(path: Path, content: dict[str, Any]) -> SweepFile:
+    for key in content:
+        if key not in KEYS:
+            raise DtkError(f'unknown key "{key}"', fix=did_you_mean(key, KEYS) or f"keys: {', '.join(KEYS)}")
+    method = content.get("method")
+    if method not in METHODS:
+        what = f"method: {method}" if "method" in content else "it has no method"
+        raise DtkError(what, fix=f"method is one of {', '.join(METHODS)}")
+    parameters = _parameters(content.get("parameters"))
+    metric = _metric(content, method)
+    cap = content.get("run_cap")
+    if cap is not None and (not isinstance(cap, int) or isinstance(cap, bool) or cap < 1):
+        raise DtkError(f"run_cap: {cap}", "it is the number of runs after which the sweep ends", "write run_cap: 20")
+    fixed = fixed_overrides(content)
+    return SweepFile(path, content, method, parameters, fixed, metric, cap)
+
+
+def _parameters(given: Any) -> dict[str, dict[str, Any]]:
+    if not isinstance(given, dict) or not given:
+        raise DtkError("it has no parameters", fix="write parameters: {strategy: {values: [ddp, fsdp]}}")
+    return {str(key): _space(str(key), space) for key, space in given.items()}
+
+
+def _space(key: str, space: Any) -> dict[str, Any]:
+    """One parameter, each of its values as it would be typed."""
+    if not isinstance(space, dict) or not space:
+        raise DtkError(
+            f"parameters: {key} has no values", fix=f"write {key}: {{values: [...]}} or {{min: ..., max: ...}}"
+        )
+    for word in space:
+        if word == "parameters":
+            raise DtkError(
+                f"parameters: {key} is nested", "W&B would pass it as one dictionary", f"write dotted keys: {key}.KEY"
+            )
+        if word not in SPACE:
+            near = did_you_mean(str(word), SPACE)
+            raise DtkError(f'parameters: {key} has an unknown key "{word}"', fix=near or f"keys: {', '.join(SPACE)}")
+    for word in ("values", "probabilities"):
+        if word in space and (not isinstance(space[word], list) or not space[word]):
+            raise DtkError(f"parameters: {key}: {word} is no list of values")
+    for word in _NUMBERS:
+        if isinstance(space.get(word), str):
+            raise DtkError(
+                f"parameters: {key}: {word}: {space[word]} is a text",
+                "YAML wants a point in such numbers",
+                "write 1.0e-3",
+            )
+    for value in values(space):
+        spelled(key, value)
+    return space
+
+
+def _metric(content: dict[str, Any], method: str) -> dict[str, Any]:
+    """What is to be made small or large, by a name that runs record."""
+    metric = content.get("metric")
+    if metric is None:
+        needs = "method: bayes" if method == "bayes" else "early_terminate" if "early_terminate" in content else ""
+        if needs:
+            raise DtkError(f"{needs} needs a metric", fix="write metric: {name: loss, goal: minimize}")
+        return {}
+    if not isinstance(metric, dict) or not isinstance(metric.get("name"), str):
+        raise DtkError("metric has no name", fix="write metric: {name: loss, goal: minimize}")
+    from dtk.record.metrics import DEFINITIONS
+
+    name = metric["name"]
+    if name not in DEFINITIONS:
+        near = did_you_mean(name, DEFINITIONS)
+        raise DtkError(f'no run records the metric "{name}"', fix=near or "loss and tokens_per_s are two of them")
+    goal = metric.get("goal", "minimize")
+    if goal not in ("minimize", "maximize"):
+        raise DtkError(f"metric: goal: {goal}", fix="goal is minimize or maximize")
+    return {**metric, "goal": goal}

@@ -1,0 +1,256 @@
+"""The record of a sweep, `<runs_folder>/sweeps/<id>/`: its points, frozen, and which run each became.
+
+Written once and then only appended to, so a sweep that was killed at any moment can go on. Run folders stay ordinary
+ones beside it and know nothing of it. Knows no configuration and no search.
+"""
+
+import fcntl
+import json
+import secrets
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from diagnostics.artifacts import RunPaths, read_status, write_json
+from diagnostics.invocation import typed
+from dtk.errors import DtkError
+from dtk.record.run_folder import now, unwritable
+from dtk.sweep.points import Point
+
+SCHEMA_VERSION = 1
+FOLDER = "sweeps"
+"""In the runs folder. It holds no record of a run, so nothing takes it for one."""
+_LARGEST_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a sweep is: sweep.json, written once."""
+
+    id: str
+    method: str
+    """`multirun`, `grid`, `random` or `bayes`."""
+    source: dict[str, Any]
+    """What makes it this sweep and no other: lists or file, what was typed beside it."""
+    repeats: int
+    created: str
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(slots=True)
+class Trial:
+    """One run of a point."""
+
+    point: int
+    repeat: int
+    run: Path | None = None
+    """Its run folder; None = it did not come to that."""
+    state: str = "running"
+    """A state of a run, `refused` (it was not launched) or `stopped early` (by the search)."""
+    exit_code: int | None = None
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Sweep:
+    """One sweep's folder, open for appending."""
+
+    root: Path
+    about: About
+    points: list[Point] = field(default_factory=list)
+    trials: list[Trial] = field(default_factory=list)
+    """In the order in which they began; of a point that was run again, the last one counts."""
+    _log: TextIO | None = None
+
+    def add(self, point: Point) -> None:
+        """Freeze a point.
+
+        Raises:
+            DtkError: the folder cannot be written.
+        """
+        try:
+            write_json(self.root / "points" / f"{point.index:05d}.json", point)
+        except OSError as error:
+            raise unwritable(self.root, error) from error
+        self.points.append(point)
+
+    def begin(self, point: int, repeat: int) -> Trial:
+        """A run of a point begins."""
+        trial = Trial(point, repeat)
+        self.trials.append(trial)
+        self._append({"event": "began", "point": point, "repeat": repeat})
+        return trial
+
+    def opened(self, trial: Trial, run: Path) -> None:
+        """It has a run folder."""
+        trial.run = run
+        self._append({"event": "opened", "point": trial.point, "repeat": trial.repeat, "run": self._relative(run)})
+
+    def end(self, trial: Trial, state: str, exit_code: int, reason: str) -> None:
+        """It ended."""
+        trial.state, trial.exit_code, trial.reason = state, exit_code, reason
+        told = {"state": state, "exit_code": exit_code, "reason": reason}
+        self._append({"event": "ended", "point": trial.point, "repeat": trial.repeat, **told})
+
+    def last(self, point: int, repeat: int) -> Trial | None:
+        """The newest run of a point in one repeat."""
+        found = [trial for trial in self.trials if (trial.point, trial.repeat) == (point, repeat)]
+        return found[-1] if found else None
+
+    def close(self) -> None:
+        """Let others go on with it."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def lock(self) -> None:
+        """Keep a second process from going on with the same sweep.
+
+        Raises:
+            DtkError: one does already, or the folder cannot be written.
+        """
+        try:
+            path = self.root / "runs.jsonl"
+            before = path.read_bytes() if path.exists() else b""
+            self._log = path.open("a", encoding="utf-8")
+            fcntl.flock(self._log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if before and not before.endswith(b"\n"):  # Torn by a kill.
+                self._log.write("\n")
+        except BlockingIOError as error:
+            self.close()
+            raise DtkError(f"the sweep {self.about.id} is still going", fix="wait for it, or stop it first") from error
+        except OSError as error:
+            if self._log is None:  # Else the file system has no locks, which costs only this check.
+                raise unwritable(self.root, error) from error
+
+    def _relative(self, run: Path) -> str:
+        """Relative to the runs folder where it lies there, so that both can be moved together."""
+        runs = self.root.parent.parent
+        return str(run.relative_to(runs)) if run.is_relative_to(runs) else str(run)
+
+    def _append(self, event: dict[str, Any]) -> None:
+        assert self._log is not None
+        try:
+            self._log.write(json.dumps({**event, "time": now()}) + "\n")
+            self._log.flush()
+        except OSError as error:
+            raise unwritable(self.root, error) from error
+
+
+def create(runs_folder: Path, method: str, name: str, source: dict[str, Any], repeats: int) -> Sweep:
+    """Make the folder of a new sweep and lock it.
+
+    Args:
+        runs_folder: where its runs will lie.
+        method: how points are found.
+        name: a word of its folder's name.
+        source: see `About`.
+        repeats: runs of every point.
+
+    Raises:
+        DtkError: the folder cannot be made.
+    """
+    identity = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}-{secrets.token_hex(2)}"
+    root = runs_folder / FOLDER / identity
+    about = About(identity, method, source, repeats, now())
+    try:
+        root.mkdir(parents=True)
+        write_json(root / "sweep.json", about)
+    except OSError as error:
+        raise unwritable(runs_folder, error) from error
+    sweep = Sweep(root, about)
+    sweep.lock()
+    return sweep
+
+
+def find(runs_folder: Path, method: str, source: dict[str, Any], repeats: int) -> Sweep:
+    """The newest sweep of the same command, with its points and runs, locked.
+
+    Raises:
+        DtkError: there is none, it is damaged or of a newer dtk, or it is still going.
+    """
+    wanted = json.loads(json.dumps([method, source, repeats]))
+    folders = sorted((runs_folder / FOLDER).glob("*/sweep.json"), reverse=True)
+    newer = []
+    for path in folders:
+        about = _read_about(path)
+        if about is not None and about.schema_version > SCHEMA_VERSION:
+            newer.append(about)
+        elif about is not None and [about.method, about.source, about.repeats] == wanted:
+            return _load(path.parent, about)
+    if newer:
+        raise DtkError(f"the sweep {newer[0].id} was written by a newer dtk", f"schema {newer[0].schema_version}")
+    others = f"{len(folders)} there are of other commands" if folders else "there is none at all"
+    raise DtkError(
+        f"no sweep of this command in {typed(runs_folder / FOLDER)} to go on with",
+        others,
+        "type the same command as before with --resume, or start it without",
+    )
+
+
+def _read_about(path: Path) -> About | None:
+    """What sweep.json says; None when it is damaged, as one of the others may be."""
+    try:
+        value = _read_json(path)
+        about = About(**{key: value[key] for key in About.__dataclass_fields__})
+        return about if isinstance(about.schema_version, int) else None
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _load(root: Path, about: About) -> Sweep:
+    sweep = Sweep(root, about)
+    try:
+        for path in sorted((root / "points").glob("*.json")):
+            value = _read_json(path)
+            sweep.points.append(Point(**{key: value[key] for key in Point.__dataclass_fields__}))
+        log = root / "runs.jsonl"
+        lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DtkError(f"the sweep {about.id} is damaged", str(error), "start it anew") from error
+    _replay(sweep, lines)
+    sweep.lock()
+    return sweep
+
+
+def _replay(sweep: Sweep, lines: list[str]) -> None:
+    """Read runs.jsonl; a line that was torn when the process was killed says nothing."""
+    for line in lines:
+        try:
+            event = json.loads(line)
+            key = (int(event["point"]), int(event["repeat"]))
+            kind = event["event"]
+        except (ValueError, KeyError, TypeError):
+            continue
+        trial = Trial(*key) if kind == "began" else sweep.last(*key)
+        if trial is None:
+            continue
+        if kind == "began":
+            sweep.trials.append(trial)
+        elif kind == "opened":
+            trial.run = sweep.root.parent.parent / str(event.get("run"))
+        elif kind == "ended":
+            trial.state, trial.exit_code = str(event.get("state")), event.get("exit_code")
+            trial.reason = str(event.get("reason", ""))
+    for trial in sweep.trials:
+        if trial.exit_code is None:  # The sweep was killed meanwhile; the run's own status knows.
+            trial.state = state_of(trial.run, "lost")
+
+
+def state_of(run: Path | None, otherwise: str) -> str:
+    """The state of a run folder."""
+    try:
+        return otherwise if run is None else str(read_status(RunPaths(run).status).state)
+    except (OSError, ValueError):
+        return otherwise
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """A bounded JSON object."""
+    if path.stat().st_size > _LARGEST_BYTES:
+        raise ValueError(f"{path.name} is too large")
+    value = json.loads(path.read_bytes())
+    if not isinstance(value, dict):
+        raise ValueError(f"{path.name} is no JSON object")
+    return value

@@ -1,0 +1,177 @@
+"""Runs a sweep file on this machine, without any server: the points of a grid at once, others one by one.
+
+Knows neither W&B nor how a search works.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dtk.config.compose import compose
+from dtk.config.overrides import parse
+from dtk.errors import DtkError
+from dtk.sweep import file as sweep_file
+from dtk.sweep.early import EarlyStop
+from dtk.sweep.folder import Sweep, create, find
+from dtk.sweep.history import tried
+from dtk.sweep.points import NO_RESUME, Point, freeze, hollow
+from dtk.sweep.runner import Runner
+from dtk.sweep.search import Search
+from dtk.sweep.values import spelled
+from dtk.words import counted
+
+_TOLD_FROM = 20
+"""Composing more points than that takes seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A sweep file and what was typed beside it."""
+
+    file: sweep_file.SweepFile
+    search: Search
+    extra: list[str]
+    """Overrides of every point, after those of the file."""
+    repeats: int
+    cap: int | None
+    """Runs after which the search ends."""
+    config_dir: Path | None
+
+    def overrides(self, values: dict[str, Any]) -> list[str]:
+        """Everything that is given for a point."""
+        chosen = [spelled(key, value) for key, value in values.items()]
+        return [*without_tracker(self.file.fixed), *chosen, *self.extra]
+
+    def name(self, values: dict[str, Any]) -> str:
+        """What sets a point apart."""
+        return " ".join(spelled(key, value) for key, value in values.items() if key in self.varied())
+
+    def varied(self) -> list[str]:
+        """Parameters with more than one value."""
+        return [key for key, space in self.file.parameters.items() if "value" not in space]
+
+    def source(self) -> dict[str, Any]:
+        """What makes this sweep the same as an earlier one."""
+        folder = None if self.config_dir is None else str(self.config_dir.absolute())
+        return {"file": self.file.content, "overrides": self.extra, "config_dir": folder}
+
+
+def without_tracker(fixed: Sequence[str]) -> list[str]:
+    """The file's overrides but for the tracker, which is there for W&B's agent."""
+    return [text for text in fixed if not parse(text).key_or_group.startswith("tracker")]
+
+
+def check(job: Job) -> None:
+    """Refuse what could not be run, before anything is.
+
+    Raises:
+        DtkError: options that do not go together; for random and Bayesian searches an unknown key, choice or type in
+            any value of a list or end of a range.
+    """
+    for text in (*job.extra, *job.file.fixed, *(f"{key}=" for key in job.file.parameters)):
+        if text.startswith("resume="):
+            raise NO_RESUME
+    for text in job.extra:
+        if parse(text).key_or_group in job.file.parameters:
+            raise DtkError(f"{text} is one of the sweep's parameters", fix="leave it out, or change the file")
+    if job.file.stops_early and job.repeats > 1:
+        raise DtkError("repeats= and early_terminate do not go together", "runs of unequal length cannot be averaged")
+    if job.file.method == "grid":
+        return
+    if job.repeats > 1:
+        raise DtkError(f"repeats={job.repeats} is for grids", f"method: {job.file.method} never proposes a point twice")
+    if job.cap is None:
+        raise DtkError(
+            f"method: {job.file.method} never ends by itself", fix="add run_cap: 20 to the file, or --count 20"
+        )
+    spaces = {key: sweep_file.values(space) for key, space in job.file.parameters.items()}
+    first = {key: values[0] for key, values in spaces.items() if values}
+    compose(job.overrides(first), job.config_dir)
+    for key, values in spaces.items():
+        for value in values[1:]:
+            compose(job.overrides({**first, key: value}), job.config_dir)
+
+
+def grid_points(job: Job) -> list[Point]:
+    """All points of a grid, frozen.
+
+    Raises:
+        DtkError: anything wrong in any of them.
+    """
+    proposed = job.search.grid()[: job.cap]
+    if len(proposed) > _TOLD_FROM:
+        print(f"composing {counted(len(proposed), 'point')}", flush=True)
+    return [_frozen(job, index, values) for index, values in enumerate(proposed)]
+
+
+def begin(job: Job) -> Sweep:
+    """Freeze what can be known now, then make the sweep's folder."""
+    points = grid_points(job) if job.file.method == "grid" else []
+    sweep = create(runs_folder(job), job.file.method, job.file.path.stem, job.source(), job.repeats)
+    for point in points:
+        sweep.add(point)
+    return sweep
+
+
+def go_on(job: Job) -> Sweep:
+    """The newest sweep of the same file and overrides."""
+    sweep = find(runs_folder(job), job.file.method, job.source(), job.repeats)
+    print(f"going on with the sweep {sweep.about.id}, its points as they were then", flush=True)
+    return sweep
+
+
+def run(job: Job, sweep: Sweep) -> int:
+    """Run what is left of a sweep; the exit code as of `Runner.exit_code`."""
+    watch = EarlyStop(job.search, sweep) if job.file.stops_early else None
+    total = len(sweep.points) * job.repeats if job.file.method == "grid" else job.cap
+    runner = Runner(sweep, job.config_dir, total, watch)
+    if job.file.method == "grid":
+        return runner.interleaved(sweep.points)
+    if all(runner.once(point, 0) for point in sweep.points if point.config):
+        _propose(job, sweep, runner)
+    return runner.exit_code()
+
+
+def _propose(job: Job, sweep: Sweep, runner: Runner) -> None:
+    """Point after point, each chosen knowing all earlier ones and checked before it is run."""
+    assert job.cap is not None
+    while len(sweep.points) < job.cap:
+        known = tried(sweep)
+        if any(job.search.reached(one) for one in known):
+            print(f"\n{job.file.metric['name']} has reached its target {job.file.metric['target']}", flush=True)
+            return
+        index = len(sweep.points)
+        values = job.search.propose(known, f"{sweep.about.id}:{index}")
+        if values is None:
+            return
+        try:
+            point = freeze(index, job.name(values), job.overrides(values), job.config_dir, values=values)
+        except DtkError as error:
+            sweep.add(hollow(index, job.name(values), job.overrides(values), values))
+            runner.refuse(sweep.points[-1], error)
+            continue
+        sweep.add(point)
+        if not runner.once(point, 0):
+            return
+
+
+def _frozen(job: Job, index: int, values: dict[str, Any]) -> Point:
+    name = job.name(values)
+    try:
+        return freeze(index, name, job.overrides(values), job.config_dir, values=values)
+    except DtkError as error:
+        raise DtkError(f"point {index + 1} ({name}): {error.what}", error.why, error.fix) from error
+
+
+def runs_folder(job: Job) -> Path:
+    """Where the runs will lie."""
+    first = {key: sweep_file.values(space)[:1] for key, space in job.file.parameters.items()}
+    chosen = {key: values[0] for key, values in first.items() if values}
+    return Path(compose(job.overrides(chosen), job.config_dir).config.runs_folder)
+
+
+def with_extra(job: Job) -> dict[str, Any]:
+    """The file's content with what was typed added to its command, for a server."""
+    words = list(job.file.content["command"])
+    return {**job.file.content, "command": [*words, *job.extra]}

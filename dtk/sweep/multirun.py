@@ -1,0 +1,86 @@
+"""`dtk run -m`: the points are lists on the command line. All are composed and frozen before the first one runs."""
+
+import argparse
+from pathlib import Path
+
+from diagnostics.invocation import command
+from dtk.run import compose_point, print_configuration
+from dtk.sweep.ending import say_ending
+from dtk.sweep.folder import Sweep, create, find
+from dtk.sweep.points import Point, combinations, freeze, take_repeats
+from dtk.sweep.runner import Runner
+
+METHOD = "multirun"
+
+
+def multirun(arguments: argparse.Namespace) -> int:
+    """Run every combination, `repeats=` times, and compare.
+
+    Args:
+        arguments: of `dtk run`: overrides, config_dir, rerun, cfg, resume.
+
+    Returns:
+        the worst exit code of the runs, see `dtk.run.main`.
+
+    Raises:
+        DtkError: anything wrong in any point; then none has run.
+    """
+    given, repeats = take_repeats(arguments.overrides)
+    config_dir: Path | None = arguments.config_dir
+    if arguments.cfg:
+        for _, overrides in combinations(given, config_dir):
+            print_configuration(compose_point(overrides, config_dir, arguments.rerun))
+        return 0
+    sweep = _again(given, repeats, arguments) if arguments.resume else _new(given, repeats, arguments)
+    try:
+        code = Runner(sweep, config_dir, len(sweep.points) * repeats).interleaved(sweep.points)
+        say_ending(sweep, code, _command(arguments))
+    finally:
+        sweep.close()
+    return code
+
+
+def _new(given: list[str], repeats: int, arguments: argparse.Namespace) -> Sweep:
+    """Freeze every point, then make the sweep's folder: what is wrong anywhere leaves nothing behind."""
+    points = _points(given, arguments)
+    sweep = create(_runs_folder(points[0]), METHOD, METHOD, _source(given, arguments), repeats)
+    for point in points:
+        sweep.add(point)
+    return sweep
+
+
+def _again(given: list[str], repeats: int, arguments: argparse.Namespace) -> Sweep:
+    """The sweep of the same command, with its points as they were frozen."""
+    _, first = combinations(given, arguments.config_dir)[0]
+    runs_folder = Path(compose_point(first, arguments.config_dir, arguments.rerun).composed.config.runs_folder)
+    sweep = find(runs_folder, METHOD, _source(given, arguments), repeats)
+    print(f"going on with the sweep {sweep.about.id}, its points as they were then", flush=True)
+    return sweep
+
+
+def _points(given: list[str], arguments: argparse.Namespace) -> list[Point]:
+    found = combinations(given, arguments.config_dir)
+    return [
+        freeze(index, name, overrides, arguments.config_dir, earlier=arguments.rerun)
+        for index, (name, overrides) in enumerate(found)
+    ]
+
+
+def _source(given: list[str], arguments: argparse.Namespace) -> dict[str, object]:
+    """What makes two commands the same sweep."""
+    folders = {"config_dir": arguments.config_dir, "rerun": arguments.rerun}
+    absolute = {name: None if path is None else str(path.absolute()) for name, path in folders.items()}
+    return {"overrides": given, **absolute}
+
+
+def _runs_folder(point: Point) -> Path:
+    return Path(point.config["runs_folder"])
+
+
+def _command(arguments: argparse.Namespace) -> str:
+    """The same command with `--resume`."""
+    options = [
+        *(["--config-dir", str(arguments.config_dir)] if arguments.config_dir else []),
+        *(["--rerun", str(arguments.rerun)] if arguments.rerun else []),
+    ]
+    return command("run", "-m", "--resume", *options, *arguments.overrides)

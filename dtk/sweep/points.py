@@ -1,0 +1,116 @@
+"""A point of a sweep: what was chosen for it, and its configuration, frozen when the sweep was composed.
+
+Knows neither folders nor how a point is run.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diagnostics.origins import at_launch, dumps, loads
+from dtk.config.compose import Composed, expand
+from dtk.config.resume import Resumed
+from dtk.config.strict import from_plain
+from dtk.errors import DtkError
+from dtk.run import compose_point, place_point
+
+REPEATS = "repeats"
+"""What is typed like an override and belongs to the sweep: how often every point is run."""
+MOST_REPEATS = 100
+NO_RESUME = DtkError("resume= goes on with one run", "a sweep makes new ones", "a sweep goes on by --resume")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One point, checked, with every key of its configuration."""
+
+    index: int
+    name: str
+    """What sets it apart from the other points: `strategy=ddp`."""
+    overrides: list[str]
+    """Everything that was given for it, in Hydra's grammar."""
+    config: dict[str, Any]
+    """Resolved, as a run folder holds it."""
+    values: dict[str, Any]
+    """Parameter -> value as the search proposed it; empty without a search."""
+    origins: str
+    """Which file or override set each key, as origins.json has it."""
+    earlier: str | None
+    """The run folder whose configuration was taken instead of conf/."""
+
+    def thaw(self) -> Resumed:
+        """The point as a run of its own, as it was composed, whatever has become of conf/.
+
+        Raises:
+            DtkError: the stored values do not fit this version of dtk.
+        """
+        try:
+            origins = loads(self.origins.encode())
+        except ValueError as error:
+            raise DtkError(f"point {self.index + 1} of the sweep is damaged", str(error)) from error
+        composed = Composed(from_plain(self.config), self.config, list(self.overrides), origins)
+        return Resumed(composed, None, 0, None if self.earlier is None else Path(self.earlier))
+
+
+def take_repeats(overrides: Sequence[str]) -> tuple[list[str], int]:
+    """The overrides without `repeats=N`, and that number; 1 when it is not given.
+
+    Raises:
+        DtkError: it is no number from 1 to `MOST_REPEATS`.
+    """
+    rest = [text for text in overrides if not text.startswith(f"{REPEATS}=")]
+    given = [text.partition("=")[2] for text in overrides if text.startswith(f"{REPEATS}=")]
+    if not given:
+        return rest, 1
+    value = given[-1]
+    if not value.isdecimal() or not 1 <= int(value) <= MOST_REPEATS:
+        raise DtkError(f"{REPEATS}={value}", f"a sweep is repeated 1 to {MOST_REPEATS} times", f"write {REPEATS}=3")
+    return rest, int(value)
+
+
+def freeze(
+    index: int,
+    name: str,
+    overrides: list[str],
+    config_dir: Path | None,
+    *,
+    earlier: Path | None = None,
+    values: dict[str, Any] | None = None,
+) -> Point:
+    """Compose and check one point as a run of its own.
+
+    Args:
+        index: its number in the sweep, from 0.
+        name: what sets it apart.
+        overrides: in Hydra's grammar.
+        config_dir: the user's own YAML files.
+        earlier: a run folder whose configuration is taken instead of conf/.
+        values: what the search proposed.
+
+    Raises:
+        DtkError: anything that would keep it from being launched.
+    """
+    composed = compose_point(overrides, config_dir, earlier)
+    if composed.paths is not None:
+        raise NO_RESUME
+    settled = place_point(composed)[0].composed
+    origins = dumps(at_launch(settled.origins, settled.plain))
+    folder = None if earlier is None else str(earlier.absolute())
+    return Point(index, name, list(overrides), settled.plain, values or {}, origins, folder)
+
+
+def hollow(index: int, name: str, overrides: list[str], values: dict[str, Any]) -> Point:
+    """A point that the search proposed and that could not be composed."""
+    return Point(index, name, overrides, {}, values, "", None)
+
+
+def combinations(typed: Sequence[str], config_dir: Path | None) -> list[tuple[str, list[str]]]:
+    """Every combination of the lists that were typed: (what sets it apart, its overrides).
+
+    Raises:
+        DtkError: bad syntax, a glob that matches nothing, too many points.
+    """
+    points = expand(list(typed), config_dir)
+    differs = [len(set(column)) > 1 for column in zip(*points)]
+    return [(" ".join(text for text, differ in zip(point, differs) if differ), point) for point in points]

@@ -1,0 +1,64 @@
+"""The `command` of a sweep file: how W&B's agent starts a point, and what it fixes for all of them.
+
+W&B's own default passes `--key=value`, which is not how overrides are written; so a file must name its command.
+"""
+
+from itertools import pairwise
+from typing import Any
+
+from dtk.config.overrides import parse
+from dtk.errors import DtkError
+
+CHOICES = "${args_no_hyphens}"
+"""W&B's name for the parameters of a point as `key=value` words."""
+DEFAULT = ["${env}", "${interpreter}", "-m", "dtk.run", "tracker=wandb", CHOICES]
+_PROGRAM = "dtk.run"
+
+
+def fixed_overrides(content: dict[str, Any]) -> list[str]:
+    """The overrides that a file's `command` gives to every point.
+
+    Args:
+        content: the sweep file.
+
+    Raises:
+        DtkError: no command, or one that does not end in dtk's with its overrides.
+    """
+    words = content.get("command")
+    if words is None:
+        raise DtkError(
+            "it has no command", "W&B would pass --key=value to a program", f"write command: {_shown(DEFAULT)}"
+        )
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise DtkError("command is no list of words", fix=f"write command: {_shown(DEFAULT)}")
+    overrides = _after_program(words, content.get("program"))
+    if overrides.count(CHOICES) != 1:
+        raise DtkError(
+            f"command passes a point's parameters {overrides.count(CHOICES)} times",
+            f"{CHOICES} is what dtk run reads",
+            f"write command: {_shown(DEFAULT)}",
+        )
+    fixed = [word for word in overrides if word != CHOICES]
+    for word in fixed:
+        _check_override(word)
+    return fixed
+
+
+def _after_program(words: list[str], program: Any) -> list[str]:
+    """What follows `-m dtk.run` or `dtk run`."""
+    known = [word if word != "${program}" else str(program) for word in words]
+    for at, pair in enumerate(pairwise(known)):
+        if pair in (("-m", _PROGRAM), ("dtk", "run")):
+            return known[at + 2 :]
+    raise DtkError("command does not run dtk", "a point is a dtk run", f"write command: {_shown(DEFAULT)}")
+
+
+def _check_override(word: str) -> None:
+    if word.startswith(("-", "$")):
+        raise DtkError(f"command: {word} cannot be used", f"a point takes KEY=VALUE and {CHOICES}", "leave it out")
+    if parse(word).is_sweep_override():
+        raise DtkError(f"command: {word} asks for several runs", fix="list the values under parameters")
+
+
+def _shown(words: list[str]) -> str:
+    return f"[{', '.join(repr(word) if word.startswith('$') else word for word in words)}]"

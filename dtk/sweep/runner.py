@@ -1,0 +1,150 @@
+"""Runs the points of a sweep one after another, whatever becomes of each. Knows not how points are found.
+
+Serial on purpose: two jobs on one machine falsify each other's times.
+"""
+
+import dataclasses
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Protocol
+
+from diagnostics.artifacts import RunPaths, complete_checkpoints, read_status
+from diagnostics.invocation import typed
+from dtk.config.compose import Composed
+from dtk.config.resume import Resumed, resume
+from dtk.errors import USER_ERROR, DtkError
+from dtk.launch.stopping import STOPPED
+from dtk.run import FAILED, INTERRUPTED, place_point, run_point
+from dtk.sweep.folder import Sweep, Trial, state_of
+from dtk.sweep.points import Point
+
+STOPPED_EARLY = "stopped early"
+DONE = ("finished", STOPPED_EARLY, "queued")
+"""States of a run that `--resume` does not begin again; a queued one is another scheduler's business."""
+
+
+class Watch(Protocol):
+    """Looks at a run while it goes on, and may stop it."""
+
+    stopped: bool
+    """Whether it did."""
+
+    def following(self, trial: Trial) -> AbstractContextManager[None]:
+        """Watches as long as the context is open; `trial.run` is set when there is a run folder."""
+
+
+class Runner:
+    """Runs points and writes down what became of them."""
+
+    def __init__(self, sweep: Sweep, config_dir: Path | None, total: int | None, watch: Watch | None = None) -> None:
+        self.sweep = sweep
+        self.config_dir = config_dir
+        self.total = total
+        """Runs in all, for the headlines; None = the search decides."""
+        self.watch = watch
+        self.codes: list[int] = []
+        self._number = 0
+
+    def interleaved(self, points: Sequence[Point]) -> int:
+        """Every point once, then every point once more: ABAB, so that a drift of the machine hits all alike.
+
+        Returns:
+            the exit code of `Runner.exit_code`.
+        """
+        for point, repeat in _order(points, self.sweep.about.repeats):
+            if not self.once(point, repeat):
+                break
+        return self.exit_code()
+
+    def once(self, point: Point, repeat: int) -> bool:
+        """One run of a point, unless it is done already; whether the sweep goes on."""
+        self._number += 1
+        before = self.sweep.last(point.index, repeat)
+        if before is not None and before.state in DONE:
+            return True
+        if before is None and self._hopeless(point, repeat):
+            return True
+        self._headline(point, repeat)
+        trial = self.sweep.begin(point.index, repeat)
+        code = self._run(point, before, trial)
+        self.codes.append(code)
+        return code not in STOPPED
+
+    def exit_code(self) -> int:
+        """That of the signal that stopped the sweep, else the worst of its runs."""
+        stopped = [code for code in self.codes if code in STOPPED]
+        return stopped[0] if stopped else max(self.codes, default=0)
+
+    def refuse(self, point: Point, error: DtkError) -> None:
+        """A point that the search proposed and that cannot be launched: recorded, and the rest go on."""
+        self._number += 1
+        self._headline(point, 0)
+        print(f"dtk: {error}", file=sys.stderr, flush=True)
+        self.sweep.end(self.sweep.begin(point.index, 0), "refused", USER_ERROR, str(error))
+        self.codes.append(USER_ERROR)
+
+    def _run(self, point: Point, before: Trial | None, trial: Trial) -> int:
+        """Launch, and close the record of the run; its exit code."""
+        state, reason = "", ""
+        following = self.watch.following(trial) if self.watch is not None else nullcontext()
+        try:
+            with following:
+                placed = place_point(self._start(point, before))
+                code = run_point(*placed, opened=lambda paths: self.sweep.opened(trial, paths.root.absolute()))
+        except DtkError as error:
+            print(f"dtk: {error}", file=sys.stderr, flush=True)
+            code, state, reason = USER_ERROR, "refused" if trial.run is None else "failed", str(error)
+        except KeyboardInterrupt:
+            code, state, reason = INTERRUPTED, "preempted", "stopped before the first step"
+        except Exception as error:  # The others need not suffer from it.
+            traceback.print_exc()
+            code, state, reason = FAILED, "failed", f"{type(error).__name__}: {error}"
+        if not state:
+            state, reason = _told(trial.run, code)
+        if self.watch is not None and self.watch.stopped and state == "preempted" and code not in STOPPED:
+            state, reason = STOPPED_EARLY, "the search ended it: others were better at this step"
+        self.sweep.end(trial, state, code, reason)
+        return code
+
+    def _start(self, point: Point, before: Trial | None) -> Resumed:
+        """From its last checkpoint if it was interrupted and has one, else from the beginning."""
+        if before is None or before.run is None or before.state not in ("preempted", "running"):
+            return point.thaw()
+        if not complete_checkpoints(RunPaths(before.run)):
+            return point.thaw()
+        frozen = point.thaw().composed
+        config = dataclasses.replace(frozen.config, resume=str(before.run))
+        try:
+            return resume(Composed(config, frozen.plain, []), self.config_dir)
+        except DtkError as error:
+            print(f"{typed(before.run)} does not go on ({error}); it starts anew", flush=True)
+            return point.thaw()
+
+    def _hopeless(self, point: Point, repeat: int) -> bool:
+        """Whether all runs of the point so far failed: once more would only cost the same again."""
+        earlier = [trial for number in range(repeat) if (trial := self.sweep.last(point.index, number)) is not None]
+        return bool(earlier) and not any(trial.state in DONE for trial in earlier)
+
+    def _headline(self, point: Point, repeat: int) -> None:
+        repeats = self.sweep.about.repeats
+        again = f" (repeat {repeat + 1} of {repeats})" if repeats > 1 else ""
+        of = "" if self.total is None else f"/{self.total}"
+        print(f"\n[{self._number}{of}] {point.name or 'as it is'}{again}", flush=True)
+
+
+def _order(points: Sequence[Point], repeats: int) -> Iterator[tuple[Point, int]]:
+    return ((point, repeat) for repeat in range(repeats) for point in points)
+
+
+def _told(run: Path | None, code: int) -> tuple[str, str]:
+    """State and reason as the run folder has them."""
+    if run is None:  # Handed to a cluster that makes the folder itself, or not launched.
+        return ("refused", "preflight: it would hang") if code else ("queued", "")
+    try:
+        reason = read_status(RunPaths(run).status).reason
+    except (OSError, ValueError):
+        reason = ""
+    return state_of(run, "failed" if code else "finished"), reason

@@ -1,0 +1,130 @@
+"""The search of the `sweeps` package, which is W&B's own, without a server. The only module that imports it.
+
+Knows parameters and metrics, and nothing of runs but what they recorded.
+"""
+
+import json
+import random
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+from dtk.errors import DtkError
+from dtk.sweep.file import SweepFile
+from dtk.sweep.values import plain
+from dtk.words import install
+
+_NO_NUMPY_1 = (3, 13)
+"""The package asks for numpy below 2, and from this Python on there is none."""
+MOST_POINTS = 10_000
+"""More points of a grid than that are a slip of the keyboard."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A point that was run, as a search sees it."""
+
+    name: str
+    values: dict[str, Any]
+    state: str
+    """`running`, `finished`, `failed`, or `killed` for one that was ended before its time."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """What was logged, oldest first."""
+    summary: dict[str, Any] = field(default_factory=dict)
+
+
+class Search:
+    """Proposes points and says which runs to end."""
+
+    def __init__(self, file: SweepFile, package: ModuleType) -> None:
+        self.file = file
+        self._package = package
+
+    def grid(self) -> list[dict[str, Any]]:
+        """All points of a grid: parameter -> value.
+
+        Raises:
+            DtkError: a parameter has endlessly many values, or the grid too many points.
+        """
+        try:
+            found = self._package.next_runs(self.file.content, [], n=MOST_POINTS + 1)
+        except ValueError as error:
+            raise DtkError(str(self.file.path), str(error), "list its values, or use method: random") from error
+        points = [_values(run) for run in found if run is not None]
+        if len(points) > MOST_POINTS:
+            raise DtkError(f"{self.file.path} has more than {MOST_POINTS} points", fix="use shorter lists")
+        return points
+
+    def propose(self, tried: Sequence[Tried], seed: str) -> dict[str, Any] | None:
+        """The next point of a random or Bayesian search; None = there is none.
+
+        Args:
+            tried: all points so far, in their order.
+            seed: makes the proposal a function of it and of `tried`.
+        """
+        import numpy as np
+
+        # The package draws from both global generators.
+        random.seed(seed)
+        np.random.seed(random.getrandbits(32))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Of numeric libraries, about fits of few points.
+            found = self._package.next_runs(self.file.content, [self._run(one) for one in tried], n=1)
+        return _values(found[0]) if found and found[0] is not None else None
+
+    def ends(self, running: Tried, others: Sequence[Tried]) -> bool:
+        """Whether a run is to be ended, as hyperband compares it with the others at the same step."""
+        runs = [self._run(one) for one in (*others, running)]
+        return any(run is runs[-1] for run in self._package.stop_runs(self.file.content, runs))
+
+    def reached(self, tried: Tried) -> bool:
+        """Whether a run has reached the target of the metric, which ends the search."""
+        metric = self.file.metric
+        if "target" not in metric:
+            return False
+        got = [record[metric["name"]] for record in (*tried.history, tried.summary) if metric["name"] in record]
+        numbers = [value for value in got if isinstance(value, int | float)]
+        if metric["goal"] == "maximize":
+            return bool(numbers) and max(numbers) >= metric["target"]
+        return bool(numbers) and min(numbers) <= metric["target"]
+
+    def _run(self, tried: Tried) -> Any:
+        return self._package.SweepRun(
+            name=tried.name,
+            config={key: {"value": value} for key, value in tried.values.items()},
+            state=self._package.RunState(tried.state),
+            history=tried.history,
+            summary_metrics=tried.summary,
+        )
+
+
+def load(file: SweepFile) -> Search:
+    """The search of a file, after a check against the package's schema, which is W&B's.
+
+    Raises:
+        DtkError: the extra is not installed, or the file is no valid sweep.
+    """
+    if find_spec("sweeps") is None:
+        why = "its extra has nothing for Python 3.13 and newer" if sys.version_info >= _NO_NUMPY_1 else ""
+        fix = "docs/sweeps.md says how to install it there" if why else f"install it: {install('sweeps')}"
+        raise DtkError("dtk sweep needs the search of the package sweeps", why, fix)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Of pydantic, about the package's own code.
+        import sweeps
+    search = Search(file, sweeps)
+    try:
+        wrong = sweeps.schema_violations_from_proposed_config(json.loads(json.dumps(file.content)))
+    except (ValueError, TypeError) as error:
+        wrong = [str(error)]
+    if wrong:
+        raise DtkError(f"{file.path} is no valid W&B sweep", str(wrong[0])[:300])
+    return search
+
+
+def _values(run: Any) -> dict[str, Any]:
+    """Parameter -> value of a proposal, in plain types."""
+    return {str(key): plain(entry["value"]) for key, entry in run.config.items()}

@@ -1,0 +1,51 @@
+"""A parameter's value as an override, as W&B's agent spells it: `KEY=` and Python's str() of the value.
+
+What would reach `dtk run` as something else than what the file says is refused here, so that the same file means the
+same with and without a server. Knows one value at a time.
+"""
+
+from typing import Any
+
+from dtk.config.overrides import parse
+from dtk.errors import DtkError
+
+
+def spelled(key: str, value: Any) -> str:
+    """`KEY=VALUE`.
+
+    Args:
+        key: a group, or a dotted key.
+        value: from a YAML file, or a search's proposal.
+
+    Raises:
+        DtkError: null, a dictionary, or a text that Hydra's grammar reads as something else.
+    """
+    value = plain(value)
+    if value is None or (isinstance(value, list) and None in value):
+        raise DtkError(f"parameters: {key} has a null", "W&B would pass None, a word", "leave the key out of the sweep")
+    if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict) for item in value)):
+        raise DtkError(f"parameters: {key} has a dictionary for a value", fix=f"sweep its keys: {key}.KEY")
+    text = f"{key}={value}"
+    try:
+        override = parse(text)
+    except DtkError as error:
+        raise _unsafe(key, value, "it cannot be passed on a command line as it is") from error
+    if override.is_sweep_override():
+        raise _unsafe(key, value, "with its comma it would be several values")
+    read = override.value()
+    # YAML takes 1e-3 for a text and Hydra for the number that was meant.
+    meant = isinstance(value, str) and isinstance(read, int | float) and not isinstance(read, bool)
+    if not meant and (type(read) is not type(value) or read != value):
+        raise _unsafe(key, value, f"it would be read as {read!r}")
+    return text
+
+
+def plain(value: Any) -> Any:
+    """The value without numpy's types, which print otherwise."""
+    if hasattr(value, "item") and not isinstance(value, str | list | dict):
+        return value.item()
+    return value
+
+
+def _unsafe(key: str, value: Any, why: str) -> DtkError:
+    return DtkError(f"parameters: {key}={value}", why, "put it into a YAML file of --config-dir and sweep that choice")

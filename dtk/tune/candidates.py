@@ -1,0 +1,130 @@
+"""What is tried for each topic. Pure: knows the configuration, runs nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dtk.config.schema import Config, DDPConfig, FSDPConfig
+from dtk.errors import DtkError
+from dtk.numbers import whole
+from dtk.words import counted
+
+BUCKETS_MB = (1.0, 5.0, 25.0, 50.0, 100.0)
+MICRO_BATCH_SIZE = "train.micro_batch_size"
+BUCKET = "strategy.bucket_cap_mb"
+WRAP = "strategy.blocks_per_unit"
+PRESET = "nccl"
+ONE_NODE = ("auto", "nvlink_single_node", "pcie_no_p2p", "low_memory")
+"""Presets that can make a difference within a node; the others are about networks, clouds and looking for faults."""
+_MOST = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One value of what is tuned."""
+
+    key: str
+    value: str
+    present: bool = False
+    """Whether the configuration has it already."""
+
+    @property
+    def override(self) -> str:
+        """What to type for it."""
+        return f"{self.key}={self.value}"
+
+
+def micro_batch_sizes(config: Config, world_size: int, most: int | None) -> list[int]:
+    """Sizes by which the share of one rank divides: with any other the global batch would not come out.
+
+    Raises:
+        DtkError: the global batch does not divide over the ranks.
+    """
+    share, rest = divmod(config.train.global_batch_size, world_size)
+    if rest or not share:
+        raise DtkError(
+            f"train.global_batch_size={config.train.global_batch_size} does not divide over "
+            f"{counted(world_size, 'rank')}"
+        )
+    small = [size for size in range(1, int(share**0.5) + 1) if share % size == 0]
+    return [size for size in sorted({*small, *(share // size for size in small)}) if most is None or size <= most]
+
+
+def buckets(config: Config, values: Sequence[str]) -> list[Candidate]:
+    """Sizes of DDP's gradient buckets, the present one among them.
+
+    Raises:
+        DtkError: the strategy has no buckets, or a value is no size.
+    """
+    strategy = config.strategy
+    if not isinstance(strategy, DDPConfig):
+        raise DtkError(
+            f"strategy={strategy.name} has no buckets",
+            "only ddp and zero1 reduce gradients in buckets",
+            "use strategy=ddp, or dtk tune wrap",
+        )
+    return _with_present(BUCKET, [_mib(value) for value in values] or list(BUCKETS_MB), strategy.bucket_cap_mb)
+
+
+def units(config: Config, values: Sequence[str]) -> list[Candidate]:
+    """Blocks that FSDP gathers together: 1, 2, 4 up to all of them, and 0 for the whole model as one unit.
+
+    Raises:
+        DtkError: the strategy has no units, or a value is no number of blocks.
+    """
+    strategy = config.strategy
+    if not isinstance(strategy, FSDPConfig):
+        raise DtkError(
+            f"strategy={strategy.name} wraps no units",
+            "only fsdp, zero2, zero3 and hsdp gather parameters by units",
+            "use strategy=fsdp, or dtk tune bucket",
+        )
+    layers = getattr(config.model, "layers", 4)
+    doubled = [1 << n for n in range(32) if 1 << n < layers]
+    return _with_present(WRAP, [_blocks(value) for value in values] or [*doubled, 0], strategy.blocks_per_unit)
+
+
+def presets(present: str, usable: Sequence[str], values: Sequence[str]) -> list[Candidate]:
+    """Presets that can be used here.
+
+    Args:
+        present: the one that the configuration chooses.
+        usable: all that fit the backend and need nothing that was not given.
+        values: names that were asked for; empty = all that are usable.
+
+    Raises:
+        DtkError: there is nothing but the present one.
+    """
+    made = _with_present(PRESET, list(values) or list(usable), present)
+    if len(made) < 2:
+        raise DtkError(
+            f"no preset that is tried by itself differs from {present} here",
+            fix="name some by --values, or put your own into a folder for --config-dir",
+        )
+    return made
+
+
+def _with_present(key: str, values: Sequence[float | str], present: float | str) -> list[Candidate]:
+    """The present value first: the others are held against it."""
+    others = [value for value in dict.fromkeys(values) if value != present]
+    return [Candidate(key, _text(value), value == present) for value in (present, *others)]
+
+
+def _text(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def _mib(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= _MOST:
+        raise DtkError(f"{text!r} is no bucket size", "it is in MiB, above 0", "use --values 5,25,100")
+    return value
+
+
+def _blocks(text: str) -> int:
+    try:
+        return whole(0, _MOST, "")(text)
+    except Exception:
+        raise DtkError(f"{text!r} is no number of blocks", fix="use --values 1,2,4,0; 0 is the whole model") from None

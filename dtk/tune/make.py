@@ -1,0 +1,243 @@
+"""From what was asked to the report: checks the job, runs the probes, keeps or removes their folders."""
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diagnostics.intervals import FEWEST
+from diagnostics.invocation import typed
+from dtk.config.schema import Config
+from dtk.errors import DtkError
+from dtk.tune import micro
+from dtk.tune.candidates import (
+    BUCKET,
+    MICRO_BATCH_SIZE,
+    ONE_NODE,
+    PRESET,
+    WRAP,
+    Candidate,
+    buckets,
+    micro_batch_sizes,
+    units,
+)
+from dtk.tune.candidates import presets as preset_candidates
+from dtk.tune.model import NO_GAIN, TuneReport, fastest_told, row
+from dtk.tune.probe import terms
+from dtk.tune.trials import Trials
+
+if TYPE_CHECKING:
+    from dtk.launch.placement import Placement
+
+TUNED = {"micro_batch_size": MICRO_BATCH_SIZE, "bucket": BUCKET, "wrap": WRAP, "nccl": PRESET}
+"""Topic -> the key that is tuned."""
+STOPPED = "stopped by Ctrl-C"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What was typed."""
+
+    topic: str
+    overrides: tuple[str, ...]
+    values: tuple[str, ...]
+    config_dir: Path | None
+    repeats: int
+    steps: int
+    most: int | None
+    """Largest micro-batch to try."""
+    keep: Path | None
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """The job that is tuned, and where it runs."""
+
+    config: Config
+    placement: "Placement"
+
+
+def make(asked: Asked, say: Callable[[str], None]) -> TuneReport:
+    """Run the probes and report.
+
+    Raises:
+        DtkError: the job cannot run, has nothing to tune, or the folder to keep probes in cannot be used.
+    """
+    began_s = time.monotonic()
+    job = _checked(asked)
+    candidates = _candidates(asked, job)
+    sizes = micro_batch_sizes(job.config, job.placement.nproc, asked.most) if not candidates else []
+    home = _home(asked.keep)
+    short = terms(asked.steps, job.config.schedule.name)
+    trials = Trials([*asked.overrides, *short], asked.config_dir, home, say, began_s + asked.limit_s)
+    failure = ""
+    try:
+        try:
+            if candidates:
+                trials.rounds(candidates, 1, asked.repeats)
+            else:
+                _micro(trials, sizes, asked.repeats)
+        except micro.ProbeFailedError as error:
+            failure = str(error)
+        except KeyboardInterrupt:
+            trials.stopped = STOPPED
+        report = _in_turns(trials, candidates, asked, job) if candidates else _searched(trials, sizes, asked, job)
+    finally:
+        kept = asked.keep is not None or bool(failure)  # What failed is evidence.
+        if not kept:
+            shutil.rmtree(home, ignore_errors=True)
+    rows = report.rows if kept else tuple(replace(one, runs=()) for one in report.rows)
+    return replace(
+        report,
+        rows=rows,
+        verdict=f"ended early: {failure}" if failure else report.verdict,
+        terms=tuple(short),
+        notes=(*report.notes, *([trials.stopped] if trials.stopped else [])),
+        kept=str(typed(home)) if kept else None,
+        interrupted=trials.stopped == STOPPED,
+        failure=failure,
+        seconds=time.monotonic() - began_s,
+    )
+
+
+def _checked(asked: Asked) -> _Job:
+    """Compose, place and check the job as `dtk run` would."""
+    from dtk.launch.cluster import started_by
+    from dtk.run import compose_point, place_point
+
+    if started_by(os.environ) is not None:
+        raise DtkError("dtk tune starts its ranks itself", "here torchrun or srun has started them", "type it without")
+    key = TUNED[asked.topic]
+    for text in asked.overrides:
+        name = text.partition("=")[0]
+        if name == "resume" or (name == key and asked.topic == "micro_batch_size"):
+            why = "it is what is searched" if name == key else "a probe trains from the start"
+            raise DtkError(f"{text} does not go with dtk tune {asked.topic}", why, "drop it")
+    point, placement = place_point(compose_point(list(asked.overrides), asked.config_dir))
+    config = point.composed.config
+    if config.launcher.name != "local":
+        raise DtkError(f"launcher={config.launcher.name} submits jobs", "probes run here", "use launcher=local")
+    return _Job(config, placement)
+
+
+def _candidates(asked: Asked, job: _Job) -> list[Candidate]:
+    """What is tried in turns; nothing for micro_batch_size, which searches."""
+    if asked.topic == "bucket":
+        return buckets(job.config, asked.values)
+    if asked.topic == "wrap":
+        return units(job.config, asked.values)
+    if asked.topic == "nccl":
+        usable = [] if asked.values else usable_presets(job.config, job.placement.backend, asked.config_dir)
+        return preset_candidates(job.config.nccl.name, usable, asked.values)
+    return []
+
+
+def usable_presets(config: Config, backend: str, config_dir: Path | None) -> list[str]:
+    """Presets for one node and the user's own that fit the backend, and differ here from each other."""
+    from dtk.config.folders import conf_folder
+    from dtk.nccl.presets import read_presets
+    from dtk.nccl.render import KEYS, check_preset, render
+    from dtk.record.manifest import network
+
+    interfaces, own = network()["interfaces"], conf_folder()
+    given = {key: getattr(config.nccl, key) for key in KEYS if getattr(config.nccl, key) is not None}
+    seen = [_felt(render(config.nccl, os.environ).variables, backend)]
+    usable = []
+    for name, preset in read_presets(config_dir).items():
+        if name not in ONE_NODE and preset.path.is_relative_to(own):
+            continue
+        section = replace(preset.config, **given)
+        try:
+            check_preset(section, backend, os.environ, interfaces)
+        except DtkError:
+            continue
+        variables = _felt(render(section, os.environ).variables, backend)
+        if variables not in seen:
+            seen.append(variables)
+            usable.append(name)
+    return usable
+
+
+def _felt(variables: dict[str, str], backend: str) -> dict[str, str]:
+    """Variables that can make a difference to speed under this backend."""
+    return {
+        name: value
+        for name, value in variables.items()
+        if name != "NCCL_DEBUG" and (backend == "nccl" or not name.startswith("NCCL_"))
+    }
+
+
+def _home(keep: Path | None) -> Path:
+    """Where the probes' run folders go."""
+    if keep is None:
+        return Path(tempfile.mkdtemp(prefix="dtk-tune-"))
+    try:
+        keep.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DtkError(
+            f"cannot keep probes in {keep}", error.strerror or str(error), "choose another folder"
+        ) from error
+    return keep.absolute()
+
+
+def _micro(trials: Trials, sizes: Sequence[int], repeats: int) -> None:
+    """Search, then repeat what fits."""
+    micro.find_largest(trials, sizes)
+    trials.rounds([micro.candidate(size) for size in micro.fitting(trials)], micro.FIRST + 1, repeats)
+
+
+def _searched(trials: Trials, sizes: Sequence[int], asked: Asked, job: _Job) -> TuneReport:
+    """What the search for a micro-batch found."""
+    rows, fastest = micro.rows(trials)
+    taken = micro.choose(rows, fastest)
+    told = micro.verdict(rows, taken, fastest, sizes[-1] if sizes else 0, up=bool(trials.stopped))
+    notes = ("the smallest of those that cannot be told from the fastest is taken: it leaves the most memory",)
+    return _made(asked, job, rows=tuple(rows), reference=fastest, take=taken, verdict=told, notes=notes)
+
+
+def _in_turns(trials: Trials, candidates: Sequence[Candidate], asked: Asked, job: _Job) -> TuneReport:
+    """Every candidate against the present one."""
+    present = candidates[0]
+    reference = trials.probes.get(present, {})
+    tried = [one for one in candidates if one in trials.probes]
+    rows = tuple(row(one, trials.probes[one], None if one == present else reference) for one in tried)
+    best = fastest_told(rows)
+    if best is not None and best.gain is not None:
+        gain = best.gain
+        told = (
+            f"take {best.candidate.override}: {gain.median:.2f}x the tokens/s of {present.override} "
+            f"({gain.low:.2f} - {gain.high:.2f})"
+        )
+    elif any(one.gain is not None and one.gain.low is not None for one in rows):
+        told = f"{NO_GAIN}: keep {present.override}"
+    elif any(one.gain is not None for one in rows):
+        told = f"too few repeats to tell; {FEWEST} make an interval: --repeats {FEWEST}"
+    else:
+        told = f"nothing could be held against {present.override}"
+    several = f"{len(rows) - 1} candidates: each interval is a 95 % one, so confirm a narrow gain by running it again"
+    return _made(
+        asked,
+        job,
+        rows=rows,
+        reference=present,
+        take=None if best is None else best.candidate,
+        verdict=told,
+        notes=(several,) if len(rows) > 2 else (),
+    )
+
+
+def _made(asked: Asked, job: _Job, **values: Any) -> TuneReport:
+    """A report of this job with these values; `make` adds how it went."""
+    return TuneReport(
+        topic=asked.topic,
+        job=asked.overrides,
+        terms=(),
+        world_size=job.placement.nproc,
+        device=job.placement.device,
+        **values,
+    )

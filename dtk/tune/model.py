@@ -1,0 +1,157 @@
+"""What `dtk tune` found, as values, and its JSON. Runs nothing."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from diagnostics.intervals import METHOD, Estimate, estimate, ratio
+from dtk.tune.candidates import Candidate
+from dtk.tune.probe import Probe
+from dtk.tune.trials import told
+
+SCHEMA = "dtk.tune/1"
+NO_GAIN = "no gain that can be told from noise"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One candidate."""
+
+    candidate: Candidate
+    ended: str
+    """`finished`, or how its first probe that did not finish ended."""
+    out_of_memory: bool
+    tokens_per_s: Estimate | None
+    peak_memory_bytes: Estimate | None
+    """Of the rank with the most."""
+    gain: Estimate | None
+    """Tokens/s over those of the reference, pair by pair; null for the reference itself."""
+    runs: tuple[str, ...]
+    """Run folders, where they are kept."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether it came to its end every time."""
+        return self.ended == "finished"
+
+    @property
+    def gain_told(self) -> str:
+        """What can be said of it against the reference."""
+        if self.gain is None:
+            return ""
+        if self.gain.low is None:
+            return "too few repeats to tell"
+        if self.gain.holds(1.0):
+            return NO_GAIN if self.gain.median >= 1 else "no loss that can be told from noise"
+        return "faster" if self.gain.median > 1 else "slower"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneReport:
+    """All of it."""
+
+    topic: str
+    job: tuple[str, ...]
+    """The overrides as typed."""
+    terms: tuple[str, ...]
+    """What made the runs short."""
+    world_size: int
+    device: str
+    rows: tuple[Row, ...]
+    reference: Candidate | None
+    """What gains are over."""
+    take: Candidate | None
+    """What to type; null: leave it as it is."""
+    verdict: str
+    notes: tuple[str, ...] = ()
+    kept: str | None = None
+    """Folder of the probes' run folders, where they are kept."""
+    interrupted: bool = False
+    """Whether Ctrl-C ended it."""
+    failure: str = ""
+    """The probe that failed, and not by memory, so that the search ended."""
+    seconds: float = 0.0
+
+    @property
+    def measured(self) -> bool:
+        """Whether the question was answered."""
+        return not self.failure and any(one.finished for one in self.rows)
+
+
+def row(candidate: Candidate, probes: Mapping[int, Probe], reference: Mapping[int, Probe] | None) -> Row:
+    """Figures of one candidate.
+
+    Args:
+        candidate: what was tried.
+        probes: repeat -> probe.
+        reference: those of the candidate that gains are over; None for itself.
+    """
+    bad = next((one for one in probes.values() if not one.fits), None)
+    speeds = speeds_of(probes)
+    peaks = [one.peak_memory_bytes for one in probes.values() if one.fits and one.peak_memory_bytes]
+    gain = None
+    if reference is not None:
+        before = speeds_of(reference)
+        common = sorted(set(speeds) & set(before))
+        gain = ratio([speeds[n] for n in common], [before[n] for n in common]) if common else None
+    return Row(
+        candidate,
+        "finished" if bad is None else told(bad),
+        bad is not None and bad.out_of_memory,
+        estimate(list(speeds.values())) if speeds else None,
+        estimate(peaks) if peaks else None,
+        gain,
+        tuple(str(one.run) for one in probes.values()),
+    )
+
+
+def speeds_of(probes: Mapping[int, Probe]) -> dict[int, float]:
+    """Repeat -> tokens/s, of the probes that finished."""
+    return {n: one.tokens_per_s for n, one in probes.items() if one.fits and one.tokens_per_s}
+
+
+def fastest_told(rows: Sequence[Row]) -> Row | None:
+    """The fastest of those that are faster than the reference beyond noise."""
+    faster = [one for one in rows if one.finished and one.gain is not None and one.gain_told == "faster"]
+    return max(faster, key=lambda one: one.gain.median if one.gain else 0.0, default=None)
+
+
+def as_json(report: TuneReport) -> dict[str, Any]:
+    """Plain values."""
+    return {
+        "schema": SCHEMA,
+        "topic": report.topic,
+        "job": list(report.job),
+        "terms": list(report.terms),
+        "world_size": report.world_size,
+        "device": report.device,
+        "verdict": report.verdict,
+        "take": None if report.take is None else report.take.override,
+        "reference": None if report.reference is None else report.reference.override,
+        "candidates": [_row(one) for one in report.rows],
+        "interval": METHOD,
+        "notes": list(report.notes),
+        "failure": report.failure or None,
+        "kept": report.kept,
+        "seconds": round(report.seconds, 3),
+    }
+
+
+def dumps(report: TuneReport) -> str:
+    """The JSON text with a newline at its end."""
+    return json.dumps(as_json(report), indent=2, allow_nan=False) + "\n"
+
+
+def _row(one: Row) -> dict[str, Any]:
+    return {
+        "override": one.candidate.override,
+        "present": one.candidate.present,
+        "ended": one.ended,
+        "out_of_memory": one.out_of_memory,
+        "tokens_per_s": None if one.tokens_per_s is None else one.tokens_per_s.as_json(),
+        "peak_memory_bytes": None if one.peak_memory_bytes is None else one.peak_memory_bytes.as_json(),
+        "gain": None if one.gain is None else one.gain.as_json(),
+        "told": one.gain_told or None,
+        "runs": list(one.runs),
+    }

@@ -1,0 +1,139 @@
+"""One probe: a short run of dtk as a process of its own, and what its run folder says of it afterwards."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diagnostics.invocation import override
+from diagnostics.runs import read_details
+from dtk.bench.children import importable
+from dtk.errors import DtkError
+
+STEPS = 10
+LOG_EVERY = 2
+"""Windows of two steps: the host waits for the device half as often, and three windows remain after the first two."""
+_END_S = (2.0, 15.0, 5.0)
+"""Waited for a run to end by itself, as Ctrl-C has reached it too, then after each of two requests."""
+_MEMORY = re.compile(r"out of memory|OutOfMemory|MemoryError|bad_alloc|can(no|')t allocate memory|SIGKILL", re.I)
+"""Reasons of failed runs that mean that memory ran out; the kernel ends a rank by SIGKILL then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """How one short run ended."""
+
+    run: Path
+    state: str
+    """Of status.json."""
+    reason: str
+    tokens_per_s: float | None
+    peak_memory_bytes: float | None
+    """Of the rank with the most."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether it came to its end."""
+        return self.state == "finished"
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether memory is what ended it."""
+        return self.state == "oom" or (self.state == "failed" and bool(_MEMORY.search(self.reason)))
+
+
+def terms(steps: int, schedule: str) -> list[str]:
+    """Overrides that make a run short and free of side effects.
+
+    Args:
+        steps: optimizer steps.
+        schedule: name of the schedule; the phases of wsd must not overlap, and in a warm-up there are none.
+    """
+    short = [f"schedule.warmup_steps={steps}"] if schedule == "wsd" else []
+    return [
+        f"train.steps={steps}",
+        f"train.log_every={LOG_EVERY}",
+        "train.evaluate_every=-1",
+        "checkpoint=off",
+        "tracker=none",
+        *short,
+    ]
+
+
+def probe(overrides: Sequence[str], config_dir: Path | None, home: Path) -> Probe:
+    """Run once to its end.
+
+    Args:
+        overrides: all of them, `terms` included.
+        config_dir: the user's own YAML files.
+        home: gets the run folder; exists.
+
+    Raises:
+        DtkError: the run could not start, which it says in one line.
+    """
+    before = {entry.name for entry in home.iterdir()}
+    typed = [*overrides, override("runs_folder", home.absolute())]
+    folder = [] if config_dir is None else ["--config-dir", str(config_dir)]
+    code, said = _run([sys.executable, "-m", "dtk.run", *folder, *typed])
+    made = sorted(entry for entry in home.iterdir() if entry.name not in before and entry.is_dir())
+    if not made or code == 2:
+        line = (said.strip().splitlines() or ["it left no run folder"])[-1].removeprefix("dtk: ")
+        raise DtkError("a probe could not run", line, f"tried: dtk run {shlex.join(overrides)}")
+    return _read(made[-1])
+
+
+def _run(command: Sequence[str]) -> tuple[int, str]:
+    """Exit code and standard error; a run is never left behind."""
+    process = subprocess.Popen(
+        command,
+        env=importable(os.environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+    try:
+        _, said = process.communicate()
+    except BaseException:
+        _end(process)
+        raise
+    return process.returncode, said
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    """Wait, ask, insist, kill: a run that is asked twice ends its ranks at once."""
+    for wait_s in _END_S:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(wait_s)
+            return
+        process.terminate()
+    process.kill()
+    process.wait()
+
+
+def _read(run: Path) -> Probe:
+    details = read_details(run)
+    status = details.status
+    figures = {**details.last_metrics, **details.summary}
+    peaks = figures.get("peak_memory_bytes_per_rank")
+    reason = "" if status is None else status.failure.reason if status.failure else status.reason
+    return Probe(
+        run=run,
+        state=details.run.state,
+        reason=reason,
+        tokens_per_s=_number(figures.get("tokens_per_s")),
+        peak_memory_bytes=max(peaks)
+        if isinstance(peaks, list) and peaks
+        else _number(figures.get("peak_memory_bytes")),
+    )
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,80 @@
+"""The report in its forms: the same figures everywhere, what the user named stays text, points stand where they are."""
+
+import json
+import re
+
+from dtk.bench import page, terminal
+from dtk.bench.model import dumps
+from tests.unit.bench.samples import HOSTILE, SIZES, compared, report
+
+
+def text(made: object) -> str:
+    return terminal.render(made, columns=None, colour=False)  # type: ignore[arg-type]
+
+
+def test_every_operation_and_size_is_in_the_table() -> None:
+    shown = text(report())
+    assert shown.startswith("5 operations over gloo, 2 ranks on cpu (x86_64), float32\n")
+    for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"):
+        assert len(re.findall(rf"^{name} +(1|16|256) KiB", shown, re.M)) == 3
+        assert f"best    {name}: " in shown
+    row = next(line for line in shown.splitlines() if re.match(r"all_reduce +256 KiB", line))
+    # 262,144 bytes in 362 us; with two ranks the bus bandwidth of all_reduce is the algorithm bandwidth.
+    assert row.split()[3:7] == ["65,536", "20", "362", "us"]
+    assert row.count("0.724") == 2 and row.endswith("0")
+    half = next(line for line in shown.splitlines() if re.match(r"all_gather +256 KiB", line))
+    assert "0.724" in half and "0.362" in half
+
+
+def test_json_is_the_same_and_says_what_it_means() -> None:
+    made = json.loads(dumps(report()))
+    one = next(r for r in made["results"] if (r["operation"], r["size_bytes"]) == ("all_gather", 262144))
+    assert one["busbw_gb_per_s"]["median"] == one["algbw_gb_per_s"]["median"] / 2
+    assert one["algbw_gb_per_s"]["low"] < one["algbw_gb_per_s"]["median"] < one["algbw_gb_per_s"]["high"]
+    assert made["in_place"] == {
+        "all_reduce": True,
+        "all_gather": False,
+        "reduce_scatter": False,
+        "all_to_all": False,
+        "send_recv": False,
+    }
+    assert "nccl-tests" in made["definitions"]["source"] and made["dtype"] == "float32"
+
+
+def test_two_presets_side_by_side() -> None:
+    shown = text(compared())
+    assert "b over a: faster at 1, slower at 0, not told from noise at 2 of 3 sizes\n" in shown
+    assert re.search(r"256 KiB .* 2\.000 +1\.\d+ - 2\.\d+ +faster\n", shown)
+    assert shown.count("cannot be told from noise") == 2
+    made = compared()
+    nothing = made.gains[:2]
+    quiet = text(type(made)(**{**{f: getattr(made, f) for f in made.__dataclass_fields__}, "gains": nothing}))
+    assert "no gain that can be told from noise: b over a, 2 sizes\n" in quiet
+
+
+def test_wrong_and_early_ends_come_first() -> None:
+    made = report(failure="rank 1 was killed by SIGKILL")
+    assert text(made).splitlines()[1] == "ended early: rank 1 was killed by SIGKILL"
+    assert "ENDED EARLY" in page.render(made)
+    spoiled = report(results=tuple(type(one)(**{**_fields(one), "wrong_elements": 3}) for one in made.results))
+    assert "WRONG RESULTS" in text(spoiled) and "WRONG RESULTS" in page.render(spoiled)
+    assert "RESULTS VERIFIED" in page.render(report())
+    unknown = report(results=tuple(type(one)(**{**_fields(one), "wrong_elements": None}) for one in made.results))
+    assert "NOT VERIFIED" in page.render(unknown) and "not verified" in text(unknown)
+
+
+def _fields(one: object) -> dict[str, object]:
+    return {name: getattr(one, name) for name in one.__dataclass_fields__}  # type: ignore[attr-defined]
+
+
+def test_what_the_user_named_stays_text() -> None:
+    made = page.render(compared(HOSTILE))
+    assert "<script" not in made and "&lt;script&gt;" in made
+    assert "\x1b" not in made and "\x1b" not in text(compared(HOSTILE))
+
+
+def test_the_page_draws_every_operation() -> None:
+    made = page.render(report())
+    assert made.count("<polyline") == 5 and made.count("<circle") == 5 * len(SIZES)
+    assert page.render(compared()).count("<polyline") == 2
+    assert set(re.findall(r"https?://[\w.]+", made)) == {"https://github.com"}, "the source, as text"

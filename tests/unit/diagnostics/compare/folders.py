@@ -1,0 +1,141 @@
+"""Run folders as dtk writes them, with the figures that a test wants."""
+
+import copy
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from diagnostics.artifacts import RunPaths, State, Status, write_json
+
+CONFIG: dict[str, Any] = {
+    "model": {"name": "gpt2_tiny", "architecture": "gpt", "width": 128},
+    "data": {"name": "stdlib", "sequence_length": 128},
+    "strategy": {"name": "ddp", "bucket_cap_mb": 25.0},
+    "precision": {"name": "fp32", "compute_dtype": "float32", "reduce_dtype": "float32", "tf32": False},
+    "optimizer": {"name": "adamw", "lr": 0.0006, "fused": "auto"},
+    "schedule": {"name": "cosine", "warmup_steps": 5},
+    "train": {"steps": 12, "global_batch_size": 8, "micro_batch_size": 4, "clip_norm": 1.0},
+    "record": {"level": "light", "profile_start": 3, "profile_steps": 2},
+    "launcher": {"name": "local", "device": "auto", "master_port": 0},
+    "fault": {"name": "none"},
+    "seed": 1234,
+    "runs_folder": "/somewhere",
+}
+DATA = {"name": "stdlib", "sha256": "1bb0", "tokenizer": "byte", "train_samples": 89948, "source": "text"}
+PARITY = {
+    "schema_version": 1,
+    "initial_weights_hash": "54022add1e667428",
+    "master_dtype": "float32",
+    "compute_dtype": "float32",
+    "reduce_dtype": "float32",
+}
+GATHERED = (
+    {"op": "all_gather", "group": "dp_shard", "count": 24, "size_bytes": 24 * 28 << 20, "sent_bytes": 1},
+    {"op": "reduce_scatter", "group": "dp_shard", "count": 13, "size_bytes": 13 << 20, "sent_bytes": 1},
+    {"op": "all_reduce", "group": "dp_shard", "count": 1, "size_bytes": 4, "sent_bytes": 4},
+)
+REDUCED = ({"op": "all_reduce", "group": "dp", "count": 2, "size_bytes": 4 << 20, "sent_bytes": 4 << 20},)
+START_S = 1_795_000_000.0
+
+
+def losses(steps: int, scale: float = 1.0) -> list[float]:
+    return [scale * (5.4 - 0.1 * step) for step in range(steps)]
+
+
+def make_run(
+    runs: Path,
+    name: str,
+    *,
+    change: dict[str, Any] | None = None,
+    world_size: int = 2,
+    times_s: Sequence[float] | float = 0.1,
+    loss: Sequence[float] | None = None,
+    parity: dict[str, Any] | None = None,
+    data: dict[str, Any] | None = None,
+    state: State = "finished",
+    reason: str = "",
+    memory_bytes: int = 400 << 20,
+    traffic: Sequence[dict[str, Any]] = REDUCED,
+    samples: Sequence[int] | None = None,
+    log_every: int = 1,
+    minute: int = 0,
+    gpu: str = "",
+) -> Path:
+    """A run folder.
+
+    Args:
+        change: dotted key -> value, of the configuration.
+        times_s: of each step, or of all of them.
+        parity: what differs in parity.json; an empty mapping removes the file.
+    """
+    config = copy.deepcopy(CONFIG)
+    for key, value in (change or {}).items():
+        section, _, rest = key.partition(".")
+        if rest:
+            config[section][rest] = value
+        else:
+            config[section] = value
+    paths = RunPaths(runs / name)
+    paths.root.mkdir(parents=True)
+    steps = config["train"]["steps"]
+    times = [times_s] * steps if isinstance(times_s, float) else list(times_s)
+    tokens = config["train"]["global_batch_size"] * config["data"]["sequence_length"]
+    paths.config.write_text(yaml.safe_dump(config))
+    paths.overrides.write_text("[]\n")
+    write_json(paths.manifest, _manifest(name, world_size, {**DATA, **(data or {})}, minute, gpu))
+    write_json(paths.status, Status(state=state, reason=reason, step=len(times), started="2026-11-21T20:00:00+00:00"))
+    if parity != {}:
+        write_json(paths.parity, {**PARITY, **(parity or {})})
+    write_json(paths.plan, {"schema": "dtk.plan/1", "traffic": list(traffic)})
+    if state == "finished":
+        write_json(paths.summary, {"schema_version": 1, "figures": {"parameters": 858880}})
+    lines = _metrics(times, loss or losses(len(times)), samples or range(1, len(times) + 1), tokens, log_every)
+    for line in lines:
+        line["peak_memory_bytes"] = memory_bytes
+        line["communicated_bytes_per_step"] = sum(one["size_bytes"] for one in traffic)
+    if lines:
+        paths.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return paths.root
+
+
+def _manifest(name: str, world_size: int, data: dict[str, Any], minute: int, gpu: str) -> dict[str, Any]:
+    gpus = [{"name": gpu}] * world_size if gpu else None
+    return {
+        "schema_version": 1,
+        "run_id": name,
+        "created": f"2026-11-21T20:{minute:02d}:00+00:00",
+        "host": "elsewhere",
+        "git": {"commit": "0123456789abcdef", "diff_sha256": None},
+        "versions": {"torch": "2.13.0"},
+        "hardware": {"cpu": "CPU", "gpus": gpus},
+        "topology": {"world_size": world_size, "nodes": 1},
+        "data": data,
+    }
+
+
+def _metrics(
+    times: Sequence[float], loss: Sequence[float], samples: Sequence[int], tokens: int, log_every: int
+) -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = []
+    now_s, last = START_S, 0
+    for n, (time_s, value) in enumerate(zip(times, loss, strict=True), 1):
+        now_s += time_s
+        if n == 1 or n % log_every == 0 or n == len(times):
+            window = times[last:n]
+            lines.append(
+                {
+                    "time_s": now_s,
+                    "attempt": 0,
+                    "step": n,
+                    "loss": value,
+                    "step_time_s": sum(window) / len(window),
+                    "tokens": n * tokens,
+                    "mfu": None,
+                    "samples_hash": f"{sum(samples[last:n]):016x}",
+                }
+            )
+            last = n
+    return lines

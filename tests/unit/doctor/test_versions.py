@@ -1,0 +1,168 @@
+"""Versions: judged on real installations that are made bad, and on packages of the test's own."""
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from dtk.doctor import cuda_fit, versions
+from dtk.doctor.children import end_all
+from dtk.doctor.scope import Scope, TorchFacts
+
+ROOT = Path(__file__).parents[3]
+TORCH = """
+__version__ = {version!r}
+def zeros(n):
+    raise RuntimeError("Numpy is not available") if {numpy_is_bad!r} else None
+    class T:
+        def numpy(self): return None
+    return T()
+class version: cuda = None; hip = None
+class distributed: pass
+"""
+DISTRIBUTED = "def is_available(): return {available!r}\ndef is_gloo_available(): return True\n"
+DISTRIBUTED += "def is_nccl_available(): return False\n"
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A folder of packages that come before the installed ones, for this process and its children."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.syspath_prepend(str(folder))
+    for name in [name for name in sys.modules if name.split(".")[0] == "torch"]:
+        monkeypatch.delitem(sys.modules, name)  # find_spec asks them first.
+    return folder
+
+
+def put_torch(site, version="2.13.0", numpy_is_bad=False, available=True, source=None):
+    (site / "torch").mkdir()
+    text = TORCH.format(version=version, numpy_is_bad=numpy_is_bad).replace("class distributed: pass\n", "")
+    text = text.replace('raise RuntimeError("Numpy is not available") if True else None', "raise_it()")
+    text = "def raise_it(): raise RuntimeError('Numpy is not available')\n" + text
+    text = text.replace('raise RuntimeError("Numpy is not available") if False else None', "pass")
+    (site / "torch" / "__init__.py").write_text(text if source is None else source)
+    (site / "torch" / "distributed.py").write_text(DISTRIBUTED.format(available=available))
+
+
+def put_metadata(site, name, version):
+    folder = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+def test_a_torch_that_fits(site, tmp_path):
+    put_torch(site)
+    result = versions.torch(Scope(tmp_path))
+    assert (result.status, result.common) == ("ok", {"torch": "2.13.0"}), result
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        ({"version": "2.3.1"}, "torch 2.3.1 is older than 2.11"),
+        ({"available": False}, "built without torch.distributed"),
+        ({"numpy_is_bad": True}, "do not fit: RuntimeError: Numpy is not available"),
+        ({"source": "raise ImportError('libcudart.so.13: cannot open')"}, "ImportError: libcudart.so.13: cannot open"),
+        ({"source": "import os; os.kill(os.getpid(), 11)"}, "killed by signal 11"),
+        ({"source": "import os; os._exit(0)"}, "it said nothing"),
+    ],
+)
+def test_a_torch_that_does_not(site, tmp_path, made, text):
+    put_torch(site, **made)
+    result = versions.torch(Scope(tmp_path))
+    assert result.status == "failure", result
+    assert text in result.summary
+    assert result.remedies[0].command.startswith(sys.executable)
+
+
+def test_a_torch_whose_import_does_not_end(site, tmp_path):
+    put_torch(site, source="import time; time.sleep(600)")
+    result = versions.torch(Scope(tmp_path, timeout_s=1))
+    assert result.status == "failure"
+    assert "no answer in 1 s" in result.summary
+    end_all()
+
+
+def test_no_torch(tmp_path):
+    scope = Scope(tmp_path)
+    scope._torch = TorchFacts({}, "torch is not installed", installed=False)
+    result = versions.torch(scope)
+    assert (result.status, result.summary) == ("failure", "torch is not installed")
+    assert "pip install 'dtk-train[train]'" in result.remedies[0].command
+    assert cuda_fit.nccl(scope).status == "not_applicable"
+
+
+def test_the_interpreter():
+    assert versions.judge_python((3, 12, 1), False).status == "ok"
+    assert versions.judge_python((3, 10, 9), False).summary == "Python 3.10.9 is older than 3.11"
+    assert versions.judge_python((3, 12, 1), True).status == "warning"
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "text", "command"),
+    [
+        ("hydra-core", "1.1.0", "hydra-core 1.1.0 is not what dtk is made for", "'hydra-core>=1.3.2,<1.5'"),
+        ("hydra-core", "2.0", "hydra-core 2.0 is not what", "hydra-core"),
+        ("antlr4-python3-runtime", "4.13.2", "OmegaConf 2.3.0 reads its grammar with 4.9 only", "==4.9.*"),
+    ],
+)
+def test_hydra_and_its_parser(site, scope, package, version, text, command):
+    for name, fine in (("hydra-core", "1.3.2"), ("omegaconf", "2.3.0"), ("antlr4-python3-runtime", "4.9.3")):
+        if name != package:
+            put_metadata(site, name, fine)
+    assert versions.config(scope).status in ("ok", "failure")
+    put_metadata(site, package, version)
+    result = versions.config(scope)
+    assert result.status == "failure", result
+    assert text in result.summary
+    assert command in result.remedies[0].command
+
+
+def test_no_hydra(monkeypatch, scope):
+    monkeypatch.setattr(sys, "path", [])
+    result = versions.config(scope)
+    assert (result.status, result.summary) == ("failure", "hydra-core is not installed")
+
+
+def test_extras_that_are_half_installed_or_old(monkeypatch, site, scope):
+    monkeypatch.setattr(sys, "path", [str(site)])
+    for name, version in (("transformers", "4.50"), ("psutil", "5.1"), ("pynvml", "8.0.4"), ("numpy", "2.0")):
+        put_metadata(site, name, version)
+    put_metadata(site, "nvidia-ml-py", "13.0")
+    result = versions.extras(scope)
+    assert result.status == "warning"
+    told = "\n".join((result.summary, *result.details))
+    assert "extra hf is half installed: datasets, tokenizers, tiktoken missing" in told
+    assert "psutil 5.1 is older than 5.9" in told
+    assert "pynvml 8.0.4 brings another module pynvml" in told
+    assert f"{sys.executable} -m pip uninstall -y pynvml" in [remedy.command for remedy in result.remedies]
+
+
+def test_nccl(site, scope):
+    facts = {"nccl": True, "cuda_build": "13.0", "nccl_version": "2.28.9"}
+    scope._torch = TorchFacts(facts)
+    put_metadata(site, "nvidia-nccl-cu13", "2.28.9")
+    assert (cuda_fit.nccl(scope).status, cuda_fit.nccl(scope).summary) == ("ok", "NCCL 2.28.9")
+    facts["nccl_version"] = "2.18.1"
+    result = cuda_fit.nccl(scope)
+    assert result.status == "warning"
+    assert "NCCL 2.18.1 is loaded, nvidia-nccl-cu13 is 2.28.9" in result.summary
+    facts["nccl_error"] = "undefined symbol: ncclCommWindowRegister"
+    assert cuda_fit.nccl(scope).status == "failure"
+
+
+def test_the_bounds_are_those_of_the_package():
+    """What is checked is what pyproject.toml asks for."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = dict(re.match(r"([\w-]+)(.*)", line).groups() for line in project["optional-dependencies"]["train"])
+    for package, least in versions.MINIMUM.items():
+        assert asked[package].startswith(f">={versions.dotted(least)}"), package
+    assert asked["hydra-core"].endswith(f"<{versions.dotted(versions.HYDRA_BELOW)}")
+    assert project["requires-python"] == f">={versions.dotted(versions.PYTHON)}"
+    for extra, packages in versions.EXTRAS.items():
+        brought = {re.match(r"[\w-]+", line)[0] for line in project["optional-dependencies"][extra]}
+        assert set(packages) == brought, extra

@@ -1,0 +1,95 @@
+"""Jobs to render: composed as a user would, with everything that changes from day to day fixed."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from diagnostics.artifacts import RunPaths
+from dtk.config.batch import settle
+from dtk.config.compose import compose
+from dtk.config.strict import from_plain
+from dtk.launch.remote import size
+from dtk.launch.remote.submission import Submission, freeze
+
+RUN_ID = "20260102-030405-gpt2_tiny-hsdp-w16-ab12"
+ABOUT = {
+    "schema_version": 1,
+    "run_id": RUN_ID,
+    "created": "2026-01-02T03:04:05+00:00",
+    "argv": ["dtk", "run"],
+    "cwd": "/home/user/work",
+    "host": "login",
+    "git": None,
+    "hardware": {"left": "out"},
+}
+TINY = ["model=gpt2_tiny", "nccl.variables={NCCL_DEBUG: WARN}", "train.global_batch_size=32"]
+
+
+def job(*overrides: str, runs: str = "/runs", run_id: str = RUN_ID, **put: Any) -> Submission:
+    """One submission. `put` are keys (`launcher__extra`) set to what Hydra's grammar would not let through."""
+    composed = compose([*TINY, *overrides])
+    plain = {**composed.plain, "runs_folder": runs}
+    for key, value in put.items():
+        section, _, name = key.partition("__")
+        plain[section] = {**plain[section], name: value}
+    composed = dataclasses.replace(composed, plain=plain, config=from_plain(plain))
+    placement = size.placement(composed.config)
+    composed = settle(composed, composed.config.launcher.nodes * placement.nproc)
+    return freeze(composed, RunPaths(Path(runs) / run_id), placement, 0, ABOUT)
+
+
+MESH = ["strategy=hsdp", "strategy.dp_replicate=2", "strategy.dp_shard=8"]
+HSDP = [*MESH, "launcher.nodes=2", "launcher.gpus_per_node=8"]
+SLURM = [
+    "launcher=slurm",
+    *HSDP,
+    "launcher.cpus_per_rank=12",
+    "launcher.memory_per_node=900G",
+    "launcher.partition=gpu",
+    "launcher.account=lab",
+    "launcher.qos=high",
+    "launcher.time=8:00:00",
+    'launcher.extra=["--constraint=h100"]',
+    'launcher.srun_extra=["--cpu-bind=cores"]',
+    'launcher.setup=["module load cuda"]',
+    "launcher.python=/opt/venv/bin/python",
+    "launcher.max_restarts=1",
+]
+KUBERNETES = [
+    "launcher=kubernetes",
+    *HSDP,
+    "launcher.image=registry.example/dtk:1",
+    "launcher.volume_claim=runs",
+    "launcher.cpus_per_rank=12",
+    "launcher.memory_per_node=900Gi",
+    "launcher.shared_memory=64Gi",
+    "launcher.namespace=lab",
+    'launcher.resources={rdma/ib: "8"}',
+    "launcher.node_selector={gpu: h100}",
+    "launcher.service_account=trainer",
+    "launcher.image_pull_secrets=[registry]",
+    "launcher.secrets={WANDB_API_KEY: wandb/key}",
+    "launcher.max_restarts=3",
+]
+SKYPILOT = [
+    "launcher=skypilot",
+    *HSDP,
+    "launcher.accelerator=H100",
+    "launcher.cpus_per_rank=12",
+    'launcher.memory_per_node="900+"',
+    "launcher.cloud=aws",
+    "launcher.region=us-east-1",
+    "launcher.use_spot=true",
+    "launcher.disk_gb=512",
+    'launcher.bucket="s3://my-runs"',
+    "launcher.setup=[\"pip install 'dtk-train[train]'\"]",
+]
+JOBS = {
+    "slurm": SLURM,
+    "pytorchjob": KUBERNETES,
+    "trainjob": [*KUBERNETES, "launcher.kind=TrainJob"],
+    "skypilot": SKYPILOT,
+}
+"""Name of the golden file -> overrides."""
+HOSTILE = "$(touch /tmp/owned) `id` \"; rm -rf x; ' #{${HOME}} %j \\ &|<>*"
+"""Text that every reader on the way would like to do something with."""

@@ -1,0 +1,136 @@
+"""Wrong sweep files: one line each that names the file and the way out, exit code 2, nothing touched."""
+
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+from dtk.cli import main
+from tests.unit.sweep.files import BAYES, COMMAND, GRID, RANDOM, write
+
+needs_sweeps = pytest.mark.skipif(find_spec("sweeps") is None, reason="the extra sweeps is not installed")
+
+
+def grid(**parameters: Any) -> dict[str, Any]:
+    return {**GRID, "parameters": parameters}
+
+
+READ = [
+    ("a: [", "line 1", "not valid YAML"),
+    ("- a\n", "no mapping", "conf/sweep/"),
+    ({**GRID, "parameterz": {}}, 'unknown key "parameterz"', "did you mean parameters?"),
+    ({**GRID, "scheduler": {"engine": "ax"}}, 'unknown key "scheduler"', "keys: program"),
+    ({**GRID, "method": "gird"}, "method: gird", "grid, random, bayes"),
+    ({"command": COMMAND, "parameters": {"seed": {"value": 1}}}, "no method", "grid, random, bayes"),
+    ({**GRID, "parameters": {}}, "no parameters", "values: [ddp, fsdp]"),
+    (grid(strategy=["ddp"]), "strategy has no values", "{values: [...]}"),
+    (grid(strategy={"vals": ["ddp"]}), 'unknown key "vals"', "did you mean values?"),
+    (grid(strategy={"values": []}), "strategy: values is no list", ""),
+    (grid(optimizer={"parameters": {"lr": {"value": 0.1}}}), "optimizer is nested", "dotted keys: optimizer.KEY"),
+    (grid(optimizer={"value": {"lr": 0.1}}), "optimizer has a dictionary", "optimizer.KEY"),
+    (grid(**{"tracker.tags": {"value": [{"a": 1}]}}), "tracker.tags has a dictionary", "tracker.tags.KEY"),
+    (grid(resume={"values": [None]}), "resume has a null", "leave the key out"),
+    (grid(**{"data.path": {"value": "a,b"}}), "data.path=a,b", "several values"),
+    (grid(**{"data.path": {"value": "a=b"}}), "data.path=a=b", "--config-dir"),
+    (grid(**{"data.path": {"value": "null"}}), "data.path=null", "read as None"),
+    (grid(**{"data.path": {"value": "a b'c"}}), "data.path=a b'c", "--config-dir"),
+    (grid(**{"optimizer.lr": {"min": "1e-4", "max": 1.0}}), "min: 1e-4 is a text", "1.0e-3"),
+    ({**BAYES, "metric": None}, "bayes needs a metric", "{name: loss"),
+    ({**BAYES, "metric": {"name": "lost"}}, 'no run records the metric "lost"', "did you mean loss"),
+    ({**BAYES, "metric": {"name": "loss", "goal": "less"}}, "goal: less", "minimize or maximize"),
+    ({**GRID, "early_terminate": {"type": "hyperband", "min_iter": 3}}, "early_terminate needs a metric", ""),
+    ({**GRID, "run_cap": 0}, "run_cap: 0", "run_cap: 20"),
+    ({"method": "grid", "parameters": GRID["parameters"]}, "no command", "${args_no_hyphens}"),
+    ({**GRID, "command": "dtk run"}, "command is no list", "${args_no_hyphens}"),
+    ({**GRID, "command": ["${env}", "python", "train.py", "${args}"]}, "does not run dtk", "dtk.run"),
+    ({**GRID, "command": [*COMMAND[:-1], "${args}"]}, "parameters 0 times", "${args_no_hyphens}"),
+    ({**GRID, "command": [*COMMAND, "-m"]}, "command: -m cannot be used", "KEY=VALUE"),
+    ({**GRID, "command": [*COMMAND, "seed=1,2"]}, "seed=1,2 asks for several runs", "parameters"),
+]
+SEARCH = [
+    (grid(**{"optimizer.lr": {"min": 0.1, "max": 0.2}}), "optimizer.lr", "method: random"),
+    (grid(**{"optimizer.lr": {"min": 0.2, "max": 0.1}}), "is not less than max", ""),
+    ({**BAYES, "early_terminate": {"type": "hyperbend"}}, "no valid W&B sweep", ""),
+    ({**RANDOM, "run_cap": None}, "never ends by itself", "--count 20"),
+    (grid(stratgy={"values": ["ddp"]}), "stratgy", "strategy"),
+    (grid(strategy={"values": ["ddp", "fsdpp"]}), 'unknown strategy "fsdpp"', "did you mean strategy=fsdp?"),
+    (grid(**{"train.stpes": {"values": [1, 2]}}), "train.stpes", "did you mean train.steps"),
+    (grid(**{"train.micro_batch_size": {"values": [4, 3]}}), "point 2 (train.micro_batch_size=3)", ""),
+    ({**RANDOM, "parameters": {"strategy": {"values": ["ddp", "fsdpp"]}}}, 'unknown strategy "fsdpp"', "fsdp?"),
+    ({**RANDOM, "parameters": {"train.steps": {"values": [1, "many"]}}}, "train.steps", ""),
+]
+
+
+def refused(content: Any, tmp_path: Any, monkeypatch: Any, capsys: Any, *arguments: str) -> str:
+    """The line that is printed; checks that it is one, and that nothing else is left behind."""
+    path = write(tmp_path, content)
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", str(path), *arguments]) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.startswith("dtk: ") and error.count("\n") == 1, error
+    assert list(tmp_path.iterdir()) == [path]
+    return error
+
+
+@pytest.mark.parametrize(("content", "what", "fix"), READ, ids=lambda value: str(value)[:30])
+def test_what_dtk_could_not_run_is_one_line(content, what, fix, tmp_path, monkeypatch, capsys):
+    line = refused(content, tmp_path, monkeypatch, capsys)
+    assert what in line and fix in line
+    assert "sweep.yaml" in line
+
+
+@needs_sweeps
+@pytest.mark.parametrize(("content", "what", "fix"), SEARCH, ids=lambda value: str(value)[:30])
+def test_what_has_no_points_is_one_line(content, what, fix, tmp_path, monkeypatch, capsys):
+    if content.get("run_cap", 1) is None:
+        content = {key: value for key, value in content.items() if key != "run_cap"}
+    line = refused(content, tmp_path, monkeypatch, capsys)
+    assert what in line and fix in line
+
+
+@needs_sweeps
+@pytest.mark.parametrize(
+    ("content", "arguments", "what"),
+    [
+        (GRID, ["repeats=0"], "repeats=0"),
+        (GRID, ["repeats=1,2"], "repeats=1,2"),
+        (GRID, ["strategy=ddp"], "strategy=ddp is one of the sweep's parameters"),
+        (GRID, ["--count", "0"], "number of runs"),
+        (GRID, ["--resume"], "no sweep of this command"),
+        (GRID, ["resume=runs/x"], "resume"),
+        (GRID, ["--wandb", "--resume"], "without a server"),
+        (BAYES, ["repeats=2"], "repeats=2 is for grids"),
+        (
+            {**GRID, "metric": BAYES["metric"], "early_terminate": {"type": "hyperband", "min_iter": 1}},
+            ["repeats=2"],
+            "equal",
+        ),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_options_that_do_not_fit(content, arguments, what, tmp_path, monkeypatch, capsys):
+    assert what in refused(content, tmp_path, monkeypatch, capsys, *arguments)
+
+
+@needs_sweeps
+def test_handing_over_needs_a_key_and_a_tracker(tmp_path, monkeypatch, capsys):
+    for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    assert "--wandb needs a key" in refused(GRID, tmp_path, monkeypatch, capsys, "--wandb")
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    untracked = {**GRID, "command": [word for word in COMMAND if word != "tracker=wandb"]}
+    assert "add tracker=wandb" in refused(untracked, tmp_path, monkeypatch, capsys, "--wandb")
+    assert "cannot be handed to W&B" in refused(GRID, tmp_path, monkeypatch, capsys, "--wandb", "repeats=2")
+
+
+def test_no_such_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", "strategie"]) == 2
+    assert "there is no sweep file strategie - did you mean strategies?" in capsys.readouterr().err
+
+
+def test_without_the_extra_it_says_which(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("dtk.sweep.search.find_spec", lambda name: None)
+    assert "dtk-train[sweeps]" in refused(GRID, tmp_path, monkeypatch, capsys)

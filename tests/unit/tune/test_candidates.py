@@ -1,0 +1,76 @@
+"""What is tried: sizes that divide, buckets and units around the present ones, presets that can matter."""
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from dtk.config.compose import compose
+from dtk.config.schema import Config, DDPConfig, FSDPConfig, NCCLConfig
+from dtk.errors import DtkError
+from dtk.tune.candidates import buckets, micro_batch_sizes, presets, units
+from dtk.tune.make import usable_presets
+
+
+@cache
+def shipped() -> Config:
+    return compose([]).config
+
+
+def config(**values: object) -> Config:
+    return replace(shipped(), **values)  # type: ignore[arg-type]
+
+
+def test_micro_batches_divide_the_share_of_a_rank() -> None:
+    base = config()
+    made = replace(base, train=replace(base.train, global_batch_size=48))
+    assert micro_batch_sizes(made, 2, None) == [1, 2, 3, 4, 6, 8, 12, 24]
+    assert micro_batch_sizes(made, 2, 7) == [1, 2, 3, 4, 6]
+    for size in micro_batch_sizes(made, 4, None):
+        assert 48 % (4 * size) == 0
+    with pytest.raises(DtkError, match="does not divide over 5 ranks"):
+        micro_batch_sizes(made, 5, None)
+
+
+def test_the_present_value_is_first_and_there_once() -> None:
+    made = buckets(config(strategy=DDPConfig(bucket_cap_mb=25.0)), [])
+    assert [one.override for one in made][:2] == ["strategy.bucket_cap_mb=25", "strategy.bucket_cap_mb=1"]
+    assert [one.present for one in made] == [True] + [False] * 4
+    own = buckets(config(strategy=DDPConfig(bucket_cap_mb=7.5)), ["0.5", "7.5"])
+    assert [one.value for one in own] == ["7.5", "0.5"]
+
+
+def test_units_go_up_to_the_whole_model() -> None:
+    base = config(strategy=FSDPConfig(blocks_per_unit=1))
+    made = replace(base, model=replace(base.model, layers=12))
+    assert [one.value for one in units(made, [])] == ["1", "2", "4", "8", "0"]
+
+
+def test_what_cannot_be_tuned_is_one_line() -> None:
+    for call, told in (
+        (lambda: buckets(config(strategy=FSDPConfig()), []), "has no buckets"),
+        (lambda: units(config(strategy=DDPConfig()), []), "wraps no units"),
+        (lambda: buckets(config(strategy=DDPConfig()), ["-1"]), "is no bucket size"),
+        (lambda: buckets(config(strategy=DDPConfig()), ["nan"]), "is no bucket size"),
+        (lambda: units(config(strategy=FSDPConfig()), ["1.5"]), "is no number of blocks"),
+        (lambda: presets("auto", [], []), "no preset that is tried by itself differs from auto"),
+    ):
+        with pytest.raises(DtkError, match=told) as error:
+            call()
+        assert "\n" not in str(error.value) and error.value.fix
+
+
+def test_presets_that_cannot_matter_are_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On gloo NCCL's variables do nothing; on NCCL those for one node are tried, and the user's own always."""
+    for name in ("NCCL_P2P_DISABLE", "NCCL_NVLS_ENABLE"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "nccl").mkdir()
+    for name, variable in (("mine", "GLOO_MINE"), ("twin", "GLOO_MINE")):
+        text = f"# Mine.\n# Use: python -m dtk.run nccl={name}\nname: {name}\nvariables: {{{variable}: x}}\n"
+        (tmp_path / "nccl" / f"{name}.yaml").write_text(text)
+    assert usable_presets(config(nccl=NCCLConfig()), "gloo", None) == []
+    assert usable_presets(config(nccl=NCCLConfig()), "gloo", tmp_path) == ["mine"]
+    on_nccl = usable_presets(config(nccl=NCCLConfig()), "nccl", None)
+    assert "pcie_no_p2p" in on_nccl
+    assert not {"infiniband", "aws_efa", "debug_net", "isolate_network", "cpu_gloo"} & set(on_nccl)
