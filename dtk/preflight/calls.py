@@ -45,6 +45,10 @@ class Entry(NamedTuple):
     region: str
     step: int
     """Counted from 1; -1 before the first."""
+    sent: tuple[int, ...] = ()
+    """Bytes for each member of the group; one number = the same for all, none = not a matter of sizes."""
+    taken: tuple[int, ...] = ()
+    """Bytes expected of each member, likewise: what one sends another must expect."""
 
     def agreed(self) -> tuple[object, ...]:
         """What must be the same on all ranks of the group at this position."""

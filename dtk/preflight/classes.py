@@ -5,6 +5,7 @@ dimension, and every rank that is named. Knows nothing of what the ranks do.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from dtk.errors import DtkError
 from dtk.preflight.calls import Group, Record
@@ -58,13 +59,21 @@ def spread(records: Mapping[int, Record], stands_for: Mapping[int, int]) -> dict
     for index, (ranks, _) in enumerate(made):
         for rank in ranks:
             belongs.setdefault(rank, []).append(index)
-    found = dict(records)
+    found = {rank: _without_parts(record) for rank, record in records.items()}
     for rank, other in stands_for.items():
         if rank not in found:
-            record = records[other]
+            record = found[other]
             groups = tuple(_same_place(group, record, rank, belongs, made) for group in record.groups)
             found[rank] = Record(rank, record.program, groups, record.end, record.errors, made, record.rounds)
     return dict(sorted(found.items()))
+
+
+def _without_parts(record: Record) -> Record:
+    """Without lengths that differ by member: those of one rank say nothing of another."""
+    if all(len(entry.sent) < 2 and len(entry.taken) < 2 for entry in record.program.entries):
+        return record
+    entries = tuple(entry._replace(sent=(), taken=()) for entry in record.program.entries)
+    return replace(record, program=replace(record.program, entries=entries))
 
 
 def replaceable(records: Iterable[Record]) -> bool:

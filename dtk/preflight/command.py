@@ -10,12 +10,13 @@ from diagnostics.invocation import command
 from dtk import output
 from dtk.errors import DtkError
 from dtk.extras import require_training
-from dtk.numbers import whole
+from dtk.numbers import above_zero, whole
 
 if TYPE_CHECKING:
     from dtk.preflight.make import Preflight
 
 ENDS, WOULD_HANG = 0, 1
+MOST_S = 86_400.0
 RANKS = ("auto", "all", "classes")
 PAGE = Path("dtk-preflight.html")
 
@@ -23,7 +24,7 @@ DESCRIPTION = """\
 Say before the launch whether every rank would come to its end. Each rank is simulated in this process, on the
 way that the run itself takes; all its calls to process groups are recorded and played against those of the
 others. Names the first point where ranks part, with the causes and the report of `dtk diagnose`.
-Needs no GPU, no data and no network, and writes nothing."""
+Needs no GPU, no data and no network, and writes nothing but the page of --html."""
 
 EXAMPLES = """\
 examples:
@@ -78,7 +79,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument("--what-if", action="store_true", help="a table of mishaps on one rank: which hang this job")
     parser.add_argument(
         "--rank-timeout-s",
-        type=float,
+        type=above_zero(MOST_S, "number of seconds"),
         default=60.0,
         metavar="S",
         help="a simulated rank that takes longer stands still (default: 60)",
@@ -102,8 +103,11 @@ def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     # Ranks are simulated on the CPU; a script that asks for a device must find none.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    from dtk.preflight import page
     from dtk.preflight.make import Asked, preflight
 
+    if arguments.html is not None:
+        page.check(arguments.html)
     asked = Asked(
         overrides=tuple(arguments.overrides),
         config_dir=arguments.config_dir,
@@ -116,11 +120,9 @@ def run(arguments: argparse.Namespace) -> int:
         what_if=arguments.what_if,
         limit_s=arguments.rank_timeout_s,
     )
-    found = preflight(asked, _say if sys.stderr.isatty() else None)
-    if arguments.html is not None and found.verdict.report is not None:
-        from diagnostics.report import html
-
-        output.write(arguments.html, html.render(found.verdict.report))
+    found = preflight(asked, _say if sys.stderr is not None and sys.stderr.isatty() else None)
+    if arguments.html is not None:
+        output.write(arguments.html, page.render(found))
     output.put(_rendered(found, arguments))
     return ENDS if found.verdict.ends else WOULD_HANG
 
@@ -157,7 +159,7 @@ def _rendered(found: "Preflight", arguments: argparse.Namespace) -> str:
         return words.dumps(found)
     if arguments.markdown:
         return words.markdown(found)
-    page = str(arguments.html) if arguments.html is not None and found.verdict.report is not None else ""
+    page = "" if arguments.html is None else str(arguments.html)
     return words.terminal(
         found, columns=output.columns(), colour=output.colours(), verbose=arguments.verbose, page=page
     )

@@ -1,7 +1,8 @@
 """Values that one simulated rank hands to another: sizes, flags, objects, and where not-a-number spreads.
 
-Ranks are simulated one after another, so a rank gets what ranks before it sent. What would come from a later one is
-noted, so that this rank can be simulated again after that one. Only small whole-number tensors travel.
+Where ranks are simulated one after another, a rank gets what ranks before it sent. What would come from a later one is
+noted, so that this rank can be simulated again after that one. Only small whole-number tensors travel, from one rank to
+another. Where all are simulated together, true values come over the `link` instead.
 """
 
 from dataclasses import dataclass, field
@@ -10,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dtk.preflight.link import Key, Link, to_bytes
+
 MAX_BYTES = 1 << 20
 """Larger tensors are data, not decisions."""
-
-Key = tuple[object, ...]
 
 
 @dataclass(slots=True)
@@ -34,6 +35,10 @@ class Exchange:
     """Whether to look for values that are not numbers; costs a pass over each tensor."""
     missed: set[int] = field(default_factory=set)
     """Ranks from which a value was needed that are not simulated yet."""
+    link: Link | None = None
+    """To the ranks that are simulated at the same time; None = they are simulated one after another."""
+    made_up: bool = False
+    """Whether a value was made up all the same, as it was too large; known at the end."""
     _counts: dict[Key, int] = field(default_factory=dict)
 
     def broadcast(self, key: Key, root: int, tensors: list[Tensor]) -> None:
@@ -76,7 +81,7 @@ class Exchange:
     def _give(self, key: Key, tensors: list[Tensor]) -> None:
         for number, tensor in enumerate(tensors):
             if _decides(tensor):
-                self.given[(*key, number)] = _bytes(tensor)
+                self.given[(*key, number)] = to_bytes(tensor)
 
     def _take(self, key: Key, source: int, tensors: list[Tensor]) -> None:
         for number, tensor in enumerate(tensors):
@@ -98,7 +103,3 @@ def _decides(tensor: Tensor) -> bool:
     """Whether control flow may hang on it: a small tensor of whole numbers."""
     whole = not tensor.is_floating_point() and not tensor.is_complex()
     return whole and _readable(tensor) and tensor.nbytes <= MAX_BYTES
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return bytes(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())

@@ -23,21 +23,22 @@ from diagnostics.registry import collect
 from diagnostics.report.model import Report
 from diagnostics.tree.load import built_in
 from dtk.preflight.calls import Record
-from dtk.preflight.match import Standing
+from dtk.preflight.match import Misfit, Standing
 from dtk.preflight.parting import Parting
+from dtk.preflight.reworded import worded
 from dtk.preflight.ring_file import RingFile
 
 CONFIDENCE = 0.98
 """Of what the whole lists of calls say; what is left is that only so many steps were simulated."""
 
 
-def explain(folder: Path, records: Mapping[int, Record], parting: Parting | None, source: str) -> Report:
+def explain(folder: Path, records: Mapping[int, Record], known: Parting | Misfit | None, source: str) -> Report:
     """The report on what stands in `folder`.
 
     Args:
         folder: the stuck state as files; see `evidence.write`.
         records: all ranks.
-        parting: where they part, if that explains it.
+        known: where they part, or the calls that do not fit, if that explains it.
         source: how the report calls the job.
     """
     evidence = gather(folder, Limits(), None)
@@ -46,10 +47,13 @@ def explain(folder: Path, records: Mapping[int, Record], parting: Parting | None
     findings: list[Finding] = []
     measures: dict[str, object] = {}
     for detector in registry.detectors:
-        if isinstance(detector, HangDetector) and parting is not None:
-            detector = _told(_split(folder, records, parting))
+        hangs = isinstance(detector, HangDetector)
+        if hangs and isinstance(known, Misfit):
+            detector = _told(_unfit(folder, records, known))
+        elif hangs and isinstance(known, Parting):
+            detector = _told(_split(folder, records, known))
         detection = run_detector(detector, evidence)
-        findings += detection.findings
+        findings += [worded(one, known) for one in detection.findings] if hangs else detection.findings
         measures.update(detection.measures)
     return conclude(evidence, built_in(), findings, measures, source)
 
@@ -89,12 +93,35 @@ def _split(folder: Path, records: Mapping[int, Record], parting: Parting) -> Spl
     )
 
 
+def _unfit(folder: Path, records: Mapping[int, Record], misfit: Misfit) -> Split:
+    """Calls whose lengths do not fit, in the detector's words."""
+    sent = _calls(folder, records[misfit.sender])[misfit.sent]
+    taken = _calls(folder, records[misfit.receiver])[misfit.taken]
+    why = f"one rank sends {misfit.sent_bytes} bytes, the other expects {misfit.taken_bytes}"
+    return Split(
+        vote=Vote(sent.key, sent.seq, ((misfit.receiver, misfit.sender),), (), ()),
+        usual=taken,
+        odd=sent,
+        difference=Difference("signature", CONFIDENCE, (taken, sent), why),
+        usual_rank=misfit.receiver,
+        odd_rank=misfit.sender,
+        blamed=tuple(sorted((misfit.receiver, misfit.sender))),
+        tie=False,
+        time_s=1.0,
+        said=f"Rank {misfit.sender} sends {misfit.sent_bytes} bytes to rank {misfit.receiver} in {say.call(sent)}; "
+        f"rank {misfit.receiver} expects {misfit.taken_bytes} bytes of it in {say.call(taken)}.",
+    )
+
+
 def _said(parting: Parting, odd: Call, usual: Call, others: tuple[int, ...]) -> str:
     """What happened, for ranks that run another number of iterations."""
     ranks = say.ranks(parting.ranks)
+    meets = f"{say.call(odd)} meets {say.call(usual)}."
+    if parting.over:
+        meets = f"{say.call(odd)} is the last call on one side, the other goes on to {say.call(usual)}."
     return (
         f"{say.sentence(ranks)} {say.verb(parting.ranks, 'goes', 'go')} another number of times through the loop than "
-        f"{say.ranks(others)} ({parting.why}): {say.call(odd)} meets {say.call(usual)}."
+        f"{say.ranks(others)} ({parting.why}): {meets}"
     )
 
 

@@ -1,119 +1,109 @@
 """The process group of a rehearsal: records every call and every wait, and answers as `MirrorGroup` does.
 
 All ways lead through a process group: Python's functions, functional collectives, DTensor, DDP's reducer in C++.
-What needs the other ranks' values (sizes, flags, objects) comes from ranks that were simulated before.
+What needs the other ranks' values comes from ranks that were simulated before, or are simulated at the same time.
 """
 
 import sys
 from collections.abc import Sequence
-from types import CodeType, FrameType
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
-from torch.futures import Future
 
-from diagnostics.evidence.calls import USER_CALLS
+from dtk.preflight import rehearsal as stage
 from dtk.preflight.calls import NEW_GROUP
-from dtk.preflight.exchange import Exchange
-from dtk.preflight.tape import Tape
-from dtk.record import collectives
-from dtk.record.collectives import CollectiveLog
-from dtk.record.signatures import KINDS, OBJECTS, Call, Kind
+from dtk.preflight.frames import stack_of, user_call
+from dtk.preflight.link import How, Share, packed
+from dtk.preflight.rehearsal import Expected, Issued, Rehearsal
+from dtk.record.collectives import _reduce_name
+from dtk.record.signatures import KINDS, Call, Kind
 from dtk.simulate.mirror import MirrorGroup
 
 _NEW_GROUP = Kind(NEW_GROUP, NEW_GROUP, Call)
-_USER_CALLS = {*OBJECTS, "monitored_barrier"}
+Sizes = tuple[Sequence[int], Sequence[int]]
+"""Bytes sent to each member and expected of each; see `Entry`."""
 
 
-class Rehearsal:
-    """What all groups of this process share while a rank is simulated."""
-
-    def __init__(self, exchange: Exchange, world_size: int, steps: int) -> None:
-        self.world_size = world_size
-        self.steps = steps
-        """How many this rank is to do; 0 = to its own end."""
-        self.step = -1
-        """The one in progress, counted from 1; -1 before the first."""
-        self.rounds = 0
-        """Steps so far; see `Record`."""
-        self.joined = False
-        """Whether it made its default group."""
-        self.tape = Tape()
-        self.log = CollectiveLog(self.tape)  # type: ignore[arg-type]
-        self.exchange = exchange
-        self.made: list[tuple[tuple[int, ...], str]] = []
-        """Every group that was made after the default one: ranks and description."""
-
-
-current: Rehearsal | None = None
-"""The rank that is simulated in this process."""
-
-
-class Issued(dist.Work):
-    """A call that was issued. It has its values at once; that somebody waits for it goes on the tape."""
-
-    def __init__(self, tape: Tape, number: int, tensors: list[Tensor], source: int = -1) -> None:
-        super().__init__()
-        self._tape = tape
-        self._number = number
-        self._tensors = tensors
-        self._source = source
-
-    def wait(self, timeout: Any = None) -> bool:
-        """The rank stands here until the call is complete."""
-        self._tape.wait(self._number)
-        return True
-
-    def is_completed(self) -> bool:
-        """Whoever asks goes on only when it is."""
-        return self.wait()
-
-    def synchronize(self) -> None:
-        """As `wait`."""
-        self.wait()
-
-    def result(self) -> list[Tensor]:
-        """The tensors."""
-        return self._tensors
-
-    def _source_rank(self) -> int:
-        return self._source
-
-    def get_future(self) -> Any:
-        """Complete. Inside backward (DDP's buckets) it is waited for when backward ends, elsewhere here."""
-        future: Future[list[Tensor]] = Future()
-        future.set_result(self._tensors)
-        if torch._C._current_graph_task_id() == -1:
-            self.wait()
-        else:
-            torch.autograd.Variable._execution_engine.queue_callback(self.synchronize)  # type: ignore[attr-defined]
-        return future
+def _current() -> Rehearsal:
+    rehearsal = stage.current
+    assert rehearsal is not None
+    return rehearsal
 
 
 class RehearsalGroup(MirrorGroup):
     """Records, then mirrors."""
 
-    def _issue(self, name: str, tensors: list[Tensor], source: int = -1, **call: Any) -> Issued:
+    def _issue(
+        self,
+        name: str,
+        tensors: list[Tensor],
+        source: int = -1,
+        share: Share | None = None,
+        sizes: Sizes = ((), ()),
+        **call: Any,
+    ) -> Issued:
         """Record a call of torch.distributed's function `name` and hand out its work."""
-        rehearsal = current
-        assert rehearsal is not None
-        number = rehearsal.tape.issued
+        rehearsal = _current()
+        tape = rehearsal.tape
+        number = tape.issued
         frame = sys._getframe(2)
-        rehearsal.tape.stack = stack_of(frame)
-        token = rehearsal.log.begin(KINDS[name], Call(self, False, **call), _user_call(frame), frame)
+        part_of = user_call(frame)
+        if part_of and rehearsal.exchange.link is None:  # Objects, whose lengths may be made up.
+            sizes = ((), ())
+        tape.stack, tape.sent, tape.taken = stack_of(frame), _brief(sizes[0]), _brief(sizes[1])
+        token = rehearsal.log.begin(KINDS[name], Call(self, False, **call), part_of, frame)
+        tape.sent = tape.taken = ()
         if token is not None:
             rehearsal.log.end(token, 0, KINDS[name].p2p)
-        if source == -1:
-            rehearsal.exchange.spoil(self._place(), tensors)
-        return Issued(rehearsal.tape, number, tensors, source)
+        due: list[Expected] = []
+        if rehearsal.exchange.link is None:
+            if source == -1:
+                rehearsal.exchange.spoil(self._place(), tensors)
+        elif token is not None and not KINDS[name].p2p:
+            entry = tape.last
+            assert entry is not None
+            group = tape.groups[token[0].index]
+            if share is not None:
+                due = rehearsal.bring(((group.name, group.ranks), token[2]), group.ranks, entry.agreed(), share)
+            else:
+                due = rehearsal.expected.get(((group.name, group.ranks),), [])
+        return Issued(tape, number, tensors, source, due)
+
+    def _share(
+        self,
+        how: How,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        opts: Any = None,
+        root: int = -1,
+        to: int = -1,
+    ) -> Share | None:
+        """What this rank brings to a call, taken before the mirror changes it; None when nobody would get it.
+
+        Args:
+            how: what comes of it.
+            inputs: parts for all members where each gets its own, those of the first member first.
+            outputs: where this rank's result goes.
+            opts: with the ReduceOp.
+            root: who alone brings something, by rank in the group; -1 = all do.
+            to: who alone gets something; -1 = all, or all but the root.
+        """
+        if _current().exchange.link is None or self.size() == 1:
+            return None
+        mine = self.rank()
+        gives, takes = root in (-1, mine), mine == to or (to < 0 and (root != mine or how == "root_mine"))
+        takers = 1 if to >= 0 else self.size() - (root >= 0 and how == "root")
+        dtypes = tuple(str(tensor.dtype).removeprefix("torch.") for tensor in inputs)
+        name = _reduce_name(opts.reduceOp) if how.startswith("reduce") else ""
+        source = self._global(root) if root >= 0 else -1
+        brought = packed(inputs) if gives else ()
+        return Share(how, brought, dtypes, [one.data for one in outputs] if takes else [], takers, takes, name, source)
 
     def _place(self) -> tuple[str, int]:
         """Group and position of the call that was just issued."""
-        assert current is not None
-        state = current.log.groups[self.group_name]
+        state = _current().log.groups[self.group_name]
         return self.group_name, 0 if state is None else state.count
 
     def _global(self, rank: int) -> int:
@@ -122,109 +112,194 @@ class RehearsalGroup(MirrorGroup):
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         """See `MirrorGroup`, as for all that follow."""
         kept = _listed(tensors)
+        share = self._share("reduce", kept, kept, opts)
         super().allreduce(kept, opts)
         amount = sum(tensor.numel() for tensor in kept)
-        return self._issue("all_reduce", kept, inputs=kept, amount=amount, reduce_op=opts.reduceOp)
+        return self._issue("all_reduce", kept, share=share, inputs=kept, amount=amount, reduce_op=opts.reduceOp)
 
     allreduce_coalesced = allreduce
 
     def reduce(self, tensors: Any, opts: Any = None) -> Any:  # noqa: D102
         kept = _listed(tensors)
+        share = self._share("reduce", kept, kept, opts, to=opts.rootRank)
         super().reduce(kept, opts)
         root = (self._global(opts.rootRank), opts.rootRank)
         amount = kept[0].numel()
-        return self._issue("reduce", kept, inputs=kept, amount=amount, reduce_op=opts.reduceOp, root=root)
+        return self._issue("reduce", kept, share=share, inputs=kept, amount=amount, reduce_op=opts.reduceOp, root=root)
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:  # noqa: D102
         kept = _listed(tensors)
         root = (self._global(opts.rootRank), opts.rootRank)
-        if opts.rootRank != self.rank() and _user_call(sys._getframe(1)):
+        share = self._share("root", kept, kept, root=opts.rootRank)
+        if opts.rootRank != self.rank() and user_call(sys._getframe(1)):
             for tensor in kept:  # Sizes of objects: never written on the ranks that receive them.
                 tensor.zero_()
-        work = self._issue("broadcast", kept, inputs=kept, amount=sum(t.nbytes for t in kept), root=root)
-        assert current is not None
-        current.exchange.broadcast((*self._place(), -1), root[0], kept)
+        amount = sum(tensor.nbytes for tensor in kept)
+        work = self._issue("broadcast", kept, share=share, inputs=kept, amount=amount, root=root)
+        exchange = _current().exchange
+        if exchange.link is None:
+            exchange.broadcast((*self._place(), -1), root[0], kept)
         return work
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
+        share = self._share("all", inputs, _by_member(outputs))
         super().allgather(outputs, inputs)
         parts = [part for listed in outputs for part in listed]
+        sizes = _gathered(outputs, inputs)
         amount = sum(part.nbytes for part in parts)
-        return self._issue("all_gather", parts, inputs=list(inputs), outputs=parts, amount=amount)
+        return self._issue(
+            "all_gather", parts, share=share, sizes=sizes, inputs=list(inputs), outputs=parts, amount=amount
+        )
 
     allgather_coalesced = allgather
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:  # noqa: D102
-        super().all_gather_single(output, tensor)
-        return self._issue("all_gather_into_tensor", [output], inputs=[tensor], outputs=[output], amount=output.nbytes)
+        return self._gather_into([output], [tensor])
 
     _allgather_base = all_gather_single
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
-        for output, tensor in zip(outputs, inputs, strict=True):
-            super().all_gather_single(output, tensor)
-        outputs, amount = list(outputs), sum(output.nbytes for output in outputs)
-        return self._issue("all_gather_into_tensor", outputs, inputs=list(inputs), outputs=outputs, amount=amount)
+        return self._gather_into(list(outputs), list(inputs))
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
+    def _gather_into(self, outputs: list[Tensor], inputs: list[Tensor]) -> Issued:
+        share = None
+        if _current().exchange.link is not None:
+            share = self._share("all", inputs, _by_member([self._cut(output) for output in outputs]))
+        for output, tensor in zip(outputs, inputs, strict=True):
+            super().all_gather_single(output, tensor)
+        amount = sum(output.nbytes for output in outputs)
+        sizes = ([sum(tensor.nbytes for tensor in inputs)], [amount // self.size()])
+        return self._issue(
+            "all_gather_into_tensor",
+            outputs,
+            share=share,
+            sizes=sizes,
+            inputs=inputs,
+            outputs=outputs,
+            amount=amount,
+        )
+
+    def _cut(self, tensor: Tensor) -> list[Tensor]:
+        """One tensor as equal parts for the members: views."""
+        flat = tensor.data.view(-1)
+        return list(flat.view(self.size(), -1)) if flat.numel() else [flat] * self.size()
+
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
+        share = self._share("all", inputs, _by_member(outputs or ()), to=opts.rootRank)
         if outputs:
             super().allgather(outputs, inputs)
         parts = [part for listed in outputs or () for part in listed]
         root = (self._global(opts.rootRank), opts.rootRank)
-        return self._issue("gather", parts or list(inputs), inputs=list(inputs), outputs=parts, root=root)
+        sizes = _gathered(outputs or (), inputs)
+        return self._issue(
+            "gather",
+            parts or list(inputs),
+            share=share,
+            sizes=sizes,
+            inputs=list(inputs),
+            outputs=parts,
+            root=root,
+        )
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
-        super().scatter(outputs, inputs)
         parts = [part for listed in inputs or () for part in listed]
+        share = self._share("root_mine", _by_member(inputs or ()), outputs, root=opts.rootRank)
+        super().scatter(outputs, inputs)
         root = (self._global(opts.rootRank), opts.rootRank)
-        work = self._issue("scatter", list(outputs), inputs=parts, outputs=list(outputs), root=root)
-        assert current is not None
-        current.exchange.scatter(self._place(), root[0], parts, list(outputs), self.rank())
+        expected = [sum(output.nbytes for output in outputs)]
+        sizes = (_bytes_by_member(inputs) if inputs else expected, expected)
+        work = self._issue(
+            "scatter", list(outputs), share=share, sizes=sizes, inputs=parts, outputs=list(outputs), root=root
+        )
+        exchange = _current().exchange
+        if exchange.link is None:
+            exchange.scatter(self._place(), root[0], parts, list(outputs), self.rank())
         return work
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
+        share = self._share("reduce_mine", _by_member(inputs), outputs, opts)
+        sizes = (_bytes_by_member(inputs), [sum(output.nbytes for output in outputs)])
         super().reduce_scatter(outputs, inputs, opts)
         parts = [part for listed in inputs for part in listed]
-        amount = sum(part.numel() for part in parts)
-        return self._issue(
-            "reduce_scatter", list(outputs), inputs=parts, outputs=list(outputs), amount=amount, reduce_op=opts.reduceOp
-        )
+        return self._scatter_sum("reduce_scatter", list(outputs), parts, opts, share, sizes)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:  # noqa: D102
-        super().reduce_scatter_single(output, tensor, opts)
         return self._reduce_scatter([output], [tensor], opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
-        for output, tensor in zip(outputs, inputs, strict=True):
-            super().reduce_scatter_single(output, tensor, opts)
         return self._reduce_scatter(list(outputs), list(inputs), opts)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def _reduce_scatter(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> Issued:
+        share = None
+        if _current().exchange.link is not None:
+            parts = _by_member([self._cut(one.contiguous()) for one in inputs])
+            share = self._share("reduce_mine", parts, outputs, opts)
+        for output, tensor in zip(outputs, inputs, strict=True):
+            super().reduce_scatter_single(output, tensor, opts)
+        sizes = ([sum(one.nbytes for one in inputs) // self.size()], [sum(one.nbytes for one in outputs)])
+        return self._scatter_sum("reduce_scatter_tensor", outputs, inputs, opts, share, sizes)
+
+    def _scatter_sum(
+        self, name: str, outputs: list[Tensor], inputs: list[Tensor], opts: Any, share: Share | None, sizes: Sizes
+    ) -> Issued:
         amount = sum(tensor.numel() for tensor in inputs)
         return self._issue(
-            "reduce_scatter_tensor", outputs, inputs=inputs, outputs=outputs, amount=amount, reduce_op=opts.reduceOp
+            name,
+            outputs,
+            share=share,
+            sizes=sizes,
+            inputs=inputs,
+            outputs=outputs,
+            amount=amount,
+            reduce_op=opts.reduceOp,
         )
 
     def all_to_all_single(  # noqa: D102
         self, output: Tensor, tensor: Tensor, output_splits: Any = None, input_splits: Any = None, opts: Any = None
     ) -> Any:
+        given, got = self._split(tensor, input_splits), self._split(output, output_splits)
+        share = self._share("mine", given, got)
         super().all_to_all_single(output, tensor)
         splits = [list(input_splits or ()), list(output_splits or ())]
-        return self._issue("all_to_all_single", [output], inputs=[tensor], outputs=[output], splits=splits)
+        sizes = ([one.nbytes for one in given], [one.nbytes for one in got])
+        return self._issue(
+            "all_to_all_single",
+            [output],
+            share=share,
+            sizes=sizes,
+            inputs=[tensor],
+            outputs=[output],
+            splits=splits,
+        )
 
     alltoall_base = all_to_all_single
 
+    def _split(self, tensor: Tensor, splits: Any) -> list[Tensor]:
+        """The rows for each member: views."""
+        rows = list(splits or ()) or [tensor.size(0) // self.size()] * self.size()
+        return list(torch.split(tensor.data[: sum(rows)], rows))
+
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
+        share = self._share("mine", list(inputs), list(outputs))
+        sizes = ([one.nbytes for one in inputs], [one.nbytes for one in outputs])
         for output, tensor in zip(outputs, inputs, strict=True):
             super().all_to_all_single(output, tensor)
         splits = [[t.numel() for t in inputs], [t.numel() for t in outputs]]
-        return self._issue("all_to_all", list(outputs), inputs=list(inputs), outputs=list(outputs), splits=splits)
+        return self._issue(
+            "all_to_all",
+            list(outputs),
+            share=share,
+            sizes=sizes,
+            inputs=list(inputs),
+            outputs=list(outputs),
+            splits=splits,
+        )
 
     def barrier(self, opts: Any = None) -> Any:  # noqa: D102
         return self._issue("barrier", [], inputs=())
@@ -235,31 +310,42 @@ class RehearsalGroup(MirrorGroup):
     def send(self, tensors: Any, destination: int, tag: int) -> Any:  # noqa: D102
         kept = _listed(tensors)
         peer = (self._global(destination), destination)
-        work = self._issue("send", kept, self._global(self.rank()), inputs=kept, root=peer, tag=tag)
-        assert current is not None
-        current.exchange.send(self.group_name, peer[0], tag, kept)
+        sizes = ([sum(one.nbytes for one in kept)], ())
+        work = self._issue("send", kept, self.rank(), sizes=sizes, inputs=kept, root=peer, tag=tag)
+        rehearsal = _current()
+        if rehearsal.exchange.link is None:
+            rehearsal.exchange.send(self.group_name, peer[0], tag, kept)
+        else:
+            rehearsal.send((self.group_name, rehearsal.exchange.rank, peer[0], tag), kept)
         return work
 
     def recv(self, tensors: Any, source: int, tag: int) -> Any:  # noqa: D102
         super().recv(tensors, source, tag)
         kept = _listed(tensors)
         peer = (self._global(source), source)
-        work = self._issue("recv", kept, peer[0], inputs=(), outputs=kept, root=peer, tag=tag)
-        assert current is not None
-        current.exchange.receive(self.group_name, peer[0], tag, kept)
-        return work
+        sizes = ((), [sum(one.nbytes for one in kept)])
+        work = self._issue("recv", kept, source, sizes=sizes, inputs=(), outputs=kept, root=peer, tag=tag)
+        rehearsal = _current()
+        if rehearsal.exchange.link is None:
+            rehearsal.exchange.receive(self.group_name, peer[0], tag, kept)
+            return work
+        way = (self.group_name, peer[0], rehearsal.exchange.rank, tag)
+        return work.expecting(rehearsal.receive(way, kept))
 
     def recv_anysource(self, tensors: Any, tag: int) -> Any:  # noqa: D102
         super().recv(tensors, 0, tag)
         kept = _listed(tensors)
-        source = self._global((self.rank() + 1) % self.size())
-        return self._issue("recv", kept, source, inputs=(), outputs=kept, root=(None, None), tag=tag)
+        sizes = ((), [sum(one.nbytes for one in kept)])
+        link = _current().exchange.link
+        if link is not None:
+            link.made_up = True  # Who comes first is a matter of luck.
+        source = (self.rank() + 1) % self.size()
+        return self._issue("recv", kept, source, sizes=sizes, inputs=(), outputs=kept, root=(None, None), tag=tag)
 
 
 def made_group(ranks: Sequence[int], desc: str) -> None:
     """Record that a group is made, whether or not this rank belongs to it: a collective of the default group."""
-    rehearsal = current
-    assert rehearsal is not None
+    rehearsal = _current()
     members = tuple(ranks)
     rehearsal.made.append((members, desc))
     call = Call(c10d._get_default_group(), False, (), amount=_checksum(members), splits=list(members))
@@ -280,36 +366,24 @@ def _checksum(ranks: tuple[int, ...]) -> int:
     return total
 
 
-def stack_of(frame: FrameType | None) -> str:
-    """The user's frames, innermost first, and those of torch that say which call it is and whether in backward."""
-    found = []
-    while frame is not None and frame.f_code is not outermost:
-        code = frame.f_code
-        known = _plumbing.get(code)
-        if known is None:
-            file, name = code.co_filename, code.co_name
-            told = file.startswith(_TORCH) and (name == "backward" or name in USER_CALLS)
-            known = _plumbing[code] = not told and file.startswith((*collectives.PLUMBING, "<"))
-        if not known:
-            found.append(f"{code.co_filename}:{frame.f_lineno}\t{code.co_qualname}")
-        frame = frame.f_back
-    return "\n".join(found)
+def _brief(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Equal numbers as one."""
+    return tuple(sizes[:1]) if len(set(sizes)) == 1 else tuple(sizes)
 
 
-def _user_call(frame: FrameType | None) -> str:
-    """The object collective, if any, that this call is a part of."""
-    found = ""
-    while frame is not None and frame.f_code.co_filename.startswith(_TORCH):
-        if frame.f_code.co_name in _USER_CALLS and frame.f_code.co_filename == c10d.__file__:
-            found = frame.f_code.co_name
-        frame = frame.f_back
-    return found
+def _by_member(listed: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    """One list for each tensor, with a part for each member -> the parts of the first member, then of the next."""
+    return [part for parts in zip(*listed, strict=False) for part in parts]
 
 
-outermost: CodeType | None = None
-"""What called the rank's own code."""
-_plumbing: dict[CodeType, bool] = {}
-_TORCH = torch.__path__[0]
+def _bytes_by_member(listed: Sequence[Sequence[Tensor]]) -> list[int]:
+    return [sum(part.nbytes for part in parts) for parts in zip(*listed, strict=False)]
+
+
+def _gathered(outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor]) -> Sizes:
+    """Of a gather: what goes to everybody, what is expected of each."""
+    sent = [sum(tensor.nbytes for tensor in inputs)]
+    return sent, _bytes_by_member(outputs) or sent
 
 
 def _listed(tensors: Any) -> list[Tensor]:

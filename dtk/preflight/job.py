@@ -21,7 +21,7 @@ from dtk.config.schema import Config, SingleConfig
 from dtk.data.dataset import Batch, Dataset
 from dtk.models.build import build_model
 from dtk.parallel.stop import StopRequest
-from dtk.preflight.group import Rehearsal
+from dtk.preflight.rehearsal import Rehearsal
 from dtk.record.recorder import Recorder
 from dtk.record.regions import Region, observe, region
 from dtk.simulate.group import simulated_group

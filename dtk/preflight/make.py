@@ -1,5 +1,6 @@
 """From what was asked for to the verdict: settles the job, simulates its ranks, judges."""
 
+import dataclasses
 import os
 import time
 from collections.abc import Callable
@@ -10,12 +11,14 @@ from typing import Any
 from dtk.config.compose import Composed
 from dtk.config.schema import Config
 from dtk.errors import DtkError
+from dtk.launch.remote.size import is_remote, ranks_per_node
 from dtk.plan.job import planned_job
 from dtk.preflight.calls import Record
 from dtk.preflight.classes import ALL_UP_TO, replaceable, representatives, spread
 from dtk.preflight.job import play_job, rehearsed, warm_up
 from dtk.preflight.pool import Body, Collected, simulate
 from dtk.preflight.stage import rehearse
+from dtk.preflight.together import MOST_RANKS, simulate_together
 from dtk.preflight.verdict import Verdict, judge
 from dtk.preflight.what_if import STEPS, Tried, try_all
 
@@ -57,6 +60,8 @@ class Job:
     plain: dict[str, Any] = field(default_factory=dict)
     """As the user configured it."""
     note: str = ""
+    reads: bool = False
+    """Whether code that is not dtk's runs in it, which may read what collectives return."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +89,13 @@ def preflight(asked: Asked, say: Say | None = None) -> Preflight:
     Raises:
         DtkError: the job or script cannot be simulated.
     """
-    return _judged(script_job(asked) if asked.script is not None else dtk_job(asked), asked, say)
+    if asked.script is not None:
+        return _judged(script_job(asked), asked, say)
+    composed = planned_job(list(asked.overrides), asked.config_dir, asked.world_size)
+    if is_remote(composed.config.launcher):  # It says itself how many ranks a node has.
+        local_size = ranks_per_node(composed.config.launcher, composed.config.strategy.name)
+        asked = dataclasses.replace(asked, local_size=local_size)
+    return _judged(dtk_job(asked, composed), asked, say)
 
 
 def _judged(job: Job, asked: Asked, say: Say | None) -> Preflight:
@@ -92,10 +103,10 @@ def _judged(job: Job, asked: Asked, say: Say | None) -> Preflight:
     collected, records = simulate_all(job, asked, say)
     if say:
         say("")
-    verdict = judge(records, job.plain, job.source)
+    verdict = judge(records, job.plain, job.source, made_up=collected.made_up)
     tried: tuple[Tried, ...] = ()
     if asked.what_if and job.config is not None and verdict.ends:
-        tried = try_all(job.config, job.plain, records, collected, asked.local_size, asked.limit_s)
+        tried = try_all(job.config, job.plain, records, collected, asked.local_size, asked.limit_s, reads=job.reads)
     calls = sum(sum(event >= 0 for event in program.steps()) for program in collected.programs)
     seconds = time.monotonic() - began_s
     simulated = len(collected.records)
@@ -103,9 +114,8 @@ def _judged(job: Job, asked: Asked, say: Say | None) -> Preflight:
     return Preflight(job, verdict, simulated, calls, steps, seconds, tried)
 
 
-def dtk_job(asked: Asked) -> Job:
-    """A job of dtk, from its overrides."""
-    composed = planned_job(list(asked.overrides), asked.config_dir, asked.world_size)
+def dtk_job(asked: Asked, composed: Composed) -> Job:
+    """A job of dtk, composed from its overrides."""
     world_size = composed.config.launcher.world_size
     assert world_size is not None
     title = " ".join(asked.overrides) or "the default job"
@@ -142,6 +152,7 @@ def _settled(composed: Composed, world_size: int, title: str, asked: Asked) -> J
         named=() if rank is None else (rank,),
         config=config,
         plain=composed.plain,
+        reads=config.model.architecture == "custom",
         note="" if config.model == composed.config.model else "The model's widths are reduced, its blocks are not.",
     )
 
@@ -157,6 +168,7 @@ def script_job(asked: Asked) -> Job:
         source=f"preflight of {script}, {world_size} ranks",
         world_size=world_size,
         body=lambda exchange: rehearse(exchange, world_size, asked.steps, asked.limit_s, play),
+        reads=True,
     )
 
 
@@ -179,7 +191,11 @@ def simulate_all(job: Job, asked: Asked, say: Say | None) -> tuple[Collected, di
         if say:
             say(f"dtk preflight: {done} of {len(chosen)} ranks simulated")
 
-    simulate(chosen, job.body, collected, processes, asked.limit_s, progress)
+    if job.reads and len(chosen) == world_size <= MOST_RANKS:
+        simulate_together(chosen, job.body, collected, processes, asked.limit_s, progress)
+    else:
+        simulate(chosen, job.body, collected, processes, asked.limit_s, progress)
+        collected.made_up = job.reads
     if not by_class:
         return collected, dict(sorted(collected.records.items()))
     if not replaceable(collected.records.values()):

@@ -6,6 +6,7 @@ What is assumed of the library, on the side of caution where gloo and NCCL diffe
   others. It completes when all members issued it with the same operation, amount, dtype, ReduceOp and root.
 - A call that is waited for stops its rank until it is complete, one that is not waited for does not. Under NCCL a
   wait only holds up the stream; a later look at the device holds up the host all the same.
+- What a member sends another in one call is as long as what that one expects of it.
 - A send meets the first receive that names its group, both ends and its tag, and waits for it (rendezvous). NCCL and
   gloo may buffer a small send; a program that relies on it hangs with larger ones.
 - A rank that ends in order waits for what it issued; one that raised, was killed or stands still does nothing more.
@@ -35,6 +36,19 @@ class Standing:
     """Numbers of all its calls that did not complete, ascending."""
 
 
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """One rank sends another more or less than that one expects, in calls that meet."""
+
+    sender: int
+    sent: int
+    """Number of its call."""
+    receiver: int
+    taken: int
+    sent_bytes: int
+    taken_bytes: int
+
+
 @dataclass(slots=True)
 class Outcome:
     """What came of it."""
@@ -43,6 +57,8 @@ class Outcome:
     """Of every rank, when something did not complete; empty when all ended."""
     events: int = 0
     """Calls and waits of all ranks together."""
+    misfit: Misfit | None = None
+    """The first one, if nothing else is wrong with the call."""
 
     @property
     def ends(self) -> bool:
@@ -60,6 +76,8 @@ class _Operation:
     """Two members issued different calls: it never completes, nor does any later one of the group."""
     complete: bool = False
     waiting: list[int] = field(default_factory=list)
+    members: list[tuple[int, int, Entry]] = field(default_factory=list)
+    """Rank and number of each call of it."""
 
 
 class _Rank:
@@ -99,11 +117,13 @@ def alike(records: list[Record]) -> bool:
     """Whether all ranks issue the same calls over groups that look the same to each of their members.
 
     Then all end: at every position each member of a group issues the same call to the same group, so by induction
-    over the positions it completes everywhere. It needs that no call is point to point.
+    over the positions it completes everywhere. It needs that no call is point to point or has parts of several sizes.
     """
     if not records:
         return True
     if any(entry.p2p for record in records[:1] for entry in record.program.entries):
+        return False
+    if any(entry.sent != entry.taken or len(entry.sent) > 1 for entry in records[0].program.entries):
         return False
     forms: dict[int, list[tuple[object, ...]]] = {}
     first = _form(records[0].program)
@@ -124,7 +144,7 @@ def alike(records: list[Record]) -> bool:
 
 def _form(program: Program) -> list[tuple[object, ...]]:
     """What of a program other ranks can notice, event by event."""
-    known = [(entry.group, entry.p2p, *entry.agreed()) for entry in program.entries]
+    known = [(entry.group, entry.p2p, entry.sent, entry.taken, *entry.agreed()) for entry in program.entries]
     return [known[event] if event >= 0 else (event,) for event in program.steps()]
 
 
@@ -143,6 +163,7 @@ class _Play:
         """Rank and group -> collectives that it issued there."""
         self.operations: dict[tuple[Group, int], _Operation] = {}
         self.dead: set[Group] = set()
+        self.misfit: Misfit | None = None
         self.posted: dict[tuple[Group, int, int], list[tuple[Entry, _Operation]]] = {}
         """Group, sender and receiver (by rank in the group; -1 = any) -> halves without their other half."""
         self.ready: deque[int] = deque(self.ranks)
@@ -154,7 +175,7 @@ class _Play:
         events = sum(len(rank.steps) for rank in self.ranks.values())
         if all(rank.at > len(rank.steps) for rank in self.ranks.values()):
             return Outcome(events=events)
-        return Outcome({number: _standing(rank) for number, rank in self.ranks.items()}, events)
+        return Outcome({number: _standing(rank) for number, rank in self.ranks.items()}, events, self.misfit)
 
     def _advance(self, rank: _Rank) -> None:
         """Let one rank run until it waits."""
@@ -191,10 +212,33 @@ class _Play:
             self.dead.add(group)
         rank.operations.append(operation)
         operation.missing -= 1
+        operation.members.append((rank.number, rank.issued - 1, entry))
         if not operation.missing:
             del self.operations[group, position]
-            if group not in self.dead:
+            if group not in self.dead and self._fits(operation, group):
                 self._complete(operation)
+            operation.members.clear()
+
+    def _fits(self, operation: _Operation, group: Group) -> bool:
+        """Whether every member sends what the others expect; if not, notes the first that does not."""
+        members = operation.members
+        kinds = {(entry.sent, entry.taken) for _, _, entry in members}
+        if len(kinds) == 1 and all(sent == taken and len(sent) < 2 for sent, taken in kinds):
+            return True
+        places = {number: place for place, number in enumerate(group.ranks)}
+        for sender, sent, one in members:
+            for receiver, taken, other in members:
+                if one.root >= 0 and one.root not in (places[sender], places[receiver]):
+                    continue
+                gives, gets = _share(one.sent, places[receiver]), _share(other.taken, places[sender])
+                if gives != gets:
+                    self._misfit(Misfit(sender, sent, receiver, taken, gives, gets))
+                    self.dead.add(group)
+                    return False
+        return True
+
+    def _misfit(self, found: Misfit) -> None:
+        self.misfit = self.misfit or found
 
     def _post(self, rank: _Rank, entry: Entry, group: Group) -> _Operation:
         """A send or a receive: with its other half it is complete."""
@@ -209,16 +253,29 @@ class _Play:
             for at, (half, operation) in enumerate(halves):
                 if half.p2p != entry.p2p and half.tag == entry.tag:
                     del halves[at]
+                    if half.sent + half.taken != entry.sent + entry.taken:
+                        self._ends_misfit(operation.members[0], (rank.number, rank.issued - 1, entry))
+                        return _Operation(1, ())
                     self._complete(operation)
                     return operation
-        operation = _Operation(1, ())
+        operation = _Operation(1, (), members=[(rank.number, rank.issued - 1, entry)])
         self.posted.setdefault((group, *pair), []).append((entry, operation))
         return operation
+
+    def _ends_misfit(self, one: tuple[int, int, Entry], other: tuple[int, int, Entry]) -> None:
+        """A send and a receive of different lengths."""
+        send, receive = (one, other) if one[2].p2p == "send" else (other, one)
+        self._misfit(Misfit(*send[:2], *receive[:2], sum(send[2].sent), sum(receive[2].taken)))
 
     def _complete(self, operation: _Operation) -> None:
         operation.complete = True
         self.ready.extend(operation.waiting)
         operation.waiting.clear()
+
+
+def _share(sizes: tuple[int, ...], place: int) -> int:
+    """Bytes for or of one member; see `Entry`."""
+    return sizes[place] if len(sizes) > 1 else sizes[0] if sizes else 0
 
 
 def _standing(rank: _Rank) -> Standing:

@@ -41,6 +41,8 @@ class Parting:
     odd_site: str
     why: str
     """One clause."""
+    over: bool = False
+    """Whether the call of the odd rank is its last one: it has none where the usual one is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +91,9 @@ def _alike(one: Parting, other: Parting) -> bool:
     return (one.kind, one.odd_site, one.usual_site) == (other.kind, other.odd_site, other.usual_site)
 
 
-def _rest(one: Parting) -> tuple[int, int, int, int, tuple[int, ...], str, str, str]:
+def _rest(one: Parting) -> tuple[int, int, int, int, tuple[int, ...], str, str, str, bool]:
     sides = (one.usual_rank, one.usual, one.odd_rank, one.odd)
-    return (*sides, one.calls, one.usual_site, one.odd_site, one.why)
+    return (*sides, one.calls, one.usual_site, one.odd_site, one.why, one.over)
 
 
 def _sides(records: Iterable[Record]) -> list[_Side]:
@@ -243,6 +245,7 @@ def _parting(kind: Kind, edit: Edit, usual: _Side, odd: _Side, why: str) -> Part
         usual_site=_own_line(usual.entries[at], odd.tokens),
         odd_site=_own_line(odd.entries[there], usual.tokens),
         why=why,
+        over=edit.there >= len(odd.tokens),
     )
 
 

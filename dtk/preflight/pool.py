@@ -14,14 +14,15 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
 from dtk.preflight.calls import End, Group, Program, Record
-from dtk.preflight.exchange import Exchange, Key
+from dtk.preflight.exchange import Exchange
+from dtk.preflight.link import END, Key, Link
 
 Body = Callable[[Exchange], Record]
 """Simulates one rank in a process of its own; raises DtkError for what makes the whole job impossible to simulate."""
@@ -29,6 +30,8 @@ RETRIES = 3
 """How often a rank is simulated again because it needed a value of a rank that came after it."""
 _leave = os._exit
 """Kept: a simulated rank cannot call it."""
+_LAST_STANDARD = 2
+"""Standard error; 0 and 1 are input and output."""
 GRACE_S = 10.0
 """A process that has not ended this long after its own limit is killed."""
 
@@ -42,6 +45,8 @@ class Collected:
     """What ranks left for each other."""
     spread: frozenset[tuple[str, int]] = frozenset()
     """Where values that are not numbers went into a collective."""
+    made_up: bool = False
+    """Whether values of calls were made up that code may have read."""
     watches: bool = False
     """Whether to look for such values."""
     programs: dict[Program, Program] = field(default_factory=dict)
@@ -55,6 +60,7 @@ class Collected:
         self.records[record.rank] = replace(record, program=program, groups=groups, made=made)
         self.known.update(exchange.given)
         self.spread |= exchange.spread
+        self.made_up |= exchange.made_up
 
     def shared(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
         """The same tuple for equal ones."""
@@ -62,7 +68,9 @@ class Collected:
 
 
 @dataclass(slots=True)
-class _Child:
+class Child:
+    """The process of a rank."""
+
     rank: int
     pid: int
     pipe: Connection
@@ -95,23 +103,21 @@ def simulate(
     waiting = deque(sorted(ranks))
     tries: dict[int, int] = {}
     needs: dict[int, set[int]] = {}
-    children: list[_Child] = []
+    children: list[Child] = []
     done: set[int] = set(collected.records)
     began = bool(done)
-    gc.collect()
-    gc.freeze()
-    try:
+    with forking(children):
         while waiting or children:
             while len(children) < (processes if began else 1):
                 rank = _next(waiting, needs, done, idle=not children)
                 if rank is None:
                     break
                 exchange = Exchange(rank, collected.known, frozenset(done), spoiled, watches=collected.watches)
-                children.append(_start(body, exchange, limit_s))
+                children.append(start(body, exchange, limit_s))
             for child in _ready(children):
                 children.remove(child)
                 began = True
-                missed = _collect(child, _answer(child), collected)
+                missed = collect(child, _answer(child), collected)
                 if missed and tries.get(child.rank, 0) < RETRIES:
                     waiting.append(child.rank)
                     needs[child.rank] = missed
@@ -120,6 +126,22 @@ def simulate(
                     done.add(child.rank)
                     if progress:
                         progress(len(done))
+
+
+@contextmanager
+def forking(children: list[Child]) -> Iterator[None]:
+    """Around everything that forks: what is here stays shared, and no child outlives it.
+
+    Args:
+        children: those under way, at any moment.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD:
+        pass  # A closed standard stream: a pipe would get its number, and the rank's output.
+    os.close(number)
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
     finally:
         gc.unfreeze()
         for child in children:
@@ -137,7 +159,7 @@ def _next(waiting: deque[int], needs: dict[int, set[int]], done: set[int], *, id
     return None
 
 
-def _ready(children: list[_Child]) -> list[_Child]:
+def _ready(children: list[Child]) -> list[Child]:
     """Those that have answered or are gone; one that is far too late is killed."""
     pipes = wait([child.pipe for child in children], timeout=1.0)
     for child in children:
@@ -146,24 +168,33 @@ def _ready(children: list[_Child]) -> list[_Child]:
     return [child for child in children if child.pipe in pipes]
 
 
-def _start(body: Body, exchange: Exchange, limit_s: float) -> _Child:
-    """Fork a process that simulates a rank."""
-    here, there = Pipe(duplex=False)
-    sys.stdout.flush()
-    sys.stderr.flush()
+def start(body: Body, exchange: Exchange, limit_s: float, *, linked: bool = False) -> Child:
+    """Fork a process that simulates a rank.
+
+    Args:
+        body: what it runs.
+        exchange: what it gets from the others.
+        limit_s: see `simulate`.
+        linked: whether it exchanges values with the others on its way; each message then says what it is.
+    """
+    here, there = Pipe()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
     pid = os.fork()
     if pid == 0:
         here.close()
+        exchange.link = Link(there) if linked else None
         code = 1
         try:
-            there.send_bytes(_run(body, exchange))
+            there.send_bytes((END if linked else b"") + _run(body, exchange))
             code = 0
         except BaseException:
             traceback.print_exc()
         finally:
             _leave(code)
     there.close()
-    return _Child(exchange.rank, pid, here, time.monotonic() + limit_s + GRACE_S)
+    return Child(exchange.rank, pid, here, time.monotonic() + limit_s + GRACE_S)
 
 
 def _run(body: Body, exchange: Exchange) -> bytes:
@@ -176,6 +207,7 @@ def _run(body: Body, exchange: Exchange) -> bytes:
     except DtkError as error:
         return pickle.dumps((error.what, error.why, error.fix))
     exchange.known = {}  # The parent has it.
+    exchange.made_up, exchange.link = exchange.link is not None and exchange.link.made_up, None
     loaded = [name for name in sys.modules if name.partition(".")[0] == "torch" and name not in before]
     return pickle.dumps((record, exchange, loaded))
 
@@ -187,7 +219,7 @@ def _load(names: Iterable[str]) -> None:
             importlib.import_module(name)
 
 
-def _answer(child: _Child) -> bytes | None:
+def _answer(child: Child) -> bytes | None:
     """What the child sent; None when it is gone without a word."""
     try:
         return child.pipe.recv_bytes()
@@ -197,7 +229,7 @@ def _answer(child: _Child) -> bytes | None:
         child.pipe.close()
 
 
-def _collect(child: _Child, answer: bytes | None, collected: Collected) -> set[int]:
+def collect(child: Child, answer: bytes | None, collected: Collected) -> set[int]:
     """Keep what a child recorded; the ranks after which it has to run again, as it needed their values."""
     from dtk.errors import DtkError
 

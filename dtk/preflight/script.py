@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.distributed.algorithms.join import Join
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dtk.errors import DtkError
-from dtk.preflight.group import Rehearsal
+from dtk.preflight.rehearsal import Rehearsal
 from dtk.preflight.stage import EnoughError
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
@@ -88,18 +89,63 @@ def _stop_after(rehearsal: Rehearsal) -> None:
     Calls get no step: where one ends and the next begins only the script knows.
     """
     seen: dict[int, int] = {}
+    joining = _count_joined(rehearsal)
     rehearsal.step = 1
 
     def before(optimizer: Optimizer, *_: Any) -> None:
         count = seen[id(optimizer)] = seen.get(id(optimizer), 0) + 1
         if next(iter(seen)) != id(optimizer):
             return
-        if rehearsal.steps and count > rehearsal.steps:
+        if rehearsal.steps and count > rehearsal.steps and not joining():
             raise EnoughError
         rehearsal.step = count + 1
         rehearsal.rounds = count
 
     register_optimizer_step_pre_hook(before)
+
+
+def _count_joined(rehearsal: Rehearsal) -> Callable[[], bool]:
+    """Under `Join` ranks make different numbers of steps, so the rounds of all ranks count there, which are equal.
+
+    Returns:
+        whether the rank is under one.
+    """
+    depth = rounds = 0
+    kind: Any = Join
+    enter, leave, notify, ask = kind.__enter__, kind.__exit__, kind.notify_join_context, kind._get_num_nonjoined_procs
+
+    def begin() -> None:
+        nonlocal rounds
+        rounds += 1
+        if rehearsal.steps and rounds > rehearsal.steps:
+            raise EnoughError
+
+    def notified(joinable: Any) -> Any:
+        config = joinable._join_config
+        if config.enable and config.is_first_joinable:
+            begin()
+        return notify(joinable)
+
+    def asked(self: Join) -> Any:
+        begin()
+        return ask(self)
+
+    def entered(self: Join) -> Any:
+        nonlocal depth
+        depth += 1
+        return enter(self)
+
+    def left(self: Join, *error: Any) -> Any:
+        nonlocal depth
+        try:
+            return leave(self, *error)
+        finally:
+            depth -= 1
+
+    others = {"__enter__": entered, "__exit__": left, "_get_num_nonjoined_procs": asked}
+    for name, other in {**others, "notify_join_context": staticmethod(notified)}.items():
+        setattr(Join, name, other)
+    return lambda: depth > 0
 
 
 def _write_nothing() -> None:

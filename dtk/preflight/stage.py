@@ -18,9 +18,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from dtk.preflight import group
+from dtk.preflight import frames, group
+from dtk.preflight import rehearsal as stand
 from dtk.preflight.calls import End, Record
 from dtk.preflight.exchange import Exchange
+from dtk.preflight.rehearsal import Rehearsal
 from dtk.record import collectives
 from dtk.record.failure import failure_record
 from dtk.record.regions import failed_in
@@ -51,7 +53,7 @@ class GoneError(BaseException):
 
 
 def rehearse(
-    exchange: Exchange, world_size: int, steps: int, limit_s: float, play: Callable[[group.Rehearsal], None]
+    exchange: Exchange, world_size: int, steps: int, limit_s: float, play: Callable[[Rehearsal], None]
 ) -> Record:
     """Simulate one rank in this process, which is good for nothing else afterwards.
 
@@ -65,8 +67,8 @@ def rehearse(
     Raises:
         DtkError: the job cannot be simulated at all.
     """
-    group.outermost = _play.__code__
-    rehearsal = group.current = group.Rehearsal(exchange, world_size, steps)
+    frames.outermost = _play.__code__
+    rehearsal = stand.current = Rehearsal(exchange, world_size, steps)
     torch.set_num_threads(1)
     _install(rehearsal)
     errors = _quiet()
@@ -81,7 +83,7 @@ def rehearse(
     return Record(exchange.rank, tape.program(), groups, end, errors.getvalue(), made, rehearsal.rounds)
 
 
-def _play(rehearsal: group.Rehearsal, play: Callable[[group.Rehearsal], None]) -> End:
+def _play(rehearsal: Rehearsal, play: Callable[[Rehearsal], None]) -> End:
     """How the rank ended."""
     from dtk.errors import DtkError
 
@@ -92,6 +94,9 @@ def _play(rehearsal: group.Rehearsal, play: Callable[[group.Rehearsal], None]) -
     except DtkError:
         raise
     except StalledError as error:
+        link = rehearsal.exchange.link
+        if link is not None and link.adrift:  # It went on with made-up values; where it stands is known already.
+            return End(step=rehearsal.step)
         return End("stalled", stack=_stack(error), step=rehearsal.step)
     except GoneError as error:
         if error.signal_name:
@@ -112,7 +117,7 @@ def _play(rehearsal: group.Rehearsal, play: Callable[[group.Rehearsal], None]) -
     return End("exited" if early else "finished", step=rehearsal.step)
 
 
-def _install(rehearsal: group.Rehearsal) -> None:
+def _install(rehearsal: Rehearsal) -> None:
     """Every process group that is made from now on records."""
     collectives.PLUMBING = (*collectives.PLUMBING, *_PLUMBING)
     module: Any = c10d

@@ -21,7 +21,12 @@ class Tape:
         """Calls so far; the next one has this number."""
         self.unsound_calls = 0
         self.stack = ""
-        """Of the call that is about to begin."""
+        """Of the call that is about to begin, as for `sent` and `taken`."""
+        self.sent: tuple[int, ...] = ()
+        self.taken: tuple[int, ...] = ()
+        """See `Entry`."""
+        self.last: Entry | None = None
+        """The call that began last."""
         self._texts: list[str] = [""]
         self._numbers: dict[str, int] = {"": 0}
         self._entries: dict[Entry, int] = {}
@@ -78,7 +83,10 @@ class Tape:
             stack=self.stack,
             region=region,
             step=step,
+            sent=self.sent,
+            taken=self.taken,
         )
+        self.last = entry
         self._events.append(self._entries.setdefault(entry, len(self._entries)))
         self.issued += 1
         return self.issued - 1

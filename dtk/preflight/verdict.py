@@ -2,8 +2,9 @@
 
 import dataclasses
 import tempfile
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnostics.evidence.calls import is_library
@@ -13,9 +14,15 @@ from dtk.preflight import evidence
 from dtk.preflight.calls import End, Record
 from dtk.preflight.explain import explain
 from dtk.preflight.match import Outcome, Standing, first_points, match
-from dtk.preflight.parting import Parting, part
+from dtk.preflight.parting import part
 
-NOTE = "This is a preflight: every rank was simulated in this process, nothing was launched. The job would hang here."
+NOTE = "This is a preflight: every rank was simulated on this machine, nothing was launched. The job would {} here."
+MADE_UP = (
+    "Results of some collectives were made up (tensors above 256 MiB, receives from any rank, ranks by classes or more "
+    "than 64): if the code decides by their values, this is undecided. Try fewer ranks or a smaller model."
+)
+
+TAB = "\t"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +34,33 @@ class Verdict:
     """None when every rank comes to its end."""
     stands: str = ""
     """The first point where ranks stand, in one line."""
-    look: str = ""
-    """`file:line` to look at first."""
+    waiting: Mapping[int, str] = field(default_factory=dict)
+    """Rank -> call and `file:line` at which it waits, or that it stands still; those that do neither are left out."""
 
     @property
     def ends(self) -> bool:
         """Whether the job would come to its end."""
         return self.report is None
 
+    @property
+    def hangs(self) -> bool:
+        """Whether a rank would wait for ever; else those that do not end fail."""
+        return bool(self.waiting)
 
-def judge(records: Mapping[int, Record], plain: Mapping[str, object], source: str) -> Verdict:
+    def waits(self, without: int) -> str:
+        """Where most ranks wait but for one of them."""
+        places = Counter(place for rank, place in self.waiting.items() if rank != without)
+        return places.most_common(1)[0][0] if places else ""
+
+
+def judge(records: Mapping[int, Record], plain: Mapping[str, object], source: str, *, made_up: bool = False) -> Verdict:
     """Play the ranks against each other, and explain it when they do not all end.
 
     Args:
         records: all ranks of the job.
         plain: its configuration; empty for a script.
         source: how the report calls it.
+        made_up: whether results of collectives were made up that the code may have read.
     """
     outcome = match(records.values())
     failed = [record for record in records.values() if record.end.kind not in ("finished", "exited")]
@@ -52,19 +70,18 @@ def judge(records: Mapping[int, Record], plain: Mapping[str, object], source: st
         outcome = dataclasses.replace(outcome, standings=_all_through(records))
     with tempfile.TemporaryDirectory(prefix="dtk-preflight-") as folder:
         evidence.write(Path(folder), records, outcome, plain)
-        parting = part(records)
-        report = explain(Path(folder), records, parting, source)
-    report = dataclasses.replace(report, run_folder=None, notes=(NOTE, *report.notes))
-    return Verdict(outcome, report, _stands(records, outcome), _look(report, parting))
+        report = explain(Path(folder), records, outcome.misfit or part(records), source)
+    waiting = _waiting(records, outcome)
+    notes = (NOTE.format("hang" if waiting else "fail"), *((MADE_UP,) if made_up else ()), *report.notes)
+    report = dataclasses.replace(report, run_folder=None, notes=notes)
+    return Verdict(outcome, report, _stands(records, outcome), waiting)
 
 
-def _look(report: Report, parting: Parting | None) -> str:
-    """The line of the call too many or too few, as far as it is known; else the first that the report names."""
-    if parting is not None:
-        site = parting.usual_site if parting.kind in ("skipped", "bucket") else parting.odd_site
-        return site.partition("\t")[0]
-    place = next((one for root in report.root_causes[:1] for one in root.where if one.file), None)
-    return f"{place.file}:{place.line}" if place is not None else ""
+def _waiting(records: Mapping[int, Record], outcome: Outcome) -> dict[int, str]:
+    found = {rank: "stands still outside any call" for rank, one in records.items() if one.end.kind == "stalled"}
+    for rank, entry in first_points(records, outcome).items():
+        found[rank] = f"{entry.user_op or entry.op} at {entry.site.partition(TAB)[0]}"
+    return found
 
 
 def _all_through(records: Mapping[int, Record]) -> dict[int, Standing]:

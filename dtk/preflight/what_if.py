@@ -1,7 +1,8 @@
 """Mishaps on one rank, each tried on a job that ends by itself: which of them would leave the other ranks waiting?
 
-The mishaps are the faults of `dtk.faults`, put into one rank; the records of the others are at hand already. Only
-a value that is not a number spreads, so there the others are simulated again with it.
+The mishaps are the faults of `dtk.faults`, put into one rank; the records of the others are at hand already. A value
+that is not a number spreads, so there the others are simulated again with it, and with a model that may read values
+always.
 """
 
 import dataclasses
@@ -11,8 +12,9 @@ from dataclasses import dataclass
 from dtk.config.schema import Config, RankFault
 from dtk.preflight.calls import Record
 from dtk.preflight.job import play_job
-from dtk.preflight.pool import Collected, simulate
+from dtk.preflight.pool import Body, Collected, simulate
 from dtk.preflight.stage import rehearse
+from dtk.preflight.together import MOST_RANKS, simulate_together
 from dtk.preflight.verdict import Verdict, judge
 
 STEPS = 3
@@ -49,7 +51,7 @@ class Tried:
     hangs: bool
     cause: str = ""
     where: str = ""
-    """`file:line` to look at."""
+    """The call and `file:line` at which the others wait."""
     stands: str = ""
     skipped: str = ""
     """Why it was not tried."""
@@ -62,6 +64,8 @@ def try_all(
     collected: Collected,
     local_size: int,
     limit_s: float,
+    *,
+    reads: bool = False,
 ) -> tuple[Tried, ...]:
     """Try every mishap on rank 1, or on the only rank.
 
@@ -72,9 +76,11 @@ def try_all(
         collected: of the simulated ones.
         local_size: ranks per node.
         limit_s: of one rank.
+        reads: whether the model may read what collectives return.
     """
     rank = min(1, len(records) - 1)
-    return tuple(_try(one, config, plain, records, collected, rank, local_size, limit_s) for one in MISHAPS)
+    together = reads and len(records) == len(collected.records) <= MOST_RANKS
+    return tuple(_try(one, config, plain, records, collected, rank, local_size, limit_s, together) for one in MISHAPS)
 
 
 def _try(
@@ -86,6 +92,7 @@ def _try(
     rank: int,
     local_size: int,
     limit_s: float,
+    together: bool,
 ) -> Tried:
     if mishap.fault == "unused_parameters" and config.model.architecture == "custom":
         return Tried(mishap, rank, hangs=False, skipped="which branch of your model, only you can say")
@@ -94,6 +101,12 @@ def _try(
     if mishap.fault != RESUME:
         faulty = dataclasses.replace(config, fault=RankFault(name=mishap.fault, rank=rank, step=mishap.step))  # type: ignore[arg-type]
     play = play_job(faulty, local_size, resumes=rank if mishap.fault == RESUME else -1)
+    if together:
+        both = play, play_job(config, local_size)
+        whole = Collected()
+        body: Body = lambda one: rehearse(one, world_size, steps, limit_s, both[one.rank != rank])  # noqa: E731
+        simulate_together(records, body, whole, 2, limit_s)
+        return _tried(mishap, rank, judge(whole.records, plain, mishap.title, made_up=whole.made_up))
     spreads = mishap.fault == "nan_on_one_rank"
     found = Collected(known=dict(collected.known), watches=spreads)
     simulate([rank], lambda one: rehearse(one, world_size, steps, limit_s, play), found, 1, limit_s)
@@ -133,6 +146,6 @@ def _tried(mishap: Mishap, rank: int, verdict: Verdict) -> Tried:
         rank,
         hangs=True,
         cause=roots[0].cause if roots else "undecided",
-        where=verdict.look,
+        where=verdict.waits(rank),
         stands=verdict.stands,
     )

@@ -1,6 +1,7 @@
 """What a preflight found, as text for people and as JSON for programs."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,21 @@ from dtk.preflight.what_if import Tried
 from dtk.words import counted
 
 SCHEMA = "dtk.preflight/1"
+COLUMNS = ("what happens there", "the job", "cause", "where the others wait")
 
 
 def answer(found: Preflight) -> str:
     """One line: whether it ends, and what that is based on."""
     if found.verdict.ends:
         return f"would end: every rank comes to its end ({_basis(found)})"
-    return f"would hang: {found.verdict.stands} ({_basis(found)})"
+    return f"{'would hang' if found.verdict.hangs else 'would fail'}: {found.verdict.stands} ({_basis(found)})"
 
 
 def terminal(found: Preflight, *, columns: int | None, colour: bool, verbose: bool, page: str) -> str:
     """For a terminal; arguments as for the report of `dtk diagnose`."""
     text = answer(found) + "\n"
+    if page and found.verdict.report is None:
+        text += f"  page    {page}\n"
     if found.job.note:
         text += f"  note    {found.job.note}\n"
     if found.verdict.report is not None:
@@ -42,9 +46,8 @@ def markdown(found: Preflight) -> str:
     """The answer, and the report below it."""
     text = f"**{answer(found)}**\n"
     if found.tried:
-        rows = [f"| {one.mishap.title} | {_outcome(one)} | {one.cause} | {one.where} |" for one in found.tried]
-        head = [f"| if on rank {found.tried[0].rank} | then | cause | where |", "|---|---|---|---|"]
-        text += "\n" + "\n".join([*head, *rows]) + "\n"
+        head = [f"| if on rank {found.tried[0].rank} | {' | '.join(COLUMNS[1:])} |", "|---|---|---|---|"]
+        text += "\n" + "\n".join([*head, *(f"| {' | '.join(row)} |" for row in rows(found.tried))]) + "\n"
     return text if found.verdict.report is None else f"{text}\n{report_markdown.render(found.verdict.report)}"
 
 
@@ -54,6 +57,7 @@ def dumps(found: Preflight) -> str:
     value: dict[str, Any] = {
         "schema": SCHEMA,
         "ends": found.verdict.ends,
+        "hangs": found.verdict.hangs,
         "source": found.job.source,
         "world_size": found.job.world_size,
         "simulated_ranks": found.simulated,
@@ -90,18 +94,31 @@ def _outcome(one: Tried) -> str:
     return f"not tried: {one.skipped}" if one.skipped else "would hang" if one.hangs else "would end"
 
 
+def rows(tried: tuple[Tried, ...]) -> list[tuple[str, ...]]:
+    """The table of mishaps; see COLUMNS."""
+    return [(one.mishap.title, _outcome(one), one.cause, _near(one.where)) for one in tried]
+
+
+def proven(found: Preflight) -> list[tuple[str, ...]]:
+    """What a preflight that ends stands on: name and value."""
+    steps = str(found.steps) if found.steps else "to its own end"
+    value = [("ranks", f"{found.job.world_size:,}"), ("ranks simulated", f"{found.simulated:,}"), ("steps", steps)]
+    events = f"{found.verdict.outcome.events:,}"
+    return [*value, ("calls and waits of all ranks", events), ("seconds", f"{found.seconds:.1f}")]
+
+
 def _table(tried: tuple[Tried, ...], columns: int | None) -> str:
     table = Table(title=f"What if, on rank {tried[0].rank} alone:", title_justify="left", safe_box=True)
-    for column in ("what happens there", "the job", "cause", "where to look"):
+    for column in COLUMNS:
         table.add_column(column, overflow="fold")
-    for one in tried:
-        table.add_row(one.mishap.title, _outcome(one), one.cause, _near(one.where))
+    for row in rows(tried):
+        table.add_row(*row)
     return written(lambda console: console.print(table), columns=columns, colour=False)
 
 
 def _near(where: str) -> str:
-    """A path as seen from here."""
-    try:
-        return str(Path(where).relative_to(Path.cwd()))
-    except ValueError:
-        return where
+    """`all_reduce at FILE:LINE`, the path as seen from here."""
+    call, _, place = where.partition(" at ")
+    with suppress(ValueError):
+        place = str(Path(place).relative_to(Path.cwd()))
+    return f"{call} at {place}" if place else ""

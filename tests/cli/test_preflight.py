@@ -63,6 +63,52 @@ def test_a_script_that_would_hang(tmp_path: Path) -> None:
     assert page.startswith("<!doctype html>") and "hang.conditional_collective" in page and "script.py" in page
 
 
+def test_the_page_of_a_job_that_ends_says_what_was_proven(tmp_path: Path) -> None:
+    values = SCRIPT.with_name("values.py")
+    asked = ["preflight", "--script", str(values), "--world-size", "2", "--steps", "0", "--html", "page.html"]
+    process = dtk(tmp_path, *asked, "--", "objects")
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.startswith("would end: ") and "page.html" in process.stdout
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>") and "What was proven" in page and "every rank comes to its end" in page
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_closed_streams(tmp_path: Path, closed: str) -> None:
+    values = SCRIPT.with_name("values.py")
+    command = [sys.executable, "-m", "dtk", "preflight", "--script", str(values), "--world-size", "2", "--", "split"]
+    redirected = ["sh", "-c", f'exec "$@" {"1" if closed == "stdout" else "2"}>&-', "sh", *command]
+    process = subprocess.run(
+        redirected,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment(OMP_NUM_THREADS="1"),
+        timeout=120,
+        check=False,
+    )
+    if closed == "stdout":
+        assert (process.returncode, process.stderr.count("\n")) == (2, 1), process.stderr
+        assert "standard output" in process.stderr
+    else:
+        assert process.returncode == 1
+        assert process.stdout.startswith("would hang: ranks 0-1 in all_to_all_single")
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_anything_is_simulated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dtk.cli import main
+    from dtk.preflight import make
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(make, "simulate_all", None)  # Would raise.
+    for name, told in ((str(tmp_path), "it is a folder"), (str(tmp_path / "no" / "x.html"), "there is no folder")):
+        assert main(["preflight", "--script", str(SCRIPT), "--world-size", "2", "--html", name]) == 2
+        error = capsys.readouterr().err
+        assert told in error and error.count("\n") == 1
+
+
 def test_a_run_that_would_hang_is_not_launched(tmp_path: Path) -> None:
     overrides = ["fault=group_order", "preflight=on", "data.max_bytes=300000", f"runs_folder={tmp_path / 'runs'}"]
     process = dtk(tmp_path, *overrides, module="dtk.run")
@@ -76,6 +122,8 @@ WRONG = {
     "no ranks": (["--script", str(SCRIPT)], "add --world-size 8"),
     "both": (["--script", str(SCRIPT), "--world-size", "2", "strategy=ddp"], "is for a job of dtk"),
     "steps": (["--steps", "-1"], "--steps"),
+    "no time": (["--rank-timeout-s", "0"], "--rank-timeout-s"),
+    "time that is no number": (["--rank-timeout-s", "nan"], "--rank-timeout-s"),
     "zero steps": (["--steps", "0"], "--steps 0 is for scripts"),
     "arguments without a script": (["--", "x"], "belongs to a script"),
     "a mesh that does not fit": (["strategy=hsdp", "strategy.dp_shard=3", "launcher.world_size=8"], "dp_shard"),

@@ -36,6 +36,7 @@ def simulate(jobs: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
 def _one(job: dict[str, Any]) -> dict[str, Any]:
     from dtk.errors import DtkError
     from dtk.preflight.make import Asked, preflight
+    from dtk.preflight.words import answer
 
     script = Path(job["script"]) if "script" in job else None
     asked = Asked(**{**job, "script": script, "overrides": tuple(job.get("overrides", ()))})
@@ -47,15 +48,23 @@ def _one(job: dict[str, Any]) -> dict[str, Any]:
     report = found.verdict.report
     return {
         "ends": found.verdict.ends,
+        "hangs": found.verdict.hangs,
+        "answer": answer(found),
         "stands": found.verdict.stands,
         "simulated": found.simulated,
         "seconds": time.monotonic() - began_s,
         "notes": [] if report is None else list(report.notes),
         "roots": [
-            {"cause": one.cause, "ranks": one.ranks, "where": [(place.file, place.line) for place in one.where]}
+            {
+                "cause": one.cause,
+                "ranks": one.ranks,
+                "where": [(place.file, place.line) for place in one.where],
+                "does": [place.does for place in one.where],
+                "summary": one.summary,
+            }
             for one in (() if report is None else report.root_causes)
         ],
-        "tried": [(one.mishap.fault, one.hangs, one.cause, one.where) for one in found.tried],
+        "tried": [(one.mishap.fault, one.hangs, one.cause, one.where, one.stands) for one in found.tried],
     }
 
 

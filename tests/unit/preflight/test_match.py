@@ -1,13 +1,14 @@
 """The matcher: what completes, what stands where, and that neither depends on luck."""
 
 import random
+from array import array
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtk.preflight.calls import Group, Record
-from dtk.preflight.match import alike, match
-from tests.unit.preflight.programs import Step, blocking, record
+from dtk.preflight.calls import End, Group, Program, Record
+from dtk.preflight.match import Misfit, alike, match
+from tests.unit.preflight.programs import Step, blocking, entry, record
 
 WORLD = Group("0", (0, 1))
 OTHER = Group("1", (0, 1))
@@ -157,3 +158,22 @@ def test_work_is_linear_in_the_calls() -> None:
     found = match(records)
     assert found.events == 64 * 1000 + 2
     assert found.standings[0].pending == 500
+
+
+def transfer(rank: int, sent: tuple[int, ...], taken: tuple[int, ...]) -> Record:
+    """A rank whose only call has these lengths."""
+    one = entry(0, "all_to_all")._replace(sent=sent, taken=taken)
+    return Record(rank, Program((one,), array("i", [0, -1]).tobytes()), (WORLD,), End())
+
+
+def test_what_is_sent_must_be_expected() -> None:
+    assert match([transfer(0, (4,), (4,)), transfer(1, (4,), (4,))]).ends
+    assert match([transfer(0, (4, 8), (4, 12)), transfer(1, (12, 4), (8, 4))]).ends
+    found = match([transfer(0, (4,), (4,)), transfer(1, (12, 4), (4,))])
+    assert {rank: one.pending for rank, one in found.standings.items()} == {0: 0, 1: 0}
+    assert found.misfit == Misfit(sender=1, sent=0, receiver=0, taken=0, sent_bytes=12, taken_bytes=4)
+
+
+def test_equal_ranks_may_misfit_each_other() -> None:
+    """Each sends 4 bytes to rank 0 and 8 to rank 1, and expects 4 of both."""
+    assert not match([transfer(0, (4, 8), (4,)), transfer(1, (4, 8), (4,))]).ends

@@ -1,0 +1,147 @@
+"""What is shared in the process of a simulated rank, and the works that its calls hand out.
+
+A work has harmless values at once. Where ranks are simulated together, it gets its true ones when it is waited for.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.futures import Future
+
+from dtk.preflight.exchange import Exchange
+from dtk.preflight.link import Key, Link, Offer, Share, fill, packed
+from dtk.preflight.tape import Tape
+from dtk.record.collectives import CollectiveLog
+
+
+class Rehearsal:
+    """What all groups of this process share while a rank is simulated."""
+
+    def __init__(self, exchange: Exchange, world_size: int, steps: int) -> None:
+        self.world_size = world_size
+        self.steps = steps
+        """How many this rank is to do; 0 = to its own end."""
+        self.step = -1
+        """The one in progress, counted from 1; -1 before the first."""
+        self.rounds = 0
+        """Steps so far; see `Record`."""
+        self.joined = False
+        """Whether it made its default group."""
+        self.tape = Tape()
+        self.log = CollectiveLog(self.tape)  # type: ignore[arg-type]
+        self.exchange = exchange
+        self.made: list[tuple[tuple[int, ...], str]] = []
+        """Every group that was made after the default one: ranks and description."""
+        self.expected: dict[Key, list[Expected]] = {}
+        """By group: results that are not there yet, in the order of their calls."""
+        self._counts: dict[Key, int] = {}
+        """Sends and receives so far, by way."""
+
+    def bring(self, key: Key, members: tuple[int, ...], agreed: tuple[object, ...], share: Share) -> "list[Expected]":
+        """Offer this rank's share of a call and note what it is to get; the results of its group that are due."""
+        link, rank = self.exchange.link, self.exchange.rank
+        assert link is not None
+        about = (share.how, share.reduce_op, share.root, share.takers, share.dtypes, share.inputs)
+        link.offer(Offer(key, rank, members, agreed, *about))
+        due = self.expected.setdefault(key[:1], [])
+        if share.takes:
+            due.append(Expected(link, key, members if share.root < 0 else (share.root,), share.outputs))
+        return due
+
+    def send(self, way: Key, tensors: list[Tensor]) -> None:
+        """Leave values for a receive: `way` is group, sender, receiver and tag."""
+        link = self.exchange.link
+        assert link is not None
+        dtypes = tuple(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
+        ends = (self.exchange.rank, int(str(way[2])))
+        link.offer(Offer(self._numbered(way), ends[0], ends, (), "root", "", ends[0], 1, dtypes, packed(tensors)))
+
+    def receive(self, way: Key, tensors: list[Tensor]) -> list["Expected"]:
+        """What a send leaves; `way` as for `send`."""
+        link = self.exchange.link
+        assert link is not None
+        return [Expected(link, self._numbered(way), (int(str(way[1])),), tensors)]
+
+    def _numbered(self, way: Key) -> Key:
+        number = self._counts[way] = self._counts.get(way, 0) + 1
+        return (*way, number)
+
+
+current: Rehearsal | None = None
+"""The rank that is simulated in this process."""
+
+
+class Expected:
+    """A result that is asked for when somebody waits."""
+
+    def __init__(self, link: Link, key: Key, needed: tuple[int, ...], outputs: list[Tensor]) -> None:
+        self._link = link
+        self._key = key
+        self._needed = needed
+        self._outputs = outputs
+        self.here = False
+        """Whether it was fetched."""
+
+    def fetch(self) -> None:
+        """Put the values in their places."""
+        self.here = True
+        answer = self._link.ask(self._key, self._needed)
+        if answer is not None:
+            fill(self._outputs, answer)
+
+
+class Issued(dist.Work):
+    """A call that was issued. That somebody waits for it goes on the tape."""
+
+    def __init__(self, tape: Tape, number: int, tensors: list[Tensor], source: int, due: list[Expected]) -> None:
+        super().__init__()
+        self._tape = tape
+        self._number = number
+        self._tensors = tensors
+        self._source = source
+        self._due = due
+        """Results of its group, oldest first: those before its own are there when its own is."""
+        self._last = due[-1] if due else None
+
+    def expecting(self, due: list[Expected]) -> "Issued":
+        """The same, with a result of its own."""
+        self._due, self._last = due, due[-1]
+        return self
+
+    def wait(self, timeout: Any = None) -> bool:
+        """The rank stands here until the call is complete."""
+        self._tape.wait(self._number)
+        self._fetch()
+        return True
+
+    def _fetch(self) -> None:
+        while self._last is not None and not self._last.here:
+            self._due.pop(0).fetch()
+
+    def is_completed(self) -> bool:
+        """Whoever asks goes on only when it is."""
+        return self.wait()
+
+    def synchronize(self) -> None:
+        """As `wait`."""
+        self.wait()
+
+    def result(self) -> list[Tensor]:
+        """The tensors."""
+        return self._tensors
+
+    def _source_rank(self) -> int:
+        return self._source
+
+    def get_future(self) -> Any:
+        """Complete. Inside backward (DDP's buckets) it is waited for when backward ends, elsewhere here."""
+        future: Future[list[Tensor]] = Future()
+        self._fetch()
+        future.set_result(self._tensors)
+        if torch._C._current_graph_task_id() == -1:
+            self.wait()
+        else:
+            torch.autograd.Variable._execution_engine.queue_callback(self.synchronize)
+        return future
