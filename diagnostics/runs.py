@@ -12,7 +12,7 @@ from pathlib import Path
 from time import time
 from typing import Any, get_args
 
-from diagnostics.artifacts import NewerSchemaError, RunPaths, State, Status, as_status
+from diagnostics.artifacts import SCHEMA_VERSION, NewerSchemaError, RunPaths, State, Status, as_status
 from diagnostics.processes import still_runs
 from diagnostics.run_records import as_mapping, content, decoded, last_metrics, mapping, number, reason, whole_number
 
@@ -105,7 +105,11 @@ def find_run(name: str, folder: Path = RUNS) -> Path:
     try:
         if name == "last":
             return _last(folder)
-        begin = sorted(path.name for path in folder.iterdir() if path.name.startswith(name) and path.is_dir())
+        begin = sorted(
+            path.name
+            for path in folder.iterdir()
+            if path.name.startswith(name) and path.is_dir() and looks_like_run(path)
+        )
     except OSError:
         begin = []
     if len(begin) == 1 and name:
@@ -144,8 +148,20 @@ def read_details(path: Path) -> Details:
 
 
 def looks_like_run(path: Path) -> bool:
-    """Whether a folder has one of the records that every run begins with."""
-    return any(os.path.exists(path / name) for name in ("status.json", "manifest.json", "config.yaml"))  # noqa: PTH110
+    """Whether a folder has one of the two records that say how a run stands; a config.yaml alone may be anything."""
+    return any(os.path.exists(path / name) for name in ("status.json", "manifest.json"))  # noqa: PTH110
+
+
+def made_by_dtk(path: Path) -> bool:
+    """Whether a folder has a status.json or manifest.json as only dtk writes them; no link is taken for one."""
+    paths = RunPaths(path)
+    manifest = {} if paths.manifest.is_symlink() else mapping(str(paths.manifest), [])
+    if isinstance(manifest.get("schema_version"), int) and {"run_id", "argv", "config_sha256"} <= manifest.keys():
+        return True
+    status = {} if paths.status.is_symlink() else mapping(str(paths.status), [])
+    version = status.get("schema_version")
+    known = status.get("state") in STATES or (isinstance(version, int) and version > SCHEMA_VERSION)
+    return isinstance(version, int) and known and {"attempt", "started", "updated", "failure"} <= status.keys()
 
 
 def _is_folder(path: Path) -> bool:

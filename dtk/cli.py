@@ -5,6 +5,7 @@ Reading runs works without torch and Hydra; only `dtk run` needs them.
 
 import argparse
 import gc
+import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -59,7 +60,8 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except DtkError as error:
-        print(f"dtk: {error}", file=sys.stderr)
+        if os.environ.get("RANK", "0") == "0":  # Every rank of torchrun was given the same words.
+            print(f"dtk: {error}", file=sys.stderr)
         return USER_ERROR
     except BrokenPipeError:  # dtk ls | head
         sys.stderr.close()

@@ -43,8 +43,8 @@ examples:
   dtk compare runs/a runs/b --json | jq .verdicts      for programs
   dtk run -m strategy=ddp,zero1,fsdp repeats=3 record=full    runs worth comparing, in turns
 
-exit code: 0 the runs did the same work; 1 they did not, or none has figures: no speed is compared;
-2 a RUN or an option cannot be used (one line).
+exit code: 0 the runs did the same work; 1 they did not, or fewer than two have figures: no speed is
+compared; 2 a RUN or an option cannot be used (one line).
 Guide: docs/compare.md"""
 
 
@@ -87,11 +87,13 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         DtkError: a run or an option cannot be used.
     """
-    from diagnostics.compare import jsonform, markdown, page, terminal
+    from diagnostics.compare import page
     from diagnostics.compare.compare import Options
     from diagnostics.compare.steps import WARMUP_STEPS
 
     _settle(arguments)
+    if arguments.html:
+        output.check_page(arguments.html, PAGE)
     progress, began_s = Progress(), time.monotonic()
 
     def tell(text: str) -> None:
@@ -104,16 +106,24 @@ def run(arguments: argparse.Namespace) -> int:
         found = _compare(_folders(arguments.runs), options)
     finally:
         progress.end()
-    if arguments.html:
-        output.write(arguments.html, page.render(found))
-    if arguments.json or arguments.markdown:
-        output.put((jsonform.dumps if arguments.json else markdown.render)(found))
-        return _code(found)
-    colour = arguments.color == "always" or (arguments.color == "auto" and output.colours())
-    output.put(terminal.render(found, columns=output.columns(), colour=colour))
-    if arguments.html:
+    problem = output.kept(arguments.html, page.render(found)) if arguments.html else None
+    _put(arguments, found)
+    if problem is not None:
+        raise problem
+    if arguments.html and not (arguments.json or arguments.markdown):
         output.put(f"\npage: {arguments.html}\n")
     return _code(found)
+
+
+def _put(arguments: argparse.Namespace, found: "Comparison") -> None:
+    """The comparison in the form that was asked for."""
+    from diagnostics.compare import jsonform, markdown, terminal
+
+    if arguments.json or arguments.markdown:
+        output.put((jsonform.dumps if arguments.json else markdown.render)(found))
+        return
+    colour = arguments.color == "always" or (arguments.color == "auto" and output.colours())
+    output.put(terminal.render(found, columns=output.columns(), colour=colour))
 
 
 def _settle(arguments: argparse.Namespace) -> None:
@@ -149,7 +159,7 @@ def print_comparison(folders: Sequence[Path], *, colour: bool | None = None, col
         columns: width; None = that of the terminal, unlimited in a pipe.
 
     Returns:
-        0 comparable, 1 not comparable (no speed verdict).
+        0 comparable, 1 not comparable (no speed verdict), or nothing to compare.
 
     Raises:
         DtkError: fewer than two runs, one that cannot be read, or runs of different tasks.
@@ -173,4 +183,4 @@ def _compare(folders: Sequence[Path], options: "Options | None" = None) -> "Comp
 
 
 def _code(found: "Comparison") -> int:
-    return COMPARABLE if found.fair and found.compared else NOT_COMPARABLE
+    return COMPARABLE if found.comparable else NOT_COMPARABLE

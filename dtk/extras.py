@@ -1,7 +1,9 @@
-"""The optional part of dtk that trains: whether it is installed. Imports none of it."""
+"""The optional part of dtk that trains: whether it is installed, and can be imported."""
 
+from importlib import import_module
 from importlib.util import find_spec
 
+from diagnostics.invocation import command
 from dtk.errors import DtkError
 from dtk.words import install
 
@@ -17,3 +19,17 @@ def require_training(what: str) -> None:
     """
     if any(find_spec(module) is None for module in NEEDED):
         raise DtkError(f"{what} the training extra", fix=install("train"))
+
+
+def import_torch() -> None:
+    """Import torch, which takes a second; after this whatever needs it can.
+
+    Raises:
+        DtkError: it is installed, but broken.
+    """
+    try:
+        import_module("torch")
+    except Exception as error:
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        fix = f"{command('doctor', '--only', 'versions')} looks closer"
+        raise DtkError("torch cannot be imported", told, fix) from error

@@ -40,6 +40,35 @@ def put(text: str) -> None:
         raise DtkError("cannot write to standard output", why, "redirect it to another place") from error
 
 
+def check_page(path: Path, usual: Path) -> None:
+    """Refuse a page that cannot be written, before the work that it is to show.
+
+    Args:
+        path: what follows `--html`.
+        usual: a name to propose.
+
+    Raises:
+        DtkError: the name is empty or a folder, or its folder is not there or closed to us.
+    """
+    if path == Path():  # also an empty name
+        raise DtkError("--html names no file", fix=f"write --html {usual}")
+    if path.is_dir():
+        raise DtkError(f"cannot write {path}", "it is a folder", f"write --html {path / usual}")
+    if not path.parent.is_dir():
+        raise DtkError(f"cannot write {path}", f"there is no folder {path.parent}", "make it, or choose another file")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise DtkError(f"cannot write {path}", f"no permission in {path.parent}", "choose another file")
+
+
+def kept(path: Path, text: str) -> DtkError | None:
+    """`write`, but what went wrong is given back: to be raised after the text on standard output, which is not lost."""
+    try:
+        write(path, text)
+    except DtkError as error:
+        return error
+    return None
+
+
 def write(path: Path, text: str) -> None:
     """Put a file in its place, whole or not at all.
 

@@ -25,7 +25,7 @@ from dtk.config.instantiate import check_target
 from dtk.config.resume import Resumed, earlier_argv, refuse_other_data, rerun, resume
 from dtk.config.schema import CustomModelConfig
 from dtk.errors import USER_ERROR, DtkError
-from dtk.extras import require_training
+from dtk.extras import import_torch, require_training
 
 if TYPE_CHECKING:
     from dtk.launch.placement import Placement
@@ -89,6 +89,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 def _main(arguments: argparse.Namespace) -> int:
     require_training("dtk run needs")
+    import_torch()
     if arguments.rerun is not None:
         from dtk.runs.rerun import earlier_run
 

@@ -14,7 +14,7 @@ def as_json(found: Comparison) -> dict[str, Any]:
     """Plain values."""
     return {
         "schema": SCHEMA,
-        "comparable": found.fair and bool(found.compared),
+        "comparable": found.comparable,
         "headline": tables.headline(found),
         "warmup_steps": found.warmup_steps,
         "intervals": METHOD,
@@ -60,6 +60,7 @@ def _run(run: RunRecord, compared: bool) -> dict[str, Any]:
         "breakdown": None if run.breakdown is None else asdict(run.breakdown),
         "causes": list(run.causes),
         "disturbances": [asdict(one) for one in run.disturbances],
+        "damage": list(run.damage),
     }
 
 

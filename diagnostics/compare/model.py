@@ -95,6 +95,8 @@ class RunRecord:
     figures: Mapping[str, Any]
     """Of summary.json; empty before the end of a run."""
     traffic: tuple[Traffic, ...]
+    planned: bool = True
+    """Whether plan.json told its traffic: without it, none is not nothing."""
     windows: tuple[Window, ...]
     """In order of steps, of every step the latest attempt."""
     world_size: int
@@ -107,6 +109,8 @@ class RunRecord:
     """Median SM clock of its devices over the measured steps."""
     disturbances: tuple[Disturbance, ...] = ()
     """Throttling, neighbours: what the telemetry says against the figures."""
+    damage: tuple[str, ...] = ()
+    """Files, or lines of them, that cannot be read and are not used."""
 
     @property
     def name(self) -> str:
@@ -248,3 +252,13 @@ class Comparison:
     def compared(self) -> list[Variant]:
         """Variants with figures."""
         return [variant for variant in self.variants if variant.compared]
+
+    @property
+    def repeats(self) -> bool:
+        """Whether all runs are of one variant and several have figures: nothing to rank, but to measure."""
+        return len(self.variants) == 1 and len(self.variants[0].compared) > 1
+
+    @property
+    def comparable(self) -> bool:
+        """Whether there is something to hold against each other that did the same work."""
+        return self.fair and (len(self.compared) > 1 or self.repeats)

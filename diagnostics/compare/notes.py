@@ -14,7 +14,7 @@ from diagnostics.compare.words import interval_text, joined, plural
 from diagnostics.intervals import METHOD
 
 REPEATS = 3
-"""From which on an interval says something."""
+"""From which on there is an interval."""
 UNSTEADY = 0.10
 """Spread of repeats over their median that deserves a warning."""
 DISTURBED_SHOWN = 3
@@ -32,8 +32,10 @@ def notes(
     """In order of weight."""
     yield from _disturbed(compared)
     yield from _unlike(compared)
-    yield from _unknown(checks)
+    if sum(len(variant.compared) for variant in compared) > 1:
+        yield from _unknown(checks)
     yield from _lost(variants)
+    yield from _damaged(variants)
     yield from _repeats(compared, figures)
     yield f"the first {plural(warmup_steps, 'step')} of every attempt are warm-up and excluded; {METHOD}"
     yield from _levels(compared)
@@ -98,10 +100,17 @@ def _lost(variants: Sequence[Variant]) -> Iterator[str]:
                 yield f"{variant.label} ({run.name}) is {run.state}: its figures are those of the steps so far"
 
 
+def _damaged(variants: Sequence[Variant]) -> Iterator[str]:
+    for variant in variants:
+        for run in variant.runs:
+            if run.damage:
+                yield f"damaged and not used: {variant.label} ({run.name}): {'; '.join(run.damage)}"
+
+
 def _repeats(compared: Sequence[Variant], figures: Sequence[Figure]) -> Iterator[str]:
     few = [variant.label for variant in compared if len(variant.compared) < REPEATS]
-    if few and len(compared) > 1:
-        yield f"fewer than {REPEATS} repeats of {joined(few)}: an interval over so few says little (repeats={REPEATS})"
+    if few and sum(len(variant.compared) for variant in compared) > 1:
+        yield f"fewer than {REPEATS} repeats of {joined(few)}: too few for an interval (repeats={REPEATS} gives one)"
     unsteady = [
         f"{cell.variant} {interval_text(found, 's')}"
         for figure in figures

@@ -17,7 +17,7 @@ def render(found: Comparison) -> str:
 
 
 def _header(found: Comparison) -> Markup:
-    good = found.fair and bool(found.compared)
+    good = found.comparable
     badge = el("span", "COMPARABLE" if good else "NOT COMPARABLE", class_=f"badge {'fits' if good else 'unfit'}")
     first = found.variants[0].any
     data = first.manifest.get("data")

@@ -5,6 +5,7 @@ Every condition is `same`, `differs` or `unknown` (not recorded). Owns the toler
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -42,7 +43,7 @@ def checks(variants: Sequence[Variant], reference: RunRecord, *, weak: bool, tol
     """
     runs = [(variant.label, run) for variant in variants for run in variant.compared]
     found = [
-        _equal("model", "model", runs, lambda run: (_section(run, "model"), run.figures.get("parameters"))),
+        _model(runs),
         _equal("data", "data and tokenizer", runs, _data),
         _equal("weights", "initial weights (hash)", runs, lambda run: run.parity.get("initial_weights_hash")),
         _equal("master_dtype", "master weights", runs, lambda run: run.parity.get("master_dtype")),
@@ -56,7 +57,12 @@ def checks(variants: Sequence[Variant], reference: RunRecord, *, weak: bool, tol
     if not weak:
         found[2:2] = [_tokens(runs), _samples(runs, reference)]
         found.append(_losses(runs, reference, tolerance))
-    return found
+    return found if len(runs) > 1 else [_alone(check, runs[0][1]) for check in found]
+
+
+def _alone(check: Check, run: RunRecord) -> Check:
+    """One run is the same as nothing."""
+    return Check(check.key, check.title, "unknown", f"only {run.name} has figures")
 
 
 def tolerance_of(run: RunRecord) -> float:
@@ -121,6 +127,18 @@ def _section(run: RunRecord, name: str) -> Mapping[str, Any]:
     return section if isinstance(section, dict) else {}
 
 
+def _model(runs: Sequence[tuple[str, RunRecord]]) -> Check:
+    """By its configuration, and by its parameters where the summaries tell them."""
+    configured = _equal("model", "model", runs, lambda run: _section(run, "model"))
+    if configured.status == "differs":
+        return configured
+    counted = _equal("model", "model", runs, lambda run: run.figures.get("parameters"))
+    if counted.status == "same":
+        return configured
+    told = "parameters" if counted.status == "differs" else "configured alike; number of parameters"
+    return Check("model", "model", counted.status, f"{told} {counted.detail}")
+
+
 def _data(run: RunRecord) -> Mapping[str, Any] | None:
     """What makes up the samples: content by its hash where there is one, not by where it lies."""
     data = run.manifest.get("data")
@@ -165,65 +183,86 @@ def _tokens(runs: Sequence[tuple[str, RunRecord]]) -> Check:
 
 
 def _samples(runs: Sequence[tuple[str, RunRecord]], reference: RunRecord) -> Check:
-    """Sums of mixed (step, sample id) from the first step on, at the last step that two runs both logged."""
+    """Sums of mixed (step, sample id) between the steps that two runs both logged."""
     key, title = "samples", "sample ids"
     ours = _sums(reference)
-    apart, least, missing = [], None, []
+    if not ours:
+        return Check(key, title, "unknown", f"not recorded by {reference.name}")
+    apart, missing, covered = [], [], []
     for label, run in runs:
         theirs = _sums(run)
-        common = sorted(set(ours) & set(theirs))
-        if not common:
-            missing.append(label)
-            continue
-        least = common[-1] if least is None else min(least, common[-1])
-        wrong = next((step for step in common if ours[step] != theirs[step]), None)
-        if wrong is not None:
+        steps, wrong, last = _held(ours, theirs)
+        if not steps:
+            why = f"{label} and {reference.name} recorded no stretch of steps in common"
+            missing.append(why if theirs else f"not recorded by {label}")
+        elif wrong is not None:
             apart.append(f"{label}: others than {reference.name} from step {wrong} on at the latest")
+        covered.append((steps, last))
     if apart:
         return Check(key, title, "differs", "; ".join(dict.fromkeys(apart)))
     if missing:
-        return Check(key, title, "unknown", f"not recorded by {', '.join(dict.fromkeys(missing))}")
-    return Check(key, title, "same", f"the same in all of the first {least:,} steps")
+        return Check(key, title, "unknown", "; ".join(dict.fromkeys(missing)))
+    steps, last = min(covered)
+    told = f"all of the first {last:,} steps" if steps == last else f"{steps:,} of the first {last:,} steps"
+    return Check(key, title, "same", f"the same in {told}")
 
 
-def _sums(run: RunRecord) -> dict[int, int]:
-    """Step -> sum over all samples up to it; ends where a step was not recorded."""
-    total, at = 0, 0
-    sums: dict[int, int] = {}
+def _held(ours: Mapping[int, tuple[int, int]], theirs: Mapping[int, tuple[int, int]]) -> tuple[int, int | None, int]:
+    """(steps that could be compared, the first logged step by which samples differ, the last one compared)."""
+    steps, last = 0, 0
+    for begin, end in pairwise(sorted(ours.keys() & theirs.keys())):
+        (part, low), (same, high) = ours[begin], ours[end]
+        (their_part, their_low), (their_same, their_high) = theirs[begin], theirs[end]
+        if part != same or their_part != their_same:
+            continue  # Between them a record is lost.
+        steps, last = steps + end - begin, end
+        if (high - low - their_high + their_low) & _MASK:
+            return steps, end, last
+    return steps, None, last
+
+
+def _sums(run: RunRecord) -> dict[int, tuple[int, int]]:
+    """Step -> (stretch without a lost record, sum over all samples of it up to that step)."""
+    stretch, total, at = 0, 0, -1
+    sums: dict[int, tuple[int, int]] = {}
     for window in run.windows:
-        if window.first != at or window.samples is None:
-            break
+        if window.samples is None:
+            continue
+        if window.first != at:
+            stretch, total = stretch + 1, 0
+            sums[window.first] = stretch, total
         total, at = (total + window.samples) & _MASK, window.last
-        sums[at] = total
+        sums[at] = stretch, total
     return sums
 
 
 def _losses(runs: Sequence[tuple[str, RunRecord]], reference: RunRecord, tolerance: float | None) -> Check:
     key, title = "losses", "losses"
     apart: list[str] = []
-    worst, steps = 0.0, 0
+    worst, common = 0.0, set[int]()
     allowed = max(tolerance_of(run) for _, run in runs) if tolerance is None else tolerance
     for label, run in runs:
         for record in (run, reference):
             bad = next((one.last for one in record.windows if one.loss is None), None)
             if bad is not None:
                 apart.append(f"{label if record is run else reference.name}: not finite at step {bad}")
+        if run is reference:
+            continue
         pairs = _pairs(reference, run)
         if not pairs:
             return Check(key, title, "unknown", f"{label} and {reference.name} logged no step in common")
-        steps = max(steps, len(pairs))
+        common.add(len(pairs))
         share, step, ours, theirs = _furthest(pairs)
         worst = max(worst, share)
         if share > allowed:
             apart.append(f"{label}: {theirs:.4f} against {ours:.4f} at step {step} ({percent_text(share, 2)} apart)")
     if apart:
         return Check(key, title, "differs", f"{'; '.join(dict.fromkeys(apart))}; allowed: {percent_text(allowed, 2)}")
-    return Check(
-        key,
-        title,
-        "same",
-        f"at most {percent_text(worst, 3)} apart over {steps:,} logged steps; allowed: {percent_text(allowed, 2)}",
-    )
+    if not common:
+        return Check(key, title, "unknown", f"only {reference.name} has figures")
+    steps = " to ".join(f"{count:,}" for count in sorted({min(common), max(common)}))
+    told = f"at most {percent_text(worst, 3)} apart over {steps} steps that both logged"
+    return Check(key, title, "same", f"{told}; allowed: {percent_text(allowed, 2)}")
 
 
 def _pairs(one: RunRecord, other: RunRecord) -> list[tuple[int, float, float]]:

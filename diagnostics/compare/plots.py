@@ -15,7 +15,7 @@ from diagnostics.report.shapes import COLOURS, LEFT, RIGHT, WIDTH, colour_legend
 _ROW, _BAR = 30.0, 18.0
 _NAMES, _ENDS = 240.0, 190.0
 """Room for the names of variants in front of bars and for the figures behind them."""
-_NAME_CHARACTERS = 36
+_NAME_CHARACTERS = 28
 _HEIGHT, _BOTTOM, _TOP = 300.0, 28.0, 12.0
 _LINES = 4
 POINTS_DRAWN = 400
@@ -173,7 +173,11 @@ def _loss_text(value: float) -> str:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= _NAME_CHARACTERS else f"{name[: _NAME_CHARACTERS - 3]}..."
+    """The end stays: it often is what tells one variant from another."""
+    if len(name) <= _NAME_CHARACTERS:
+        return name
+    kept = (_NAME_CHARACTERS - 3) // 2
+    return f"{name[: _NAME_CHARACTERS - 3 - kept]}...{name[-kept:]}"
 
 
 def _thinned(points: Sequence[Point]) -> tuple[Point, ...]:

@@ -18,6 +18,9 @@ def headline(found: Comparison) -> str:
     if not found.fair:
         wrong = [check.title for check in found.checks if check.status == "differs"]
         return f"not comparable: {', '.join(wrong)} differ{'s' if len(wrong) == 1 else ''}; no speed is compared"
+    if found.repeats:
+        one = found.variants[0]
+        return f"one variant, {len(one.compared):,} repeats of {one.label}: its figures, and none to compare it with"
     if len(found.compared) < 2:
         return f"only {found.compared[0].label} has figures: there is nothing to compare it with"
     best = fastest(found)

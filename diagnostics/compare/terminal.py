@@ -27,7 +27,7 @@ def render(found: Comparison, *, columns: int | None, colour: bool) -> str:
 
 def _write(found: Comparison, console: Console, columns: int | None) -> None:
     writer = Writer(console, wrap=columns is not None)
-    good = found.fair and len(found.compared) > 1
+    good = found.comparable
     writer.text(Text(clean(tables.headline(found)), style="bold green" if good else "bold red"))
     if found.checks:
         writer.title("Parity")

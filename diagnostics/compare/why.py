@@ -83,7 +83,7 @@ def _lost_in_noise(ratio: Estimate, alike: bool) -> bool:
 def _collectives(run: RunRecord, other: RunRecord) -> str:
     """What it issues in a step, where that is not the same."""
     ours, beside = _large(run), _large(other)
-    if not ours and not beside:
+    if not (run.planned and other.planned and (ours or beside)):
         return ""
     if _kinds(ours) == _kinds(beside):
         return "the same collectives"
@@ -160,12 +160,12 @@ def _avoids(variant: Variant, beside: Sequence[Variant], cells: Values) -> str:
         return None if cell is None or cell.estimate is None else cell.estimate.median
 
     mine_s, mine_bytes = known(speeds, variant), known(sent, variant)
-    if mine_s is None or mine_bytes is None:
+    if mine_s is None or mine_bytes is None or not variant.any.planned:
         return ""
     better = []
     for one in beside:
         time_s, size, peak = known(speeds, one), known(sent, one), known(memory, one)
-        if one is not variant and time_s is not None and size is not None and peak is not None:
+        if one is not variant and one.any.planned and time_s is not None and size is not None and peak is not None:
             fewer = {t.op for t in _large(variant.any)} - {t.op for t in _large(one.any)}
             if time_s < mine_s * (1 - _EQUAL) and size < mine_bytes and fewer:
                 better.append((peak, one.label, joined([f"{op}s" for op in sorted(fewer)])))

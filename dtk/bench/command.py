@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dtk import output
 from dtk.bench.bandwidth import DTYPES, OPERATIONS, size_of, sizes
 from dtk.errors import USER_ERROR, DtkError
-from dtk.extras import require_training
+from dtk.extras import import_torch, require_training
 from dtk.numbers import above_zero, whole
 from dtk.progress import Progress
 
@@ -116,6 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
         DtkError: an option, an override or a preset cannot be used.
     """
     require_training("dtk bench comm needs")
+    import_torch()
     from dtk.bench.children import ended_by_sigterm
     from dtk.launch.cluster import started_by
 
@@ -161,8 +162,8 @@ def _chosen(arguments: argparse.Namespace) -> "Chosen":
     from dtk.bench.sides import choose
     from dtk.launch.cluster import local_size, started_by
 
-    if arguments.html is not None and not arguments.html.absolute().parent.is_dir():
-        raise DtkError(f"cannot write {arguments.html}", "its folder does not exist", "make it, or choose another file")
+    if arguments.html is not None:
+        output.check_page(arguments.html, PAGE)
     import torch
 
     given = None if started_by(os.environ) is None else local_size(os.environ)
@@ -178,12 +179,15 @@ def _measure(arguments: argparse.Namespace, chosen: "Chosen", team: "Team") -> i
     repeats = arguments.repeats or (5 if arguments.ab else 7)
     report = measure(team, spec, chosen.sides, repeats, progress.say)
     progress.end()
+    problem = None
     if arguments.html is not None and report.results:
         from dtk.bench.page import render
 
-        output.write(arguments.html, render(report))
+        problem = output.kept(arguments.html, render(report))
     if report.results or arguments.json:
-        output.put(_rendered(report, arguments))
+        output.put(_rendered(report, arguments, problem is None))
+    if problem is not None:
+        raise problem
     if report.failure:
         print(f"dtk: {report.failure}", file=sys.stderr)
         return INTERRUPTED if report.failure == STOPPED else FAILED
@@ -226,13 +230,13 @@ def _operations(text: str | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _rendered(report: "BenchReport", arguments: argparse.Namespace) -> str:
-    """The report in the form that was asked for."""
+def _rendered(report: "BenchReport", arguments: argparse.Namespace, written: bool) -> str:
+    """The report in the form that was asked for; `written` = the page lies where it was wanted."""
     if arguments.json:
         from dtk.bench.model import dumps
 
         return dumps(report)
     from dtk.bench.terminal import render
 
-    page = "" if arguments.html is None or not report.results else str(arguments.html)
+    page = str(arguments.html) if arguments.html is not None and report.results and written else ""
     return render(report, columns=output.columns(), colour=output.colours(), page=page)

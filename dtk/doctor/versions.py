@@ -21,6 +21,7 @@ HYDRA_BELOW = (1, 5)
 ANTLR = "4.9"
 """The parser of OmegaConf 2.1 to 2.3 and Hydra 1.1 to 1.3 was generated for this runtime and reads no other."""
 EXTRAS = {
+    "train": ("torch", "numpy", "hydra-core", "psutil", "nvidia-ml-py", "nvtx", "safetensors"),
     "wandb": ("wandb",),
     "tensorboard": ("tensorboard",),
     "hf": ("transformers", "datasets", "tokenizers", "tiktoken"),

@@ -77,9 +77,8 @@ def _nccl(console: Console, rendered: Rendered, backend: str) -> None:
     for one in rendered.kept:
         where = "" if one.source == ENVIRONMENT else f" in {one.source}"
         console.line(f"            your {one.name}={one.value}{where} wins (the preset says {one.preset})")
-    if backend == "nccl":
-        for line in doubts(rendered.variables):
-            console.line(f"            {line}")
+    for line in doubts(rendered.variables):
+        console.line(f"            {line}")
 
 
 def _only_warmup(config: Config) -> str:

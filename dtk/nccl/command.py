@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from dtk.nccl.presets import Preset
 
 FORMS = ("sh", "slurm", "k8s", "docker")
+MOST_DIGITS = 40
+"""Of a number; Python refuses to read some thousand."""
 HERE = "env"
 """Stands for this environment in `dtk nccl diff`."""
 DESCRIPTION = """\
@@ -57,7 +59,8 @@ examples:
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add the subcommand with its own subcommands."""
     parser = _add(commands, "nccl", "presets for NCCL with their reasons, and a linter", DESCRIPTION, EXAMPLES)
-    parser.set_defaults(command=_list, json=False, markdown=False, config_dir=None)
+    _common(parser, _list)
+    parser.set_defaults(json=False, markdown=False, config_dir=None)
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
     listed = _add(actions, "list", "the presets", "One line a preset.")
     listed.add_argument("--markdown", action="store_true", help="every variable of every preset, as Markdown")
@@ -97,21 +100,30 @@ def _add_lint(actions: "argparse._SubParsersAction[Any]") -> None:
 
 
 def _common(parser: Any, command: Callable[[argparse.Namespace], int]) -> None:
-    parser.add_argument("--json", action="store_true", help="as JSON on standard output, and nothing else")
-    parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder with presets of your own (DIR/nccl)")
+    """Options of every action, before it or after it: an action that is not given them leaves the earlier ones be."""
+    absent = argparse.SUPPRESS
+    parser.add_argument(
+        "--json", action="store_true", default=absent, help="as JSON on standard output, and nothing else"
+    )
+    help_text = "a folder with presets of your own (DIR/nccl)"
+    parser.add_argument("--config-dir", type=Path, default=absent, metavar="DIR", help=help_text)
     parser.set_defaults(command=command)
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from dtk.nccl.presets import read_presets
+    from dtk.nccl.presets import read_presets, readable_presets
     from dtk.nccl.text import listing, markdown
 
-    presets = read_presets(arguments.config_dir)
+    if arguments.markdown:
+        output.put(markdown(read_presets(arguments.config_dir)))
+        return 0
+    presets, problems = readable_presets(arguments.config_dir)
     if arguments.json:
-        _json({name: _as_json(preset) for name, preset in presets.items()})
+        broken = {name: {"name": name, "problem": str(problem)} for name, problem in problems.items()}
+        _json({name: _as_json(preset) for name, preset in presets.items()} | broken)
     else:
-        output.put(markdown(presets) if arguments.markdown else listing(presets))
-    return 0
+        output.put(listing(presets, problems))
+    return 1 if problems else 0
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -158,7 +170,8 @@ def _lint(arguments: argparse.Namespace) -> int:
 
     machine = None if arguments.elsewhere else read_machine(os.environ)
     version = arguments.nccl_version or ("" if arguments.elsewhere else installed_nccl())
-    found = lint_given(_given(arguments.file), machine, arguments.nodes or _slurm_nodes(), version)
+    given = _given(arguments.file)
+    found = lint_given(given, machine, arguments.nodes or given.nodes or _slurm_nodes(), version)
     if arguments.json:
         _json(found.as_json())
     else:
@@ -220,9 +233,10 @@ def _typed(preset: "Preset", values: dict[str, str]) -> dict[str, Any]:
     """Keys of the section from texts.
 
     Raises:
-        DtkError: the preset has no such key, or a number is none.
+        DtkError: the preset has no such key, or a value is none of its kind or out of range.
     """
-    from dtk.nccl.render import placeholders
+    from dtk.config.limits import check_numbers
+    from dtk.nccl.render import check_address_range, placeholders
 
     typed: dict[str, Any] = {}
     for key, text in values.items():
@@ -230,11 +244,13 @@ def _typed(preset: "Preset", values: dict[str, str]) -> dict[str, Any]:
             known = sorted({*placeholders(preset.config), "run"})
             raise DtkError(f"nccl={preset.name} has no use for {key}", fix=f"keys: {', '.join(known)}")
         if key in ("traffic_class", "ras_port"):
-            if not text.isascii() or not text.isdigit():
+            if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS:
                 raise DtkError(f"{key}={text} is no number")
             typed[key] = int(text)
         else:
             typed[key] = text
+    check_numbers({"nccl": typed})
+    check_address_range(typed.get("address_range"))
     return typed
 
 

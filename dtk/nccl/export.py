@@ -12,6 +12,7 @@ from pathlib import Path
 import yaml
 
 from dtk.errors import DtkError
+from dtk.launch.remote.text import kubernetes_argument
 from dtk.nccl.presets import Preset
 from dtk.nccl.render import RUN, fill
 
@@ -81,7 +82,7 @@ def _kubernetes(preset: Preset, heading: list[str], variables: dict[str, str], r
     """A part of a pod template: merge it with kustomize or kubectl patch; the container's name decides where."""
     container = {
         "name": "pytorch",
-        "env": [{"name": name, "value": _Quoted(value)} for name, value in variables.items()],
+        "env": [{"name": name, "value": _Quoted(kubernetes_argument(value))} for name, value in variables.items()],
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
     spec = {"spec": {"containers": [container], "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}]}}

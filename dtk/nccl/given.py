@@ -5,7 +5,7 @@ Knows nccl.conf, shell and batch scripts, Dockerfiles, and YAML (a preset, Kuber
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ _ASSIGNED = re.compile(
     r"""(?P<value>"[^"]*"|'[^']*'|[^\s;&|,)]*(?:,(?!\w+=)[^\s;&|,)]*)*)"""
 )
 _DOCKER = re.compile(r"^\s*ENV\s+(?P<name>(?:NCCL|TORCH|GLOO|PYTORCH)_\w+)\s+(?P<value>\S.*)$")
+_IMAGE = re.compile(r"\s*ENV\s")
+_NODES = re.compile(r"^#SBATCH[ \t](?:.*?[ \t])??(?:-N[ \t]*=?|--nodes(?:=|[ \t]+))(\d{1,7})\b", re.MULTILINE)
 _SHELL = re.compile(r"^(?:#!|#SBATCH|\s*export\s|\s*ENV\s|\s*(?:srun|mpirun|docker|torchrun)\s)", re.MULTILINE)
 _TEMPLATE = re.compile(r"\{[a-z_]+\??\}")
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -44,6 +46,8 @@ class Given:
     """What was looked at."""
     shadowed: tuple[tuple[str, str, str], ...] = ()
     """(name, place where it has no effect, value there)."""
+    nodes: int | None = None
+    """That a batch script asks for."""
 
 
 def given_here(environment: Mapping[str, str]) -> Given:
@@ -87,8 +91,8 @@ def given_in(path: Path) -> Given:
             raise DtkError(f"{path} is no file of settings", "it is too large")
         return _given(path, dict(_from_yaml(path, text)), {})
     if path.suffix.lower() != ".conf" and (path.suffix.lower() == ".env" or _SHELL.search(text)):
-        variables, lines = _from_script(text)
-        return _given(path, variables, lines)
+        variables, lines = _from_script(text, returns=path.suffix.lower() != ".env")
+        return replace(_given(path, variables, lines), nodes=_nodes(text))
     content = parse_conf(text)
     given = _given(path, content.variables, content.lines)
     return Given(given.variables, given.places, tuple(_oddities(path, content)), given.read)
@@ -103,11 +107,23 @@ def _oddities(path: Path, content: ConfFile) -> Iterator[tuple[str, str]]:
     return ((f"{path}:{line}", what) for line, what in content.oddities)
 
 
-def _from_script(text: str) -> tuple[dict[str, str], dict[str, int]]:
-    """Assignments of a script; of several the last counts. What a shell computes is not known here."""
+def _nodes(text: str) -> int | None:
+    """Nodes that the last `#SBATCH` line about them asks for; of a range the least."""
+    found = [int(match[1]) for match in _NODES.finditer(text)]
+    return found[-1] or None if found else None
+
+
+def _from_script(text: str, returns: bool) -> tuple[dict[str, str], dict[str, int]]:
+    """Assignments of a script; of several the last counts. What a shell computes is not known here.
+
+    Args:
+        text: the script.
+        returns: whether a carriage return at the end of a line is part of the value, as for shells; Docker drops it.
+    """
     variables: dict[str, str] = {}
     lines: dict[str, int] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, whole in enumerate(text.split("\n"), 1):
+        line = whole.removesuffix("\r")
         if line.lstrip().startswith("#") and not line.startswith("#SBATCH"):
             continue
         for match in (*_ASSIGNED.finditer(line), *filter(None, [_DOCKER.match(line)])):
@@ -117,6 +133,8 @@ def _from_script(text: str) -> tuple[dict[str, str], dict[str, int]]:
                 value = value[1:-1]
             else:
                 computed = "$" in value or "`" in value
+            if returns and match.end() < len(whole) and match.end() == len(line) and not _IMAGE.match(line):
+                value += "\r"
             variables[match["name"]], lines[match["name"]] = "" if computed else value, number
     return variables, lines
 

@@ -8,9 +8,10 @@ import importlib.metadata
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from diagnostics.detectors.environment.catalogue import Version
+from diagnostics.detectors.environment.catalogue import Version, catalogue
 from diagnostics.detectors.environment.lint import lint
 from diagnostics.detectors.environment.situation import Lint, Severity
 from dtk.errors import DtkError
@@ -118,12 +119,25 @@ def parse_version(text: str) -> Version:
 
 def _hardware(machine: Machine, variables: Mapping[str, str]) -> dict[str, Any]:
     facts: dict[str, Any] = {**network(), "missing_files": missing_files(variables)}
+    facts["missing_folders"] = [name for name, text in variables.items() if text and _folder_missing(name, text)]
     if machine.gpus:
         facts["nproc"] = len(machine.gpus)
         facts["gpus"] = [{"name": gpu.name} for gpu in machine.gpus]
     if machine.nvlink is not None:
         facts["nvlink"] = machine.nvlink
     return facts
+
+
+def _folder_missing(name: str, text: str) -> bool:
+    """Whether NCCL will write to a folder that is not there; one with %h or %p in it is not known."""
+    variable = catalogue().nccl.get(name)
+    if variable is None or variable.type != "file":
+        return False
+    folder = Path(text.strip()).parent
+    try:
+        return "%" not in str(folder) and not folder.is_dir()
+    except (OSError, ValueError):  # No name of a folder at all.
+        return True
 
 
 def _item(one: Lint, given: Given) -> Item:

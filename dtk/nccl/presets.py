@@ -65,9 +65,31 @@ def read_presets(config_dir: Path | None = None) -> dict[str, Preset]:
     Raises:
         DtkError: a file is damaged.
     """
+    presets, problems = readable_presets(config_dir)
+    for problem in problems.values():
+        raise problem
+    return presets
+
+
+def readable_presets(config_dir: Path | None = None) -> tuple[dict[str, Preset], dict[str, DtkError]]:
+    """Presets by name, dtk's and the user's own, and what is wrong with those that are damaged.
+
+    Raises:
+        DtkError: there is no such folder.
+    """
     found = groups(search_path(config_dir)).get(GROUP, {})
-    common = _about_of_default(found)
-    return {name: _read(path, common) for name, path in found.items()}
+    presets: dict[str, Preset] = {}
+    problems: dict[str, DtkError] = {}
+    try:
+        common = _about_of_default(found)
+    except DtkError:  # Told below, where the default itself is read.
+        common = {}
+    for name, path in found.items():
+        try:
+            presets[name] = _read(path, common)
+        except DtkError as error:
+            problems[name] = error
+    return presets, problems
 
 
 def find_preset(name: str, config_dir: Path | None = None) -> Preset:

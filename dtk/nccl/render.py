@@ -4,6 +4,7 @@ Runs in the parent, and in ranks that torchrun or Slurm started; always before a
 Knows neither torch nor Hydra, and no preset by name.
 """
 
+import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -116,6 +117,7 @@ def check_preset(
     Raises:
         DtkError: the first thing that is wrong.
     """
+    check_address_range(config.address_range)
     if config.backend not in ("any", backend):
         instead = "nccl=auto" + (" or nccl=cpu_gloo" if backend == "gloo" else "")
         raise DtkError(
@@ -141,6 +143,26 @@ def check_preset(
             why = f"{error.why}; this machine has {', '.join(interfaces)}"
             raise DtkError(error.what, why, error.fix) from None
         raise
+
+
+def check_address_range(text: str | None) -> None:
+    """Refuse what is no network in the notation that NCCL reads, ADDRESS/BITS.
+
+    Raises:
+        DtkError: it is none.
+    """
+    if text is None:
+        return
+    bits = text.partition("/")[2]
+    try:
+        ipaddress.ip_network(text, strict=False)
+        good = bits.isascii() and bits.isdigit()
+    except ValueError:
+        good = False
+    if not good:
+        raise DtkError(
+            f"nccl.address_range={text!r} is no range of addresses", fix="write ADDRESS/BITS, like 10.1.0.0/16"
+        )
 
 
 def _check_interface(config: NCCLConfig, interfaces: Sequence[str] | None) -> None:

@@ -6,6 +6,7 @@ from diagnostics.invocation import command
 from diagnostics.report.console import Writer, written
 from diagnostics.runs_text import clean
 from dtk import output
+from dtk.errors import DtkError
 from dtk.nccl.lint import Linted
 from dtk.nccl.presets import Preset, Setting
 from dtk.nccl.recommend import Advice
@@ -17,12 +18,13 @@ _FIELD = 10
 """Width of labels."""
 
 
-def listing(presets: Mapping[str, Preset]) -> str:
-    """One line a preset."""
+def listing(presets: Mapping[str, Preset], problems: Mapping[str, DtkError]) -> str:
+    """One line a preset; those that cannot be read last."""
     rows = [
         (name, _WORDS[preset.config.backend], str(len(preset.settings)), preset.summary)
         for name, preset in presets.items()
     ]
+    rows += [(clean(name), "-", "-", f"cannot be used: {problem}") for name, problem in problems.items()]
     rows.insert(0, ("preset", "for", "sets", "what it is"))
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     lines = ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), clean(row[3])]) for row in rows]

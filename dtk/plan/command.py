@@ -1,7 +1,6 @@
 """`dtk plan`: options, where the report goes, exit code. Plans nothing itself, and `--help` imports no torch."""
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 FITS, TOO_LARGE = 0, 1
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
+PAGE = Path("plan.html")
 ENGINES = ("auto", "closed_form", "simulated", "both")
 
 DESCRIPTION = """\
@@ -61,7 +61,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument("--max-model", action="store_true", help="the deepest and widest model of this kind that fits")
     parser.add_argument("--max-batch", action="store_true", help="the largest train.micro_batch_size that fits")
     parser.add_argument("--world-size", metavar="N,N,...", help="the same on these numbers of ranks")
-    parser.add_argument("--html", metavar="FILE", help="write one self-contained page with plots as well")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page with plots as well")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output and nothing else")
     parser.add_argument(
         "--engine",
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.calibrate:
         return _calibrate(arguments)
     if arguments.html is not None:
-        _check_page(arguments.html)
+        output.check_page(arguments.html, PAGE)
     from dtk.plan.make import Asked, make
 
     asked = Asked(
@@ -105,8 +105,12 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("dtk: stopped before the plan was made", file=sys.stderr)
         return INTERRUPTED
-    problem = None if arguments.html is None else _written(report, arguments.html)
-    output.put(_rendered(report, arguments, "" if problem else arguments.html or ""))
+    problem = None
+    if arguments.html is not None:
+        from dtk.plan.report import page
+
+        problem = output.kept(arguments.html, page.render(report))
+    output.put(_rendered(report, arguments, "" if problem or arguments.html is None else str(arguments.html)))
     if problem is not None:
         raise problem
     return TOO_LARGE if report.plan.fits is False else FITS
@@ -121,34 +125,6 @@ def _rendered(report: "PlanReport", arguments: argparse.Namespace, page: str) ->
     from dtk.plan.report import terminal
 
     return terminal.render(report, columns=output.columns(), colour=output.colours(), page=page)
-
-
-def _check_page(name: str) -> None:
-    """Refuse a page that cannot be written before anything is planned.
-
-    Raises:
-        DtkError: the name is empty or a folder, or its folder is not there or closed to us.
-    """
-    path = Path(name)
-    if not name.strip():
-        raise DtkError("--html names no file", fix="write --html plan.html")
-    if path.is_dir():
-        raise DtkError(f"cannot write {name}", "it is a folder", f"write --html {path / 'plan.html'}")
-    if not path.parent.is_dir():
-        raise DtkError(f"cannot write {name}", f"there is no folder {path.parent}", "make it, or choose another file")
-    if not os.access(path.parent, os.W_OK) and not path.exists():
-        raise DtkError(f"cannot write {name}", f"no permission in {path.parent}", "choose another file")
-
-
-def _written(report: "PlanReport", name: str) -> DtkError | None:
-    """Write the page; what went wrong is told after the text, which is not lost."""
-    from dtk.plan.report import page
-
-    try:
-        output.write(Path(name), page.render(report))
-    except DtkError as error:
-        return error
-    return None
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:

@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     from dtk.preflight.make import Asked, preflight
 
     if arguments.html is not None:
-        page.check(arguments.html)
+        output.check_page(arguments.html, PAGE)
     asked = Asked(
         overrides=tuple(arguments.overrides),
         config_dir=arguments.config_dir,
@@ -121,9 +121,10 @@ def run(arguments: argparse.Namespace) -> int:
         limit_s=arguments.rank_timeout_s,
     )
     found = preflight(asked, _say if sys.stderr is not None and sys.stderr.isatty() else None)
-    if arguments.html is not None:
-        output.write(arguments.html, page.render(found))
+    problem = None if arguments.html is None else output.kept(arguments.html, page.render(found))
     output.put(_rendered(found, arguments))
+    if problem is not None:
+        raise problem
     return ENDS if found.verdict.ends else WOULD_HANG
 
 

@@ -1,12 +1,8 @@
 """The result as one HTML page: the report on what stands, or what was proven of a job that ends."""
 
-import os
-from pathlib import Path
-
 from diagnostics.report import html
 from diagnostics.report.document import document
 from diagnostics.report.markup import Markup, el
-from dtk.errors import DtkError
 from dtk.preflight import words
 from dtk.preflight.make import Preflight
 
@@ -19,22 +15,6 @@ LIMITS = (
     "Not covered: what happens after these steps, branches that only other data takes, and what a machine does to a "
     "run: a killed process, memory that runs out, a network that breaks."
 )
-
-
-def check(path: Path) -> None:
-    """Refuse a page that cannot be written, before anything is simulated.
-
-    Raises:
-        DtkError: the name is empty or a folder, or its folder is not there or closed to us.
-    """
-    if not path.name:
-        raise DtkError("--html names no file", fix="write --html preflight.html")
-    if path.is_dir():
-        raise DtkError(f"cannot write {path}", "it is a folder", f"write --html {path / 'preflight.html'}")
-    if not path.parent.is_dir():
-        raise DtkError(f"cannot write {path}", f"there is no folder {path.parent}", "make it, or choose another file")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise DtkError(f"cannot write {path}", f"no permission in {path.parent}", "choose another file")
 
 
 def render(found: Preflight) -> str:

@@ -13,7 +13,8 @@ import socket
 import stat
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ from diagnostics.artifacts import SCHEMA_VERSION
 from diagnostics.processes import process_start
 from dtk.nccl.render import Rendered
 from dtk.record.nvml import all_devices, open_nvml
+from dtk.record.own_files import PAGES, without_runs
 
-GIT_TIMEOUT_S = 2.0
+GIT_TIMEOUT_S = 5.0
+"""For all that git is asked: it answers in milliseconds, but not on a machine that is busy with something else."""
 NEW_FILES, NEW_BYTES = 1000, 16 << 20
 """Files that git does not track whose contents go into the hash: so many, and so much of them in all."""
 PACKAGES = ("torch", "numpy", "hydra-core", "omegaconf", "wandb", "nvidia-ml-py", "nvtx", "safetensors", "triton")
@@ -86,11 +89,15 @@ def topology(world_size: int, nproc: int) -> dict[str, Any]:
     }
 
 
-def git_state(folder: Path, runs_folder: Path | None = None) -> dict[str, Any] | None:
+def git_state(folder: Path, *runs_folders: Path) -> dict[str, Any] | None:
     """Commit, whether files differ from it, and the hash of the difference; None outside a repository.
 
-    The difference is the changes to tracked files, and the files that git neither tracks nor ignores, but for
-    those in `runs_folder`: each run would be a change of the code for the next.
+    The difference is the changes to tracked files, and the files that git neither tracks nor ignores, but for what
+    dtk itself writes: each run would be a change of the code for the next.
+
+    Args:
+        folder: where to ask.
+        runs_folders: of which nothing counts; other folders of runs are known by the runs in them.
     """
     ends_s = time.monotonic() + GIT_TIMEOUT_S
 
@@ -112,29 +119,35 @@ def git_state(folder: Path, runs_folder: Path | None = None) -> dict[str, Any] |
     if commit is None:
         return None
     top = git("rev-parse", "--show-toplevel")
-    root = None if top is None else os.fsdecode(top.removesuffix(b"\n"))
-    paths = [] if root is None else _all_but(Path(root), runs_folder)
-    status = git("status", "--porcelain", *paths)
-    difference = None
-    if status and root is not None:
-        changes = git("diff", "HEAD")
-        new = git("-C", root, "ls-files", "--others", "--exclude-standard", "-z", *paths)  # Nothing above its folder.
-        if changes is not None and new is not None:
-            difference = _hash(changes, Path(root), sorted(name for name in new.split(b"\0") if name))
-    return {
-        "commit": commit.decode().strip(),
-        "dirty": None if status is None else bool(status),
-        "diff_sha256": difference,
-    }
+    dirty = difference = None
+    if top is not None:
+        root = os.fsdecode(top.removesuffix(b"\n"))
+        paths = _all_but(Path(root), runs_folders)
+        changes = git("diff", "HEAD", *paths)
+        listed = git(
+            "-C", root, "ls-files", "--others", "--exclude-standard", "-z", *paths
+        )  # Nothing above its folder.
+        tracked = git("-C", root, "ls-files", "-z") if listed else b""
+        if changes is not None and listed is not None and tracked is not None:
+            new = without_runs(Path(root), _names(listed), _names(tracked), folder)
+            dirty = bool(changes or new)
+            difference = _hash(changes, Path(root), sorted(new)) if dirty else None
+    return {"commit": commit.decode().strip(), "dirty": dirty, "diff_sha256": difference}
 
 
-def _all_but(root: Path, runs_folder: Path | None) -> list[str]:
-    """Arguments of git for everything in the repository but one folder; none where that lies outside it, or is it."""
-    try:
-        inside = "" if runs_folder is None else str(runs_folder.resolve().relative_to(root.resolve()))
-    except (OSError, ValueError):
-        inside = ""
-    return ["--", ":/", f":(top,exclude,literal){inside}"] if inside not in ("", ".") else []
+def _names(listed: bytes) -> list[bytes]:
+    return [name for name in listed.split(b"\0") if name]
+
+
+def _all_but(root: Path, runs_folders: Sequence[Path]) -> list[str]:
+    """Arguments of git for everything in the repository but these folders and dtk's pages."""
+    pages = [f":(top,exclude,glob)**/{name}" for name in PAGES]
+    left_out = []
+    for folder in runs_folders:
+        with suppress(OSError, ValueError):  # It lies outside.
+            inside = str(folder.resolve().relative_to(root.resolve()))
+            left_out += [f":(top,exclude,literal){inside}"] if inside not in ("", ".") else []
+    return ["--", ":/", *pages, *left_out]
 
 
 def _hash(changes: bytes, root: Path, new: list[bytes]) -> str:

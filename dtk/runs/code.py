@@ -47,14 +47,14 @@ class Comparison:
         return f"the code {verb} that of {run}: {'; '.join([*self.differs, *self.unknown])}"
 
 
-def compare_code(manifest: Mapping[str, Any], runs_folder: Path) -> Comparison:
+def compare_code(manifest: Mapping[str, Any], *runs_folders: Path) -> Comparison:
     """Compare git's state here and the installed versions with those of a run.
 
     Args:
         manifest: of the run.
-        runs_folder: what lies there is no code.
+        runs_folders: what lies there is no code.
     """
-    before, now = manifest.get("git"), git_state(Path.cwd(), runs_folder)
+    before, now = manifest.get("git"), git_state(Path.cwd(), *runs_folders)
     differs = _versions(as_mapping(manifest.get("versions")), versions())
     if not isinstance(before, Mapping):
         return Comparison(differs, ["it was started outside any git repository"])
@@ -65,12 +65,18 @@ def compare_code(manifest: Mapping[str, Any], runs_folder: Path) -> Comparison:
     unknown = []
     if before.get("commit") != now["commit"]:
         differs.insert(0, f"commit was {commit}, now {now['commit'][:_SHOWN]}")
-    if None in (before.get("dirty"), now["dirty"]) or (now["dirty"] and now["diff_sha256"] is None):
-        unknown.append("git did not tell the uncommitted changes")
+    if not _told(now) or not _told(before):
+        when = "" if _told(before) else " then"
+        unknown.append(f"git did not tell the uncommitted changes{when}")
     elif before.get("diff_sha256") != now["diff_sha256"]:
         words = {(False, True): "none then, some now", (True, False): "some then, none now"}
         differs.append(f"uncommitted changes: {words.get((bool(before['dirty']), now['dirty']), 'others than then')}")
     return Comparison(differs, unknown)
+
+
+def _told(git: Mapping[str, Any]) -> bool:
+    """Whether git said in time what is not committed."""
+    return git.get("dirty") is False or (git.get("dirty") is True and git.get("diff_sha256") is not None)
 
 
 def ground_differences(manifest: Mapping[str, Any], data_sha256: Any, world_size: int) -> list[str]:

@@ -8,10 +8,10 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from diagnostics.artifacts import SCHEMA_VERSION, RunPaths
+from diagnostics.artifacts import RunPaths
 from diagnostics.processes import still_runs
 from diagnostics.run_records import mapping
-from diagnostics.runs import STATES, Run
+from diagnostics.runs import Run, looks_like_run, made_by_dtk
 from diagnostics.runs_text import clean
 
 _LAST = ("manifest.json", "status.json")
@@ -37,7 +37,8 @@ def refusal(run: Run, *, force: bool) -> str:
     if path.is_symlink():
         return f"{path} is a symbolic link, and links are not followed"
     if not made_by_dtk(path):
-        return f"{path} is not a run folder that dtk made"
+        told = " as far as its status.json and manifest.json tell" if looks_like_run(path) else ""
+        return f"{path} is not a run folder that dtk made{told}"
     if Path.cwd().resolve().is_relative_to(path.resolve()):
         return f"{path} is where you are"
     if path.is_mount():
@@ -53,18 +54,6 @@ def refusal(run: Run, *, force: bool) -> str:
         where = f"process {clean(pid)[:20]}" if _here(path) else "on another machine, as far as can be told"
         return f"{path} is still going ({where}); stop it first (--force removes it all the same)"
     return ""
-
-
-def made_by_dtk(path: Path) -> bool:
-    """Whether a folder has a status.json or manifest.json as only dtk writes them; no link is taken for one."""
-    paths = RunPaths(path)
-    manifest = {} if paths.manifest.is_symlink() else mapping(str(paths.manifest), [])
-    if isinstance(manifest.get("schema_version"), int) and {"run_id", "argv", "config_sha256"} <= manifest.keys():
-        return True
-    status = {} if paths.status.is_symlink() else mapping(str(paths.status), [])
-    version = status.get("schema_version")
-    known = status.get("state") in STATES or (isinstance(version, int) and version > SCHEMA_VERSION)
-    return isinstance(version, int) and known and {"attempt", "started", "updated", "failure"} <= status.keys()
 
 
 def size_of(path: Path) -> Size:

@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +77,14 @@ def earlier_run(name: str, *, strict: bool) -> Path:
     Raises:
         DtkError: no such run, a damaged one or of a newer dtk; or `strict` and other code.
     """
+    from dtk.config.stored import read_stored
     from dtk.runs.code import compare_code, read_manifest
 
     path = Path(find_readable(name).path)
-    differs = compare_code(read_manifest(path), path.absolute().parent).words(clean(path.name))
+    manifest, folders = read_manifest(path), [path.absolute().parent]
+    with suppress(DtkError):  # Told where the configuration is needed.
+        folders.append(Path(read_stored(RunPaths(path), f"--rerun {path}").plain["runs_folder"]))
+    differs = compare_code(manifest, *folders).words(clean(path.name))
     if differs and strict:
         raise DtkError(differs, fix=f"bring it back, or drop --strict: {command('rerun', path)}")
     if differs:

@@ -15,7 +15,7 @@ from dtk import output
 from dtk.errors import USER_ERROR, DtkError
 from dtk.runs.find import RUN_HELP, find
 from dtk.runs.remove import Size, refusal, remove, size_of
-from dtk.runs.select import add_selection, runs_in, selected, selects
+from dtk.runs.select import add_selection, check_selection, runs_in, selected, selects
 from dtk.words import counted
 
 DECLINED = 1
@@ -69,9 +69,11 @@ def rm(arguments: argparse.Namespace) -> int:
         why = "runs are named and options select others" if arguments.runs else "no run is named"
         raise DtkError("what is to be removed?", why, examples)
     asks = not arguments.yes and not arguments.dry_run
+    runs, kept = (_named(arguments), []) if arguments.runs else _fitting(arguments)
     if asks and (sys.stdin is None or not sys.stdin.isatty()):
         raise DtkError("nothing was removed", "there is no terminal to ask at", "add --yes, or --dry-run to see it")
-    runs = _named(arguments) if arguments.runs else _fitting(arguments)
+    for why in kept:
+        print(f"kept: {clean(why)}", file=sys.stderr)
     if not runs:
         print("nothing to remove", file=sys.stderr)
         return 0
@@ -96,14 +98,13 @@ def _named(arguments: argparse.Namespace) -> list[Run]:
     return list(runs.values())
 
 
-def _fitting(arguments: argparse.Namespace) -> list[Run]:
-    """The runs that fit the options, without those that may not be removed, which are named."""
+def _fitting(arguments: argparse.Namespace) -> tuple[list[Run], list[str]]:
+    """The runs that fit the options and may be removed, and why others may not."""
+    check_selection(arguments)
     chosen = selected(runs_in(arguments.folder, f"{command('rm', '--folder')} FOLDER"), arguments)
     kept = [(run, why) for run in chosen if (why := refusal(run, force=arguments.force))]
-    for _, why in kept:
-        print(f"kept: {clean(why)}", file=sys.stderr)
     left_out = {id(run) for run, _ in kept}
-    return [run for run in chosen if id(run) not in left_out]
+    return [run for run in chosen if id(run) not in left_out], [why for _, why in kept]
 
 
 def _show(runs: Sequence[Run]) -> Size:

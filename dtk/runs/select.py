@@ -15,7 +15,12 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """Add `--state`, `--failed` and `--older-than`."""
     parser.add_argument(
-        "--state", type=_states, default=(), metavar="S[,S]", help=f"only these states: {', '.join(STATES)}"
+        "--state",
+        type=_states,
+        action="extend",
+        default=[],
+        metavar="S[,S]",
+        help=f"only these states: {', '.join(STATES)}",
     )
     parser.add_argument("--failed", action="store_true", help=f"the same as --state {','.join(FAILED)}")
     parser.add_argument(
@@ -31,8 +36,27 @@ def selects(arguments: argparse.Namespace) -> bool:
     return bool(arguments.state or arguments.failed or arguments.older_than is not None)
 
 
+def check_selection(arguments: argparse.Namespace) -> None:
+    """Refuse `--failed` beside `--state`: the one reads it as both, the other as either, and runs may be removed.
+
+    Raises:
+        DtkError: both are given.
+    """
+    if arguments.failed and arguments.state:
+        both = ",".join(dict.fromkeys((*arguments.state, *FAILED)))
+        what = "--failed and --state are two ways of saying states"
+        raise DtkError(
+            what, f"--failed is --state {','.join(FAILED)}", f"choose one; for either of them: --state {both}"
+        )
+
+
 def selected(runs: Sequence[Run], arguments: argparse.Namespace) -> list[Run]:
-    """The runs that fit all options that were given."""
+    """The runs that fit all options that were given.
+
+    Raises:
+        DtkError: states are given in two ways.
+    """
+    check_selection(arguments)
     states = {*arguments.state, *(FAILED if arguments.failed else ())}
     quiet_s = arguments.older_than
     return [

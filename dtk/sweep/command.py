@@ -10,6 +10,7 @@ from diagnostics.invocation import command
 from dtk.errors import DtkError
 from dtk.extras import require_training
 from dtk.numbers import whole
+from dtk.sweep.console import say
 
 if TYPE_CHECKING:
     from dtk.sweep.local import Job
@@ -85,10 +86,10 @@ def _main(arguments: argparse.Namespace) -> int:
     sweep = local.go_on(job) if arguments.resume else local.begin(job)
     for text in job.file.fixed:
         if text not in local.without_tracker(job.file.fixed):
-            print(f"{text} of the file is for W&B's agent and left out here; type it to have it", flush=True)
+            say(f"{text} of the file is for W&B's agent and left out here; type it to have it")
     try:
         code = local.run(job, sweep)
-        say_ending(sweep, code, _again(arguments), job.file.metric)
+        say_ending(sweep, code, _again(arguments), local.total_runs(job, sweep), job.file.metric)
     finally:
         sweep.close()
     return code
@@ -101,23 +102,36 @@ def _job(arguments: argparse.Namespace) -> "Job":
     from dtk.sweep.search import load
 
     extra, repeats = take_repeats(arguments.overrides)
+    _refuse_lists(extra)
     file = read(_find(arguments.file, arguments.config_dir))
     cap = arguments.count if arguments.count is not None else file.run_cap
     return Job(file, load(file), extra, repeats, cap, arguments.config_dir)
+
+
+def _refuse_lists(extra: list[str]) -> None:
+    from dtk.config.overrides import parse
+
+    for text in extra:
+        if (override := parse(text)).is_sweep_override():
+            key = override.key_or_group
+            fix = f"put the list into the file: parameters: {{{key}: {{values: [...]}}}}"
+            raise DtkError(f"{text} asks for several runs", "what is typed beside a sweep file holds for all", fix)
 
 
 def _find(name: str, config_dir: Path | None) -> Path:
     """A path, or the name of a file in `sweep/` of the configuration folders."""
     from dtk.config.folders import SWEEPS, search_path
     from dtk.config.suggest import did_you_mean
+    from dtk.sweep.yaml_file import check_kind, is_file
 
     path = Path(name)
-    if path.is_file():
+    if is_file(path):
         return path
     folders = [folder / SWEEPS for folder in search_path(config_dir)]
     named = {file.stem: file for folder in reversed(folders) for file in sorted(folder.glob("*.yaml"))}
     if name in named:
         return named[name]
+    check_kind(path)
     near = did_you_mean(path.stem, named)
     raise DtkError(f"there is no sweep file {name}", fix=near or f"sweeps of that name: {', '.join(sorted(named))}")
 
@@ -132,7 +146,7 @@ def _hand_over(job: "Job", arguments: argparse.Namespace) -> int:
     points = local.grid_points(job) if job.file.method == "grid" else []
     if arguments.dry_run:
         return _show(job)
-    print(f"checked {len(points)} points" if points else "checked every value by itself", flush=True)
+    say(f"checked {len(points)} points" if points else "checked every value by itself")
     return hand_over(job, arguments.count)
 
 
@@ -142,13 +156,13 @@ def _show(job: "Job") -> int:
 
     if job.file.method == "grid":
         points = local.grid_points(job)
-        print(f"{counted(len(points) * job.repeats, 'run')}, {job.repeats} of each point:")
+        say(f"{counted(len(points) * job.repeats, 'run')}, {job.repeats} of each point:")
         for point in points:
-            print(f"  {point.name or 'as it is'}")
+            say(f"  {point.name or 'as it is'}")
         return 0
-    print(f"at most {counted(job.cap or 0, 'run')}, chosen one by one ({job.file.method}) from:")
+    say(f"at most {counted(job.cap or 0, 'run')}, chosen one by one ({job.file.method}) from:")
     for key, space in job.file.parameters.items():
-        print(f"  {key}: {', '.join(f'{word} {value}' for word, value in space.items())}")
+        say(f"  {key}: {', '.join(f'{word} {value}' for word, value in space.items())}")
     return 0
 
 

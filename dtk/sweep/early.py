@@ -4,13 +4,14 @@ A thread beside the launcher that reads the run's metrics.jsonl; the ranks are a
 after a step and leave a checkpoint.
 """
 
-import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from diagnostics.artifacts import RunPaths
+from dtk.errors import DtkError
 from dtk.launch.stopping import ask_ranks
+from dtk.sweep.console import say
 from dtk.sweep.folder import Sweep, Trial
 from dtk.sweep.history import look, tried
 from dtk.sweep.search import Search
@@ -55,9 +56,10 @@ class EarlyStop:
             others = tried(self._sweep, but=trial) if others is None else others
             if self._search.ends(look(trial, values), others):
                 self.stopped = True
-                # In one piece: the console of the run writes at the same time.
-                sys.stdout.write("the search ends this run: others were better at this step\n")
                 ask_ranks()
+                with suppress(DtkError):  # A full disk behind standard output is no reason to let the run go on.
+                    # In one piece: the console of the run writes at the same time.
+                    say("the search ends this run: others were better at this step")
 
 
 def _size_bytes(trial: Trial) -> int:

@@ -5,42 +5,46 @@ from typing import Any
 
 from diagnostics.invocation import typed
 from dtk.launch.stopping import STOPPED
+from dtk.sweep.console import say
 from dtk.sweep.folder import Sweep, Trial
 from dtk.sweep.history import look
 from dtk.sweep.runner import DONE
 from dtk.words import counted
 
 
-def say_ending(sweep: Sweep, code: int, again: str, metric: dict[str, Any] | None = None) -> None:
+def say_ending(sweep: Sweep, code: int, again: str, total: int, metric: dict[str, Any] | None = None) -> None:
     """Print how the sweep ended, the points by the metric if there is one, and the comparison of its runs.
 
     Args:
         sweep: all that ran.
         code: the sweep's exit code.
         again: the command that goes on with it.
+        total: runs in all, as the headlines counted them.
         metric: `name` and `goal` of what a search looked at.
     """
     last = _last_trials(sweep)
     names = {point.index: point.name for point in sweep.points}
     done = [trial for trial in last if trial.state in DONE]
-    print(f"\nsweep {sweep.about.id}: {len(done)} of {counted(len(last), 'run')} done")
+    say(f"\nsweep {sweep.about.id}: {len(done)} of {counted(total, 'run')} done")
     for trial in last:
         if trial.state not in DONE:
             where = f" ({typed(trial.run)})" if trial.run else ""
             repeat = f", repeat {trial.repeat + 1}" if sweep.about.repeats > 1 else ""
             what = "out of memory" if trial.state == "oom" else trial.state
-            print(f"  {names.get(trial.point, '')}{repeat}: {what}{f': {trial.reason}' if trial.reason else ''}{where}")
+            say(f"  {names.get(trial.point, '')}{repeat}: {what}{f': {trial.reason}' if trial.reason else ''}{where}")
+    if total > len(last):
+        say(f"  {counted(total - len(last), 'run')} not begun")
     queued = [trial for trial in last if trial.state == "queued"]
     if queued:
-        print(f"  {counted(len(queued), 'run')} submitted; compare them when they are done")
+        say(f"  {counted(len(queued), 'run')} submitted; compare them when they are done")
     if metric:
         _rank(sweep, metric)
     if sweep.about.method in COMPARED:
         _compare(last)
     composed = {point.index for point in sweep.points if point.config}
     if code in STOPPED or any(trial.state not in DONE and trial.point in composed for trial in last):
-        print(f"go on, without what is done: {again}")
-    print(f"points and their runs: {typed(sweep.root)}", flush=True)
+        say(f"go on, without what is done: {again}")
+    say(f"points and their runs: {typed(sweep.root)}")
 
 
 COMPARED = ("multirun", "grid")
@@ -58,12 +62,12 @@ def _rank(sweep: Sweep, metric: dict[str, Any]) -> None:
             found.append((min(figures, key=lambda figure: sign * figure), point))
     found.sort(key=lambda pair: sign * pair[0])
     if found:
-        print(f"\nby {name} ({metric['goal']}), best first")
+        say(f"\nby {name} ({metric['goal']}), best first")
     for value, point in found[:_MOST_RANKED]:
         state = " ".join({trial.state for trial in _runs_of(sweep, point.index)} - {"finished"})
-        print(f"  {value:<12.6g} {point.name or 'as it is'}{f'  ({state})' if state else ''}")
+        say(f"  {value:<12.6g} {point.name or 'as it is'}{f'  ({state})' if state else ''}")
     if len(found) > _MOST_RANKED:
-        print(f"  and {counted(len(found) - _MOST_RANKED, 'point')} more")
+        say(f"  and {counted(len(found) - _MOST_RANKED, 'point')} more")
 
 
 def _runs_of(sweep: Sweep, point: int) -> list[Trial]:
@@ -92,5 +96,5 @@ def _compare(trials: Sequence[Trial]) -> None:
         return
     from dtk.compare import print_comparison
 
-    print()
+    say()
     print_comparison(runs)

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from dtk.config.overrides import LARGEST_SWEEP
 from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError
 from dtk.sweep.program import fixed_overrides
-from dtk.sweep.values import spelled
+from dtk.sweep.values import refuse_endless, spelled
+from dtk.sweep.yaml_file import load, too_deep
 
 METHODS = ("grid", "random", "bayes")
 KEYS = (
@@ -34,7 +34,6 @@ KEYS = (
 SPACE = ("value", "values", "probabilities", "min", "max", "distribution", "mu", "sigma", "q", "a", "b")
 """What a parameter may say."""
 _NUMBERS = ("min", "max", "mu", "sigma", "q", "a", "b")
-MOST_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +64,11 @@ def read(path: Path) -> SweepFile:
     Raises:
         DtkError: no such file, no YAML, or anything that dtk could not run.
     """
-    content = _load(path)
+    content = load(path)
     try:
         return _checked(path, content)
+    except RecursionError as error:
+        raise too_deep(path) from error
     except DtkError as error:
         raise DtkError(f"{path}: {error.what}", error.why, error.fix) from error
 
@@ -79,23 +80,6 @@ def values(space: Mapping[str, Any]) -> list[Any]:
     return list(space.get("values", [space[end] for end in ("min", "max") if end in space]))
 
 
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise DtkError(f"{path} is no sweep file", f"it has more than {MOST_BYTES:,} bytes")
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DtkError(f"cannot read {path}", error.strerror or str(error)) from error
-    except yaml.MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise DtkError(f"{path}{line}", f"not valid YAML ({error.problem})") from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise DtkError(f"{path} is not valid YAML", str(error)) from error
-    if not isinstance(content, dict):
-        raise DtkError(f"{path} is no sweep file", "it is no mapping of keys", "see conf/sweep/ for some")
-    return {str(key): value for key, value in content.items()}
-
-
 def _checked(path: Path, content: dict[str, Any]) -> SweepFile:
     for key in content:
         if key not in KEYS:
@@ -104,6 +88,7 @@ def _checked(path: Path, content: dict[str, Any]) -> SweepFile:
     if method not in METHODS:
         what = f"method: {method}" if "method" in content else "it has no method"
         raise DtkError(what, fix=f"method is one of {', '.join(METHODS)}")
+    _refuse_large(content.get("parameters"), method)
     parameters = _parameters(content.get("parameters"))
     metric = _metric(content, method)
     cap = content.get("run_cap")
@@ -111,6 +96,49 @@ def _checked(path: Path, content: dict[str, Any]) -> SweepFile:
         raise DtkError(f"run_cap: {cap}", "it is the number of runs after which the sweep ends", "write run_cap: 20")
     fixed = fixed_overrides(content)
     return SweepFile(path, content, method, parameters, fixed, metric, cap)
+
+
+def _refuse_large(given: Any, method: str) -> None:
+    """Refuse too many points by their number alone: each value costs time to check, and each point far more.
+
+    Raises:
+        DtkError: a list with more values than `LARGEST_SWEEP`, or a grid with more points.
+    """
+    spaces = given if isinstance(given, dict) else {}
+    points = 1.0
+    for key, space in spaces.items():
+        count = _count(space) if isinstance(space, dict) else 1
+        listed = space.get("values") if isinstance(space, dict) else None
+        points *= count
+        if isinstance(listed, list) and len(listed) > LARGEST_SWEEP:
+            raise DtkError(
+                f"parameters: {key} has {len(listed):,} values", f"the most are {LARGEST_SWEEP:,}", "give min and max"
+            )
+    if method == "grid" and points > LARGEST_SWEEP:
+        raise DtkError(
+            f"the grid has {points:,.0f} points" if points < _TOLD_BELOW else "the grid has endlessly many points",
+            f"the most are {LARGEST_SWEEP:,}",
+            "use method: random, or shorter lists",
+        )
+
+
+_TOLD_BELOW = 1e15
+
+
+def _count(space: Mapping[str, Any]) -> float:
+    """Values that a grid would make of a space; 1 for what is checked later."""
+    if isinstance(space.get("values"), list):
+        return len(space["values"])
+    low, high, step = space.get("min"), space.get("max"), space.get("q", 1)
+    if not all(isinstance(number, int | float) for number in (low, high, step)) or "value" in space:
+        return 1
+    whole = all(isinstance(number, int) for number in (low, high))
+    if not whole and "q" not in space:
+        return 1  # Of no list: the search refuses it.
+    try:
+        return max(1.0, (float(high) - float(low)) / float(step) + 1)  # type: ignore[arg-type]
+    except (OverflowError, ZeroDivisionError):
+        return float("inf")
 
 
 def _parameters(given: Any) -> dict[str, dict[str, Any]]:
@@ -143,6 +171,7 @@ def _space(key: str, space: Any) -> dict[str, Any]:
                 "YAML wants a point in such numbers",
                 "write 1.0e-3",
             )
+        refuse_endless(f"{key}: {word}", space.get(word))
     for value in values(space):
         spelled(key, value)
     return space

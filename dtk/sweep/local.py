@@ -12,6 +12,7 @@ from dtk.config.compose import compose
 from dtk.config.overrides import parse
 from dtk.errors import DtkError
 from dtk.sweep import file as sweep_file
+from dtk.sweep.console import say
 from dtk.sweep.early import EarlyStop
 from dtk.sweep.folder import Sweep, create, find
 from dtk.sweep.history import tried
@@ -101,7 +102,7 @@ def grid_points(job: Job) -> list[Point]:
     """
     proposed = job.search.grid()[: job.cap]
     if len(proposed) > _TOLD_FROM:
-        print(f"composing {counted(len(proposed), 'point')}", flush=True)
+        say(f"composing {counted(len(proposed), 'point')}")
     return [_frozen(job, index, values) for index, values in enumerate(proposed)]
 
 
@@ -117,20 +118,24 @@ def begin(job: Job) -> Sweep:
 def go_on(job: Job) -> Sweep:
     """The newest sweep of the same file and overrides."""
     sweep = find(runs_folder(job), job.file.method, job.source(), job.repeats)
-    print(f"going on with the sweep {sweep.about.id}, its points as they were then", flush=True)
+    say(f"going on with the sweep {sweep.about.id}, its points as they were then")
     return sweep
 
 
 def run(job: Job, sweep: Sweep) -> int:
     """Run what is left of a sweep; the exit code as of `Runner.exit_code`."""
     watch = EarlyStop(job.search, sweep) if job.file.stops_early else None
-    total = len(sweep.points) * job.repeats if job.file.method == "grid" else job.cap
-    runner = Runner(sweep, job.config_dir, total, watch)
+    runner = Runner(sweep, job.config_dir, total_runs(job, sweep), watch)
     if job.file.method == "grid":
         return runner.interleaved(sweep.points)
     if all(runner.once(point, 0) for point in sweep.points if point.config):
         _propose(job, sweep, runner)
     return runner.exit_code()
+
+
+def total_runs(job: Job, sweep: Sweep) -> int:
+    """All that there will be at most."""
+    return len(sweep.points) * job.repeats if job.file.method == "grid" else job.cap or 0
 
 
 def _propose(job: Job, sweep: Sweep, runner: Runner) -> None:
@@ -139,7 +144,7 @@ def _propose(job: Job, sweep: Sweep, runner: Runner) -> None:
     while len(sweep.points) < job.cap:
         known = tried(sweep)
         if any(job.search.reached(one) for one in known):
-            print(f"\n{job.file.metric['name']} has reached its target {job.file.metric['target']}", flush=True)
+            say(f"\n{job.file.metric['name']} has reached its target {job.file.metric['target']}")
             return
         index = len(sweep.points)
         values = job.search.propose(known, f"{sweep.about.id}:{index}")

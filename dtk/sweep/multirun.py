@@ -5,6 +5,7 @@ from pathlib import Path
 
 from diagnostics.invocation import command
 from dtk.run import compose_point, print_configuration
+from dtk.sweep.console import say
 from dtk.sweep.ending import say_ending
 from dtk.sweep.folder import Sweep, create, find
 from dtk.sweep.points import Point, combinations, freeze, take_repeats
@@ -33,8 +34,9 @@ def multirun(arguments: argparse.Namespace) -> int:
         return 0
     sweep = _again(given, repeats, arguments) if arguments.resume else _new(given, repeats, arguments)
     try:
-        code = Runner(sweep, config_dir, len(sweep.points) * repeats).interleaved(sweep.points)
-        say_ending(sweep, code, _command(arguments))
+        total = len(sweep.points) * repeats
+        code = Runner(sweep, config_dir, total).interleaved(sweep.points)
+        say_ending(sweep, code, _command(arguments), total)
     finally:
         sweep.close()
     return code
@@ -54,7 +56,7 @@ def _again(given: list[str], repeats: int, arguments: argparse.Namespace) -> Swe
     _, first = combinations(given, arguments.config_dir)[0]
     runs_folder = Path(compose_point(first, arguments.config_dir, arguments.rerun).composed.config.runs_folder)
     sweep = find(runs_folder, METHOD, _source(given, arguments), repeats)
-    print(f"going on with the sweep {sweep.about.id}, its points as they were then", flush=True)
+    say(f"going on with the sweep {sweep.about.id}, its points as they were then")
     return sweep
 
 

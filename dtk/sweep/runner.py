@@ -18,6 +18,7 @@ from dtk.config.resume import Resumed, resume
 from dtk.errors import USER_ERROR, DtkError
 from dtk.launch.stopping import STOPPED
 from dtk.run import FAILED, INTERRUPTED, place_point, run_point
+from dtk.sweep.console import say
 from dtk.sweep.folder import Sweep, Trial, state_of
 from dtk.sweep.points import Point
 
@@ -120,7 +121,7 @@ class Runner:
         try:
             return resume(Composed(config, frozen.plain, []), self.config_dir)
         except DtkError as error:
-            print(f"{typed(before.run)} does not go on ({error}); it starts anew", flush=True)
+            say(f"{typed(before.run)} does not go on ({error}); it starts anew")
             return point.thaw()
 
     def _hopeless(self, point: Point, repeat: int) -> bool:
@@ -132,7 +133,7 @@ class Runner:
         repeats = self.sweep.about.repeats
         again = f" (repeat {repeat + 1} of {repeats})" if repeats > 1 else ""
         of = "" if self.total is None else f"/{self.total}"
-        print(f"\n[{self._number}{of}] {point.name or 'as it is'}{again}", flush=True)
+        say(f"\n[{self._number}{of}] {point.name or 'as it is'}{again}")
 
 
 def _order(points: Sequence[Point], repeats: int) -> Iterator[tuple[Point, int]]:

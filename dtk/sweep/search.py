@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
+from dtk.config.overrides import LARGEST_SWEEP
 from dtk.errors import DtkError
 from dtk.sweep.file import SweepFile
 from dtk.sweep.values import plain
@@ -20,8 +21,6 @@ from dtk.words import install
 
 _NO_NUMPY_1 = (3, 13)
 """The package asks for numpy below 2, and from this Python on there is none."""
-MOST_POINTS = 10_000
-"""More points of a grid than that are a slip of the keyboard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +47,13 @@ class Search:
         """All points of a grid: parameter -> value.
 
         Raises:
-            DtkError: a parameter has endlessly many values, or the grid too many points.
+            DtkError: a parameter has endlessly many values. How many points there are was checked with the file.
         """
         try:
-            found = self._package.next_runs(self.file.content, [], n=MOST_POINTS + 1)
+            found = self._package.next_runs(self.file.content, [], n=LARGEST_SWEEP)
         except ValueError as error:
             raise DtkError(str(self.file.path), str(error), "list its values, or use method: random") from error
-        points = [_values(run) for run in found if run is not None]
-        if len(points) > MOST_POINTS:
-            raise DtkError(f"{self.file.path} has more than {MOST_POINTS} points", fix="use shorter lists")
-        return points
+        return [_values(run) for run in found if run is not None]
 
     def propose(self, tried: Sequence[Tried], seed: str) -> dict[str, Any] | None:
         """The next point of a random or Bayesian search; None = there is none.

@@ -17,6 +17,7 @@ from diagnostics.invocation import command
 from dtk.config.folders import source_tree
 from dtk.errors import DtkError
 from dtk.record.tracker_process import base_url, has_key
+from dtk.sweep.console import say
 from dtk.sweep.local import Job, with_extra
 from dtk.words import install
 
@@ -64,7 +65,7 @@ def hand_over(job: Job, count: int | None) -> int:
             break
         except KeyboardInterrupt:  # The agent got it too, and lets its run write a checkpoint.
             continue
-    print(f"another agent, here or elsewhere: {command('agent', sweep, name='wandb')}", flush=True)
+    say(f"another agent, here or elsewhere: {command('agent', sweep, name='wandb')}")
     return 1 if code else 0
 
 

@@ -4,6 +4,7 @@ What would reach `dtk run` as something else than what the file says is refused 
 same with and without a server. Knows one value at a time.
 """
 
+import math
 from typing import Any
 
 from dtk.config.overrides import parse
@@ -21,6 +22,7 @@ def spelled(key: str, value: Any) -> str:
         DtkError: null, a dictionary, or a text that Hydra's grammar reads as something else.
     """
     value = plain(value)
+    refuse_endless(key, value)
     if value is None or (isinstance(value, list) and None in value):
         raise DtkError(f"parameters: {key} has a null", "W&B would pass None, a word", "leave the key out of the sweep")
     if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict) for item in value)):
@@ -28,7 +30,7 @@ def spelled(key: str, value: Any) -> str:
     text = f"{key}={value}"
     try:
         override = parse(text)
-    except DtkError as error:
+    except (DtkError, RecursionError) as error:
         raise _unsafe(key, value, "it cannot be passed on a command line as it is") from error
     if override.is_sweep_override():
         raise _unsafe(key, value, "with its comma it would be several values")
@@ -38,6 +40,19 @@ def spelled(key: str, value: Any) -> str:
     if not meant and (type(read) is not type(value) or read != value):
         raise _unsafe(key, value, f"it would be read as {read!r}")
     return text
+
+
+def refuse_endless(key: str, value: Any) -> None:
+    """Refuse YAML's .inf and .nan.
+
+    Raises:
+        DtkError: it is one of them, or a list with one.
+    """
+    for item in value if isinstance(value, list) else [value]:
+        if isinstance(item, float) and not math.isfinite(item):
+            name = ".nan" if math.isnan(item) else ".inf" if item > 0 else "-.inf"
+            why = "it means no number at all" if math.isnan(item) else "it means infinity"
+            raise DtkError(f"parameters: {key} has the value {name}", why, "write a finite number")
 
 
 def plain(value: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.intervals import FEWEST
 from diagnostics.invocation import typed
-from dtk.config.schema import Config
+from dtk.config.schema import Config, NCCLConfig
 from dtk.errors import DtkError
 from dtk.tune import micro
 from dtk.tune.candidates import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 TUNED = {"micro_batch_size": MICRO_BATCH_SIZE, "bucket": BUCKET, "wrap": WRAP, "nccl": PRESET}
 """Topic -> the key that is tuned."""
-STOPPED = "stopped by Ctrl-C"
+STOPPED = "stopped by a signal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +132,8 @@ def _candidates(asked: Asked, job: _Job) -> list[Candidate]:
     if asked.topic == "wrap":
         return units(job.config, asked.values)
     if asked.topic == "nccl":
+        if asked.values:
+            _check_named(asked, job)
         usable = [] if asked.values else usable_presets(job.config, job.placement.backend, asked.config_dir)
         return preset_candidates(job.config.nccl.name, usable, asked.values)
     return []
@@ -141,17 +143,16 @@ def usable_presets(config: Config, backend: str, config_dir: Path | None) -> lis
     """Presets for one node and the user's own that fit the backend, and differ here from each other."""
     from dtk.config.folders import conf_folder
     from dtk.nccl.presets import read_presets
-    from dtk.nccl.render import KEYS, check_preset, render
+    from dtk.nccl.render import check_preset, render
     from dtk.record.manifest import network
 
     interfaces, own = network()["interfaces"], conf_folder()
-    given = {key: getattr(config.nccl, key) for key in KEYS if getattr(config.nccl, key) is not None}
     seen = [_felt(render(config.nccl, os.environ).variables, backend)]
     usable = []
     for name, preset in read_presets(config_dir).items():
         if name not in ONE_NODE and preset.path.is_relative_to(own):
             continue
-        section = replace(preset.config, **given)
+        section = _filled(preset.config, config)
         try:
             check_preset(section, backend, os.environ, interfaces)
         except DtkError:
@@ -161,6 +162,30 @@ def usable_presets(config: Config, backend: str, config_dir: Path | None) -> lis
             seen.append(variables)
             usable.append(name)
     return usable
+
+
+def _check_named(asked: Asked, job: _Job) -> None:
+    """Refuse presets that no probe could use, before the first one costs its time.
+
+    Raises:
+        DtkError: there is none by a name, or it does not fit the backend or this machine.
+    """
+    from dtk.nccl.presets import find_preset
+    from dtk.nccl.render import check_preset, render
+    from dtk.record.manifest import network
+
+    interfaces = network()["interfaces"]
+    for name in asked.values:
+        section = _filled(find_preset(name, asked.config_dir).config, job.config)
+        check_preset(section, job.placement.backend, os.environ, interfaces)
+        render(section, os.environ)
+
+
+def _filled(section: NCCLConfig, config: Config) -> NCCLConfig:
+    """A preset with the keys that the job gives."""
+    from dtk.nccl.render import KEYS
+
+    return replace(section, **{key: value for key in KEYS if (value := getattr(config.nccl, key)) is not None})
 
 
 def _felt(variables: dict[str, str], backend: str) -> dict[str, str]:
@@ -196,7 +221,11 @@ def _searched(trials: Trials, sizes: Sequence[int], asked: Asked, job: _Job) -> 
     rows, fastest = micro.rows(trials)
     taken = micro.choose(rows, fastest)
     told = micro.verdict(rows, taken, fastest, sizes[-1] if sizes else 0, up=bool(trials.stopped))
-    notes = ("the smallest of those that cannot be told from the fastest is taken: it leaves the most memory",)
+    if trials.stopped == STOPPED:
+        # What was tried by then is no search, and what is fastest among it says nothing.
+        taken, told = None, "stopped before the search had ended: nothing is recommended"
+    rule = "the smallest of those that cannot be told from the fastest is taken: it leaves the most memory"
+    notes = () if taken is None else (rule,)
     return _made(asked, job, rows=tuple(rows), reference=fastest, take=taken, verdict=told, notes=notes)
 
 

@@ -68,7 +68,7 @@ class TuneReport:
     kept: str | None = None
     """Folder of the probes' run folders, where they are kept."""
     interrupted: bool = False
-    """Whether Ctrl-C ended it."""
+    """Whether Ctrl-C or another signal ended it."""
     failure: str = ""
     """The probe that failed, and not by memory, so that the search ended."""
     seconds: float = 0.0

@@ -65,7 +65,7 @@ def test_two_presets_on_two_real_ranks(presets: Path, tmp_path: Path) -> None:
         (["launcher.backend=nccl", "launcher.device=cpu"], "launcher.backend=nccl needs a GPU"),
         (["--op", "all_reduc"], "did you mean all_reduce?"),
         (["--min-size", "4X"], "'4X' is no message size"),
-        (["--html", "/nowhere/at/all.html"], "its folder does not exist"),
+        (["--html", "/nowhere/at/all.html"], "there is no folder"),
         (["--repeats", "0"], "'0' is no number of repeats"),
     ],
 )

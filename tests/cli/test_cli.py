@@ -17,6 +17,7 @@ from diagnostics.runs import find_run, list_runs
 from diagnostics.runs_text import listing
 from dtk.cli import main
 from dtk.words import install
+from tests.cli.command import environment
 
 ROOT = Path(__file__).parents[2]
 
@@ -249,3 +250,16 @@ def test_find_run_prefers_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     write_json(RunPaths(tmp_path / "runs" / "a").status, Status(state="running"))
     assert find_run("runs/a") == Path("runs/a")
     assert find_run("a") == Path("runs/a")
+
+
+@pytest.mark.parametrize("typed", [["bench", "comm"], ["run", "experiment=smoke"]])
+def test_a_torch_that_cannot_be_imported_is_one_line(typed: list[str], tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text('raise RuntimeError("broken on purpose")\n')
+    broken = environment() | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    shown = subprocess.run(
+        [sys.executable, "-m", "dtk.cli", *typed], cwd=tmp_path, env=broken, capture_output=True, text=True
+    )
+    assert (shown.returncode, shown.stdout) == (2, "")
+    assert shown.stderr.startswith("dtk: torch cannot be imported: RuntimeError: broken on purpose")
+    assert shown.stderr.count("\n") == 1

@@ -1,6 +1,7 @@
 """`dtk compare` as typed: exit codes, forms, names of runs; and what real runs record for it."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,19 @@ def test_runs_that_did_other_work_are_exit_1_without_a_speed(
     assert print_comparison(runs) == 0
 
 
+def test_one_run_with_figures_is_exit_1_and_repeats_are_exit_0(
+    runs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(runs[0].parent, "ff", change={"strategy": {"name": "zero1"}}, state="failed", times_s=[])
+    assert main(["compare", "aa", "ff"]) == 1
+    assert capsys.readouterr().out.startswith("only ddp has figures: there is nothing to compare it with")
+    assert main(["compare", "aa", "ff", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["comparable"] is False
+    make_run(runs[0].parent, "a2")
+    assert main(["compare", "aa", "a2"]) == 0
+    assert capsys.readouterr().out.startswith("one variant, 2 repeats of ddp")
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -72,6 +86,7 @@ def test_runs_that_did_other_work_are_exit_1_without_a_speed(
         (["aa", "bb", "--json", "--markdown"], "not allowed with"),
         (["aa", "dd"], "newer dtk"),
         (["aa", "ee"], "cannot be compared"),
+        (["aa", "gg"], "metrics.jsonl: not a regular file"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_2(
@@ -81,6 +96,9 @@ def test_wrong_input_is_one_line_and_exit_2(
     status = json.loads((newer / "status.json").read_text())
     (newer / "status.json").write_text(json.dumps({**status, "schema_version": 99}))
     (damaged / "config.yaml").write_text("a: [")
+    pipe = make_run(runs[0].parent, "gg") / "metrics.jsonl"
+    pipe.unlink()
+    os.mkfifo(pipe)
     assert main(["compare", *arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""

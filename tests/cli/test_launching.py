@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from diagnostics.artifacts import RunPaths, read_status
 from dtk.config.strict import from_plain
 from dtk.launch.remote.rank import decide
 from dtk.run import main
-from tests.cli.command import TINY
+from tests.cli.command import ROOT, TINY
 
 SLURM = [*TINY, "strategy=ddp", "launcher=slurm", "launcher.nodes=2", "launcher.nproc=1"]
 
@@ -165,3 +166,28 @@ def test_a_rank_of_a_cluster_does_not_submit(monkeypatch, capsys):
     monkeypatch.setenv("MASTER_PORT", str(free_port()))
     assert main([*TINY, "launcher=slurm"]) == 2
     assert "submits a job" in capsys.readouterr().err
+
+
+def documented() -> list[str]:
+    """The commands of docs/launching.md and of the README that submit a job."""
+    texts = [(ROOT / name).read_text() for name in ("docs/launching.md", "README.md")]
+    lines = "\n".join(texts).replace("\\\n", " ").splitlines()
+    return [line for line in lines if line.startswith("dtk run launcher=")]
+
+
+@pytest.mark.parametrize("command", documented())
+def test_what_the_documents_submit_can_be_submitted(command, here, capsys):
+    typed = [word for word in shlex.split(command.partition(" > ")[0], comments=True)[2:] if word != "--dry-run"]
+    assert main([*typed, "--dry-run"]) == 0, capsys.readouterr().err
+
+
+def test_there_is_something_documented():
+    assert len(documented()) >= 6
+
+
+@pytest.mark.parametrize("launcher", ["slurm", "skypilot"])
+def test_memory_that_is_none_is_one_line(launcher, here, capsys):
+    typed = [*TINY, "strategy=ddp", f"launcher={launcher}", "launcher.nproc=2", "launcher.memory_per_node=lots"]
+    assert main([*typed, "--dry-run"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("dtk: launcher.memory_per_node=lots is no memory")

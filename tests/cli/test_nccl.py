@@ -104,6 +104,10 @@ def test_lint_of_files_and_exit_codes(capsys, tmp_path, monkeypatch):
         (["export", "auto", "interface=eth0", "--format", "sh"], "has no use for interface"),
         (["export", "roce", "traffic_class=x", "--format", "sh"], "is no number"),
         (["export", "roce", "traffic_class", "--format", "sh"], "is no KEY=VALUE"),
+        (["export", "roce", "traffic_class=999", "--format", "sh"], "nccl.traffic_class=999 is out of range"),
+        (["export", "roce", f"traffic_class={'9' * 5000}", "--format", "sh"], "is no number"),
+        (["export", "roce", "traffic_class=1", "address_range=hello", "--format", "sh"], "is no range of addresses"),
+        (["export", "slurm", "ras_port=99999999", "--format", "sh"], "it must be 1 to 65535"),
         (["export", "tcp_ethernet", "interface=eth0\nX=1", "--format", "docker"], "is no KEY=VALUE"),
         (["recommend", "--nodes", "0"], "is no number of nodes"),
         (["frobnicate"], "invalid choice"),
@@ -112,6 +116,35 @@ def test_lint_of_files_and_exit_codes(capsys, tmp_path, monkeypatch):
 )
 def test_wrong_input_is_one_line(typed, message, capsys):
     assert message in refusal(capsys, *typed)
+
+
+def test_presets_of_ones_own_are_listed_and_a_broken_one_does_not_hide_them(capsys, tmp_path):
+    (tmp_path / "nccl").mkdir()
+    mine = "# Mine.\n# Use: python -m dtk.run nccl=mine\nname: mine\nvariables: {NCCL_DEBUG: WARN}\n"
+    (tmp_path / "nccl" / "mine.yaml").write_text(mine)
+    code, listed = answer(capsys, "--config-dir", str(tmp_path))
+    assert code == 0 and "\nmine " in listed
+    assert answer(capsys, "list", "--config-dir", str(tmp_path)) == (0, listed)
+    assert answer(capsys, "--config-dir", str(tmp_path), "list") == (0, listed)
+    (tmp_path / "nccl" / "bad.yaml").write_text("variables: [\n")
+    code, partly = answer(capsys, "--config-dir", str(tmp_path))
+    (line,) = [one for one in partly.splitlines() if one.startswith("bad ")]
+    assert code == 1 and "cannot be used: cannot read" in line and "\nmine " in partly
+    code, text = answer(capsys, "--json", "--config-dir", str(tmp_path))
+    assert code == 1 and "cannot read" in json.loads(text)["bad"]["problem"]
+    assert "cannot read" in refusal(capsys, "show", "bad", "--config-dir", str(tmp_path))
+
+
+def test_a_batch_script_tells_the_linter_its_nodes(capsys, tmp_path):
+    script = tmp_path / "job.sbatch"
+    script.write_text("#!/bin/bash\n#SBATCH --nodes=4\nexport NCCL_SOCKET_IFNAME=lo\n")
+    assert "the job has 4 nodes" in answer(capsys, "lint", str(script), "--elsewhere")[1]
+    assert "the job has 2 nodes" in answer(capsys, "lint", str(script), "--elsewhere", "--nodes", "2")[1]
+
+
+def test_kubernetes_expands_nothing_of_a_key(capsys):
+    text = answer(capsys, "export", "tcp_ethernet", "interface=$(NCCL_DEBUG)", "--format", "k8s")[1]
+    assert 'value: "=$$(NCCL_DEBUG)"' in text
 
 
 def test_keys_may_stand_anywhere_in_an_export(capsys):

@@ -50,7 +50,7 @@ def ids(capsys: Any) -> list[str]:
         (["--state", "finished"], ["a-new", "c-best"]),
         (["--state", "hung,failed"], ["b-hung", "d-old"]),
         (["--failed"], ["b-hung", "d-old"]),
-        (["--failed", "--state", "finished", "--limit", "3"], ["a-new", "b-hung", "c-best"]),
+        (["--state", "hung", "--state", "finished", "--limit", "3"], ["a-new", "b-hung", "c-best"]),
         (["--older-than", "30m"], ["b-hung", "c-best", "d-old"]),
         (["--older-than", "7d"], []),
         (["--sort", "loss", "-n", "2"], ["c-best", "a-new"]),
@@ -69,6 +69,7 @@ def test_filters_and_order(runs: Path, capsys: Any, options: list[str], expected
     [
         (["--state", "fialed"], "'fialed' is no state; did you mean failed?"),
         (["--state", ","], "no state is given"),
+        (["--failed", "--state", "finished"], "two ways of saying states: --failed is --state failed,hung,oom,lost"),
         (["--older-than", "7"], "'7' is no length of time; write 90s, 5m, 3h, 7d or 2w"),
         (["--limit", "0"], "'0' is no number of runs"),
         (["--sort", "size"], "invalid choice: 'size'"),

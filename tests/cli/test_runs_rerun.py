@@ -282,3 +282,40 @@ def test_a_mistyped_key_and_hostile_values(project: Path, capsys: Any) -> None:
     (run / "origins.json").write_text(json.dumps(record))
     out = asked(capsys, "show", "one", "--why", "seed")[1]
     assert "\x1b" not in out and out.count("\n") == 3
+
+
+def test_what_dtk_writes_is_no_change_of_the_code(project: Path, capsys: Any) -> None:
+    """Pages where one stands and below, another folder of runs, the record of a sweep; but code beside them is."""
+    (project / "src").mkdir()
+    (project / "src" / "a.py").write_text("a = 1\n")
+    git(project, "add", "src")
+    git(project, "commit", "-qm", "second")
+    made(project, "two")
+    for page in ("dtk-comparison.html", "dtk-report.html", "src/dtk-bench-comm.html"):
+        (project / page).write_text("<html>")
+    for folder in ("exp/more", "src"):
+        (project / folder / "three").mkdir(parents=True)
+        write_json(RunPaths(project / folder / "three").status, Status(state="finished"))
+    (project / "exp" / "more" / "notes.txt").write_text("beside runs")
+    (project / "elsewhere" / "s1" / "points").mkdir(parents=True)
+    (project / "elsewhere" / "s1" / "sweep.json").write_text("{}")
+    code, _, err = asked(capsys, "rerun", "two", "--cfg", "--strict")
+    assert (code, err) == (0, "")
+    (project / "src" / "b.py").write_text("b = 1\n")
+    assert "none then, some now" in asked(capsys, "rerun", "two", "--cfg", "--strict")[2], "src is code all the same"
+
+
+def test_the_runs_folder_that_the_run_names_does_not_count(project: Path, capsys: Any) -> None:
+    made(project, typed=[*TYPED, "runs_folder=out"])
+    (project / "out").mkdir()
+    (project / "out" / "x.log").write_text("x")
+    assert asked(capsys, "rerun", "one", "--cfg", "--strict")[0] == 0
+
+
+def test_what_git_did_not_tell_is_no_difference(project: Path, capsys: Any) -> None:
+    edited(project)
+    run = made(project)
+    manifest = json.loads((run / "manifest.json").read_text())
+    write_json(run / "manifest.json", {**manifest, "git": {**manifest["git"], "diff_sha256": None}})
+    err = asked(capsys, "rerun", "one", "--cfg")[2]
+    assert "cannot be compared with that of one: git did not tell the uncommitted changes then" in err

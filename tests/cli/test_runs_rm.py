@@ -12,8 +12,9 @@ import pytest
 
 from diagnostics.artifacts import RunPaths, write_json
 from diagnostics.processes import process_start
+from diagnostics.runs import made_by_dtk
 from dtk.cli import main
-from dtk.runs.remove import made_by_dtk, remove, size_of
+from dtk.runs.remove import remove, size_of
 from tests.cli.test_runs import make
 
 Answer = Callable[[str], None]
@@ -161,7 +162,7 @@ def test_a_folder_of_somebody_else_is_never_removed(runs: Path, capsys: Any, fil
     for name, content in files.items():
         (folder / name).write_text(content)
     assert main(["rm", "--yes", "--force", "mine"]) == 2
-    assert "runs/mine is not a run folder that dtk made" in capsys.readouterr().err
+    assert "runs/mine is not a run folder" in capsys.readouterr().err
     assert main(["rm", "--yes", "--force", "--state", "damaged,running,lost"]) == 0
     assert {path.name: path.read_text() for path in folder.iterdir()} == files
 
@@ -231,3 +232,30 @@ def test_a_name_with_control_characters_is_shown_not_obeyed(runs: Path, capsys: 
     assert "\x1b" not in out and "removed runs/evil\\x1b[2J\\nremoved runs-good\n" in out
     assert "\nremoved runs-good" not in out and left(runs) == {"good"}
     assert json.loads((runs / "good" / "status.json").read_text())["state"] == "finished"
+
+
+def test_two_ways_of_saying_states_remove_nothing(runs: Path, capsys: Any) -> None:
+    assert main(["rm", "--failed", "--state", "finished", "--yes"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("dtk: --failed and --state are two ways of saying states") and captured.out == ""
+    assert captured.err.count("\n") == 1 and len(left(runs)) == 3
+
+
+def test_a_missing_folder_is_said_without_a_terminal(runs: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path(os.devnull).open() as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing)
+        assert main(["rm", "--folder", "nope", "--failed"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("dtk: cannot list nope: No such file or directory") and err.count("\n") == 1
+
+
+def test_a_config_yaml_alone_is_no_run_for_any_command(runs: Path, capsys: Any) -> None:
+    (runs / "mine").mkdir()
+    (runs / "mine" / "config.yaml").write_text("a: 1")
+    assert main(["ls"]) == 0 and "mine" not in capsys.readouterr().out
+    assert main(["rm", "--state", "damaged", "--force", "--yes"]) == 0
+    assert capsys.readouterr().err == "nothing to remove\n"
+    for words in (["show", "mine"], ["show", "min"], ["rm", "--yes", "mine"]):
+        assert main(words) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+    assert (runs / "mine" / "config.yaml").exists()

@@ -60,6 +60,8 @@ def test_memory_that_runs_out_ends_the_search(tmp_path: Path) -> None:
         (["bucket", "strategy=ddp", "--values", "1,,2"], "has an empty place"),
         (["bucket", "strategy=ddp", "--values", "many"], "'many' is no bucket size"),
         (["bucket", "strategy=dpp"], "did you mean"),
+        (["nccl", "strategy=ddp", "--values", "auto,low_memory"], "low_memory"),
+        (["nccl", "strategy=ddp", "--values", "auto,low_memroy"], "did you mean low_memory?"),
         (["wrap", "--keep", "/proc/none/x"], "cannot keep probes in /proc/none/x"),
     ],
 )

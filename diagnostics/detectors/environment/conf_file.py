@@ -5,6 +5,8 @@ On Azure's and Oracle's images the settings stand there and not in the environme
 
 from dataclasses import dataclass
 
+from diagnostics.detectors.environment.catalogue import catalogue
+
 
 @dataclass(frozen=True, slots=True)
 class ConfFile:
@@ -19,12 +21,14 @@ class ConfFile:
 
 
 def parse_conf(text: str) -> ConfFile:
-    """Read lines `NAME=value` as NCCL does: nothing is trimmed, no quotes, no `export`; `#` only begins a line."""
+    """Read lines `NAME=value` as NCCL does: nothing is trimmed, no quotes, no `export`; `#` only begins a line.
+
+    Blanks and the carriage return of Windows' line ends stay in the value; of known names `rules_values` judges them.
+    """
     variables: dict[str, str] = {}
     oddities: list[tuple[int, str]] = []
     lines: dict[str, int] = {}
     for line, content in enumerate(text.split("\n"), 1):
-        content = content.removesuffix("\r")
         if not content.strip() or content.startswith("#"):
             continue
         name, equals, value = content.partition("=")
@@ -43,7 +47,7 @@ def _odd(name: str, value: str) -> list[str]:
         found.append(f"spaces and `export` become part of the name: it is {name!r}, which nothing reads")
     if value[:1] in ("'", '"') or value[-1:] in ("'", '"'):
         found.append(f"quotes become part of the value: it is {value}")
-    elif value != value.strip():
+    elif value != value.strip() and catalogue().find(name) is None:
         found.append(f"spaces become part of the value: it is {value!r}")
     if "#" in value:
         found.append("a comment begins at the start of a line only: here it is part of the value")

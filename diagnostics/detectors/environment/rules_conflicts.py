@@ -36,7 +36,9 @@ def _ib_off(where: Situation) -> Iterator[Lint]:
     net = where.get("NCCL_NET").lower()
     if set_names and (off or net == "socket"):
         switch = "NCCL_IB_DISABLE" if off else "NCCL_NET"
-        message = f"{switch}={where.get(switch)} leaves no InfiniBand, so {_listed(set_names)} has no effect"
+        message = (
+            f"{switch}={where.get(switch)} leaves no InfiniBand, so {_listed(set_names)} {_have(set_names)} no effect"
+        )
         yield Lint("warning", switch, message, f"unset {switch}, or the others", FIGHT)
     if off and net == "ib":
         message = "NCCL_NET=IB asks for what NCCL_IB_DISABLE switches off: NCCL will not start"
@@ -169,6 +171,10 @@ def _debugging(where: Situation) -> Iterator[Lint]:
     for name in ("TORCH_NCCL_NAN_CHECK", "TORCH_NCCL_TRACE_CPP_STACK", "TORCH_FR_CPP_STACK"):
         if where.get(name) and values.torch_bool(where.get(name)):
             yield Lint("note", name, "it adds work to every collective", f"unset {name}", DEBUG)
+
+
+def _have(names: list[str]) -> str:
+    return "have" if len(names) > 1 else "has"
 
 
 def _listed(names: list[str]) -> str:

@@ -21,6 +21,9 @@ def check_hardware(where: Situation) -> Iterator[Lint]:
     for name in sorted(where.missing_files & set(where.variables)):
         message = f"the file {where.get(name)} does not exist"
         yield Lint("error", name, message, "mount or copy it, or unset the variable", "env.invalid_value")
+    for name in sorted(where.missing_folders & set(where.variables)):
+        message = f"the folder of {where.get(name)} does not exist: nothing is written"
+        yield Lint("warning", name, message, "make the folder, or unset the variable", "env.invalid_value")
 
 
 def _rdma_off(where: Situation) -> Iterator[Lint]:

@@ -14,14 +14,41 @@ MISREAD = "env.silent_zero"
 INVALID = "env.invalid_value"
 _OFF_WORDS = frozenset({"off", "no", "n", "false", "f", "none", "disable", "disabled"})
 """What means 0 to whoever types it; that NCCL reads 0 is then no surprise."""
+_BLANKS_THEMSELVES = frozenset({"interface", "hca", "gloo_interface"})
+"""Types whose own check says what a blank does to a name."""
+_BLANKS_ALLOWED = frozenset({"NCCL_DEBUG_TIMESTAMP_FORMAT"})
+_NUMBERS = frozenset({"int", "torch_int"})
+"""Types whose reader skips blanks."""
+_PORTS = range(1, 65536)
+_DIGITS = 20
+"""Of a port that are read and shown."""
+FUNCTIONS = frozenset({"broadcast", "reduce", "allgather", "reducescatter", "allreduce"})
+"""What may stand before the colon in NCCL_ALGO and NCCL_PROTO, in any case."""
 _ON_WORDS = frozenset({"on", "yes", "y", "true", "t", "enable", "enabled"})
 
 
 def check_value(name: str, text: str, where: Situation) -> Iterator[Lint]:
     """What is wrong with the value of one known variable. Empty means unset and is never wrong."""
     variable = catalogue().find(name)
-    if variable is not None and text:
-        yield from _CHECKS[variable.type](variable, text, where)
+    if variable is None or not text:
+        return
+    bare = text.strip()
+    if bare and bare != text and variable.type not in _BLANKS_THEMSELVES and name not in _BLANKS_ALLOWED:
+        yield from _blanks(variable, text)
+        text = bare
+    yield from _CHECKS[variable.type](variable, text, where)
+
+
+def _blanks(variable: Variable, text: str) -> Iterator[Lint]:
+    """Blanks around a value, or the carriage return of a file with Windows' line ends; numbers are read past them."""
+    what = "a carriage return (Windows line ends)" if "\r" in text else "a blank"
+    fix = f"{variable.name}={text.strip()}"
+    if variable.type not in _NUMBERS:
+        message = f"{what} is part of the value {text!r}, which is compared whole"
+        yield Lint("error", variable.name, message, fix, INVALID)
+    elif "\r" in text:
+        message = f"{what} stands behind the number {text!r}, which is read all the same"
+        yield Lint("note", variable.name, message, fix, INVALID)
 
 
 def _integer(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
@@ -38,21 +65,26 @@ def _integer(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
     elif name == "NCCL_IB_TIMEOUT" and not 0 < read.value < 32:
         message = f"{read.value} makes the InfiniBand timeout infinite: a broken link hangs for ever"
         yield Lint("warning", name, message, "use 20 (about 30 s) to 22 (about 2 min)", INVALID)
-    elif read.value >= 0 and not _allowed(variable, read.value):
+    elif not _automatic(variable, read.value) and not _allowed(variable, read.value):
         yield Lint("warning", name, f"{read.value} is not allowed", f"use {_choice(variable)}", INVALID)
 
 
+def _automatic(variable: Variable, value: int) -> bool:
+    """-1 and -2 are NCCL's own words for `choose by yourself`, unless the range itself goes below 0."""
+    return value in (-1, -2) and (variable.low is None or variable.low >= 0)
+
+
 def _allowed(variable: Variable, value: int) -> bool:
-    """Negative numbers are NCCL's own words for `choose by yourself`, so only others are held against the range."""
     if variable.values and value not in variable.values:
         return False
-    return variable.low is None or variable.high is None or variable.low <= value <= variable.high
+    above = variable.low is None or variable.low <= value
+    return above and (variable.high is None or value <= variable.high)
 
 
 def _choice(variable: Variable) -> str:
     if variable.values:
         return ", ".join(str(value) for value in variable.values)
-    return f"{variable.low} to {variable.high}"
+    return f"{variable.low} to {variable.high}" if variable.high is not None else f"{variable.low} or more"
 
 
 def _level(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
@@ -77,7 +109,7 @@ def _exact_word(variable: Variable, text: str, where: Situation) -> Iterator[Lin
 
 
 def _word(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
-    if text.strip().upper() not in variable.values:
+    if text.upper() not in variable.values:
         yield Lint("warning", variable.name, f"{text!r} is ignored", f"use {_choice(variable)}", INVALID)
 
 
@@ -87,20 +119,37 @@ def _strict_word(variable: Variable, text: str, where: Situation) -> Iterator[Li
 
 
 def _list(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
-    unknown = [word for word in values.words(text) if word.strip().upper() not in variable.values]
+    unknown = [word for word in values.words(text) if word.upper() not in variable.values]
     if unknown:
-        message = f"{', '.join(unknown)} is ignored: there is no such word"
+        message = f"{_spelled(unknown)} {_is(unknown)} ignored: there is no such word"
         yield Lint("warning", variable.name, message, f"use of {_choice(variable)}", INVALID)
 
 
 def _tuning(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
     allowed = {str(value).lower() for value in variable.values}
-    unknown = [word for word in values.tuning(text) if word.strip().lower() not in allowed]
-    if not unknown:
-        return
-    effect = "NCCL ignores it" if where.at_least((2, 24)) is False else "NCCL refuses to start"
-    message = f"{', '.join(unknown)} is unknown: {effect}"
-    yield Lint("error", variable.name, message, f"use of {_choice(variable)}", INVALID)
+    unknown = [word for word in values.tuning(text) if word.lower() not in allowed]
+    old = where.at_least((2, 24)) is False
+    effect = f"NCCL ignores {'them' if len(unknown) > 1 else 'it'}" if old else "NCCL refuses to start"
+    if unknown:
+        message = f"{_spelled(unknown)} {_is(unknown)} unknown: {effect}"
+        yield Lint("error", variable.name, message, f"use of {_choice(variable)}", INVALID)
+    prefixes = values.prefixes(text)
+    foreign = prefixes if old else [word for word in prefixes if word.lower() not in FUNCTIONS]
+    if foreign and old:
+        message = f"{_spelled(foreign)} before a colon is read from NCCL 2.24 on"
+        yield Lint("error", variable.name, message, "list the words without a function", INVALID)
+    elif foreign:
+        message = f"{_spelled(foreign)} before a colon {_is(foreign)} no function: NCCL 2.24 and newer refuses to start"
+        yield Lint("error", variable.name, message, f"use of {', '.join(sorted(FUNCTIONS))}", INVALID)
+
+
+def _spelled(words: list[str]) -> str:
+    """Words with their blanks to be seen."""
+    return ", ".join(word if word == word.strip() else repr(word) for word in words)
+
+
+def _is(words: list[str]) -> str:
+    return "are" if len(words) > 1 else "is"
 
 
 def _interfaces(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
@@ -124,6 +173,9 @@ def _address(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
     port = text.rpartition(":")[2]
     if ":" not in text or not port.isascii() or not port.isdigit():
         yield Lint("error", variable.name, f"{text!r} has no port", "write host:port", INVALID)
+    elif len(port) > _DIGITS or int(port) not in _PORTS:
+        fix = f"use a port from {_PORTS[0]} to {_PORTS[-1]}"
+        yield Lint("warning", variable.name, f"port {port[:_DIGITS]} is not allowed", fix, INVALID)
 
 
 def _nccl_bool(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:

@@ -43,6 +43,8 @@ class Situation:
     nvlink: bool | None
     missing_files: frozenset[str]
     """Variables whose file is known not to exist."""
+    missing_folders: frozenset[str]
+    """Variables of a file to be written whose folder is known not to exist."""
 
     def get(self, name: str) -> str:
         """The text of a variable; empty when unset, which NCCL takes for the same."""
@@ -77,7 +79,8 @@ def situation(
         nccl_version: as (2, 27, 3).
         nnodes: nodes of the job.
         hardware: any of `nproc` (ranks on the node), `interfaces`, `infiniband` (lists of names), `nvlink` (bool),
-            `gpus` (list of {"name": ...}) and `missing_files` (names of variables), as in dtk's manifest.
+            `gpus` (list of {"name": ...}) and `missing_files`, `missing_folders` (names of variables), as in
+            dtk's manifest.
     """
     nproc = hardware.get("nproc")
     nvlink = hardware.get("nvlink")
@@ -94,6 +97,7 @@ def situation(
         infiniband=_texts(hardware.get("infiniband")),
         nvlink=nvlink if isinstance(nvlink, bool) else None,
         missing_files=frozenset(_texts(hardware.get("missing_files")) or ()),
+        missing_folders=frozenset(_texts(hardware.get("missing_folders")) or ()),
     )
 
 

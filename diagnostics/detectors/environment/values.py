@@ -95,6 +95,11 @@ def tuning(text: str) -> list[str]:
     return found
 
 
+def prefixes(text: str) -> list[str]:
+    """The functions in `allreduce:Ring;broadcast:Tree`."""
+    return [part.partition(":")[0] for part in text.split(";") if ":" in part]
+
+
 def torch_bool(text: str) -> bool | None:
     """None: torch raises."""
     word = text.lower()

@@ -3,15 +3,17 @@
 The frozen run is part of the task's script, so the file is all that is needed. On each node torchrun starts the ranks.
 """
 
+import re
 from typing import Any
 
 from dtk.config.schema import SkypilotLauncher
 from dtk.errors import DtkError
 from dtk.launch.remote.submission import RANK, Submission
-from dtk.launch.remote.text import as_yaml, check_line, shell
+from dtk.launch.remote.text import as_yaml, check_line, check_memory, shell
 
 PORT = 29500
 """Of the store, unless `launcher.master_port` names another."""
+_MEMORY = re.compile(r"\d+(?:\.\d+)?[+x]?")
 _END = "DTK_END_OF_FILE"
 
 
@@ -69,7 +71,7 @@ def _resources(job: Submission) -> dict[str, Any]:
     if launcher.cpus_per_rank:
         wanted["cpus"] = f"{launcher.cpus_per_rank * job.placement.nproc}+"
     given = {
-        "memory": launcher.memory_per_node,
+        "memory": launcher.memory_per_node and check_memory(launcher.memory_per_node, _MEMORY, "200+"),
         "infra": "/".join(filter(None, (launcher.cloud, launcher.region))) or None,
         "image_id": launcher.image,
         "disk_size": launcher.disk_gb,

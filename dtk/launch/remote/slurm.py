@@ -5,13 +5,14 @@ checkpoint (torchrun would end them), Slurm binds and counts each rank, and its 
 meet at a store on the first node, as under torchrun.
 """
 
+import re
 import sys
 
 from dtk.config.folders import source_tree
 from dtk.config.schema import SlurmLauncher
 from dtk.errors import DtkError
 from dtk.launch.remote.submission import RANK, Submission
-from dtk.launch.remote.text import check_line, check_time, sbatch_option, sbatch_word, shell
+from dtk.launch.remote.text import check_line, check_memory, check_time, sbatch_option, sbatch_word, shell
 
 LOG = "slurm-%j.log"
 """Below the run folder's logs; `%j` is the job's number."""
@@ -32,6 +33,7 @@ _OURS = {
     "signal": "signal_before_s",
 }
 """Options of sbatch that have a key of their own."""
+_MEMORY = re.compile(r"\d+[KMGTkmgt]?")
 _FIXED = ("job-name", "output", "error", "chdir", "open-mode", "export", "wrap", "array", "parsable")
 """Options of sbatch on which dtk's own script rests."""
 
@@ -60,7 +62,7 @@ def _options(job: Submission, folder: str) -> list[str]:
         "ntasks-per-node": job.placement.nproc,
         "gres": f"gpu:{launcher.gpus_per_node}" if launcher.gpus_per_node else None,
         "cpus-per-task": launcher.cpus_per_rank,
-        "mem": launcher.memory_per_node,
+        "mem": launcher.memory_per_node and check_memory(launcher.memory_per_node, _MEMORY, "200G"),
         "partition": launcher.partition,
         "account": launcher.account,
         "qos": launcher.qos,

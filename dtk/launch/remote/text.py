@@ -38,6 +38,17 @@ def check_time(time: int | str, key: str) -> str:
     return str(time)
 
 
+def check_memory(memory: str, form: re.Pattern[str], example: str) -> str:
+    """Memory of a node as the place reads it.
+
+    Raises:
+        DtkError: it is none.
+    """
+    if not form.fullmatch(check_line(memory, "launcher.memory_per_node")):
+        raise DtkError(f"launcher.memory_per_node={memory} is no memory", fix=f"use launcher.memory_per_node={example}")
+    return memory
+
+
 def check_variable(name: str, key: str) -> str:
     """The name of an environment variable.
 
@@ -60,7 +71,7 @@ def sbatch_option(name: str, value: object) -> str:
     Raises:
         DtkError: the value has a line break.
     """
-    text = check_line(str(value), f"--{name}")
+    text = check_line(str(value), f"the value of --{name}")
     return f"#SBATCH --{name}={text if _PLAIN_OPTION.fullmatch(text) else _sbatch_quoted(text)}"
 
 

@@ -59,6 +59,11 @@ def test_a_slip_is_told_before_the_job_starts(opening):
     assert said[2].endswith("did you mean NCCL_SOCKET_IFNAME?")
 
 
+def test_over_gloo_too(opening):
+    said = opening("auto", "gloo", {"NCCL_QUUX": "abc"})
+    assert said[1].startswith("NCCL_QUUX=abc: no public NCCL up to")
+
+
 def test_the_farewell_tells_what_nccl_took_and_the_manifest_keeps_it(capsys, tmp_path):
     paths = RunPaths(tmp_path)
     paths.logs(0, 0).mkdir(parents=True)

@@ -115,3 +115,38 @@ def test_what_cannot_be_read_is_one_line(name, content, tmp_path):
     with pytest.raises(DtkError) as error:
         given_in(path)
     assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "wanted"),
+    [
+        ("nccl.conf", "NCCL_DEBUG=INFO\r\n", "INFO\r"),
+        ("job.sh", "#!/bin/sh\r\nexport NCCL_DEBUG=INFO\r\n", "INFO\r"),
+        ("job.sh", "#!/bin/sh\r\nexport NCCL_DEBUG='INFO'\r\n", "INFO\r"),
+        ("job.sh", "#!/bin/sh\r\nexport NCCL_DEBUG=INFO A=1\r\n", "INFO"),
+        ("nccl.env", "NCCL_DEBUG=INFO\r\n", "INFO"),
+        ("Dockerfile", "FROM x\r\nENV NCCL_DEBUG=INFO\r\n", "INFO"),
+    ],
+)
+def test_line_ends_of_windows_are_part_of_the_value_where_the_reader_takes_them_so(name, text, wanted, tmp_path):
+    (tmp_path / name).write_bytes(text.encode())
+    assert given_in(tmp_path / name).variables == {"NCCL_DEBUG": wanted}
+
+
+@pytest.mark.parametrize(
+    ("directive", "nodes"),
+    [
+        ("#SBATCH -N 4", 4),
+        ("#SBATCH -N4 -n 8", 4),
+        ("#SBATCH --nodes=4", 4),
+        ("#SBATCH --exclusive --nodes 4", 4),
+        ("#SBATCH --nodes=2-6", 2),
+        ("#SBATCH --nodes=2\n#SBATCH --nodes=8", 8),
+        ("##SBATCH --nodes=4", None),
+        ("#SBATCH --ntasks=4 --job-name=a-N4", None),
+        ("#SBATCH --ntasks-per-node=4", None),
+    ],
+)
+def test_a_batch_script_tells_its_nodes(directive, nodes, tmp_path):
+    (tmp_path / "job.sbatch").write_text(f"#!/bin/bash\n{directive}\nsrun x\n")
+    assert given_in(tmp_path / "job.sbatch").nodes == nodes

@@ -115,3 +115,62 @@ def test_nothing_wrong_is_said_and_terminals_are_safe(node):
 
 def test_this_machine_can_be_looked_at():
     assert look({"NCCL_DEBUG": "WARN"}, machine=read_machine({})).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "severity", "message"),
+    [
+        ("NCCL_DEBUG", "WARN ", "error", "a blank is part of the value 'WARN '"),
+        ("NCCL_DEBUG", "WARN\r", "error", "a carriage return (Windows line ends) is part of the value"),
+        ("NCCL_NET", "Socket\r", "error", "a carriage return"),
+        ("NCCL_P2P_LEVEL", "NVL\r", "error", "a carriage return"),
+        ("NCCL_SOCKET_IFNAME", "eth0\r", "error", "does not name what it seems to"),
+        ("NCCL_DEBUG_SUBSYS", "INIT, NET", "warning", "' NET' is ignored"),
+        ("NCCL_IB_SL", "3\r", "note", "read all the same"),
+        ("NCCL_ALGO", "allreduce:ring;foo:tree", "error", "foo before a colon is no function"),
+        ("NCCL_PROTO", "foo:LL;bar:LL", "error", "foo, bar before a colon are no function"),
+        ("NCCL_IB_TC", "256", "warning", "256 is not allowed"),
+        ("NCCL_IB_TC", "-5", "warning", "-5 is not allowed"),
+        ("NCCL_IB_SL", "16", "warning", "16 is not allowed"),
+        ("NCCL_IB_GID_INDEX", "-2", "warning", "-2 is not allowed"),
+        ("NCCL_RAS_ADDR", "localhost:70000", "warning", "port 70000 is not allowed"),
+        ("NCCL_COMM_ID", "10.0.0.1:0", "warning", "port 0 is not allowed"),
+        ("NCCL_DEBUG_FILE", "/nope/x.%h", "warning", "the folder of /nope/x.%h does not exist"),
+    ],
+)
+def test_values_that_nccl_takes_otherwise_than_they_look(name, value, severity, message, node):
+    told = [(item.severity, item.cause) for item in look({name: value}).items if message in item.message]
+    assert told == [(severity, "env.invalid_value")]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("NCCL_IB_TC", "255"),
+        ("NCCL_IB_TC", "-1"),
+        ("NCCL_IB_SL", "15"),
+        ("NCCL_IB_GID_INDEX", "-1"),
+        ("NCCL_IB_GID_INDEX", "300"),
+        ("NCCL_RAS_ADDR", "localhost:65535"),
+        ("NCCL_ALGO", "AllReduce:ring;Broadcast:tree"),
+        ("NCCL_DEBUG_FILE", "/dev/null"),
+        ("NCCL_DEBUG_FILE", "/nope/%h/x.log"),
+        ("NCCL_DEBUG_FILE", "nccl.%p"),
+        ("NCCL_DEBUG_TIMESTAMP_FORMAT", "[%F %T] "),
+    ],
+)
+def test_values_at_the_edge_are_fine(name, value, node):
+    assert not look({name: value}).items
+
+
+def test_a_function_before_a_colon_needs_a_new_nccl(node):
+    (item,) = look({"NCCL_ALGO": "allreduce:ring"}, version="2.23.4").items
+    assert "is read from NCCL 2.24 on" in item.message
+    assert not look({"NCCL_ALGO": "allreduce:ring"}, version="2.24.3").items
+
+
+def test_several_names_have_and_one_has(node):
+    both = look({"NCCL_IB_DISABLE": "1", "NCCL_IB_SL": "1", "NCCL_IB_TC": "1"}, 1)
+    assert any("NCCL_IB_SL, NCCL_IB_TC have no effect" in item.message for item in both.items)
+    one = look({"NCCL_IB_DISABLE": "1", "NCCL_IB_TC": "1"}, 1)
+    assert any("so NCCL_IB_TC has no effect" in item.message for item in one.items)

@@ -117,3 +117,14 @@ def test_the_reasons_stay_out_of_the_run_folder():
     kept = without_reasons(composed)
     assert kept.plain["nccl"]["about"] == {} == kept.config.nccl.about
     assert from_plain(kept.plain) == kept.config
+
+
+@pytest.mark.parametrize("text", ["hello", "10.1.0.0", "10.1.0.0/33", "10.1.0.0/255.255.0.0", "/16", ""])
+def test_a_range_of_addresses_is_checked(text):
+    with pytest.raises(DtkError, match="no range of addresses"):
+        check_preset(preset("roce", traffic_class=104, address_range=text), "nccl", NOBODY, None)
+
+
+@pytest.mark.parametrize("text", ["10.1.0.0/16", "10.1.2.3/16", "fd02::/16", None])
+def test_networks_of_both_families_are_ranges(text):
+    check_preset(preset("roce", traffic_class=104, address_range=text), "nccl", NOBODY, None)

@@ -1,6 +1,9 @@
 """Wrong sweep files: one line each that names the file and the way out, exit code 2, nothing touched."""
 
+import os
+import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,6 +48,16 @@ READ = [
     ({**GRID, "command": ["${env}", "python", "train.py", "${args}"]}, "does not run dtk", "dtk.run"),
     ({**GRID, "command": [*COMMAND[:-1], "${args}"]}, "parameters 0 times", "${args_no_hyphens}"),
     ({**GRID, "command": [*COMMAND, "-m"]}, "command: -m cannot be used", "KEY=VALUE"),
+    ("method: grid\nparameters:\n  seed: {value: 1}\n  seed: {value: 2}\n", "line 4", 'the key "seed" is there twice'),
+    ("a: " + "[" * 20_000, "nested too deeply", "conf/sweep/"),
+    ("a: " + "[" * 50 + "]" * 50, "nested too deeply", "conf/sweep/"),
+    (grid(**{"optimizer.lr": {"values": [1.0, float("inf")]}}), "optimizer.lr has the value .inf", "a finite number"),
+    (grid(**{"optimizer.lr": {"values": [float("nan")]}}), "optimizer.lr has the value .nan", "a finite number"),
+    ({**BAYES, "parameters": {"optimizer.lr": {"min": 0.1, "max": float("inf")}}}, "lr: max has the value .inf", ""),
+    (grid(seed={"min": 1, "max": 10**9}, **{"optimizer.lr": {"values": [0.1, 0.2]}}), "2,000,000,000 points", "random"),
+    (grid(**{"optimizer.lr": {"distribution": "q_uniform", "min": 0, "max": 1, "q": 1e-9}}), "points", "random"),
+    (grid(seed={"values": [1] * 10_001}), "seed has 10,001 values", "min and max"),
+    ({**RANDOM, "parameters": {"seed": {"values": [1] * 10_001}}}, "seed has 10,001 values", "min and max"),
     ({**GRID, "command": [*COMMAND, "seed=1,2"]}, "seed=1,2 asks for several runs", "parameters"),
 ]
 SEARCH = [
@@ -95,6 +108,12 @@ def test_what_has_no_points_is_one_line(content, what, fix, tmp_path, monkeypatc
     [
         (GRID, ["repeats=0"], "repeats=0"),
         (GRID, ["repeats=1,2"], "repeats=1,2"),
+        (GRID, ["seed=1,2"], "put the list into the file: parameters: {seed: {values: [...]}}"),
+        (
+            {**GRID, "parameters": {"seed": {"min": 1, "max": 300_000}, "train.steps": {"min": 1, "max": 3000}}},
+            ["--count", "2"],
+            "the grid has 900,000,000 points",
+        ),
         (GRID, ["strategy=ddp"], "strategy=ddp is one of the sweep's parameters"),
         (GRID, ["--count", "0"], "number of runs"),
         (GRID, ["--resume"], "no sweep of this command"),
@@ -129,6 +148,29 @@ def test_no_such_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["sweep", "strategie"]) == 2
     assert "there is no sweep file strategie - did you mean strategies?" in capsys.readouterr().err
+
+
+@pytest.mark.timeout(60)
+def test_what_is_no_file_is_said_and_never_waited_for(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for name, said in (("folder", "a folder"), ("pipe", "a pipe"), ("/dev/zero", "a device or a socket")):
+        assert main(["sweep", name]) == 2
+        assert capsys.readouterr().err.startswith(f"dtk: {name} is {said}, no sweep file - ")
+    assert main(["sweep", "x" * 5000]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("dtk: cannot read xxx") and error.count("\n") == 1
+
+
+@needs_sweeps
+@pytest.mark.parametrize("content", [GRID, RANDOM], ids=["grid", "random"])
+def test_a_full_standard_output_is_one_line(content, tmp_path, monkeypatch, capsys):
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(["sweep", str(write(tmp_path, content)), "--dry-run"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("dtk: cannot write to standard output: No space left") and error.count("\n") == 1
 
 
 def test_without_the_extra_it_says_which(tmp_path, monkeypatch, capsys):

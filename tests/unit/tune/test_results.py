@@ -1,14 +1,18 @@
 """From probes to a verdict: gains in pairs, memory told from other failures, nothing claimed that noise could be."""
 
 import json
+import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from diagnostics.artifacts import Failure, RunPaths, Status, write_json
+from dtk.cli import main
 from dtk.tune import micro
 from dtk.tune.candidates import Candidate
-from dtk.tune.make import Asked, _in_turns, _Job
+from dtk.tune.make import STOPPED, Asked, _in_turns, _Job, _searched
 from dtk.tune.model import TuneReport, dumps
 from dtk.tune.probe import Probe, _read, terms
 from dtk.tune.terminal import render
@@ -180,3 +184,47 @@ def test_no_probe_starts_when_the_time_is_up() -> None:
 def test_a_short_run_fits_every_schedule() -> None:
     assert "schedule.warmup_steps=10" in terms(10, "wsd")
     assert not any(text.startswith("schedule") for text in terms(10, "cosine"))
+
+
+def test_a_search_that_was_stopped_recommends_nothing() -> None:
+    made = sizes(m1=[probe(100.0)], m2=[probe(200.0)])
+    made.stopped = STOPPED
+    asked = Asked(
+        topic="micro_batch_size",
+        overrides=("strategy=ddp",),
+        values=(),
+        config_dir=None,
+        repeats=3,
+        steps=10,
+        most=None,
+        keep=None,
+        limit_s=1.0,
+    )
+    report = _searched(made, [1, 2, 4], asked, _Job(None, Place()))  # type: ignore[arg-type]
+    assert report.take is None and report.verdict == "stopped before the search had ended: nothing is recommended"
+    shown = render(report, columns=None, colour=False)
+    assert "take" not in shown and "dtk run" not in shown
+    made.stopped = ""
+    assert _searched(made, [1, 2, 4], asked, _Job(None, Place())).take == micro.candidate(2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_called_one(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second probe is interrupted; the first one's figure is shown, and no more made of it."""
+    count = 0
+
+    def run(overrides: list[str], config_dir: object, home: object) -> Probe:
+        nonlocal count
+        count += 1
+        if count == 2:
+            os.kill(os.getpid(), number)
+            time.sleep(5)
+        return probe(100.0)
+
+    monkeypatch.setattr("dtk.tune.trials.probe", run)
+    job = ["experiment=smoke", "strategy=single", "train.global_batch_size=8", f"runs_folder={tmp_path}"]
+    assert main(["tune", "micro_batch_size", *job, "--json"]) == 130
+    made = json.loads(capsys.readouterr().out)
+    assert made["take"] is None and made["notes"] == ["stopped by a signal"] and len(made["candidates"]) == 1

@@ -1,7 +1,9 @@
 """What cannot be compared is one line; what is hostile stays text, whatever the form."""
 
 import json
+import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,117 @@ def test_torn_and_senseless_lines_of_metrics_cost_only_themselves(tmp_path: Path
     found = compare(runs)
     assert [len(one.compared) for one in found.variants] == [1, 1]
     jsonform.dumps(found)
+
+
+FSDP = {"strategy": {"name": "fsdp"}}
+BYTES = bytes(range(128, 256)) * 40
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "missing": lambda path: None,
+    "empty": lambda path: path.touch(),
+    "bytes": lambda path: path.write_bytes(BYTES),
+    "directory": lambda path: path.mkdir(),
+    "pipe": lambda path: os.mkfifo(path),
+    "loop": lambda path: path.symlink_to(path.name),
+}
+
+
+def damage(path: Path, kind: str) -> None:
+    path.unlink(missing_ok=True)
+    DAMAGE[kind](path)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_metrics_that_a_finished_run_must_have(tmp_path: Path, kind: str) -> None:
+    """A failed run need not have them: it is shown, and the others are compared."""
+    runs = [make_run(tmp_path, "a"), make_run(tmp_path, "b", change={"strategy.bucket_cap_mb": 1})]
+    damage(runs[1] / "metrics.jsonl", kind)
+    told = refused(*runs)
+    assert "metrics.jsonl" in told
+    assert str(runs[1]) in told
+    failed = make_run(tmp_path, "c", change=FSDP, state="failed", reason="rank 1: bad")
+    damage(failed / "metrics.jsonl", kind)
+    found = compare([runs[0], failed, make_run(tmp_path, "d", change={"strategy.bucket_cap_mb": 1})])
+    assert found.comparable
+    assert any("not compared: " in note and "failed: rank 1: bad" in note for note in found.notes)
+    named = any("metrics.jsonl" in note for note in found.notes)
+    assert named == (kind not in ("missing", "empty"))
+
+
+def test_a_run_that_recorded_nothing_may_lack_metrics(tmp_path: Path) -> None:
+    off = make_run(tmp_path, "b", change={"record": {"level": "off"}})
+    (off / "metrics.jsonl").unlink()
+    found = compare([make_run(tmp_path, "a"), off])
+    assert not found.comparable
+    assert any("no measured steps" in note for note in found.notes)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", ["status.json", "config.yaml", "manifest.json", "parity.json", "summary.json"])
+def test_nothing_waits_for_a_pipe(tmp_path: Path, name: str) -> None:
+    runs = [make_run(tmp_path, "a"), make_run(tmp_path, "b")]
+    damage(runs[1] / name, "pipe")
+    assert name in refused(*runs)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("content", [BYTES, b"[1, 2]", None])
+def test_a_damaged_plan_is_named_and_not_used(tmp_path: Path, content: bytes | None) -> None:
+    runs = [make_run(tmp_path, "a"), make_run(tmp_path, "b", change=FSDP, times_s=0.2)]
+    damage(runs[1] / "plan.json", "pipe" if content is None else "missing")
+    if content is not None:
+        (runs[1] / "plan.json").write_bytes(content)
+    found = compare(runs)
+    assert any("plan.json" in note and "fsdp (b)" in note for note in found.notes)
+    assert found.comparable
+    # Collectives that are not known are not collectives that it does without.
+    assert "all_reduce" not in found.verdicts[0]
+
+
+@pytest.mark.parametrize("lost", [1, 3, 12])
+def test_a_torn_line_costs_its_own_step_only(tmp_path: Path, lost: int) -> None:
+    runs = [make_run(tmp_path, "a"), make_run(tmp_path, "b", change=FSDP)]
+    lines = (runs[1] / "metrics.jsonl").read_text().splitlines()
+    lines[lost - 1] = f'{{"step": {lost},'
+    (runs[1] / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    for order in (runs, runs[::-1]):
+        found = compare(order)
+        details = {one.key: (one.status, one.detail) for one in found.checks}
+        assert {status for status, _ in details.values()} == {"same"}
+        # The samples of the step after a lost record may be those of both.
+        told = "all of the first 11 steps" if lost == 12 else "10 of the first 12 steps"
+        assert details["samples"][1] == f"the same in {told}"
+        assert "over 11 steps that both logged" in details["losses"][1]
+        assert any("1 line cannot be read" in note for note in found.notes)
+
+
+def test_other_samples_after_a_torn_line_still_differ(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path, "a"), make_run(tmp_path, "b", change=FSDP, samples=[*range(1, 9), 99, 10, 11, 12])]
+    lines = (runs[1] / "metrics.jsonl").read_text().splitlines()
+    lines[2] = '{"step": 3,'
+    (runs[1] / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    (wrong,) = (one for one in compare(runs).checks if one.status == "differs")
+    assert "step 9" in wrong.detail
+
+
+def test_half_a_line_of_a_run_that_goes_on_is_no_damage(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path, "a"), make_run(tmp_path, "b", change=FSDP, state="running")]
+    with (runs[1] / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 13, "lo')
+    assert not any("cannot be read" in note for note in compare(runs).notes)
+
+
+def test_a_missing_summary_is_no_other_model(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path, "a"), make_run(tmp_path, "b", change=FSDP)]
+    (runs[1] / "summary.json").unlink()
+    found = compare(runs)
+    model = next(one for one in found.checks if one.key == "model")
+    assert (model.status, model.detail) == ("unknown", "configured alike; number of parameters not recorded by fsdp")
+    assert found.comparable
+    (runs[0] / "summary.json").write_text('{"schema_version": 1, "figures": {"parameters": 5}}')
+    other = make_run(tmp_path, "c", change=FSDP)
+    model = next(one for one in compare([runs[0], other]).checks if one.key == "model")
+    assert (model.status, model.detail) == ("differs", "parameters ddp: 5; fsdp: 858880")
 
 
 def test_senseless_values_anywhere_raise_nothing(tmp_path: Path) -> None:

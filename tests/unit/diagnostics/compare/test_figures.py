@@ -2,12 +2,13 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from diagnostics.compare import markdown, tables, terminal
+from diagnostics.compare import markdown, page, tables, terminal
 from diagnostics.compare.compare import Options, compare
 from diagnostics.compare.model import Cell, Comparison
 from tests.unit.diagnostics.compare.folders import GATHERED, START_S, make_run
@@ -89,7 +90,18 @@ def test_single_runs_whose_steps_overlap_are_not_told_apart(tmp_path: Path) -> N
     found = compare(runs)
     assert "their steps overlap" in found.verdicts[0]
     assert cell(found, "step_time_s", "ddp").spread == pytest.approx((0.08, 0.14))
-    assert any("fewer than 3 repeats" in note for note in found.notes)
+    (few,) = (note for note in found.notes if note.startswith("fewer than 3 repeats of ddp and fsdp"))
+    assert "too few for an interval" in few
+
+
+def test_a_long_name_in_front_of_a_bar_is_shortened_in_its_middle(tmp_path: Path) -> None:
+    """It stands right-aligned in a room of its own, which cuts what is too long at its beginning."""
+    name = "a_strategy_with_a_name_that_has_no_end"
+    runs = [make_run(tmp_path, "a"), make_run(tmp_path, "b", change={"strategy": {"name": name}})]
+    drawn = page.render(compare(runs)).split("<h2>Throughput</h2>")[1].split("</section>")[0]
+    (shown,) = (text for text in re.findall(r"<text[^>]*>([^<]*)</text>", drawn) if text.startswith("a_"))
+    assert shown == "a_strategy_wi...t_has_no_end"
+    assert f"{name}: " in drawn
 
 
 def test_repeats_one_after_another_are_told(tmp_path: Path) -> None:

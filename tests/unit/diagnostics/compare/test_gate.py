@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from diagnostics.compare import tables
+from diagnostics.compare import jsonform, page, tables
 from diagnostics.compare.compare import Options, compare
 from diagnostics.compare.model import Check, Comparison
 from tests.unit.diagnostics.compare.folders import losses, make_run
@@ -69,6 +69,36 @@ def test_what_was_not_recorded_is_unknown_and_losses_still_decide(tmp_path: Path
     assert "fsdp" in check(found, "weights").detail
     assert found.fair
     assert any("not checked" in note and "initial weights" in note for note in found.notes)
+
+
+def test_losses_are_counted_where_both_logged_them(tmp_path: Path) -> None:
+    found = gate(tmp_path, log_every=3)
+    assert "over 5 steps that both logged" in check(found, "losses").detail
+
+
+def test_one_run_with_figures_is_the_same_as_nothing(tmp_path: Path) -> None:
+    for n, change in enumerate(({}, {"strategy": {"name": "fsdp"}})):
+        runs = tmp_path / str(n)
+        failed = make_run(runs, "f", change=change, state="failed", times_s=[])
+        found = compare([make_run(runs, "a"), failed])
+        assert {one.status for one in found.checks} == {"unknown"}
+        assert not found.comparable
+        assert jsonform.as_json(found)["comparable"] is False
+        assert "NOT COMPARABLE" in page.render(found)
+        assert tables.headline(found) == "only ddp has figures: there is nothing to compare it with"
+        assert not any("not checked" in note for note in found.notes)
+
+
+def test_repeats_of_one_variant_are_told_as_that(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path, "a"), make_run(tmp_path, "b", times_s=0.2)]
+    found = compare(runs)
+    assert found.comparable
+    assert tables.headline(found).startswith("one variant, 2 repeats of ddp")
+    assert jsonform.as_json(found)["comparable"] is True
+    speed = next(one for one in found.figures if one.key == "step_time_s")
+    assert [one.estimate and one.estimate.count for one in speed.cells] == [2]
+    other = make_run(tmp_path, "c", parity={"initial_weights_hash": "7"})
+    assert tables.headline(compare([*runs, other])).startswith("not comparable")
 
 
 def test_one_rank_fits_every_reduction(tmp_path: Path) -> None:

@@ -3,12 +3,12 @@ from diagnostics.detectors.environment.conf_file import parse_conf
 
 def test_values_are_taken_as_they_stand():
     read = parse_conf("# site\nNCCL_IB_PCI_RELAXED_ORDERING=1\r\n\nNCCL_DEBUG=WARN\nNCCL_DEBUG=INFO\n")
-    assert read.variables == {"NCCL_IB_PCI_RELAXED_ORDERING": "1", "NCCL_DEBUG": "WARN"}, "the first counts"
+    assert read.variables == {"NCCL_IB_PCI_RELAXED_ORDERING": "1\r", "NCCL_DEBUG": "WARN"}, "the first counts"
     assert read.oddities == ()
 
 
 def test_what_a_shell_would_forgive_is_odd_here():
-    text = 'export NCCL_DEBUG=WARN\nNCCL_TOPO_FILE="/a b"\nNCCL_IB_TC= 106\nNCCL_NET=IB # fast\nNCCL_IB_HCA\n'
+    text = 'export NCCL_DEBUG=WARN\nNCCL_TOPO_FILE="/a b"\nNCCL_FASTRAK_IFNAME= eth0\nNCCL_NET=IB # fast\nNCCL_IB_HCA\n'
     read = parse_conf(text)
     assert read.variables["export NCCL_DEBUG"] == "WARN"
     assert read.variables["NCCL_TOPO_FILE"] == '"/a b"'
