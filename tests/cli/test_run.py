@@ -118,7 +118,15 @@ def test_record_off_leaves_no_records(tmp_path):
     process = run(tmp_path, *TINY, "train.steps=2", "record=off", "checkpoint=off")
     assert process.returncode == 0, process.stdout + process.stderr
     names = {path.name for path in only_run(tmp_path).iterdir()}
-    assert names == {"config.yaml", "overrides.yaml", "plan.json", "manifest.json", "status.json", "logs"}
+    assert names == {
+        "config.yaml",
+        "overrides.yaml",
+        "origins.json",
+        "plan.json",
+        "manifest.json",
+        "status.json",
+        "logs",
+    }
 
 
 @pytest.mark.timeout(60)
