@@ -32,7 +32,7 @@ def test_all_commands_are_covered():
 
 
 RUN = [command for command in commands() if not command.startswith(("make ", "pip "))]
-LONG = ("dtk run -m", "dtk compare", "dtk sweep", "dtk tune", "dtk bench", "dtk doctor")
+LONG = ("dtk run -m", "python -m dtk.run -m", "dtk compare", "dtk sweep", "dtk tune", "dtk bench", "dtk doctor")
 """What takes minutes, and has tests of its own that do not."""
 
 

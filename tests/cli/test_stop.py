@@ -38,7 +38,9 @@ def losses(folder: Path) -> dict[int, float]:
 
 
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.extended), (signal.SIGTERM, 143)]
+)
 def test_a_signal_stops_at_the_next_step_with_a_checkpoint(number, code, tmp_path):
     process = start(tmp_path, *LONG)
     folder = wait_for_step(tmp_path, 3)
@@ -90,7 +92,7 @@ def test_ranks_end_when_the_launcher_is_killed(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kills", [6, pytest.param(20, marks=pytest.mark.extended)])
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.extended)])
 def test_killed_at_random_moments_the_run_resumes(kills, tmp_path):
     """SIGKILL to all processes at once, checkpoints at every step: most kills hit one being written.
 

@@ -148,6 +148,7 @@ def test_srun_ranks_join_by_themselves(tmp_path):
     assert json.loads((folder / "manifest.json").read_text())["launcher"] == "slurm"
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(150)
 def test_torchruns_own_restart_goes_on_in_the_same_folder(tmp_path):
     process = run(

@@ -31,6 +31,7 @@ def tune(*arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(300)
 def test_memory_that_runs_out_ends_the_search(tmp_path: Path) -> None:
     """One process: a micro-batch of 1 fits, one of 2 does not."""

@@ -35,10 +35,22 @@ def hang(folder, fault, *more, **options):
 @pytest.mark.parametrize(
     ("fault", "strategy", "here", "there"),
     [
-        ("operation", "ddp", "rank 0 called all_reduce [8] float32 SUM", "rank 1 called broadcast [8] float32 root 0"),
+        pytest.param(
+            "operation",
+            "ddp",
+            "rank 0 called all_reduce [8] float32 SUM",
+            "rank 1 called broadcast [8] float32 root 0",
+            marks=pytest.mark.extended,
+        ),
         ("size", "ddp", "rank 0 called all_reduce [128]", "rank 1 called all_reduce [64]"),
         ("extra", "fsdp", "rank 0 called all_gather_into_tensor", "rank 1 called barrier at hanging.py:"),
-        ("reduce_op", "fsdp", "float32 SUM at hanging.py:", "float32 MAX at hanging.py:"),
+        pytest.param(
+            "reduce_op",
+            "fsdp",
+            "float32 SUM at hanging.py:",
+            "float32 MAX at hanging.py:",
+            marks=pytest.mark.extended,
+        ),
     ],
 )
 def test_a_proven_desync_ends_within_seconds(fault, strategy, here, there, tmp_path):
@@ -84,7 +96,7 @@ def test_a_stuck_host_is_blamed(tmp_path):
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("stopped", [0, 1])
+@pytest.mark.parametrize("stopped", [pytest.param(0, marks=pytest.mark.extended), 1])
 def test_a_stopped_process_is_blamed_also_when_it_is_the_judge(stopped, tmp_path):
     _, out, folder, took_s = hang(tmp_path, "stop", f"+model.arguments.rank={stopped}", "watch.stall_timeout_s=4")
     record = status(folder)
@@ -94,7 +106,7 @@ def test_a_stopped_process_is_blamed_also_when_it_is_the_judge(stopped, tmp_path
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("fault", "seconds"), [("sleep", 3), ("work", 8)])
+@pytest.mark.parametrize(("fault", "seconds"), [("sleep", 3), pytest.param("work", 8, marks=pytest.mark.extended)])
 def test_a_late_rank_is_not_killed(fault, seconds, tmp_path):
     """One that sleeps for less than the limit, and one that computes for much longer than it."""
     more = [f"+model.arguments.seconds={seconds}", "watch.stall_timeout_s=4", "train.steps=6"]
@@ -110,6 +122,7 @@ def test_a_slow_first_step_is_not_killed(tmp_path):
     assert (code, status(folder)["state"]) == (0, "finished"), out
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(120)
 def test_switched_off_it_leaves_everything_to_the_backend(tmp_path):
     more = ["watch.enabled=false", "watch.stall_timeout_s=2", "+model.arguments.seconds=6", "train.steps=6"]

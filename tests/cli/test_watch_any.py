@@ -142,7 +142,7 @@ def test_a_healthy_job_is_left_as_it_is(fault, tmp_path):
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("how", ["tcp", "file"])
+@pytest.mark.parametrize("how", [pytest.param("tcp", marks=pytest.mark.extended), "file"])
 def test_a_script_that_spawns_its_ranks(how, tmp_path, free_port):
     """Rank 0 holds the store and leaves first: nobody is to stumble over that."""
     path = script(tmp_path)

@@ -43,6 +43,7 @@ def test_what_cannot_be_verified_is_one_line(fault_folder, tmp_path):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(200)
 def test_a_run_again_has_its_own_folder_and_what_was_changed(fault_folder, tmp_path):
     import yaml
