@@ -1,9 +1,10 @@
-"""How ranks and bytes are written, everywhere in findings and reports. Knows no evidence and no finding."""
+"""How ranks, counts, bytes and seconds are written, everywhere. Knows no evidence and no finding."""
 
 from collections.abc import Iterable
 
 RUNS_SHOWN = 12
 """Runs of ranks (`0-7`) that are written out."""
+_NOISE_S = 1e-12
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -35,6 +36,22 @@ def bytes_text(value: float) -> str:
     while abs(size) >= 1024 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1
     return f"{size:.0f} {_UNITS[unit]}" if unit == 0 or abs(size) >= 1000 else f"{size:.3g} {_UNITS[unit]}"
+
+
+def seconds_text(value_s: float) -> str:
+    """`1.24 s`, `18.3 ms`, `42 us`, `1,240 s`; what no clock shows is 0."""
+    if abs(value_s) < _NOISE_S:
+        return "0 s"
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        size = value_s / scale
+        if abs(size) >= 1:
+            return f"{size:,.0f} {unit}" if abs(size) >= 999.5 else f"{size:.3g} {unit}"
+    return f"{value_s:.1e} s"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 rank`, `2 ranks`, `1,000 ranks`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _plural(numbers: set[int]) -> str:

@@ -4,17 +4,15 @@
 """
 
 import argparse
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.invocation import command
-from diagnostics.runs_text import clean
 from dtk import output
 from dtk.errors import DtkError
 from dtk.numbers import above_zero, whole
-from dtk.progress import Progress
+from dtk.progress import AFTER_S, Progress
 
 if TYPE_CHECKING:
     from diagnostics.compare.compare import Options
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
 
 COMPARABLE, NOT_COMPARABLE = 0, 1
 PAGE = Path("dtk-comparison.html")
-_PROGRESS_AFTER_S = 2.0
 
 
 DESCRIPTION = """\
@@ -94,14 +91,9 @@ def run(arguments: argparse.Namespace) -> int:
     _settle(arguments)
     if arguments.html:
         output.check_page(arguments.html, PAGE)
-    progress, began_s = Progress(), time.monotonic()
-
-    def tell(text: str) -> None:
-        if time.monotonic() - began_s > _PROGRESS_AFTER_S:
-            progress.say(clean(text))
-
+    progress = Progress(after_s=AFTER_S)
     warmup_steps = WARMUP_STEPS if arguments.warmup is None else arguments.warmup
-    options = Options(warmup_steps=warmup_steps, loss_tolerance=arguments.loss_tolerance, progress=tell)
+    options = Options(warmup_steps=warmup_steps, loss_tolerance=arguments.loss_tolerance, progress=progress.say)
     try:
         found = _compare(_folders(arguments.runs), options)
     finally:

@@ -4,11 +4,9 @@ Only argparse is imported before a path is there to diagnose, so `--help` is ins
 """
 
 import argparse
-import shutil
 import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from diagnostics.evidence.limits import Limits
 from diagnostics.invocation import command, typed
@@ -16,6 +14,7 @@ from dtk import output
 from dtk.errors import DtkError
 from dtk.extras import require_training
 from dtk.numbers import above_zero
+from dtk.progress import AFTER_S, Progress
 
 if TYPE_CHECKING:
     from diagnostics.report.model import Report
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 FORMATS = ("terminal", "json", "markdown", "html", "mermaid", "dot", "openpsa")
 HEALTHY, FOUND = 0, 1
 PAGE = Path("dtk-report.html")
-_PROGRESS_AFTER_S = 2.0
-_PROGRESS_EVERY_S = 0.1
 
 DESCRIPTION = """\
 Say why a run hung, crashed, ran out of memory or crawls: the cause, the ranks to blame, the source
@@ -108,14 +105,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     _settle(arguments)
     path = find(arguments.path)
-    progress = _Progress(sys.stderr)
-    options = Options(Limits().scaled(arguments.limit_scale), tuple(arguments.tree), progress)
+    progress = Progress(after_s=AFTER_S, terminal_only=True)
+    options = Options(Limits().scaled(arguments.limit_scale), tuple(arguments.tree), progress.say)
     try:
         report = diagnose(path, options, source=str(path))
     except DiagnosticsError as error:
         raise DtkError(error.what, fix=error.fix) from error
     finally:
-        progress.close()
+        progress.end()
     page = ""
     if report.run_folder:
         from diagnostics.report.files import write_beside_run
@@ -214,32 +211,3 @@ def _limits_text(limits: Limits) -> str:
         "Nothing in a file is executed, and links that lead out of PATH are not followed. What is over a limit is\n"
         "named in the report (unread)."
     )
-
-
-class _Progress:
-    """One line on a terminal's stderr that tells what is being done, once it takes over two seconds."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
-        self.shown = stream.isatty()
-        self.began_s = time.monotonic()
-        self.last_s = 0.0
-        self.width = 0
-
-    def __call__(self, text: str) -> None:
-        """Called often; writes seldom."""
-        now_s = time.monotonic()
-        if not self.shown or now_s - self.began_s < _PROGRESS_AFTER_S or now_s - self.last_s < _PROGRESS_EVERY_S:
-            return
-        self.last_s = now_s
-        line = "".join(c if c.isprintable() else "?" for c in f"dtk: {text}")
-        line = line[: max(1, shutil.get_terminal_size().columns - 1)]
-        self.stream.write("\r" + line.ljust(self.width))
-        self.stream.flush()
-        self.width = len(line)
-
-    def close(self) -> None:
-        """Leave no trace of it."""
-        if self.width:
-            self.stream.write("\r" + " " * self.width + "\r")
-            self.stream.flush()

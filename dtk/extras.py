@@ -5,10 +5,14 @@ from importlib.util import find_spec
 
 from diagnostics.invocation import command
 from dtk.errors import DtkError
-from dtk.words import install
 
 NEEDED = ("torch", "hydra", "numpy", "yaml")
 """Modules without which nothing can be trained or planned; the base install has not all of them."""
+
+
+def install(extra: str) -> str:
+    """What to type for an optional part of dtk."""
+    return f"pip install 'dtk-train[{extra}]' (from a clone: pip install '.[{extra}]')"
 
 
 def require_training(what: str) -> None:

@@ -1,42 +1,105 @@
-"""What a command is at, on standard error: one line that is rewritten on a terminal, a line now and then in a file."""
+"""What a command is at, on standard error: one line that is rewritten on a terminal, a line now and then in a file.
 
+`Progress` is told by work that goes step by step, `Busy` stands beside work that tells nothing while it lasts.
+"""
+
+import shutil
 import sys
+import threading
 import time
+from types import TracebackType
+from typing import TextIO
 
+AFTER_S = 2.0
+"""What takes less says nothing."""
 EVERY_S = 5.0
 """Between lines where nobody sees them rewritten."""
 _REWRITTEN_S = 0.1
+_LOOKED_S = 0.5
 
 
 class Progress:
     """Tells what is going on; standard output stays what it is."""
 
-    def __init__(self) -> None:
-        self._terminal = sys.stderr.isatty()
+    def __init__(self, *, after_s: float = 0.0, terminal_only: bool = False, stream: TextIO | None = None) -> None:
+        """Nothing is said before `after_s` seconds."""
+        self.stream = stream or sys.stderr
+        self.terminal = self.stream.isatty()
+        self.silent = terminal_only and not self.terminal
+        self.from_s = time.monotonic() + after_s
         self._told_s = 0.0
         self._shown = False
 
     def say(self, text: str) -> None:
-        """Something that the next text may replace."""
+        """Something that the next text may replace. Called often, it writes seldom."""
         now_s = time.monotonic()
-        if now_s - self._told_s < (_REWRITTEN_S if self._terminal else EVERY_S):
+        every_s = _REWRITTEN_S if self.terminal else EVERY_S
+        if self.silent or now_s < self.from_s or now_s - self._told_s < every_s:
             return
         self._told_s = now_s
-        if self._terminal:
+        line = _printable(f"dtk: {text}")
+        if self.terminal:
             self._shown = True
-            sys.stderr.write(f"\r\x1b[K{text}")
-            sys.stderr.flush()
+            self.stream.write(f"\r\x1b[K{line[: max(1, shutil.get_terminal_size().columns - 1)]}")
         else:
-            print(f"dtk: {text}", file=sys.stderr, flush=True)
+            self.stream.write(f"{line}\n")
+        self.stream.flush()
 
     def line(self, text: str) -> None:
         """Something that stays."""
         self.end()
-        print(f"dtk: {text}", file=sys.stderr, flush=True)
+        self.stream.write(f"dtk: {text}\n")
+        self.stream.flush()
 
     def end(self) -> None:
         """Leave the terminal with an empty line."""
         if self._shown:
             self._shown = False
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            self.stream.write("\r\x1b[K")
+            self.stream.flush()
+
+
+class Busy:
+    """`dtk: simulating one step ... 4 s`, from the third second on; where stderr is no terminal, once a text."""
+
+    def __init__(self, text: str, stream: TextIO | None = None, *, shown: bool = True) -> None:
+        self.shown = shown
+        self._progress = Progress(stream=stream)
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._show, daemon=True)
+        self.now(text)
+
+    def now(self, text: str) -> None:
+        """What lasts from here on."""
+        self._lasting = (text, time.monotonic())
+
+    def __enter__(self) -> "Busy":
+        if self.shown:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        if self.shown:
+            self._thread.join()
+            self._progress.end()
+
+    def _show(self) -> None:
+        told = ""
+        pause_s = AFTER_S
+        while not self._done.wait(pause_s):
+            pause_s = min(_LOOKED_S, AFTER_S)
+            text, since_s = self._lasting
+            lasted_s = time.monotonic() - since_s
+            if self._progress.terminal:
+                self._progress.say(f"{text} ... {lasted_s:.0f} s")
+            elif lasted_s >= AFTER_S and text != told:
+                told = text
+                self._progress.line(f"{text} ...")
+
+
+def _printable(text: str) -> str:
+    """Without line breaks and control sequences, which names in evidence may hold."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)

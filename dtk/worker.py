@@ -16,6 +16,7 @@ import yaml
 from torch._C._distributed_c10d import Store
 
 from diagnostics.artifacts import RunPaths, Verdict, complete_checkpoints
+from diagnostics.words import counted
 from dtk.config.schema import Config
 from dtk.config.strict import from_plain
 from dtk.launch.cluster import close_failed, say_farewell
@@ -31,7 +32,6 @@ from dtk.train.loop import Loop
 from dtk.train.parity import begun
 from dtk.train.progress import say
 from dtk.train.summary import summarise
-from dtk.words import counted
 
 
 def work(config: Config, job: Job, store: Store | None = None) -> int:

@@ -12,13 +12,13 @@ import msgspec
 from diagnostics.artifacts import SCHEMA_VERSION, RunPaths
 from diagnostics.compare import metrics
 from diagnostics.compare.model import NOT_COMPARED, RunRecord, Traffic
-from diagnostics.compare.words import plural
 from diagnostics.errors import DiagnosticsError
 from diagnostics.evidence import run_folder
 from diagnostics.evidence.limits import Limits, whole
 from diagnostics.evidence.model import Problem
 from diagnostics.invocation import command
 from diagnostics.processes import still_runs
+from diagnostics.words import counted
 
 _NEEDED = ("status.json", "config.yaml", "manifest.json", "parity.json", "summary.json")
 
@@ -88,7 +88,7 @@ def _damage(plan: Path, problems: list[Problem], logged: metrics.Metrics) -> Ite
     if logged.problem:
         yield f"metrics.jsonl: {logged.problem}"
     if logged.broken:
-        yield f"metrics.jsonl: {plural(logged.broken, 'line')} cannot be read"
+        yield f"metrics.jsonl: {counted(logged.broken, 'line')} cannot be read"
     yield from (f"{one.file}: {one.what}" for one in problems if one.file == plan.name)
     if plan.is_symlink() or (plan.exists() and not plan.is_file()):
         yield f"{plan.name}: not a regular file"

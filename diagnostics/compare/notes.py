@@ -10,8 +10,9 @@ from typing import Any
 from diagnostics.compare.group import machine
 from diagnostics.compare.model import Check, Figure, RunRecord, Variant
 from diagnostics.compare.steps import profiled
-from diagnostics.compare.words import interval_text, joined, plural
+from diagnostics.compare.words import interval_text, joined
 from diagnostics.intervals import METHOD
+from diagnostics.words import counted
 
 REPEATS = 3
 """From which on there is an interval."""
@@ -37,7 +38,7 @@ def notes(
     yield from _lost(variants)
     yield from _damaged(variants)
     yield from _repeats(compared, figures)
-    yield f"the first {plural(warmup_steps, 'step')} of every attempt are warm-up and excluded; {METHOD}"
+    yield f"the first {counted(warmup_steps, 'step')} of every attempt are warm-up and excluded; {METHOD}"
     yield from _levels(compared)
 
 
@@ -50,7 +51,7 @@ def _disturbed(compared: Sequence[Variant]) -> Iterator[str]:
     for what, cases in found.items():
         shown = "; ".join(text for text, _ in cases[:DISTURBED_SHOWN])
         more = f", and {len(cases) - DISTURBED_SHOWN} more" if len(cases) > DISTURBED_SHOWN else ""
-        yield f"disturbed: {what} in {plural(len({name for _, name in cases}), 'run')}: {shown}{more}"
+        yield f"disturbed: {what} in {counted(len({name for _, name in cases}), 'run')}: {shown}{more}"
     clocks = {v.label: r.clocks_mhz for v in compared for r in v.compared if r.clocks_mhz is not None}
     if clocks and max(clocks.values()) > min(clocks.values()) * (1 + CLOCKS):
         shown = ", ".join(f"{label} {mhz:,.0f} MHz" for label, mhz in clocks.items())

@@ -3,21 +3,21 @@
 Knows figures and names; colours are classes of the page's style. Nothing here is read as markup.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from diagnostics.compare.model import Cell, Comparison, Figure, Scaled
-from diagnostics.compare.words import interval_text, number_text, seconds_text, times_text, value_text
+from diagnostics.compare.words import interval_text, number_text, times_text, value_text
+from diagnostics.report.curves import Axes, dot, line, line_legend, tick
 from diagnostics.report.markup import Markup, el, join
-from diagnostics.report.shapes import COLOURS, LEFT, RIGHT, WIDTH, colour_legend, grid_line, picture, stacked
+from diagnostics.report.shapes import COLOURS, WIDTH, colour_legend, grid_line, picture, stacked
+from diagnostics.words import seconds_text
 
 _ROW, _BAR = 30.0, 18.0
 _NAMES, _ENDS = 240.0, 190.0
 """Room for the names of variants in front of bars and for the figures behind them."""
 _NAME_CHARACTERS = 28
-_HEIGHT, _BOTTOM, _TOP = 300.0, 28.0, 12.0
-_LINES = 4
+_HEIGHT = 300.0
 POINTS_DRAWN = 400
 _DASHES = (None, "7 4", "2 4", "10 3 2 3")
 _PARTS = ("compute only", "compute and communication", "exposed communication", "copies", "idle and other")
@@ -70,7 +70,7 @@ def losses(found: Comparison, colours: Sequence[str]) -> Markup | None:
             curves.append(Curve(variant.label, _thinned(points), style, _DASHES[n % len(_DASHES)]))
     if not curves:
         return None
-    return join(_legend(curves), _lines(curves, _loss_text, "Training loss over steps", "step"))
+    return _lines(curves, _loss_text, "Training loss over steps", "step")
 
 
 def breakdown(found: Comparison) -> Markup | None:
@@ -100,17 +100,16 @@ def scaling(points: Sequence[Scaled]) -> Markup | None:
         series.setdefault((one.series, one.kind), []).append(one)
     curves = []
     for n, ((name, kind), members) in enumerate(series.items()):
-        line = tuple((float(one.world_size), one.tokens_per_s) for one in members)
-        first, speed = line[0]
-        ideal = tuple((size, speed * size / first) for size, _ in line)
+        measured = tuple((float(one.world_size), one.tokens_per_s) for one in members)
+        first, speed = measured[0]
+        ideal = tuple((size, speed * size / first) for size, _ in measured)
         curves += [
-            Curve(f"{name}, {kind} scaling", line, f"curve k{n % COLOURS}"),
+            Curve(f"{name}, {kind} scaling", measured, f"curve k{n % COLOURS}"),
             Curve(f"{name}, perfect", ideal, "line ideal"),
         ]
     if not curves:
         return None
-    drawing = _lines(curves, number_text, "Tokens per second over numbers of ranks", "ranks", logarithmic=True)
-    return join(_legend(curves), drawing)
+    return _lines(curves, number_text, "Tokens per second over numbers of ranks", "ranks", logarithmic=True)
 
 
 _KEYS = ("wall_ms", "compute_ms", "overlapped_ms", "exposed_ms", "memory_ms")
@@ -121,36 +120,16 @@ def _lines(
 ) -> Markup:
     xs = [x for curve in curves for x, _ in curve.points]
     ys = [y for curve in curves for _, y in curve.points]
-    axes = _Axes(min(xs), max(xs), *_room(min(ys), max(ys), logarithmic), logarithmic)
-    parts = [grid_line(text(value), axes.y(value)) for value in axes.lines()]
+    axes = Axes(min(xs), max(xs), *_room(min(ys), max(ys), logarithmic), _HEIGHT, log_x=logarithmic, log_y=logarithmic)
+    parts = [grid_line(text(value), axes.y(value)) for value in axes.marks()]
     for curve in curves:
-        line = " ".join(f"{axes.x(x):.1f},{axes.y(y):.1f}" for x, y in curve.points)
-        parts.append(
-            el("polyline", el("title", curve.name), points=line, class_=curve.style, stroke_dasharray=curve.dashes)
-        )
+        parts.append(line(curve.name, curve.points, axes, curve.style, curve.dashes))
         if logarithmic:
-            parts += [_point(curve, axes, x, y, text) for x, y in curve.points]
+            parts += [dot(f"{curve.name}, {x:,.0f}: {text(y)}", x, y, axes, curve.style) for x, y in curve.points]
     ticks = sorted(set(xs)) if logarithmic else [min(xs), max(xs)]
-    parts += [
-        el("text", f"{across} {tick:,.0f}", x=f"{axes.x(tick):.1f}", y=_HEIGHT - 8, text_anchor="middle")
-        for tick in ticks
-    ]
-    return picture(parts, _HEIGHT, label)
-
-
-def _point(curve: Curve, axes: "_Axes", x: float, y: float, text: Callable[[float], str]) -> Markup:
-    told = el("title", f"{curve.name}, {x:,.0f}: {text(y)}")
-    return el("circle", told, cx=f"{axes.x(x):.1f}", cy=f"{axes.y(y):.1f}", r=3, class_=curve.style)
-
-
-def _legend(curves: Sequence[Curve]) -> Markup:
-    return el("div", *(_key(curve) for curve in curves), class_="legend")
-
-
-def _key(curve: Curve) -> Markup:
-    """A short piece of the line and its name."""
-    line = el("line", x1=0, x2=22, y1=5, y2=5, class_=curve.style, stroke_dasharray=curve.dashes)
-    return el("span", el("svg", line, viewBox="0 0 22 10", class_="key", aria_hidden="true"), curve.name)
+    parts += [tick(f"{across} {x:,.0f}", x, axes) for x in ticks]
+    names = line_legend([(curve.name, curve.style, curve.dashes) for curve in curves])
+    return join(names, picture(parts, _HEIGHT, label))
 
 
 def _whisker(start: float, end: float, y: float) -> list[Markup]:
@@ -193,30 +172,3 @@ def _room(low: float, high: float, logarithmic: bool) -> tuple[float, float]:
         return max(low, 1e-9) / 1.3, max(high, 1e-9) * 1.3
     margin = (high - low) * 0.05 or abs(high) * 0.05 or 1.0
     return low - margin, high + margin
-
-
-@dataclass(frozen=True, slots=True)
-class _Axes:
-    """Where a point stands in the picture."""
-
-    first: float
-    last: float
-    low: float
-    high: float
-    logarithmic: bool
-
-    def x(self, value: float) -> float:
-        if self.last == self.first:
-            return (LEFT + WIDTH - RIGHT) / 2
-        a, b, c = (math.log(one) if self.logarithmic else one for one in (value, self.first, self.last))
-        return LEFT + 24 + (a - b) / (c - b) * (WIDTH - LEFT - RIGHT - 48)
-
-    def y(self, value: float) -> float:
-        a, b, c = (math.log(one) if self.logarithmic else one for one in (value, self.low, self.high))
-        return _HEIGHT - _BOTTOM - (a - b) / (c - b) * (_HEIGHT - _BOTTOM - _TOP)
-
-    def lines(self) -> list[float]:
-        """Values with a line across."""
-        if not self.logarithmic:
-            return [self.low + (self.high - self.low) * n / _LINES for n in range(_LINES + 1)]
-        return [self.low * (self.high / self.low) ** (n / _LINES) for n in range(_LINES + 1)]

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from diagnostics.compare.model import Cell, Check, Comparison, Figure, Scaled, Variant
-from diagnostics.compare.words import interval_text, percent_text, range_text, ratio_text, seconds_text, value_text
-from diagnostics.words import bytes_text
+from diagnostics.compare.words import interval_text, percent_text, range_text, ratio_text, value_text
+from diagnostics.words import bytes_text, seconds_text
 
 Rows = list[tuple[str, ...]]
 STATUSES = {"same": "same", "differs": "DIFFERS", "unknown": "unknown"}

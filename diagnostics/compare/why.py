@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from diagnostics.compare.figures import batch_text, firsts
 from diagnostics.compare.model import Cell, Figure, RunRecord, Traffic, Variant
-from diagnostics.compare.words import bounds_text, joined, percent_text, plural, seconds_text, times_text
+from diagnostics.compare.words import bounds_text, joined, percent_text, times_text
 from diagnostics.intervals import Estimate
-from diagnostics.words import bytes_text
+from diagnostics.words import bytes_text, counted, seconds_text
 
 _EQUAL = 0.02
 """Ratios nearer to 1 are not worth a sentence, whatever their interval."""
@@ -110,7 +110,7 @@ def _kind(one: Traffic) -> tuple[str, int, int]:
 def _collective(one: Traffic) -> str:
     """`24 all_gathers of about 28 MiB`: what one of them has differs from unit to unit."""
     size = bytes_text(one.size_bytes / max(one.count, 1))
-    return f"{plural(one.count, one.op)} of {'about ' if one.count > 1 else ''}{size}"
+    return f"{counted(one.count, one.op)} of {'about ' if one.count > 1 else ''}{size}"
 
 
 def _exposed(variant: Variant, first: Variant, cells: Values) -> str:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from diagnostics.intervals import Estimate
-from diagnostics.words import bytes_text
+from diagnostics.words import bytes_text, seconds_text
 
 
 def value_text(value: float, unit: str) -> str:
@@ -21,15 +21,6 @@ def value_text(value: float, unit: str) -> str:
 def number_text(value: float) -> str:
     """`412,345`, `41.2`, `0.00123`."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def seconds_text(value_s: float) -> str:
-    """`1.24 s`, `18.3 ms`, `42 us`."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if abs(value_s) >= scale:
-            size = value_s / scale
-            return f"{size:,.0f} {unit}" if abs(size) >= 1000 else f"{size:.3g} {unit}"
-    return "0 s" if value_s == 0 else f"{value_s:.2g} s"
 
 
 def interval_text(found: Estimate, unit: str) -> str:
@@ -79,8 +70,3 @@ def percent_text(share: float, digits: int = 0) -> str:
 def joined(parts: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1] if parts else ""
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 run`, `2 runs`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -4,23 +4,20 @@ Knows no bench figures. A child lives no longer than the `Children` it belongs t
 """
 
 import json
-import os
 import queue
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Any
 
-from dtk.config.folders import source_tree
 from dtk.launch.blame import PEER_GONE
+from dtk.processes import importable
 
 SHOWN = 300
 """Characters of an error that are told."""
@@ -141,29 +138,3 @@ class Children:
 def culprit(failed: Sequence[Failed]) -> Failed:
     """The one to name of several: who lost another rank is no cause while there is anyone else."""
     return min(failed, key=lambda one: (one.victim, one.rank))
-
-
-@contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends what runs inside as Ctrl-C does, so that processes which it started do not outlive it."""
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-
-
-def importable(environment: Mapping[str, str]) -> dict[str, str]:
-    """With dtk's own source tree on the path, where it runs from one."""
-    root = source_tree()
-    if root is None:
-        return dict(environment)
-    path = environment.get("PYTHONPATH", "")
-    return {**environment, "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else str(root)}
-
-
-def free_port() -> int:
-    """A port of this machine that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])

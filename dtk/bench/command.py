@@ -117,8 +117,8 @@ def run(arguments: argparse.Namespace) -> int:
     """
     require_training("dtk bench comm needs")
     import_torch()
-    from dtk.bench.children import ended_by_sigterm
     from dtk.launch.cluster import started_by
+    from dtk.processes import ended_by_sigterm
 
     with ended_by_sigterm():
         try:

@@ -8,11 +8,11 @@ from statistics import median
 from typing import Any
 
 from diagnostics.intervals import estimate, ratio
+from diagnostics.words import counted
 from dtk.bench.children import Children, culprit
 from dtk.bench.model import BenchReport, Gain, Result, Side
 from dtk.bench.spec import Spec, key_of
 from dtk.bench.team import GRACE_S, POLL_S, Team
-from dtk.words import counted
 
 AB_PASSES = 3
 """Times that each launch of two sides measures everything; their median is one repeat."""

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 from diagnostics.intervals import Estimate
-from diagnostics.words import bytes_text
+from diagnostics.words import bytes_text, counted
 from dtk.bench.bandwidth import OPERATIONS
 from dtk.bench.model import BenchReport, Result
 from dtk.plan.words import seconds_text
-from dtk.words import counted
 
 Rows = list[tuple[str, ...]]
 

@@ -2,10 +2,10 @@
 
 import dataclasses
 
+from diagnostics.words import counted
 from dtk.config.compose import Composed
 from dtk.config.strict import to_plain
 from dtk.errors import DtkError
-from dtk.words import counted
 
 LARGEST = 4
 """A chosen micro-batch is at most this: small enough for a laptop, and accumulation makes up the rest."""

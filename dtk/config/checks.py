@@ -8,12 +8,12 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from diagnostics.words import counted
 from dtk.config.batch import fewer_ranks
 from dtk.config.fault_checks import check_fault
 from dtk.config.limits import check_limits
 from dtk.config.schema import Config
 from dtk.errors import DtkError
-from dtk.words import counted
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 

@@ -14,7 +14,7 @@ from dtk.data.network import unreachable
 from dtk.data.tokenizer import Tokenizer
 from dtk.data.tokens import Tokens, tokenised
 from dtk.errors import DtkError
-from dtk.words import install
+from dtk.extras import install
 
 _FORMATS = {
     ".jsonl": "json",

@@ -17,7 +17,7 @@ from diagnostics.invocation import typed
 from dtk.config.suggest import did_you_mean
 from dtk.data.network import bounded, unreachable
 from dtk.errors import DtkError
-from dtk.words import install
+from dtk.extras import install
 
 _GPT2_FILES = tuple(
     f"https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/{name}" for name in ("vocab.bpe", "encoder.json")

@@ -13,8 +13,9 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, Any
+
+from dtk.processes import importable
 
 POLL_S = 0.05
 SAID_CHARACTERS = 300
@@ -76,9 +77,7 @@ def end_all() -> None:
 def _start(
     command: Sequence[str], nothing: IO[bytes], out: IO[bytes], error: IO[bytes], more: Mapping[str, str]
 ) -> "subprocess.Popen[bytes]":
-    root = str(Path(__file__).resolve().parents[2])  # The child must find the same dtk as this process.
-    found = os.environ.get("PYTHONPATH", "")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*([found] if found else []), root]), **more}
+    environment = importable({**os.environ, **more})
     process = subprocess.Popen(
         [sys.executable, *command], stdin=nothing, stdout=out, stderr=error, env=environment, start_new_session=True
     )

@@ -8,10 +8,10 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from diagnostics.words import counted
 from dtk.doctor.children import Said, run_children
 from dtk.doctor.model import Check, Finding, Remedy, Result, judged, not_applicable
 from dtk.doctor.scope import Scope
-from dtk.words import counted
 
 TOPIC = "collectives"
 RANKS = 2

@@ -1,10 +1,8 @@
 """`dtk doctor`: options, progress, exit code. Makes no check, and imports none before it has to."""
 
 import argparse
-import os
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -12,17 +10,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from dtk import output
 from dtk.errors import DtkError
 from dtk.numbers import whole
+from dtk.progress import Busy
 
 if TYPE_CHECKING:
-    from dtk.doctor.model import Check
     from dtk.doctor.report import Report
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 RUNS = "runs"
 TIMEOUT_S = 60
-LASTS_S = 1.5
-"""A check that takes longer is named where there is no terminal."""
 
 DESCRIPTION = """\
 Before blaming the code: is this machine fit to train? Checks versions and their fit, GPUs (by NVML), every pair
@@ -93,11 +89,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     # A rank waits in torch, where Python's handlers do not run: there SIGTERM keeps its default.
     before = signal.getsignal(signal.SIGTERM) if launched() else signal.signal(signal.SIGTERM, _stop)
-    progress = Progress(show=os.environ.get("RANK", "0") == "0")
     try:
-        return _list(arguments) if arguments.list else _examine(arguments, progress)
+        return _list(arguments) if arguments.list else _examine(arguments)
     except KeyboardInterrupt:
-        progress.clear()
         print("dtk: stopped before all checks were made", file=sys.stderr)
         return INTERRUPTED
     finally:
@@ -146,7 +140,7 @@ def _list(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _examine(arguments: argparse.Namespace, progress: "Progress") -> int:
+def _examine(arguments: argparse.Namespace) -> int:
     """Make the chosen checks, on this machine or on all nodes of a job."""
     from dtk.doctor.examine import examine
     from dtk.doctor.place import launched, place
@@ -163,10 +157,10 @@ def _examine(arguments: argparse.Namespace, progress: "Progress") -> int:
         require_training("dtk doctor on several nodes needs")
         from dtk.doctor import nodes
 
-        report, leave = nodes.run(here, checks, between, scope, progress.begin)
+        with Busy("checking", shown=here.rank == 0) as busy:
+            report, leave = nodes.run(here, checks, between, scope, lambda check: busy.now(f"checking {check.name}"))
         if report is None:
             return leave(0)
-        progress.clear()
         _print(report, arguments)
         return leave(report.exit_code())
     import socket
@@ -174,8 +168,8 @@ def _examine(arguments: argparse.Namespace, progress: "Progress") -> int:
     from dtk.doctor.between import alone
 
     began = time.monotonic()
-    made = examine(checks, scope, progress.begin) + alone(between)
-    progress.clear()
+    with Busy("checking") as busy:
+        made = examine(checks, scope, lambda check: busy.now(f"checking {check.name}")) + alone(between)
     report = Report((Node(0, socket.gethostname(), tuple(made)),), (), time.monotonic() - began)
     _print(report, arguments)
     return report.exit_code()
@@ -188,38 +182,3 @@ def _print(report: "Report", arguments: argparse.Namespace) -> None:
         output.put(dumps(report))
         return
     output.put(terminal(report, columns=output.columns(), colour=output.colours(), verbose=arguments.verbose))
-
-
-class Progress:
-    """The name of the check that is being made, on standard error: in place on a terminal, else of those that last."""
-
-    def __init__(self, show: bool) -> None:
-        self.show = show
-        self.live = sys.stderr.isatty()
-        self._timer: threading.Timer | None = None
-
-    def begin(self, check: "Check") -> None:
-        """A check begins."""
-        if self.show and self.live:
-            sys.stderr.write(f"\r\x1b[2Kchecking {check.name} ...")
-            sys.stderr.flush()
-        elif self.show:
-            self._stop_timer()
-            self._timer = threading.Timer(LASTS_S, _say, (check.name,))
-            self._timer.daemon = True
-            self._timer.start()
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def clear(self) -> None:
-        """Leave no line behind."""
-        self._stop_timer()
-        if self.show and self.live:
-            sys.stderr.write("\r\x1b[2K")
-            sys.stderr.flush()
-
-
-def _say(name: str) -> None:
-    print(f"dtk: checking {name}", file=sys.stderr, flush=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dtk.doctor.model import Check, Finding, Remedy, Result, judged, not_applicable
 from dtk.doctor.scope import Scope
+from dtk.processes import free_port
 
 TOPIC = "network"
 INTERFACES = Path("/sys/class/net")
@@ -192,7 +193,7 @@ def ports(scope: Scope) -> Result:
     if taken:
         named = "" if asked is None else " that you named"
         fix = Remedy(
-            f"choose another one (torchrun --master-port {_free_port()}), or see who listens",
+            f"choose another one (torchrun --master-port {free_port()}), or see who listens",
             f"ss -ltnp 'sport = :{port}'",
         )
         text = f"port {port}{named} cannot be listened on: {taken}"
@@ -218,12 +219,6 @@ def _taken(port: int) -> str:
         except OSError as error:
             return _why(error)
     return ""
-
-
-def _free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
 
 
 def _loopback() -> list[Finding]:

@@ -11,9 +11,9 @@ from rich.text import Text
 
 from diagnostics.report.console import written
 from diagnostics.runs_text import clean
+from diagnostics.words import counted
 from dtk.doctor.examine import Made
 from dtk.doctor.model import Remedy, Result, Status, worst
-from dtk.words import counted
 
 SCHEMA = "dtk.doctor/1"
 FIT, UNFIT = 0, 1

@@ -11,7 +11,7 @@ import sysconfig
 
 from dtk.doctor.model import Check, Finding, Remedy, Result, judged
 from dtk.doctor.scope import Scope
-from dtk.words import install
+from dtk.extras import install
 
 TOPIC = "versions"
 PYTHON = (3, 11)

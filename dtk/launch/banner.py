@@ -5,6 +5,7 @@ import os
 
 from diagnostics.artifacts import RunPaths, read_status
 from diagnostics.invocation import command, override, typed
+from diagnostics.words import counted
 from dtk.config.schema import Config
 from dtk.launch.console import Console
 from dtk.launch.local import Outcome
@@ -14,7 +15,6 @@ from dtk.nccl.lint import doubts
 from dtk.nccl.render import ENVIRONMENT, Rendered, render
 from dtk.record.trackers import offline_logs, offline_reason
 from dtk.strategies.catalogue import CATALOGUE
-from dtk.words import counted
 
 NAMED = 5
 """Variables of a preset that the banner names."""

@@ -14,6 +14,7 @@ import torch
 from torch._C._distributed_c10d import PrefixStore, Store, set_debug_level_from_env
 
 from diagnostics.artifacts import RunPaths, read_status
+from diagnostics.words import counted
 from dtk.config.schema import Config, LauncherConfig
 from dtk.errors import DtkError
 from dtk.launch.banner import farewell
@@ -26,7 +27,6 @@ from dtk.launch.placement import Placement
 from dtk.nccl.render import render
 from dtk.record.flight import environment as flight_environment
 from dtk.record.run_folder import begin, close
-from dtk.words import counted
 
 SHARE_TIMEOUT_S = 300.0
 VANISH_S = 2.0

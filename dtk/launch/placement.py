@@ -5,9 +5,9 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
+from diagnostics.words import counted
 from dtk.config.schema import LauncherConfig
 from dtk.errors import DtkError
-from dtk.words import counted
 
 CPU_RANKS = 2
 """Ranks on a machine without a GPU: the fewest that communicate."""

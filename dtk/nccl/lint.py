@@ -14,11 +14,11 @@ from typing import Any
 from diagnostics.detectors.environment.catalogue import Version, catalogue
 from diagnostics.detectors.environment.lint import lint
 from diagnostics.detectors.environment.situation import Lint, Severity
+from diagnostics.words import counted
 from dtk.errors import DtkError
 from dtk.nccl.given import Given
 from dtk.nccl.machine import Machine
 from dtk.record.manifest import missing_files, network
-from dtk.words import counted
 
 SCHEMA = "dtk.nccl-lint/1"
 CLEAN, FOUND = 0, 1

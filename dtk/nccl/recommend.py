@@ -6,8 +6,8 @@ What only the user can know (the number of nodes, the name of an interface) is a
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from diagnostics.words import counted
 from dtk.nccl.machine import Machine
-from dtk.words import counted
 
 FIXED_DRIVER = (550, 40, 7)
 """First driver with which several RTX 40 cards do not hang (nccl-tests issue 117 and its followers)."""

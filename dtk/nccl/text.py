@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from diagnostics.invocation import command
 from diagnostics.report.console import Writer, written
 from diagnostics.runs_text import clean
+from diagnostics.words import counted
 from dtk import output
 from dtk.errors import DtkError
 from dtk.nccl.lint import Linted
 from dtk.nccl.presets import Preset, Setting
 from dtk.nccl.recommend import Advice
-from dtk.words import counted
 
 _WORDS = {"any": "NCCL or gloo", "nccl": "NCCL", "gloo": "gloo"}
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from diagnostics.words import counted
 from dtk.config.compose import Composed, compose
 from dtk.config.schema import KINDS
 from dtk.errors import DtkError
@@ -17,7 +18,6 @@ from dtk.plan.job import ONE_PROCESS, ranks_of, settled_job
 from dtk.plan.prediction import Prediction
 from dtk.plan.scaling import at_world_size
 from dtk.plan.words import bytes_text, rate_text
-from dtk.words import counted
 
 STRATEGIES = ("single", "ddp", "zero1", "zero2", "fsdp", "hsdp")
 """The simplest first; zero3 is fsdp by its other name."""

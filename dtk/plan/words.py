@@ -1,19 +1,8 @@
 """How figures of a plan are written: bytes, seconds, rates. Knows nothing else of a plan."""
 
 from diagnostics.words import bytes_text as bytes_text
-from dtk.words import counted as counted
-
-_NOISE_S = 1e-12
-
-
-def seconds_text(value_s: float) -> str:
-    """`1.24 s`, `18.3 ms`, `42.0 us`; what no clock shows is 0."""
-    if abs(value_s) < _NOISE_S:
-        return "0 s"
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if abs(value_s) >= scale:
-            return f"{value_s / scale:.3g} {unit}" if abs(value_s) < 1000 else f"{value_s:,.0f} s"
-    return f"{value_s:.1e} s"
+from diagnostics.words import counted as counted
+from diagnostics.words import seconds_text as seconds_text
 
 
 def rate_text(tokens_per_s: float) -> str:

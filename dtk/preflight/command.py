@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from dtk import output
 from dtk.errors import DtkError
 from dtk.extras import require_training
 from dtk.numbers import above_zero, whole
+from dtk.progress import AFTER_S, Progress
 
 if TYPE_CHECKING:
     from dtk.preflight.make import Preflight
@@ -120,7 +120,11 @@ def run(arguments: argparse.Namespace) -> int:
         what_if=arguments.what_if,
         limit_s=arguments.rank_timeout_s,
     )
-    found = preflight(asked, _say if sys.stderr is not None and sys.stderr.isatty() else None)
+    progress = Progress(after_s=AFTER_S)
+    try:
+        found = preflight(asked, progress.say)
+    finally:
+        progress.end()
     problem = None if arguments.html is None else output.kept(arguments.html, page.render(found))
     output.put(_rendered(found, arguments))
     if problem is not None:
@@ -164,9 +168,3 @@ def _rendered(found: "Preflight", arguments: argparse.Namespace) -> str:
     return words.terminal(
         found, columns=output.columns(), colour=output.colours(), verbose=arguments.verbose, page=page
     )
-
-
-def _say(text: str) -> None:
-    """One line that is rewritten, for people who wait."""
-    sys.stderr.write(f"\r\x1b[K{text}")
-    sys.stderr.flush()

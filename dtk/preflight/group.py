@@ -10,104 +10,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import distributed_c10d as c10d
 
-from dtk.preflight import rehearsal as stage
-from dtk.preflight.calls import NEW_GROUP
-from dtk.preflight.frames import stack_of, user_call
-from dtk.preflight.link import How, Share, packed
-from dtk.preflight.rehearsal import Expected, Issued, Rehearsal
-from dtk.record.collectives import _reduce_name
-from dtk.record.signatures import KINDS, Call, Kind
-from dtk.simulate.mirror import MirrorGroup
-
-_NEW_GROUP = Kind(NEW_GROUP, NEW_GROUP, Call)
-Sizes = tuple[Sequence[int], Sequence[int]]
-"""Bytes sent to each member and expected of each; see `Entry`."""
+from dtk.preflight.frames import user_call
+from dtk.preflight.issuing import IssuingGroup, Sizes, current
+from dtk.preflight.link import Share
+from dtk.preflight.rehearsal import Issued
 
 
-def _current() -> Rehearsal:
-    rehearsal = stage.current
-    assert rehearsal is not None
-    return rehearsal
-
-
-class RehearsalGroup(MirrorGroup):
+class RehearsalGroup(IssuingGroup):
     """Records, then mirrors."""
-
-    def _issue(
-        self,
-        name: str,
-        tensors: list[Tensor],
-        source: int = -1,
-        share: Share | None = None,
-        sizes: Sizes = ((), ()),
-        **call: Any,
-    ) -> Issued:
-        """Record a call of torch.distributed's function `name` and hand out its work."""
-        rehearsal = _current()
-        tape = rehearsal.tape
-        number = tape.issued
-        frame = sys._getframe(2)
-        part_of = user_call(frame)
-        if part_of and rehearsal.exchange.link is None:  # Objects, whose lengths may be made up.
-            sizes = ((), ())
-        tape.stack, tape.sent, tape.taken = stack_of(frame), _brief(sizes[0]), _brief(sizes[1])
-        token = rehearsal.log.begin(KINDS[name], Call(self, False, **call), part_of, frame)
-        tape.sent = tape.taken = ()
-        if token is not None:
-            rehearsal.log.end(token, 0, KINDS[name].p2p)
-        due: list[Expected] = []
-        if rehearsal.exchange.link is None:
-            if source == -1:
-                rehearsal.exchange.spoil(self._place(), tensors)
-        elif token is not None and not KINDS[name].p2p:
-            entry = tape.last
-            assert entry is not None
-            group = tape.groups[token[0].index]
-            if share is not None:
-                due = rehearsal.bring(((group.name, group.ranks), token[2]), group.ranks, entry.agreed(), share)
-            else:
-                due = rehearsal.expected.get(((group.name, group.ranks),), [])
-        return Issued(tape, number, tensors, source, due)
-
-    def _share(
-        self,
-        how: How,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        opts: Any = None,
-        root: int = -1,
-        to: int = -1,
-    ) -> Share | None:
-        """What this rank brings to a call, taken before the mirror changes it; None when nobody would get it.
-
-        Args:
-            how: what comes of it.
-            inputs: parts for all members where each gets its own, those of the first member first.
-            outputs: where this rank's result goes.
-            opts: with the ReduceOp.
-            root: who alone brings something, by rank in the group; -1 = all do.
-            to: who alone gets something; -1 = all, or all but the root.
-        """
-        if _current().exchange.link is None or self.size() == 1:
-            return None
-        mine = self.rank()
-        gives, takes = root in (-1, mine), mine == to or (to < 0 and (root != mine or how == "root_mine"))
-        takers = 1 if to >= 0 else self.size() - (root >= 0 and how == "root")
-        dtypes = tuple(str(tensor.dtype).removeprefix("torch.") for tensor in inputs)
-        name = _reduce_name(opts.reduceOp) if how.startswith("reduce") else ""
-        source = self._global(root) if root >= 0 else -1
-        brought = packed(inputs) if gives else ()
-        return Share(how, brought, dtypes, [one.data for one in outputs] if takes else [], takers, takes, name, source)
-
-    def _place(self) -> tuple[str, int]:
-        """Group and position of the call that was just issued."""
-        state = _current().log.groups[self.group_name]
-        return self.group_name, 0 if state is None else state.count
-
-    def _global(self, rank: int) -> int:
-        return c10d.get_process_group_ranks(self)[rank]
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         """See `MirrorGroup`, as for all that follow."""
@@ -136,7 +47,7 @@ class RehearsalGroup(MirrorGroup):
                 tensor.zero_()
         amount = sum(tensor.nbytes for tensor in kept)
         work = self._issue("broadcast", kept, share=share, inputs=kept, amount=amount, root=root)
-        exchange = _current().exchange
+        exchange = current().exchange
         if exchange.link is None:
             exchange.broadcast((*self._place(), -1), root[0], kept)
         return work
@@ -165,7 +76,7 @@ class RehearsalGroup(MirrorGroup):
 
     def _gather_into(self, outputs: list[Tensor], inputs: list[Tensor]) -> Issued:
         share = None
-        if _current().exchange.link is not None:
+        if current().exchange.link is not None:
             share = self._share("all", inputs, _by_member([self._cut(output) for output in outputs]))
         for output, tensor in zip(outputs, inputs, strict=True):
             super().all_gather_single(output, tensor)
@@ -213,7 +124,7 @@ class RehearsalGroup(MirrorGroup):
         work = self._issue(
             "scatter", list(outputs), share=share, sizes=sizes, inputs=parts, outputs=list(outputs), root=root
         )
-        exchange = _current().exchange
+        exchange = current().exchange
         if exchange.link is None:
             exchange.scatter(self._place(), root[0], parts, list(outputs), self.rank())
         return work
@@ -237,7 +148,7 @@ class RehearsalGroup(MirrorGroup):
 
     def _reduce_scatter(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> Issued:
         share = None
-        if _current().exchange.link is not None:
+        if current().exchange.link is not None:
             parts = _by_member([self._cut(one.contiguous()) for one in inputs])
             share = self._share("reduce_mine", parts, outputs, opts)
         for output, tensor in zip(outputs, inputs, strict=True):
@@ -312,7 +223,7 @@ class RehearsalGroup(MirrorGroup):
         peer = (self._global(destination), destination)
         sizes = ([sum(one.nbytes for one in kept)], ())
         work = self._issue("send", kept, self.rank(), sizes=sizes, inputs=kept, root=peer, tag=tag)
-        rehearsal = _current()
+        rehearsal = current()
         if rehearsal.exchange.link is None:
             rehearsal.exchange.send(self.group_name, peer[0], tag, kept)
         else:
@@ -325,7 +236,7 @@ class RehearsalGroup(MirrorGroup):
         peer = (self._global(source), source)
         sizes = ((), [sum(one.nbytes for one in kept)])
         work = self._issue("recv", kept, source, sizes=sizes, inputs=(), outputs=kept, root=peer, tag=tag)
-        rehearsal = _current()
+        rehearsal = current()
         if rehearsal.exchange.link is None:
             rehearsal.exchange.receive(self.group_name, peer[0], tag, kept)
             return work
@@ -336,39 +247,11 @@ class RehearsalGroup(MirrorGroup):
         super().recv(tensors, 0, tag)
         kept = _listed(tensors)
         sizes = ((), [sum(one.nbytes for one in kept)])
-        link = _current().exchange.link
+        link = current().exchange.link
         if link is not None:
             link.made_up = True  # Who comes first is a matter of luck.
         source = (self.rank() + 1) % self.size()
         return self._issue("recv", kept, source, sizes=sizes, inputs=(), outputs=kept, root=(None, None), tag=tag)
-
-
-def made_group(ranks: Sequence[int], desc: str) -> None:
-    """Record that a group is made, whether or not this rank belongs to it: a collective of the default group."""
-    rehearsal = _current()
-    members = tuple(ranks)
-    rehearsal.made.append((members, desc))
-    call = Call(c10d._get_default_group(), False, (), amount=_checksum(members), splits=list(members))
-    number = rehearsal.tape.issued
-    frame = sys._getframe(2)
-    rehearsal.tape.stack = stack_of(frame)
-    token = rehearsal.log.begin(_NEW_GROUP, call, "", frame)
-    if token is not None:
-        rehearsal.log.end(token, 0, False)
-        rehearsal.tape.wait(number)
-
-
-def _checksum(ranks: tuple[int, ...]) -> int:
-    """One number for a list of ranks: as good as the list for telling two apart."""
-    total = len(ranks)
-    for rank in ranks:
-        total = (total * 1_000_003 + rank + 1) % 2_147_483_647
-    return total
-
-
-def _brief(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Equal numbers as one."""
-    return tuple(sizes[:1]) if len(set(sizes)) == 1 else tuple(sizes)
 
 
 def _by_member(listed: Sequence[Sequence[Tensor]]) -> list[Tensor]:

@@ -101,8 +101,6 @@ def preflight(asked: Asked, say: Say | None = None) -> Preflight:
 def _judged(job: Job, asked: Asked, say: Say | None) -> Preflight:
     began_s = time.monotonic()
     collected, records = simulate_all(job, asked, say)
-    if say:
-        say("")
     verdict = judge(records, job.plain, job.source, made_up=collected.made_up)
     tried: tuple[Tried, ...] = ()
     if asked.what_if and job.config is not None and verdict.ends:
@@ -189,7 +187,7 @@ def simulate_all(job: Job, asked: Asked, say: Say | None) -> tuple[Collected, di
 
     def progress(done: int) -> None:
         if say:
-            say(f"dtk preflight: {done} of {len(chosen)} ranks simulated")
+            say(f"{done} of {len(chosen)} ranks simulated")
 
     if job.reads and len(chosen) == world_size <= MOST_RANKS:
         simulate_together(chosen, job.body, collected, processes, asked.limit_s, progress)

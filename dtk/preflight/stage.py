@@ -18,10 +18,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from dtk.preflight import frames, group
+from dtk.preflight import frames
 from dtk.preflight import rehearsal as stand
 from dtk.preflight.calls import End, Record
 from dtk.preflight.exchange import Exchange
+from dtk.preflight.group import RehearsalGroup
+from dtk.preflight.issuing import made_group
 from dtk.preflight.rehearsal import Rehearsal
 from dtk.record import collectives
 from dtk.record.failure import failure_record
@@ -126,7 +128,7 @@ def _install(rehearsal: Rehearsal) -> None:
     @functools.wraps(init)
     def init_process_group(*args: Any, **kwargs: Any) -> None:
         rehearsal.joined = True
-        module.ProcessGroupGloo = group.RehearsalGroup
+        module.ProcessGroupGloo = RehearsalGroup
         module._tensor_to_object = received
         store = torch._C._distributed_c10d.HashStore()
         init("gloo", store=store, rank=rehearsal.exchange.rank, world_size=rehearsal.world_size)
@@ -135,7 +137,7 @@ def _install(rehearsal: Rehearsal) -> None:
     def new_group_with_tag(ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kw: Any) -> Any:
         members = range(rehearsal.world_size) if ranks is None else ranks
         if not kw.get("use_local_synchronization"):
-            group.made_group(list(members), str(kw.get("group_desc") or ""))
+            made_group(list(members), str(kw.get("group_desc") or ""))
         return new_group(ranks, None, "gloo", *args, **kw)
 
     def received(tensor: Any, size: Any, source: Any) -> Any:

@@ -11,9 +11,9 @@ from diagnostics.report import jsonform
 from diagnostics.report import markdown as report_markdown
 from diagnostics.report import terminal as report_terminal
 from diagnostics.report.console import written
+from diagnostics.words import counted
 from dtk.preflight.make import Preflight
 from dtk.preflight.what_if import Tried
-from dtk.words import counted
 
 SCHEMA = "dtk.preflight/1"
 COLUMNS = ("what happens there", "the job", "cause", "where the others wait")

@@ -16,9 +16,9 @@ from typing import Any
 from diagnostics.invocation import command
 from dtk.config.schema import Config, NoTracker, TensorboardTracker, WandbTracker
 from dtk.errors import DtkError
+from dtk.extras import install
 from dtk.record.guard import Writer, report
 from dtk.record.tracker_process import base_url, has_key
-from dtk.words import install
 
 CLOSE_S = 5.0
 """Longest wait for a tracker at the end of a run."""

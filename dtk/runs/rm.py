@@ -10,13 +10,12 @@ from typing import Any
 from diagnostics.invocation import command
 from diagnostics.runs import RUNS, Run, read_run
 from diagnostics.runs_text import clean, listing
-from diagnostics.words import bytes_text
+from diagnostics.words import bytes_text, counted
 from dtk import output
 from dtk.errors import USER_ERROR, DtkError
 from dtk.runs.find import RUN_HELP, find
 from dtk.runs.remove import Size, refusal, remove, size_of
 from dtk.runs.select import add_selection, check_selection, runs_in, selected, selects
-from dtk.words import counted
 
 DECLINED = 1
 """Exit code when the answer was no."""

@@ -151,8 +151,8 @@ def _hand_over(job: "Job", arguments: argparse.Namespace) -> int:
 
 
 def _show(job: "Job") -> int:
+    from diagnostics.words import counted
     from dtk.sweep import local
-    from dtk.words import counted
 
     if job.file.method == "grid":
         points = local.grid_points(job)

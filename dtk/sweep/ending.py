@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from diagnostics.invocation import typed
+from diagnostics.words import counted
 from dtk.launch.stopping import STOPPED
 from dtk.sweep.console import say
 from dtk.sweep.folder import Sweep, Trial
 from dtk.sweep.history import look
 from dtk.sweep.runner import DONE
-from dtk.words import counted
 
 
 def say_ending(sweep: Sweep, code: int, again: str, total: int, metric: dict[str, Any] | None = None) -> None:

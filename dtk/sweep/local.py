@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from diagnostics.words import counted
 from dtk.config.compose import compose
 from dtk.config.overrides import parse
 from dtk.errors import DtkError
@@ -20,7 +21,6 @@ from dtk.sweep.points import NO_RESUME, Point, freeze, hollow
 from dtk.sweep.runner import Runner
 from dtk.sweep.search import Search
 from dtk.sweep.values import spelled
-from dtk.words import counted
 
 _TOLD_FROM = 20
 """Composing more points than that takes seconds."""

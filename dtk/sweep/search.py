@@ -15,9 +15,9 @@ from typing import Any
 
 from dtk.config.overrides import LARGEST_SWEEP
 from dtk.errors import DtkError
+from dtk.extras import install
 from dtk.sweep.file import SweepFile
 from dtk.sweep.values import plain
-from dtk.words import install
 
 _NO_NUMPY_1 = (3, 13)
 """The package asks for numpy below 2, and from this Python on there is none."""

@@ -14,12 +14,12 @@ from pathlib import Path
 import yaml
 
 from diagnostics.invocation import command
-from dtk.config.folders import source_tree
 from dtk.errors import DtkError
+from dtk.extras import install
+from dtk.processes import importable
 from dtk.record.tracker_process import base_url, has_key
 from dtk.sweep.console import say
 from dtk.sweep.local import Job, with_extra
-from dtk.words import install
 
 PROJECT = "dtk"
 """Where the file names none; the default of `tracker=wandb`."""
@@ -97,10 +97,5 @@ def _create(job: Job) -> str:
 
 def _environment() -> dict[str, str]:
     """So that the agent's `python -m dtk.run` is this interpreter and this dtk."""
-    environment = dict(os.environ)
-    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
-    source = source_tree()
-    if source is not None:
-        paths = [str(source), environment.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    return environment
+    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return importable({**os.environ, "PATH": programs})

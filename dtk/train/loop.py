@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from diagnostics.words import counted
 from dtk.config.schema import Config
 from dtk.data.dataset import Batch, Dataset
 from dtk.data.sampler import micro_batch_positions, sample_ids, samples_sum
@@ -34,7 +35,6 @@ from dtk.train.optimizer import clip_factor, set_learning_rate
 from dtk.train.progress import Progress, say
 from dtk.train.schedule import learning_rate
 from dtk.train.setup import Parts
-from dtk.words import counted
 
 
 @dataclass(slots=True)

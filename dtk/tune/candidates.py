@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from diagnostics.words import counted
 from dtk.config.schema import Config, DDPConfig, FSDPConfig
 from dtk.errors import DtkError
 from dtk.numbers import whole
-from dtk.words import counted
 
 BUCKETS_MB = (1.0, 5.0, 25.0, 50.0, 100.0)
 MICRO_BATCH_SIZE = "train.micro_batch_size"

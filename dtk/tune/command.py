@@ -123,7 +123,7 @@ def run(topic: str, arguments: argparse.Namespace) -> int:
         DtkError: the job, an option or a value cannot be used.
     """
     require_training("dtk tune needs")
-    from dtk.bench.children import ended_by_sigterm
+    from dtk.processes import ended_by_sigterm
     from dtk.tune.make import Asked, make
 
     asked = Asked(

@@ -13,8 +13,8 @@ from typing import Any
 
 from diagnostics.invocation import override
 from diagnostics.runs import read_details
-from dtk.bench.children import importable
 from dtk.errors import DtkError
+from dtk.processes import importable
 
 STEPS = 10
 LOG_EVERY = 2

@@ -6,10 +6,9 @@ from diagnostics.intervals import METHOD, Estimate
 from diagnostics.invocation import command
 from diagnostics.report.console import Writer, written
 from diagnostics.runs_text import clean
-from diagnostics.words import bytes_text
+from diagnostics.words import bytes_text, counted
 from dtk.bench.terminal import table
 from dtk.tune.model import Row, TuneReport
-from dtk.words import counted
 
 
 def render(report: TuneReport, *, columns: int | None, colour: bool) -> str:

@@ -16,7 +16,7 @@ from diagnostics.run_records import last_metrics
 from diagnostics.runs import find_run, list_runs
 from diagnostics.runs_text import listing
 from dtk.cli import main
-from dtk.words import install
+from dtk.extras import install
 from tests.cli.command import environment
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,6 @@ import jsonschema
 import pytest
 
 from diagnostics.artifacts import Failure, RunPaths, Status, write_json
-from dtk.diagnose import _Progress
 from tests.cli.command import ROOT, environment
 from tests.shared_data import shared_data
 
@@ -253,35 +252,3 @@ def test_names_and_order_of_files_do_not_matter(tmp_path: Path) -> None:
                 item["file"] = item["file"][-1]
     assert reports[0]["root_causes"][0]["ranks"] == [2]
     assert reports[0]["root_causes"] == reports[1]["root_causes"] and reports[0]["outcome"] == reports[1]["outcome"]
-
-
-class Screen:
-    """A terminal that keeps what is written."""
-
-    def __init__(self, terminal: bool) -> None:
-        self.terminal = terminal
-        self.text = ""
-
-    def isatty(self) -> bool:
-        return self.terminal
-
-    def write(self, text: str) -> None:
-        self.text += text
-
-    def flush(self) -> None:
-        pass
-
-
-def test_progress_only_after_two_seconds_on_a_terminal() -> None:
-    screen, pipe = Screen(True), Screen(False)
-    for stream in (screen, pipe):
-        progress = _Progress(stream)  # type: ignore[arg-type]
-        progress("reading a")
-        assert stream.text == ""
-        progress.began_s -= 3
-        for n in range(100):
-            progress(f"reading \x1b[31m {n}")
-        progress.close()
-    assert pipe.text == ""
-    assert screen.text.startswith("\rdtk: reading ?[31m 0") and screen.text.count("reading") < 5
-    assert screen.text.endswith("\r")

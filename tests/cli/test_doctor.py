@@ -183,7 +183,7 @@ def test_throttling_through_the_real_library(tmp_path):
 @pytest.mark.timeout(60)
 def test_colours_and_progress_on_a_terminal_only(tmp_path):
     parent, terminal = pty.openpty()
-    command = [*COMMAND, "--only", "python,shm", "--runs-folder", str(tmp_path)]
+    command = [*COMMAND, "--only", "python,collectives", "--runs-folder", str(tmp_path)]
     process = subprocess.Popen(
         command, env={**environment(), "TERM": "xterm", "NO_COLOR": ""}, stdout=terminal, stderr=terminal
     )
@@ -194,7 +194,7 @@ def test_colours_and_progress_on_a_terminal_only(tmp_path):
             seen += part
     os.close(parent)
     assert process.wait(30) == 0
-    assert b"checking python ..." in seen
+    assert b"dtk: checking collectives_gloo ..." in seen
     assert re.search(rb"\x1b\[32mok", seen)
 
 

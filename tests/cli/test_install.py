@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dtk.words import install
+from dtk.extras import install
 from tests.cli.command import ROOT, TINY, metrics, only_run, status
 
 pytestmark = [

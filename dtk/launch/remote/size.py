@@ -3,11 +3,11 @@
 import dataclasses
 from typing import Any
 
+from diagnostics.words import counted
 from dtk.config.limits import check_numbers
 from dtk.config.schema import Config, RemoteLauncher
 from dtk.errors import DtkError
 from dtk.launch.placement import CPU_RANKS, Placement
-from dtk.words import counted
 
 ONE_PROCESS = ("single", "dp")
 """Strategies of one process, however many ranks others would have."""

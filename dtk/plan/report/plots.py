@@ -3,19 +3,18 @@
 Knows figures and names; colours are classes of the page's style.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from diagnostics.report.curves import Axes, dot, line, line_legend, tick
 from diagnostics.report.markup import Markup, el, join
 from diagnostics.report.shapes import LEFT, RIGHT, WIDTH, colour_legend, grid_line, picture, stacked
 from dtk.plan.prediction import Category, Prediction
 from dtk.plan.words import bytes_text, count_text
 
-_HEIGHT, _BOTTOM, _TOP = 260.0, 28.0, 12.0
+_HEIGHT = 260.0
 _NAMES = 225.0
 """Room for the names of strategies in front of bars."""
-_LINES = 4
 _GROWTH = 1.3
 """Room above the highest point of a logarithmic axis, as a factor."""
 
@@ -70,68 +69,18 @@ def _over_ranks(
     values = [value for curve in curves for _, value in curve.points]
     top = max([*values, *(value for _, value in limits)], default=1.0) * _GROWTH
     low = min(values, default=1.0) / _GROWTH if logarithmic else 0.0
-    axes = _Axes(ranks[0], ranks[-1], low, top, logarithmic)
-    parts = [grid_line(text(value), axes.y(value)) for value in axes.lines()]
+    axes = Axes(ranks[0], ranks[-1], low, top, _HEIGHT, log_x=True, log_y=logarithmic)
+    parts = [grid_line(text(value), axes.y(value)) for value in axes.marks()]
     parts += [_limit(name, axes.y(value)) for name, value in limits]
     for curve in curves:
-        line = " ".join(f"{axes.x(count):.1f},{axes.y(value):.1f}" for count, value in curve.points)
-        parts.append(el("polyline", el("title", curve.name), points=line, class_=f"line {curve.style}"))
-        parts += [
-            el(
-                "circle",
-                el("title", f"{curve.name}, {count:,} ranks: {text(value)}"),
-                cx=f"{axes.x(count):.1f}",
-                cy=f"{axes.y(value):.1f}",
-                r=3,
-                class_=f"line {curve.style}",
-            )
-            for count, value in curve.points
-        ]
-    parts += [el("text", f"{n:,}", x=f"{axes.x(n):.1f}", y=_HEIGHT - 8, text_anchor="middle") for n in ranks]
-    names = el("div", *(_key(curve) for curve in curves), class_="legend") if len(curves) > 1 else None
+        style = f"line {curve.style}"
+        parts.append(line(curve.name, curve.points, axes, style))
+        parts += [dot(f"{curve.name}, {n:,} ranks: {text(value)}", n, value, axes, style) for n, value in curve.points]
+    parts += [tick(f"{n:,}", n, axes) for n in ranks]
+    names = line_legend([(curve.name, f"line {curve.style}", None) for curve in curves]) if len(curves) > 1 else None
     return join(names, picture(parts, _HEIGHT, label))
 
 
-def _key(curve: Curve) -> Markup:
-    """A short piece of the line and its name."""
-    line = el("line", x1=0, x2=22, y1=5, y2=5, class_=f"line {curve.style}")
-    return el("span", el("svg", line, viewBox="0 0 22 10", class_="key", aria_hidden="true"), curve.name)
-
-
 def _limit(name: str, y: float) -> Markup:
-    line = el("line", x1=LEFT, x2=WIDTH - RIGHT, y1=f"{y:.1f}", y2=f"{y:.1f}", class_="limit")
-    return join(line, el("text", name, x=WIDTH - RIGHT, y=f"{y - 5:.1f}", text_anchor="end"))
-
-
-@dataclass(frozen=True, slots=True)
-class _Axes:
-    """Where a number of ranks (logarithmic) and a value stand in the picture."""
-
-    first: int
-    last: int
-    low: float
-    high: float
-    logarithmic: bool
-
-    def x(self, ranks: int) -> float:
-        if self.last == self.first:
-            return (LEFT + WIDTH - RIGHT) / 2
-        part = math.log(ranks / self.first) / math.log(self.last / self.first)
-        return LEFT + 14 + part * (WIDTH - LEFT - RIGHT - 28)
-
-    def y(self, value: float) -> float:
-        if self.logarithmic:
-            part = math.log(value / self.low) / math.log(self.high / self.low)
-        else:
-            part = (value - self.low) / (self.high - self.low)
-        return _HEIGHT - _BOTTOM - part * (_HEIGHT - _BOTTOM - _TOP)
-
-    def lines(self) -> list[float]:
-        """Values with a line across."""
-        steps = range(_LINES + 1)
-        if not self.logarithmic:
-            return [self.low + (self.high - self.low) * n / _LINES for n in steps]
-        powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-        factors = (1,) if len(powers) > _LINES else (1, 2, 5)
-        marks = (factor * 10.0**power for power in powers for factor in factors)
-        return [mark for mark in marks if self.low <= mark <= self.high]
+    across = el("line", x1=LEFT, x2=WIDTH - RIGHT, y1=f"{y:.1f}", y2=f"{y:.1f}", class_="limit")
+    return join(across, el("text", name, x=WIDTH - RIGHT, y=f"{y - 5:.1f}", text_anchor="end"))

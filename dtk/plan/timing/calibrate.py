@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from diagnostics.words import counted
 from dtk.errors import DtkError
 from dtk.plan.timing.hardware import MEASURED, Hardware, measured_path, store_hardware
-from dtk.words import counted
+from dtk.processes import importable
 
 SECONDS = 8.0
 """Of measuring; starting the ranks comes on top."""
@@ -99,12 +100,7 @@ def _place(device: str, ranks: int) -> tuple[str, int]:
 def _run(device: str, ranks: int, seconds: float, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """What each rank measured."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    root = str(Path(__file__).resolve().parents[3])
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": str(max(1, cores // ranks)),
-        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])),
-    }
+    environment = importable({**os.environ, "OMP_NUM_THREADS": str(max(1, cores // ranks))})
     with tempfile.TemporaryDirectory() as folder:
         processes = []
         for rank in range(ranks):

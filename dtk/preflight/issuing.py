@@ -1,0 +1,134 @@
+"""How a rehearsed rank issues a collective: what is recorded of it, and what it brings to and gets from the others."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.distributed import distributed_c10d as c10d
+
+from dtk.preflight import rehearsal as stage
+from dtk.preflight.calls import NEW_GROUP
+from dtk.preflight.frames import stack_of, user_call
+from dtk.preflight.link import How, Share, packed
+from dtk.preflight.rehearsal import Expected, Issued, Rehearsal
+from dtk.record.collectives import _reduce_name
+from dtk.record.signatures import KINDS, Call, Kind
+from dtk.simulate.mirror import MirrorGroup
+
+_NEW_GROUP = Kind(NEW_GROUP, NEW_GROUP, Call)
+Sizes = tuple[Sequence[int], Sequence[int]]
+"""Bytes sent to each member and expected of each; see `Entry`."""
+
+
+def current() -> Rehearsal:
+    """Of the rank that is simulated now."""
+    rehearsal = stage.current
+    assert rehearsal is not None
+    return rehearsal
+
+
+class IssuingGroup(MirrorGroup):
+    """A process group whose every call is recorded, and answered in the end by what the other ranks bring."""
+
+    def _issue(
+        self,
+        name: str,
+        tensors: list[Tensor],
+        source: int = -1,
+        share: Share | None = None,
+        sizes: Sizes = ((), ()),
+        **call: Any,
+    ) -> Issued:
+        """Record a call of torch.distributed's function `name` and hand out its work."""
+        rehearsal = current()
+        tape = rehearsal.tape
+        number = tape.issued
+        frame = sys._getframe(2)
+        part_of = user_call(frame)
+        if part_of and rehearsal.exchange.link is None:  # Objects, whose lengths may be made up.
+            sizes = ((), ())
+        tape.stack, tape.sent, tape.taken = stack_of(frame), _brief(sizes[0]), _brief(sizes[1])
+        token = rehearsal.log.begin(KINDS[name], Call(self, False, **call), part_of, frame)
+        tape.sent = tape.taken = ()
+        if token is not None:
+            rehearsal.log.end(token, 0, KINDS[name].p2p)
+        due: list[Expected] = []
+        if rehearsal.exchange.link is None:
+            if source == -1:
+                rehearsal.exchange.spoil(self._place(), tensors)
+        elif token is not None and not KINDS[name].p2p:
+            entry = tape.last
+            assert entry is not None
+            group = tape.groups[token[0].index]
+            if share is not None:
+                due = rehearsal.bring(((group.name, group.ranks), token[2]), group.ranks, entry.agreed(), share)
+            else:
+                due = rehearsal.expected.get(((group.name, group.ranks),), [])
+        return Issued(tape, number, tensors, source, due)
+
+    def _share(
+        self,
+        how: How,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        opts: Any = None,
+        root: int = -1,
+        to: int = -1,
+    ) -> Share | None:
+        """What this rank brings to a call, taken before the mirror changes it; None when nobody would get it.
+
+        Args:
+            how: what comes of it.
+            inputs: parts for all members where each gets its own, those of the first member first.
+            outputs: where this rank's result goes.
+            opts: with the ReduceOp.
+            root: who alone brings something, by rank in the group; -1 = all do.
+            to: who alone gets something; -1 = all, or all but the root.
+        """
+        if current().exchange.link is None or self.size() == 1:
+            return None
+        mine = self.rank()
+        gives, takes = root in (-1, mine), mine == to or (to < 0 and (root != mine or how == "root_mine"))
+        takers = 1 if to >= 0 else self.size() - (root >= 0 and how == "root")
+        dtypes = tuple(str(tensor.dtype).removeprefix("torch.") for tensor in inputs)
+        name = _reduce_name(opts.reduceOp) if how.startswith("reduce") else ""
+        source = self._global(root) if root >= 0 else -1
+        brought = packed(inputs) if gives else ()
+        return Share(how, brought, dtypes, [one.data for one in outputs] if takes else [], takers, takes, name, source)
+
+    def _place(self) -> tuple[str, int]:
+        """Group and position of the call that was just issued."""
+        state = current().log.groups[self.group_name]
+        return self.group_name, 0 if state is None else state.count
+
+    def _global(self, rank: int) -> int:
+        return c10d.get_process_group_ranks(self)[rank]
+
+
+def made_group(ranks: Sequence[int], desc: str) -> None:
+    """Record that a group is made, whether or not this rank belongs to it: a collective of the default group."""
+    rehearsal = current()
+    members = tuple(ranks)
+    rehearsal.made.append((members, desc))
+    call = Call(c10d._get_default_group(), False, (), amount=_checksum(members), splits=list(members))
+    number = rehearsal.tape.issued
+    frame = sys._getframe(2)
+    rehearsal.tape.stack = stack_of(frame)
+    token = rehearsal.log.begin(_NEW_GROUP, call, "", frame)
+    if token is not None:
+        rehearsal.log.end(token, 0, False)
+        rehearsal.tape.wait(number)
+
+
+def _checksum(ranks: tuple[int, ...]) -> int:
+    """One number for a list of ranks: as good as the list for telling two apart."""
+    total = len(ranks)
+    for rank in ranks:
+        total = (total * 1_000_003 + rank + 1) % 2_147_483_647
+    return total
+
+
+def _brief(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Equal numbers as one."""
+    return tuple(sizes[:1]) if len(set(sizes)) == 1 else tuple(sizes)

@@ -1,0 +1,35 @@
+"""What starting other processes of dtk needs: an environment in which they find dtk, a port, an end by SIGTERM."""
+
+import os
+import signal
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from dtk.config.folders import source_tree
+
+
+def importable(environment: Mapping[str, str]) -> dict[str, str]:
+    """With dtk's own source tree first on PYTHONPATH, where it runs from one; else as it is."""
+    root = source_tree()
+    if root is None:
+        return dict(environment)
+    path = environment.get("PYTHONPATH", "")
+    return {**environment, "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else str(root)}
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends what runs inside as Ctrl-C does, so that processes which it started do not outlive it."""
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
