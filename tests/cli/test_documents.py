@@ -41,16 +41,24 @@ def lengths(command: str) -> object:
     return pytest.param(command, marks=pytest.mark.extended) if command.startswith(LONG) else command
 
 
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    """A folder with a run in it."""
+    place = tmp_path_factory.mktemp("smoke")
+    command = [sys.executable, "-m", "dtk.run", "experiment=smoke"]
+    subprocess.run(command, cwd=place, env=environment(), capture_output=True, timeout=60, check=True)
+    return place
+
+
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("command", map(lengths, RUN))
-def test_the_command_of_the_readme_works(command, tmp_path):
+@pytest.mark.parametrize("command", [lengths(command) for command in RUN])
+def test_the_command_of_the_readme_works(command, tmp_path, request):
     shutil.copy(ROOT / "README.md", tmp_path)
     if command.startswith("dtk compare"):
         points = ["-m", "dtk.run", "-m", "strategy=ddp,fsdp", "model=gpt2_tiny", "train.steps=8", "checkpoint=off"]
         subprocess.run([sys.executable, *points], cwd=tmp_path, env=environment(), capture_output=True, check=True)
     if command.startswith("dtk diagnose last"):
-        smoke = [sys.executable, "-m", "dtk.run", "experiment=smoke"]
-        subprocess.run(smoke, cwd=tmp_path, env=environment(), capture_output=True, timeout=60, check=True)
+        shutil.copytree(request.getfixturevalue("smoke") / "runs", tmp_path / "runs")
     program, *arguments = shlex.split(command)
     if program == "torchrun":
         arguments = ["-m", "torch.distributed.run", *arguments]

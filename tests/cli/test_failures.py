@@ -14,14 +14,17 @@ FAULTS = {
     "exit": ("exited with code 7", "failed"),
     "out_of_memory": ("can't allocate memory", "oom"),
 }
+CASES = [
+    ("raise", "ddp"),
+    ("SIGKILL", "ddp"),
+    ("out_of_memory", "fsdp"),
+    *(pytest.param(name, "fsdp", marks=pytest.mark.extended) for name in ("raise", "SIGKILL", "SIGSEGV", "exit")),
+]
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize(("fault", "strategy"), CASES)
 def test_the_first_failing_rank_is_named(fault, strategy, tmp_path):
-    if strategy == "ddp" and fault not in ("raise", "SIGKILL"):
-        pytest.skip("one strategy is enough for this fault")
     reason, state = FAULTS[fault]
     process = run(tmp_path, *FAULTY, f"+model.arguments.fault={fault}", f"strategy={strategy}")
     assert process.returncode == 1, process.stderr

@@ -21,20 +21,18 @@ def losses(folder):
 
 
 @pytest.mark.timeout(200)
-def test_torchrun_gives_what_the_local_launcher_gives(tmp_path):
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.extended)])
+def test_torchrun_gives_what_the_local_launcher_gives(ranks, tmp_path):
     local = run(tmp_path / "local", *SHORT)
     assert local.returncode == 0, local.stderr
-    for ranks in (2, 4):
-        folder = tmp_path / f"torchrun{ranks}"
-        process = run(
-            folder, *SHORT, launcher=torchrun("--standalone", f"--nproc-per-node={ranks}"), OMP_NUM_THREADS="1"
-        )
-        assert process.returncode == 0, process.stdout + process.stderr
-        run_folder = only_run(folder)
-        assert status(run_folder)["state"] == "finished"
-        assert f"-w{ranks}-" in run_folder.name
-        assert losses(run_folder) == pytest.approx(losses(only_run(tmp_path / "local")), abs=1e-4)
-        assert len(list((run_folder / "heartbeat").iterdir())) == ranks
+    folder = tmp_path / "torchrun"
+    process = run(folder, *SHORT, launcher=torchrun("--standalone", f"--nproc-per-node={ranks}"), OMP_NUM_THREADS="1")
+    assert process.returncode == 0, process.stdout + process.stderr
+    run_folder = only_run(folder)
+    assert status(run_folder)["state"] == "finished"
+    assert f"-w{ranks}-" in run_folder.name
+    assert losses(run_folder) == pytest.approx(losses(only_run(tmp_path / "local")), abs=1e-4)
+    assert len(list((run_folder / "heartbeat").iterdir())) == ranks
 
 
 @pytest.mark.timeout(150)
@@ -81,7 +79,10 @@ class Counting(Faulty):
 
 
 @pytest.mark.timeout(100)
-@pytest.mark.parametrize(("typed", "threads"), [("launcher.threads=3", "3"), ("launcher.threads=auto", "1")])
+@pytest.mark.parametrize(
+    ("typed", "threads"),
+    [pytest.param("launcher.threads=3", "3", marks=pytest.mark.extended), ("launcher.threads=auto", "1")],
+)
 def test_threads_are_those_that_were_asked_for_or_torchruns(typed, threads, tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     (tmp_path / "counting.py").write_text(THREADS)

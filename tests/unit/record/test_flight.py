@@ -59,7 +59,7 @@ print(min(costs), box.entries_every_s(), box.cost_s)
 """
 
 MOVING = """
-import json, sys
+import json, sys, time
 from pathlib import Path
 import torch, torch.distributed as dist
 from diagnostics.artifacts import RunPaths
@@ -75,6 +75,8 @@ dist.all_reduce(torch.ones(4))
 look()
 for _ in range(2):
     dist.all_reduce(torch.ones(4))
+while flight.group_status()["host"]["0"]["last_completed_collective"] < 3:  # Gloo counts it after it has returned.
+    time.sleep(0.01)
 moving = look()
 print(json.dumps({"moving": moving, "still": look()}))
 """

@@ -13,7 +13,7 @@ from dtk.record.regions import communication, observed, region
 CPU = torch.device("cpu")
 
 FULL_DISK = """
-import json, resource, sys, time
+import json, re, resource, sys, time
 from pathlib import Path
 import torch
 from diagnostics.artifacts import RunPaths
@@ -33,21 +33,27 @@ def waited_s():
     stat.seek(0)
     ran_ns, queued_ns, _ = stat.read().split()
     return time.perf_counter() - (int(ran_ns) + int(queued_ns)) / 1e9
-slowest_s = 0.0
+def writes():
+    # Of this thread alone: files are for others to write.
+    return int(re.search("syscw: ([0-9]+)", open("/proc/thread-self/io").read())[1])
+waits_s, written = [], 0
 for step in range(300):
-    began_s = waited_s()
+    before, began_s = writes(), waited_s()
     recorder.begin_step(step)
     with region("forward"), communication("all_reduce", 8, "dp"):
         pass
     recorder.metrics({"step": step, "loss": 1.0})
-    if step not in (3, 5):  # The profiler starts and stops here.
-        slowest_s = max(slowest_s, waited_s() - began_s)
+    if step not in (2, 3, 4, 5):  # The profiler starts and stops here, and writes its trace.
+        waits_s.append(waited_s() - began_s)
+        written += writes() - before
     time.sleep(0.001)
 recorder.summary({"figures": {"loss": 1.0}, "definitions": {}})
 recorder.failed(ValueError("x"))
 began_s = time.perf_counter()
 recorder.close()
-print(json.dumps({"slowest_s": slowest_s, "close_s": time.perf_counter() - began_s}))
+# One in a hundred steps may meet a machine that stops, or the page of a file on its way to the disk.
+slow_s = sorted(waits_s)[len(waits_s) * 99 // 100]
+print(json.dumps({"slow_s": slow_s, "written": written, "close_s": time.perf_counter() - began_s}))
 """
 
 
@@ -180,7 +186,8 @@ def test_a_full_disk_neither_stops_nor_slows(paths, child, level, limit_bytes):
     topics = [line.split(": ")[1] for line in told]
     assert len(topics) == len(set(topics)), "once per topic"
     measured = json.loads(output)
-    assert measured["slowest_s"] < 0.15, "seconds for which a step was held up, a busy machine not counted"
+    assert measured["slow_s"] < 0.05, "seconds for which a step was held up, a busy machine not counted"
+    assert measured["written"] == 0, "write calls of the training thread"
     assert measured["close_s"] < 10
 
 
