@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BLOCK_BYTES = 1 << 20
+MOST_DEPTH = 500
+"""Python's own limit is 1,000 calls, of which the reader has used some: deeper values cannot be read at any factor."""
 _GZIP = b"\x1f\x8b"
 
 
@@ -27,7 +29,7 @@ class Limits:
     ratio: int = 200
     """Decompressed over compressed bytes, once more than 64 MiB came out: real traces stay below 60."""
     depth: int = 64
-    """Nesting of JSON."""
+    """Nesting of JSON; no factor raises it over `MOST_DEPTH`."""
     line_bytes: int = 64 << 10
     """Longest line of a log that is looked at; the rest of a longer one is skipped."""
     event_bytes: int = 4 << 20
@@ -38,8 +40,10 @@ class Limits:
     """Device events kept of one trace or Nsight export; beyond, its window ends there."""
 
     def scaled(self, factor: float) -> "Limits":
-        """All limits times `factor`."""
-        return Limits(**{name: int(getattr(self, name) * factor) for name in self.__dataclass_fields__})
+        """All limits times `factor`; the depth at most `MOST_DEPTH`, or as it was."""
+        scaled = {name: int(getattr(self, name) * factor) for name in self.__dataclass_fields__}
+        scaled["depth"] = min(scaled["depth"], max(MOST_DEPTH, self.depth))
+        return Limits(**scaled)
 
 
 class TooLargeError(ValueError):
@@ -77,8 +81,8 @@ def is_deeper(head: bytes, limits: Limits) -> bool:
     return False
 
 
-def blocks(path: Path, limits: Limits) -> Iterator[bytes]:
-    """The file's bytes, decompressed if they are gzip (any number of members), in blocks of about 1 MiB.
+def blocks(path: Path, limits: Limits, block_bytes: int = BLOCK_BYTES) -> Iterator[bytes]:
+    """The file's bytes, decompressed if they are gzip (any number of members), in blocks of about `block_bytes`.
 
     Raises:
         OSError: it cannot be read.
@@ -90,7 +94,8 @@ def blocks(path: Path, limits: Limits) -> Iterator[bytes]:
         head = file.read(2)
         file.seek(0)
         size = max(1, os.fstat(file.fileno()).st_size)
-        for block in _gunzip(file, limits) if head == _GZIP else iter(lambda: file.read(BLOCK_BYTES), b""):
+        plain = iter(lambda: file.read(block_bytes), b"")
+        for block in _gunzip(file, limits, block_bytes) if head == _GZIP else plain:
             total += len(block)
             if total > limits.stream_bytes:
                 raise TooLargeError(f"over {limits.stream_bytes >> 20} MiB; raise it with --limit-scale")
@@ -99,14 +104,14 @@ def blocks(path: Path, limits: Limits) -> Iterator[bytes]:
             yield block
 
 
-def _gunzip(file: object, limits: Limits) -> Iterator[bytes]:
+def _gunzip(file: object, limits: Limits, block_bytes: int) -> Iterator[bytes]:
     read = file.read  # type: ignore[attr-defined]
     raw = out = 0
     stream = zlib.decompressobj(31)
     data = b""
     while True:
         if not data:
-            data = read(BLOCK_BYTES >> 2)
+            data = read(block_bytes >> 2)
             raw += len(data)
             if not data:
                 if not stream.eof:
@@ -118,7 +123,7 @@ def _gunzip(file: object, limits: Limits) -> Iterator[bytes]:
                 continue
             stream = zlib.decompressobj(31)
         try:
-            block = stream.decompress(data, BLOCK_BYTES)
+            block = stream.decompress(data, block_bytes)
         except zlib.error as problem:
             raise ValueError(f"damaged gzip: {problem}") from problem
         data = stream.unused_data if stream.eof else stream.unconsumed_tail

@@ -15,17 +15,14 @@ from diagnostics.evidence.trace_events import (
     KINDS,
     Args,
     Event,
-    Lane,
     Message,
     message_of_args,
     message_of_shapes,
     ranks_of,
 )
+from diagnostics.evidence.trace_index import MAX_NAMES, Lanes, Names, places
 from diagnostics.evidence.trace_scan import Scan
 
-_MAX_NAMES = 200_000
-_SPARSE = 16
-"""Numbers for each that occurs, up to which a table is smaller than a dict."""
 _LAUNCH = re.compile(r"launch|memcpy|memset", re.IGNORECASE)
 _WAIT = re.compile(r"synchronize$|^(?:cuda|hip)Memcpy$", re.IGNORECASE)
 _TELLING = re.compile(
@@ -34,9 +31,14 @@ _TELLING = re.compile(
 )
 _COMMS = re.compile(r"^(?:nccl|gloo|mpi|ucc|rccl|xccl|hccl):")
 _WORKER = re.compile(r"(?:^|[^a-z])(?:worker|rank)[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
-_CPU_BACKENDS = re.compile(r"gloo|mpi")
+_NO_ARGS = Args()
 
-_Handlers = dict[str, Callable[[Event], None] | None]
+_LAST_NS = 1 << 62
+"""Later times and larger numbers are damage; columns of 64 bits hold all others."""
+
+_Found = tuple[Callable[[Event, int], None], int]
+"""What takes an event, and the number of the event's name."""
+_Handlers = dict[str, _Found | None]
 
 
 def read(path: Path, file: str, rank: int | None, limits: Limits) -> Trace:
@@ -61,7 +63,10 @@ def read(path: Path, file: str, rank: int | None, limits: Limits) -> Trace:
 
 
 class _Builder:
-    """Fills the columns of one trace."""
+    """Fills the columns of one trace. A handler changes them once nothing can fail any more: columns stay equally long.
+
+    Handlers take an event and the number of its name.
+    """
 
     def __init__(self, trace: Trace, all_ops: bool | None = None) -> None:
         self.trace = trace
@@ -69,8 +74,8 @@ class _Builder:
         """Keep every CPU operation; None = until something ran on a device."""
         self.skipped_ops = 0
         """Names of operations that were not kept."""
-        self._names: dict[str, int] = {}
-        self._lanes: dict[tuple[int | str | None, int | str | None], int] = {}
+        self._names = Names(trace.names)
+        self._lanes = Lanes(trace.lanes)
         self._launched = array("q")
         """Correlation of each launch."""
         self._launch_start = array("q")
@@ -97,12 +102,12 @@ class _Builder:
                 if table is None:
                     continue
                 try:
-                    handler = table[event.name]
+                    found = table[event.name]
                 except KeyError:
-                    handler = self._handler(event, table)
-                if handler is not None:
+                    found = self._handler(event, table)
+                if found is not None:
                     try:
-                        handler(event)
+                        found[0](event, found[1])
                     except (OverflowError, ValueError):  # a number that no clock gives
                         scan.damaged += 1
             if len(trace.device) >= scan.limits.spans or len(trace.ops) >= 2 * scan.limits.spans:
@@ -120,28 +125,29 @@ class _Builder:
         """By name, what takes an event of this category; None when nothing ever does."""
         return {} if KINDS.get(cat.lower()) else None
 
-    def _handler(self, event: Event, table: _Handlers) -> Callable[[Event], None] | None:
+    def _handler(self, event: Event, table: _Handlers) -> _Found | None:
         """What takes an event of that category and name; remembered."""
         kind, name = KINDS[event.cat.lower()], event.name
-        handler: Callable[[Event], None] | None
+        handler: Callable[[Event, int], None] | None
         if kind == "runtime":
             handler = self._wait if _WAIT.search(name) else self._launch if _LAUNCH.search(name) else None
         elif kind == "op" and not _TELLING.search(name):
             if self.all_ops is not False:
-                return self._op  # not remembered: it ends with the first work on a device
+                return self._op, self._names[name]  # not remembered: it ends with the first work on a device
             self.skipped_ops += 1
             handler = None
         else:
             handler = {"kernel": self._kernel, "memory": self._memory, "op": self._op, "mark": self._mark}[kind]
-        if len(table) < _MAX_NAMES:
-            table[name] = handler
-        return handler
+        found = None if handler is None else (handler, -1 if handler == self._launch else self._names[name])
+        if len(table) < MAX_NAMES:
+            table[name] = found
+        return found
 
     def finish(self) -> Trace:
         """Link device work to its launch, and settle the window."""
         trace = self.trace
         start, lane = self._launch_start, self._launch_lane
-        found = _places(self._launched, self._correlation)
+        found = places(self._launched, self._correlation)
         trace.launch = array("q", (start[i] if i >= 0 else -1 for i in found))
         trace.launcher = array("i", (lane[i] if i >= 0 else -1 for i in found))
         all_spans = [spans for spans in (trace.device, trace.ops, trace.marks) if len(spans)]
@@ -174,85 +180,70 @@ class _Builder:
                 name = str(one["pg_name"])
                 trace.groups[name] = GroupInfo(name, str(one.get("pg_desc", "")), members, size)
 
-    def _name(self, name: str) -> int:
-        try:
-            return self._names[name]
-        except KeyError:
-            if len(self._names) >= _MAX_NAMES:
-                return self._names.setdefault("(other)", len(self._names))
-            self._names[name] = index = len(self._names)
-            self.trace.names.append(name)
-            return index
-
-    def _lane(self, owner: int | str | None, line: int | str | None) -> int:
-        key = (owner, line)
-        try:
-            return self._lanes[key]
-        except KeyError:
-            self._lanes[key] = index = len(self._lanes)
-            self.trace.lanes.append(Lane(owner, line))
-            return index
-
     def _times(self, event: Event) -> tuple[int, int]:
         ts, dur = event.ts, event.dur
         if type(ts) is int and type(dur) is int:
             start = ts * 1000
-            return start, start + (dur * 1000 if dur > 0 else 0)
-        start, end = round(ts * 1000), round((ts + max(dur, 0)) * 1000)
-        if start % 1000:
-            self.trace.fractional = True
+            end = start + dur * 1000 if dur > 0 else start
+        else:
+            start, end = round(ts * 1000), round((ts + max(dur, 0)) * 1000)
+            if start % 1000:
+                self.trace.fractional = True
+        if start < -_LAST_NS or end > _LAST_NS:
+            raise OverflowError
         return start, end
 
-    def _kernel(self, event: Event, memory: int = 0) -> None:
+    def _kernel(self, event: Event, name: int, memory: int = 0) -> None:
         if event.ph != "X":
             return
-        trace, args = self.trace, event.args or Args()
+        trace, args = self.trace, event.args or _NO_ARGS
         start, end = self._times(event)
+        correlation = _correlation(args)
         stream = event.tid if args.stream is None else args.stream
         device = event.pid if args.device is None else args.device
         if args.op is not None or args.group is not None:
             trace.messages[len(trace.device)] = self._message(args)
-        trace.device.add(start, end, self._name(event.name), self._lane(device, stream))
+        trace.device.add(start, end, name, self._lanes[device, stream])
         trace.is_memory.append(memory)
-        self._correlation.append(-1 if args.correlation is None else args.correlation)
+        self._correlation.append(correlation)
         if self.all_ops is None:
             self.all_ops = False
 
-    def _memory(self, event: Event) -> None:
-        self._kernel(event, 1)
+    def _memory(self, event: Event, name: int) -> None:
+        self._kernel(event, name, 1)
 
-    def _launch(self, event: Event) -> None:
+    def _launch(self, event: Event, name: int) -> None:
         args = event.args
         if args is not None and args.correlation is not None:
-            start = self._times(event)[0]
-            self._launched.append(args.correlation)
+            start, correlation = self._times(event)[0], _correlation(args)
+            self._launched.append(correlation)
             self._launch_start.append(start)
-            self._launch_lane.append(self._lane(event.pid, event.tid))
+            self._launch_lane.append(self._lanes[event.pid, event.tid])
 
-    def _wait(self, event: Event) -> None:
+    def _wait(self, event: Event, name: int) -> None:
         start, end = self._times(event)
-        self.trace.syncs.add(start, end, self._name(event.name), self._lane(event.pid, event.tid))
-        self._launch(event)
+        self.trace.syncs.add(start, end, name, self._lanes[event.pid, event.tid])
+        self._launch(event, name)
 
-    def _op(self, event: Event) -> None:
+    def _op(self, event: Event, name: int) -> None:
         if event.ph != "X":
             return
-        trace = self.trace
+        ops = self.trace.ops
+        start, end = self._times(event)
         if event.args is not None and (event.args.op is not None or event.name == "record_param_comms"):
-            trace.op_messages[len(trace.ops)] = self._message(event.args)
-        start, end = self._times(event)
-        trace.ops.add(start, end, self._name(event.name), self._lane(event.pid, event.tid))
+            self.trace.op_messages[len(ops)] = self._message(event.args)
+        ops.add(start, end, name, self._lanes[event.pid, event.tid])
 
-    def _mark(self, event: Event) -> None:
+    def _mark(self, event: Event, name: int) -> None:
         if event.ph != "X":
             return
-        trace, name = self.trace, event.name
-        if _COMMS.match(name):
-            args = event.args
-            told = self._message(args) if args is not None and args.op is not None else message_of_shapes(name, args)
-            trace.mark_messages[len(trace.marks)] = told
+        trace, args = self.trace, event.args
         start, end = self._times(event)
-        trace.marks.add(start, end, self._name(name), self._lane(event.pid, event.tid))
+        if _COMMS.match(event.name):
+            linked = args is not None and args.op is not None
+            told = self._message(args) if args is not None and linked else message_of_shapes(event.name, args)
+            trace.mark_messages[len(trace.marks)] = told
+        trace.marks.add(start, end, name, self._lanes[event.pid, event.tid])
 
     def _message(self, args: Args) -> Message:
         message = message_of_args(args)
@@ -263,19 +254,18 @@ class _Builder:
         return message
 
 
-def _places(known: "array[int]", wanted: "array[int]") -> "array[int]":
-    """Where each wanted number stands last among the known ones; -1 = nowhere.
+def _correlation(args: Args) -> int:
+    """-1 = unknown.
 
-    Correlation ids are counted up, so a table by number does with a few bytes each; a dict takes over a hundred.
+    Raises:
+        OverflowError: no number that a profiler counts to.
     """
-    low, high = (min(known), max(known)) if known else (0, -1)
-    if high - low + 1 > _SPARSE * len(known):
-        places = {number: n for n, number in enumerate(known)}
-        return array("i", (places.get(number, -1) for number in wanted))
-    table = array("i", (-1,)) * (high - low + 1)
-    for n, number in enumerate(known):
-        table[number - low] = n
-    return array("i", (table[number - low] if low <= number <= high else -1 for number in wanted))
+    number = args.correlation
+    if number is None:
+        return -1
+    if not -_LAST_NS < number < _LAST_NS:
+        raise OverflowError
+    return number
 
 
 def _number(value: object) -> bool:

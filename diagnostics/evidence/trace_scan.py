@@ -15,12 +15,17 @@ import msgspec
 from diagnostics.evidence.limits import Limits, blocks
 
 T = TypeVar("T")
+_START = re.compile(rb"[\xef\xbb\xbf \t\r\n]*(.?)", re.DOTALL)
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
+_KEY_BYTES = 256
+"""Room for the key and the white space in it, where it lies across two blocks."""
 _BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\]]', re.DOTALL)
 _NOT_JSON = re.compile(rb"(?<=[:,\[])(\s*)-?(?:inf(?:inity)?|nan)\b", re.IGNORECASE)
 """Kineto divides by a duration of zero and writes the result as it is."""
-_TAILS = (1 << 14, 1 << 17)
+_BLOCK_BYTES = 1 << 18
+"""What a core's cache holds together with the events in it: blocks of 1 MiB take half as long again."""
+_TAILS = (1 << 12, 1 << 14, 1 << 17)
 """Bytes at the end of a block in which an end of an event is looked for first."""
 _TRIES = 4
 """Ends of events that are tried by decoding, before the block is cut exactly."""
@@ -59,9 +64,14 @@ class Scan(Generic[T]):
         stream = _Stream(self.path, self.limits)
         rest = self._read_header(stream)
         ended = False
+        enough = 0
         for block in stream:
-            rest += block
-            events, rest, ended = self._take(rest)
+            if len(rest) + len(block) < enough:
+                rest += block
+                continue
+            events, rest, ended = self._take(rest, block)
+            # An event longer than a block is not tried again at every block, which would take quadratic time.
+            enough = min(2 * len(rest), self.limits.event_bytes)
             if events:
                 yield events
             if ended or len(rest) > self.limits.event_bytes:
@@ -75,14 +85,15 @@ class Scan(Generic[T]):
         """What follows the start of the list of events."""
         data = b""
         for block in stream:
+            searched = max(0, len(data) - _KEY_BYTES)
             data += block
-            start = data.lstrip(b"\xef\xbb\xbf \t\r\n")
-            if start[:1] == b"[":
+            start = _START.match(data)
+            if start is not None and start[1] == b"[":
                 stream.push(b"")
-                return start[1:]
-            if start[:1] != b"{":
+                return data[start.end() :]
+            if start is None or start[1] != b"{":
                 break
-            match = _EVENTS.search(data)
+            match = _EVENTS.search(data, searched)
             if match:
                 self.header = _mapping(data[: match.start()] + b'"traceEvents":[]}')
                 stream.push(b"")
@@ -91,17 +102,17 @@ class Scan(Generic[T]):
                 break
         raise ValueError(stream.problem or "it has no traceEvents")
 
-    def _take(self, data: bytes) -> tuple[list[T], bytes, bool]:
-        """Whole events of `data`, the rest of it, and whether the list of events has ended."""
-        framed = bytearray().join((b"[", data))
-        for start, end in _ends(data):
-            last = start + 2  # behind the event's brace: what separates it from the next is overwritten for a while
+    def _take(self, rest: bytes, block: bytes) -> tuple[list[T], bytes, bool]:
+        """Whole events of both together, the rest of it, and whether the list of events has ended."""
+        framed = bytearray().join((b"[", rest, block))
+        for start, end in _ends(framed):
+            last = start + 1  # behind the event's brace: what separates it from the next is overwritten for a while
             kept, framed[last] = framed[last], 0x5D
             try:
-                return self._decode(memoryview(framed)[: last + 1]), data[end:], False
+                return self._decode(memoryview(framed)[: last + 1]), bytes(memoryview(framed)[end:]), False
             except (msgspec.DecodeError, RecursionError):
                 framed[last] = kept
-        return self._exact(data)
+        return self._exact(rest + block)
 
     def _decode(self, text: memoryview) -> list[T]:
         """The events of a JSON list; one of another type counts as damaged.
@@ -168,7 +179,7 @@ class _Stream:
     """The blocks of a file; damage ends it and is remembered."""
 
     def __init__(self, path: Path, limits: Limits) -> None:
-        self._blocks = blocks(path, limits)
+        self._blocks = blocks(path, limits, _BLOCK_BYTES)
         self._pushed: list[bytes] = []
         self.problem = ""
 
@@ -189,7 +200,7 @@ class _Stream:
             raise StopIteration from problem
 
 
-def _ends(data: bytes) -> Iterator[tuple[int, int]]:
+def _ends(data: bytearray) -> Iterator[tuple[int, int]]:
     """Where an event may end and where the next one begins, the last ones first."""
     tried = 0
     for tail in _TAILS:

@@ -8,6 +8,7 @@ on CPU the spans of gloo's threads are the communication. Judges nothing.
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from diagnostics.detectors.overlap import names
 from diagnostics.detectors.overlap.intervals import Interval
@@ -55,6 +56,8 @@ class Work:
     """Kernels that communicate and compute, counted as compute."""
 
 
+_REMEMBERED = 4096
+"""Characters of a name, up to which what it tells is remembered."""
 _OPEN = 256
 """Issues that may be on their way at once."""
 
@@ -72,10 +75,11 @@ def classify(trace: Trace) -> Work:
 
 def _on_device(trace: Trace) -> Work:
     work = Work()
-    kinds = [_by_name(name) for name in trace.names]
+    used = set(trace.device.name)
+    kinds = [_by_name(name) if n in used else "" for n, name in enumerate(trace.names)]
     work.compute_lane = _compute_lane(trace, kinds)
     ranges = _ranges(trace)
-    device = trace.device
+    device, messages = trace.device, trace.messages
     lanes_of_calls = set()
     doubtful = []
     for i, (start, end, name, lane, memory, launch, thread) in enumerate(
@@ -85,8 +89,11 @@ def _on_device(trace: Trace) -> Work:
             work.memory.append((start, end))
             continue
         kind = kinds[name]
-        message, why = trace.messages.get(i), "args"
-        if message is None and kind != "compute" and launch >= 0 and thread in ranges:
+        if kind == "compute" and i not in messages:
+            work.compute.append((start, end, lane, launch, thread))
+            continue
+        message, why = messages.get(i), "args"
+        if message is None and launch >= 0 and thread in ranges:
             message, why = _inside(ranges[thread], launch, lane != work.compute_lane)
         if kind == "communication" and message is None:
             message, why = Message("collective"), "name"
@@ -109,19 +116,29 @@ def _on_device(trace: Trace) -> Work:
 
 
 def _by_name(name: str) -> str:
-    if names.FUSED.search(name):
+    return _told(name) if len(name) <= _REMEMBERED else _told.__wrapped__(name)
+
+
+@lru_cache(maxsize=1024)
+def _told(name: str) -> str:
+    """Remembered: the ranks of a job run the same kernels, and names of kernels are long."""
+    lower = name.lower()
+    if names.FUSED.search(lower):
         return "fused"
-    if names.COMMUNICATION.search(name):
+    if names.COMMUNICATION.search(lower):
         return "communication"
-    return "compute" if names.COMPUTE.search(name) else ""
+    return "compute" if names.COMPUTE.search(lower) else ""
 
 
 def _compute_lane(trace: Trace, kinds: list[str]) -> int:
     """The stream with most kernel time that is no collective's."""
     busy: Counter[int] = Counter()
     device = trace.device
-    for i, (start, end, name, lane) in enumerate(zip(device.start, device.end, device.name, device.lane)):
-        if not trace.is_memory[i] and kinds[name] != "communication" and i not in trace.messages:
+    aside = bytearray(trace.is_memory)
+    for i in trace.messages:
+        aside[i] = 1
+    for start, end, name, lane, other in zip(device.start, device.end, device.name, device.lane, aside):
+        if not other and kinds[name] != "communication":
             busy[lane] += end - start
     return max(busy, key=lambda lane: (busy[lane], -lane)) if busy else -1
 

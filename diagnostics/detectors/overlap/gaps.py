@@ -22,7 +22,7 @@ _NEAR_NS = 20_000
 """The device drains, and the host's wait for it returns, within that."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Gap:
     """A stretch in which neither compute nor copies nor communication ran (ns)."""
 
@@ -41,7 +41,7 @@ class Gap:
 def find_gaps(trace: Trace, work: Work, covers: Covers, begin: int, end: int) -> list[Gap]:
     """All stretches without work in the window, by start."""
     least = DEVICE_NS if trace.on_device else CPU_NS
-    stretches = [(s, e) for s, e in covers.gaps(begin, end) if e - s >= least]
+    stretches = covers.gaps(begin, end, least)
     if not stretches:
         return []
     loader = _Loader(trace)
@@ -51,15 +51,14 @@ def find_gaps(trace: Trace, work: Work, covers: Covers, begin: int, end: int) ->
     launches = sorted(zip(trace.device.start, trace.launch))
     starts = [start for start, _ in launches]
     result = []
-    for gap in stretches:
-        n = bisect_right(starts, gap[1] - 1)
+    for start, until in stretches:
+        n = bisect_right(starts, until - 1)
         launch = launches[n][1] if n < len(launches) else -1
-        result.append(_on_device(gap, launch, loader, waits))
+        result.append(_on_device(start, until, launch, loader, waits))
     return result
 
 
-def _on_device(gap: Interval, launch: int, loader: "_Loader", waits: "_Waits") -> Gap:
-    start, end = gap
+def _on_device(start: int, end: int, launch: int, loader: "_Loader", waits: "_Waits") -> Gap:
     if launch < 0:
         return Gap(start, end, "wait", "")
     if launch <= start:
@@ -103,10 +102,9 @@ class _Waits:
         self._order = order
         self._ends = [syncs.end[i] for i in order]
         ops = trace.ops
-        wanted = [bool(names.SYNC_OPS.match(name)) for name in trace.names]
-        self._ops = sorted(
-            (ops.start[i], ops.end[i], ops.name[i], ops.lane[i]) for i in range(len(ops)) if wanted[ops.name[i]]
-        )
+        wanted = {n for n, name in enumerate(trace.names) if names.SYNC_OPS.match(name)}
+        rows = zip(ops.start, ops.end, ops.name, ops.lane) if wanted else ()
+        self._ops = sorted(row for row in rows if row[2] in wanted)
         self._op_starts = [op[0] for op in self._ops]
 
     def that_ended(self, start: int, launch: int) -> str:

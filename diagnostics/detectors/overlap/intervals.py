@@ -5,7 +5,7 @@ An interval is (start, end) with start <= end; a cover is a list of disjoint one
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 Interval = tuple[int, int]
 Cover = list[Interval]
@@ -14,17 +14,18 @@ Cover = list[Interval]
 def union(intervals: Iterable[Interval]) -> Cover:
     """What at least one of them covers; empty ones vanish."""
     result: Cover = []
-    first = last = None
-    for start, end in sorted(intervals):
-        if last is None or first is None:
-            first, last = start, end
-        elif start > last:
+    rows = sorted(intervals)
+    if not rows:
+        return result
+    first, last = rows[0]
+    for start, end in rows:
+        if start > last:
             if last > first:
                 result.append((first, last))
             first, last = start, end
         elif end > last:
             last = end
-    if first is not None and last is not None and last > first:
+    if last > first:
         result.append((first, last))
     return result
 
@@ -52,21 +53,32 @@ def intersect(one: Cover, other: Cover) -> Cover:
 
 
 def subtract(one: Cover, other: Cover) -> Cover:
-    """What `one` covers and `other` does not."""
+    """What `one` covers and `other` does not; fast when `one` is short."""
     result: Cover = []
-    j = 0
+    n = 0
     for start, end in one:
-        while j < len(other) and other[j][1] <= start:
-            j += 1
-        k = j
-        while k < len(other) and other[k][0] < end:
-            if other[k][0] > start:
-                result.append((start, other[k][0]))
-            start = max(start, other[k][1])
-            k += 1
+        n = max(n, bisect_right(other, (start, start), n) - 1)
+        while n < len(other) and other[n][0] < end:
+            first, last = other[n]
+            if first > start:
+                result.append((start, first))
+            if last > start:
+                start = last
+            if last > end:  # it may reach into the next one
+                break
+            n += 1
         if start < end:
             result.append((start, end))
     return result
+
+
+def holes(cover: Cover, start: int, end: int, least: int) -> Cover:
+    """Stretches between the two that are not covered, and no shorter than `least` (at least 1)."""
+    if end <= start or least < 1:
+        return []
+    inside = [one for one in cover if one[1] > start and one[0] < end]
+    edges = [(start, start), *inside, (end, end)]
+    return [(last, first) for (_, last), (first, _) in pairwise(edges) if first - last >= least]
 
 
 class Ruler:
@@ -87,11 +99,6 @@ class Ruler:
     def within(self, start: int, end: int) -> int:
         """Covered between the two."""
         return self.until(end) - self.until(start) if end > start else 0
-
-    def holds(self, point: int) -> bool:
-        """Whether `point` lies in it."""
-        n = bisect_right(self._starts, point)
-        return n > 0 and self.cover[n - 1][1] > point
 
     def start_of(self, point: int) -> int | None:
         """Where the interval that holds `point` starts; None when none does."""

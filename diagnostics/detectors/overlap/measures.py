@@ -6,9 +6,11 @@ wall = compute + exposed communication + exposed copies + idle, to the nanosecon
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import compress
+from operator import itemgetter
 
 from diagnostics.detectors.overlap.classify import Work
-from diagnostics.detectors.overlap.intervals import Cover, Interval, Ruler, intersect, subtract, total, union
+from diagnostics.detectors.overlap.intervals import Cover, Interval, Ruler, holes, intersect, subtract, total, union
 from diagnostics.evidence.trace import Trace
 
 
@@ -41,7 +43,7 @@ class Covers:
     """The unions of one rank's work, and how much of any stretch they cover."""
 
     def __init__(self, work: Work) -> None:
-        compute = union((one[0], one[1]) for one in work.compute)
+        compute = union([one[:2] for one in work.compute])
         communication = union((call.start, call.end) for call in work.calls)
         memory = union(work.memory)
         busy = union(compute + memory)
@@ -67,9 +69,9 @@ class Covers:
             idle=wall - self.busy.within(start, end),
         )
 
-    def gaps(self, start: int, end: int) -> Cover:
-        """Stretches without any work."""
-        return subtract([(start, end)] if end > start else [], self.busy.cover)
+    def gaps(self, start: int, end: int, least: int) -> Cover:
+        """Stretches without any work, no shorter than `least`."""
+        return holes(self.busy.cover, start, end, least)
 
 
 def charge(exposed: Ruler, calls: Iterable[Interval]) -> list[int]:
@@ -104,14 +106,14 @@ def compatible(trace: Trace, work: Work) -> Compatible | None:
         return None
     limit = steps[-1] if len(steps) > 1 else None
     calls = [(call.start, call.end) for call in work.calls if limit is None or 0 <= call.issued < limit]
-    computes = [(one[0], one[1]) for one in work.compute if limit is None or 0 <= one[3] < limit]
+    computes = [one[:2] for one in work.compute if limit is None or 0 <= one[3] < limit]
     copies = [(start, end) for start, end, launch in _copies(trace) if limit is None or 0 <= launch < limit]
     if trace.fractional:
         calls, computes, copies = (list(map(_whole_us, spans)) for spans in (calls, computes, copies))
     communication, compute, rows = union(calls), union(computes), calls + computes + copies
-    if not communication or not rows:
+    if not communication:
         return None
-    wall = max(end for _, end in rows) - min(start for start, _ in rows)
+    wall = max(map(itemgetter(1), rows)) - min(map(itemgetter(0), rows))
     idle = wall - total(union(communication + compute + copies))
     computing = total(compute)
     return Compatible(
@@ -125,8 +127,7 @@ def compatible(trace: Trace, work: Work) -> Compatible | None:
 
 def _copies(trace: Trace) -> Iterable[tuple[int, int, int]]:
     """Start, end and launch of copies and fills."""
-    rows = zip(trace.device.start, trace.device.end, trace.launch, trace.is_memory)
-    return ((start, end, launch) for start, end, launch, memory in rows if memory)
+    return compress(zip(trace.device.start, trace.device.end, trace.launch), trace.is_memory)
 
 
 def _whole_us(span: Interval) -> Interval:

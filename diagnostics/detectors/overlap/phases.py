@@ -115,12 +115,13 @@ def _find_backwards(trace: Trace, work: Work, steps: list[Step]) -> None:
     everywhere = Ruler(union(span for ruler in rulers.values() for span in ruler.cover))
     launched: list[list[tuple[int, bool, int, int]]] = [[] for _ in steps]
     mixed: set[int] = set()
+    borders = {thread: [border for span in ruler.cover for border in span] for thread, ruler in rulers.items()}
     for start, end, _, launch, thread in work.compute:
         n = bisect_right(starts, launch) - 1
         if launch < 0 or n < 0:
             continue
-        ruler = rulers.get(thread)
-        backward = ruler is not None and ruler.holds(launch)
+        # Behind a start and before its end there is an odd number of borders to the left.
+        backward = thread in borders and bisect_right(borders[thread], launch) % 2 == 1
         launched[n].append((launch, backward, start, end))
         if not backward:
             mixed.add(thread)

@@ -3,10 +3,10 @@
 Builds facts (times in ns since the trace's base); the causes are decided elsewhere.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import pairwise
+from operator import attrgetter
 
 from diagnostics.detectors.overlap import names
 from diagnostics.detectors.overlap.classify import Call, Work, classify
@@ -21,6 +21,7 @@ MAX_CALLS = 500_000
 """Collectives kept of one rank."""
 _RELEASED_NS = 30_000
 """A kernel that waited for a collective starts within that after it."""
+_start = attrgetter("start")
 _AT_ONCE = 0.1
 """Share of a call beside compute up to which it counts as not overlapped."""
 
@@ -152,9 +153,9 @@ def profile(trace: Trace) -> RankProfile:
 
 def _step(step: Step, covers: Covers, gaps: list[Gap]) -> StepFact:
     reasons: Counter[str] = Counter()
-    for gap in gaps:
-        if step.device[0] <= gap.start < step.device[1]:
-            reasons[gap.reason] += gap.end - gap.start
+    first, last = (bisect_left(gaps, border, key=_start) for border in step.device)
+    for gap in gaps[first:last]:
+        reasons[gap.reason] += gap.end - gap.start
     return StepFact(
         number=step.number,
         start=step.device[0],
@@ -237,14 +238,12 @@ def _longest(gaps: list[Gap], starts: list[int], begin: int, end: int) -> Gap | 
 def _blocking(trace: Trace) -> tuple[float, int]:
     """How many of the kernels that take over 50 us ended before anything else was launched."""
     device = trace.device
-    rows = sorted(
-        (launch, start, end) for launch, start, end in zip(trace.launch, device.start, device.end) if launch >= 0
-    )
+    rows = sorted(zip(trace.launch, device.start, device.end))
     long = over = 0
-    for (_, start, end), (following, _, _) in pairwise(rows):
-        if end - start >= 50_000:
+    for n, (launch, start, end) in enumerate(rows[:-1], 1):
+        if end - start >= 50_000 and launch >= 0:
             long += 1
-            over += following >= end
+            over += rows[n][0] >= end
     return (over / long if long else 0.0), long
 
 

@@ -1,12 +1,13 @@
 import gzip
 import io
+import re
 import tracemalloc
 
 import pytest
 
-from diagnostics.diagnose import diagnose
+from diagnostics.diagnose import Options, diagnose
 from diagnostics.errors import DiagnosticsError
-from diagnostics.evidence.limits import Limits, TooLargeError, blocks, head, is_deeper, reading, whole
+from diagnostics.evidence.limits import MOST_DEPTH, Limits, TooLargeError, blocks, head, is_deeper, reading, whole
 from diagnostics.evidence.model import rank_in_name
 from diagnostics.evidence.trace import TraceFile
 
@@ -132,3 +133,30 @@ def test_a_trace_with_more_device_events_than_the_limit_ends_there(tmp_path):
     cut = TraceFile(path, path.name, 0, Limits(spans=20)).load()
     assert 20 <= len(cut.device) < 40, "the batch in which the limit is reached is taken whole"
     assert cut.problems == [f"only its first {len(cut.device)} device events are used; raise it with --limit-scale"]
+
+
+@pytest.mark.parametrize("scale", [1, 7, 100])
+@pytest.mark.parametrize("depth", [60, 300, 985, 1500, 5000])
+def test_no_depth_and_no_scale_ends_otherwise_than_in_a_line(tmp_path, depth, scale):
+    limits = Limits().scaled(scale)
+    lists, pairs = "[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth
+    tuples = b")" + b"\x85" * (depth - 1)
+    event = '{"ph":"X","cat":"kernel","name":"x","pid":1,"tid":7,"ts":1,"dur":1,"args":%s}'
+    entry = '{"process_group":["0","default_pg"],"collective_seq_id":1,"profiling_name":"gloo:all_reduce","%s":%s}'
+    files = {"rank_0": b"\x80\x02}(U\x07versionU\x042.10U\x09pg_config}U\x07entries" + tuples + b"u."}
+    for deep in (lists, pairs):
+        files["a.json"] = deep.encode()
+        files["rank_0.json"] = f'{{"pg_config": {deep}, "entries": [{entry % ("input_sizes", deep)}]}}'.encode()
+        files["rank_1.json"] = f'{{"pg_config": {{}}, "entries": [{entry % ("frames", deep)}]}}'.encode()
+        files["rank_2.trace.json"] = f'{{"traceEvents": [{event % deep}]}}'.encode()
+        files["error.json"] = f'{{"message": {{"message": {deep}, "extraInfo": {{"timestamp": "1"}}}}}}'.encode()
+        for name, data in files.items():
+            (tmp_path / name).write_bytes(data)
+            try:
+                said = [problem for one in diagnose(tmp_path, Options(limits)).coverage for problem in one.problems]
+            except DiagnosticsError as refused:
+                said = [refused.what]
+            assert not any("Recursion" in one or "Traceback" in one for one in said)
+            over = [int(found) for one in said for found in re.findall(r"nested over (\d+) levels", one)]
+            assert all(limit < depth and limit <= MOST_DEPTH for limit in over), "it says what is true"
+            (tmp_path / name).unlink()

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnostics.detectors.overlap.attainable import exposed_in_buckets, exposed_in_units
-from diagnostics.detectors.overlap.intervals import Ruler, intersect, subtract, total, union
+from diagnostics.detectors.overlap.intervals import Ruler, holes, intersect, subtract, total, union
 
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda p: (p[0], p[0] + p[1])), max_size=12)
 
@@ -22,6 +22,12 @@ def test_covers_behave_as_sets_of_points(one: list[tuple[int, int]], other: list
     assert points(intersect(a, b)) == points(one) & points(other)
     assert points(subtract(a, b)) == points(one) - points(other)
     assert total(intersect(a, b)) + total(subtract(a, b)) == total(a)
+
+
+@given(SPANS, st.integers(0, 80), st.integers(0, 80), st.integers(1, 5))
+def test_holes_are_what_is_not_covered(spans: list[tuple[int, int]], start: int, end: int, least: int) -> None:
+    free = subtract([(start, end)] if end > start else [], union(spans))
+    assert holes(union(spans), start, end, least) == [one for one in free if one[1] - one[0] >= least]
 
 
 @given(SPANS, st.integers(0, 80), st.integers(0, 80))

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from diagnostics.evidence import trace_index
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.trace import Trace, TraceFile, recognise
 from diagnostics.evidence.trace_events import Message
@@ -65,6 +66,35 @@ def test_numbers_of_a_wrong_type_cost_only_their_event(tmp_path: Path) -> None:
     trace = load(tmp_path, odd)
     assert len(trace.device) == 1
     assert "4 events" in trace.problems[0]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"ts": 1 << 54},
+        {"ts": 9e15, "dur": 9e14},
+        {"ts": -1e300},
+        {"args": {"stream": 7, "correlation": 1 << 70}},
+        {"args": {"Collective name": "allreduce", "Process Group Name": "0", "correlation": 1 << 63}},
+    ],
+)
+def test_a_number_of_over_64_bits_shifts_no_column(tmp_path: Path, damage: dict[str, Any]) -> None:
+    launch = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 2, "ts": 4, "dur": 1}
+    launches = [{**launch, "args": {"correlation": 1}}, {**launch, "args": {"correlation": 2}, "ts": 6}]
+    odd = kernel(**damage)
+    others = [kernel(), kernel(ts=30, args={"stream": 9, "device": 0, "correlation": 2})]
+    trace = load(tmp_path, [{**launches[0], **damage}, *launches, others[0], odd, others[1]])
+    assert list(trace.device.start) == [10_000, 30_000]
+    assert list(trace.launch) == [4_000, 6_000]
+    assert trace.messages == {}
+    assert [trace.lanes[lane].line for lane in trace.device.lane] == [7, 9]
+    assert "could not be decoded" in trace.problems[0]
+
+
+def test_names_beyond_the_limit_are_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_index, "MAX_NAMES", 3)
+    trace = load(tmp_path, [kernel(name=f"k{n % 6}") for n in range(12)])
+    assert [trace.names[n] for n in trace.device.name] == ["k0", "k1", "k2", *["(other)"] * 3] * 2
 
 
 def test_a_trace_of_nothing_is_refused(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from diagnostics.evidence import trace_scan
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.trace_scan import Scan, scan_events
 
@@ -54,6 +55,40 @@ def test_every_event_of_every_form_is_read(tmp_path: Path, form: str, compressed
     if form == "pretty":
         assert scan.header["a"] == {"b": [1]}
         assert scan.header["tail"] == [{}, {"x": 1}]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("block_bytes", [7, 64, 1000, 5000, 1 << 20])
+def test_where_blocks_are_cut_does_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, block_bytes: int
+) -> None:
+    monkeypatch.setattr(trace_scan, "_BLOCK_BYTES", block_bytes)
+    path = tmp_path / "t"
+    path.write_text(FORMS[form](events(120)))
+    found, scan = names(path)
+    assert found == [(e["name"], e["ts"]) for e in events(120)]
+    assert (scan.problem, scan.damaged) == ("", 0)
+
+
+def test_events_and_headers_of_many_blocks_are_read_whole(tmp_path: Path) -> None:
+    long = {"name": "}, {" * 700_000, "ts": 1}
+    written = [{"name": "a", "ts": 0}, long, {"name": "b", "ts": 2}, long]
+    path = tmp_path / "t"
+    path.write_text(json.dumps({"distributedInfo": ["x" * 100] * 30_000, "traceEvents": written, "after": 1}))
+    found, scan = names(path)
+    assert found == [(e["name"], e["ts"]) for e in written]
+    assert len(scan.header["distributedInfo"]) == 30_000
+    assert (scan.header["after"], scan.problem, scan.damaged) == (1, "", 0)
+
+
+def test_a_long_event_is_not_tried_at_every_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[int] = []
+    take = Scan._take
+    monkeypatch.setattr(Scan, "_take", lambda self, rest, block: tries.append(len(rest)) or take(self, rest, block))
+    path = tmp_path / "t"
+    path.write_text(json.dumps([{"name": "x" * (3 << 20), "ts": 1}, {"name": "b", "ts": 2}]))
+    assert len(names(path)[0]) == 2
+    assert len(tries) < 10
 
 
 def test_scan_events_gives_the_bytes_of_each(tmp_path: Path) -> None:
