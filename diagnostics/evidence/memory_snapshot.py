@@ -12,16 +12,18 @@ from typing import Any
 
 import msgspec
 
-from diagnostics.evidence import safe_pickle
+from diagnostics.evidence import memory_history, safe_pickle
 from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.limits import Limits, whole
-from diagnostics.evidence.memory_timeline import thinned
+from diagnostics.evidence.memory_history import Annotation, History, plausible
+from diagnostics.evidence.memory_owner import owner
+from diagnostics.evidence.memory_stack import total
 from diagnostics.evidence.model import Frame
 
-MAX_POINTS = 500
 MAX_HOLDERS = 20
 _WORDS = (b"total_size", b"device_traces", b"allocator_settings", b"segment_type")
-_MAX_BYTES = 1 << 50
+MAX_NAME = 200
+_Blocks = dict[int, tuple[int, str]]
 
 
 def recognise(head: bytes) -> bool:
@@ -74,6 +76,8 @@ class DeviceMemory:
     """Over the recorded history, at least what is allocated now."""
     peak_site: Frame | None = None
     """Where the allocation was made that reached the peak."""
+    history: History | None = None
+    """None where no event was recorded."""
 
     @property
     def unused_bytes(self) -> int:
@@ -133,39 +137,67 @@ def _value(data: bytes, limits: Limits) -> dict[str, Any]:
 def _snapshot(value: dict[str, Any]) -> Snapshot:
     devices: dict[int, DeviceMemory] = {}
     held: dict[int, dict[Frame | None, list[int]]] = {}
+    blocks: dict[int, _Blocks] = {}
     for segment in _dicts(value["segments"]):
-        number = _size(segment.get("device")) or 0
+        number = plausible(segment.get("device")) or 0
         device = devices.setdefault(number, DeviceMemory(number))
-        _segment(segment, device, held.setdefault(number, {}))
+        _segment(segment, device, held.setdefault(number, {}), blocks.setdefault(number, {}))
     for number, device in devices.items():
         device.peak_bytes = device.allocated_bytes
         found = [Holder(site, size, count) for site, (size, count) in held[number].items()]
         device.holders = sorted(found, key=lambda one: (-one.size_bytes, str(one.site)))[:MAX_HOLDERS]
     ran_out: list[OutOfMemory] = []
-    traces = value.get("device_traces")
+    traces, marks = value.get("device_traces"), _annotations(value.get("external_annotations"))
     for number, events in enumerate(traces if isinstance(traces, list) else ()):
-        if isinstance(events, list):
-            _history(events, number, devices, ran_out)
+        if isinstance(events, list) and events:
+            device = devices.setdefault(number, DeviceMemory(number))
+            _history(events, device, blocks.get(number, {}), marks.get(number, []))
+            ran_out += _failures(events, number)
     settings = value.get("allocator_settings")
     return Snapshot(devices, dict(settings) if isinstance(settings, dict) else {}, ran_out)
 
 
-def _segment(segment: Mapping[str, Any], device: DeviceMemory, held: dict[Frame | None, list[int]]) -> None:
+def _failures(events: list[Any], number: int) -> list[OutOfMemory]:
+    """The newest first."""
+    return [
+        OutOfMemory(
+            number,
+            plausible(event.get("size")) or 0,
+            plausible(event.get("device_free")),
+            site_of(event.get("frames")),
+        )
+        for event in reversed(events)
+        if isinstance(event, dict) and event.get("action") == "oom"
+    ]
+
+
+def _segment(
+    segment: Mapping[str, Any],
+    device: DeviceMemory,
+    held: dict[Frame | None, list[int]],
+    blocks: _Blocks,
+) -> None:
     device.segments += 1
-    device.reserved_bytes += _size(segment.get("total_size")) or 0
+    device.reserved_bytes += plausible(segment.get("total_size")) or 0
     device.expandable_segments += segment.get("is_expandable") is True
+    start = segment.get("address")
+    address = start if isinstance(start, int) else 0
     for block in _dicts(segment.get("blocks")):
-        size, state = _size(block.get("size")) or 0, block.get("state")
+        size, state = plausible(block.get("size")) or 0, block.get("state")
         if state == "active_allocated":
+            frames = block.get("frames") or _old_frames(block)
             device.allocated_bytes += size
-            entry = held.setdefault(site_of(block.get("frames") or _old_frames(block)), [0, 0])
+            entry = held.setdefault(site_of(frames), [0, 0])
             entry[0] += size
             entry[1] += 1
+            place = block.get("address")
+            blocks[place if isinstance(place, int) else address] = (size, owner({**block, "frames": frames}))
         elif isinstance(state, str) and state.startswith("active"):
             device.pending_bytes += size
         else:
             device.free_blocks += 1
             device.largest_free_bytes = max(device.largest_free_bytes, size)
+        address += size
 
 
 def _old_frames(block: Mapping[str, Any]) -> object:
@@ -175,35 +207,31 @@ def _old_frames(block: Mapping[str, Any]) -> object:
     return first.get("frames") if isinstance(first, dict) else None
 
 
-def _history(events: Sequence[Any], number: int, devices: dict[int, DeviceMemory], ran_out: list[OutOfMemory]) -> None:
-    """The curve: walked backwards from what is allocated now, since the first events may be overwritten."""
-    device = devices.setdefault(number, DeviceMemory(number))
-    level = device.allocated_bytes
-    points: list[tuple[float, int]] = []
-    for event in reversed(events):
-        if not isinstance(event, dict):
-            continue
-        action, size = event.get("action"), _size(event.get("size")) or 0
-        if action == "oom":
-            ran_out.append(OutOfMemory(number, size, _size(event.get("device_free")), site_of(event.get("frames"))))
-        elif action in ("alloc", "free_requested", "free_completed"):
-            time_s = _time_s(event, len(points))
-            points.append((time_s, level))
-            if action == "alloc":
-                if level > device.peak_bytes:
-                    device.peak_bytes, device.peak_site = level, site_of(event.get("frames"))
-                level -= size
-            elif action == "free_requested":
-                level += size
-    points.reverse()
-    first_s = points[0][0] if points else 0.0
-    device.curve = [(time_s - first_s, max(0, size)) for time_s, size in thinned(points, MAX_POINTS)]
+def _history(events: Sequence[Any], device: DeviceMemory, blocks: _Blocks, marks: list[Annotation]) -> None:
+    """What the bytes were for over time, and where the peak stood."""
+    history = memory_history.read(
+        [one for one in events if isinstance(one, dict)], blocks, device.reserved_bytes, marks
+    )
+    if history.peak is None:
+        return
+    device.history = history
+    device.curve = [(row[0], total(row)) for row in history.rows]
+    device.peak_bytes = max(device.allocated_bytes, total(history.peak))
+    if history.peak_event is not None:
+        device.peak_site = site_of(history.peak_event.get("frames"))
 
 
-def _time_s(event: Mapping[str, Any], index: int) -> float:
-    """Events before torch 2.1 have no time: their order stands for it."""
-    time_us = event.get("time_us")
-    return time_us / 1e6 if isinstance(time_us, int) and 0 < time_us < 1 << 62 else -float(index)
+def _annotations(value: object) -> dict[int, list[Annotation]]:
+    """Of `record_function`, by device, ascending (torch 2.4 and later)."""
+    found: dict[int, list[Annotation]] = {}
+    for one in _dicts(value):
+        time_us, name, stage = one.get("time_us"), one.get("name"), one.get("stage")
+        if isinstance(time_us, int) and 0 < time_us < 1 << 62 and isinstance(name, str) and stage in ("START", "END"):
+            mark = (time_us, stage == "START", name[:MAX_NAME])
+            found.setdefault(plausible(one.get("device")) or 0, []).append(mark)
+    for marks in found.values():
+        marks.sort(key=lambda mark: mark[0])
+    return found
 
 
 def site_of(frames: object) -> Frame | None:
@@ -219,8 +247,3 @@ def site_of(frames: object) -> Frame | None:
 
 def _dicts(value: object) -> Iterable[dict[str, Any]]:
     return (one for one in value if isinstance(one, dict)) if isinstance(value, list) else ()
-
-
-def _size(value: object) -> int | None:
-    """A plausible number of bytes, or None."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_BYTES else None

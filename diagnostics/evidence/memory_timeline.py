@@ -93,21 +93,24 @@ class TimelineFile:
     """As its name says; the number of the node for telemetry."""
     limits: Limits
 
-    def load(self) -> Timeline:
+    def load(self, most_steps: int = MAX_STEPS) -> Timeline:
         """The timeline, thinned out.
+
+        Args:
+            most_steps: to keep, where a job has so many ranks that all of their steps would be too many.
 
         Raises:
             OSError: the file cannot be read.
             ValueError: it is too large or holds no record at all.
         """
         timeline = Timeline()
-        kept = _Kept()
+        kept = _Kept(most_steps)
         for record in self._records(timeline):
             if record.get("kind") in ("about", "sample"):
                 _sample(record, timeline)
             elif (step := _step(record)) is not None:
                 if kept.last is not None and step.step < kept.last.step:
-                    kept = _Kept()  # a new attempt goes on in the same file
+                    kept = _Kept(most_steps)  # a new attempt goes on in the same file
                 kept.add(step)
             else:
                 timeline.damaged += 1
@@ -131,12 +134,14 @@ class TimelineFile:
 
 @dataclass(slots=True)
 class _Kept:
-    """At most `MAX_STEPS` steps evenly spread, the last one among them."""
+    """At most `most` steps evenly spread, and the last and the highest one."""
 
+    most: int
     stride: int = 1
     seen: int = 0
     held: list[StepMemory] = field(default_factory=list)
     last: StepMemory | None = None
+    highest: StepMemory | None = None
 
     def add(self, step: StepMemory) -> None:
         """The next step of the file."""
@@ -144,14 +149,20 @@ class _Kept:
             self.held.append(step)
         self.seen += 1
         self.last = step
-        if len(self.held) > MAX_STEPS:
+        if self.highest is None or _height(step) > _height(self.highest):
+            self.highest = step
+        if len(self.held) > self.most:
             self.held, self.stride = self.held[::2], self.stride * 2
 
     def steps(self) -> list[StepMemory]:
-        """All that were kept."""
-        if self.last is not None and self.held and self.held[-1] is not self.last:
-            return [*self.held, self.last]
-        return self.held
+        """All that were kept, ascending."""
+        more = [one for one in (self.last, self.highest) if one is not None]
+        return [one for _, one in sorted({one.step: one for one in [*self.held, *more]}.items())]
+
+
+def _height(step: StepMemory) -> int:
+    """Bytes in tensors, else of the process."""
+    return (step.rss_bytes if step.allocated_bytes is None else step.allocated_bytes) or 0
 
 
 def thinned(points: Sequence[tuple[_Key, int]], most: int) -> list[tuple[_Key, int]]:

@@ -19,6 +19,7 @@ from diagnostics.evidence.trace_scan import Scan
 MAX_SPANS = 400_000
 MAX_CALLS = 200_000
 STEP = "ProfilerStep#"
+FUNCTION = "python_function"
 BACKWARD = "autograd::engine::evaluate_function"
 _OPS = ("c10d::", "_c10d_functional::", "record_param_comms")
 _ITEM_BYTES = {
@@ -75,6 +76,8 @@ class TraceMarks:
     backend: list[Span] = field(default_factory=list)
     """Stretches of collectives themselves, on whichever thread: what is allocated there is the backend's. Ascending."""
     has_memory: bool = False
+    has_functions: bool = False
+    """Python functions were traced (`with_stack=True`)."""
     problem: str = ""
 
     @property
@@ -155,6 +158,8 @@ def read_marks(path: Path, limits: Limits) -> TraceMarks:
                     _append(marks.backend, event, name)
                 elif cat == "user_annotation" and not name.startswith(("gloo:", "nccl:")):
                     _append(marks.spans, event, name)
+            elif cat == FUNCTION:
+                marks.has_functions = True
     _settle(marks, scan, backward, calls["linked"] or calls["op"])
     if marks.has_memory:
         _shift(marks, base_time_ns(path, limits) / 1000)

@@ -29,6 +29,8 @@ class Axes:
     """Of the picture, in its own units."""
     log_x: bool = False
     log_y: bool = False
+    bottom: float = BOTTOM
+    """Room under the lowest value."""
 
     def x(self, value: float) -> float:
         """From the left; the middle when there is only one value."""
@@ -39,7 +41,8 @@ class Axes:
     def y(self, value: float) -> float:
         """From the top; what lies outside stands at the edge."""
         inside = min(max(value, self.low), self.high)
-        return self.height - BOTTOM - _part(inside, self.low, self.high, self.log_y) * (self.height - BOTTOM - TOP)
+        room = self.height - self.bottom - TOP
+        return self.height - self.bottom - _part(inside, self.low, self.high, self.log_y) * room
 
     def marks(self) -> list[float]:
         """Values with a line across, ascending: round ones on a logarithmic axis, where two of them fit."""
@@ -67,6 +70,26 @@ def line(name: str, points: Iterable[tuple[float, float]], axes: Axes, style: st
     return el("polyline", el("title", name), points=places, class_=style, stroke_dasharray=dashes)
 
 
+def band(name: str, edges: Sequence[tuple[float, float, float]], axes: Axes, style: str) -> Markup:
+    """What lies between two lines.
+
+    Args:
+        name: what a pointer over it shows.
+        edges: x, lower and upper value, in their order.
+        axes: of the picture.
+        style: classes of the area.
+    """
+    over = [f"{axes.x(x):.1f},{axes.y(high):.1f}" for x, _, high in edges]
+    under = [f"{axes.x(x):.1f},{axes.y(low):.1f}" for x, low, _ in reversed(edges)]
+    return el("polygon", el("title", name), points=" ".join(over + under), class_=style)
+
+
+def upright(told: str, x: float, axes: Axes, style: str) -> Markup:
+    """A line from the bottom to the top."""
+    at, low = f"{axes.x(x):.1f}", f"{axes.height - axes.bottom:.1f}"
+    return el("line", el("title", told), x1=at, x2=at, y1=f"{TOP:.1f}", y2=low, class_=style)
+
+
 def dot(told: str, x: float, y: float, axes: Axes, style: str) -> Markup:
     """One point; `told` is what a pointer over it shows."""
     return el("circle", el("title", told), cx=f"{axes.x(x):.1f}", cy=f"{axes.y(y):.1f}", r=3, class_=style)
@@ -78,9 +101,9 @@ def interval(x: float, low: float, high: float, axes: Axes, style: str) -> Marku
     return el("line", x1=place, x2=place, y1=f"{axes.y(low):.1f}", y2=f"{axes.y(high):.1f}", class_=style)
 
 
-def tick(text: str, x: float, axes: Axes) -> Markup:
-    """What is written under the picture at `x`."""
-    return el("text", text, x=f"{axes.x(x):.1f}", y=axes.height - 8, text_anchor="middle")
+def tick(text: str, x: float, axes: Axes, up: float = 0.0) -> Markup:
+    """What is written under the picture at `x`, `up` above the lowest line."""
+    return el("text", text, x=f"{axes.x(x):.1f}", y=axes.height - 8 - up, text_anchor="middle")
 
 
 def line_legend(lines: Sequence[tuple[str, str, str | None]]) -> Markup:

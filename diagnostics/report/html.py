@@ -4,6 +4,7 @@ from diagnostics.findings import EvidenceItem, Finding, Remedy
 from diagnostics.report import charts, measures
 from diagnostics.report.document import document, part
 from diagnostics.report.markup import Markup, el, join
+from diagnostics.report.memory_chart import memory_chart
 from diagnostics.report.model import Decided, Report
 from diagnostics.report.words import (
     OUTCOMES,
@@ -179,7 +180,7 @@ def _memory(report: Report) -> Markup | None:
     if not ranks:
         return None
     rows = measures.memory_rows(report.measures, blamed)
-    drawing = charts.memory_chart(ranks, blamed)
+    drawing = memory_chart(ranks, blamed)
     plan = [el("p", f"Against the plan: {text}.") for text in measures.plan_lines(report.measures)]
     return el("section", el("h2", "Memory"), *plan, drawing, _figures(rows))
 

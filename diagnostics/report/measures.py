@@ -4,10 +4,11 @@ Detectors and users' detectors write the measures; figures in them come from evi
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import isfinite
+from dataclasses import dataclass, field
 from typing import Any
 
+from diagnostics.report.memory_stack import MemoryStack, read_stack, share_text
+from diagnostics.report.values import items, mapping, number
 from diagnostics.words import bytes_text
 
 RANKS_DRAWN = 64
@@ -48,6 +49,15 @@ class RankMemory:
     """(seconds, bytes)"""
     categories: tuple[tuple[str, float], ...]
     """At the peak, the largest first, bytes."""
+    stack: MemoryStack | None = None
+    """What it consisted of over time."""
+    kind_of: Mapping[str, str] = field(default_factory=dict)
+    """Category -> what it is drawn as over time."""
+
+    @property
+    def at_peak(self) -> tuple[tuple[str, float], ...]:
+        """The categories; without them what the peak of `stack` consists of."""
+        return self.categories or (self.stack.at_peak if self.stack is not None else ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +70,8 @@ class RankOverlap:
 
 def timeline(measures: Mapping[str, Any], blamed: Sequence[int] = (), around: int | None = None) -> Timeline | None:
     """`measures.hang.timeline`, cut to what can be drawn."""
-    value = _mapping(_mapping(measures.get("hang")).get("timeline"))
-    positions = sorted({one for one in _list(value.get("positions")) if isinstance(one, int)})
+    value = mapping(mapping(measures.get("hang")).get("timeline"))
+    positions = sorted({one for one in items(value.get("positions")) if isinstance(one, int)})
     ranks = _by_rank(value.get("ranks"))
     if not positions or not ranks:
         return None
@@ -76,25 +86,29 @@ def timeline(measures: Mapping[str, Any], blamed: Sequence[int] = (), around: in
 
 def memory(measures: Mapping[str, Any], blamed: Sequence[int] = ()) -> list[RankMemory]:
     """`measures.memory.ranks`, cut to what can be drawn."""
-    ranks = _by_rank(_mapping(measures.get("memory")).get("ranks"))
-    found = [_memory(rank, _mapping(ranks[rank])) for rank in _chosen(list(ranks), blamed)]
+    memory = mapping(measures.get("memory"))
+    ranks = _by_rank(memory.get("ranks"))
+    kind_of = {str(name): str(kind) for name, kind in mapping(memory.get("kind_of")).items()}
+    stacked = [rank for rank, record in ranks.items() if isinstance(record, dict) and "over_time" in record]
+    drawn = _chosen(list(ranks), [*blamed, *(rank for rank in stacked if rank not in blamed)])
+    found = [_memory(rank, mapping(ranks[rank]), kind_of) for rank in drawn]
     return [one for one in found if one.peak_bytes > 0]  # nothing was recorded of the others
 
 
 def plan_lines(measures: Mapping[str, Any], *, everything: bool = True) -> list[str]:
     """How the peak differs from what was planned; with `everything` also why it cannot be compared."""
-    plan = _mapping(_mapping(measures.get("memory")).get("plan"))
+    plan = mapping(mapping(measures.get("memory")).get("plan"))
     told = [plan.get(name) for name in (("text", "missing") if everything else ("text",))]
     return [text for text in told if isinstance(text, str)]
 
 
 def overlap(measures: Mapping[str, Any], blamed: Sequence[int] = ()) -> list[RankOverlap]:
     """`measures.overlap.ranks`, cut to what can be drawn."""
-    ranks = _by_rank(_mapping(measures.get("overlap")).get("ranks"))
+    ranks = _by_rank(mapping(measures.get("overlap")).get("ranks"))
     result = []
     for rank in _chosen(list(ranks), blamed):
-        record = _mapping(ranks[rank])
-        values = {name: number for name in _OVERLAP if (number := _number(record.get(name))) is not None}
+        record = mapping(ranks[rank])
+        values = {name: figure for name in _OVERLAP if (figure := number(record.get(name))) is not None}
         if values:
             result.append(RankOverlap(rank, values))
     return result
@@ -112,15 +126,20 @@ def overlap_rows(measures: Mapping[str, Any], blamed: Sequence[int] = ()) -> lis
 def memory_rows(measures: Mapping[str, Any], blamed: Sequence[int] = ()) -> list[tuple[str, ...]]:
     """Heading and a row per rank, as text; empty without figures."""
     rows = [
-        (str(one.rank), bytes_text(one.peak_bytes), ", ".join(f"{n} {bytes_text(b)}" for n, b in one.categories[:6]))
+        (
+            str(one.rank),
+            bytes_text(one.peak_bytes),
+            (one.stack.place if one.stack is not None else "") or "-",
+            ", ".join(f"{name} {bytes_text(size)}{share_text(size, one.peak_bytes)}" for name, size in one.at_peak[:8]),
+        )
         for one in memory(measures, blamed)
     ]
-    return [("rank", "peak", "at the peak"), *rows] if rows else []
+    return [("rank", "peak", "where", "at the peak"), *rows] if rows else []
 
 
 def _cells(value: Any, positions: Sequence[int]) -> tuple[Cell | None, ...]:
     found: dict[int, Cell] = {}
-    for record in map(_mapping, _list(value)):
+    for record in map(mapping, items(value)):
         position = record.get("position")
         if isinstance(position, int):
             texts = (_where(record.get(name)) for name in ("op", "signature", "state", "where"))
@@ -135,21 +154,21 @@ def _where(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _memory(rank: int, record: Mapping[str, Any]) -> RankMemory:
+def _memory(rank: int, record: Mapping[str, Any], kind_of: Mapping[str, str]) -> RankMemory:
     curve = [
         (time_s, size)
-        for point in _list(record.get("curve"))
+        for point in items(record.get("curve"))
         if isinstance(point, list | tuple)
         and len(point) == 2
-        and (time_s := _number(point[0])) is not None
-        and (size := _number(point[1])) is not None
+        and (time_s := number(point[0])) is not None
+        and (size := number(point[1])) is not None
     ]
-    categories = {str(name): size for name, one in _mapping(record.get("categories")).items() if (size := _number(one))}
-    peak = _number(record.get("peak_bytes"))
+    categories = {str(name): size for name, one in mapping(record.get("categories")).items() if (size := number(one))}
+    peak = number(record.get("peak_bytes"))
     if peak is None:
         peak = max((size for _, size in curve), default=sum(categories.values()))
     largest = tuple(sorted(categories.items(), key=lambda one: (-one[1], one[0])))
-    return RankMemory(rank, peak, _thinned(curve), largest)
+    return RankMemory(rank, peak, _thinned(curve), largest, read_stack(record.get("over_time")), kind_of)
 
 
 def _thinned(curve: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
@@ -170,21 +189,7 @@ def _chosen(ranks: list[int], blamed: Sequence[int]) -> list[int]:
 def _by_rank(value: Any) -> dict[int, Any]:
     """Keys as integers: JSON has made texts of them."""
     result = {}
-    for key, one in _mapping(value).items():
+    for key, one in mapping(value).items():
         if isinstance(key, int) or (isinstance(key, str) and key.isdecimal() and len(key) < 10):
             result[int(key)] = one
     return result
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list | tuple) else ()
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if isfinite(value) else None

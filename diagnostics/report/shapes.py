@@ -21,6 +21,7 @@ def stacked(
     units: Sequence[Sequence[str]],
     label: str,
     left: float = LEFT,
+    colours: Sequence[int] | None = None,
 ) -> Markup:
     """Horizontal stacked bars; the value of each part is its tooltip.
 
@@ -31,6 +32,7 @@ def stacked(
         units: the values of each bar as text.
         label: what the picture shows.
         left: room for the names of the bars.
+        colours: number of each part's colour; else their order.
     """
     scale = (WIDTH - left - RIGHT) / widest if widest > 0 else 0.0
     parts = []
@@ -40,7 +42,17 @@ def stacked(
         for n, value in enumerate(values):
             width = max(0.0, value) * scale
             told = el("title", f"{name}, {names[n]}: {units[row][n]}")
-            parts.append(el("rect", told, x=f"{x:.2f}", y=y, width=f"{width:.2f}", height=_ROW - 7, class_=f"k{n}"))
+            parts.append(
+                el(
+                    "rect",
+                    told,
+                    x=f"{x:.2f}",
+                    y=y,
+                    width=f"{width:.2f}",
+                    height=_ROW - 7,
+                    class_=f"k{colours[n] if colours else n}",
+                )
+            )
             x += width
         parts.append(el("text", end, x=f"{min(x, WIDTH - RIGHT) + 6:.1f}", y=y + 13))
     return picture(parts, len(bars) * _ROW + 4, label)
@@ -58,6 +70,8 @@ def grid_line(text: str, y: float) -> Markup:
     return join(line, el("text", text, x=LEFT - 6, y=f"{y + 4:.1f}", text_anchor="end"))
 
 
-def colour_legend(names: Sequence[str]) -> Markup:
-    """The names of the colours, in their order."""
-    return el("div", *(el("span", el("i", class_=f"k{n}"), name) for n, name in enumerate(names)), class_="legend")
+def colour_legend(names: Sequence[str], colours: Sequence[int] | None = None) -> Markup:
+    """The names of the colours: of `colours` by number, else in their order."""
+    numbers = range(len(names)) if colours is None else colours
+    keys = [el("span", el("i", class_=f"k{n}"), name) for n, name in zip(numbers, names, strict=True)]
+    return el("div", *keys, class_="legend")

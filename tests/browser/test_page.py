@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from diagnostics.report.html import render
-from tests.unit.diagnostics.report.samples import HOSTILE, full, report
+from tests.unit.diagnostics.report.samples import HOSTILE, finding, full, report, stacked
 
 PERIL = "Memory ran out or is about to"
 
@@ -121,6 +121,49 @@ def test_remedies_are_copied(visit: Any) -> None:
     button.click()
     page.wait_for_function("[...document.querySelectorAll('button')].some((one) => one.textContent === 'Copied')")
     assert page.evaluate("navigator.clipboard.readText()") == "strategy.bucket_cap_mb=25"
+
+
+def memory(name: str = "train.py") -> str:
+    return render(report(finding("memory.activations"), measures=stacked(name)))
+
+
+def test_memory_over_time_is_stacked_to_its_figures(visit: Any) -> None:
+    page = visit(memory())
+    shown = page.locator(".ranks > details[open]")
+    assert shown.count() == 1 and "rank 2" in shown.locator("summary").first.inner_text()
+    assert "in step 7" in shown.inner_text()
+    places = shown.locator("polygon").evaluate_all(
+        "all => all.map(one => [...one.points].map(p => p.y)).map(ys => [Math.min(...ys), Math.max(...ys)])"
+    )
+    low = places[0][1]
+    heights = [low - top for top, _ in places]
+    sizes = [2**30, 2**30 + 21 * 2**28, 2**30 + 21 * 2**28 + 2**27, 2**30 + 21 * 2**28 + 2**27 + 2**29]
+    assert [one / heights[-1] for one in heights] == pytest.approx([one / sizes[-1] for one in sizes], abs=0.01)
+    mark = shown.locator("circle.at").evaluate("one => Number(one.getAttribute('cy'))")
+    assert (low - mark) / heights[-1] == pytest.approx(sizes[2] / sizes[-1], abs=0.01)
+    assert shown.locator("polyline.limit").count() == 1
+
+
+def test_other_ranks_and_figures_open_by_keyboard_and_on_paper(visit: Any) -> None:
+    page = visit(memory())
+    page.locator(".ranks > details > summary", has_text="rank 0").focus()
+    page.keyboard.press("Enter")
+    assert page.locator(".ranks > details[open]").count() == 2
+    figures = page.locator(".ranks summary", has_text="Figures of rank 0")
+    figures.focus()
+    page.keyboard.press("Enter")
+    assert "(peak)" in page.locator(".ranks table:visible").inner_text()
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details:not([open])").count() == 0
+
+
+def test_memory_over_time_keeps_hostile_names_as_text_and_fits(visit: Any) -> None:
+    for scheme in ("light", "dark"):
+        page = visit(memory(HOSTILE), viewport={"width": 360, "height": 800}, color_scheme=scheme)
+        assert "<script>alert(1)</script>" in page.inner_text("main")
+        assert page.locator("img").count() == 0 and page.locator("script").count() == 1
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        assert page.evaluate(CONTRAST) == []
 
 
 def test_the_filter_finds_a_cause(visit: Any) -> None:

@@ -40,7 +40,7 @@ class MemoryDetector:
             lost.non_torch(found),
         ]
         findings = [oom_text.placed(one, evidence.errors) for one in findings]
-        return Detection(findings, {"memory": measures.measures(found)} if found.ranks else {})
+        return Detection(findings, {"memory": measures.measures(found)} if found.ranks or found.nodes else {})
 
 
 DETECTORS = (MemoryDetector(),)

@@ -44,6 +44,7 @@ def mark_lent(curve: Curve, calls: Iterable[TraceCall]) -> None:
                 alive = one.end_us is None or one.end_us > call.start_us
                 if alive and not one.gathered and not one.lent and _fits(one.size_bytes, wanted):
                     one.lent = True
+                    one.sent = call.op == "reduce_scatter" and wanted == call.in_bytes
                     break
 
 

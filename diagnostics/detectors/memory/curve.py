@@ -9,6 +9,7 @@ from itertools import islice
 
 from diagnostics.evidence.memory_timeline import thinned
 from diagnostics.evidence.memory_trace import STEP, Span, TraceMarks, step_number
+from diagnostics.evidence.model import Frame
 from diagnostics.evidence.trace_memory import MemoryEvent
 
 MAX_EVENTS = 2_000_000
@@ -35,6 +36,8 @@ class Allocation:
     """The output of a gather that the user's code called."""
     lent: bool = False
     """Read or written by another collective: backends hold on to it for a while (gloo in its work objects)."""
+    sent: bool = False
+    """What a reduce_scatter reads; what it writes are gradients."""
     backend: bool = False
     """Made by a collective itself on the host, as gloo's copies: how many there are depends on timing."""
 
@@ -59,6 +62,18 @@ class Curve:
     steps: list[tuple[int, Span]] = field(default_factory=list)
     backward: list[tuple[float, float]] = field(default_factory=list)
     """(start, end) of the backward passes, us."""
+    start_us: float = 0.0
+    end_us: float = 0.0
+    peak_thread: int = 0
+    """Of the host, that made the allocation which reached the peak."""
+    peak_site: Frame | None = None
+    """The function that was at work there, where functions were traced."""
+    released: list[tuple[float, int]] = field(default_factory=list)
+    """(us, bytes) that had been allocated before the window."""
+    reserved: list[tuple[float, int]] = field(default_factory=list)
+    """(us, bytes) that the device's allocator holds, where it changed; empty on CPU."""
+    is_cut: bool = False
+    """There were more than `MAX_EVENTS` events."""
 
     def retained(self) -> dict[int, Counter[str]]:
         """Step -> bytes that it allocated and left alive when the window closed, by region.
@@ -78,12 +93,15 @@ class Curve:
 
 def build(events: Iterable[MemoryEvent], marks: TraceMarks) -> Curve | None:
     """The curve of the device that holds most; None without allocations."""
-    ordered = _of_device(list(islice(events, MAX_EVENTS)))
+    read = list(islice(events, MAX_EVENTS))
+    ordered = _of_device(read)
     if not ordered:
         return None
-    first = ordered[0]
+    is_cut, first = len(read) == MAX_EVENTS, ordered[0]
+    del read
     baseline = max(0, first.total_allocated_bytes - first.bytes) if first.device_type != _CPU else None
-    curve = Curve(first.device_type, baseline, steps=marks.steps, backward=_backward(marks))
+    curve = Curve(first.device_type, baseline, steps=marks.steps, backward=_backward(marks), is_cut=is_cut)
+    curve.start_us, curve.end_us = first.ts_us, ordered[-1].ts_us
     where, backend = _Where(marks), _Backend(marks.backend)
     live: dict[int, Allocation] = {}
     points: list[tuple[float, int]] = []
@@ -98,10 +116,12 @@ def build(events: Iterable[MemoryEvent], marks: TraceMarks) -> Curve | None:
             made.backend = event.device_type == _CPU and backend.holds(event)
             curve.allocations.append(made)
             if level > curve.peak_bytes:
-                curve.peak_bytes, curve.peak_us = level, event.ts_us
-                curve.peak_step, curve.peak_phase, curve.peak_region = made.step, made.phase, made.region
+                _rise(curve, level, event, made)
         elif (gone := live.pop(event.address, None)) is not None:
             gone.end_us = event.ts_us
+        elif event.bytes:
+            curve.released.append((event.ts_us, -event.bytes))
+        _reserve(curve, event)
         points.append(((event.ts_us - first.ts_us) / 1e6, max(0, level)))
     curve.points = [(round(time_s, 6), size) for time_s, size in thinned(points, MAX_POINTS)]
     curve.at_peak = [
@@ -110,6 +130,18 @@ def build(events: Iterable[MemoryEvent], marks: TraceMarks) -> Curve | None:
         if one.start_us <= curve.peak_us and (one.end_us is None or one.end_us > curve.peak_us)
     ]
     return curve
+
+
+def _rise(curve: Curve, level: int, event: MemoryEvent, made: Allocation) -> None:
+    """So far this is the peak."""
+    curve.peak_bytes, curve.peak_us, curve.peak_thread = level, event.ts_us, event.thread
+    curve.peak_step, curve.peak_phase, curve.peak_region = made.step, made.phase, made.region
+
+
+def _reserve(curve: Curve, event: MemoryEvent) -> None:
+    held = event.total_reserved_bytes
+    if event.device_type != _CPU and (curve.reserved[-1][1] if curve.reserved else 0) != held:
+        curve.reserved.append((event.ts_us, held))
 
 
 def _backward(marks: TraceMarks) -> list[tuple[float, float]]:

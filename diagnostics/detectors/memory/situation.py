@@ -15,16 +15,22 @@ from diagnostics.detectors.memory.curve import Curve, build
 from diagnostics.detectors.memory.facts import Facts, States
 from diagnostics.detectors.memory.oom_text import RanOut, ran_out
 from diagnostics.detectors.memory.say import size
+from diagnostics.evidence.memory_place import function_at
 from diagnostics.evidence.memory_snapshot import Snapshot
+from diagnostics.evidence.memory_timeline import MAX_STEPS as EACH
 from diagnostics.evidence.memory_timeline import Timeline
 from diagnostics.evidence.memory_trace import TraceMarks, is_worth_reading, read_marks
-from diagnostics.evidence.model import Evidence, Problem
-from diagnostics.evidence.trace_memory import read_memory_events
+from diagnostics.evidence.model import Evidence, Frame, Problem
+from diagnostics.evidence.trace import TraceFile
+from diagnostics.evidence.trace_memory import base_time_ns, read_memory_events
 from diagnostics.findings import EvidenceItem
 
 MAX_RANKS = 8
 """Ranks whose traces, dumps and rings are read."""
 MAX_SNAPSHOTS = 16
+MAX_STEPS = 500_000
+"""Of the timelines of all ranks together; each keeps at least `_LEAST_STEPS`."""
+_LEAST_STEPS = 64
 _OPTIMIZER = "Optimizer.step#"
 T = TypeVar("T")
 
@@ -192,11 +198,12 @@ def _first(handles: Iterable[T]) -> list[T]:
 
 
 def _timelines(found: Situation) -> None:
+    most = min(EACH, max(_LEAST_STEPS, MAX_STEPS // max(1, len(found.evidence.timelines))))
     for handle in sorted(
         [*found.evidence.timelines, *found.evidence.telemetry], key=lambda one: (one.rank or 0, one.file)
     ):
         try:
-            timeline = handle.load()
+            timeline = handle.load(most)
         except (OSError, ValueError) as problem:
             found.evidence.problems.append(Problem("timeline", handle.file, str(problem)))
             continue
@@ -235,10 +242,17 @@ def _traces(found: Situation) -> None:
             if marks.has_memory:
                 rank.curve = build(read_memory_events(handle.path, limits), marks)
                 if rank.curve is not None:
+                    rank.curve.peak_site = _function(handle, rank.curve) if marks.has_functions else None
                     mark_outputs(rank.curve, rank.trace.gathers)
                     mark_lent(rank.curve, marks.calls)
         except (OSError, ValueError):
             continue  # the overlap detectors say so
+
+
+def _function(handle: TraceFile, curve: Curve) -> Frame | None:
+    """That was at work at the peak."""
+    at_us = curve.peak_us - base_time_ns(handle.path, handle.limits) / 1000
+    return function_at(handle.path, handle.limits, at_us, curve.peak_thread)
 
 
 def _optimizer(marks: TraceMarks) -> str:

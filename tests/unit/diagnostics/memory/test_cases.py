@@ -1,16 +1,21 @@
 """Every way to waste memory that a small training can have is found, and a healthy one confirms nothing."""
 
 import json
+import math
 import pickle
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from diagnostics.detectors.memory import DETECTORS
+from diagnostics.detectors.memory import DETECTORS, categories, situation
+from diagnostics.detectors.memory.curve import Curve
 from diagnostics.detectors.memory.facts import Facts
+from diagnostics.detectors.memory.over_time import over_time
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.memory_stack import KINDS, MAX_ROWS, total
 from tests.dist.ranks import run_ranks
 from tests.shared_data import shared_data
 from tests.unit.diagnostics.memory import memory_ranks
@@ -104,6 +109,50 @@ def test_measures_have_a_short_curve_and_categories_that_add_up(jobs):
         assert sum(record["categories"].values()) == pytest.approx(record["peak_bytes"], rel=1e-6)
         assert record["categories"]["optimizer states"] == pytest.approx(4 * PARAMETERS, rel=0.02)
     assert measures["parameter_bytes"] == pytest.approx(4 * PARAMETERS, rel=0.02)
+
+
+def _seconds(curve: Curve, time_us: float | None) -> float:
+    return math.inf if time_us is None else (time_us - curve.start_us) / 1e6
+
+
+@pytest.mark.parametrize("case", sorted(memory_ranks.CASES))
+def test_over_time_every_moment_holds_what_was_alive(jobs, case):
+    """Against the sum of the allocations that live at that moment; what lay there before is computed."""
+    found = situation.read(gather(jobs / case, Limits()))
+    rank = found.ranks[0]
+    curve, stack = rank.curve, over_time(found, rank)
+    assert curve is not None and stack is not None
+    before = found.before_window(rank) or 0
+    assert len(stack.rows) <= MAX_ROWS
+    lives = [(_seconds(curve, one.start_us), _seconds(curve, one.end_us), one.size_bytes) for one in curve.allocations]
+    moments = Counter(time_s for life in lives for time_s in life[:2])  # torch's clock gives some events one time
+    rows = [row for row in stack.rows if moments[row[0]] == 1]
+    assert len(rows) > 50
+    for row in rows:
+        after = sum(held for start_s, end_s, held in lives if start_s <= row[0] < end_s)
+        just_before = sum(held for start_s, end_s, held in lives if start_s < row[0] <= end_s)
+        assert total(row) - before in (after, just_before)
+    peak = categories.peak(found, rank)
+    assert peak is not None
+    by_kind = dict.fromkeys(KINDS, 0)
+    for name, size in peak.categories.items():
+        by_kind[categories.KIND_OF[name]] += size
+    assert dict(zip(KINDS, stack.peak[1], strict=True)) == by_kind
+
+
+def test_over_time_tells_what_a_leak_keeps_and_where_gradients_are(jobs):
+    def over(case: str, kind: str) -> list[int]:
+        found = situation.read(gather(jobs / case, Limits()))
+        stack = over_time(found, found.ranks[0])
+        assert stack is not None
+        return [row[1][KINDS.index(kind)] for row in stack.rows]
+
+    shard = 4 * PARAMETERS / 2
+    # Not the most: on a busy machine gloo frees a block of a collective late, and it lies on top for a moment.
+    for case, kind in (("leak", "kept from earlier steps"), ("healthy", "gradients")):
+        assert any(size == pytest.approx(shard, rel=0.05) for size in over(case, kind))
+    assert max(over("healthy", "optimizer states")) == pytest.approx(2 * shard, rel=0.05)
+    assert max(over("healthy", "kept from earlier steps")) < 0.2 * shard
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,15 @@ def test_a_long_file_is_thinned_and_keeps_first_and_last(tmp_path):
     assert (steps[0].step, steps[-1].step) == (1, 20_000)
 
 
+def test_a_file_of_one_of_many_ranks_keeps_few_steps_and_the_highest(tmp_path):
+    path = rank_file(tmp_path, [(900 if n == 7777 else 5) * MIB for n in range(20_000)], [MIB] * 20_000)
+    steps = TimelineFile(path, path.name, 0, Limits()).load(64).steps
+    assert len(steps) <= 66
+    assert [one.step for one in steps] == sorted(one.step for one in steps)
+    assert max(one.allocated_bytes or 0 for one in steps) == 900 * MIB
+    assert steps[-1].step == 20_000
+
+
 def test_thinning_keeps_peaks():
     points = [(n, 5) for n in range(100_000)]
     points[77_777] = (77_777, 9000)

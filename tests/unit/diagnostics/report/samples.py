@@ -62,6 +62,35 @@ def mismatch(name: str = "/home/me/project/train.py") -> Finding:
     )
 
 
+def stacked(name: str = "/home/me/project/train.py", ranks: int = 3) -> dict[str, Any]:
+    """Measures of memory over time; the last rank has the highest peak, and a request of it failed."""
+    kinds = ["parameters", "activations", "not attributed", "reserved, in no tensor"]
+
+    def over_time(rank: int) -> dict[str, Any]:
+        sizes = [(n % 20 + rank) * 2**28 for n in range(100)]
+        at = sizes.index(max(sizes))
+        parts = dict(zip(kinds, (2**30, sizes[at], 2**27), strict=False))
+        return {
+            "of": "tensors", "from": "snapshot", "file": name, "unit": "s", "kinds": kinds,
+            "rows": [[n / 10, 2**30, size, 2**27, 2**29] for n, size in enumerate(sizes)],
+            "peak": {"time": at / 10, "bytes": sum(parts.values()), "kinds": parts, "step": 7, "region": name,
+                     "where": {"file": name, "line": 88, "function": name}},
+            "steps": [[0.0, 6], [1.0, 7], [1.01, 8]],
+            "computed": ["parameters"],
+            "capacity_bytes": 8 * 2**30,
+            "failed": {"time": 9.5, "bytes": 3 * 2**30} if rank == ranks - 1 else None,
+            "peak_elsewhere_bytes": None,
+            "notes": [f"about {name}"],
+        }  # fmt: skip
+
+    records: dict[str, Any] = {}
+    for rank in range(ranks):
+        told = over_time(rank)
+        curve = [[row[0], sum(row[1:4])] for row in told["rows"]]
+        records[str(rank)] = {"peak_bytes": told["peak"]["bytes"], "curve": curve, "over_time": told}
+    return {"memory": {"kind_of": {"logits": "activations"}, "ranks": records}}
+
+
 def full(name: str = "/home/me/project/train.py") -> Report:
     """A hang with everything that a report can hold."""
     cells = [

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from diagnostics.report.html import render
-from tests.unit.diagnostics.report.samples import HOSTILE, finding, full, report
+from tests.unit.diagnostics.report.samples import HOSTILE, finding, full, report, stacked
 
 VOID = {"meta", "input", "br", "hr"}
 
@@ -105,6 +105,50 @@ def test_the_page_of_a_large_job_stays_small() -> None:
     blamed = finding("memory.leak", ranks=(499,), victims=tuple(range(499)))
     text = render(report(blamed, measures={"memory": {"ranks": ranks}}, world_size=500))
     assert len(text) < 1_500_000 and "rank 499" in text
+
+
+def test_memory_over_time_is_drawn_for_each_rank_the_highest_first():
+    page = parse(render(report(finding("memory.activations"), measures=stacked())))
+    text = "".join(page.text)
+    assert text.index("rank 2: peak 6.38 GiB") < text.index("rank 1: peak 6.12 GiB") < text.index("rank 0: peak 5.88")
+    for told in (
+        "Peak of tensors: 6.38 GiB at 1.9 s, in step 7, /home/me/project/train.py, at /home/me/project/train.py:88 in",
+        "activations (82 %), parameters (16 %), not attributed (2 %)",
+        "A request of 3 GiB failed at 9.5 s. The device has 8 GiB.",
+        "Parameters are computed from the size of the model",
+        "1.9 s (peak)",
+        "step 6",
+    ):
+        assert told in text, told
+    assert [attributes["class"] for tag, attributes in page.tags if tag == "polygon"][:4] == [
+        "band k0",
+        "band k4",
+        "band k3",
+        "band k7 unused",
+    ]
+    assert [("open" in attributes) for tag, attributes in page.tags if tag == "details"].count(True) >= 1
+
+
+def test_names_in_memory_over_time_stay_text():
+    usual, hostile = (parse(render(report(measures=stacked(name)))) for name in ("train.py", HOSTILE))
+    assert [tag for tag, _ in usual.tags] == [tag for tag, _ in hostile.tags]
+    assert "alert(1)" in "".join(hostile.text)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rows": 5}, {"rows": [[0, 1], "x", None]}, {"rows": [[0.0, 1, 1, 1, 1]]}, {"kinds": []}, {"kinds": None},
+        {"peak": []}, {"peak": {"time": float("nan"), "bytes": 1}}, {"peak": {"time": 10**400, "bytes": 10**400}},
+        {"steps": [[1], 5, [0, "x"]]}, {"failed": 3}, {"failed": {"time": "x"}}, {"notes": 7}, {"capacity_bytes": -1},
+        {"unit": 5}, {"computed": "x"}, {"rows": [[n, -5, 10**30, 0, 0] for n in range(9)]},
+        {"rows": [[3.0, 1, 1, 1, 1]] * 5}, {"steps": [[-1e300, 3]]}, {"failed": {"time": -1e300, "bytes": 1e300}},
+    ],
+)  # fmt: skip
+def test_memory_over_time_of_another_shape_is_no_error(change):
+    measures = stacked(ranks=1)
+    measures["memory"]["ranks"]["0"]["over_time"] |= change
+    parse(render(report(measures=measures)))
 
 
 @pytest.mark.parametrize(("world", "legend"), [(2, True), (9, True), (12, False)])

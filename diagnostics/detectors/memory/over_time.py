@@ -1,0 +1,158 @@
+"""What the memory of one rank consisted of over time: from the profiler's allocations, else from the history in a
+snapshot of the allocator, else totals from dtk's timeline or telemetry, which nobody can attribute. Decides nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from diagnostics.detectors.memory import categories
+from diagnostics.detectors.memory.curve import MAX_EVENTS
+from diagnostics.detectors.memory.situation import RankMemory, Situation
+from diagnostics.detectors.memory.sweep import sweep
+from diagnostics.evidence.memory_snapshot import DeviceMemory
+from diagnostics.evidence.memory_stack import AT, KINDS, MAX_ROWS, UNKNOWN, Row, highest, total
+from diagnostics.evidence.memory_timeline import StepMemory, thinned
+from diagnostics.evidence.model import Frame
+
+TENSORS, WINDOW, PROCESS = "tensors", "tensors allocated in the profiled window", "the process (resident set)"
+MAX_STEPS = 400
+_MUCH = 0.05
+_ONLY_TOTALS = (
+    "the allocator was asked as steps began and tells totals only: a profiler window with allocations, or a snapshot, "
+    "tells what they are for"
+)
+_WHOLE_PROCESS = (
+    "this is all that the process holds, its code, libraries and caches too; what it is for is not known without a "
+    "profiler window with allocations"
+)
+_NOT_BEFORE = (
+    "what had been allocated before the profiled window is not in the trace (as a rule parameters and optimizer "
+    "states), so the total was higher"
+)
+_STACKLESS = (
+    "not attributed is what code outside of modules and optimizers allocated, what lay there before the history began "
+    "and what has no Python stack, as in the backward pass on CUDA: _record_memory_history(stacks='all') tells that"
+)
+NOWHERE = frozenset({"step", "outside", ""})
+"""Regions that say nothing."""
+
+
+@dataclass(slots=True)
+class OverTime:
+    """One rank. Times are seconds from the first row; rows: `diagnostics.evidence.memory_stack`."""
+
+    of: str
+    kind: str
+    """Of the evidence: `trace`, `snapshot`, `timeline`, `telemetry`."""
+    file: str
+    rows: list[Row]
+    peak: Row
+    has_times: bool = True
+    """Otherwise the times are numbers of events."""
+    step: int | None = None
+    region: str = ""
+    site: Frame | None = None
+    steps: list[tuple[float, int]] = field(default_factory=list)
+    """(seconds, step) where steps begin."""
+    computed: tuple[str, ...] = ()
+    """Kinds that rest on the size of the model rather than on recorded allocations."""
+    failed: tuple[float, int] | None = None
+    """(when, bytes) of a request that could not be met."""
+    notes: list[str] = field(default_factory=list)
+
+
+def over_time(situation: Situation, rank: RankMemory) -> OverTime | None:
+    """Of trace and snapshot the one that saw more bytes; else totals."""
+    found = [one for one in (_of_trace(situation, rank), _of_snapshot(rank)) if one is not None]
+    if found:
+        return max(found, key=lambda one: total(one.peak))
+    return _of_timeline(rank)
+
+
+def of_samples(samples: Sequence[tuple[float, int]], file: str) -> OverTime | None:
+    """Of a process by telemetry: (seconds, resident bytes)."""
+    rows = [(time_s - samples[0][0], _unknown(size, 0)) for time_s, size in thinned(samples, MAX_ROWS)]
+    peak = highest(rows)
+    return None if peak is None else OverTime(PROCESS, "telemetry", file, rows, peak, notes=[_WHOLE_PROCESS])
+
+
+def _of_trace(situation: Situation, rank: RankMemory) -> OverTime | None:
+    curve = rank.curve
+    if curve is None:
+        return None
+    before, states = situation.before_window(rank), situation.states()
+    rows = sweep(curve, before or 0, states, situation.facts.logits_bytes)
+    at_s = (curve.peak_us - curve.start_us) / 1e6
+    peak = highest([row for row in rows if row[0] == at_s]) or highest(rows)
+    if peak is None:
+        return None
+    found = OverTime(TENSORS if before is not None else WINDOW, "trace", rank.trace_file, rows, peak)
+    found.step, found.site = curve.peak_step, curve.peak_site
+    found.region = "" if curve.peak_region in NOWHERE else curve.peak_region
+    found.steps = [
+        (max(0.0, (span.start_us - curve.start_us) / 1e6), number) for number, span in curve.steps[:MAX_STEPS]
+    ]
+    found.computed = tuple(
+        dict.fromkeys(
+            categories.KIND_OF[name]
+            for name in categories.shared_out(before or 0, states)
+            if name != categories.UNKNOWN
+        )
+    )
+    if before is None:
+        found.notes.append(_NOT_BEFORE)
+    if curve.is_cut:
+        found.notes.append(f"only the first {MAX_EVENTS:,} events of the window were read")
+    return found
+
+
+def _of_snapshot(rank: RankMemory) -> OverTime | None:
+    devices = [one for one in rank.snapshot.devices.values() if one.history is not None] if rank.snapshot else []
+    largest: DeviceMemory | None = max(devices, key=lambda one: one.peak_bytes, default=None)
+    history = largest.history if largest is not None else None
+    if largest is None or history is None or history.peak is None:
+        return None
+    found = OverTime(TENSORS, "snapshot", rank.snapshot_file, history.rows, history.peak, history.has_times)
+    found.step, found.region, found.site = history.peak_step, history.peak_region, largest.peak_site
+    found.failed, found.steps = history.failed, history.steps
+    if found.peak[1][AT[UNKNOWN]] > _MUCH * total(found.peak):
+        found.notes.append(_STACKLESS)
+    if not history.has_times:
+        found.notes.append("torch before 2.1 wrote no times: events are counted instead")
+    return found
+
+
+def _of_timeline(rank: RankMemory) -> OverTime | None:
+    steps = rank.timeline.steps if rank.timeline is not None else []
+    if not steps:
+        return None
+    exact = all(one.allocated_bytes is not None for one in steps)
+    kept = _thinned(steps, exact)
+    rows = [(one.time_s - steps[0].time_s, _sizes(one, exact)) for one in kept]
+    peak = highest(rows)
+    if peak is None:
+        return None
+    found = OverTime(TENSORS if exact else PROCESS, "timeline", rank.timeline_file, rows, peak)
+    found.step = kept[rows.index(peak)].step
+    found.steps = [(one.time_s - steps[0].time_s, one.step) for one in kept]
+    found.notes.append(_ONLY_TOTALS if exact else _WHOLE_PROCESS)
+    return found
+
+
+def _thinned(steps: list[StepMemory], exact: bool) -> list[StepMemory]:
+    """The highest of each stretch."""
+    sizes = [((one.allocated_bytes if exact else one.rss_bytes) or 0) for one in steps]
+    kept = thinned([(n, size) for n, size in enumerate(sizes)], MAX_ROWS)
+    return [steps[n] for n, _ in kept]
+
+
+def _sizes(one: StepMemory, exact: bool) -> tuple[int, ...]:
+    if not exact:
+        return _unknown(one.rss_bytes or 0, 0)
+    allocated = one.allocated_bytes or 0
+    return _unknown(allocated, max(0, (one.reserved_bytes or 0) - allocated))
+
+
+def _unknown(size: int, reserved: int) -> tuple[int, ...]:
+    """Nobody knows what it is for."""
+    return (*([0] * (len(KINDS) - 2)), size, reserved)
