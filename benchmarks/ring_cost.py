@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 
 from dtk.record import collectives, wrappers
 from dtk.record.ring import Ring
@@ -62,6 +63,15 @@ def main() -> None:
         measure("all_reduce, async", lambda: lambda f=dist.all_reduce: f(value, async_op=True).wait(), log, rounds)
         measure("all_gather", lambda: lambda f=dist.all_gather: f([out], value), log, rounds)
         measure("broadcast", lambda: lambda f=dist.broadcast: f(value, 0), log, rounds)
+        world, operators = dist.group.WORLD.group_name, torch.ops._c10d_functional
+        wait, all_reduce = operators.wait_tensor, operators.all_reduce
+        measure("functional all_reduce, operator", lambda: lambda: wait(all_reduce(value, "sum", world)), log, rounds)
+        measure(
+            "the same by its Python function",
+            lambda: lambda: wait(functional.all_reduce(value, "sum", world)),
+            log,
+            rounds,
+        )
         wrappers.remove()
         dist.destroy_process_group()
 

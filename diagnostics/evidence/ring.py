@@ -1,7 +1,7 @@
 """dtk's rings of collectives as evidence: the calls of one rank in the common form of `calls`.
 
 A ring has what the flight recorder leaves out: root, ReduceOp, peer, tag, splits, the call that the user made,
-step and region. It survives SIGKILL and aborts. It does not see C++ reducers and functional collectives.
+step and region. It survives SIGKILL and aborts. It does not see C++ reducers.
 """
 
 import json
@@ -82,14 +82,19 @@ def _dump(ring: RingDump, file: str) -> Dump:
 
 
 def _completed(ring: RingDump, group: RingGroup) -> int:
-    """The last collective of a group that did its work: one that raised at the end returned, but never completed."""
+    """The last collective of a group that did its work, as far as is known.
+
+    One that raised at the end returned, but never completed; one that was handed over and that the rank waits for
+    now returned too.
+    """
     completed = group.last_finished
     for record in reversed(ring.records):
         if record.group == group and not record.is_p2p:
             if record.state != "raised" or record.seq > completed:
                 break
             completed = record.seq - 1
-    return completed
+    waits = [one.seq - 1 for one in ring.records if one.state == "started" and not one.is_p2p and one.group == group]
+    return min([completed, *waits])
 
 
 def _key(group: RingGroup) -> GroupKey:
@@ -127,7 +132,7 @@ def _call(record: RingRecord) -> Call:
         peer=record.root if p2p else None,
         step=record.step,
         region=record.region,
-        completion_known=not record.asynchronous,
+        completion_known=not record.asynchronous or record.state == "started",
     )
 
 

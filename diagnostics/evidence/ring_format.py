@@ -4,11 +4,10 @@
 is there also after SIGKILL or an abort in native code, so a record may be torn: it is dropped and counted.
 """
 
-import hashlib
-import itertools
-import re
 import struct
 from dataclasses import dataclass
+
+from diagnostics.evidence.ring_groups import MAX_MEMBERS, group_key, parse_ranks
 
 MAGIC = b"dtk-ring"
 VERSION = 1
@@ -18,6 +17,9 @@ HEADER = struct.Struct("<8s8Id64s")
 """magic, version, rank, world_size, attempt, pid, groups, slots, bytes of the text table, start time, host."""
 UNSOUND_AT = 256
 """1 when a call could not be recorded: positions of this rank may be shifted against those of others."""
+SAMPLES_AT, SAMPLES = 512, 128
+SAMPLE = struct.Struct("<IId")
+"""Text of a place, how often the main thread was seen there outside any collective, when it was last (0 = empty)."""
 GROUPS_AT = 4096
 GROUP = struct.Struct("<IIIIqq")
 """Texts (name, ranks, desc), generation of the name, last sequence number issued, last one returned."""
@@ -31,9 +33,8 @@ TABLE_HEAD = struct.Struct("<I")
 TEXT_HEAD = struct.Struct("<H")
 STARTED, FINISHED, ISSUED, RAISED = 1, 2, 3, 4
 STATES = {STARTED: "started", FINISHED: "finished", ISSUED: "issued", RAISED: "raised"}
-MAX_GROUPS, MAX_SLOTS, MAX_MEMBERS = 1024, 1 << 16, 1 << 22
-"""Beyond these, and members of all groups together, a file is not from dtk."""
-_RUN = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?(?:/(\d{1,7}))?", re.ASCII)
+MAX_GROUPS, MAX_SLOTS = 1024, 1 << 16
+"""Beyond these a file is not from dtk."""
 NO_PEER = -1
 ANY_PEER = -2
 
@@ -100,6 +101,18 @@ class RingRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class RingSample:
+    """A line of the user's on which a watching thread found the main thread, outside any recorded collective."""
+
+    file: str
+    line: int
+    function: str
+    times: int
+    """Ten looks a second."""
+    last_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class RingDump:
     """The last calls of one rank, oldest first."""
 
@@ -115,6 +128,8 @@ class RingDump:
     """Whether every call is counted; if not, its positions may be shifted against those of other ranks."""
     torn: int
     """Records that the end of the process caught half written."""
+    samples: tuple[RingSample, ...] = ()
+    """Most often first."""
 
 
 def file_bytes(groups: int, slots: int, table_bytes: int) -> int:
@@ -156,6 +171,7 @@ def parse(data: bytes) -> RingDump:
         records=records,
         sound=not data[UNSOUND_AT],
         torn=torn,
+        samples=_samples(data, texts),
     )
 
 
@@ -174,6 +190,23 @@ def _texts(table: bytes) -> list[str]:
         texts.append(table[at : at + size].decode("utf-8", "replace"))
         at += size
     return texts
+
+
+def _samples(data: bytes, texts: list[str]) -> tuple[RingSample, ...]:
+    found = []
+    for index in range(SAMPLES):
+        text, times, last_s = SAMPLE.unpack_from(data, SAMPLES_AT + index * SAMPLE.size)
+        file, line, function = _place(_text(texts, text))
+        if times and file:
+            found.append(RingSample(file, line, function, times, last_s))
+    return tuple(sorted(found, key=lambda one: (-one.times, one.file, one.line)))
+
+
+def _place(text: str) -> tuple[str, int, str]:
+    """`file:line<tab>function`"""
+    place, _, function = text.partition("\t")
+    file, _, line = place.rpartition(":")
+    return file, int(line) if line.isdecimal() and len(line) < 10 else 0, function
 
 
 def _text(texts: list[str], index: int) -> str:
@@ -222,8 +255,7 @@ def _record(fields: tuple[int, ...], texts: list[str], groups: dict[int, RingGro
     inputs, outputs, reduce_op, splits, seq, numel, amount, signature, state, p2p, asynchronous = fields[12:23]
     if group not in groups or state not in STATES:
         return None
-    place, _, function = _text(texts, site).partition("\t")
-    file, _, line = place.rpartition(":")
+    file, line, function = _place(_text(texts, site))
     return RingRecord(
         id=number,
         group=groups[group],
@@ -242,7 +274,7 @@ def _record(fields: tuple[int, ...], texts: list[str], groups: dict[int, RingGro
         splits=_text(texts, splits),
         signature=signature,
         file=file,
-        line=int(line) if line.isdecimal() and len(line) < 10 else 0,
+        line=line,
         function=function,
         region=_text(texts, region),
         step=step if step >= 0 else None,
@@ -251,36 +283,3 @@ def _record(fields: tuple[int, ...], texts: list[str], groups: dict[int, RingGro
         ended_s=float(ended) if ended else None,
         asynchronous=bool(asynchronous),
     )
-
-
-def group_key(name: str, ranks: tuple[int, ...], generation: int) -> str:
-    """A name for a group that is the same on all its ranks and on no other group."""
-    return f"{generation}:{name}:{hashlib.blake2b(repr(ranks).encode(), digest_size=4).hexdigest()}"
-
-
-def parse_ranks(text: str, limit: int = MAX_MEMBERS) -> tuple[int, ...]:
-    """`0-3,8,16-48/8` -> 0, 1, 2, 3, 8, 16, 24, ... What is no list of ranks, or names more than `limit`, is empty."""
-    ranks: list[int] = []
-    for part in text.split(","):
-        match = _RUN.fullmatch(part)
-        if match is None:
-            return ()
-        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-        if step < 1 or (last - first) // step + len(ranks) >= limit:
-            return ()
-        ranks.extend(range(first, last + 1, step))
-    return tuple(ranks)
-
-
-def format_ranks(ranks: tuple[int, ...]) -> str:
-    """0, 1, 2, 3, 8 -> `0-3,8`; a run with a stride is `0-56/8`."""
-    step = ranks[1] - ranks[0] if len(ranks) > 2 else 1
-    if step > 1 and all(b - a == step for a, b in itertools.pairwise(ranks)):
-        return f"{ranks[0]}-{ranks[-1]}/{step}"
-    parts: list[list[int]] = []
-    for rank in ranks:
-        if parts and rank == parts[-1][1] + 1:
-            parts[-1][1] = rank
-        else:
-            parts.append([rank, rank])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)

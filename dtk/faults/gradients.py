@@ -3,22 +3,34 @@
 from contextlib import AbstractContextManager, nullcontext
 from typing import cast
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dtk.data.dataset import Batch
 from dtk.faults.base import FaultyLoop
+from dtk.train.loss import loss_sum
 
 
 class UnusedParameters(FaultyLoop):
-    """One rank's batch does not reach the last block, whose gradients its peers wait for."""
+    """One rank's batch does not reach the last block, whose gradients its peers wait for.
+
+    The marked line is the forward pass: DDP finds out when it comes there again.
+    """
 
     def _accumulate(self, batches: list[Batch], factor: float) -> Tensor:
         if self.strikes(self.step_number):
             blocks = cast(nn.ModuleList, self.parts.model.blocks)
-            blocks[-1].forward = lambda x, mask=None: x  # fault: unused_parameters
-        return super()._accumulate(batches, factor)
+            blocks[-1].forward = lambda x, mask=None: x
+        strategy, wrapped = self.parts.strategy, self.parts.wrapped
+        total = torch.zeros((), device=self.context.device)
+        for i, batch in enumerate(batches):
+            with strategy.accumulate(wrapped, last=i == len(batches) - 1):
+                loss = loss_sum(wrapped(batch.inputs), batch.targets)  # fault: unused_parameters
+                (loss * factor).backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        return total
 
 
 class SyncEveryMicroBatch(FaultyLoop):

@@ -6,7 +6,7 @@ import torch
 from torch.distributed import distributed_c10d as c10d
 
 from diagnostics.evidence.calls import USER_CALLS
-from dtk.record import collectives
+from dtk.record import frames as record_frames
 from dtk.record.signatures import OBJECTS
 
 outermost: CodeType | None = None
@@ -25,7 +25,7 @@ def stack_of(frame: FrameType | None) -> str:
         if known is None:
             file, name = code.co_filename, code.co_name
             told = file.startswith(_TORCH) and (name == "backward" or name in USER_CALLS)
-            known = _plumbing[code] = not told and file.startswith((*collectives.PLUMBING, "<"))
+            known = _plumbing[code] = not told and file.startswith((*record_frames.PLUMBING, "<"))
         if not known:
             found.append(f"{code.co_filename}:{frame.f_lineno}\t{code.co_qualname}")
         frame = frame.f_back

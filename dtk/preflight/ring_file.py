@@ -16,8 +16,8 @@ from diagnostics.evidence.ring_format import (
     TEXT_HEAD,
     VERSION,
     file_bytes,
-    format_ranks,
 )
+from diagnostics.evidence.ring_groups import format_ranks
 from dtk.preflight.calls import Entry, Record
 from dtk.preflight.match import Standing
 

@@ -25,7 +25,7 @@ from dtk.preflight.exchange import Exchange
 from dtk.preflight.group import RehearsalGroup
 from dtk.preflight.issuing import made_group
 from dtk.preflight.rehearsal import Rehearsal
-from dtk.record import collectives
+from dtk.record import frames as record_frames
 from dtk.record.failure import failure_record
 from dtk.record.regions import failed_in
 
@@ -121,7 +121,7 @@ def _play(rehearsal: Rehearsal, play: Callable[[Rehearsal], None]) -> End:
 
 def _install(rehearsal: Rehearsal) -> None:
     """Every process group that is made from now on records."""
-    collectives.PLUMBING = (*collectives.PLUMBING, *_PLUMBING)
+    record_frames.PLUMBING = (*record_frames.PLUMBING, *_PLUMBING)
     module: Any = c10d
     init, new_group, to_object = module.init_process_group, module._new_group_with_tag, module._tensor_to_object
 

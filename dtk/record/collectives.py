@@ -5,18 +5,20 @@ Per group it also keeps a rolling hash of what all ranks must agree on, which `d
 
 import hashlib
 import json
-import struct
 import threading
 from collections import deque
-from pathlib import Path
+from collections.abc import Sequence
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import _resolve_process_group
 from torch.distributed import distributed_c10d as c10d
 
-from diagnostics.evidence.ring_format import ANY_PEER, NO_PEER, STARTED, group_key
+from diagnostics.evidence.ring_format import ANY_PEER, NO_PEER, STARTED
+from diagnostics.evidence.ring_groups import group_key
+from dtk.record import frames
 from dtk.record.regions import current
 from dtk.record.ring import Ring
 from dtk.record.signatures import Call, Kind
@@ -26,10 +28,8 @@ HISTORY = 512
 MASK = (1 << 64) - 1
 _MULTIPLIER = 0x9E3779B97F4A7C15
 _CACHE = 8192
-_TORCH = str(Path(torch.__file__).parent)
-_DTK = Path(__file__).parents[1]
-PLUMBING = (_TORCH, *(str(_DTK / part) for part in ("record", "strategies", "parallel")))
-"""Frames of these are not the user's call site."""
+SAMPLED = 512
+"""Different lines of samples that are kept: the room for texts is for the calls."""
 
 
 class GroupState:
@@ -47,6 +47,10 @@ class GroupState:
         self.hash = 0
         self.history: deque[int] = deque(maxlen=HISTORY)
         """Rolling hash after each of the last calls."""
+
+
+Token = tuple[GroupState, int, int]
+"""A call that was recorded: its group, the record's id, the position in the group."""
 
 
 class _Plan(NamedTuple):
@@ -75,16 +79,17 @@ class CollectiveLog:
         """Whether every call could be understood; if not, nothing may be concluded from the hashes."""
         self.groups: dict[str, GroupState | None] = {}
         self.lock = threading.Lock()
-        self.open: dict[int, tuple[GroupState, int, int]] = {}
+        self.open: dict[int, Token] = {}
         """Thread -> the call that it is inside of."""
+        self._expected: dict[int, Token] = {}
+        """Memory of an output -> the functional collective that fills it, until somebody waits for it."""
         self._generations: dict[str, int] = {}
+        self._sampled: set[str] = set()
         self._sites: dict[tuple[CodeType, int], int] = {}
-        self._plumbing: dict[CodeType, bool] = {}
+        self._frames = frames.Frames()
         self._plans: dict[tuple[Any, ...], _Plan] = {}
 
-    def begin(
-        self, kind: Kind, call: Call, user_op: str, frame: FrameType | None
-    ) -> tuple[GroupState, int, int] | None:
+    def begin(self, kind: Kind, call: Call, user_op: str, frame: FrameType | None) -> Token | None:
         """Record a call; None when this rank is not in its group or there is no room for the group."""
         process_group = call.group
         if process_group is None:
@@ -129,12 +134,35 @@ class CollectiveLog:
             token = self.open[threading.get_ident()] = (group, number, seq)
         return token
 
-    def end(self, token: tuple[GroupState, int, int], state: int, p2p: bool) -> None:
+    def end(self, token: Token, state: int, p2p: bool) -> None:
         """The call came back."""
         group, number, seq = token
         with self.lock:
             self.open.pop(threading.get_ident(), None)
             self.ring.end(number, group.index, seq, state, p2p)
+
+    def expect(self, token: Token, outputs: Sequence[torch.Tensor]) -> None:
+        """Whoever waits for one of these tensors waits for this call."""
+        if len(self._expected) > _CACHE:  # Nobody waits for them.
+            self._expected.clear()
+        for output in outputs:
+            self._expected[output.data_ptr()] = token
+
+    def wait(self, output: torch.Tensor) -> Token | None:
+        """This thread begins to wait for the call that fills a tensor; None when it is none of those recorded."""
+        token = self._expected.pop(output.data_ptr(), None)
+        if token is not None:
+            with self.lock:
+                self.open[threading.get_ident()] = token
+                self.ring.state(token[1], STARTED)
+        return token
+
+    def waited(self, token: Token, state: int) -> None:
+        """The wait is over."""
+        with self.lock:
+            self.open.pop(threading.get_ident(), None)
+            self.ring.returned += 1
+            self.ring.state(token[1], state)
 
     def begin_step(self, step: int) -> None:
         """Step `step`, counted from 1, begins."""
@@ -158,11 +186,14 @@ class CollectiveLog:
                 self.groups.pop(name, None)
 
     def _group(self, process_group: Any) -> GroupState | None:
-        name = process_group.group_name
+        """What a group, or the one of a name, issued so far."""
+        name = process_group if isinstance(process_group, str) else process_group.group_name
         try:
             return self.groups[name]
         except KeyError:
             pass
+        if isinstance(process_group, str):
+            process_group = _resolve_process_group(process_group)  # type: ignore[arg-type]
         generation = self._generations[name] = self._generations.get(name, -1) + 1
         ranks = tuple(c10d.get_process_group_ranks(process_group))
         index = self.ring.add_group(name, ranks, str(process_group.group_desc or ""), generation)
@@ -203,22 +234,22 @@ class CollectiveLog:
             )
         return found
 
+    def sample(self, frame: FrameType | None) -> None:
+        """The main thread was seen with this frame; of no interest while it is inside a call."""
+        if frame is None or threading.main_thread().ident in self.open:
+            return
+        chosen = self._frames.users(frame)
+        if chosen is None:
+            return
+        text = frames.place(chosen)
+        if text in self._sampled or len(self._sampled) < SAMPLED:
+            self._sampled.add(text)
+            with self.lock:
+                self.ring.sample(self.ring.text(text))
+
     def _site(self, frame: FrameType | None) -> int:
-        """Index of `file:line<tab>function` of the user's innermost frame; else of the innermost outside torch."""
-        plumbing, fallback = self._plumbing, None
-        while frame is not None:
-            code = frame.f_code
-            known = plumbing.get(code)
-            if known is None:
-                if len(plumbing) > _CACHE:
-                    plumbing.clear()
-                known = plumbing[code] = code.co_filename.startswith(PLUMBING) or code.co_filename.startswith("<")
-            if not known:
-                break
-            if fallback is None and not code.co_filename.startswith((*PLUMBING[:2], "<")):
-                fallback = frame
-            frame = frame.f_back
-        chosen = frame or fallback
+        """Index of `file:line<tab>function` of the user's frame."""
+        chosen = self._frames.users(frame)
         if chosen is None:
             return 0
         key = (chosen.f_code, chosen.f_lasti)
@@ -226,9 +257,8 @@ class CollectiveLog:
         if index is None:
             if len(self._sites) > _CACHE:
                 self._sites.clear()
-            text = f"{chosen.f_code.co_filename}:{chosen.f_lineno}\t{chosen.f_code.co_qualname}"
             with self.lock:
-                index = self._sites[key] = self.ring.text(text)
+                index = self._sites[key] = self.ring.text(frames.place(chosen))
         return index
 
 
@@ -255,14 +285,3 @@ def _short(value: Any) -> str:
     """As JSON; nothing when it is longer than a text may be."""
     text = json.dumps(value, separators=(",", ":"))
     return text if len(text) <= 400 else ""
-
-
-def pack(history: list[int]) -> str:
-    """Hashes as text."""
-    return struct.pack(f"<{len(history)}Q", *history).hex()
-
-
-def unpack(text: str) -> tuple[int, ...]:
-    """Hashes from text."""
-    data = bytes.fromhex(text)
-    return struct.unpack(f"<{len(data) // 8}Q", data)

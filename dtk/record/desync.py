@@ -5,7 +5,7 @@ A verdict blames only ranks that the reports single out; a tie is said to be a t
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from diagnostics.artifacts import RunPaths, Verdict
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.ring import RingFile
 from diagnostics.evidence.ring_format import RingDump, RingRecord
+from diagnostics.evidence.ring_groups import format_ranks, parse_ranks
 
 SHOWN = 8
 """Ranks named one by one; further ones are counted."""
@@ -39,6 +40,8 @@ class Place:
     region: str | None = None
     group_name: str = ""
     """What the user knows the group by."""
+    members: str = ""
+    """Global ranks of the group, as `ring_format.format_ranks` writes them."""
     earlier: tuple[tuple[int, str, str], ...] = ()
     """Position, call and site of the calls before it in the group, the youngest first."""
 
@@ -81,6 +84,21 @@ def group_name(record: RingRecord) -> str:
     """A group's description, else its name."""
     described = record.group.desc not in ("", "undefined")
     return record.group.desc if described else record.group.name
+
+
+def place_of(record: RingRecord, rank: int, step: int | None) -> Place:
+    """A rank inside a call."""
+    return Place(
+        rank,
+        describe(record),
+        site(record),
+        record.group.key,
+        record.seq,
+        step=step,
+        region=record.region or None,
+        group_name=group_name(record),
+        members=format_ranks(record.group.ranks),
+    )
 
 
 def place_at(ring: RingDump, group: str, position: int) -> Place | None:
@@ -155,25 +173,33 @@ def _call_before(place: Place, back: int) -> str:
     return f"{call} at {where}"
 
 
-def stall(places: list[Place], silent: list[int], stood_s: float, attempt: int, time_s: float) -> Verdict:
-    """The verdict when nothing moves: who is outside any call while others wait inside one.
+def stall(
+    places: list[Place], silent: list[int], left: Mapping[int, str], stood_s: float, attempt: int, time_s: float
+) -> Verdict:
+    """The verdict when nothing moves: who is outside any call, or gone, while others wait inside one.
 
     Args:
         places: of the ranks that answered.
         silent: ranks that did not answer.
+        left: ranks that take no more part -> `failed` or `end`. Those that nobody waits for are of no matter.
         stood_s: for how long nothing moved.
         attempt: of the run.
         time_s: wall clock, seconds since 1970.
     """
     inside = [place for place in places if place.call]
     outside = [place for place in places if not place.call]
+    awaited = {rank for place in inside for rank in parse_ranks(place.members)}
+    gone = {rank: how for rank, how in left.items() if rank in awaited}
     late = outside if inside else []
-    blamed = sorted([*silent, *(place.rank for place in late)])
+    blamed = sorted([*silent, *gone, *(place.rank for place in late)])
     told = [
         f"{_ranks(side)} {_verb(side, 'stand')} at {side[0].site}, outside any recorded collective"
         for side in _alike(outside)[:4]
     ]
     told += [f"{_ranks(side)} {_verb(side, 'wait')} in {_inside(side[0])}" for side in _alike(inside)[:4]]
+    for how, what in (("end", "ended in order"), ("failed", "failed")):
+        if ranks := sorted(rank for rank in gone if gone[rank] == how):
+            told.insert(0, f"{_named(ranks)} {what} before")
     if silent:
         told.insert(0, f"{_named(silent)} does not answer: it is stopped, or native code holds Python's lock")
     first = next((p for p in places if p.rank in blamed), places[0] if places else None)
@@ -193,7 +219,7 @@ def find_desync(paths: RunPaths, attempt: int, world_size: int, time_s: float) -
     """A proven difference between the rings that the ranks of an attempt left, if there is one."""
     known: dict[tuple[str, int], int] = {}
     differing: set[tuple[str, int]] = set()
-    for ring in _rings(paths, attempt, world_size):
+    for ring in _rings(paths, attempt, range(world_size)):
         for record in ring.records:
             if not record.is_p2p:
                 where = (record.group.key, record.seq)
@@ -202,13 +228,18 @@ def find_desync(paths: RunPaths, attempt: int, world_size: int, time_s: float) -
     if not differing:
         return None
     group, position = min(differing, key=lambda where: (where[1], where[0]))
-    places = [place_at(ring, group, position) for ring in _rings(paths, attempt, world_size)]
-    return desync([place for place in places if place is not None], attempt, time_s)
+    return desync(left_at(paths, attempt, range(world_size), group, position), attempt, time_s)
 
 
-def _rings(paths: RunPaths, attempt: int, world_size: int) -> Iterator[RingDump]:
+def left_at(paths: RunPaths, attempt: int, ranks: Iterable[int], group: str, position: int) -> list[Place]:
+    """What ranks called at a position of a group, as far as the rings that they left here tell it."""
+    places = (place_at(ring, group, position) for ring in _rings(paths, attempt, ranks))
+    return [place for place in places if place is not None]
+
+
+def _rings(paths: RunPaths, attempt: int, ranks: Iterable[int]) -> Iterator[RingDump]:
     """One ring after another, so that memory does not grow with the ranks."""
-    for rank in range(world_size):
+    for rank in ranks:
         try:
             ring = RingFile(paths.ring(rank), "", rank, Limits()).read()
         except (OSError, ValueError):

@@ -4,12 +4,12 @@ Only reads the store. Who judges when, and what follows from it, is `watch`'s bu
 """
 
 import json
+import struct
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch._C._distributed_c10d import Store
 
-from dtk.record.collectives import unpack
 from dtk.record.desync import first_difference
 
 
@@ -66,6 +66,11 @@ class Judge:
         """Ranks that have reported and are not leaving."""
         return [rank for rank, peer in enumerate(self.peers) if peer.raw and not peer.report.get("leaving")]
 
+    def left(self) -> dict[int, str]:
+        """Ranks that take no more part, and how: `failed` or `end`."""
+        told = {rank: str(peer.report.get("leaving") or "") for rank, peer in enumerate(self.peers)}
+        return {rank: how for rank, how in told.items() if how}
+
     def _find_desync(self) -> dict[str, Any] | None:
         """A group in which two ranks called something different at the same position."""
         if not all(peer.report.get("sound", True) for peer in self.peers):
@@ -88,3 +93,14 @@ class Judge:
         stood_s = min(float(peer.report.get("idle_s", 0.0)) + peer.silent_s for peer in staying)
         stepping = any(peer.report.get("stepping") for peer in self.peers)
         return {"kind": "stall", "stood_s": stood_s} if stood_s >= (limit_s if stepping else first_limit_s) else None
+
+
+def pack(history: list[int]) -> str:
+    """Hashes as text."""
+    return struct.pack(f"<{len(history)}Q", *history).hex()
+
+
+def unpack(text: str) -> tuple[int, ...]:
+    """Hashes from text."""
+    data = bytes.fromhex(text)
+    return struct.unpack(f"<{len(data) // 8}Q", data)

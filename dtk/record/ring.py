@@ -20,14 +20,18 @@ from diagnostics.evidence.ring_format import (
     HEADER,
     MAGIC,
     RECORD,
+    SAMPLE,
+    SAMPLES,
+    SAMPLES_AT,
+    STARTED,
     STATE_AT,
     TABLE_HEAD,
     TEXT_HEAD,
     UNSOUND_AT,
     VERSION,
     file_bytes,
-    format_ranks,
 )
+from diagnostics.evidence.ring_groups import format_ranks
 from dtk.record.guard import guarded
 from dtk.record.heartbeat import PUBLISH_EVERY_S, can_map
 
@@ -37,12 +41,14 @@ SLOTS = 2048
 TABLE_BYTES = 256 << 10
 """Room for the texts of call sites, regions, groups, sizes; a text for which there is none left reads as empty."""
 LONGEST_TEXT = 400
+REWRITTEN = 64
+"""Records before the new ones that a thread writes again: their calls may have come back since."""
 _STARTED_AT, _FINISHED_AT = GROUP.size - 16, GROUP.size - 8
 _LAST, _NUMBER, _TIME = struct.Struct("<q"), struct.Struct("<Q"), struct.Struct("<d")
 
 
 class Ring:
-    """One rank's ring. Its caller holds a lock around `add_group`, `text` and `begin`."""
+    """One rank's ring. Its caller holds a lock around `add_group`, `text`, `begin` and `sample`."""
 
     def __init__(self, path: Path, rank: int, world_size: int, attempt: int) -> None:
         self.path = path
@@ -57,6 +63,8 @@ class Ring:
         self._texts: dict[str, int] = {"": 0}
         self._used = TABLE_HEAD.size
         self._groups = 0
+        self._samples: dict[int, tuple[int, int]] = {}
+        """Text of a place -> its slot, how often it was seen."""
         self._records_at = GROUPS_AT + GROUPS * GROUP.size
         self._table_at = self._records_at + SLOTS * RECORD.size
         self._stop = threading.Event()
@@ -156,12 +164,24 @@ class Ring:
     def end(self, number: int, group: int, seq: int, state: int, p2p: bool) -> None:
         """The call came back, in `state`."""
         self.returned += 1
-        at = self._records_at + (number - 1) % SLOTS * RECORD.size
-        if _NUMBER.unpack_from(self._memory, at)[0] == number:
-            _TIME.pack_into(self._memory, at + ENDED_AT, time.time())
-            self._memory[at + STATE_AT] = state
+        self.state(number, state)
         if not p2p:
             _LAST.pack_into(self._memory, GROUPS_AT + group * GROUP.size + _FINISHED_AT, seq)
+
+    def state(self, number: int, state: int) -> None:
+        """The call is in `state` from now on, if its record is still there."""
+        at = self._records_at + (number - 1) % SLOTS * RECORD.size
+        if _NUMBER.unpack_from(self._memory, at)[0] == number:
+            _TIME.pack_into(self._memory, at + ENDED_AT, 0.0 if state == STARTED else time.time())
+            self._memory[at + STATE_AT] = state
+
+    def sample(self, place: int) -> None:
+        """The main thread was seen at this text, outside any call. Of too many places the rarest give way."""
+        slot, times = self._samples.pop(place, (len(self._samples), 0))
+        if slot == SAMPLES:
+            slot, _ = self._samples.pop(min(self._samples, key=lambda one: self._samples[one][1]))
+        self._samples[place] = slot, times + 1
+        SAMPLE.pack_into(self._memory, SAMPLES_AT + slot * SAMPLE.size, place, times + 1, time.time())
 
     def unsound(self) -> None:
         """Say in the file that a call was missed."""
@@ -189,7 +209,7 @@ class Ring:
                 )
                 head = self._table_at + TABLE_HEAD.size
                 os.pwrite(file, bytes(self._memory[self._table_at : head]), self._table_at)
-                for number in range(max(written - 8, issued - SLOTS, 0), issued):
+                for number in range(max(written - REWRITTEN, issued - SLOTS, 0), issued):
                     at = self._records_at + number % SLOTS * RECORD.size
                     os.pwrite(file, bytes(self._memory[at : at + RECORD.size]), at)
                 os.pwrite(file, bytes(self._memory[: self._records_at]), 0)

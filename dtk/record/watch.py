@@ -24,13 +24,16 @@ from diagnostics.artifacts import ENDED_BY_WATCH, RunPaths, Verdict, read_heartb
 from diagnostics.evidence.ring_format import parse
 from dtk.config.schema import WatchConfig
 from dtk.record.activity import Activity, where_main_thread_is
-from dtk.record.collectives import PLUMBING, CollectiveLog, pack
-from dtk.record.desync import Place, describe, desync, group_name, place_at, site, stall
+from dtk.record.collectives import CollectiveLog
+from dtk.record.desync import Place, desync, left_at, place_at, place_of, stall
+from dtk.record.frames import PLUMBING
 from dtk.record.guard import bounded, guarded
-from dtk.record.judge import Judge
+from dtk.record.judge import Judge, pack
 from dtk.record.regions import current
 
 EVERY_S = 0.5
+LOOKS = 5
+"""At the main thread, between two ticks: they cost some 10 us each."""
 RANKS_PER_S = 1000
 """Reports that the judge reads in a second, at most: they cost it some 10 us each, with Python's lock held."""
 RECENT = 32
@@ -103,7 +106,7 @@ class Watch:
     def _run(self, store: Store) -> None:
         last_s = time.monotonic()
         while True:
-            done = self._stop.wait(EVERY_S)
+            done = self._look()
             now_s = time.monotonic()
             # A suspended job must not look like a stalled one when it goes on.
             elapsed_s, last_s = min(now_s - last_s, 2 * EVERY_S), now_s
@@ -114,6 +117,15 @@ class Watch:
                     return
             except RuntimeError:
                 return  # The store is gone: the run is being ended.
+
+    def _look(self) -> bool:
+        """Until the next tick: see where the main thread is now and then. Whether this rank leaves."""
+        for _ in range(LOOKS):
+            if self._stop.wait(EVERY_S / LOOKS):
+                return True
+            with guarded("watch"):
+                self.log.sample(sys._current_frames().get(threading.main_thread().ident or 0))
+        return False
 
     def _tick(self, store: Store, elapsed_s: float) -> None:
         self._ticks += 1
@@ -219,16 +231,7 @@ class Watch:
         open_ids = {number for _, number, _ in list(self.log.open.values())}
         for record in reversed(ring.records):
             if record.id in open_ids:
-                return Place(
-                    self.rank,
-                    describe(record),
-                    site(record),
-                    record.group.key,
-                    record.seq,
-                    step=step,
-                    region=record.region or None,
-                    group_name=group_name(record),
-                )
+                return place_of(record, self.rank, step)
         where = where_main_thread_is((*PLUMBING, *_STDLIB))
         return Place(self.rank, "", where, step=step, region=region.name if region is not None else None)
 
@@ -241,9 +244,13 @@ class Watch:
         places = [Place(**answer) for answer in answers.values() if answer]
         silent = [rank for rank in here if rank not in answers]
         if found["kind"] == "desync":
-            verdict = desync(places, self.attempt, time.time())
+            # A side that left the run, or does not answer, is known by what it wrote down.
+            mute = sorted(set(range(self.world_size)) - {place.rank for place in places})
+            places += left_at(self.paths, self.attempt, mute, found["group"], found["position"])
+            forgotten = Place(self.rank, "a call too long ago", "an unknown place", found["group"], found["position"])
+            verdict = desync(places or [forgotten], self.attempt, time.time())
         else:
-            verdict = stall(places, silent, found["stood_s"], self.attempt, time.time())
+            verdict = stall(places, silent, self._judge.left(), found["stood_s"], self.attempt, time.time())
         self._keep(verdict)
         if self.ended is not None:
             self.ended(verdict)

@@ -1,7 +1,7 @@
 """Wrappers around torch.distributed's Python functions, through which every collective and p2p call is recorded.
 
-`install` puts them in place, `remove` puts torch's functions back. Calls of C++ code (DDP's own reducer) and
-functional collectives do not come by here; the flight recorder has them.
+`install` puts them in place, `remove` puts torch's functions back; with them go those of functional collectives
+(`functional`). Calls of C++ code (DDP's own reducer) do not come by here; the flight recorder has them.
 """
 
 import functools
@@ -16,8 +16,9 @@ import torch.distributed._functional_collectives as _  # noqa: F401  Keeps the o
 from torch.distributed import distributed_c10d as c10d
 
 from diagnostics.evidence.ring_format import FINISHED, ISSUED, RAISED
+from dtk.record import functional
 from dtk.record.collectives import CollectiveLog
-from dtk.record.guard import report
+from dtk.record.guard import guarded, report
 from dtk.record.signatures import KINDS, OBJECTS, Kind
 
 
@@ -49,6 +50,8 @@ def install(log: CollectiveLog) -> None:
         _originals["P2POp.__init__"] = (c10d.P2POp.__init__, _init_p2p_op)
         c10d.P2POp.__init__ = _init_p2p_op  # type: ignore[method-assign]
         _exchange(dict(_originals.values()))
+    with guarded("functional collectives"):  # By operators of torch that are its own business.
+        functional.install(log)
     _log = log
 
 
@@ -56,6 +59,7 @@ def remove() -> None:
     """Put torch's functions back. Whoever kept a wrapper calls through it unrecorded."""
     global _log
     _log = None
+    functional.remove()
     if _originals:
         c10d.P2POp.__init__ = _originals["P2POp.__init__"][0]  # type: ignore[method-assign]
     _exchange({wrapper: original for original, wrapper in _originals.values()})

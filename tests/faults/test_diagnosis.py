@@ -5,7 +5,7 @@ from importlib.util import find_spec
 import pytest
 
 from tests.faults.runs import diagnose, run_fault
-from tests.faults.truth import TRUTH, marker
+from tests.faults.truth import TRUTH, place
 
 pytestmark = [
     pytest.mark.skipif(find_spec("diagnostics.diagnose") is None, reason="dtk diagnose does not exist yet"),
@@ -24,8 +24,8 @@ def test_cause_ranks_and_line(fault, fault_folder):
     assert code == 1
     assert first["cause"] in truth.causes, first["summary"]
     assert tuple(first["ranks"]) == truth.ranks, first["summary"]
-    if truth.placed:
-        file, line = marker(fault)
+    if named := place(fault):
+        file, line = named
         assert any(w["file"].endswith(file) and w["line"] == line for w in first["where"]), first["where"]
 
 

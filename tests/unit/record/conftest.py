@@ -4,11 +4,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from diagnostics.artifacts import RunPaths
 from dtk.config import schema
-from dtk.record import guard
+from dtk.record import guard, wrappers
+from dtk.record.collectives import CollectiveLog
 from dtk.record.regions import observe
+from dtk.record.ring import Ring
 
 ROOT = Path(__file__).parents[3]
 
@@ -46,6 +49,19 @@ def make_config():
         )
 
     return make
+
+
+@pytest.fixture
+def log(tmp_path):
+    """Recording in this process, with a group of one rank."""
+    made = Ring(tmp_path / "rank_00000.ring", 0, 1, 0)
+    made.start()
+    log = CollectiveLog(made)
+    wrappers.install(log)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield log
+    dist.destroy_process_group()
+    wrappers.remove()
 
 
 @pytest.fixture

@@ -71,18 +71,18 @@ def test_a_tie_blames_nobody(sides):
 
 def test_a_stall_blames_who_is_outside_while_others_wait():
     outside = Place(1, "", "loader.py:3 in get (inside wait)", region="data", step=4)
-    verdict = stall([called(0, "all_reduce"), outside, called(2, "all_reduce")], [], 7.2, 0, 9.0)
+    verdict = stall([called(0, "all_reduce"), outside, called(2, "all_reduce")], [], {}, 7.2, 0, 9.0)
     assert (verdict.blamed, verdict.victims, verdict.region, verdict.step) == ([1], [0, 2], "data", 4)
     assert "rank 1 stands at loader.py:3" in verdict.reason
 
 
 def test_a_stall_in_which_all_wait_blames_nobody():
-    assert stall([called(0, "all_reduce"), called(1, "all_reduce")], [], 7, 0, 9.0).blamed == []
-    assert stall([Place(0, "", "a.py:1 in f"), Place(1, "", "a.py:1 in f")], [], 7, 0, 9.0).blamed == []
+    assert stall([called(0, "all_reduce"), called(1, "all_reduce")], [], {}, 7, 0, 9.0).blamed == []
+    assert stall([Place(0, "", "a.py:1 in f"), Place(1, "", "a.py:1 in f")], [], {}, 7, 0, 9.0).blamed == []
 
 
 def test_a_rank_that_does_not_answer_is_blamed():
-    verdict = stall([called(0, "all_reduce")], [1], 7, 0, 9.0)
+    verdict = stall([called(0, "all_reduce")], [1], {}, 7, 0, 9.0)
     assert verdict.blamed == [1]
     assert "rank 1 does not answer" in verdict.reason
 
@@ -118,9 +118,9 @@ def test_ranks_that_come_from_the_same_lines_part_where_their_calls_differ():
 
 def test_a_stall_tells_groups_apart():
     places = [Place(r, "all_reduce [8]", "train.py:4", f"{r}:pg", 1, group_name=f"group_{r}") for r in range(2)]
-    reason = stall(places, [], 5, 0, 9.0).reason
+    reason = stall(places, [], {}, 5, 0, 9.0).reason
     assert "rank 0 waits in all_reduce [8] at train.py:4 of group group_0; rank 1 waits in" in reason
     assert (
         "ranks 0, 1 wait in all_reduce"
-        in stall([called(0, "all_reduce"), called(1, "all_reduce")], [], 7, 0, 9.0).reason
+        in stall([called(0, "all_reduce"), called(1, "all_reduce")], [], {}, 7, 0, 9.0).reason
     )

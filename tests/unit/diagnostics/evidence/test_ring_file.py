@@ -22,10 +22,9 @@ from diagnostics.evidence.ring_format import (
     TEXT_HEAD,
     VERSION,
     file_bytes,
-    format_ranks,
     parse,
-    parse_ranks,
 )
+from diagnostics.evidence.ring_groups import format_ranks, parse_ranks
 
 TEXTS = [
     "0-1",

@@ -1,0 +1,58 @@
+"""Which line of a run's configuration made the setting that a finding's remedy changes. Decides nothing.
+
+A cause that is a setting has no line of code: its line is the one in the file that set it, as the run recorded it.
+"""
+
+import shlex
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from diagnostics.artifacts import RunPaths
+from diagnostics.evidence.model import Evidence
+from diagnostics.findings import Finding, Where
+from diagnostics.origins import Origins, read
+
+CAUSES = ("strategy.", "nccl.")
+"""Sections whose settings are a cause by themselves. A batch size and the like only happen to be of help."""
+
+
+def place(evidence: Evidence, findings: Iterable[Finding]) -> list[Finding]:
+    """The findings; confirmed ones without a place get that of the setting their first remedy changes."""
+    found = list(findings)
+    if evidence.run is None or not any(_open(finding) for finding in found):
+        return found
+    try:
+        origins = read(RunPaths(evidence.run.root).origins)
+    except (OSError, ValueError):  # An older run, or a damaged file: the findings stand without it.
+        return found
+    return [replace(one, where=_where(one, origins)) if _open(one) else one for one in found]
+
+
+def _open(finding: Finding) -> bool:
+    return finding.status == "confirmed" and not finding.where and bool(finding.remedies)
+
+
+def _where(finding: Finding, origins: Origins) -> tuple[Where, ...]:
+    """Where a file set the first key that the first remedy overrides; nothing when it was typed or is a default."""
+    remedy = finding.remedies[0]
+    if remedy.kind != "override":
+        return ()
+    for word in _words(remedy.change):
+        key, equals, _ = word.lstrip("+~").partition("=")
+        settings = origins.keys.get(key)
+        if settings and key.startswith(CAUSES) and (equals or word.startswith("~")):
+            last = settings[-1]
+            file, _, line = last.by.rpartition(":")
+            if last.kind == "file" and file and line.isdecimal():
+                return (Where(None, Path(file).as_posix(), int(line), "", f"sets {key} to {last.written}"),)
+            return ()
+    return ()
+
+
+def _words(change: str) -> list[str]:
+    """The overrides, as the shell would hand them over."""
+    try:
+        return shlex.split(change)
+    except ValueError:
+        return []

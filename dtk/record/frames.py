@@ -1,0 +1,51 @@
+"""Which frame of a stack is the user's: the innermost outside torch, the interpreter and dtk's own plumbing."""
+
+import sysconfig
+from pathlib import Path
+from types import CodeType, FrameType
+
+import torch
+
+_TORCH = str(Path(torch.__file__).parent)
+_DTK = Path(__file__).parents[1]
+_STDLIB = sysconfig.get_paths()["stdlib"]
+_CACHE = 8192
+PLUMBING = (_TORCH, *(str(_DTK / part) for part in ("record", "strategies", "parallel")))
+"""Frames of these are not the user's call site."""
+
+
+class Frames:
+    """Looks along stacks, and remembers whose code is whose."""
+
+    def __init__(self) -> None:
+        self._known: dict[CodeType, bool] = {}
+
+    def users(self, frame: FrameType | None) -> FrameType | None:
+        """The user's innermost frame; without one the innermost outside torch."""
+        plumbing, fallback = self._known, None
+        while frame is not None:
+            code = frame.f_code
+            known = plumbing.get(code)
+            if known is None:
+                if len(plumbing) > _CACHE:
+                    plumbing.clear()
+                known = plumbing[code] = _is_plumbing(frame)
+            if not known:
+                return frame
+            if fallback is None and not code.co_filename.startswith((*PLUMBING[:2], "<")):
+                fallback = frame
+            frame = frame.f_back
+        return fallback
+
+
+def place(frame: FrameType) -> str:
+    """`file:line<tab>function`, as the ring keeps it."""
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}\t{frame.f_code.co_qualname}"
+
+
+def _is_plumbing(frame: FrameType) -> bool:
+    """Whether a frame is torch's, dtk's own, the interpreter's, or one of code that torch.compile generated."""
+    file = frame.f_code.co_filename
+    if file.startswith((*PLUMBING, "<")) or (file.startswith(_STDLIB) and "-packages" not in file):
+        return True
+    return str(frame.f_globals.get("__name__")).startswith("torch.")

@@ -1,0 +1,214 @@
+"""Records functional collectives: what DTensor, tensor parallelism and compiled graphs call.
+
+All of them end in operators of `torch.ops._c10d_functional`, also from generated code and from backward. Each gets a
+kernel of ours for real CPU and CUDA tensors, which records the call and goes on to torch's. Fake tensors have other
+dispatch keys: tracing never comes by here and sees nothing of it. C++ that calls torch's functions without the
+dispatcher (Inductor's `cpp_wrapper`, replayed CUDA graphs) is not seen.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diagnostics.evidence.ring_format import FINISHED, ISSUED, RAISED
+from dtk.record.collectives import CollectiveLog, Token
+from dtk.record.guard import report
+from dtk.record.signatures import KINDS, Call, Kind
+
+Extract = Callable[..., Call]
+
+_DEVICES = ("CPU", "CUDA")
+_TORCHS_OWN = torch._C.DispatchKeySet(torch._C.DispatchKey.Undefined)
+"""Leads past our kernel to torch's, which is composite: the same one for every key."""
+
+_log: CollectiveLog | None = None
+_libraries: list[torch.library.Library] = []
+
+
+def _all_reduce(tensor: Tensor, op: str, group: Any) -> Call:
+    return Call(group, True, (tensor,), amount=tensor.numel(), reduce_op=op.upper())
+
+
+def _all_reduce_coalesced(tensors: Sequence[Tensor], op: str, group: Any) -> Call:
+    return Call(group, True, tensors, amount=sum(t.numel() for t in tensors), reduce_op=op.upper())
+
+
+def _broadcast(tensor: Tensor, source: int, group: Any) -> Call:
+    return Call(group, True, (tensor,), amount=tensor.nbytes, root=(None, source))
+
+
+def _all_gather(tensor: Tensor, size: int, group: Any, out: Tensor | None = None) -> Call:
+    return Call(group, True, (tensor,), amount=tensor.nbytes * size)
+
+
+def _all_gather_coalesced(tensors: Sequence[Tensor], size: int, group: Any) -> Call:
+    return Call(group, True, tensors, amount=sum(t.nbytes for t in tensors) * size)
+
+
+def _reduce_scatter(tensor: Tensor, op: str, size: int, group: Any, out: Tensor | None = None) -> Call:
+    return Call(group, True, (tensor,), amount=tensor.numel(), reduce_op=op.upper())
+
+
+def _reduce_scatter_coalesced(tensors: Sequence[Tensor], op: str, size: int, group: Any) -> Call:
+    return Call(group, True, tensors, amount=sum(t.numel() for t in tensors), reduce_op=op.upper())
+
+
+def _all_to_all(tensor: Tensor, outputs: Sequence[int], inputs: Sequence[int], group: Any) -> Call:
+    return Call(group, True, (tensor,), splits=[list(outputs), list(inputs)])
+
+
+def _shard_dim(tensor: Tensor, gather_dim: int, shard_dim: int, group: Any) -> Call:
+    return Call(group, False, (tensor,))
+
+
+def _isend(tensor: Tensor, peer: int, tag: int, group: Any) -> Call:
+    return Call(group, True, (tensor,), root=(peer, None), tag=tag)
+
+
+def _irecv(tensor: Tensor, peer: int, tag: int, group: Any) -> Call:
+    return Call(group, True, (), (tensor,), root=(peer, None), tag=tag)
+
+
+_GATHERS = Kind("all_gather_into_tensor_coalesced", "all_gather_into_tensor_coalesced", _all_gather_coalesced)
+_SCATTERS = Kind(
+    "reduce_scatter_tensor_coalesced", "reduce_scatter_tensor_coalesced", _reduce_scatter_coalesced, typed=True
+)
+
+
+def _as(name: str, extract: Extract) -> Kind:
+    """The kind of the function of torch.distributed that is the same on the wire."""
+    known = KINDS[name]
+    return Kind(known.op, known.wire, extract, known.p2p, known.typed)
+
+
+OPERATORS: dict[str, Kind] = {
+    "_c10d_functional::all_reduce": _as("all_reduce", _all_reduce),
+    "_c10d_functional::all_reduce_": _as("all_reduce", _all_reduce),
+    "_c10d_functional::all_reduce_coalesced": _as("all_reduce_coalesced", _all_reduce_coalesced),
+    "_c10d_functional::all_reduce_coalesced_": _as("all_reduce_coalesced", _all_reduce_coalesced),
+    "_c10d_functional::broadcast": _as("broadcast", _broadcast),
+    "_c10d_functional::broadcast_": _as("broadcast", _broadcast),
+    "_c10d_functional::all_gather_into_tensor": _as("all_gather_into_tensor", _all_gather),
+    "_c10d_functional::all_gather_into_tensor_out": _as("all_gather_into_tensor", _all_gather),
+    "_c10d_functional::all_gather_into_tensor_coalesced": _GATHERS,
+    "_c10d_functional::reduce_scatter_tensor": _as("reduce_scatter_tensor", _reduce_scatter),
+    "_c10d_functional::reduce_scatter_tensor_out": _as("reduce_scatter_tensor", _reduce_scatter),
+    "_c10d_functional::reduce_scatter_tensor_coalesced": _SCATTERS,
+    "_c10d_functional::all_to_all_single": _as("all_to_all_single", _all_to_all),
+    "_c10d_functional::isend": _as("isend", _isend),
+    "_c10d_functional::irecv": _as("irecv", _irecv),
+    "_dtensor::shard_dim_alltoall": _as("all_to_all_single", _shard_dim),
+}
+"""Names that this torch does not have are passed over."""
+
+
+def install(log: CollectiveLog) -> None:
+    """Record into `log` from now on. An operator with somebody else's kernel for a device stays as it is there."""
+    global _log
+    _log = log
+    if _libraries:
+        return
+    spaces = {name.split("::")[0] for name in OPERATORS}
+    libraries = {space: torch.library.Library(space, "IMPL") for space in spaces}  # type: ignore[no-untyped-call]
+    _libraries.extend(libraries.values())
+
+    def put(name: str, devices: Sequence[str], make: Callable[[Any], Callable[..., Any]]) -> None:
+        space, short = name.split("::")
+        if torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeExplicitAutograd"):
+            own = getattr(getattr(torch.ops, space), short).default.redispatch
+            for device in devices:
+                if not torch._C._dispatch_has_kernel_for_dispatch_key(name, device):
+                    libraries[space].impl(short, make(own), device)  # type: ignore[no-untyped-call]
+
+    for name, kind in OPERATORS.items():
+        put(name, _DEVICES, partial(_recorded, kind))
+    put("_c10d_functional::batch_p2p_ops", _DEVICES, _batch)
+    # On CUDA it only makes one stream wait for another: the host goes on.
+    put("_c10d_functional::wait_tensor", ("CPU",), _awaited)
+
+
+def remove() -> None:
+    """Take the kernels out again."""
+    global _log
+    _log = None
+    while _libraries:
+        _libraries.pop()._destroy()  # type: ignore[no-untyped-call]
+
+
+def _recorded(kind: Kind, own: Callable[..., Any]) -> Callable[..., Any]:
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        log = _log
+        token = None if log is None else _begin(log, kind, sys._getframe(1), *args, **kwargs)
+        if log is None or token is None:
+            return own(_TORCHS_OWN, *args, **kwargs)
+        outputs = None
+        try:
+            outputs = own(_TORCHS_OWN, *args, **kwargs)
+        finally:
+            _end(log, kind, token, outputs)
+        return outputs
+
+    return recorded
+
+
+def _batch(own: Callable[..., Any]) -> Callable[..., Any]:
+    """Sends and receives in one call: as many records."""
+
+    def recorded(names: list[str], peers: list[int], tags: list[int], tensors: list[Tensor], group: Any) -> Any:
+        log, frame = _log, sys._getframe(1)
+        tokens: list[tuple[Kind, Token]] = []
+        for name, peer, tag, tensor in zip(names, peers, tags, tensors, strict=True):
+            kind = OPERATORS[f"_c10d_functional::{name}"]
+            if log is not None and (token := _begin(log, kind, frame, tensor, peer, tag, group)) is not None:
+                tokens.append((kind, token))
+        outputs = None
+        try:
+            outputs = own(_TORCHS_OWN, names, peers, tags, tensors, group)
+        finally:
+            for kind, token in tokens:
+                assert log is not None
+                _end(log, kind, token, outputs)
+        return outputs
+
+    return recorded
+
+
+def _awaited(own: Callable[..., Any]) -> Callable[..., Any]:
+    """A rank that hangs in a functional collective stands in the wait for it."""
+
+    def awaited(tensor: Tensor) -> Any:
+        log = _log
+        token = None if log is None else log.wait(tensor)
+        if log is None or token is None:
+            return own(_TORCHS_OWN, tensor)
+        state = RAISED
+        try:
+            result = own(_TORCHS_OWN, tensor)
+            state = FINISHED
+        finally:
+            log.waited(token, state)
+        return result
+
+    return awaited
+
+
+def _begin(log: CollectiveLog, kind: Kind, frame: FrameType, *args: Any, **kwargs: Any) -> Token | None:
+    """The record of a call that begins; None when there is none."""
+    try:
+        return log.begin(kind, kind.extract(*args, **kwargs), "", frame)
+    except Exception as problem:
+        log.lose()
+        report("collectives: a functional one could not be recorded", problem)
+        return None
+
+
+def _end(log: CollectiveLog, kind: Kind, token: Token, outputs: Any) -> None:
+    """The call came back with its outputs; without them it raised."""
+    log.end(token, RAISED if outputs is None else ISSUED, kind.p2p)
+    if outputs is not None:
+        log.expect(token, (outputs,) if isinstance(outputs, Tensor) else outputs)
