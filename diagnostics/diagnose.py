@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from diagnostics import settings
 from diagnostics.errors import DiagnosticsError
 from diagnostics.evidence.limits import Limits, reading
 from diagnostics.evidence.model import Evidence, Problem, shortened
@@ -104,7 +105,7 @@ def diagnose(path: Path, options: Options | None = None, source: str = "") -> Re
     if why := unused(evidence):
         more = f" (and {len(why) - 1} more files)" if len(why) > 1 else ""
         raise DiagnosticsError(f"nothing in {path} can be used: {why[0].file}: {why[0].what}{more}")
-    return conclude(evidence, trees, findings, measures, source or str(path))
+    return conclude(evidence, trees, settings.place(evidence, findings), measures, source or str(path))
 
 
 def _told(progress: Callable[[str], None] | None) -> Callable[[Path, float], None]:

@@ -68,13 +68,13 @@ def _refuse_several_jobs(kind: str, groups: dict[tuple[int, str], list[Any]], ev
 def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:
     """Raises DiagnosticsError where files cannot be of one job; notes what only may be so.
 
-    dtk's own folders are not looked at: they are of one job by the way they are made.
+    dtk's own folders, of a run or a watched command, are not looked at: they are of one job by the way they are made.
 
     Args:
         evidence: settled.
         traces: all that were found, also those of which another of the same rank was chosen.
     """
-    if evidence.run is not None:
+    if evidence.run is not None or _watched(evidence):
         return
     moments = Moments(evidence.flight)
     jobs = moments.far_apart()
@@ -87,6 +87,12 @@ def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:
         raise DiagnosticsError(what, "put each job into a folder of its own")
     refuse_mixed(evidence, traces, [(one.handle.file, one.last_s) for one in moments.standing])
     evidence.doubt = moments.doubt()
+
+
+def _watched(evidence: Evidence) -> bool:
+    """Whether all dumps lie beside the rings of their ranks, as under `dtk watch`."""
+    beside = {(ring.path.parent, ring.rank) for ring in evidence.rings}
+    return bool(beside) and all((dump.path.parent, dump.rank) in beside for dump in evidence.flight)
 
 
 def _flight(group: list[Any], heads: dict[str, bytes], evidence: Evidence) -> list[Any]:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from diagnostics.evidence.calls import ROOTED, Dump, GroupKey
+from diagnostics.evidence.clock_offset import offset
 from diagnostics.words import ranks_text
 
 APART_S = 3600.0
@@ -127,11 +128,25 @@ class Moments:
         parts: list[list[tuple[Any, _Calls]]] = []
         last: float | None = None
         for began, n in timed:
-            if last is None or began - last > gap_s:
+            if last is None or (began - last > gap_s and not _in_step(parts[-1][-1][1], self.known[n][1])):
                 parts.append([])
             parts[-1].append(self.known[n])
             last = began
         return parts
+
+
+def _in_step(early: _Calls, late: _Calls) -> bool:
+    """Whether the two went through their calls so closely in step that only their clocks differ. Gloo's calls only."""
+    for key in sorted({key for key, _ in early.keys() & late.keys() if key.recorder == "gloo"}):
+        found = offset(*({seq: made.at_s for (group, seq), made in calls.items() if group == key and _joined(made)}
+                         for calls in (early, late)))  # fmt: skip
+        if found is not None and found.sure:
+            return True
+    return False
+
+
+def _joined(made: _Made) -> bool:
+    return bool(made.at_s) and made.op not in ROOTED
 
 
 def _who(part: list[tuple[Any, _Calls]]) -> str:

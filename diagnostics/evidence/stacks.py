@@ -1,18 +1,16 @@
 """Stacks of living or dying processes: faulthandler's dumps and py-spy's, alone or within logs.
 
-Owns their formats, which thread is the main one, and what the main thread is doing. Knows no verdict.
+Owns their formats and which thread is the main one. Knows no verdict, and not what a thread is doing (`standing`).
 """
 
 import re
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.limits import Limits, whole
 from diagnostics.evidence.model import Frame, Stacks, Thread
-
-Doing = Literal["collective", "data loader", "file I/O", "lock", "compile", "sleep", "user code", "unknown"]
 
 _FAULT_THREAD = re.compile(
     r"^(?P<kind>Current thread|Thread|Stack) (?:0x[0-9a-fA-F]+)?(?: ?\[(?P<name>[^\]]*)\])? ?"
@@ -26,6 +24,16 @@ _SPY_PROCESS = re.compile(r"^Process \d+: (?P<command>.*)$")
 _LOCAL_RANK = re.compile(r"--local[_-]rank[= ](\d{1,5})")
 _WHEN = re.compile(r"^# stacks at (\d{1,12}(?:\.\d+)?) s since 1970")
 _THREAD_START = re.compile(r"(?:^|/)threading\.py$")
+_NATIVE = re.compile(r"\.(?:so(?:\.\d+)*|c|cc|cpp|cxx|h|hh|hpp|cu|cuh|rs|S|pyx)$")
+_PACKAGES = frozenset(
+    (
+        "accelerate", "boto3", "botocore", "datasets", "deepspeed", "fasteners", "filelock", "fsspec", "h5py",
+        "huggingface_hub", "hydra", "joblib", "lightning", "numpy", "pandas", "PIL", "portalocker", "pyarrow",
+        "pytorch_lightning", "requests", "safetensors", "scipy", "tensorboard", "tokenizers", "torch", "torchvision",
+        "transformers", "triton", "urllib3", "wandb", "webdataset",
+    )
+)  # fmt: skip
+"""Packages whose calls block; py-spy prints their files without the folders before."""
 MAX_THREADS = 4096
 MAX_FRAMES = 400
 
@@ -121,7 +129,8 @@ def _with_main(threads: list[Thread]) -> tuple[Thread, ...]:
     own = [
         index
         for index, thread in enumerate(threads)
-        if thread.frames and not _THREAD_START.search(thread.frames[-1].file.replace("\\", "/"))
+        if (python := [frame for frame in thread.frames if not is_native(frame)])
+        and not _THREAD_START.search(python[-1].file.replace("\\", "/"))
     ]
     main = (named or own or [len(threads) - 1])[-1]
     return tuple(Thread(thread.name, thread.frames, index == main) for index, thread in enumerate(threads))
@@ -154,67 +163,21 @@ def where(stacks: Stacks) -> Frame | None:
     thread = main_thread(stacks)
     if thread is None:
         return None
-    return next((frame for frame in thread.frames if not is_library(frame.file) and not _is_standard(frame)), None)
+    return next((frame for frame in thread.frames if is_users(frame)), None)
 
 
-_RULES: tuple[tuple[Doing, re.Pattern[str]], ...] = (
-    ("data loader", re.compile(r"torch/utils/data/(?:dataloader|_utils/)|:_try_get_data$|:_next_data$")),
-    ("compile", re.compile(r"torch/_(?:dynamo|inductor|functorch/_aot)|triton/(?:compiler|runtime/(?:jit|build))")),
-    (
-        "collective",
-        re.compile(
-            r"distributed/(?:distributed_c10d|_functional_collectives|c10d_logger|rendezvous|_symmetric_memory)"
-            r"|nn/parallel/distributed\.py:_pre_forward$|distributed/algorithms/join"
-        ),
-    ),
-    (
-        "lock",
-        re.compile(
-            r"threading\.py:(?:acquire|wait|join|_wait_for_tstate_lock|__enter__)$|filelock|portalocker"
-            r"|fasteners|:flock$|:lockf$|synchronize\.py:"
-        ),
-    ),
-    ("data loader", re.compile(r"multiprocessing/(?:connection|queues|popen_fork)\.py|queue\.py:get$")),
-    (
-        "file I/O",
-        re.compile(
-            r"torch/serialization\.py|distributed/checkpoint/filesystem|/(?:gzip|shutil|pathlib|tempfile|fsspec|zipfile|tarfile)"
-            r"|(?:^|/)(?:io|codecs|bz2|lzma|_pyio)\.py:|safetensors|pyarrow|:(?:read|readinto|write|open|fsync|stat|listdir)$"
-        ),
-    ),
-    ("sleep", re.compile(r":sleep$")),
-)
-_LOADER = re.compile(r"torch/utils/data/(?:dataloader|_utils/)")
-_LOOK = 12
-"""Innermost frames that say what the thread is about; the training loop lies outside of them."""
-_STANDARD = re.compile(r"^<|(?:^|/)(?:threading|queue|selectors|socket|ssl|subprocess|runpy|contextlib|codecs|io)\.py$")
+def is_users(frame: Frame) -> bool:
+    """Whether a frame is the user's own."""
+    return not (is_native(frame) or is_library(frame.file) or _is_installed(frame.file))
 
 
-def _is_standard(frame: Frame) -> bool:
-    return bool(_STANDARD.search(frame.file.replace("\\", "/")) and "/" not in frame.file.strip("<>"))
+def is_native(frame: Frame) -> bool:
+    """Whether a frame is one of C, which py-spy sees (`py-spy dump --native`)."""
+    return bool(_NATIVE.search(frame.file)) or (not frame.line and not frame.file.endswith(".py"))
 
 
-def doing(stacks: Stacks) -> Doing:
-    """What the main thread is doing. C calls leave no frame: sleeping in user code reads as `user code`
-    unless py-spy saw the native frame or the source line says so; `unknown` without a frame.
-    """
-    thread = main_thread(stacks)
-    if thread is None or not thread.frames:
-        return "unknown"
-    inner = [f"{frame.file.replace(chr(92), '/')}:{frame.function}" for frame in _inner(thread)]
-    for kind, pattern in _RULES:
-        if any(pattern.search(place) for place in inner):
-            return kind
-    if any(_LOADER.search(frame.file.replace(chr(92), "/")) for frame in thread.frames[:_LOOK]):
-        return "data loader"  # Without workers the user's dataset runs in the main thread, called by the loader.
-    return "user code"
-
-
-def _inner(thread: Thread) -> list[Frame]:
-    """Library frames inside the user's innermost one, and that one."""
-    inner: list[Frame] = []
-    for frame in thread.frames[:_LOOK]:
-        inner.append(frame)
-        if frame.line and not is_library(frame.file) and not _is_standard(frame):
-            break
-    return inner
+def _is_installed(file: str) -> bool:
+    """Whether a path as py-spy shortens it (`multiprocessing/connection.py`) is that of a known module."""
+    file = file.replace("\\", "/")
+    top, _, inside = file.partition("/")
+    return bool(top) and (top.removesuffix(".py") in sys.stdlib_module_names or (bool(inside) and top in _PACKAGES))

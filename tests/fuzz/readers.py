@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from diagnostics.evidence import errors_files, logs, safe_pickle, stacks
+from diagnostics.evidence import errors_files, logs, safe_pickle, stacks, standing
 from diagnostics.evidence.limits import Limits, head
 from tests.fuzz.seeds import seeds
 
@@ -73,7 +73,7 @@ def readers() -> dict[str, Callable[[Path], object]]:
     found: dict[str, Callable[[Path], object]] = {
         "safe_pickle": lambda path: safe_pickle.loads(path.read_bytes(), LIMITS),
         "stacks": lambda path: [
-            (stacks.doing(dump), stacks.where(dump)) for dump in stacks.read(path, path.name, 0, LIMITS)
+            (standing.doing(dump), stacks.where(dump)) for dump in stacks.read(path, path.name, 0, LIMITS)
         ],
         "errors_files": lambda path: errors_files.read(path, path.name, 0, LIMITS),
         "logs": lambda path: logs.read(path, path.name, 0, LIMITS, head(path)),

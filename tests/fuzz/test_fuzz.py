@@ -3,12 +3,14 @@
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.safe_pickle import loads
-from tests.fuzz.readers import fuzz, readers
+from tests.fuzz.guided import CORPUS, corpus
+from tests.fuzz.readers import ALLOWED, fuzz, readers
 from tests.fuzz.seeds import seeds
 
 
@@ -31,6 +33,15 @@ def test_every_seed_is_read_by_its_reader(tmp_path: Path) -> None:
             path = tmp_path / name
             path.write_bytes(data)
             assert found[owners[name]](path), name
+
+
+@pytest.mark.parametrize("reader", sorted(path.stem for path in CORPUS.glob("*.zip")))
+def test_what_guided_searches_found_is_read_or_refused(reader: str, tmp_path: Path) -> None:
+    read = readers()[reader]
+    for name, data in corpus(reader):
+        (tmp_path / name).write_bytes(data)
+        with suppress(*ALLOWED):
+            read(tmp_path / name)
 
 
 @given(st.binary(max_size=200))

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 from diagnostics.detectors.hang.arrivals import Arrivals
+from diagnostics.detectors.hang.clocks import Clocks
 from diagnostics.detectors.hang.one_rank import Digest, Line, Positions, RankRecord
 from diagnostics.evidence.calls import GroupKey, Wire
 from diagnostics.evidence.flight_entries import DEFAULT_GROUP
@@ -95,6 +96,7 @@ class Survey:
         self.world_size: int | None = None
         self.positions = 0
         """Calls compared."""
+        self.clocks = Clocks()
         self._numbers: dict[tuple[Wire, ...], int] = {}
         self._uncounted: dict[tuple[int, GroupKey], Line] = {}
 
@@ -103,6 +105,7 @@ class Survey:
         record = digest.record
         if record is None:
             return
+        self.clocks.take(digest)
         self.ranks[record.rank] = record
         if digest.world_size:
             self.world_size = max(self.world_size or 0, digest.world_size)

@@ -71,10 +71,11 @@ class Context:
     def now_s(self) -> float | None:
         """The last moment that any file tells of."""
         times = [record.time_s for record in self.survey.ranks.values() if record.time_s]
-        times += [end.time_s for end in self.ends.values() if end.time_s]
+        true_s = self.survey.clocks.true_s
+        times += [true_s(rank, end.time_s) for rank, end in self.ends.items() if end.time_s]
         run = self.evidence.run
         if run is not None:
-            times += [beat.time_s for beat in run.heartbeats.values()]
+            times += [true_s(rank, beat.time_s) for rank, beat in run.heartbeats.items()]
         return max(times, default=None)
 
     def waited_s(self, calls: Iterable[Call] | None = None) -> float:

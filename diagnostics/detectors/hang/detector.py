@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from diagnostics.detectors.hang import agree, circular, divergence, gone, idle, say, straggler, watchdog
+from diagnostics.detectors.hang import agree, by_place, circular, divergence, gone, idle, say, straggler, watchdog
 from diagnostics.detectors.hang.context import Context, make
 from diagnostics.detectors.hang.divergence_words import Split
 from diagnostics.detectors.hang.ends import mismatch_facts
@@ -88,6 +88,7 @@ def _found(context: Context, known: Known | None) -> list[Finding]:
         found += watchdog.find(context)
         found += circular.find(context) if context.stands() else []
         found += idle.find(context)
+        found += by_place.find(context) if not any(one.status == "confirmed" for one in found) else []
         found += agree.network(context)
         found += agree.rendezvous(context)
     return _provided(context, found) + straggler.find(context)
@@ -169,9 +170,7 @@ def _rest(context: Context, cause: str, found: list[Finding]) -> Finding:
     """A cause that nothing was found for: excluded by what was measured, or open for lack of it."""
     survey = context.survey
     if context.evidence.doubt:
-        return say.undecided(
-            cause, context.evidence.doubt, "the dumps of all ranks of one job, in a folder of their own"
-        )
+        return say.undecided(cause, context.evidence.doubt, _ONE_JOB)
     if context.finished():
         return say.ruled_out(cause, "The run finished.", f"finished, {survey.positions:,} calls compared")
     if cause in {"hang.rank_raised", "hang.rank_oom", "hang.rank_killed", "hang.rank_exited"}:
@@ -265,6 +264,8 @@ def _measured(context: Context, cause: str, found: list[Finding]) -> Finding:
     compared = f"0 of {context.survey.positions:,} calls differ"
     waiting = len(context.pending_ranks())
     explained = any(finding.status == "confirmed" and finding.confidence >= 0.5 for finding in found)
+    if waiting == 0 and cause in context.siblings:
+        return say.ruled_out(cause, *context.siblings[cause])
     if waiting == 0:
         return _nothing_pending(context, cause, compared)
     if not context.stands():

@@ -6,7 +6,7 @@ Says who went first. Errors that only speak of a lost peer belong to victims.
 from collections import defaultdict
 from dataclasses import replace
 
-from diagnostics.detectors.hang import idle, last_seen, say
+from diagnostics.detectors.hang import early_end, idle, last_seen, say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.ends import UNNAMED, End, peer_gone
 from diagnostics.evidence.calls import is_library
@@ -37,7 +37,7 @@ def find(context: Context) -> list[Finding]:
         if ends and _left_somebody(context, manner, ends):
             found.append(_finding(context, cause, ends))
             if all(end.in_order for end in ends):
-                found += _stopped_early(context, found[-1])
+                found += early_end.find(context, found[-1])
             context.settled |= {end.rank for end in ends}
             context.settled |= context.waits.reaching(end.rank for end in ends)
     if not any(by_manner.values()):
@@ -123,41 +123,6 @@ def _left(context: Context) -> list[Finding]:
     return [
         replace(say.undecided(cause, summary, missing, rest), where=last_seen.where(context, roots[0]))
         for cause in causes
-    ]
-
-
-def _stopped_early(context: Context, exited: Finding) -> list[Finding]:
-    """A rank that ended in order, though its peers are in a later step: it ran fewer."""
-    own = max((context.step_of(rank) or 0 for rank in exited.ranks), default=0)
-    peers = {rank: context.step_of(rank) or 0 for rank in context.survey.ranks if rank not in exited.ranks}
-    if not own or not peers or max(peers.values()) <= own:
-        return []
-    ahead = min(rank for rank, step in peers.items() if step == max(peers.values()))
-    waiting = context.survey.ranks[ahead].pending()
-    call = waiting[0] if waiting else context.survey.ranks[ahead].last
-    last = context.survey.ranks[exited.ranks[0]].last if exited.ranks[0] in context.survey.ranks else None
-    whom = say.ranks(exited.ranks)
-    return [
-        Finding(
-            cause="hang.uneven_iterations",
-            status="confirmed",
-            summary=(
-                f"{say.sentence(whom)} ended in order after step {own}, while rank {ahead} went on with step "
-                f"{peers[ahead]}" + (f" and waits in {say.call(call)}." if call else ".")
-            ),
-            confidence=0.9,
-            ranks=exited.ranks,
-            victims=tuple(sorted(peers)),
-            step=own,
-            where=(
-                *say.where(exited.ranks[0], last, f"made {last.text} last" if last else None),
-                *say.where(ahead, call),
-            ),
-            cost=exited.cost,
-            evidence=(*exited.evidence, *say.flight(context.survey, {ahead: f"in step {peers[ahead]}"})),
-            remedies=exited.remedies,
-            measured=f"step {own} against {peers[ahead]}",
-        )
     ]
 
 

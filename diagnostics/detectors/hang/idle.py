@@ -5,7 +5,7 @@ from collections import defaultdict
 from diagnostics.detectors.hang import say, stalled
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.waits import Operation
-from diagnostics.evidence import stacks
+from diagnostics.evidence import standing
 from diagnostics.evidence.model import Stacks
 from diagnostics.findings import Finding
 
@@ -104,7 +104,7 @@ def _ran_ahead(context: Context, operation: Operation, idle: list[int], latest: 
     members = len(waiting) + len(absent)
     if 2 * len(waiting) >= members or len(waiting) + len(set(absent) & set(idle)) < members:
         return None
-    if any(rank in latest and stacks.doing(latest[rank]) not in {"collective", "unknown"} for rank in absent):
+    if any(rank in latest and standing.doing(latest[rank]).doing not in {"collective", "unknown"} for rank in absent):
         return None
     lines = context.survey.groups[operation.key].lines
     if len({lines[rank].issued for rank in absent if rank in lines}) > 1:

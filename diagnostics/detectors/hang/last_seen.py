@@ -14,7 +14,7 @@ def where(context: Context, rank: int) -> tuple[Where, ...]:
     call = _latest(context, rank)
     if call is None or call.site is None:
         return ()
-    inside = not call.done and call.completion_known
+    inside = _inside(context, rank, call)
     region = f" (region {call.region})" if call.region else ""
     here = say.where(rank, call, f"{'was in' if inside else 'made'} {call.text}{'' if inside else ' last'}{region}")
     for operation, absent in sorted(context.waits.absent.items()):
@@ -30,7 +30,13 @@ def after(context: Context, ranks: tuple[int, ...]) -> str:
     call = _latest(context, ranks[0]) if len(ranks) == 1 else None
     if call is None:
         return ""
-    return f"{' after' if call.done or not call.completion_known else ' in'} {say.call(call)}"
+    return f"{' in' if _inside(context, ranks[0], call) else ' after'} {say.call(call)}"
+
+
+def _inside(context: Context, rank: int, call: Call) -> bool:
+    """Whether it never came out of the call. Who ended in order did, though gloo marks it complete only later."""
+    end = context.ends.get(rank)
+    return not call.done and call.completion_known and not (end is not None and end.in_order)
 
 
 def _latest(context: Context, rank: int) -> Call | None:

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 
 from diagnostics.detectors.hang import pool
 from diagnostics.detectors.hang.align import Survey
+from diagnostics.detectors.hang.clocks import move
 from diagnostics.detectors.hang.one_rank import CallFile, choose, load
 from diagnostics.evidence.calls import Call, GroupKey, settle
 from diagnostics.evidence.model import Evidence, Problem
+from diagnostics.words import ranks_spoken
 
 
 @dataclass(slots=True)
@@ -27,6 +29,8 @@ class Reading:
         for dump in choose(load(self.files.get(rank, []), []), self.attempt):
             if dump.recorder == key.recorder or any(call.key == key for call in dump.calls):
                 found = [settle(call) for call in dump.calls if call.key == key and not call.p2p]
+                for call in found:
+                    move(call, self.survey.clocks.ahead_s.get(rank, 0.0))
                 if found:
                     return sorted(found, key=lambda call: call.seq)
         return []
@@ -54,7 +58,22 @@ def read(evidence: Evidence, workers: int | None = None) -> Reading:
         reading.problems += digest.problems
         reading.survey.take(digest)
     reading.survey.close()
+    if not evidence.doubt:
+        reading.problems += _clocks(reading.survey)
     return reading
+
+
+def _clocks(survey: Survey) -> list[Problem]:
+    """What is to be said of clocks that are off."""
+    found = []
+    for ahead_s, ranks in survey.clocks.said():
+        off = "ahead of" if ahead_s > 0 else "behind"
+        what = (
+            f"the clock of {ranks_spoken(ranks)} is {abs(ahead_s):,.1f} s {off} that of rank {min(survey.ranks)}, as "
+            "their calls in step show; its times are corrected by that"
+        )
+        found.append(Problem("flight", survey.ranks[ranks[0]].files[0], what, harmless=True))
+    return found
 
 
 def _place(file: CallFile, reading: Reading) -> None:

@@ -1,13 +1,14 @@
 """The findings on a rank whose host or device stands still: what it does there, and who waits. Decides nothing."""
 
-from dataclasses import dataclass
+from contextlib import suppress
 
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.waits import Operation
-from diagnostics.evidence import stacks
+from diagnostics.evidence import standing
 from diagnostics.evidence.calls import Call
-from diagnostics.evidence.model import Frame, Stacks
+from diagnostics.evidence.model import Stacks
+from diagnostics.evidence.standing import Standing
 from diagnostics.findings import EvidenceItem, Finding, Where
 
 _CURE = {
@@ -17,38 +18,13 @@ _CURE = {
     "file I/O": "move the file access off the path that other ranks wait for, or let all ranks do it",
     "lock": "find who holds the lock, or should fill the queue, that this line waits for",
     "compile": "compile before the first collective, or raise the timeout of the group for the first steps",
+    "process": "look at the process that this line waits for: whether it lives, and what it waits for itself",
+    "network": "look at the other side of the connection, and give it a timeout",
+    "debugger": "take the breakpoint out",
     "sleep": "take the sleep out, or let all ranks wait at a barrier with a longer timeout",
 }
-_WORDS = {
-    "collective": "in a call of torch.distributed that its recorder does not show",
-    "lock": "waiting for a lock or a queue",
-    "sleep": "sleeping",
-    "compile": "compiling",
-    "data loader": "in the data loader",
-    "user code": "in user code or a C call of it, which leaves no frame: a lock, a file, a sleep, or computing",
-}
-"""Activity -> what the host is doing; others stand `in` it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Host:
-    """What the stack of a rank says."""
-
-    seen: Stacks | None
-    frame: Frame | None
-    activity: str
-
-    @property
-    def known(self) -> bool:
-        """Whether the stack tells what keeps the host."""
-        return self.activity not in {"unknown", "collective"}
-
-    @property
-    def does(self) -> str:
-        """`waiting for a lock or a queue (loader.py:7 in get)`"""
-        words = _WORDS.get(self.activity, f"in {self.activity}")
-        frame = self.frame
-        return words + (f" ({say.short(frame.file)}:{frame.line} in {frame.function})" if frame else "")
+_KNOWN = 0.95
+"""Confidence where a stack shows what the host does."""
 
 
 def host(context: Context, ranks: tuple[int, ...], operation: Operation, latest: dict[int, Stacks]) -> Finding:
@@ -57,19 +33,20 @@ def host(context: Context, ranks: tuple[int, ...], operation: Operation, latest:
     call = context.waits.calls[waiting[0], operation]
     first = ranks[0]
     seen = latest.get(first)
-    at = _Host(seen, stacks.where(seen) if seen else None, stacks.doing(seen) if seen else "unknown")
+    at = standing.doing(seen, taken_s(context, seen)) if seen is not None else standing.NOWHERE
+    known = at.doing not in {"unknown", "collective"}
     last = context.survey.ranks[first].last
     evidence = say.flight(
         context.survey, {**dict.fromkeys(ranks, "nothing pending"), waiting[0]: f"waits in {call.text}"}
     )
     if seen is not None:
-        evidence = (EvidenceItem("stacks", seen.file, f"rank {first}: {at.does}"), *evidence)
-    cure = _CURE.get(at.activity, f"look at what {say.ranks(ranks)} did {_since(context, ranks, operation, last)}")
+        evidence = (EvidenceItem("stacks", seen.file, f"rank {first}: {does(at)}"), *evidence)
+    look = f"look at what {say.ranks(ranks)} did {_since(context, ranks, operation, last)}"
     return Finding(
         cause="hang.host_stall",
         status="confirmed",
         summary=_summary(context, ranks, operation, at),
-        confidence=0.95 if at.known else 0.6,
+        confidence=_KNOWN if known else 0.6,
         ranks=ranks,
         victims=tuple(sorted(context.waits.reaching(ranks) - set(ranks))),
         group=say.group(context.survey, operation.key),
@@ -80,13 +57,33 @@ def host(context: Context, ranks: tuple[int, ...], operation: Operation, latest:
         evidence=evidence,
         remedies=say.remedies(
             context.evidence,
-            cure + (f" ({at.frame.file}:{at.frame.line})" if at.frame else ""),
+            cure(at, look),
             "everybody else waits for this rank's next collective",
         ),
         measured=(
             f"{len(waiting)} ranks wait for {say.ranks(ranks)}, which {say.verb(ranks, 'has', 'have')} nothing pending"
         ),
     )
+
+
+def cure(at: Standing, look: str = "look at what it does there") -> str:
+    """What to change; `look` where the stack does not tell what the host does."""
+    return _CURE.get(at.doing, look) + (f" ({at.frame.file}:{at.frame.line})" if at.frame else "")
+
+
+def does(at: Standing) -> str:
+    """`waiting for a queue (loader.py:7 in get)`"""
+    frame = at.frame
+    return at.words + (f" ({say.short(frame.file)}:{frame.line} in {frame.function})" if frame else "")
+
+
+def taken_s(context: Context, seen: Stacks) -> float | None:
+    """When a dump was taken (s since 1970), at the latest; None where not even its file tells."""
+    if seen.time_s is not None:
+        return seen.time_s
+    with suppress(OSError, ValueError):
+        return (context.evidence.root / seen.file).stat().st_mtime
+    return None
 
 
 def _since(context: Context, ranks: tuple[int, ...], operation: Operation, last: Call | None) -> str:
@@ -101,14 +98,13 @@ def _since(context: Context, ranks: tuple[int, ...], operation: Operation, last:
     return "at start-up"
 
 
-def _place(rank: int, at: _Host, last: Call | None) -> list[Where]:
+def _place(rank: int, at: Standing, last: Call | None) -> list[Where]:
     if at.frame is not None:
-        does = f"stands there, {_WORDS.get(at.activity, f'in {at.activity}')}"
-        return [Where(rank, at.frame.file, at.frame.line, at.frame.function, does)]
+        return [Where(rank, at.frame.file, at.frame.line, at.frame.function, f"stands there, {at.words}")]
     return say.where(rank, last, f"made {last.text} last" if last else None)
 
 
-def _summary(context: Context, ranks: tuple[int, ...], operation: Operation, at: _Host) -> str:
+def _summary(context: Context, ranks: tuple[int, ...], operation: Operation, at: Standing) -> str:
     waiting = context.waits.waiting[operation]
     call = context.waits.calls[waiting[0], operation]
     missing = f"{call.text} (#{call.seq} of group {say.label(operation.key)})"
@@ -118,8 +114,8 @@ def _summary(context: Context, ranks: tuple[int, ...], operation: Operation, at:
         f"{say.sentence(say.ranks(ranks))} never reached {missing}, which {say.ranks(waiting)} "
         f"{say.verb(waiting, 'waits', 'wait')} in"
     )
-    if at.frame or at.known:
-        return f"{summary}: its host is {at.does}."
+    if at.frame or at.doing not in {"unknown", "collective"}:
+        return f"{summary}: its host is {does(at)}."
     summary += (
         f"; nothing is pending on {say.verb(ranks, 'it', 'them')} and no traceback or stack was left. "
         f"{say.verb(ranks, 'It is', 'They are')} late, stuck or gone: the dumps cannot tell."

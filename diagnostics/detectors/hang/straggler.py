@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.evidence.calls import GroupKey
-from diagnostics.findings import Cost, Finding
+from diagnostics.evidence.ring_samples import stands_out
+from diagnostics.findings import Cost, Finding, Where
 
 LATE_S = 0.2
 """A rank that comes this long after the one before it is late."""
@@ -95,7 +96,7 @@ def _finding(context: Context, late: Late) -> Finding:
         victims=others,
         group=say.group(survey, late.key),
         position=late.position,
-        where=tuple(say.where(late.rank, call, "arrives late here")),
+        where=(*_stands(context, late), *say.where(late.rank, call, "arrives late here")),
         cost=Cost(round(late.lost_s, 2), "s blocked"),
         evidence=say.flight(survey, {late.rank: f"late {when}"}),
         remedies=say.remedies(
@@ -105,3 +106,14 @@ def _finding(context: Context, late: Late) -> Finding:
         ),
         measured=f"{late.lost_s:.1f} s of {late.window_s:.1f} s",
     )
+
+
+def _stands(context: Context, late: Late) -> tuple[Where, ...]:
+    """The line on which it is while the others wait, as far as its ring saw it."""
+    run = context.evidence.run
+    found = stands_out(context.evidence.rings, late.rank, run.attempt if run else None)
+    if found is None:
+        return ()
+    frame, times, looks = found
+    does = f"was here in {times} of {looks} looks between its collectives, its peers were not"
+    return (Where(late.rank, frame.file, frame.line, frame.function, does),)

@@ -1,0 +1,128 @@
+"""Ranks whose clocks differ: brought together by their calls, and told apart from late ranks and from other jobs."""
+
+import pickle
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from diagnostics.detectors.hang.read import read
+from diagnostics.evidence import safe_pickle
+from diagnostics.evidence.clock_offset import offset
+from diagnostics.evidence.gather import gather
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence
+from diagnostics.evidence.ring_format import FINISHED
+from tests.unit.diagnostics.hang.dumps import Job, Op, confirmed, detect, evidence, write
+from tests.unit.diagnostics.hang.dumps import diagnose as verdict
+from tests.unit.diagnostics.hang.rings import write_ring
+
+A, B, C = Op(line=10), Op("all_gather", 16, 20), Op("barrier", line=30)
+BROADCAST = Op("broadcast", 8, 15)
+STEPS = [replace(A, takes_s=0.5), B] * 30
+
+
+def program(world: int, odd: dict[int, list[Op]], usual: list[Op]) -> Job:
+    return Job({**{rank: list(usual) for rank in range(world)}, **odd}, backend="gloo")
+
+
+def ahead(folder: Path, ranks: tuple[int, ...], seconds: float) -> None:
+    """Sets the clock of ranks."""
+    for rank in ranks:
+        path = folder / f"tr_{rank}"
+        dump = safe_pickle.loads(path.read_bytes(), Limits())
+        for entry in dump["entries"]:
+            entry["time_created_ns"] += int(seconds * 1e9)
+        path.write_bytes(pickle.dumps(dump))
+
+
+def by_one_clock(folder: Path) -> Evidence:
+    found = gather(folder, Limits())
+    assert not found.doubt
+    return found
+
+
+@pytest.mark.parametrize("seconds", [7.0, -45.0, 7200.0])
+@pytest.mark.parametrize("ranks", [(1,), (0,), (2, 3)])
+def test_a_mismatch_between_nodes_whose_clocks_differ(tmp_path: Path, ranks: tuple[int, ...], seconds: float) -> None:
+    write(tmp_path, program(4, {1: [*STEPS, C]}, [*STEPS, A]))
+    ahead(tmp_path, ranks, seconds)
+    found = by_one_clock(tmp_path)
+    findings = [one for one in detect(found) if one.status == "confirmed"]
+    assert [(one.cause, one.ranks) for one in findings] == [("hang.uneven_iterations", (1,))]
+    assert findings[0].cost is None or findings[0].cost.value < 1.0, "seconds blocked, not seconds of skew"
+    (said,) = [one.what for one in found.problems]
+    assert f"{abs(seconds):,.1f} s {'ahead of' if (seconds > 0) != (0 in ranks) else 'behind'} that of rank 0" in said
+
+
+def test_a_late_rank_is_no_clock_that_is_off(tmp_path: Path) -> None:
+    late = [replace(one, takes_s=3.0) if place % 2 == 0 else one for place, one in enumerate([A, B] * 40)]
+    write(tmp_path, program(4, {2: late}, [A, B] * 40))
+    found = by_one_clock(tmp_path)
+    assert read(found).survey.clocks.ahead_s == {}
+    assert confirmed(found) == [("straggler", (2,))]
+
+
+def test_a_late_rank_is_found_behind_a_clock_that_is_off(tmp_path: Path) -> None:
+    late = [replace(one, takes_s=3.0) if place % 10 == 0 else one for place, one in enumerate(STEPS)]
+    write(tmp_path, program(4, {2: late}, STEPS))
+    ahead(tmp_path, (0, 1), 30)
+    assert confirmed(by_one_clock(tmp_path)) == [("straggler", (2,))]
+
+
+def test_a_pair_is_as_old_as_its_own_clock_says(tmp_path: Path) -> None:
+    """A running job of two nodes: its youngest calls are young, whatever the other node's clock says."""
+    write(tmp_path, program(2, {}, [*STEPS, A]))
+    for rank in (0, 1):  # Both wait in the last call, and nothing says that the job has ended.
+        path = tmp_path / f"tr_{rank}"
+        dump = safe_pickle.loads(path.read_bytes(), Limits())
+        dump["entries"][-1].update(retired=False)
+        path.write_bytes(pickle.dumps(dump))
+    ahead(tmp_path, (1,), 60)
+    found = by_one_clock(tmp_path)
+    assert all(one.cost is None or one.cost.value < 1.0 for one in detect(found))
+
+
+def steps(seed: int, count: int, pace_s: float, jitter: float) -> list[float]:
+    chance = random.Random(seed)
+    at_s, times = 1000.0, []
+    for _ in range(count):
+        at_s += pace_s * (1 + jitter * chance.random())
+        times += [at_s, at_s + 2e-4]
+    return times
+
+
+def test_two_runs_of_one_program_are_not_in_step() -> None:
+    for seed in range(20):
+        one, other = (dict(enumerate(steps(seed + 100 * run, 200, 0.05, 0.02))) for run in (0, 1))
+        found = offset(one, {at: when + 40 for at, when in other.items()})
+        assert found is None or not found.sure
+
+
+def test_ranks_of_one_job_are_in_step_also_where_calls_are_under_way() -> None:
+    base = steps(1, 200, 0.05, 0.5)
+    for under_way in (0, 3):
+        other = {at: base[max(0, at - under_way)] + 40 + 1e-5 * (at % 7) for at in range(len(base))}
+        found = offset(dict(enumerate(base)), other)
+        assert found is not None and found.low_s - 0.2 < 40 < found.high_s + 0.2
+    assert offset({1: 5.0}, {1: 6.0}) is None
+
+
+def test_calls_with_a_root_say_nothing(tmp_path: Path) -> None:
+    """The root leaves a broadcast before the others come: that is no clock."""
+    usual = [replace(BROADCAST, wait=False)] * 300
+    late = [replace(usual[0], takes_s=0.05)] * 300
+    assert verdict(tmp_path, Job({0: usual, 1: late}, backend="gloo")) is not None
+    assert read(evidence(tmp_path)).survey.clocks.ahead_s == {}
+
+
+def test_dumps_beside_the_rings_of_their_ranks_are_of_one_job(tmp_path: Path) -> None:
+    """Under `dtk watch` few calls are enough: nothing has to show that the dumps belong together."""
+    write(tmp_path, program(2, {1: [A, C]}, [A, B]))
+    ahead(tmp_path, (1,), 30)
+    assert "the clocks differ" in gather(tmp_path, Limits()).doubt
+    for rank in range(2):
+        assert gather(tmp_path, Limits()).doubt
+        write_ring(tmp_path / f"rank_{rank:05d}.ring", rank, 2, [FINISHED])
+    assert not gather(tmp_path, Limits()).doubt

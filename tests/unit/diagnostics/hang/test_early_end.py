@@ -1,0 +1,96 @@
+"""A rank that ended in order where no steps were recorded: between two rounds of its loop, within one, or unknown."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from diagnostics.evidence.model import RankError
+from tests.dist.ranks import free_port
+from tests.unit.diagnostics.hang.dumps import Job, Op, confirmed, detect, evidence, write
+
+A, B, C = Op(line=10), Op("all_gather", 16, 20), Op("barrier", line=30)
+SETUP = Op("broadcast", 100, 5, function="setup")
+FIRST = Op(size=99, line=10)
+"""The first bucket before DDP makes new ones: from the same line as `A`."""
+
+
+def ended(rank: int = 1) -> RankError:
+    return RankError(rank, "launcher.log", 25, "", "", exit_code=0)
+
+
+def played(folder: Path, mine: list[Op], others: list[Op], backend: str, **options: object) -> dict[str, str]:
+    """Cause -> status, where rank 1 made `mine` and then ended in order."""
+    write(folder, Job({0: others, 1: mine, 2: others}, backend=backend), **options)  # type: ignore[arg-type]
+    found = detect(evidence(folder, world_size=3, errors=[ended()]))
+    for one in found:
+        assert one.status != "confirmed" or one.ranks == (1,)
+    return {one.cause.removeprefix("hang."): one.status for one in found}
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+@pytest.mark.parametrize("setup", [[], [SETUP], [SETUP, C]])
+def test_between_two_rounds_it_ran_fewer(tmp_path: Path, backend: str, setup: list[Op]) -> None:
+    said = played(tmp_path, [*setup, *[A, B] * 5], [*setup, *[A, B] * 6], backend)
+    assert (said["uneven_iterations"], said["rank_exited"]) == ("confirmed", "confirmed")
+
+
+@pytest.mark.parametrize("setup", [[], [SETUP]])
+def test_within_a_round_it_only_ended(tmp_path: Path, setup: list[Op]) -> None:
+    said = played(tmp_path, [*setup, *[A, B, C] * 5, A], [*setup, *[A, B, C] * 6], "gloo")
+    assert (said["uneven_iterations"], said["rank_exited"]) == ("ruled_out", "confirmed")
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "options"),
+    [
+        ([A, B] * 5, [A, B] * 6, {"without": (1,)}),  # no dump
+        ([FIRST, B, *[A, B] * 5, A], [FIRST, B, *[A, B] * 6], {}),  # where a round begins is not clear
+        ([A, B], [A, B, A], {}),  # no loop
+    ],
+)
+def test_what_cannot_be_told_is_undecided(
+    tmp_path: Path, mine: list[Op], others: list[Op], options: dict[str, object]
+) -> None:
+    said = played(tmp_path, mine, others, "gloo", **options)
+    assert (said["uneven_iterations"], said["rank_exited"]) == ("undecided", "confirmed")
+
+
+SCRIPT = """
+import os
+import torch, torch.distributed as dist
+def train(steps):
+    x = torch.ones(8)
+    for step in range(steps):
+        dist.all_reduce(x)
+        dist.all_reduce(x[:1])
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+try:
+    train(10 - (rank == 1))
+except RuntimeError:
+    pass
+with open(f"tr_{rank}", "wb") as file:
+    file.write(torch._C._distributed_c10d._dump_fr_trace(True, True, False))
+os._exit(0)
+"""
+
+
+def test_real_ranks_of_gloo(tmp_path: Path) -> None:
+    environment = {
+        **os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2",
+        "TORCH_FR_BUFFER_SIZE": "200", "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", SCRIPT], cwd=tmp_path, env={**environment, "RANK": str(rank)})
+        for rank in range(2)
+    ]
+    assert [process.wait(60) for process in ranks] == [0, 0]
+    found = confirmed(evidence(tmp_path, world_size=2, errors=[ended(), lost(0)]))
+    assert dict(found) == {"rank_exited": (1,), "uneven_iterations": (1,)}
+
+
+def lost(rank: int) -> RankError:
+    return RankError(rank, "stderr.log", 1, "RuntimeError", "[pair.cc:553] Connection closed by peer [127.0.0.1]:22912")
