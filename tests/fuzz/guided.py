@@ -9,6 +9,8 @@ inputs of a search there that reached new branches.
 
 import argparse
 import hashlib
+import importlib
+import pkgutil
 import sys
 import tempfile
 import zipfile
@@ -53,6 +55,10 @@ def search(reader: str, inputs: int, seconds: int, found: Path) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["diagnostics"]):
+        from diagnostics import evidence
+
+        for module in pkgutil.iter_modules(evidence.__path__):  # Some are imported only when they are needed.
+            importlib.import_module(f"{evidence.__name__}.{module.name}")
         from tests.fuzz.readers import ALLOWED, readers
     from tests.fuzz.seeds import seeds
 
