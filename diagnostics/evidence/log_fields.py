@@ -30,6 +30,8 @@ def pattern(kind: str, word: str, regex: str, rank_group: str = "") -> Pattern:
     return Pattern(kind, word.encode(), re.compile(regex), rank_group)
 
 
+_DIGITS = 18
+"""Of a number in a line that are read; no honest one has more."""
 _OOM_PARTS = tuple(
     (name, re.compile(regex.replace("SIZE", rf"(?P<size>{SIZE})")))
     for name, regex in (
@@ -75,8 +77,8 @@ def decode(kind: str, match: re.Match[str]) -> dict[str, Any]:
             fields[name] = _ranks(text)
         elif name.endswith("_bytes"):
             fields[name] = int(text) if text.isdecimal() and len(text) < 20 else size_bytes(text)
-        elif name not in ("value", "version", "gpu", "group", "guid") and re.fullmatch(r"-?\d{1,18}", text, re.ASCII):
-            fields[name] = int(text)
+        elif name not in ("value", "version", "gpu", "group", "guid") and re.fullmatch(r"-?\d+", text, re.ASCII):
+            fields[name] = int(text[:_DIGITS])  # Stays a number: who reads it compares it with others.
         else:
             fields[name] = text.strip()[:500]
     if kind == "cuda_oom":

@@ -55,7 +55,7 @@ _NCCL_INFO = (
         "nccl_init",
         "ncclCommInitRank",
         r"NCCL INFO (?:\[Rank \d+\] )?ncclCommInitRank\w* comm \w+ "
-        r"rank (?P<comm_rank>\d+) nranks (?P<nranks>\d+)"
+        r"rank (?P<comm_rank>\d{1,9}) nranks (?P<nranks>\d{1,9})"
         r".*? Init (?P<phase>START|COMPLETE)",
     ),
     *(

@@ -398,3 +398,15 @@ def test_progress_is_told_when_it_takes_long(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(module, "EVERY_S", 0.0)
     gather(tmp_path, LIMITS, said.append)
     assert said[-1] == "looked at 2 files: 2 flight"
+
+
+def test_a_rank_of_nccl_beyond_all_numbers_is_none(tmp_path: Path) -> None:
+    """It once became text, which cannot be sorted among numbers."""
+    huge = "comm 0x1 rank 199999999999999999999 nranks 2 cudaDev 0 nvmlDev 0 busId 1 commId 0x2 - Init START"
+    (tmp_path / "out.log").write_text(
+        "g:7:9 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\n"
+        f"g:7:9 [0] NCCL INFO ncclCommInitRank {huge}\n"
+        "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, "
+        "NumelOut=1, Timeout(ms)=600000) ran for 600029 milliseconds before timing out.\n"
+    )
+    assert {fact.rank for fact in gather(tmp_path, Limits()).facts} <= {None, 0}
