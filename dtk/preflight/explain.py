@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from diagnostics.detectors.hang import HangDetector, say
+from diagnostics.detectors.hang.difference import Difference
 from diagnostics.detectors.hang.divergence_words import Split
-from diagnostics.detectors.hang.sequence import Difference
 from diagnostics.detectors.hang.vote import Vote
 from diagnostics.diagnose import conclude, run_detector
 from diagnostics.evidence.calls import Call

@@ -107,8 +107,11 @@ def _conditional(context: Context, ranks: tuple[int, ...], here: Call, peers: tu
 
 
 def _walked_past(context: Context, past: Walked) -> Finding:
-    """Whoever is fewer differs: those who left the call out, or those who make it; as many of both are a tie."""
-    more = len(past.peers) - len(past.ranks)
+    """Whoever is fewer differs: those who left the call out, or those who make it; as many of both are a tie.
+
+    Ranks that go through the same lines in groups of their own count as well.
+    """
+    more = len(past.peers) + len(past.made) - len(past.ranks) - len(past.left_out)
     if more > 0:
         return _conditional(context, past.ranks, past.here, past.peers, past.there)
     found = _conditional(context, past.ranks, past.here, past.peers, past.there)

@@ -4,15 +4,26 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from diagnostics.detectors.hang import agree, by_place, circular, divergence, gone, idle, say, straggler, watchdog
+from diagnostics.detectors.hang import (
+    agree,
+    by_place,
+    by_size,
+    circular,
+    divergence,
+    gone,
+    idle,
+    meeting,
+    say,
+    straggler,
+    watchdog,
+)
 from diagnostics.detectors.hang.context import Context, make
 from diagnostics.detectors.hang.divergence_words import Split
-from diagnostics.detectors.hang.ends import mismatch_facts
 from diagnostics.detectors.hang.read import read
 from diagnostics.detectors.hang.timeline import timeline
 from diagnostics.detectors.hang.waits import graph
-from diagnostics.evidence.model import Evidence, shortened
-from diagnostics.findings import Detection, EvidenceItem, Finding
+from diagnostics.evidence.model import Evidence
+from diagnostics.findings import Detection, Finding
 
 CAUSES = (
     "hang.collective_mismatch",
@@ -37,7 +48,6 @@ _BY_GROUP = {"hang.conditional_collective", "hang.group_order", "hang.host_stall
 Known = Callable[[Context], Split | None]
 _ASYMMETRIC = frozenset(CAUSES[:5])
 """The ranks disagree about the sequence of collectives."""
-_RECORD = "record.level=light (any job: TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=/tmp/flight_rank_)"
 _ONE_JOB = "the dumps of all ranks of one job, in a folder of their own"
 _MISSING = {
     "hang.host_stall": "stacks of the ranks at the stall: dtk watch -- torchrun ..., or py-spy dump",
@@ -82,7 +92,8 @@ def _found(context: Context, known: Known | None) -> list[Finding]:
         return gone.find(context)  # Exceptions and signals need no comparison.
     found: list[Finding] = []
     if not context.finished():
-        found += _merge(divergence.find(context, known(context) if known else None) + _mismatch_by_log(context))
+        found += divergence.find(context, known(context) if known else None)
+        found = _merge(found + by_size.find(context))
         found += agree.rooted(context)
         found += gone.find(context)
         found += watchdog.find(context)
@@ -90,7 +101,7 @@ def _found(context: Context, known: Known | None) -> list[Finding]:
         found += idle.find(context)
         found += by_place.find(context) if not any(one.status == "confirmed" for one in found) else []
         found += agree.network(context)
-        found += agree.rendezvous(context)
+        found += meeting.find(context) or agree.rendezvous(context)
     return _provided(context, found) + straggler.find(context)
 
 
@@ -119,38 +130,6 @@ def _merge(found: list[Finding]) -> list[Finding]:
     return list(best.values())
 
 
-def _mismatch_by_log(context: Context) -> list[Finding]:
-    """Gloo or torch said itself that sizes did not fit, and no dump shows where: the ranks stay unnamed."""
-    facts = mismatch_facts(context.evidence)
-    if not facts or context.blamed:
-        return []
-    fact = facts[0]
-    context.settled |= {one.rank for one in facts if one.rank is not None}
-    victims = {one.rank for one in facts if one.rank is not None}
-    return [
-        Finding(
-            cause="hang.signature_mismatch",
-            status="confirmed",
-            summary=(
-                f"Ranks brought different sizes to one collective: {shortened(fact.text.strip(), 200)}. The rank that "
-                "aborted is the one "
-                "that met the wrong size, not the one that brought it; which one did is not recorded."
-            ),
-            confidence=0.75,
-            victims=tuple(sorted(victims)),
-            cost=context.cost(),
-            evidence=tuple(EvidenceItem("log", one.file, one.text, one.line) for one in facts[:4]),
-            remedies=say.remedies(
-                context.evidence,
-                "compare shapes and dtypes of this collective over the ranks",
-                "gloo ends a process whose message does not fit",
-            ),
-            measured=f"{len(facts)} messages",
-            missing=_RECORD,
-        )
-    ]
-
-
 def _measures(context: Context, found: list[Finding]) -> dict[str, Any]:
     survey = context.survey
     measures: dict[str, Any] = {
@@ -176,7 +155,7 @@ def _rest(context: Context, cause: str, found: list[Finding]) -> Finding:
     if cause in {"hang.rank_raised", "hang.rank_oom", "hang.rank_killed", "hang.rank_exited"}:
         return _ends(context, cause, found)
     if not survey.ranks:
-        return say.undecided(cause, "No flight-recorder dump and no ring was found.", _RECORD)
+        return say.undecided(cause, "No flight-recorder dump and no ring was found.", say.RECORD)
     if not survey.positions and not any(record.lines or record.p2p for record in survey.ranks.values()):
         return say.undecided(
             cause,
@@ -225,7 +204,7 @@ def _nothing_pending(context: Context, cause: str, compared: str) -> Finding:
             cause,
             f"{say.sentence(say.ranks(apart))} made fewer calls than {say.verb(apart, 'its', 'their')} peers, and "
             "nothing says whether the job had ended.",
-            _MISSING.get(cause, _RECORD),
+            _MISSING.get(cause, say.RECORD),
         )
     unseen = [rank for rank in sorted(ranks) if context.unrecorded_possible(rank)]
     if cause == "hang.p2p_cycle" and unseen:
@@ -294,6 +273,6 @@ def _measured(context: Context, cause: str, found: list[Finding]) -> Finding:
         cause,
         f"{say.sentence(say.ranks(context.pending_ranks()))} "
         f"{say.verb(context.pending_ranks(), 'waits', 'wait')}, and the evidence does not say for whom.",
-        _MISSING.get(cause, _RECORD),
+        _MISSING.get(cause, say.RECORD),
         context.pending_ranks(),
     )

@@ -8,15 +8,17 @@ from dataclasses import replace
 from diagnostics.detectors.hang import divergence_words as words
 from diagnostics.detectors.hang import say, sequence
 from diagnostics.detectors.hang.context import Context
+from diagnostics.detectors.hang.difference import Difference
 from diagnostics.detectors.hang.divergence_words import CAUSES, Split
 from diagnostics.detectors.hang.ends import mismatch_facts
 from diagnostics.detectors.hang.one_rank import SNAPSHOTS
-from diagnostics.detectors.hang.sequence import Difference
 from diagnostics.detectors.hang.vote import Vote, first_divergence
 from diagnostics.evidence.calls import Call
 from diagnostics.findings import EvidenceItem, Finding, Where
 
 TIE_CONFIDENCE = 0.8
+EITHER_CONFIDENCE = 0.45
+"""Of each of two causes that explain the same calls: a suspicion, no root cause."""
 SAME_MOMENT_S = 0.05
 """Two recorders note the same call at nearly the same time."""
 _MAY_BE_THE_END = {"extra", "operation", "signature"}
@@ -43,7 +45,7 @@ def find(context: Context, known: Split | None = None) -> list[Finding]:
         context.settled |= touched
         context.blamed |= set(best.blamed)
         context.siblings = context.siblings or words.siblings(best)
-        found.append(_finding(context, best))
+        found += findings(context, best)
         splits = [split for split in splits[1:] if not touched & set(split.vote.all)]
     return found
 
@@ -106,12 +108,10 @@ def _closely(context: Context, vote: Vote) -> Split | None:
     tie, blamed = vote.tie, vote.odd
     if tie:
         other_way = sequence.compare(calls_b, calls_a, seq)
-        if other_way.kind == "bucket":
+        if _shows_itself(other_way, vote, rank_a):
             difference, rank_a, rank_b, at_a, at_b = other_way, rank_b, rank_a, at_b, at_a
-        if difference.kind == "bucket":
-            # Which side left backward early is known, however many they are.
-            side = next(side for side in vote.sides if rank_b in side)
-            tie, blamed = False, side
+        if _shows_itself(difference, vote, rank_b):
+            tie, blamed = False, next(side for side in vote.sides if rank_b in side)
     halves = tie and len(vote.sides[1]) > 1 and at_a.wire.op != at_b.wire.op
     if halves and difference.kind in {"skipped", "extra"} and not difference.aligned:
         # Several ranks against as many: two branches, of which neither is the exception.
@@ -122,9 +122,33 @@ def _closely(context: Context, vote: Vote) -> Split | None:
     return Split(vote, at_a, at_b, difference, rank_a, rank_b, blamed, tie, min(times, default=0.0))
 
 
+def _shows_itself(difference: Difference, vote: Vote, rank: int) -> bool:
+    """Whether it is known that `rank` did what differs, however many are on its side.
+
+    Half of the ranks that make a call within the loop took a branch of it, of which neither is the exception.
+    """
+    alone = len(next(side for side in vote.sides if rank in side)) == 1
+    return difference.settled and (difference.kind in {"bucket", "fewer"} or (difference.kind == "extra" and alone))
+
+
 def _ended_in_order(context: Context, rank: int) -> bool:
     end = context.ends.get(rank)
     return end is not None and end.in_order
+
+
+def findings(context: Context, split: Split) -> list[Finding]:
+    """One, or one for each kind where two explain the same calls: then neither is sure."""
+    if split.difference.other is None:
+        return [_finding(context, split)]
+    pair = words.pair(split)
+    summary = words.either(split, tuple(rank for rank in split.vote.all if rank not in split.blamed))
+    fixes = [words.remedies(context, one) for one in pair]
+    found = []
+    for number, one in enumerate(pair):
+        both = tuple(dict.fromkeys((*fixes[number], *fixes[1 - number])))
+        finding = _finding(context, one)
+        found.append(replace(finding, summary=summary, confidence=EITHER_CONFIDENCE, remedies=both))
+    return found
 
 
 def _finding(context: Context, split: Split) -> Finding:

@@ -1,11 +1,11 @@
 """A divergence put into words: what happened, what mends it, and why it is no other kind. Decides nothing."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
-from diagnostics.detectors.hang.sequence import Difference, Kind
+from diagnostics.detectors.hang.difference import Difference, Kind
 from diagnostics.detectors.hang.vote import Vote
 from diagnostics.evidence.calls import Call
 from diagnostics.findings import Remedy
@@ -55,7 +55,34 @@ def siblings(split: Split) -> dict[str, tuple[str, str]]:
         "hang.uneven_iterations": f"No rank left the loop or ran on with it: {difference.why}.",
         "hang.unused_parameters": f"No rank left backward early: {difference.why}.",
     }
-    return {cause: (why, meet) for cause, why in reasons.items() if cause != CAUSES[difference.kind]}
+    found = {CAUSES[kind] for kind in (difference.kind, difference.other) if kind is not None}
+    return {cause: (why, meet) for cause, why in reasons.items() if cause not in found}
+
+
+def pair(split: Split) -> tuple[Split, Split]:
+    """The divergence as each of the two kinds that explain it."""
+    first, other = split.difference, split.difference.other
+    assert other is not None
+    calls = (split.odd,) if other == "extra" else (split.usual,)
+    return (
+        replace(split, difference=replace(first, other=None)),
+        replace(split, difference=replace(first, kind=other, calls=calls, other=None)),
+    )
+
+
+def either(split: Split, peers: tuple[int, ...]) -> str:
+    """What happened, where its line may stand in the loop or behind it."""
+    odd, usual = split.odd, split.usual
+    side = next((side for side in split.vote.sides if split.odd_rank in side), (split.odd_rank,))
+    rest = peers or tuple(rank for rank in split.vote.all if rank not in side)
+    if split.difference.kind == "more":
+        side, rest, odd, usual = rest, side, usual, odd
+    return (
+        f"{say.sentence(say.ranks(side))} {say.verb(side, 'is', 'are')} in {say.call(odd, False)} while {_rest(rest)} "
+        f"{say.verb(rest, 'goes', 'go')} on with the loop: {say.call(usual, False)}, at {_at(split)}. Either that line "
+        f"stands behind the loop, so that {say.ranks(side)} ran fewer rounds, or a condition within the loop calls it "
+        "on some ranks only: the calls do not tell which."
+    )
 
 
 def summary(split: Split, peers: tuple[int, ...]) -> str:

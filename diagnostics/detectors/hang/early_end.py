@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from diagnostics.detectors.hang import last_seen, say
 from diagnostics.detectors.hang.context import Context
-from diagnostics.detectors.hang.sequence import period_of
+from diagnostics.detectors.hang.loops import period_of
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.findings import Finding
 

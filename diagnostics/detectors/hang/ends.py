@@ -5,14 +5,13 @@ An error of the communication library that speaks of the other side is never a b
 
 import re
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from diagnostics.artifacts import ENDED_BY_WATCH
+from diagnostics.detectors.hang import srun
+from diagnostics.detectors.hang.srun import Manner
 from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, shortened
 from diagnostics.findings import EvidenceItem
 
-Manner = Literal["raised", "oom", "killed", "aborted", "exited", "unreduced", "lost_peer", "failed"]
-"""`failed`: an exit code of 1 and no exception, so whether it or a peer went first is not told."""
 _LIBRARY_ERRORS = {
     "RuntimeError",
     "DistBackendError",
@@ -29,6 +28,8 @@ _LOST_PEER = re.compile(
 _OOM = re.compile(r"out of memory|OutOfMemory|can't allocate memory|not enough memory|bad_alloc|Cannot allocate", re.I)
 _OOM_FACTS = {"cuda_oom", "cpu_oom"}
 _MISMATCH = re.compile(r"preamble\.length|op\.nbytes|mismatch between collectives|Detected mismatch", re.I)
+_OWN_CHECK = re.compile(r"\[enforce fail at [^\]]*?gloo/(\w+\.cc:\d+)\] ?(?!op\.)([^\n]*?)[. ]*(?:\n|$)")
+"""What a collective of gloo says of the arguments that this very rank gave; of peers its `transport/` speaks."""
 _UNREDUCED = re.compile(r"Expected to have finished reduction in the prior iteration")
 """DDP's words when it is called again before all gradients were ready."""
 _FIRST: dict[str, int] = {
@@ -92,9 +93,11 @@ def ends(evidence: Evidence) -> dict[int, End]:
         if error.rank is not None and error.rank >= 0 and not _is_note(error):
             found.setdefault(error.rank, []).append(_of_error(error, error.rank))
     for fact in evidence.facts:
-        if fact.rank is not None and fact.kind in _OOM_FACTS:
+        if fact.rank is not None and (fact.kind in _OOM_FACTS or _device_full(fact)):
             found.setdefault(fact.rank, []).append(_of_fact(fact, fact.rank))
     _add_exits(evidence, found)
+    for rank, how, what, item in srun.ends(evidence):
+        found.setdefault(rank, []).append(End(rank, how, what, (), None, None, None, item))
     _add_unlisted(evidence, found)
     return {
         rank: min(all_ends, key=lambda end: (_FIRST[end.manner], not end.frames, end.what, end.evidence.file))
@@ -125,6 +128,11 @@ def add_unnamed(evidence: Evidence, found: dict[int, End], candidates: list[int]
     return {**found, rank: first[0]} if len(first) == 1 else found
 
 
+def _device_full(fact: LogFact) -> bool:
+    """A CUDA call outside torch's allocator, as NCCL's, found no memory."""
+    return fact.kind == "cuda_error" and "out of memory" in str(fact.fields.get("error"))
+
+
 def _is_note(error: RankError) -> bool:
     """The watch's or the launcher's words about a rank that did not end by itself."""
     if error.exit_code == ENDED_BY_WATCH and not error.type:
@@ -134,15 +142,20 @@ def _is_note(error: RankError) -> bool:
 
 def _of_error(error: RankError, rank: int) -> End:
     text = f"{error.type}: {error.message}"
+    first = error.message.partition(" (then ")[0]  # What clearing up ran into afterwards says nothing about it.
     if error.type:
         manner: Manner = "raised"
         if _OOM.search(text):
             manner = "oom"
         elif _UNREDUCED.search(error.message):
             manner = "unreduced"
-        elif error.type.rpartition(".")[2] in _LIBRARY_ERRORS and _LOST_PEER.search(error.message):
+        elif error.type == "KeyboardInterrupt":
+            manner = "lost_peer"  # As SIGINT: someone stopped the job.
+        elif _OWN_CHECK.search(first):
+            pass
+        elif error.type.rpartition(".")[2] in _LIBRARY_ERRORS and _LOST_PEER.search(first):
             manner = "lost_peer"
-        what = _first_line(error)
+        what = _telling_line(error) if manner == "oom" else _first_line(error)
     elif error.signal is not None or (error.exit_code or 0) < 0:
         name = error.signal or f"signal {-(error.exit_code or 0)}"
         manner = "aborted" if name == "SIGABRT" else "lost_peer" if name in _LAUNCHER_SIGNALS else "killed"
@@ -159,9 +172,19 @@ def _of_error(error: RankError, rank: int) -> End:
     return End(rank, manner, what, error.frames, error.time_s, error.step, error.region, item)
 
 
+def _telling_line(error: RankError) -> str:
+    """As `_first_line`, of the line that says that memory ran out: NCCL puts it last."""
+    if _OOM.search(error.type):
+        return _first_line(error)
+    lines = [line for line in error.message.splitlines() if _OOM.search(line)]
+    return _first_line(replace(error, message=lines[0] if lines else error.message))
+
+
 def _first_line(error: RankError) -> str:
     """Class and the first line of the message, cut at its first sentence where it is long."""
     line = " ".join(error.message.strip().partition("\n")[0].split())
+    if own := _OWN_CHECK.match(line):
+        line = f"gloo/{own[1]}: {own[2]} does not hold"
     if len(line) > 120:
         line = line.partition(". ")[0]
     return f"{error.type}: {shortened(line, 200)}" if line else error.type

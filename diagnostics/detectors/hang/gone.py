@@ -6,7 +6,7 @@ Says who went first. Errors that only speak of a lost peer belong to victims.
 from collections import defaultdict
 from dataclasses import replace
 
-from diagnostics.detectors.hang import early_end, idle, last_seen, say
+from diagnostics.detectors.hang import early_end, idle, last_seen, one_more, remedies, say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.ends import UNNAMED, End, peer_gone
 from diagnostics.evidence.calls import is_library
@@ -37,7 +37,7 @@ def find(context: Context) -> list[Finding]:
         if ends and _left_somebody(context, manner, ends):
             found.append(_finding(context, cause, ends))
             if all(end.in_order for end in ends):
-                found += early_end.find(context, found[-1])
+                found += one_more.find(context, found[-1]) or early_end.find(context, found[-1])
             context.settled |= {end.rank for end in ends}
             context.settled |= context.waits.reaching(end.rank for end in ends)
     if not any(by_manner.values()):
@@ -136,6 +136,8 @@ def _remedies(context: Context, cause: str, where: tuple[Where, ...], end: End |
     if end is not None and (end.wordless or end.what in _OWN_SIGNALS):
         return _own_end(context, where, end)
     at = f"{where[0].file}:{where[0].line}" if where else "the place in its log"
+    if end is not None and (found := remedies.special(context, at, end)):
+        return found
     if cause == "hang.rank_raised":
         return say.remedies(
             context.evidence,

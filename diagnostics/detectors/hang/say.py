@@ -9,6 +9,8 @@ from diagnostics.findings import EvidenceItem, Finding, Group, Remedy, Where
 from diagnostics.words import ranks_spoken
 
 _FILES_SHOWN = 6
+RECORD = "record.level=light (any job: TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=/tmp/flight_rank_)"
+"""What records the calls of all ranks."""
 ranks = ranks_spoken
 """`rank 2`, `ranks 0, 1 and 3`, `ranks 0-6 and 9`"""
 

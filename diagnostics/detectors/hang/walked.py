@@ -25,6 +25,10 @@ class Walked:
     """Ranks that wait in `there`."""
     here: Call
     there: Call
+    made: tuple[int, ...] = ()
+    """Ranks of other groups that made the call of `there`'s line in this round, in their own group."""
+    left_out: tuple[int, ...] = ()
+    """Ranks of other groups that did not, though they had in earlier rounds."""
 
 
 def find(context: Context, cycle: Cycle) -> Walked | None:
@@ -43,6 +47,7 @@ def _past(context: Context, cycle: Cycle, operations: list[Operation], missed: O
     waits = context.waits
     peers = tuple(rank for rank in waits.waiting[missed] if rank in cycle.ranks)
     ranks, first = [], None
+    others: dict[int, bool] = {}
     for rank in waits.absent[missed]:
         here = next((one for one in operations if one != missed and rank in waits.waiting[one]), None)
         if here is None:
@@ -52,7 +57,26 @@ def _past(context: Context, cycle: Cycle, operations: list[Operation], missed: O
             return None
         first = first or (waits.calls[rank, here], waits.calls[peer, missed])
         ranks.append(rank)
-    return Walked(tuple(ranks), tuple(waits.waiting[missed]), *first) if first else None
+        others |= {
+            one: said for one in waits.waiting[here] if (said := _round(context, one, here, first[1])) is not None
+        }
+    if first is None:
+        return None
+    rest = sorted(set(others) - set(ranks) - set(waits.waiting[missed]))
+    made = tuple(rank for rank in rest if others[rank])
+    left_out = tuple(rank for rank in rest if not others[rank])
+    return Walked(tuple(ranks), tuple(waits.waiting[missed]), *first, made, left_out)
+
+
+def _round(context: Context, rank: int, here: Operation, there: Call) -> bool | None:
+    """Whether a rank that waits in `here` made the call of `there`'s line since it was here before; None = never."""
+    keys = [key for key, table in sorted(context.survey.groups.items()) if key.recorder == here.key.recorder]
+    way = _way(context, rank, [key for key in keys if rank in context.survey.groups[key].lines])
+    if not there.stack or not way or _token(way[-1]) != _token(context.waits.calls[rank, here]):
+        return None
+    last = next((at for at in range(len(way) - 2, -1, -1) if _token(way[at]) == _token(way[-1])), None)
+    places = [at for at, call in enumerate(way) if (call.stack, call.wire) == (there.stack, there.wire)]
+    return places[-1] > last if places and last is not None else None
 
 
 def _walked(context: Context, rank: int, peer: int, here: Operation, missed: Operation) -> bool:

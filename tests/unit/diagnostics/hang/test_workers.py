@@ -40,15 +40,17 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "tr_3").write_bytes(b"\x80\x04pg_config and nothing more")
     dump = played.play()[5]
     dump["entries"][-1]["input_sizes"] = [[1 << 40, 1 << 40]]  # Their product is beyond 64 bits.
-    dump["entries"][-2] = {"profiling_name": "nccl:x"}
     (tmp_path / "tr_5").write_bytes(pickle.dumps(dump))
+    dump = played.play()[9]
+    dump["entries"][-2] = {"profiling_name": "nccl:x"}  # Then none of it is used.
+    (tmp_path / "tr_9").write_bytes(pickle.dumps(dump))
     return tmp_path
 
 
 def test_the_number_of_workers_changes_nothing(folder: Path) -> None:
     alone = survey(evidence(folder, world_size=WORLD), 0)
-    assert len(alone[0]) == WORLD - 1
-    assert {problem.file for problem in alone[-1]} == {"tr_3", "tr_5"}
+    assert len(alone[0]) == WORLD - 2
+    assert {problem.file for problem in alone[-1]} == {"tr_3", "tr_9"}
     assert alone[4][next(iter(sorted(alone[4])))][2], "rank 7 deviates"
     for workers in (2, 5):
         assert survey(evidence(folder, world_size=WORLD), workers) == alone
@@ -71,7 +73,7 @@ def test_without_workers_it_is_done_here(folder: Path, monkeypatch: pytest.Monke
 
 def test_few_files_start_no_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool.subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
-    assert len(read(evidence(folder)).survey.ranks) == WORLD - 1
+    assert len(read(evidence(folder)).survey.ranks) == WORLD - 2
 
 
 def test_counters_of_a_group_with_sends_are_used_for_no_rank(tmp_path: Path) -> None:

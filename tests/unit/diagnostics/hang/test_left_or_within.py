@@ -1,0 +1,254 @@
+"""A rank at a call that its peers never made: behind the loop, within it, or in a backward pass that lacks a bucket."""
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence, LogFact, RankError
+from diagnostics.evidence.ring_format import STARTED
+from diagnostics.findings import Finding
+from tests.dist.ranks import free_port
+from tests.unit.diagnostics.hang.dumps import START_NS, Job, Op, confirmed, detect, evidence, write
+from tests.unit.diagnostics.hang.rings import write_ring
+
+AFTER = Op("barrier", line=90, function="main")
+ANNOUNCED = [Op("broadcast", 9, 12, dtype="Int"), Op("broadcast", 4, 12, dtype="Int")]
+"""What DDP sends when it makes four buckets of eight parameters."""
+
+
+def backward(*sizes: int) -> list[Op]:
+    """One pass: buckets are reduced while it goes on, and the host waits for all of them at its end."""
+    sent = [Op(size=size, line=12, function="run_backward", wait=False) for size in sizes]
+    return [*sent[:-1], Op(size=sizes[-1], line=12, function="run_backward")]
+
+
+def job(world: int, usual: list[Op], odd: dict[int, list[Op]], **more: Any) -> Job:
+    return Job({**{rank: list(usual) for rank in range(world)}, **odd}, **more)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("culprit", [0, 1])
+@pytest.mark.parametrize(
+    ("before", "sizes"), [([], (8,)), ([], (8, 9, 7)), (ANNOUNCED, (8, 8, 8, 8)), ([], (8, 8, 8, 8))]
+)
+def test_a_rank_that_never_entered_the_backward_pass_ran_fewer_steps(
+    tmp_path: Path, before: list[Op], sizes: tuple[int, ...], culprit: int, world: int
+) -> None:
+    step = backward(*sizes)
+    played = job(world, [*before, *step * 6], {culprit: [*before, *step * 4, AFTER]}, backend="gloo")
+    write(tmp_path, played)
+    assert confirmed(evidence(tmp_path, world_size=world)) == [("uneven_iterations", (culprit,))]
+
+
+@pytest.mark.parametrize(("before", "sizes"), [([], (8, 9, 7, 6)), (ANNOUNCED, (8, 8, 8, 8))])
+@pytest.mark.parametrize("issued", [1, 2, 3])
+def test_a_rank_that_took_part_in_the_pass_lacks_a_gradient(
+    tmp_path: Path, before: list[Op], sizes: tuple[int, ...], issued: int
+) -> None:
+    step = backward(*sizes)
+    played = job(3, [*before, *step * 5], {1: [*before, *step * 4, *step[:issued], AFTER]}, backend="gloo")
+    write(tmp_path, played)
+    assert confirmed(evidence(tmp_path, world_size=3)) == [("unused_parameters", (1,))]
+
+
+def test_a_loop_whose_last_calls_repeat_among_themselves(tmp_path: Path) -> None:
+    """As FSDP's layers: gathers and scatters, the last ones alike."""
+    gather = Op("all_gather", 5, 12, function="train", caller=16)
+    scatter = Op("reduce_scatter", 9, 12, function="train", caller=16)
+    step = [gather, gather, gather, scatter, scatter, scatter]
+    last = Op(size=1, line=14, function="finish", caller=17)
+    write(tmp_path, job(3, step * 8, {1: [*step * 6, last]}, backend="gloo"))
+    assert confirmed(evidence(tmp_path, world_size=3)) == [("uneven_iterations", (1,))]
+
+
+TEXT = """\
+def train(rank):
+    for step in range(9):
+        all_reduce()
+        if rank == 1:
+
+            barrier()
+            {then}
+    barrier()
+    for step in range(3):
+        pass
+"""
+
+
+def with_text(folder: Path, text: str, played: Job, age_s: float) -> Evidence:
+    """The job's dumps, and its program `age_s` seconds older than its calls."""
+    program = folder / "train.py"
+    program.write_text(text)
+    when_s = START_NS / 1e9 - age_s
+    os.utime(program, (when_s, when_s))
+    for rank, dump in played.play().items():
+        for entry in dump["entries"]:
+            entry["frames"] = [{**frame, "filename": str(program)} for frame in entry["frames"][1:2]]
+        (folder / f"tr_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
+    found = evidence(folder, world_size=len(played.programs))
+    found.flight = [file for file in found.flight if file.file.startswith("tr_")]
+    return found
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("culprit", [0, 1])
+@pytest.mark.parametrize(
+    ("line", "then", "cause"),
+    [
+        (6, "pass", "conditional_collective"),
+        (6, "raise", "conditional_collective"),
+        (6, "break", "uneven_iterations"),
+        (8, "pass", "uneven_iterations"),
+    ],
+)
+def test_the_programs_text_says_whether_the_call_is_in_the_loop(
+    tmp_path: Path, line: int, then: str, cause: str, culprit: int, world: int
+) -> None:
+    usual = [Op(line=3)] * 9
+    played = job(world, usual, {culprit: [*usual[:4], Op("barrier", line=line)]}, backend="gloo")
+    assert confirmed(with_text(tmp_path, TEXT.format(then=then), played, 60)) == [(cause, (culprit,))]
+
+
+@pytest.mark.parametrize(("text", "age_s"), [(TEXT, -60), ("def train(:", 60), ("", 60)])
+def test_without_text_of_that_time_both_are_offered(tmp_path: Path, text: str, age_s: float) -> None:
+    """Younger than the calls, no Python, other lines: what it says is not of this program."""
+    usual = [Op(line=3)] * 9
+    played = job(3, usual, {1: [*usual[:4], Op("barrier", line=6)]}, backend="gloo")
+    found = [one for one in detect(with_text(tmp_path, text, played, age_s)) if one.status == "confirmed"]
+    assert [(one.cause, one.ranks) for one in found] == [
+        ("hang.conditional_collective", (1,)),
+        ("hang.uneven_iterations", (1,)),
+    ]
+    for one in found:
+        assert one.confidence < 0.5 and "the calls do not tell which" in one.summary
+        assert sorted(remedy.change.split()[0] for remedy in one.remedies) == ["let", "take"]
+
+
+def test_an_if_and_its_else_are_two_branches(tmp_path: Path) -> None:
+    text = (
+        "def train():\n    for step in range(9):\n        if step:\n"
+        "            one()\n        else:\n            two()\n"
+    )
+    usual = [Op(line=6)] * 9
+    played = job(3, usual, {1: [*usual[:4], Op("broadcast", 5, line=4)]}, backend="gloo")
+    assert confirmed(with_text(tmp_path, text, played, 60)) == [("collective_mismatch", (1,))]
+
+
+def ended(*ranks: int) -> list[RankError]:
+    return [RankError(rank, "launcher.log", 25, "", "", exit_code=0) for rank in ranks]
+
+
+def after_the_end(folder: Path, usual: list[Op], odd: list[Op], world: int) -> dict[str, Finding]:
+    """Confirmed findings where rank 1 made `odd` and waits, and all others ended in order."""
+    write(folder, job(world, usual, {1: odd}, backend="gloo"))
+    done = ended(*(rank for rank in range(world) if rank != 1))
+    found = detect(evidence(folder, world_size=world, errors=done))
+    return {one.cause.removeprefix("hang."): one for one in found if one.status == "confirmed"}
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_a_call_more_that_fitted_its_peers_is_told_by_its_line(tmp_path: Path, world: int) -> None:
+    loop, extra = [Op(line=7, function="step")] * 20, Op(line=4, function="sync_metric")
+    found = after_the_end(tmp_path, loop, [*loop[:11], extra, *loop[11:]], world)
+    one = found["conditional_collective"]
+    assert (one.ranks, one.position, one.where[0].line) == ((1,), 12, 4)
+    assert set(one.victims) == set(range(world)) - {1} and "uneven_iterations" not in found
+
+
+def test_a_last_call_of_one_rank_is_told_by_a_vote(tmp_path: Path) -> None:
+    loop, extra = [Op(line=7, function="step")] * 20, Op(size=1, line=4, function="sync_metric")
+    found = after_the_end(tmp_path / "four", loop, [*loop, extra], 4)
+    assert found["conditional_collective"].ranks == (1,)
+    assert "conditional_collective" not in after_the_end(tmp_path / "two", loop, [*loop, extra], 2)
+    found = after_the_end(tmp_path / "round", loop, [*loop, loop[0]], 4)
+    assert found["uneven_iterations"].ranks == (1,)
+
+
+def test_a_rank_that_ended_first_is_not_excused(tmp_path: Path) -> None:
+    loop = [Op(line=6)] * 20
+    write(tmp_path, job(4, loop, {1: loop[:6]}, backend="gloo"))
+    found = dict(confirmed(evidence(tmp_path, world_size=4, errors=ended(1))))
+    assert found == {"rank_exited": (1,), "uneven_iterations": (1,)}
+
+
+@pytest.mark.parametrize("culprit", [0, 3])
+def test_neighbours_in_groups_of_their_own_tell_who_left_a_call_out(tmp_path: Path, culprit: int) -> None:
+    groups = {"1": [0, 1], "2": [2, 3]}
+    calls = {}
+    for rank in range(4):
+        own = str(1 + rank // 2)
+        step = [Op(group=own, line=7), Op(group=own, line=9), Op(size=3, line=10)]
+        calls[rank] = step * 6
+    del calls[culprit][13]
+    write(tmp_path, Job(calls, groups))
+    assert confirmed(evidence(tmp_path, world_size=4)) == [("conditional_collective", (culprit,))]
+
+
+def test_a_ring_tells_what_a_process_that_gloo_ended_was_in(tmp_path: Path) -> None:
+    step = backward(8, 9, 7)
+    write(tmp_path, job(2, step * 5, {0: step * 3}, backend="gloo"), without=(0,))
+    flight = evidence(tmp_path).flight
+    rings = [write_ring(tmp_path / f"rank_{rank:05d}.ring", rank, 2, [STARTED] * (rank == 0), 90) for rank in (0, 1)]
+    fact = LogFact("gloo_mismatch", 0, "stderr.log", 2, "4160 vs 4. Received data size doesn't match expected size")
+    (one,) = [
+        one
+        for one in detect(Evidence(tmp_path, Limits(), flight=flight, rings=rings, facts=[fact], world_size=2))
+        if one.status == "confirmed"
+    ]
+    assert one.ranks == (0,) and one.where[0].line == 90 and "4160 vs 4" in one.summary
+
+
+SCRIPT = """\
+import os, threading, time
+import torch, torch.distributed as dist
+
+def leave(rank):
+    time.sleep(3)
+    with open(f"tr_{rank}", "wb") as file:
+        file.write(torch._C._distributed_c10d._dump_fr_trace(True, True, False))
+    time.sleep(2)
+    os._exit(0)
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+begin = threading.Thread(target=leave, args=(rank,), daemon=True).start
+if os.environ["CASE"] == "if":
+    for step in range(10):
+        if step == 3:
+            begin()
+        dist.all_reduce(torch.ones(8))
+        if rank == 1 and step == 3:
+            dist.barrier()
+else:
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 16))
+    for step in range(8 if rank == 1 else 10):
+        if step == 7:
+            begin()
+        model(torch.ones(4, 16)).sum().backward()
+
+    dist.barrier()
+time.sleep(60)
+"""
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(("case", "cause"), [("if", "conditional_collective"), ("ddp", "uneven_iterations")])
+def test_real_ranks_of_gloo(tmp_path: Path, case: str, cause: str) -> None:
+    (tmp_path / "job.py").write_text(SCRIPT)
+    environment = {
+        **os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "CASE": case,
+        "TORCH_FR_BUFFER_SIZE": "200", "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    command = [sys.executable, str(tmp_path / "job.py")]
+    ranks = [subprocess.Popen(command, cwd=tmp_path, env={**environment, "RANK": str(rank)}) for rank in range(2)]
+    for process in ranks:
+        process.wait(60)
+    found = evidence(tmp_path, world_size=2)
+    found.flight = [file for file in found.flight if file.file.startswith("tr_")]
+    assert confirmed(found) == [(cause, (1,))]
