@@ -1,10 +1,13 @@
-"""Which function of the user's a host thread was in at one moment of a profiler trace (`with_stack=True`).
+"""Which functions a host thread was in at moments of a profiler trace (`with_stack=True`).
 
 The profiler notes where functions begin, so the line is that of the function's head. Knows no memory.
 """
 
 import re
 import sys
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -26,37 +29,44 @@ class _Event(msgspec.Struct, gc=False):
     tid: int | str = 0
 
 
-def function_at(path: Path, limits: Limits, at_us: float, thread: int) -> Frame | None:
-    """The innermost one outside torch and the standard library; None where the trace has no such.
+def stacks_at(path: Path, limits: Limits, moments: Sequence[tuple[float, int]]) -> list[list[Frame]]:
+    """The Python functions that were at work at each moment, innermost first, torch's among them.
 
     Args:
         path: of the trace.
         limits: for files.
-        at_us: in the trace's own clock, without its base.
-        thread: of the host, as the trace numbers them.
+        moments: (us in the trace's own clock without its base, thread of the host as the trace numbers them).
 
     Raises:
         OSError: the file cannot be read.
         ValueError: it is no trace.
     """
-    best: tuple[float, Frame] | None = None
+    of_thread: dict[int | str, list[tuple[float, int]]] = {}
+    for at, (time_us, thread) in enumerate(moments):
+        of_thread.setdefault(thread, []).append((time_us, at))
+    for times in of_thread.values():
+        times.sort()
+    found: list[list[tuple[float, str]]] = [[] for _ in moments]
     for batch in Scan(path, limits, _Event).batches():
         for event in batch:
-            if event.cat != FUNCTION or event.tid != thread or not event.ts <= at_us <= event.ts + event.dur:
+            if event.cat != FUNCTION or (waiting := of_thread.get(event.tid)) is None:
                 continue
-            if best is not None and event.ts < best[0]:
-                continue
-            frame = _frame(event.name)
-            if frame is not None:
-                best = (event.ts, frame)
-    return best[1] if best is not None else None
+            until = event.ts + event.dur
+            for time_us, at in islice(waiting, bisect_left(waiting, (event.ts, -1)), None):
+                if time_us > until:
+                    break
+                found[at].append((event.ts, event.name))
+    return [[one for _, name in sorted(names, reverse=True) if (one := _frame(name)) is not None] for names in found]
+
+
+def is_own(frame: Frame) -> bool:
+    """Whether a function is the user's: neither torch's, nor of an installed package, nor the standard library's."""
+    if is_library(frame.file):
+        return False
+    package = frame.file.replace("\\", "/").partition("/")[0].removesuffix(".py")  # paths begin where imports do
+    return package != "torch" and package not in sys.stdlib_module_names
 
 
 def _frame(name: str) -> Frame | None:
     match = _NAME.fullmatch(name)
-    if match is None or is_library(match[1]):
-        return None
-    package = match[1].replace("\\", "/").partition("/")[0].removesuffix(".py")  # paths begin where imports do
-    if package == "torch" or package in sys.stdlib_module_names:
-        return None
-    return Frame(match[1], int(match[2]), match[3])
+    return Frame(match[1], int(match[2]), match[3]) if match is not None else None

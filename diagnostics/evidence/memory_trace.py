@@ -21,6 +21,7 @@ MAX_CALLS = 200_000
 STEP = "ProfilerStep#"
 FUNCTION = "python_function"
 BACKWARD = "autograd::engine::evaluate_function"
+_GRADIENT = "torch::autograd::AccumulateGrad"
 _OPS = ("c10d::", "_c10d_functional::", "record_param_comms")
 _ITEM_BYTES = {
     "float": 4, "double": 8, "c10::half": 2, "half": 2, "c10::bfloat16": 2, "bfloat16": 2, "long int": 8, "long": 8,
@@ -75,6 +76,8 @@ class TraceMarks:
     """Ascending by start."""
     backend: list[Span] = field(default_factory=list)
     """Stretches of collectives themselves, on whichever thread: what is allocated there is the backend's. Ascending."""
+    gradient_bytes: set[int] = field(default_factory=set)
+    """Sizes of the gradients that autograd adds up, which are those of the parameters; with `record_shapes=True`."""
     has_memory: bool = False
     has_functions: bool = False
     """Python functions were traced (`with_stack=True`)."""
@@ -150,6 +153,8 @@ def read_marks(path: Path, limits: Limits) -> TraceMarks:
             elif cat in ("user_annotation", "cpu_op", "Operator"):
                 if name.startswith(BACKWARD):
                     _append(backward, event, BACKWARD)
+                elif name == _GRADIENT:
+                    _gradient(event, decode, marks.gradient_bytes)
                 elif name.startswith(_OPS):
                     _call(event, decode, calls)
                     if name.startswith("c10d::"):
@@ -220,6 +225,15 @@ def _call(event: _Event, decode: Any, calls: dict[str, list[TraceCall]]) -> None
     kept = calls["linked" if linked else "op"]
     if found is not None and len(kept) < MAX_CALLS:
         kept.append(found)
+
+
+def _gradient(event: _Event, decode: Any, found: set[int]) -> None:
+    try:
+        args = decode(event.args)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return
+    if isinstance(args.dims, list) and isinstance(args.types, list) and len(found) < MAX_SPANS:
+        found.add(_bytes(args.dims, args.types, 0))
 
 
 def _linked(event: _Event, args: _Args) -> TraceCall | None:

@@ -25,12 +25,22 @@ class MemoryDetector:
 
     def detect(self, evidence: Evidence) -> Detection:
         """Read the files of the first ranks and decide; what is unreadable is a line under coverage."""
-        from diagnostics.detectors.memory import copies, demand, gathers, leak, lost, measures, oom_text, situation
+        from diagnostics.detectors.memory import (
+            copies,
+            demand,
+            gathers,
+            leak,
+            lost,
+            measures,
+            oom_text,
+            reshard,
+            situation,
+        )
 
         found = situation.read(evidence)
         findings = [
             gathers.full_gather(found),
-            gathers.no_reshard(found),
+            reshard.no_reshard(found),
             copies.replicated_gather(found),
             copies.full_state_dict(found),
             demand.model_states(found),

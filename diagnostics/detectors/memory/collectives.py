@@ -1,31 +1,32 @@
-"""What one rank gathers and reduces, from traces, flight dumps and rings: sizes, who called, how often.
+"""What one rank gathers and reduces, from flight dumps and rings (traces: `annotated`): sizes, who called, how often.
 
 A gather is a unit's (FSDP's own, by its annotation or frames), the user's (a call of torch.distributed in
 the user's code) or a library's. Decides nothing.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Literal
 
+from diagnostics.detectors.memory import units
+from diagnostics.detectors.memory.units import Move, Phase, Whole
 from diagnostics.evidence.calls import Call, GroupKey, is_library, settle
-from diagnostics.evidence.memory_trace import Span, TraceCall, TraceMarks
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.ring_format import RingDump, RingRecord
 
 Kind = Literal["unit", "user", "object", "state_dict", "library", "unknown"]
-UNIT = "FSDP::all_gather"
-_FORWARD, _BACKWARD = "FSDP::pre_forward", "FSDP::pre_backward"
 _STATE_DICT = ("state_dict", "full_tensor", "summon_full_params")
 _OBJECT_CALLS = frozenset({"all_gather_object", "gather_object"})
-_TRANSPARENT = (
+TRANSPARENT = (
     "distributed_c10d.py", "c10d_logger.py", "typing_extensions.py", "contextlib.py", "functools.py",
     "record/collectives.py",
 )  # fmt: skip
 """Files between a user's call of torch.distributed and the collective."""
-_GATHERS = frozenset({"all_gather", "gather"})
+GATHERS = frozenset({"all_gather", "gather"})
+_IN_BACKWARD = frozenset({"_engine_run_backward", "_pre_backward", "_pre_backward_hook", "pre_backward"})
+_PREFETCHES = frozenset({"_prefetch_unshard", "_backward_prefetch", "_prefetch_handle"})
+"""Functions of both FSDPs that gather the unit whose turn comes next."""
 LEAST_UNIT = 1024
 """Elements: smaller gathers and reductions are of the same size by chance."""
 _ONCE = 1.1
@@ -57,6 +58,10 @@ class Gather:
     step: int | None = None
     region: str = ""
     site: Frame | None = None
+    like_parameter: bool = False
+    """This rank's part is as large as one of the parameters."""
+    at_head: bool = False
+    """The line is that of the function's head, all that a trace tells."""
     start_us: float | None = None
     guessed: bool = False
     """A unit's only by its size: sequence parallelism gathers and reduces equal sizes as well."""
@@ -81,90 +86,20 @@ class Traffic:
     """Traces only: name -> use."""
     scattered: set[int] = field(default_factory=set)
     """Bytes of the full inputs of reduce_scatters."""
-    order: list[tuple[bool, int, int]] = field(default_factory=list)
-    """Flight dumps and rings: (is a gather, elements of the full tensor, bytes of it) of units, in order."""
+    threads: list[int] = field(default_factory=list)
+    """Traces only: of the host, of each gather."""
+    moves: list[Move] = field(default_factory=list)
+    """Of units, in order."""
 
     @property
-    def unit_bytes(self) -> int:
-        """All units together: the whole model as it is gathered; 0 when that is not known."""
-        if self.units:
-            return sum(unit.full_bytes for unit in self.units.values())
-        sizes = {elements: size for gather, elements, size in self.order if gather}
-        counts = Counter(elements for gather, elements, _ in self.order if not gather)
-        steps = min(counts.values(), default=0)  # the root unit is reduced once a step
-        return sum(sizes.get(elements, 0) * round(count / steps) for elements, count in counts.items()) if steps else 0
+    def whole(self) -> Whole:
+        """All units together: the whole model as it is gathered."""
+        return units.whole(self.moves)
 
     def kept_bytes(self) -> int:
         """Bytes of units that are gathered no more often than reduced, several in a row; 0 = freed or not known."""
-        counts = Counter((gather, elements) for gather, elements, _ in self.order)
-        sizes = {elements: size for gather, elements, size in self.order if gather}
-        in_a_row = any(a[0] and b[0] for a, b in pairwise(self.order))
-        gathered = sum(count * sizes[elements] for (gather, elements), count in counts.items() if gather)
-        reduced = sum(count * sizes.get(elements, 0) for (gather, elements), count in counts.items() if not gather)
-        return self.unit_bytes if in_a_row and reduced and gathered <= _ONCE * reduced else 0
-
-
-def of_trace(marks: TraceMarks, file: str, world_size: int | None) -> Traffic:
-    """By FSDP's annotations: a gather inside one is that unit's."""
-    traffic = Traffic()
-    spans = [span for span in marks.spans if span.name.startswith("FSDP::")]
-    for span in spans:
-        _count_use(span, traffic.units)
-    gathering = [span for span in spans if span.name.startswith(UNIT) and "copy" not in span.name]
-    regions = [span for span in marks.spans if not span.name.startswith("FSDP::")]
-    for call, unit, region in _placed(marks.calls, gathering, regions):
-        if call.op == "reduce_scatter":
-            traffic.scattered.add(call.in_bytes)
-        if call.op not in _GATHERS:
-            continue
-        ranks = call.ranks or world_size or marks.world_size or 1
-        full = call.out_bytes or call.in_bytes * ranks
-        name = _unit(unit.name) if unit is not None else ""
-        if unit is not None:
-            use = traffic.units.setdefault(name, UnitUse())
-            use.full_bytes = max(use.full_bytes, full)
-            use.gathers += 1
-        kind: Kind = "unit" if unit is not None else "library" if call.functional else "user"
-        step = next((n for n, s in marks.steps if s.start_us <= call.start_us <= s.end_us), None)
-        traffic.gathers.append(
-            Gather(kind, full, ranks, file, "trace", call.is_list, name, call.op, step, region, None, call.start_us)
-        )
-    return traffic
-
-
-def _placed(
-    calls: Sequence[TraceCall], units: Sequence[Span], regions: Sequence[Span]
-) -> Iterable[tuple[TraceCall, Span | None, str]]:
-    """Each call with the unit and the innermost region that is open; both lists ascend by time."""
-    at_unit = at_region = 0
-    open_units: list[Span] = []
-    open_regions: list[Span] = []
-    for call in calls:
-        now_us = call.start_us
-        while at_unit < len(units) and units[at_unit].start_us <= now_us:
-            open_units.append(units[at_unit])
-            at_unit += 1
-        while at_region < len(regions) and regions[at_region].start_us <= now_us:
-            open_regions.append(regions[at_region])
-            at_region += 1
-        open_units = [span for span in open_units if span.end_us >= now_us]
-        open_regions = [span for span in open_regions if span.end_us >= now_us]
-        unit = next((span for span in reversed(open_units) if span.thread == call.thread), None)
-        names = [span.name for span in open_regions if not span.name.startswith("ProfilerStep")]
-        yield call, unit, names[-1] if names else ""
-
-
-def _count_use(span: Span, units: dict[str, UnitUse]) -> None:
-    name = span.name
-    if name.startswith(_FORWARD):
-        units.setdefault(_unit(name), UnitUse()).forwards += 1
-    elif name.startswith(_BACKWARD):
-        units.setdefault(_unit(name), UnitUse()).backwards += 1
-
-
-def _unit(name: str) -> str:
-    """`blocks.0` of `FSDP::all_gather (blocks.0)`."""
-    return name.partition("(")[2].rstrip(")") if "(" in name else ""
+        found = units.kept(self.moves, _ONCE)
+        return found.least_bytes if found is not None else 0
 
 
 def of_calls(
@@ -180,19 +115,20 @@ def of_calls(
         elements = sum(wire.amounts)
         ranks = len(members.get(call.key, ())) or likely
         if wire.op in _REDUCTIONS:
-            traffic.order.append((False, elements, 0))
+            traffic.moves.append(Move("reduce", elements))
         if wire.op == "reduce_scatter":
             traffic.scattered.add(elements * item)
-        if wire.op not in _GATHERS or not elements * item:
+        if wire.op not in GATHERS or not elements * item:
             continue
         kind, is_list = _caller(call)
+        phase, ahead = _phase(call)
         guessed = kind == "unknown" and elements * ranks in reduced and elements >= LEAST_UNIT
         kind = "unit" if guessed else kind
-        settled = settle(call)
+        settled = settle(call)  # which takes the frames away
         kind = "object" if settled.user_op in _OBJECT_CALLS else kind
         full, op = elements * item * ranks, settled.user_op or wire.op
         if kind == "unit":
-            traffic.order.append((True, elements * ranks, full))
+            traffic.moves.append(Move("gather", elements * ranks, full, phase, ahead))
         found = Gather(kind, full, ranks, file, "flight", is_list, op=op, step=call.step, region=call.region)
         traffic.gathers.append(replace(found, site=settled.site, guessed=guessed))
     _only_units(traffic)
@@ -201,7 +137,7 @@ def of_calls(
 
 def _group_size(calls: Sequence[Call], reduced: set[int]) -> int | None:
     """Of a sharded group that the dump does not describe: each unit's whole size is reduced, its part gathered."""
-    parts = Counter(sum(one.wire.amounts) for one in calls if one.wire.op in _GATHERS)
+    parts = Counter(sum(one.wire.amounts) for one in calls if one.wire.op in GATHERS)
     units = {part: count for part, count in parts.items() if part >= LEAST_UNIT}
     votes: Counter[int] = Counter()
     for part, count in units.items():
@@ -212,8 +148,18 @@ def _group_size(calls: Sequence[Call], reduced: set[int]) -> int | None:
 
 def _only_units(traffic: Traffic) -> None:
     """Reductions count as a unit's where one of that size is gathered: gloo shows reduce_scatter as all_reduce."""
-    sizes = {elements for gather, elements, _ in traffic.order if gather}
-    traffic.order = [one for one in traffic.order if one[1] in sizes]
+    sizes = {one.unit for one in traffic.moves if one.what == "gather"}
+    traffic.moves = [one for one in traffic.moves if one.unit in sizes]
+
+
+def _phase(call: Call) -> tuple[Phase, bool]:
+    """Of a unit's gather, and whether it was prefetched in backward."""
+    frames = call.frames if isinstance(call.frames, list | tuple) else ()
+    names = {str(raw.get("name", "")) for raw in frames if isinstance(raw, dict)}
+    if not names:
+        return "", False
+    backward = not names.isdisjoint(_IN_BACKWARD)
+    return ("backward" if backward else "forward"), backward and not names.isdisjoint(_PREFETCHES)
 
 
 def _caller(call: Call) -> tuple[Kind, bool]:
@@ -232,7 +178,7 @@ def _caller(call: Call) -> tuple[Kind, bool]:
             return "unit", is_list
         if name in ("all_gather", "gather"):
             is_list = True
-        direct = direct and (file.endswith(_TRANSPARENT) or file.startswith("<"))
+        direct = direct and (file.endswith(TRANSPARENT) or file.startswith("<"))
     return "unknown", is_list
 
 
@@ -246,14 +192,14 @@ def of_ring(ring: RingDump, file: str) -> Traffic:
         ranks = len(record.group.ranks) or ring.world_size or 1
         elements = record.numel * ranks
         if record.op.startswith("reduce_scatter"):
-            traffic.order.append((False, record.numel, 0))
+            traffic.moves.append(Move("reduce", record.numel))
             traffic.scattered.add(record.numel * item)
         is_object = record.user_op in _OBJECT_CALLS
-        if (base not in _GATHERS and not is_object) or record.numel * item <= 0:
+        if (base not in GATHERS and not is_object) or record.numel * item <= 0:
             continue
         kind = _ring_kind(record, is_object, _is_unit(record, elements, reduced))
         if kind == "unit":
-            traffic.order.append((True, elements, elements * item))
+            traffic.moves.append(Move("gather", elements, elements * item))
         traffic.gathers.append(
             Gather(
                 kind,

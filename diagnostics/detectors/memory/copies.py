@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from diagnostics.detectors.memory.collectives import Gather
 from diagnostics.detectors.memory.gathers import ALMOST_ALL
 from diagnostics.detectors.memory.predict import grown
-from diagnostics.detectors.memory.say import place, ranks, share, size
+from diagnostics.detectors.memory.say import ranks, share, size, spot, where
 from diagnostics.detectors.memory.situation import RankMemory, Situation
 from diagnostics.evidence.model import Frame
 from diagnostics.findings import Cost, EvidenceItem, Finding, Remedy, Where
@@ -120,8 +120,9 @@ def _copies(situation: Situation, site: _Site, peak: int | None) -> Finding:
     blamed = situation.ranks_of(site.ranks, one.ranks)
     cost = max(one.full_bytes, site.retained_bytes)
     future = grown(situation, linear_bytes=cost)
-    at = f" at {place(one.site.file, one.site.line)}" if one.site else ""
+    at = spot(one.site, one.at_head) if one.site else ""
     what = "pickled objects" if one.kind == "object" else "a tensor"
+    what += ", as large as one of the parameters," if one.like_parameter else ""
     part = one.full_bytes // one.ranks
     summary = f"Every rank collects the copies of all {one.ranks} ranks of {what} of {size(part)} ({one.op}{at})"
     summary += f", {size(one.full_bytes)} a call{share(one.full_bytes, peak)}"
@@ -151,6 +152,10 @@ def _copies_remedy(one: Gather, at: str, cost: int, peak: int | None) -> Remedy:
     if one.kind == "object":
         change = f"gather tensors of fixed size, or only the scalars you need, instead of objects{at}"
         return Remedy("code", change, "objects are pickled and unpickled: 2 N + 1 copies at the peak", saves)
+    if one.like_parameter:
+        change = f"do not gather parameters or gradients{at}: to compare ranks, gather a norm or a hash of each; "
+        change += "to average, all_reduce in place; to save, save on one rank"
+        return Remedy("code", change, "every rank has a copy of its own: N of them are needed on no rank", saves)
     change = f"reduce before you gather{at}: argmax or the metric's sums on each rank, then one all_reduce of scalars"
     return Remedy("code", change, "N copies of a full tensor are needed on no rank", saves)
 
@@ -160,7 +165,7 @@ def _where(one: Gather, blamed: tuple[int, ...]) -> tuple[Where, ...]:
         return ()
     first = blamed[0] if blamed else None
     does = f"{one.op} of {size(one.full_bytes)}"
-    return (Where(first, one.site.file, one.site.line, one.site.function, does),)
+    return where(one.site, one.at_head, first, does)
 
 
 def full_state_dict(situation: Situation) -> Finding:

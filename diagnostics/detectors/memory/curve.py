@@ -2,6 +2,7 @@
 allocated, and what stays behind after each step. Decides nothing.
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -38,6 +39,8 @@ class Allocation:
     """Read or written by another collective: backends hold on to it for a while (gloo in its work objects)."""
     sent: bool = False
     """What a reduce_scatter reads; what it writes are gradients."""
+    thread: int = 0
+    """Of the host."""
     backend: bool = False
     """Made by a collective itself on the host, as gloo's copies: how many there are depends on timing."""
 
@@ -68,6 +71,8 @@ class Curve:
     """Of the host, that made the allocation which reached the peak."""
     peak_site: Frame | None = None
     """The function that was at work there, where functions were traced."""
+    kept_sites: dict[str, Counter[Frame]] = field(default_factory=dict)
+    """Region -> the functions in which was allocated what outlives its step, where functions were traced: bytes."""
     released: list[tuple[float, int]] = field(default_factory=list)
     """(us, bytes) that had been allocated before the window."""
     reserved: list[tuple[float, int]] = field(default_factory=list)
@@ -81,14 +86,32 @@ class Curve:
         Without buffers that outlive a step by design, and without gathered outputs, which are told apart.
         """
         result: dict[int, Counter[str]] = {number: Counter() for number, _ in self.steps}
-        for one in self.allocations:
-            if (
-                one.end_us is None
-                and one.step in result
-                and not (one.gathered or one.lent or one.phase in _HELD_A_WHILE)
-            ):
-                result[one.step][one.region] += one.size_bytes
+        for one in self.outlive() if result else ():
+            result[one.step or 0][one.region] += one.size_bytes
         return result
+
+    def between_backwards(self) -> list[int]:
+        """Bytes that stay of what was allocated from the end of each backward pass to the end of the next one.
+
+        With what collectives read and write, of which backends hold the youngest a while.
+        """
+        ends = [end for _, end in self.backward]
+        sums = [0] * max(0, len(ends) - 1)
+        for one in self.allocations:
+            if one.end_us is None and 0 < (n := bisect_right(ends, one.start_us)) < len(ends):
+                sums[n - 1] += one.size_bytes
+        return sums
+
+    def outlive(self) -> list[Allocation]:
+        """What `retained` counts, the largest first; without marked steps all that stays."""
+        steps = {number for number, _ in self.steps}
+        kept = [one for one in self._staying() if not steps or one.step in steps]
+        return sorted(kept, key=lambda one: -one.size_bytes)
+
+    def _staying(self) -> Iterator[Allocation]:
+        for one in self.allocations:
+            if one.end_us is None and not (one.gathered or one.lent or one.phase in _HELD_A_WHILE):
+                yield one
 
 
 def build(events: Iterable[MemoryEvent], marks: TraceMarks) -> Curve | None:
@@ -188,7 +211,7 @@ class _Where:
         inner = next((name for name in reversed(names) if not name.startswith(STEP)), "")
         phase = self._phase(names, now_us, step_span)
         step = step_number(step_span.name) if step_span is not None else None
-        return Allocation(event.bytes, now_us, step, phase, inner or phase)
+        return Allocation(event.bytes, now_us, step, phase, inner or phase, thread=event.thread)
 
     def _phase(self, names: list[str], now_us: float, step: Span | None) -> str:
         for phase in _named(names):

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from diagnostics.detectors.memory.growth import Growth, growth
-from diagnostics.detectors.memory.say import ranks, size
+from diagnostics.detectors.memory.say import place, ranks, size, spot, where
 from diagnostics.detectors.memory.situation import RankMemory, Situation
+from diagnostics.evidence.model import Frame
 from diagnostics.findings import Cost, EvidenceItem, Finding, Remedy
 
 LEAK = "memory.leak"
@@ -24,6 +25,14 @@ CERTAIN_STEPS = 3
 """From so many profiled steps on one rank's leftovers are proof; with two, all ranks must show the same."""
 
 
+_HELD = 2
+"""Last stretches between backward passes of which a backend may still hold buffers."""
+_MARKS = (
+    "marked steps: torch.profiler.profile(schedule=torch.profiler.schedule(...), profile_memory=True) and "
+    "profiler.step() after each (without a schedule nothing is marked)"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class _Leak:
     """One rank's growth."""
@@ -35,6 +44,8 @@ class _Leak:
     confidence: float
     steps: int = 0
     """Over which it was seen."""
+    site: Frame | None = None
+    """The function that allocated it, by its head."""
 
 
 def leak(situation: Situation) -> Finding:
@@ -57,12 +68,31 @@ def leak(situation: Situation) -> Finding:
         slope = max(one.second_half for _, one in series)
         measured = f"{size(max(0.0, slope))} a step in the second half"
         return Finding(cause=LEAK, status="ruled_out", summary="Memory does not rise steadily.", measured=measured)
+    unmarked = [rank for rank in situation.all() if rank.curve is not None and not rank.curve.steps]
+    if unmarked:
+        return _without_steps(situation, unmarked)
     missing = (
         "record=full, and at least 20 steps"
         if situation.is_dtk
         else "a profiler trace of two steps with profile_memory=True"
     )
     return Finding(cause=LEAK, status="undecided", summary="Memory over the steps was not recorded.", missing=missing)
+
+
+def _without_steps(situation: Situation, unmarked: list[RankMemory]) -> Finding:
+    """By what repeats: a growth between backward passes is a leak if each of them is a step, which nothing tells."""
+    summary = "Allocations were recorded, but not which steps they belong to."
+    least = max(LEAST_BYTES, LEAST_SHARE * (situation.peak() or 0))
+    steady: dict[int, int] = {}
+    for rank in unmarked:
+        sums = rank.curve.between_backwards() if rank.curve is not None else []
+        sums = sums[len(sums) // 3 : -_HELD]
+        if len(sums) >= CERTAIN_STEPS and min(sums) >= least and max(sums) <= 2 * min(sums):
+            steady[rank.rank] = min(sums)
+    if steady:
+        summary = f"After each of the last backward passes {size(max(steady.values()))} more are kept on "
+        summary += f"{ranks(steady)}: a leak if each is a step, none if they are micro-batches of one."
+    return Finding(cause=LEAK, status="undecided", summary=summary, missing=_MARKS)
 
 
 def _allocations(situation: Situation, rank: RankMemory) -> _Leak | None:
@@ -80,17 +110,19 @@ def _allocations(situation: Situation, rank: RankMemory) -> _Leak | None:
     steady = {r: min(v) for r, v in sums.items() if len(v) == len(steps) and min(v) >= least and max(v) <= 2 * min(v)}
     if not steady:
         return None
-    place = max(steady, key=lambda region: steady[region])
+    region = max(steady, key=lambda one: steady[one])
     series, per_step = _series(rank), sum(steady.values())
     rising = series is not None and series[1].second_half >= CORROBORATES * per_step
     if series is not None and series[1].steps >= LONG and not rising:
         return None  # two steps looked like growth, but the whole run does not grow so
-    shown = "" if place in _UNMARKED else place
-    detail = f"steps {steps[0]}-{steps[-1]} each leave {size(steady[place])} behind"
+    shown = "" if region in _UNMARKED else region
+    detail = f"steps {steps[0]}-{steps[-1]} each leave {size(steady[region])} behind"
     detail += f", allocated in {shown}" if shown else ", allocated outside any marked region"
     item = EvidenceItem("trace", rank.trace_file, detail)
     confidence = 0.95 if rising or len(steps) > CERTAIN_STEPS else 0.9 if len(steps) == CERTAIN_STEPS else 0.75
-    return _Leak(rank.rank, per_step, shown, item, confidence, len(steps))
+    sites = curve.kept_sites.get(region)
+    site = max(sites, key=lambda frame: (sites[frame], frame.file, frame.line)) if sites else None
+    return _Leak(rank.rank, per_step, shown, item, confidence, len(steps), site)
 
 
 def _timeline(rank: RankMemory) -> _Leak | None:
@@ -133,13 +165,9 @@ def _finding(situation: Situation, found: list[_Leak]) -> Finding:
     blamed = tuple(sorted(one.rank for one in found))
     total = _steps_to_go(situation) or 100
     at = f", allocated in {worst.place}" if worst.place else ""
+    at += spot(worst.site, at_head=True) if worst.site is not None else ""
     summary = f"Each step leaves {size(worst.per_step_bytes)} behind on {ranks(blamed)}{at}: "
     summary += f"{size(worst.per_step_bytes * total)} after {total} steps."
-    change = (
-        "find what keeps the step's tensors (a list, a dict, a hook, loss without .item()) and keep numbers instead"
-    )
-    if worst.place:
-        change = f"keep no tensors of {worst.place}: store numbers (.item()), or .detach().cpu() what must stay"
     return Finding(
         cause=LEAK,
         status="confirmed",
@@ -148,11 +176,27 @@ def _finding(situation: Situation, found: list[_Leak]) -> Finding:
         ranks=blamed,
         cost=Cost(worst.per_step_bytes * total, "bytes"),
         evidence=tuple(one.item for one in found[:2]),
-        remedies=(
-            Remedy("code", change, "memory must not depend on the step", f"{size(worst.per_step_bytes)} a step"),
-        ),
+        where=where(worst.site, True, blamed[0], "allocates what stays") if worst.site is not None else (),
+        remedies=(_remedy(worst),),
         measured=f"{size(worst.per_step_bytes)} a step",
     )
+
+
+def _remedy(worst: _Leak) -> Remedy:
+    saves = f"{size(worst.per_step_bytes)} a step"
+    why = "memory must not depend on the step"
+    if worst.place.startswith("Optimizer."):
+        change = (
+            "make the optimizer once, before the loop: its states are made anew in every step and the old ones kept"
+        )
+        return Remedy("code", change, "an optimizer that something still refers to keeps its states", saves)
+    change = (
+        "find what keeps the step's tensors (a list, a dict, a hook, loss without .item()) and keep numbers instead"
+    )
+    if worst.place or worst.site is not None:
+        what = worst.place or (place(worst.site.file, worst.site.line) if worst.site is not None else "")
+        change = f"keep no tensors of {what}: store numbers (.item()), or .detach().cpu() what must stay"
+    return Remedy("code", change, why, saves)
 
 
 def _steps_to_go(situation: Situation) -> int | None:

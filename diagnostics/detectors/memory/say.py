@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from diagnostics.evidence.model import Frame
+from diagnostics.findings import Where
 from diagnostics.words import bytes_text, ranks_spoken
 
 size = bytes_text
@@ -24,3 +26,18 @@ def ranks(numbers: Iterable[int]) -> str:
 def place(file: str, line: int) -> str:
     """`sharded.py:54`"""
     return f"{file.replace(chr(92), '/').rpartition('/')[2]}:{line}"
+
+
+def spot(site: Frame, at_head: bool) -> str:
+    """` at sharded.py:54`; where the line is only the function's head, ` in log_norms (sharded.py:50)`."""
+    if not at_head:
+        return f" at {place(site.file, site.line)}"
+    if site.function == "<module>":
+        return f" in {place(site.file, site.line).rpartition(':')[0]}"
+    return f" in {site.function} ({place(site.file, site.line)})"
+
+
+def where(site: Frame, at_head: bool, rank: int | None, does: str) -> tuple[Where, ...]:
+    """The line, and whether it is only that of the function's head."""
+    head = "a line of the script around it" if site.function == "<module>" else "the line is the function's first"
+    return (Where(rank, site.file, site.line, site.function, f"{does} ({head})" if at_head else does),)

@@ -8,21 +8,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from diagnostics.detectors.memory import collectives, facts
+from diagnostics.detectors.memory import annotated, collectives, facts
 from diagnostics.detectors.memory.buffers import mark_lent, mark_outputs
 from diagnostics.detectors.memory.collectives import Gather, Traffic
 from diagnostics.detectors.memory.curve import Curve, build
 from diagnostics.detectors.memory.facts import Facts, States
 from diagnostics.detectors.memory.oom_text import RanOut, ran_out
+from diagnostics.detectors.memory.places import place
 from diagnostics.detectors.memory.say import size
-from diagnostics.evidence.memory_place import function_at
+from diagnostics.detectors.memory.units import Whole
 from diagnostics.evidence.memory_snapshot import Snapshot
 from diagnostics.evidence.memory_timeline import MAX_STEPS as EACH
 from diagnostics.evidence.memory_timeline import Timeline
 from diagnostics.evidence.memory_trace import TraceMarks, is_worth_reading, read_marks
-from diagnostics.evidence.model import Evidence, Frame, Problem
-from diagnostics.evidence.trace import TraceFile
-from diagnostics.evidence.trace_memory import base_time_ns, read_memory_events
+from diagnostics.evidence.model import Evidence, Problem
+from diagnostics.evidence.trace_memory import read_memory_events
 from diagnostics.findings import EvidenceItem
 
 MAX_RANKS = 8
@@ -73,12 +73,12 @@ class RankMemory:
         """Full sizes, in bytes, that are reduced and scattered as well as gathered."""
         return {size for traffic in (self.trace, self.ring, self.flight) if traffic for size in traffic.scattered}
 
-    def unit_bytes(self) -> int:
-        """All sharded units together, as they are gathered; 0 = not known."""
+    def whole(self) -> Whole:
+        """All sharded units together, as they are gathered."""
         for traffic in (self.trace, self.flight):
-            if traffic is not None and traffic.unit_bytes and not any(one.guessed for one in traffic.gathers):
-                return traffic.unit_bytes
-        return 0
+            if traffic is not None and traffic.moves and not any(one.guessed for one in traffic.gathers):
+                return traffic.whole
+        return Whole(0)
 
 
 @dataclass(slots=True)
@@ -158,6 +158,10 @@ class Situation:
         detail = f"peak of rank {rank.rank}: {size(self._curve_peak(rank) or 0)}{step}{place}"
         return (EvidenceItem("trace", rank.trace_file, detail),)
 
+    def least_bytes(self) -> int:
+        """All sharded units together have at least so many bytes; 0 = not known."""
+        return max((rank.whole().least_bytes for rank in self.all()), default=0)
+
     def ranks_of(self, seen: Iterable[int], group_size: int) -> tuple[int, ...]:
         """Ranks that issued a collective: all of the job when its group is the job, else those it was seen on."""
         world = self.facts.world_size
@@ -183,7 +187,8 @@ def read(evidence: Evidence) -> Situation:
     for rank in found.all():
         optimizer = "adamw" if "adam" in rank.optimizer.lower() else ""
         ranks = max((one.ranks for one in rank.unit_gathers(sharded=False)), default=1)
-        found.facts = found.facts.with_units(rank.unit_bytes(), optimizer, ranks)
+        whole = rank.whole()
+        found.facts = found.facts.with_units(whole.least_bytes if whole.is_exact else 0, optimizer, ranks)
     return found
 
 
@@ -237,22 +242,17 @@ def _traces(found: Situation) -> None:
             if number is None or found.ranks.get(number, RankMemory(number)).trace is not None:
                 continue  # a second window of one rank says nothing new about gathers
             rank = _of(found, number)
-            rank.trace, rank.trace_file = collectives.of_trace(marks, handle.file, world), handle.file
+            rank.trace, rank.trace_file = annotated.of_trace(marks, handle.file, world), handle.file
             rank.optimizer = _optimizer(marks)
             if marks.has_memory:
                 rank.curve = build(read_memory_events(handle.path, limits), marks)
                 if rank.curve is not None:
-                    rank.curve.peak_site = _function(handle, rank.curve) if marks.has_functions else None
                     mark_outputs(rank.curve, rank.trace.gathers)
                     mark_lent(rank.curve, marks.calls)
+            if marks.has_functions:
+                place(handle, rank.trace.gathers, rank.trace.threads, rank.curve, marks.has_memory)
         except (OSError, ValueError):
             continue  # the overlap detectors say so
-
-
-def _function(handle: TraceFile, curve: Curve) -> Frame | None:
-    """That was at work at the peak."""
-    at_us = curve.peak_us - base_time_ns(handle.path, handle.limits) / 1000
-    return function_at(handle.path, handle.limits, at_us, curve.peak_thread)
 
 
 def _optimizer(marks: TraceMarks) -> str:

@@ -75,6 +75,8 @@ def _accumulation(view: Overview, steps: Steps) -> Finding:
     repeated = typical(steps, lambda step: len(_needless(step)))
     if not repeated:
         return ruled_out(cause, f"gradients are reduced in 1 of {micros} micro-batches")
+    if (unsure := _no_micro_batches(view, steps, micros)) is not None:
+        return unsure
     cost = typical(steps, lambda step: _price(view, _needless(step)))
     if not view.worth(cost):
         return too_little(view, cause, cost, f"reduced in each of {micros} micro-batches")
@@ -100,6 +102,23 @@ def _accumulation(view: Overview, steps: Steps) -> Finding:
                 view, f"train.micro_batch_size={size_now * micros}", "one micro-batch needs one reduction", code, cost
             )
         ],
+    )
+
+
+def _no_micro_batches(view: Overview, steps: Steps, micros: int) -> Finding | None:
+    """What is said of backward passes that need not be micro-batches of one step; None when they are."""
+    cause = "overlap.accumulation_sync"
+    updated = round(typical(steps, lambda step: step.updated))
+    where = "step" if view.unit == "step" else "window"
+    if updated >= micros:
+        return ruled_out(cause, f"the optimizer follows each of {micros} backward passes of a {where}")
+    if updated == 1 or (updated == 0 and view.unit == "step"):
+        return None
+    summary = f"Gradients are reduced in each of {micros} backward passes; whether each is a step is not known."
+    if updated:
+        summary = f"The optimizer follows {updated} of {micros} backward passes of a {where}."
+    return undecided(
+        cause, summary, "marked steps: torch.profiler.profile(schedule=...) and profiler.step() after each"
     )
 
 

@@ -4,7 +4,7 @@ Steps are the profiler's own marks on the host; on the device a step begins with
 it. Backward is what autograd's operations launch. Judges nothing.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -36,6 +36,8 @@ class Step:
     backwards: list[Backward] = field(default_factory=list)
     optimizer_ns: int | None = None
     """When the host enters the optimizer; None = not marked."""
+    updated: int = 0
+    """Backward passes that the optimizer follows before the next one."""
     autograd: frozenset[int] = frozenset()
     """Host threads that run backward and nothing else."""
 
@@ -136,6 +138,15 @@ def _find_backwards(trace: Trace, work: Work, steps: list[Step]) -> None:
         if step.backwards:
             last = step.backwards[-1].host[1]
             step.optimizer_ns = next((time for time in optimizers if last <= time < limit), None)
+            step.updated = _updated(step.backwards, optimizers, limit)
+
+
+def _updated(backwards: list[Backward], optimizers: list[int], limit: int) -> int:
+    """Of one step's backward passes those behind which the optimizer is entered."""
+    begins = [one.host[0] for one in backwards] + [limit]
+    return sum(
+        bisect_left(optimizers, begins[n]) < bisect_left(optimizers, begins[n + 1]) for n in range(len(backwards))
+    )
 
 
 def _autograd(trace: Trace) -> dict[int, Ruler]:

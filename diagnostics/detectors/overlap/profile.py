@@ -73,6 +73,8 @@ class StepFact:
     gaps: dict[str, int]
     """Idle ns by reason."""
     optimizer: bool = False
+    updated: int = 0
+    """Backward passes that the optimizer follows before the next one; 0 where the optimizer is not marked."""
 
 
 @dataclass(slots=True)
@@ -165,6 +167,7 @@ def _step(step: Step, covers: Covers, gaps: list[Gap]) -> StepFact:
         backward=[one.device for one in step.backwards],
         gaps=dict(reasons),
         optimizer=step.optimizer_ns is not None,
+        updated=step.updated,
     )
 
 

@@ -32,6 +32,8 @@ class StepReductions:
     """Device time of the last backward pass, ns."""
     span: tuple[int, int]
     """The last backward pass."""
+    updated: int = 0
+    """Backward passes that the optimizer follows before the next one; 0 where the optimizer is not marked."""
     inside: list[Reduced] = field(default_factory=list)
     """Issued during a backward pass."""
     after: list[Reduced] = field(default_factory=list)
@@ -73,6 +75,7 @@ def find(view: Overview, one: RankProfile) -> list[StepReductions]:
             micros=step.micros,
             backward=step.backward[-1][1] - step.backward[-1][0] if step.backward else 0,
             span=step.backward[-1] if step.backward else (0, 0),
+            updated=step.updated,
         )
         for step in one.steps
     ]

@@ -1,3 +1,5 @@
+import gzip
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -199,3 +201,28 @@ def test_processes_give_what_one_process_gives(tmp_path: Path, detect: Any, monk
 
 def replace_findings(detection: Detection) -> Detection:
     return Detection([replace(one) for one in detection.findings], detection.measures)
+
+
+def without_marks(folder: Path, *names: str) -> None:
+    for path in folder.iterdir():
+        opened = gzip.open if path.suffix == ".gz" else open
+        with opened(path, "rt", encoding="utf-8") as file:
+            trace = json.load(file)
+        trace["traceEvents"] = [one for one in trace["traceEvents"] if not str(one.get("name", "")).startswith(names)]
+        with opened(path, "wt", encoding="utf-8") as file:
+            json.dump(trace, file)
+
+
+@pytest.mark.parametrize("unmarked", [("ProfilerStep",), ("ProfilerStep", "Optimizer", "optimizer")])
+def test_without_marked_steps_backward_passes_are_not_taken_for_micro_batches(
+    tmp_path: Path, detect: Any, unmarked: tuple[str, ...]
+) -> None:
+    for scenario in SCENARIOS:
+        if scenario.name in ("accumulation", "ddp"):
+            write(scenario.build(), tmp_path / scenario.name)
+            without_marks(tmp_path / scenario.name, *unmarked)
+            found = {one.cause: one for one in detect(tmp_path / scenario.name).findings}["overlap.accumulation_sync"]
+            assert found.status != "confirmed"
+            if scenario.name == "accumulation":
+                assert found.status == "undecided"
+                assert "profiler.step()" in found.missing

@@ -1,0 +1,137 @@
+"""How many sharded units a job has and how large they are together, from the order of their gathers and reductions.
+
+Units of equal size look alike one by one, and one unit may be used several times in a step. What tells them apart:
+a unit that is not gathered again in backward was still there, so several gathers of a forward pass are of as many
+units; a gather ahead of its use (prefetch) is another unit's than the one at work; a trace names units, and one
+root calls back once at the end of a backward pass. Where none of it holds, the sum is a lower bound. Reads no file.
+
+Source: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py and _fsdp_state.py (2.4 to 2.13).
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal
+
+What = Literal["gather", "reduce", "root_end"]
+Phase = Literal["forward", "backward", ""]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One gather or reduction of a sharded unit, or the end of a root's backward pass, as the host issued it."""
+
+    what: What
+    unit: str | int
+    """Its name in traces (empty: a root), else the elements of the whole unit."""
+    full_bytes: int = 0
+    """Of a gather's output."""
+    phase: Phase = ""
+    """Of a gather; empty = not known."""
+    ahead: bool = False
+    """A gather in backward for a unit whose turn has not come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """All units together, as they are gathered."""
+
+    least_bytes: int
+    """0 = nothing is known."""
+    is_exact: bool = False
+    """False: it may be more, for units of equal size could not be told apart."""
+    roots: int = 0
+    """Units that are wrapped each by itself, with no whole around them; 0 = not known."""
+
+
+@dataclass(slots=True)
+class _Pass:
+    """From the first gather of a forward pass to the end of the backward pass behind it."""
+
+    forward: Counter[str | int] = field(default_factory=Counter)
+    forward_bytes: Counter[str | int] = field(default_factory=Counter)
+    backward: Counter[str | int] = field(default_factory=Counter)
+    ahead: Counter[str | int] = field(default_factory=Counter)
+    reduced: Counter[str | int] = field(default_factory=Counter)
+    roots: int = 0
+    """Roots that ended without a gather in between, most."""
+
+
+def whole(moves: Sequence[Move]) -> Whole:
+    """What the moves of one rank tell; `is_exact` only where every unit could be counted."""
+    keys = list(dict.fromkeys(one.unit for one in moves if one.what == "gather"))
+    passes = _passes(moves)
+    roots = max((one.roots for one in passes), default=0)
+    largest = {key: max(m.full_bytes for m in moves if m.what == "gather" and m.unit == key) for key in keys}
+    total, exact = 0, bool(keys)
+    for key in keys:
+        named = isinstance(key, str) and roots == 1
+        found = largest[key] if named else _together(passes, key, len(keys) == 1, roots)
+        total += found or largest[key]
+        exact = exact and found is not None
+    return Whole(total, exact, roots)
+
+
+def _passes(moves: Iterable[Move]) -> list[_Pass]:
+    found = [_Pass()]
+    went_back, ended = False, 0
+    for move in moves:
+        if move.what == "gather" and move.phase == "forward" and went_back:
+            found.append(_Pass())
+            went_back, ended = False, 0
+        now = found[-1]
+        if move.what == "root_end":
+            went_back, ended = True, ended + 1
+            now.roots = max(now.roots, ended)
+        elif move.what == "reduce":
+            went_back = True
+            now.reduced[move.unit] += 1
+        elif move.phase == "forward":
+            now.forward[move.unit] += 1
+            now.forward_bytes[move.unit] += move.full_bytes
+        elif move.phase == "backward":
+            went_back, ended = True, 0
+            now.backward[move.unit] += 1
+            now.ahead[move.unit] += move.ahead
+    return found
+
+
+def _together(passes: Iterable[_Pass], key: str | int, alone: bool, roots: int) -> int | None:
+    """Bytes of all units that look like this one; None when it is not known whether they are several.
+
+    Args:
+        passes: all of the recording; those that it cuts off, or that have more than one forward pass, do not count.
+        key: what they look like.
+        alone: all units look like this.
+        roots: units that are wrapped each by itself.
+    """
+    votes: Counter[tuple[bool, int]] = Counter()
+    for one in passes:
+        times = one.forward[key]
+        if not times or times != one.reduced[key]:
+            continue
+        ahead = one.ahead[key] >= (1 if alone and times == 2 else max(2, times - 1))
+        is_told = times == 1 or not one.backward[key] or ahead or roots >= times
+        votes[is_told, one.forward_bytes[key]] += 1
+    if not votes:
+        return None
+    (is_told, found), _ = max(votes.items(), key=lambda vote: (vote[1], vote[0]))
+    return found if is_told else None
+
+
+def kept(moves: Sequence[Move], once: float) -> Whole | None:
+    """All units when they are gathered no more often than reduced, several in a row; else None.
+
+    Args:
+        moves: of one rank.
+        once: gathered over reduced bytes up to which that is so.
+    """
+    sizes = {one.unit: one.full_bytes for one in moves if one.what == "gather"}
+    gathered = sum(one.full_bytes for one in moves if one.what == "gather")
+    reduced = sum(sizes.get(one.unit, 0) for one in moves if one.what == "reduce")
+    in_a_row = any(a.what == b.what == "gather" for a, b in pairwise(moves))
+    if not in_a_row or not reduced or gathered > once * reduced:
+        return None
+    all_forward = [Move(m.what, m.unit, m.full_bytes, "forward" if m.what == "gather" else "") for m in moves]
+    return whole(all_forward)
