@@ -100,6 +100,19 @@ class RunPaths:
         """Where one rank is: step, open region, time; rewritten in place."""
         return self.root / "heartbeat" / f"rank_{rank:05d}.json"
 
+    def start(self, attempt: int, rank: int) -> Path:
+        """How far one rank of a watched command is on its way to its process group; `dtk.record.inject` writes it."""
+        return self.root / "start" / f"attempt_{attempt}" / f"rank_{rank:05d}.json"
+
+    @property
+    def asked(self) -> Path:
+        """Made when the ranks of a watched command are to say at once where they are."""
+        return self.root / "start" / "asked"
+
+    def answer(self, rank: int) -> Path:
+        """What a rank says then: for how long it has stood still (`idle_s`), and whether it waits in a call."""
+        return self.root / "start" / f"answer_{rank:05d}.json"
+
     def flight(self, rank: int) -> Path:
         """Flight-recorder dump with stacks (pickle), written when a rank fails."""
         return self.root / "flight" / f"rank_{rank:05d}.pickle"

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from dtk.errors import DtkError
+from dtk.help_text import HelpFormatter
 from dtk.numbers import above_zero
 
 FOLDERS = Path("dtk-watch")
 STALL_TIMEOUT_S = 300.0
+START_TIMES = 3
+"""A start may take longer than anything later: packages, downloads, data, all of them cold."""
 
 DESCRIPTION = """\
 Run a command and watch every rank that it starts: torchrun, python -m torch.distributed.run, a script that
@@ -34,7 +37,11 @@ examples:
 
 A rank that computes, compiles or reads and writes files is working and is left alone, however late. A rank that
 waits for something else, such as a server, for longer than the limit ({STALL_TIMEOUT_S:g} s) while all others wait
-for it needs a higher --stall-timeout-s. A job that hangs is ended also under --max-restarts: it would hang again.
+for it needs a higher --stall-timeout-s; one that does not come to init_process_group has --start-timeout-s.
+A job that hangs is ended also under --max-restarts: it would hang again.
+
+On the first Ctrl-C or SIGTERM the ranks say where they are (3 s at most), and if they stood still the cause is
+printed; a second one goes through at once.
 
 several nodes: type the same on each. With --folder on a file system that all of them share the report knows all
 ranks; with a folder on each node it knows the ranks of its own node, and the reason of all.
@@ -53,7 +60,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         usage="dtk watch [options] -- COMMAND ...",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument(
         "--stall-timeout-s",
@@ -61,6 +68,13 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         default=STALL_TIMEOUT_S,
         metavar="S",
         help=f"seconds in which no rank moves or works before the job counts as hung (default: {STALL_TIMEOUT_S:g})",
+    )
+    parser.add_argument(
+        "--start-timeout-s",
+        type=above_zero(1e9, "number of seconds above 0"),
+        metavar="S",
+        help="the same for a rank that does not come to init_process_group while others wait there "
+        f"(default: {START_TIMES} times --stall-timeout-s)",
     )
     parser.add_argument(
         "--folder", type=Path, metavar="F", help=f"where the records go (default: {FOLDERS}/<date>-<time>-<4 hex>)"
@@ -81,7 +95,9 @@ def run(arguments: argparse.Namespace) -> int:
     _check(argv)
     from dtk.launch.watched import run_watched
 
-    return run_watched(argv, _make(arguments.folder), arguments.stall_timeout_s)
+    stall_s: float = arguments.stall_timeout_s
+    start_s: float = arguments.start_timeout_s or START_TIMES * stall_s
+    return run_watched(argv, _make(arguments.folder), stall_s, start_s)
 
 
 def _check(argv: list[str]) -> None:

@@ -109,7 +109,7 @@ class Dump:
     """A periodic snapshot: the rank was not necessarily stuck when it was written."""
     attempt: int | None = None
     damaged: int = 0
-    """Entries that could not be understood."""
+    """Entries that were torn when the process died."""
 
     def last_s(self) -> float:
         """When the youngest call was made; 0 when there is none."""

@@ -40,9 +40,17 @@ def number(value: Any) -> float | None:
 
 
 def dump(value: dict[str, Any], rank: int | None, file: str) -> Dump:
-    """One recorder's dump in the common form. Entries that make no sense are counted, not raised."""
+    """One recorder's dump in the common form.
+
+    Raises:
+        ValueError: entries of it cannot be understood. What a rank did is then not known: the calls that are left out
+            would read as calls that it never made.
+    """
     raw = value.get("entries")
-    entries = raw if isinstance(raw, list) else []
+    if raw is not None and not isinstance(raw, list):
+        raise ValueError(f"its entries are a {type(raw).__name__} where a list belongs")
+    entries = raw or []
+    damaged = 0
     config = _config(value.get("pg_config"))
     found = Dump(rank=rank, file=file, recorder="", calls=[])
     groups: dict[int, GroupKey] = {}
@@ -51,9 +59,11 @@ def dump(value: dict[str, Any], rank: int | None, file: str) -> Dump:
     for entry in entries:
         call = _call(entry, keys, groups, config, members)
         if call is None:
-            found.damaged += 1
+            damaged += 1
         else:
             found.calls.append(call)
+    if damaged:
+        raise ValueError(f"{damaged:,} of {len(entries):,} entries could not be understood: not used")
     recorder = found.calls[0].key.recorder if found.calls else "nccl" if _is_nccl(value) else "gloo"
     found.recorder = recorder
     found.members = _members(config, members, recorder)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnostics.errors import DiagnosticsError
-from diagnostics.evidence import errors_files, logs, run_folder, safe_pickle, stacks, worlds
+from diagnostics.evidence import errors_files, logs, run_folder, safe_pickle, stacks, start_files, worlds
 from diagnostics.evidence.flight import FlightFile
 from diagnostics.evidence.limits import Limits, head, is_deeper, whole
 from diagnostics.evidence.memory_snapshot import SnapshotFile
@@ -24,7 +24,7 @@ from diagnostics.evidence.nsys import NsysFile
 from diagnostics.evidence.recognise import LOOKED_FOR, Kind, kind_of, named_like_a_log
 from diagnostics.evidence.ring import RingFile
 from diagnostics.evidence.same_end import merge_errors
-from diagnostics.evidence.settle import adopt, adopt_single, launched, settle_ranks
+from diagnostics.evidence.settle import adopt, adopt_listed, adopt_single, launched, settle_ranks
 from diagnostics.evidence.trace import TraceFile
 from diagnostics.evidence.walk import Walk
 from diagnostics.invocation import command
@@ -206,6 +206,8 @@ class _Gathering:
             self.ends.append((errors_files.read(path, file, of.rank, limits), of))
         elif kind == "stacks":
             self.dumps += [(dump, of) for dump in stacks.read(path, file, of.rank, limits)]
+        elif kind == "start":
+            self.read.append((logs.LogRead(file, [start_files.read(path, file, limits)]), of))
         elif kind == "log":
             self._log(path, file, of, start)
         elif kind == "pickle":
@@ -258,6 +260,7 @@ class _Gathering:
         failure = run_folder.failure_error(evidence.run.status) if evidence.run else None
         evidence.errors = merge_errors([*evidence.errors, *([failure] if failure else [])])
         adopt(evidence)
+        adopt_listed(evidence)
         evidence.facts.sort(key=lambda fact: (fact.rank is None, fact.rank or 0, fact.file, fact.line, fact.kind))
         evidence.stacks.sort(key=lambda dump: (dump.rank is None, dump.rank or 0, dump.file, dump.time_s or 0.0))
         refuse_mixed_times(evidence, traces)

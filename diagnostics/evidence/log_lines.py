@@ -5,8 +5,9 @@ and only lines with one are cut out, unless the consumer is in the middle of som
 It must not know what the words mean.
 """
 
+import codecs
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -66,8 +67,26 @@ def split(number: int, raw: bytes, labelled: bool = False) -> Line:
 
 def is_labelled(head: bytes) -> bool:
     """Whether a log looks like the output of `srun --label`: all of its first lines begin with a rank."""
-    lines = [line for line in head.decode("utf-8", "replace").splitlines()[:-1] if line][:50]
+    text = head.decode("utf-16" if has_utf16_mark(head) else "utf-8", "replace")
+    lines = [line for line in text.splitlines()[:-1] if line][:50]
     return len(lines) >= 3 and all(_SRUN_LABEL.match(line) for line in lines)
+
+
+def has_utf16_mark(head: bytes) -> bool:
+    """Whether a text begins with the mark of UTF-16, as PowerShell's `>` writes it."""
+    return head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and not head.startswith(codecs.BOM_UTF32_LE)
+
+
+def _utf8(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """The same text in UTF-8 without a mark, whatever encoding its mark states."""
+    decoder: codecs.IncrementalDecoder | None = None
+    for n, block in enumerate(blocks):
+        if n == 0 and has_utf16_mark(block):
+            decoder = codecs.getincrementaldecoder("utf-16")("replace")
+        if decoder is not None:
+            yield decoder.decode(block).encode("utf-8", "replace")
+        else:
+            yield block.removeprefix(codecs.BOM_UTF8) if n == 0 else block
 
 
 @dataclass(slots=True)
@@ -87,7 +106,7 @@ class LineReader:
             OSError, ValueError: as `limits.blocks`; what came before was yielded.
         """
         number, rest, skipping = 1, b"", False
-        for block in blocks(self.path, self.limits):
+        for block in _utf8(blocks(self.path, self.limits)):
             data = rest + block
             if skipping:
                 end = data.find(b"\n")

@@ -28,6 +28,7 @@ Kinds:
 - `torchrun_list` ranks, pids: no pattern, but torchrun's list of failures (`evidence/errors_files.py`)
 - `torchrun_failed` exit_code, local_rank, pid; `torchrun_signal` signal, pid; `srun_task` task, why; `world_size`
   nranks
+- `non_finite_loss` figure, value, step (or bar: where the progress bar stands); the first of a rank
 - `handled_error` type, message, at: no pattern, but an exception behind which the same log goes on (`evidence/logs.py`)
 """
 
@@ -213,6 +214,20 @@ _LAUNCHER = (
     _p("srun_task", "srun: error: ", r"srun: error: (?P<host>\S+): tasks? (?P<ranks>\d+(?:[-,]\d+)*): (?P<why>.*)$"),
 )
 
+_LOSS = tuple(
+    _p(
+        "non_finite_loss",
+        f"{before}{value}",
+        r"(?i:(?:\b(?:step|iter(?:ation)?)\b\W{0,3}(?P<step>\d{1,9}).*?|\b(?P<bar>\d{1,9})/\d{1,9}\b.*?)?"
+        r"(?<![\w/])(?<!best )(?<!min )(?<!lowest )(?<!val )(?<!valid )(?<!validation )(?<!eval )(?<!test )"
+        r"(?P<figure>(?:(?:train(?:ing)?|lm|total)[_/ ])?loss)[\"']?[ :=(]{1,3}"
+        r"(?P<value>[-+]?(?:nan|inf(?:inity)?))\b)",
+    )
+    for value in ("nan", "NaN", "inf", "Inf")
+    for before in (" ", "=", ":", "-")
+)
+"""A loss that a script prints. The best one so far begins at infinity, so that does not count."""
+
 TABLE: tuple[Pattern, ...] = (
     *_WATCHDOG,
     *NCCL,
@@ -221,4 +236,5 @@ TABLE: tuple[Pattern, ...] = (
     *_DDP,
     *_STARTUP,
     *_LAUNCHER,
+    *_LOSS,
 )

@@ -41,6 +41,8 @@ _STRUCTURE = (
     b"Last error:",
     log_collective.HEAD.encode(),
 )
+_FIRST_ONLY = {"non_finite_loss"}
+"""Kinds that are told anew at each step once they began: the first line of each rank is kept, the others counted."""
 WORDS = tuple(dict.fromkeys((*(pattern.word for pattern in TABLE), *_STRUCTURE)))
 _GLOO_CHECK = re.compile(
     r"^.*\[enforce fail at [^\]]*\] (?:op\.[\w. <=>]+\. )?(?=\d+ vs \d+)|\. Is there a distributed .*$"
@@ -140,7 +142,11 @@ class _Scan:
         self.read.processes[fields["process"]] = max(known, (fields["nranks"], fields["comm_rank"]))
 
     def _add(self, kind: str, rank: int | None, line: Line, fields: dict[str, Any]) -> None:
-        key = (kind, rank, *sorted((name, str(value)) for name, value in fields.items()))
+        key = (
+            (kind, rank)
+            if kind in _FIRST_ONLY
+            else (kind, rank, *sorted((name, str(value)) for name, value in fields.items()))
+        )
         known = self.counts.get(key)
         if known is not None:
             known["count"] = known.get("count", 1) + 1

@@ -16,8 +16,10 @@ from diagnostics.evidence import (
     nsys,
     ring,
     stacks,
+    start_files,
     trace,
 )
+from diagnostics.evidence.log_lines import has_utf16_mark
 
 Kind = Literal[
     "flight",
@@ -29,6 +31,7 @@ Kind = Literal[
     "telemetry",
     "error",
     "stacks",
+    "start",
     "log",
     "pickle",
     "empty",
@@ -48,6 +51,7 @@ _READERS: tuple[tuple[Kind, Callable[[bytes], bool]], ...] = (
     ("snapshot", memory_snapshot.recognise),
     ("timeline", memory_timeline.recognise),
     ("telemetry", memory_timeline.recognise_telemetry),
+    ("start", start_files.recognise),
     ("error", errors_files.recognise),
     ("stacks", stacks.recognise),
 )
@@ -95,7 +99,9 @@ def kind_of(path: Path, head: bytes) -> Kind:
 
 
 def is_text(head: bytes) -> bool:
-    """Whether it reads as text: UTF-8 but for a cut at the end, and hardly any control characters."""
+    """Whether it reads as text: UTF-8 (UTF-16 by its mark) but for a cut at the end, hardly any control characters."""
+    if has_utf16_mark(head):
+        head = head[: len(head) & ~1].decode("utf-16", "replace").encode("utf-8", "replace")
     if len(_CONTROL.findall(head)) > len(head) // 100:
         return False
     return head.decode("utf-8", "replace").count("\ufffd") <= 1 + len(head) // 100

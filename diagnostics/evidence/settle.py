@@ -49,7 +49,12 @@ def settle_ranks(
 def _one_node(reads: list[LogRead]) -> bool:
     """Whether torchrun's `[default3]:` can be taken for rank 3: no second node, no rank beyond those of this one."""
     prefixed = [read for read in reads if read.local]
-    stated = [fact.fields.get("nranks", 0) for read in reads for fact in read.facts if "nranks" in fact.fields]
+    stated = [
+        fact.fields.get("nranks", 0)
+        for read in reads
+        for fact in read.facts
+        if "nranks" in fact.fields and fact.kind != "start"
+    ]
     return len(prefixed) <= 1 and all(max(stated, default=0) <= read.local for read in prefixed)
 
 
@@ -106,6 +111,21 @@ def launched(owners: Iterable[Owner], logs: list[tuple[LogRead, Owner]]) -> froz
     last = max(attempt for _, attempt, _ in placed)
     first = offsets.pop() if offsets else 0
     return frozenset(first + local for _, attempt, local in placed if attempt == last)
+
+
+def adopt_listed(evidence: Evidence) -> None:
+    """Gives the one exception of a log without ranks to the one process that torchrun lists with exit code 1 there.
+
+    Python ends with that code after an exception that nobody caught; its peers in the list were stopped by a signal.
+    """
+    for fact in [fact for fact in evidence.facts if fact.kind == "torchrun_list"]:
+        homeless = [e for e in evidence.errors if e.rank is None and e.type and e.file == fact.file]
+        listed = set(fact.fields["ranks"])
+        told = {e.rank for e in evidence.errors if e.rank in listed and e.type}
+        bare = {e.rank for e in evidence.errors if e.rank in listed and e.exit_code == 1 and not e.signal} - told
+        if len(homeless) == 1 and len(bare) == 1 and not told and homeless[0].line < fact.line:
+            own = replace(homeless[0], rank=bare.pop())
+            evidence.errors = merge_errors([own if e is homeless[0] else e for e in evidence.errors])
 
 
 def adopt(evidence: Evidence) -> None:

@@ -1,6 +1,7 @@
 """Puts Python tracebacks together line by line: chained ones, those of data loader workers, mixed streams.
 
-Of a chain the first exception is kept, since the others follow from it. Knows nothing of files and ranks.
+Of a chain one exception is kept: the first, where the others only wrap it or come of clearing up after it, else the
+one that was raised while others were being handled. Knows nothing of files and ranks.
 """
 
 import re
@@ -19,15 +20,22 @@ SPAWNED = re.compile(r"^-- Process (\d{1,6}) terminated with the following error
 """torch.multiprocessing.spawn repeats the traceback of a process; its number is its rank there."""
 FRAME = re.compile(r'^[ |]*File "([^"]*)", line (\d{1,9}),? in (.*)$')
 _END = re.compile(r"^[ |]*([A-Za-z_][\w.]*)(?:: ?(.*))?$")
-_CHAIN = re.compile(r"^[ |]*(?:During handling of the above exception|The above exception was the direct cause)")
+_CHAIN = re.compile(r"^[ |]*(?:(During handling of the above exception)|The above exception was the direct cause)")
+_FOLLOWS = re.compile(
+    r"^KeyboardInterrupt|^(?:RuntimeError|ConnectionError|Dist\w*Error): .*(?:closed by (?:peer|remote)|reset by peer|"
+    r"broken pipe|timed? ?out|remote process|NCCL|ProcessGroup|gloo|aborted|Socket|Store)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""What a rank meets that calls its peers once more after an exception of its own, or is stopped there."""
+_OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory|allocate memory|bad_alloc", re.IGNORECASE)
 _ORIGINAL = re.compile(r"^[ |]*Original Traceback \(most recent call last\):")
 _NEW_RECORD = re.compile(
     r"^(?:Traceback|Exception raised from|terminate called|libc\+\+abi|Fatal Python error|"
     r"frame #\d|\[|={5,}|-{5,}|[EWIF]\d{4} |\d{4}-\d\d-\d\d)"
 )
 _CONTINUES = re.compile(
-    r"^(?:\s|[-*] |Parameter|CUDA |CUDA$|For debugging|Compile with|Device-side|In addition|You can|If you|If that|"
-    r"Please|This error|Note|making sure|ncclS|ncclU|ncclI|Last error|size mismatch|Missing key|Unexpected key|"
+    r"^(?:\s|[-*] |Parameter|C[Uu][Dd][Aa] |CUDA$|For debugging|Compile with|Device-side|In addition|You can|If you|"
+    r"If that|Please|This error|Note|making sure|ncclS|ncclU|ncclI|Last error|size mismatch|Missing key|Unexpected key|"
     r"Expected|Got |Search for|See |Set |Try |Full error|Details|Caused by|Original|Process \d|Rank \d|[Kk]ey )"
 )
 """How lines that torch and others put behind the first of a message begin."""
@@ -49,12 +57,14 @@ class Assembler:
     """Fed the lines of one stream; `take` gives what is complete."""
 
     first: Raised | None = None
-    """The first exception of the chain, complete but for what may still be chained to it."""
+    """The exception that is kept of the chain so far, complete but for what may still be chained to it."""
     frames: list[Frame] = field(default_factory=list)
     """Outermost first."""
     inside: bool = False
     """Between `Traceback` and the exception's line."""
     chained: bool = False
+    handled: bool = False
+    """What is chained was raised while the kept one was being handled, rather than wraps it."""
     nested: bool = False
     """Within `Original Traceback` of a data loader's worker."""
     indent: int = 0
@@ -121,16 +131,18 @@ class Assembler:
         elif self.nested:  # the worker's own exception is the cause, the reader's frames lie around it
             raised.frames = (*raised.frames, *self.first.frames)[:MAX_FRAMES]
             self.first = raised
+        elif self.handled and not _consequence(raised, self.first):
+            self.first = raised
         else:
             self.message_open = False
             then = f"{raised.type}: {raised.message}" if raised.message else raised.type
             self.first.message = f"{self.first.message} (then {then})".strip()[:MAX_MESSAGE]
-        self.chained = self.nested = False
+        self.chained = self.handled = self.nested = False
 
     def _after(self, text: str) -> None:
         self.quiet += 1
-        if _CHAIN.match(text):
-            self.chained, self.message_open = True, False
+        if chain := _CHAIN.match(text):
+            self.chained, self.handled, self.message_open = True, bool(chain[1]), False
         elif not text.strip() or _NEW_RECORD.match(text):
             self.message_open = False
         elif self.first is not None and self.first.message and not _CONTINUES.match(text):
@@ -143,11 +155,19 @@ class Assembler:
     def _close(self) -> None:
         if self.first is not None:
             self.done.append(self.first)
-        self.first, self.chained, self.nested, self.quiet = None, False, False, 0
+        self.first, self.chained, self.handled, self.nested, self.quiet = None, False, False, False, 0
+
+
+def _consequence(later: Raised, earlier: Raised) -> bool:
+    """Whether an exception that was raised while another was handled is no news beside it."""
+    own, before = (f"{one.type}: {one.message}" for one in (later, earlier))
+    if _OUT_OF_MEMORY.search(before):
+        return True
+    return bool(_FOLLOWS.search(own)) and not _FOLLOWS.search(before)
 
 
 def parse(text: str) -> Raised | None:
-    """The first exception in the text of a traceback; None when there is none."""
+    """The exception that a traceback's text tells of (of a chain see above); None when there is none."""
     assembler = Assembler()
     for line in text.splitlines()[:_MAX_LINES]:
         assembler.feed(line)

@@ -1,6 +1,7 @@
 """Walks the diagnosed path: regular files only, in a fixed order, never out of the folder, never without end."""
 
 import os
+import re
 import stat
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +15,15 @@ from diagnostics.evidence.recognise import surely_none
 SKIPPED_FOLDERS = frozenset(
     {".git", ".hg", ".svn", "__pycache__", "node_modules", "wandb", "site-packages", ".venv", "venv", ".tox", ".cache"}
 )
+_OF_FILES = frozenset({".json", ".pickle", ".pkl", ".gz", ".log", ".ring", ".sqlite", ".txt"})
+_NUMBER = re.compile(r"\d+")
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file(follow_symlinks=False)
+    except OSError:
+        return False
 
 
 @dataclass(slots=True)
@@ -34,11 +44,17 @@ class Walk:
         while folders:
             folder = folders.pop()
             inner = []
-            for entry in self._entries(folder):
+            entries = self._entries(folder)
+            files = {_NUMBER.sub("#", entry.name) for entry in entries if _is_file(entry)}
+            for entry in entries:
                 path = Path(entry.path)
                 kind = self._kind(entry, path)
                 if kind == "folder":
                     inner.append(path)
+                    if path.suffix.lower() in _OF_FILES or (
+                        "#" in (like := _NUMBER.sub("#", entry.name)) and like in files
+                    ):
+                        self._problem(path, "a folder in the place of a file")
                 elif kind == "file":
                     if self.seen.total() >= self.limits.files:
                         what = (
@@ -68,7 +84,12 @@ class Walk:
             if entry.is_dir(follow_symlinks=False):
                 name = str(path.relative_to(self.root))
                 return "" if entry.name in SKIPPED_FOLDERS or name in self.skipped else "folder"
-            return "file" if stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode) else ""
+            mode = entry.stat(follow_symlinks=False).st_mode
+            if not stat.S_ISREG(mode):
+                if not stat.S_ISSOCK(mode):  # Sockets lie about in many folders, and nobody writes evidence into one.
+                    self._problem(path, f"a {'named pipe' if stat.S_ISFIFO(mode) else 'device'}: not opened")
+                return ""
+            return "file"
         except OSError as problem:
             self._problem(path, f"cannot be read: {problem.strerror or problem}")
             return ""

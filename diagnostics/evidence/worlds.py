@@ -48,7 +48,7 @@ def settle(evidence: Evidence, claims: Claims) -> None:
     weakest = 0
     for fact in evidence.facts:
         nranks = fact.fields.get("nranks")
-        if fact.kind == "world_size" and isinstance(nranks, int):
+        if fact.kind in ("world_size", "start") and isinstance(nranks, int):
             claims.add(nranks, fact.file)
         elif fact.kind == "nccl_init" and isinstance(nranks, int):
             weakest = max(weakest, nranks)  # a communicator may be of a sub-group

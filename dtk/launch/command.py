@@ -38,6 +38,10 @@ class Command:
         self.log = log
         self.stopped = False
         """Whether someone asked it to stop."""
+        self.held: int | None = None
+        """The first signal that is to end it, where it waits for `release`: the ranks have a word before."""
+        self.holds = False
+        """Whether that first signal is to wait."""
         self.keeps_log = True
         """Set to false where what follows is no evidence."""
         self._process: subprocess.Popen[bytes] | None = None
@@ -148,7 +152,19 @@ class Command:
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
         """Pass a signal on, but for Ctrl-C: the terminal gives that to the command too."""
-        self.stopped = True
+        if not self.stopped and self.holds:
+            self.stopped, self.held = True, number
+            return
+        self.stopped, self.held = True, None
+        self._pass_on(number)
+
+    def release(self) -> None:
+        """Pass on what was held, if a second signal has not done so."""
+        number, self.held = self.held, None
+        if number is not None:
+            self._pass_on(number)
+
+    def _pass_on(self, number: int) -> None:
         if number == signal.SIGINT and _in_foreground():
             return
         if self._process is not None:

@@ -8,33 +8,43 @@ import os
 import signal
 import socket
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
-from diagnostics.artifacts import RunPaths, Verdict, read_heartbeat, read_verdict
+from diagnostics.artifacts import RunPaths, Verdict, read_heartbeat, read_verdict, write_json
 from diagnostics.invocation import command as command_line
 from diagnostics.invocation import typed
 from diagnostics.runs_text import clean
 from dtk.config.schema import RecordConfig
+from dtk.launch.asking import ask, stood
 from dtk.launch.command import Command
 from dtk.launch.explain import explanation, prepare
+from dtk.launch.meeting import missing_ranks, pids_on_their_way
+from dtk.record.desync import find_desync
 from dtk.record.flight import environment as recorder_environment
+from dtk.record.guard import bounded
 from dtk.record.told import tell, was_told
 
 POLL_S = 0.1
+LOOK_S = 1.0
+"""Between two looks at ranks that have not met."""
 LEAVE_S = 1.0
 """Wait for the command to end by itself after the watch ended its ranks, before the report is printed."""
+COMPARE_S = 5.0
+"""Longest that the end of a job waits for the comparison of its ranks' last calls."""
 HUNG = 1
 """Exit code when the watch ended the job."""
 
 
-def run_watched(argv: list[str], folder: Path, stall_timeout_s: float) -> int:
+def run_watched(argv: list[str], folder: Path, stall_timeout_s: float, start_timeout_s: float) -> int:
     """Run the command to its end, or to that of its watch.
 
     Args:
         argv: the command.
         folder: exists, absolute; gets all records.
         stall_timeout_s: limit of the watch.
+        start_timeout_s: the same for ranks that others wait for in init_process_group.
 
     Returns:
         exit code.
@@ -51,11 +61,7 @@ def run_watched(argv: list[str], folder: Path, stall_timeout_s: float) -> int:
             say(f"your {name}={environment[name]} is kept")
     log = folder / "logs" / socket.gethostname() / "stderr.log"
     with Command(argv, environment, log) as command:
-        ready = False
-        while command.wait(POLL_S) is None and _verdict(paths) is None:
-            if not ready and paths.heartbeat(0).parent.is_dir():
-                ready = True
-                prepare()
+        _follow(command, paths, start_timeout_s)
         verdict = _verdict(paths)
         if verdict is None:
             return _ended(command, paths)
@@ -63,6 +69,23 @@ def run_watched(argv: list[str], folder: Path, stall_timeout_s: float) -> int:
         _hung(command, paths, verdict)
     _end_ranks(paths)
     return HUNG
+
+
+def _follow(command: Command, paths: RunPaths, start_timeout_s: float) -> None:
+    """Until the command ends, or its watch ends it."""
+    ready, looked_s = False, time.monotonic()
+    while command.wait(POLL_S) is None and _verdict(paths) is None:
+        if not ready and paths.heartbeat(0).parent.is_dir():
+            ready = command.holds = True
+            prepare()
+        if command.held is not None:
+            ask(paths)
+            command.release()
+        if time.monotonic() - looked_s > LOOK_S and not command.stopped:
+            looked_s = time.monotonic()
+            if (verdict := missing_ranks(paths, start_timeout_s)) is not None:
+                write_json(paths.verdict(verdict.attempt), verdict)
+                command.end()  # Its ranks have no watch yet that would end them.
 
 
 def say(text: str) -> None:
@@ -85,7 +108,9 @@ def _ended(command: Command, paths: RunPaths) -> int:
     """The command's exit code; the cause if it failed and nobody stopped it."""
     command.drain()
     code = command.poll() or 0
-    if code and not command.stopped:
+    if command.stopped:
+        _stopped(paths)
+    elif code:
         if text := explanation(paths, sys.stderr.isatty()):
             print(text, file=sys.stderr, flush=True)
         elif not paths.heartbeat(0).parent.is_dir():
@@ -93,7 +118,38 @@ def _ended(command: Command, paths: RunPaths) -> int:
         else:
             more = command_line("diagnose", typed(paths.root), "-v")
             say(f"the command failed with exit code {code}; {more} tells what is known")
+    else:
+        _finished(paths)
     return code
+
+
+def _finished(paths: RunPaths) -> None:
+    """It ended well by its own word: whether the last calls of its ranks differed, too late for the live watch."""
+    found: list[Verdict] = []
+
+    def compare() -> None:
+        beats = [read_heartbeat(path) for path in paths.heartbeat(0).parent.glob("rank_*.json")]
+        attempt = max((beat.attempt for beat in beats if beat is not None), default=0)
+        ranks = [int(path.stem[5:]) for path in paths.ring(0).parent.glob("rank_*.ring")]
+        verdict = find_desync(paths, attempt, max(ranks, default=-1) + 1, time.time())
+        found.extend([verdict] if verdict is not None else [])
+
+    bounded("comparison of the last calls", compare, COMPARE_S)
+    if found:
+        say(found[0].reason)
+        if text := explanation(paths, sys.stderr.isatty()):
+            print(text, file=sys.stderr, flush=True)
+        say(f"more: {command_line('diagnose', typed(paths.root), '-v')}")
+
+
+def _stopped(paths: RunPaths) -> None:
+    """Someone stopped it: what it hung in, if it stood still; else where to ask."""
+    if not paths.asked.parent.is_dir():
+        return
+    text = explanation(paths, sys.stderr.isatty()) if stood(paths) else ""
+    if text:
+        print(text, file=sys.stderr, flush=True)
+    say(f"stopped; {command_line('diagnose', typed(paths.root))} tells where the ranks were")
 
 
 def _verdict(paths: RunPaths) -> Verdict | None:
@@ -104,10 +160,9 @@ def _verdict(paths: RunPaths) -> Verdict | None:
 
 def _end_ranks(paths: RunPaths) -> None:
     """Ranks of this host that outlived the command: it may have had to be killed."""
-    for path in paths.heartbeat(0).parent.glob("rank_*.json"):
-        beat = read_heartbeat(path)
-        if beat is None or beat.host != socket.gethostname():
-            continue
+    beats = [read_heartbeat(path) for path in paths.heartbeat(0).parent.glob("rank_*.json")]
+    pids = {beat.pid for beat in beats if beat is not None and beat.host == socket.gethostname()}
+    for pid in pids | pids_on_their_way(paths):
         with suppress(OSError):  # It is gone, or not ours.
-            if was_told(beat.pid, paths):
-                os.kill(beat.pid, signal.SIGKILL)
+            if was_told(pid, paths):
+                os.kill(pid, signal.SIGKILL)

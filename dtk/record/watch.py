@@ -24,6 +24,7 @@ from diagnostics.artifacts import ENDED_BY_WATCH, RunPaths, Verdict, read_heartb
 from diagnostics.evidence.ring_format import parse
 from dtk.config.schema import WatchConfig
 from dtk.record.activity import Activity, where_main_thread_is
+from dtk.record.asked import Asked
 from dtk.record.collectives import CollectiveLog
 from dtk.record.desync import Place, desync, left_at, place_at, place_of, stall
 from dtk.record.frames import PLUMBING
@@ -78,6 +79,7 @@ class Watch:
         self._idle_s = 0.0
         self._ticks = 0
         self._leaving = ""
+        self._asked = Asked(paths, rank, dump)
         self._moved: object = None
         self._still: dict[str, int] = {}
         self._judge = Judge(world_size)
@@ -136,6 +138,7 @@ class Watch:
             store.set(f"rank/{self.rank}", report)
         if self._leaving:
             return
+        self._asked.answer(self._idle_s, bool(self.log.open))
         if store.check(["verdict"]):
             self._end(store, json.loads(store.get("verdict")))
         elif self._is_judge(store, elapsed_s):

@@ -210,6 +210,69 @@ def test_signals_reach_the_command_and_nothing_is_explained(tmp_path):
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_job_that_hung_is_explained_when_it_is_stopped(number, tmp_path):
+    path = script(tmp_path)
+    process = watch(tmp_path, *TORCHRUN, path, "sleep")
+    assert process.stdout.readline().startswith("planted")
+    time.sleep(8)
+    process.send_signal(number)
+    code, _, error = finished(process, timeout_s=40)
+    assert code != 0
+    report = error.partition("HUNG: a rank's host never came to a collective [hang.host_stall")[2]
+    assert "blame   rank 1 (victims: rank 0)" in report, error
+    assert f"job.py:{line_of(path, 'stuck')} in train (rank 1)" in report
+    assert "tells where the ranks were" in report
+    assert not left_running(path)
+
+
+EARLY = """\
+import os, time, torch.distributed as dist
+if os.environ["RANK"] == "1":
+    {what}  # early
+dist.init_process_group("gloo")
+for step in range(4):
+    other = step == 2 and os.environ["RANK"] == "1"
+    dist.all_reduce(__import__("torch").ones(4), op=dist.ReduceOp.MAX if other else dist.ReduceOp.SUM)
+"""
+
+
+@pytest.mark.timeout(120)
+def test_a_rank_that_never_comes_to_its_group_is_blamed(tmp_path):
+    path = tmp_path / "job.py"
+    path.write_text(EARLY.format(what="time.sleep(1e6)"))
+    code, _, error = finished(watch(tmp_path, *TORCHRUN, path, options=("--start-timeout-s", "11")))
+    assert code == 1, error
+    report = error.partition("HUNG: start-up never completed [hang.rendezvous")[2]
+    assert "blame   rank 1 (victims: rank 0)" in report, error
+    assert f"job.py:{line_of(path, 'early')} in <module> (rank 1)" in report
+    assert not left_running(path)
+
+
+@pytest.mark.timeout(120)
+def test_a_rank_that_is_late_is_left_alone_and_the_last_calls_are_compared(tmp_path):
+    """It computes for longer than the limit; then the job ends sooner than the live watch can look."""
+    path = tmp_path / "job.py"
+    path.write_text(EARLY.format(what="end = time.time() + 8; [0 for _ in iter(lambda: time.time() < end, False)]"))
+    code, _, error = finished(watch(tmp_path, *TORCHRUN, path, options=("--start-timeout-s", "3")))
+    assert code == 0, error
+    assert "hang.rendezvous" not in error
+    assert "rank 1 called all_reduce [4] float32 MAX" in error
+    assert "DIVERGED: " in error
+
+
+@pytest.mark.timeout(120)
+def test_a_rank_that_raises_before_its_group_is_blamed(tmp_path):
+    path = tmp_path / "job.py"
+    path.write_text(EARLY.format(what="import not_there"))
+    code, _, error = finished(watch(tmp_path, *TORCHRUN, path))
+    assert code == 1, error
+    report = error.partition("CRASHED: a rank raised an exception [hang.rank_raised")[2]
+    assert "blame   rank 1 (victims: rank 0)" in report, error
+    assert f"job.py:{line_of(path, 'early')} in <module> (rank 1), ModuleNotFoundError" in report
+
+
+@pytest.mark.timeout(120)
 def test_the_users_environment_and_packages_win(tmp_path):
     """A package named like one of dtk's, a sitecustomize, and a variable of the flight recorder."""
     for name, text in (("diagnostics/__init__.py", "MINE = 1"), ("site/sitecustomize.py", "print('hello')")):

@@ -9,7 +9,7 @@ from typing import Any
 
 from diagnostics.artifacts import RunPaths
 from diagnostics.detectors.numerics.metrics import BadFigure, Metrics, read_metrics
-from diagnostics.evidence.model import Evidence, Problem, RankError, RunEvidence
+from diagnostics.evidence.model import Evidence, LogFact, Problem, RankError, RunEvidence
 from diagnostics.findings import Cost, EvidenceItem, Finding, Remedy, Where
 
 CAUSE = "numeric.non_finite"
@@ -50,6 +50,9 @@ def decide(evidence: Evidence, problems: list[Problem]) -> Finding:
         return _from_metrics(evidence, run, first, metrics)
     if checked:
         return _from_check(checked)
+    printed = [fact for fact in evidence.facts if fact.kind == "non_finite_loss"]
+    if printed and metrics is None:
+        return _from_log(printed)
     return _clean(run, metrics)
 
 
@@ -206,6 +209,25 @@ def _from_check(checked: list[RankError]) -> Finding:
         evidence=tuple(EvidenceItem("error", e.file, e.message[:200], e.line or None) for e in checked[:8]),
         remedies=(_look_closer((), None),),
         measured=f"{len(checked)} exceptions say so",
+    )
+
+
+def _from_log(printed: list[LogFact]) -> Finding:
+    """The script's own log: mostly one rank prints, and a loss that was reduced is NaN on all, so nobody is blamed."""
+    steps = {fact.file: fact.fields.get("step", fact.fields.get("bar")) for fact in printed}
+    first = min(printed, key=lambda fact: (steps[fact.file] is None, steps[fact.file] or 0, fact.file, fact.line))
+    step = first.fields.get("step", first.fields.get("bar"))
+    figure, value = first.fields["figure"], first.fields["value"]
+    at = f"at step {step} ({first.file}:{first.line})" if step is not None else f"in {first.file}:{first.line}"
+    return Finding(
+        cause=CAUSE,
+        status="confirmed",
+        summary=f"The log first tells {figure} {value} {at}. Which rank began it is not in a log.",
+        confidence=0.85,
+        step=step,
+        evidence=tuple(EvidenceItem("log", fact.file, fact.text, fact.line) for fact in printed[:4]),
+        remedies=(_look_closer((), step),),
+        measured=f"{figure} {value} in {sum(fact.fields.get('count', 1) for fact in printed):,} lines",
     )
 
 

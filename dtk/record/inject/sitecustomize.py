@@ -4,7 +4,7 @@ A process that never imports it pays one comparison per import. Where a process 
 is loaded and takes over. Runs in the script's own Python, of any version, so it knows neither torch nor dtk.
 """
 # Neither pathlib nor anything else is imported for nothing, and old Pythons must be able to read this.
-# ruff: noqa: PTH100, PTH112, PTH118, PTH120, UP031, UP037
+# ruff: noqa: PTH100, PTH103, PTH105, PTH112, PTH118, PTH120, PTH123, UP031, UP037
 
 import os
 import sys
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 """Where the packages dtk and diagnostics lie; not put on the script's path, as its own packages may lie there too."""
+EVERY_S = 1.0
+"""Between two words of a rank on its way to its process group."""
+TRANSFER_BYTES = 1 << 20
+"""Read or written in that time by a process that works."""
+FRAMES = 24
 AWAITED = "torch.distributed.distributed_c10d"
 OLDEST = (3, 11)
 
@@ -48,6 +53,121 @@ class Own:
         return PathFinder.find_spec(name, [ROOT])
 
 
+class Start:
+    """Tells in a file, once a second, how far this rank is on its way to its process group, and where.
+
+    `diagnostics.evidence.start_files` reads it. It holds `started`, then `meets` within init_process_group, then `met`.
+    """
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        self.path = "%s/start/attempt_%d/rank_%05d.json" % (os.environ["DTK_WATCH_FOLDER"], attempt, rank)
+        self.about = {"dtk_start": 1, "rank": rank, "world_size": world_size, "attempt": attempt, "pid": os.getpid()}
+        self.state = "started"
+        self.stopped = False
+        self.since_s = self.worked_s = 0.0
+        self.last: "Any" = None
+
+    def begin(self, state: str, first: bool) -> bool:
+        """Take the file, `first` only if no other process of this rank has it, and keep it fresh."""
+        import threading
+        import time
+
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        try:
+            os.close(os.open(self.path, os.O_CREAT | (os.O_EXCL if first else 0), 0o644))
+        except FileExistsError:
+            return False
+        self.state, self.since_s, self.worked_s = state, time.time(), time.time()
+        self.write()
+        threading.Thread(target=self.run, name="dtk-start", daemon=True).start()
+        return True
+
+    def run(self) -> None:
+        """Until the group is made, or another process of this rank goes on with it."""
+        import time
+
+        while not self.stopped and self.about["pid"] == os.getpid():
+            time.sleep(EVERY_S)
+            try:
+                with open(self.path) as file:
+                    if '"pid": %d,' % os.getpid() not in file.read():
+                        return
+                if not self.stopped:
+                    self.write()
+            except Exception:
+                return
+
+    def enter(self, state: str) -> None:
+        """The next state."""
+        import time
+
+        self.state, self.since_s = state, time.time()
+        self.stopped = state == "met"
+        self.write()
+
+    def write(self) -> None:
+        """Where the main thread is, and since when it has not moved."""
+        import json
+        import socket
+        import threading
+        import time
+
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        frames: "list[Any]" = []
+        while frame is not None and len(frames) < FRAMES:
+            code = frame.f_code
+            if threading.current_thread() is threading.main_thread() and code.co_filename == __file__:
+                frame = frame.f_back
+                continue
+            frames.append([code.co_filename, frame.f_lineno, code.co_name])
+            frame = frame.f_back
+        now_s, used = time.time(), (time.time(), _ran_s(), _transferred())
+        last, (at_s, ran_s, moved) = self.last or (None, (0.0, 0.0, 0))
+        busy = used[1] - ran_s > 0.5 * (now_s - at_s)
+        if last != frames or busy or used[2] - moved > TRANSFER_BYTES:
+            self.worked_s = now_s
+        self.last = (frames, used)
+        told = dict(self.about, state=self.state, host=socket.gethostname(), since_s=self.since_s)
+        told.update(alive_s=now_s, worked_s=self.worked_s, frames=frames)
+        temporary = "%s.%d.tmp" % (self.path, threading.get_ident())
+        with open(temporary, "w") as file:
+            json.dump(told, file)
+        os.replace(temporary, self.path)
+
+
+def _ran_s() -> float:
+    """Seconds in which the main thread ran or waited for a core, as on a machine with too few; else those it ran."""
+    try:
+        with open("/proc/self/task/%d/schedstat" % os.getpid()) as file:
+            return sum(map(int, file.read().split()[:2])) / 1e9
+    except (OSError, ValueError):
+        import time
+
+        return time.process_time()
+
+
+def _transferred() -> int:
+    """Bytes that this process read and wrote; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/io") as file:
+            return sum(int(line.split()[1]) for line in file.readlines()[:2])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def started(rank: "Any", world_size: "Any", state: str) -> "Any":
+    """The file of this rank on its way; None where the rank is not known or cannot be told. Never raises."""
+    try:
+        if "DTK_WATCH_FOLDER" in os.environ and int(rank) >= 0 and int(world_size) > 1:
+            start = Start(int(rank), int(world_size))
+            if start.begin(state, first=state == "started"):
+                return start
+    except Exception as problem:
+        sys.stderr.write("dtk watch: the start of a rank is not told: %s: %s\n" % (type(problem).__name__, problem))
+    return None
+
+
 def _then(loader: "Any", step: "Any") -> None:
     """Let a loader run its module as ever, and then a step with it."""
     run = loader.exec_module
@@ -69,7 +189,33 @@ def wrap(c10d: "Any") -> None:
 
     @functools.wraps(init)
     def init_process_group(*args: "Any", **kwargs: "Any") -> "Any":
-        result = init(*args, **kwargs)
+        start = BEGUN.pop() if BEGUN else None
+        try:
+            if attached or "dtk.record.recorder" in sys.modules:
+                start = None
+            elif start is not None:
+                start.enter("meets")
+            else:
+                rank, world_size = kwargs.get("rank", -1), kwargs.get("world_size", -1)
+                own = rank is not None and rank >= 0
+                start = started(
+                    rank if own else os.environ.get("RANK", -1),
+                    world_size if own else os.environ.get("WORLD_SIZE", -1),
+                    "meets",
+                )
+        except Exception:
+            start = None
+        try:
+            result = init(*args, **kwargs)
+        except BaseException:
+            if start is not None:
+                start.stopped = True
+            raise
+        if start is not None:
+            try:
+                start.enter("met")
+            except OSError:  # The disk is full.
+                start.stopped = True
         try:
             if not attached and "dtk.record.recorder" not in sys.modules:  # a run of dtk watches itself
                 attached.append(load().attach())
@@ -128,7 +274,12 @@ def chain() -> None:
         sys.modules.setdefault("sitecustomize", hidden)
 
 
+BEGUN: "list[Any]" = []
+"""The start of this rank, until it comes to init_process_group."""
+
 if "DTK_WATCH_FOLDER" in os.environ:
+    if "TORCHELASTIC_RUN_ID" in os.environ and "LOCAL_RANK" in os.environ:
+        BEGUN += filter(None, [started(os.environ.get("RANK", -1), os.environ.get("WORLD_SIZE", -1), "started")])
     sys.meta_path.insert(0, Awaiting())
 if __name__ == "sitecustomize":
     chain()

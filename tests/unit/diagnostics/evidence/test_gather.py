@@ -299,7 +299,8 @@ def test_links_fifos_and_unreadable_files(tmp_path: Path) -> None:
     evidence = gather(folder, LIMITS)
     assert [handle.rank for handle in evidence.flight] == [0]
     said = problems(evidence)
-    assert set(said) == {"rank_1", "up", "gone"}
+    assert set(said) == {"rank_1", "up", "gone", "rank_2"}
+    assert said["rank_2"] == "a named pipe: not opened"
     assert "leads out of the folder" in said["rank_1"]
     with pytest.raises(DiagnosticsError, match="neither a folder nor a file"):
         gather(folder / "rank_2", LIMITS)

@@ -4,6 +4,8 @@ import pytest
 
 from diagnostics.detectors.numerics import DETECTORS
 from diagnostics.detectors.numerics.non_finite import CAUSE
+from diagnostics.evidence.gather import gather
+from diagnostics.evidence.limits import Limits
 from tests.unit.diagnostics.numerics.runs import foreign, non_finite, run, write
 
 NAN = math.nan
@@ -121,6 +123,31 @@ def test_the_rank_that_checks_is_not_blamed(tmp_path):
 @pytest.mark.parametrize("text", ["could not find nano", "loss function missing", "gradient information is lost"])
 def test_words_that_only_look_like_it(tmp_path, text):
     assert decide(foreign(tmp_path, text)).status == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("text", "step"),
+    [
+        ("step 100 loss 2.31\nstep 101 loss nan\nstep 102 loss nan\n", 101),
+        ("epoch 1 | iter 7 | loss: inf | lr 0.1\nepoch 1 | iter 8 | loss: nan | lr 0.1\n", 7),
+        ("{'loss': nan, 'grad_norm': nan, 'learning_rate': 0.1}\n", None),
+        (" 4%|4   | 41/1000 [00:01<00:40, 25it/s, loss=NaN]\n", 41),
+        ("[rank0]: step=3 train_loss=-inf\n", 3),
+    ],
+)
+def test_a_log_that_prints_its_loss(tmp_path, text, step):
+    (tmp_path / "train.log").write_text(text)
+    found = decide(gather(tmp_path, Limits()))
+    assert (found.status, found.step, found.ranks) == ("confirmed", step, ())
+    assert "train.log:" in found.summary
+
+
+@pytest.mark.parametrize(
+    "text", ["best loss inf\n", "val_loss=nan\n", "val/loss: nan\n", "step 3 loss 2.1 info nan\n", "loss_scale: inf\n"]
+)
+def test_a_log_that_prints_other_figures(tmp_path, text):
+    (tmp_path / "train.log").write_text("CUDA error: unspecified launch failure\n" + text)
+    assert decide(gather(tmp_path, Limits())).status == "undecided"
 
 
 def test_a_damaged_file_is_a_line_under_coverage(tmp_path):

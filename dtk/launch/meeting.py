@@ -1,0 +1,96 @@
+"""Ranks of a watched command that others wait for in init_process_group, by what they tell of themselves meanwhile.
+
+They have no process group yet, so no rank can judge: the command that started them does, for its own node.
+"""
+
+import os
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from diagnostics.artifacts import RunPaths, Verdict
+from diagnostics.evidence import start_files
+from diagnostics.evidence.calls import is_library
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import LogFact
+
+FRESH_S = 5.0
+"""A rank that has not told for longer is gone, or native code holds Python's lock: nothing is known of it."""
+SHOWN = 8
+
+
+def missing_ranks(paths: RunPaths, limit_s: float) -> Verdict | None:
+    """The verdict where others waited for the limit, and all that are missing on this node stood still; else None."""
+    attempt, starts = _starts(paths)
+    if not starts:
+        return None
+    now_s, here = time.time(), socket.gethostname()
+    waiting = {rank: fact for rank, fact in starts.items() if fact.fields["state"] == "meets" and _runs(fact, here)}
+    missing = {rank: fact for rank, fact in starts.items() if fact.fields["state"] == "started"}
+    own = {rank: fact for rank, fact in missing.items() if fact.fields["host"] == here}
+    if not waiting or not own or any(fact.fields["state"] == "met" for fact in starts.values()):
+        return None
+    waited_s = min(now_s - fact.fields["since_s"] for fact in waiting.values())
+    still = all(
+        _runs(fact, here) and now_s - fact.fields["alive_s"] < FRESH_S and now_s - fact.fields["worked_s"] >= limit_s
+        for fact in own.values()
+    )
+    if waited_s < limit_s or not still:
+        return None
+    first = min(own)
+    return Verdict(
+        kind="stall",
+        reason=(
+            f"{_ranks(sorted(waiting))} waited in init_process_group for {waited_s:.0f} s for {_ranks(sorted(own))}, "
+            f"which stood still at {_place(own[first])}"
+        ),
+        blamed=sorted(own),
+        victims=sorted(waiting),
+        attempt=attempt,
+        time_s=now_s,
+    )
+
+
+def pids_on_their_way(paths: RunPaths) -> set[int]:
+    """Processes of this host that told of their start."""
+    here = socket.gethostname()
+    found = (fact.fields["pid"] for fact in _starts(paths)[1].values() if fact.fields["host"] == here)
+    return {pid for pid in found if isinstance(pid, int)}
+
+
+def _starts(paths: RunPaths) -> tuple[int, dict[int, LogFact]]:
+    """Number and ranks of the last attempt."""
+    folders = [folder for folder in paths.start(0, 0).parent.parent.glob("attempt_*") if folder.name[8:].isdecimal()]
+    last = max(folders, key=lambda folder: int(folder.name[8:]), default=None)
+    found: dict[int, LogFact] = {}
+    for path in last.glob("rank_*.json") if last else ():
+        with suppress(OSError, ValueError):  # It is being written for the first time.
+            fact = start_files.read(path, path.name, Limits())
+            if fact.rank is not None:
+                found[fact.rank] = fact
+    return int(last.name[8:]) if last else 0, found
+
+
+def _runs(fact: LogFact, here: str) -> bool:
+    """Whether its process is there; of another host that is not known, so it counts."""
+    pid = fact.fields["pid"]
+    if fact.fields["host"] != here or not isinstance(pid, int):
+        return bool(fact.fields["host"] != here)
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
+
+
+def _place(fact: LogFact) -> str:
+    """`train.py:12 in load`: the innermost frame of the script."""
+    frames = fact.fields["frames"]
+    own = next((frame for frame in frames if not is_library(frame.file)), frames[0] if frames else None)
+    return f"{Path(own.file).name}:{own.line} in {own.function}" if own is not None else "an unknown place"
+
+
+def _ranks(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:SHOWN])) + (f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

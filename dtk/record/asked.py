@@ -1,0 +1,38 @@
+"""A rank's answer when `dtk watch` is about to stop the job: how long it has stood still, and its dumps if it has.
+
+Runs on the thread of the live watch, so it answers also while the main thread hangs. Reads one file name a tick.
+"""
+
+from collections.abc import Callable
+
+from diagnostics.artifacts import RunPaths, write_json
+from dtk.record.guard import bounded, guarded
+
+STANDS_S = 5.0
+"""A rank that moved or worked later than this before it was asked hangs in nothing."""
+DUMP_S = 2.0
+
+
+class Asked:
+    """Looks whether somebody asks; answers once."""
+
+    def __init__(self, paths: RunPaths, rank: int, dump: Callable[[], None]) -> None:
+        self.paths = paths
+        self.rank = rank
+        self.dump = dump
+        self._answered = False
+
+    def answer(self, idle_s: float, inside: bool) -> None:
+        """Dump if this rank stands still, then say so.
+
+        Args:
+            idle_s: for how long it has neither moved nor worked.
+            inside: whether it waits in a call of torch.distributed.
+        """
+        if self._answered or not self.paths.asked.exists():
+            return
+        self._answered = True
+        with guarded("answer"):
+            if idle_s >= STANDS_S:
+                bounded("last dumps", self.dump, DUMP_S)
+            write_json(self.paths.answer(self.rank), {"idle_s": idle_s, "inside": inside})
