@@ -7,7 +7,7 @@ from pathlib import Path
 from diagnostics import settings
 from diagnostics.errors import DiagnosticsError
 from diagnostics.evidence.limits import Limits, reading
-from diagnostics.evidence.model import Evidence, Problem, shortened
+from diagnostics.evidence.model import Evidence, Problem, RankError, shortened
 from diagnostics.evidence.usable import damaged, unused
 from diagnostics.findings import Detection, Detector, Finding, Status
 from diagnostics.registry import Registry, collect
@@ -136,7 +136,7 @@ def conclude(
     decided = tuple(Decided(one, verdict.explained.get(n, ())) for n, one in enumerate(ordered))
     return Report(
         source=source,
-        outcome=_outcome(evidence, verdict, ordered),
+        outcome=_outcome(evidence, verdict, ordered, measures),
         root_causes=verdict.roots,
         findings=decided,
         tree=evaluate(trees, ordered),
@@ -196,13 +196,13 @@ def _refuse_taken(tree: Tree, others: Sequence[Tree]) -> None:
             )
 
 
-def _outcome(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding]) -> Outcome:
+def _outcome(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding], measures: dict[str, object]) -> Outcome:
     """Of the first root cause; without one it is healthy only when nothing speaks against it."""
     state = evidence.run.status.state if evidence.run and evidence.run.status else None
     if verdict.outcome is not None:
         ran_out = state == "oom" or any(fact.kind in ("cuda_oom", "cpu_oom") for fact in evidence.facts)
         memory = verdict.roots[0].cause.startswith("memory.")
-        if verdict.outcome == "hung" and state == "finished":
+        if verdict.outcome == "hung" and (state == "finished" or _fitted(evidence, verdict, measures)):
             return "diverged"  # nothing hangs: the ranks' calls differed and fitted by chance
         if verdict.outcome == "hung" and verdict.roots[0].cause == "hang.unused_parameters" and _refused(evidence):
             return "crashed"
@@ -220,6 +220,13 @@ def _outcome(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding]) 
     return "undecided" if state or suspected or hang or _trouble(evidence) or not decided else "healthy"
 
 
+def _fitted(evidence: Evidence, verdict: Verdict, measures: dict[str, object]) -> bool:
+    """Whether ranks called different things, and yet every call completed and the job ended without a word."""
+    hang = measures.get("hang")
+    differ = verdict.roots[0].cause in ("hang.signature_mismatch", "hang.collective_mismatch")
+    return differ and isinstance(hang, dict) and hang.get("ranks_waiting") == 0 and not _trouble(evidence)
+
+
 def _refused(evidence: Evidence) -> bool:
     """Whether DDP ended the job itself, as it does when the reduction of the step before was not complete."""
     words = "Expected to have finished reduction"
@@ -229,7 +236,9 @@ def _refused(evidence: Evidence) -> bool:
 
 def _trouble(evidence: Evidence) -> bool:
     """Whether something was left behind that a healthy job does not leave."""
-    return bool(evidence.errors) or any(fact.kind in _TROUBLE for fact in evidence.facts)
+    return bool(evidence.errors) or any(
+        fact.kind in _TROUBLE or (fact.kind == "start" and fact.fields["state"] != "met") for fact in evidence.facts
+    )
 
 
 def _suspicious(evidence: Evidence) -> Iterable[str]:
@@ -240,10 +249,13 @@ def _suspicious(evidence: Evidence) -> Iterable[str]:
             facts.setdefault(fact.kind, f"{fact.file}:{fact.line}: {shortened(fact.text, 200)}")
     ends = [error for error in evidence.errors if error.rank is not None]
     told = [
-        f"{error.file}:{error.line}: rank {error.rank}: {shortened(f'{error.type} {error.message}'.strip(), 200)}"
-        for error in ends
+        f"{_at(error)}: rank {error.rank}: {shortened(f'{error.type} {error.message}'.strip(), 200)}" for error in ends
     ]
     yield from [*told[:2], *facts.values()][:4]
+
+
+def _at(error: RankError) -> str:
+    return f"{error.file}:{error.line}" if error.line else error.file
 
 
 def _standing(evidence: Evidence, measures: dict[str, object]) -> str:

@@ -19,6 +19,7 @@ from dtk.demo import add_parser as add_demo
 from dtk.diagnose import add_parser as add_diagnose
 from dtk.doctor.command import add_parser as add_doctor
 from dtk.errors import USER_ERROR, DtkError
+from dtk.help_text import HelpFormatter
 from dtk.nccl.command import add_parser as add_nccl
 from dtk.plan.command import add_parser as add_plan
 from dtk.preflight.command import add_parser as add_preflight
@@ -113,7 +114,7 @@ def _parser() -> "tuple[_Parser, argparse._SubParsersAction[_Parser]]":
         prog="dtk",
         description="Run training experiments under any parallel strategy, and read what they left behind.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.set_defaults(command=None)
     parser.add_argument("--version", action="version", version=f"dtk {__version__}")

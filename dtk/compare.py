@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from diagnostics.invocation import command
 from dtk import output
 from dtk.errors import DtkError
+from dtk.help_text import HelpFormatter
 from dtk.numbers import above_zero, whole
 from dtk.progress import AFTER_S, Progress
 
@@ -53,7 +54,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         usage="dtk compare RUN RUN [...] [options]",
         description=DESCRIPTION,
         epilog=EXAMPLES.format(page=PAGE),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("runs", nargs="*", metavar="RUN", help="folder, id, beginning of an id, or last")
     form = parser.add_mutually_exclusive_group()

@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.limits import MOST_DEPTH, Limits
 from diagnostics.invocation import command, typed
 from dtk import output
 from dtk.errors import DtkError
 from dtk.extras import require_training
+from dtk.help_text import HelpFormatter
 from dtk.numbers import above_zero
 from dtk.progress import AFTER_S, Progress
 
@@ -45,8 +46,9 @@ For a run of dtk the report is also written to its folder: report/report.json, .
 {limits}
 
 exit code: 0 healthy; 1 causes were found, or trouble that no evidence explains; 2 PATH or an option
-cannot be used (one line). With --verify-fix: 0 the fix holds, 1 it does not, or the
-cause is gone and no gain was measured.
+cannot be used (one line). With --verify-fix: 0 the fix holds, 1 it does not, or the cause is gone and
+no gain was measured.
+
 Guide, own fault trees and own detectors: docs/diagnose.md"""
 
 
@@ -58,7 +60,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         usage="dtk diagnose PATH [options]",
         description=DESCRIPTION,
         epilog=EXAMPLES.format(limits=_limits_text(Limits())),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("path", nargs="?", metavar="PATH", help="folder, file, run id or last")
     parser.add_argument("-v", "--verbose", action="store_true", help="the fault tree, all evidence, all findings")
@@ -83,7 +85,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         type=above_zero(1e6, "factor between 0 and 1000000"),
         default=1.0,
         metavar="X",
-        help="multiply the limits on files (below) by X",
+        help=f"multiply the limits on files (below) by X; {MOST_DEPTH} levels of JSON at most",
     )
     parser.add_argument(
         "--verify-fix",
@@ -205,7 +207,8 @@ def _limits_text(limits: Limits) -> str:
         f"  {limits.whole_bytes >> 20} MiB for a dump, snapshot or stack file, after decompression\n"
         f"  {limits.stream_bytes >> 30} GiB for a trace or log, after decompression; "
         f"{limits.ratio}-fold decompression\n"
-        f"  {limits.depth} levels of JSON; {limits.event_bytes >> 20} MiB for one event of a trace; "
+        f"  {limits.depth} levels of JSON ({MOST_DEPTH} at most, whatever X is); "
+        f"{limits.event_bytes >> 20} MiB for one event of a trace; "
         f"{limits.line_bytes >> 10} KiB of a log line; {limits.files:,} files\n"
         f"  {limits.spans:,} device events of one trace or Nsight export (the window ends there)\n"
         "Nothing in a file is executed, and links that lead out of PATH are not followed. What is over a limit is\n"

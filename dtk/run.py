@@ -26,6 +26,7 @@ from dtk.config.resume import Resumed, earlier_argv, refuse_other_data, rerun, r
 from dtk.config.schema import CustomModelConfig
 from dtk.errors import USER_ERROR, DtkError
 from dtk.extras import import_torch, require_training
+from dtk.help_text import HelpFormatter
 
 if TYPE_CHECKING:
     from dtk.launch.placement import Placement
@@ -68,7 +69,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         prog="dtk run",
         description="Train a model under a parallel strategy and leave a run folder.",
         epilog=config_help.help_text(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="what differs from conf/config.yaml")
     parser.add_argument(

@@ -21,7 +21,8 @@ from diagnostics.evidence import run_folder
 from diagnostics.evidence.limits import Limits
 from diagnostics.findings import Finding, Remedy
 from diagnostics.report.model import Report
-from diagnostics.runs import read_details
+from diagnostics.runs import FAILED as FAILED_STATES
+from diagnostics.runs import Details, read_details
 from dtk.errors import DtkError
 from dtk.gain import Change, figures_of, improved, of_peak, of_steps
 
@@ -42,7 +43,7 @@ class Figures:
 
     run: str
     ended: str
-    """State and last step."""
+    """State, and the step in which it failed, or the last that it finished."""
     found: tuple[str, ...]
     """Root causes of its diagnosis."""
     tokens_per_s: float | None
@@ -181,10 +182,9 @@ def _figures(run: Path, report: Report) -> Figures:
     figures = {**details.last_metrics, **details.summary}
     peaks = figures.get("peak_memory_bytes_per_rank")
     exposed = _exposed_ms(report.measures)
-    step = details.run.step
     return Figures(
         run=str(run),
-        ended=details.run.state + (f" at step {step}" if step is not None else ""),
+        ended=_ended(details, report),
         found=tuple(finding.cause for finding in report.root_causes),
         tokens_per_s=_number(figures.get("tokens_per_s")),
         peak_memory_bytes=max(peaks)
@@ -196,6 +196,19 @@ def _figures(run: Path, report: Report) -> Figures:
         tokens_steps_per_s=_tokens(RunPaths(run).metrics),
         tensors_bytes=_tensors_bytes(report.measures),
     )
+
+
+def _ended(details: Details, report: Report) -> str:
+    """In the words of the diagnosis: `in step 4` was never finished, `after step 3` was."""
+    run, status = details.run, details.status
+    if run.state in FAILED_STATES:
+        steps = [finding.step for finding in report.root_causes]
+        failed_in = next((step for step in steps if step is not None), None)
+        if failed_in is None and status and status.failure:
+            failed_in = status.failure.step
+        if failed_in is not None:
+            return f"{run.state} in step {failed_in}"
+    return run.state + (f" after step {run.step}" if run.step is not None else "")
 
 
 def _terms(run: Path) -> tuple[str, int | None]:
@@ -258,6 +271,7 @@ def table(proof: Proof) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
     heading = f"{proof.verdict}: {proof.cause} with {proof.remedy.change}"
+    lines += [f"not comparable: {why}"] if (why := _not_comparable(proof)) else []
     return "\n".join([heading, *lines, f"runs: {proof.before.run}", f"      {proof.after.run}"]) + "\n"
 
 
@@ -269,8 +283,19 @@ def _throughput(proof: Proof) -> tuple[str, str]:
 
 def _comparable(proof: Proof) -> bool:
     """Whether throughput was measured alike."""
-    unknown = "" in (proof.before.terms[0], proof.after.terms[0])
-    return not unknown and proof.before.terms == proof.after.terms
+    return not _not_comparable(proof)
+
+
+def _not_comparable(proof: Proof) -> str:
+    """Why throughput was measured under other terms; empty where it was measured alike."""
+    terms = {"before": proof.before.terms, "after": proof.after.terms}
+    unknown = [name for name, (level, _) in terms.items() if not level]
+    if unknown:
+        return f"the run {unknown[0]} has no readable configuration"
+    if proof.before.terms == proof.after.terms:
+        return ""
+    told = [f"{name} {steps} steps with record={level}" for name, (level, steps) in terms.items()]
+    return f"{told[0]}, {told[1]}, and recording takes time"
 
 
 def _text(value: float | None, unit: float, name: str) -> str:

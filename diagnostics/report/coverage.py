@@ -10,7 +10,7 @@ _PER_RANK = ("flight", "trace", "nsys", "snapshot", "timeline", "stacks")
 """Kinds that a rank writes a file of its own of; the others (logs, error files) may be fewer than the ranks."""
 MISSING = {"flight": "dump", "trace": "trace", "nsys": "export", "snapshot": "snapshot", "timeline": "timeline"}
 PROBLEMS = 200
-"""Problems listed per kind; the rest are counted."""
+"""Problems and notes listed per kind; the rest are counted."""
 
 
 def coverage(evidence: Evidence, world_size: int) -> tuple[Coverage, ...]:
@@ -38,14 +38,16 @@ def coverage(evidence: Evidence, world_size: int) -> tuple[Coverage, ...]:
         "heartbeat": ranks["heartbeat"],
     }
     problems: dict[str, list[str]] = {kind: [] for kind in ranks}
+    notes: dict[str, list[str]] = {}
     for problem in sorted(evidence.problems, key=lambda one: (one.file, one.what)):
         text = f"{problem.file}: {problem.what}" if problem.file else problem.what
-        problems.setdefault(problem.kind, []).append(text)
-    kinds = [kind for kind in problems if found.get(kind) or problems[kind]]
-    return tuple(_line(kind, ranks.get(kind, set()), problems[kind], world_size) for kind in kinds)
+        problems.setdefault(problem.kind, [])
+        (notes.setdefault(problem.kind, []) if problem.harmless else problems[problem.kind]).append(text)
+    kinds = [kind for kind in problems if found.get(kind) or problems[kind] or kind in notes]
+    return tuple(_line(kind, ranks.get(kind, set()), problems[kind], notes.get(kind, []), world_size) for kind in kinds)
 
 
-def _line(kind: str, present: set[int], problems: list[str], world_size: int) -> Coverage:
+def _line(kind: str, present: set[int], problems: list[str], notes: list[str], world_size: int) -> Coverage:
     expected = len(present)
     lines = list(problems)
     if kind in _PER_RANK and present:
@@ -53,9 +55,11 @@ def _line(kind: str, present: set[int], problems: list[str], world_size: int) ->
         absent = sorted(set(range(world_size)) - present)
         if absent:
             lines.insert(0, f"{ranks_text(absent)}: no {MISSING.get(kind, kind)}")
-    if len(lines) > PROBLEMS:
-        lines = [*lines[:PROBLEMS], f"and {len(lines) - PROBLEMS} more"]
-    return Coverage(kind, len(present), expected, tuple(lines))
+    return Coverage(kind, len(present), expected, _cut(lines), _cut(notes))
+
+
+def _cut(lines: list[str]) -> tuple[str, ...]:
+    return tuple(lines) if len(lines) <= PROBLEMS else (*lines[:PROBLEMS], f"and {len(lines) - PROBLEMS} more")
 
 
 def _ranks(ranks: Iterable[int | None]) -> set[int]:

@@ -12,11 +12,18 @@ from diagnostics.report.words import (
     blame_text,
     cost_text,
     count,
+    does_text,
+    edge_notes,
+    event,
+    families,
+    family,
     headline,
+    others_text,
     place_text,
     ranks_cells,
     sentence,
     sides,
+    undecided,
 )
 from diagnostics.tree.evaluate import Branch
 from diagnostics.words import ranks_text
@@ -37,7 +44,11 @@ def render(report: Report) -> str:
 
 def _sections(report: Report) -> list[Markup]:
     parts: list[Markup | None] = [_root(report, root, number) for number, root in enumerate(report.root_causes)]
-    parts += [_tree(report), _timeline(report), _memory(report), _overlap(report), _causes(report), _coverage(report)]
+    drawings = {"hang": _timeline, "memory": _memory, "overlap": _overlap}
+    first = [kind for kind in drawings if kind in families(report)]
+    parts += [drawings[kind](report) for kind in first]
+    parts += [_tree(report), *(drawn(report) for kind, drawn in drawings.items() if kind not in first)]
+    parts += [_causes(report), _coverage(report)]
     footer = el(
         "footer",
         "Made by dtk diagnose. Costs are ceilings, not promises; below 2 % of a step nothing is reported. "
@@ -55,7 +66,10 @@ def _header(report: Report) -> Markup:
         el("button", "Print", id="print", type="button", hidden=True),
     )
     badge = el("span", OUTCOMES[report.outcome], class_=f"badge {report.outcome}")
-    told = f"{counts['confirmed']} confirmed, {counts['ruled_out']} ruled out, {counts['undecided']} undecided"
+    near, others = undecided(report)
+    told = f"{counts['confirmed']} confirmed, {counts['ruled_out']} ruled out"
+    told += f", {len(near)} undecided" if near else ""
+    told += f"; {others_text(others)}" if others else ""
     ranks = f"; {report.world_size} ranks" if report.world_size else ""
     return el(
         "header",
@@ -79,13 +93,15 @@ def _root(report: Report, root: Finding, number: int) -> Markup:
     rows.append(("confidence", join(f"{root.confidence:.0%}")))
     followed = [one.finding for one in report.findings if root.cause in one.explained_by]
     if followed:
-        told = "; ".join(f"{report.title(one.cause)} {ranks_text(one.ranks)}".strip() for one in followed)
+        told = "; ".join(
+            report.title(one.cause) + (f" ({ranks_text(one.ranks)})" if one.ranks else "") for one in followed
+        )
         rows.append(("led to", join(told)))
     fixes = el("ul", *map(_remedy, root.remedies), class_="plain") if root.remedies else None
     seen = el("ul", *map(_evidence, root.evidence), class_="plain") if root.evidence else None
     return el(
         "section",
-        el("h2", sentence(report.title(root.cause)), " ", el("code", root.cause)),
+        el("h2", sentence(report.title(root.cause)) if number else "What happened", " ", el("code", root.cause)),
         el("p", root.summary),
         _sides(root),
         el("dl", *(join(el("dt", name), el("dd", value)) for name, value in rows)),
@@ -102,7 +118,7 @@ def _sides(root: Finding) -> Markup | None:
         el(
             "div",
             el("strong", ranks_text(ranks) or "all ranks"),
-            el("div", where.does) if where.does else None,
+            el("div", does_text(where)) if where.does else None,
             el("code", place_text(where)),
             class_="side blamed" if ranks and set(ranks) <= set(root.ranks) else "side",
         )
@@ -126,7 +142,7 @@ def _evidence(item: EvidenceItem) -> Markup:
 
 def _tree(report: Report) -> Markup:
     confirmed = [cut for cut in report.cut_sets if cut.status == "confirmed"][:CUT_SETS_SHOWN]
-    sets = [el("li", el("code", " and ".join(cut.causes)), f" brings about {cut.tree}") for cut in confirmed]
+    sets = [el("li", el("code", " and ".join(cut.causes)), f": {event(report, cut.tree)}") for cut in confirmed]
     possible = sum(cut.status == "undecided" for cut in report.cut_sets)
     return el(
         "section",
@@ -145,10 +161,8 @@ def _tree(report: Report) -> Markup:
 
 def _branch(branch: Branch) -> Markup:
     status = el("span", STATUSES[branch.status], class_=f"status {branch.status}")
-    notes = [
-        note for note in (branch.measured, branch.reason, branch.missing and f"record it: {branch.missing}") if note
-    ]
-    why = el("span", ": " + "; ".join(notes), class_="why") if notes else None
+    notes = [*edge_notes(branch), *([f"record it: {branch.missing}"] if branch.missing else [])]
+    why = el("span", ": " + "; ".join(note.removesuffix(".") for note in notes), class_="why") if notes else None
     if branch.gate is None:
         return el("div", el("div", status, " ", branch.title, " ", el("code", branch.id), why), class_="leaf")
     gate = el("span", branch.gate, class_="gate", title="all are needed" if branch.gate == "and" else "one is enough")
@@ -158,9 +172,9 @@ def _branch(branch: Branch) -> Markup:
     )
 
 
-def _blamed(report: Report, *families: str) -> list[int]:
+def _blamed(report: Report, kind: str) -> list[int]:
     """Ranks to mark in a drawing: those that its own kind of cause blames, unless that is everybody."""
-    ranks = {rank for root in report.root_causes if root.cause.split(".")[0] in families for rank in root.ranks}
+    ranks = {rank for root in report.root_causes if family(root.cause) == kind for rank in root.ranks}
     return [] if report.world_size and len(ranks) >= report.world_size else sorted(ranks)
 
 
@@ -200,7 +214,9 @@ def _figures(rows: list[tuple[str, ...]]) -> Markup:
 
 
 def _causes(report: Report) -> Markup:
-    shown = [_cause(report, one) for one in report.findings if one.finding.status != "ruled_out"]
+    near, others = undecided(report)
+    confirmed = [one for one in report.findings if one.finding.status == "confirmed"]
+    shown = [_cause(report, one) for one in (*confirmed, *near)]
     pruned = [_cause(report, one) for one in report.findings if one.finding.status == "ruled_out"]
     names = ("status", "cause", "ranks", "what was seen")
     search = el(
@@ -212,7 +228,11 @@ def _causes(report: Report) -> Markup:
         hidden=True,
     )
     folded = el("details", el("summary", f"{len(pruned)} causes that are ruled out"), _table(names, pruned, "records"))
-    tables = join(_table(names, shown, "records") if shown else None, folded if pruned else None)
+    open_ones = [_cause(report, one) for one in others]
+    aside = el("details", el("summary", others_text(others)), _table(names, open_ones, "records"))
+    tables = join(
+        _table(names, shown, "records") if shown else None, aside if others else None, folded if pruned else None
+    )
     return el("section", el("h2", "Every cause, and why"), search, tables, id="causes")
 
 
@@ -231,11 +251,14 @@ def _cause(report: Report, one: Decided) -> list[Markup]:
 def _coverage(report: Report) -> Markup | None:
     rows = []
     for one in report.coverage:
-        problems = el("ul", *(el("li", text) for text in one.problems), class_="plain") if one.problems else join("-")
+        told = [*one.problems, *(f"note: {text}" for text in one.notes)]
+        problems = el("ul", *(el("li", text) for text in told), class_="plain") if told else join("-")
         rows.append([join(one.kind), join(" of ".join(ranks_cells(one)).replace("- of -", "-")), problems])
     if not rows:
         return None
-    return el("section", el("h2", "Evidence that was read"), _table(("kind", "ranks", "problems"), rows, "records"))
+    return el(
+        "section", el("h2", "Evidence that was read"), _table(("kind", "ranks", "problems and notes"), rows, "records")
+    )
 
 
 def _table(names: tuple[str, ...], rows: list[list[Markup]], kind: str | None = None) -> Markup:

@@ -26,7 +26,9 @@ def as_json(report: Report) -> dict[str, Any]:
         "tree": _branch(report.tree),
         "cut_sets": [asdict(cut) | {"causes": list(cut.causes)} for cut in report.cut_sets],
         "measures": plain(report.measures),
-        "coverage": [asdict(one) | {"problems": list(one.problems)} for one in report.coverage],
+        "coverage": [
+            asdict(one) | {"problems": list(one.problems), "notes": list(one.notes)} for one in report.coverage
+        ],
     }
 
 

@@ -12,11 +12,14 @@ from diagnostics.report.words import (
     blame_text,
     cost_text,
     count,
+    edge_notes,
     headline,
+    others_text,
     ranks_cells,
     sentence,
     side_text,
     sides,
+    undecided,
 )
 from diagnostics.runs_text import clean
 from diagnostics.tree.evaluate import Branch
@@ -33,8 +36,10 @@ def render(report: Report) -> str:
     parts = [f"# {OUTCOMES[report.outcome]}: {text(headline(report))}\n\nDiagnosis of {code(report.source)}.\n"]
     parts += [f"> {text(note)}\n" for note in report.notes]
     parts += [_root(report, root) for root in report.root_causes]
-    counts = count(report)
-    parts.append(f"{counts['ruled_out']} causes were ruled out, {counts['undecided']} are undecided.\n")
+    near, others = undecided(report)
+    counts = [f"{count(report)['ruled_out']} causes were ruled out"]
+    counts.append(f"{len(near)} of this kind {'is' if len(near) == 1 else 'are'} undecided" if near else "")
+    parts.append(f"{'; '.join(filter(None, [*counts, others_text(others)]))}.\n")
     for title, rows in (("Overlap", overlap_rows(report.measures)), ("Memory", memory_rows(report.measures))):
         if rows:
             parts.append(f"## {title}\n\n{_table(rows)}")
@@ -84,15 +89,17 @@ def _root(report: Report, root: Finding) -> str:
 def _branch(branch: Branch, depth: int) -> str:
     mark = _MARKS[branch.status]
     name = f"*{branch.gate}*" if branch.gate else code(branch.id)
-    notes = [note for note in (branch.measured, branch.reason) if note]
-    told = f": {text('; '.join(notes))}" if notes else ""
+    notes = edge_notes(branch)
+    told = f": {text('; '.join(note.removesuffix('.') for note in notes))}" if notes else ""
     line = f"{'  ' * depth}- {mark} {text(branch.title)} ({name}), {STATUSES[branch.status]}{told}\n"
     return line + "".join(_branch(child, depth + 1) for child in branch.children)
 
 
 def _findings(report: Report) -> str:
     rows = [("cause", "status", "ranks", "summary")]
-    for one in report.findings:
+    near, others = undecided(report)
+    sure = {status: [one for one in report.findings if one.finding.status == status] for status in _MARKS}
+    for one in (*sure["confirmed"], *near, *sure["ruled_out"], *others):
         finding = one.finding
         why = f" (explained by {', '.join(one.explained_by)})" if one.explained_by else ""
         rows.append((finding.cause, STATUSES[finding.status] + why, ranks_text(finding.ranks), finding.summary))
@@ -100,9 +107,10 @@ def _findings(report: Report) -> str:
 
 
 def _coverage(report: Report) -> str:
-    rows = [("evidence", "ranks", "expected", "problems")]
+    rows = [("evidence", "ranks", "expected", "problems and notes")]
     for one in report.coverage:
-        rows.append((one.kind, *ranks_cells(one), "; ".join(one.problems)))
+        told = [*one.problems, *(f"note: {text}" for text in one.notes)]
+        rows.append((one.kind, *ranks_cells(one), "; ".join(told)))
     return f"## Evidence\n\n{_table(rows)}"
 
 

@@ -18,6 +18,9 @@ class Coverage:
     ranks_present: int
     ranks_expected: int
     problems: tuple[str, ...]
+    """What is absent, and what was not read or only in part."""
+    notes: tuple[str, ...] = ()
+    """What a reader may want to know, and by which nothing is lost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,8 +69,7 @@
     filter.addEventListener("input", () => {
       const word = filter.value.trim().toLowerCase();
       all("#causes tbody tr").forEach((row) => { row.hidden = !row.textContent.toLowerCase().includes(word); });
-      const folded = one("#causes details");
-      if (folded && word) folded.open = true;
+      if (word) all("#causes details").forEach((folded) => { folded.open = true; });
     });
   }
 

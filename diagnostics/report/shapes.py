@@ -12,6 +12,8 @@ LEFT = 64.0
 RIGHT = 96.0
 COLOURS = 9
 _ROW = 24.0
+_LETTER = 7.0
+"""Room for a letter or figure of the page's font, in the units of the drawing; most are narrower."""
 
 
 def stacked(
@@ -23,7 +25,7 @@ def stacked(
     left: float = LEFT,
     colours: Sequence[int] | None = None,
 ) -> Markup:
-    """Horizontal stacked bars; the value of each part is its tooltip.
+    """Horizontal stacked bars; the value of each part is its tooltip, and the longest leaves room for its text.
 
     Args:
         bars: name, values of its parts, text at its end.
@@ -34,7 +36,8 @@ def stacked(
         left: room for the names of the bars.
         colours: number of each part's colour; else their order.
     """
-    scale = (WIDTH - left - RIGHT) / widest if widest > 0 else 0.0
+    right = max(RIGHT, 12 + _LETTER * max((len(end) for _, _, end in bars), default=0))
+    scale = (WIDTH - left - right) / widest if widest > 0 else 0.0
     parts = []
     for row, (name, values, end) in enumerate(bars):
         y, x = row * _ROW + 4, left
@@ -54,7 +57,7 @@ def stacked(
                 )
             )
             x += width
-        parts.append(el("text", end, x=f"{min(x, WIDTH - RIGHT) + 6:.1f}", y=y + 13))
+        parts.append(el("text", end, x=f"{min(x, WIDTH - right) + 6:.1f}", y=y + 13))
     return picture(parts, len(bars) * _ROW + 4, label)
 
 

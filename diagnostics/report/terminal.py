@@ -3,13 +3,14 @@
 Everything from evidence is shown with its control characters made visible and never read as markup.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree as Drawing
 
-from diagnostics.findings import Finding, Status, Where
+from diagnostics.evidence.model import shortened
+from diagnostics.findings import Finding, Remedy, Status, Where
 from diagnostics.report.console import LABEL, Writer, written
 from diagnostics.report.measures import memory_rows, overlap_rows, plan_lines
 from diagnostics.report.model import Report
@@ -19,19 +20,29 @@ from diagnostics.report.words import (
     blame_text,
     cost_text,
     count,
+    does_text,
+    edge_notes,
+    event,
     headline,
     is_suspicion,
     missing,
+    others_text,
     place_text,
     ranks_cells,
     side_text,
     sides,
+    undecided,
+    without_aside,
 )
 from diagnostics.runs_text import clean
 from diagnostics.tree.evaluate import Branch
 from diagnostics.words import ranks_text
 
 _BRIEF = 4
+_LONG = 240
+"""Characters of one piece of evidence without `-v`."""
+_HIGH = 0.9
+"""Confidence from which on nothing more needs to be recorded."""
 _COLOURS = {"healthy": "bold green", "undecided": "bold yellow", "at_risk": "bold yellow", "slow": "bold yellow"}
 _MARKS: dict[Status, tuple[str, str]] = {
     "confirmed": ("[x]", "bold red"),
@@ -91,10 +102,10 @@ class _Writer(Writer):
         self.line("blame", blame_text(root), one_line=True)
         places = sides(root)
         if places:
-            self.line("where", _place(places[0], self.room()), one_line=True)
+            suffers = set(places[0][0]) & set(root.victims)  # Nothing tells where the rank to blame stands.
+            self.line("victim" if suffers else "where", _place(places[0], self.room()), one_line=True)
         if root.remedies:
-            remedy = root.remedies[0]
-            self.line("fix", f"{remedy.change}{f' (saves {remedy.saves})' if remedy.saves else ''}", "bold green")
+            self.line("fix", _fix(root.remedies[0]), "bold green")
         self.line("what", root.summary)
         if not beside:
             self.line("cause", f"{root.cause}{_sure(root)}")
@@ -114,7 +125,7 @@ class _Writer(Writer):
             for _ in row:
                 table.add_column(ratio=1, overflow="fold")
             table.add_row(*(Text(_heading(ranks, where, root), style="bold") for ranks, where in row))
-            table.add_row(*(Text(clean(where.does) or "-") for _, where in row))
+            table.add_row(*(Text(does_text(where) or "-") for _, where in row))
             table.add_row(*(Text(place_text(where), style="cyan") for _, where in row))
             self.console.print(table)
         self.console.print()
@@ -129,7 +140,10 @@ class _Writer(Writer):
     def _details(self, root: Finding, verbose: bool) -> None:
         for item in root.evidence[: None if verbose else _BRIEF]:
             line = f":{item.line}" if item.line else ""
-            self.line("seen", f"{item.file}{line}: {item.detail}", "dim")
+            detail = item.detail
+            if not verbose:
+                detail = shortened(without_aside(detail) if item.kind == "stacks" else detail, _LONG)
+            self.line("seen", f"{item.file}{line}: {detail}", "dim")
         if len(root.evidence) > _BRIEF and not verbose:
             self.line("", f"and {len(root.evidence) - _BRIEF} more", "dim")
         for remedy in root.remedies[1 : None if verbose else 2]:
@@ -140,20 +154,24 @@ class _Writer(Writer):
         counts = count(report)
         for text in plan_lines(report.measures, everything=verbose):
             self.line("plan", text)
+        near, others = undecided(report)
         if report.root_causes:
-            self.line("rest", f"{counts['ruled_out']} causes ruled out, {counts['undecided']} undecided", "dim")
+            texts = [f"{counts['ruled_out']} causes ruled out", f"{len(near)} of this kind undecided" if near else ""]
+            self.line("rest", "; ".join(filter(None, [*texts, others_text(others)])), "dim")
         for one in [decided.finding for decided in report.findings if is_suspicion(decided.finding)][:_BRIEF]:
             who = f", {ranks_text(one.ranks)}" if one.ranks else ""
             self.line("maybe", f"{report.title(one.cause)} [{one.cause}{_sure(one)}]{who}: {one.summary}", "yellow")
-        unsure = report.root_causes and report.root_causes[0].confidence < 1
-        if verbose or unsure or report.outcome == "undecided":
-            for what, causes in missing(report)[: None if verbose else 1]:
+        unsure = report.root_causes and report.root_causes[0].confidence < _HIGH
+        if unsure or report.outcome == "undecided":
+            for what, causes in missing(near)[: None if verbose else 1]:
                 self.line("decide", f"{what} (for {', '.join(causes[:3])}{' ...' if len(causes) > 3 else ''})", "dim")
         problems = [(one.kind, text) for one in report.coverage for text in one.problems]
         for kind, text in problems[: None if verbose else _BRIEF]:
             self.line("absent" if text.startswith(("rank ", "ranks ")) else "unread", f"{kind}: {text}", "yellow")
         if len(problems) > _BRIEF and not verbose:
             self.line("", f"and {len(problems) - _BRIEF} more", "yellow")
+        for kind, text in [(one.kind, text) for one in report.coverage for text in one.notes] if verbose else ():
+            self.line("note", f"{kind}: {text}", "dim")
 
     def _everything(self, report: Report) -> None:
         for root in report.root_causes[1:]:
@@ -174,15 +192,20 @@ class _Writer(Writer):
         if confirmed:
             self.title("Minimal cut sets that are confirmed")
         for cut in confirmed:
-            self.line("-", f"{' and '.join(cut.causes)} -> {cut.tree}")
+            self.line("-", f"{' and '.join(cut.causes)}: {event(report, cut.tree)}")
         for title, rows in (("Overlap", overlap_rows(report.measures)), ("Memory", memory_rows(report.measures))):
             if rows:
                 self.title(title)
                 self.console.print(_table(rows))
+        near, others = undecided(report)
+        if near or others:
+            self.title("Undecided, and what would record what is missing")
+        for what, causes in [*missing(near), *missing(others)]:
+            self.line("-", f"{what} (for {', '.join(causes)})", "dim")
         if report.coverage:
             self.title("Evidence")
-            header = ("kind", "ranks", "expected", "problems")
-            lines = [(c.kind, *ranks_cells(c), str(len(c.problems))) for c in report.coverage]
+            header = ("kind", "ranks", "expected", "problems", "notes")
+            lines = [(c.kind, *ranks_cells(c), str(len(c.problems)), str(len(c.notes))) for c in report.coverage]
             self.console.print(_table([header, *lines]))
 
 
@@ -190,12 +213,19 @@ def _sure(finding: Finding) -> str:
     return "" if finding.confidence >= 1 else f", {finding.confidence:.0%} sure"
 
 
+def _fix(remedy: Remedy) -> str:
+    """What to change, and what it wins; of a setting that wins no figure, why."""
+    if remedy.saves:
+        return f"{remedy.change} (saves {remedy.saves})"
+    return f"{remedy.change} ({remedy.why})" if remedy.kind == "override" and remedy.why else remedy.change
+
+
 def _place(place: tuple[tuple[int, ...], Where], room: int) -> str:
     """The first place on one line: a path too long for it loses its beginning."""
     ranks, where = place
     tail = f":{where.line}{f' in {where.function}' if where.function else ''}"
     tail += f" ({ranks_text(ranks)})" if ranks else ""
-    does = f", {where.does}" if where.does else ""
+    does = f", {does_text(where)}" if where.does else ""
     if len(where.file) + len(tail) + len(does) > room:
         does = ""
     short = max(12, room - len(tail) - len(does))
@@ -220,12 +250,27 @@ def _table(rows: Sequence[Sequence[str]]) -> Table:
 
 
 def _drawing(branch: Branch) -> Drawing:
-    """The tree; what is ruled out as a whole is folded into its topmost node."""
+    """The tree; what is ruled out as a whole, or lacks one and the same evidence, is folded into its topmost node."""
     drawing = Drawing(_node(branch), guide_style="dim")
-    children = () if branch.status == "ruled_out" and branch.gate else branch.children
-    for child in children:
+    folded = branch.gate and (branch.status == "ruled_out" or _same_reason(branch))
+    for child in () if folded else branch.children:
         drawing.children.append(_drawing(child))
     return drawing
+
+
+def _same_reason(branch: Branch) -> str:
+    """Why all causes below a gate are undecided, where that is the same for two and more."""
+    causes = list(_causes(branch))
+    reasons = {cause.reason for cause in causes}
+    alike = len(causes) > 1 and len(reasons) == 1 and all(cause.status == "undecided" for cause in causes)
+    return reasons.pop() if alike else ""
+
+
+def _causes(branch: Branch) -> Iterator[Branch]:
+    if branch.gate is None:
+        yield branch
+    for child in branch.children:
+        yield from _causes(child)
 
 
 def _node(branch: Branch) -> Text:
@@ -234,8 +279,12 @@ def _node(branch: Branch) -> Text:
     text.append(clean(branch.title), style="" if branch.status == "confirmed" else "dim")
     kind = f" ({branch.gate})" if branch.gate else f" [{clean(branch.id)}]"
     text.append(kind, style="dim")
+    same = _same_reason(branch) if branch.gate else ""
+    if same:
+        text.append(f" - all {len(list(_causes(branch)))} causes undecided: {clean(same)}", style="dim")
+        return text
     if branch.measured and (branch.gate is None or branch.status != "ruled_out"):
         text.append(f": {clean(branch.measured)}")
-    if branch.reason and branch.status != "confirmed":
+    if branch.reason != branch.measured and branch.reason in edge_notes(branch) and branch.status != "confirmed":
         text.append(f" - {STATUSES[branch.status]}: {clean(branch.reason)}", style="dim")
     return text

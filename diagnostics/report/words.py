@@ -1,12 +1,14 @@
 """How places, costs and statuses are put into words, the same in every form of the report."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from diagnostics.findings import Cost, Finding, Status, Where
-from diagnostics.report.model import Coverage, Report
+from diagnostics.report.model import Coverage, Decided, Report
 from diagnostics.runs_text import clean
 from diagnostics.tree.arbitrate import SURE
+from diagnostics.tree.evaluate import Branch
 from diagnostics.words import bytes_text, numbers_text, ranks_text
 
 OUTCOMES = {
@@ -19,20 +21,34 @@ OUTCOMES = {
     "at_risk": "AT RISK",
     "undecided": "UNDECIDED",
 }
+_FAMILIES = {
+    "hang": "hangs and crashes",
+    "memory": "memory",
+    "overlap": "speed",
+    "numeric": "numerics",
+    "env": "the environment",
+}
+_TAKEN_FOR = {
+    "hang": {"flight", "ring", "stacks", "error", "log"},
+    "memory": {"snapshot", "timeline"},
+    "overlap": {"trace", "nsys"},
+}
+"""Kind of trouble -> evidence that is mostly gathered of it."""
+_ASIDE = re.compile(r", which (?:[^()]|\(\))*(?= \(|$)")
 STATUSES: dict[Status, str] = {"confirmed": "confirmed", "undecided": "undecided", "ruled_out": "ruled out"}
 
 
 def blame_text(finding: Finding) -> str:
-    """Who is to blame, who suffers, in which group, at which position and step."""
+    """Who is to blame, who suffers, in which step, in which group and at which position."""
     parts = [ranks_text(finding.ranks) or "no rank to blame"]
     if finding.victims:
         parts[0] += f" (victims: {ranks_text(finding.victims)})"
+    if finding.step is not None:
+        parts.append(f"step {finding.step}")
     if finding.group:
         parts.append(f"group {group_text(finding)}")
     if finding.position is not None:
         parts.append(f"position {finding.position}")
-    if finding.step is not None:
-        parts.append(f"step {finding.step}")
     return ", ".join(parts)
 
 
@@ -51,10 +67,20 @@ def place_text(where: Where) -> str:
     return f"{clean(where.file)}:{where.line}{function}"
 
 
+def does_text(where: Where) -> str:
+    """What the rank does there, without the explanation behind it: that stands in the summary."""
+    return without_aside(where.does) if where.does.startswith("stands ") else clean(where.does)
+
+
+def without_aside(text: str) -> str:
+    """`in user code, which leaves no frame (a.py:3)` as `in user code (a.py:3)`."""
+    return clean(_ASIDE.sub("", text))
+
+
 def where_text(where: Where) -> str:
     """`rank 0: train.py:12 in log_metrics, all_reduce [4] float32`."""
     rank = "" if where.rank is None else f"rank {where.rank}: "
-    does = f", {clean(where.does)}" if where.does else ""
+    does = f", {does_text(where)}" if where.does else ""
     return f"{rank}{place_text(where)}{does}"
 
 
@@ -95,8 +121,19 @@ def cost_text(cost: Cost | None) -> str:
 
 
 def sentence(text: str) -> str:
-    """With a capital at its beginning, for a heading."""
-    return text[:1].upper() + text[1:]
+    """With a capital at its beginning, for a heading; a name such as `world_size` stays as it is typed."""
+    return text if "_" in text.partition(" ")[0] else text[:1].upper() + text[1:]
+
+
+def edge_notes(branch: Branch) -> list[str]:
+    """What was measured at a branch, and why it is pruned or open where that says more."""
+    alike = branch.reason.rstrip(".").casefold() == branch.measured.rstrip(".").casefold()
+    return [note for note in (branch.measured, "" if alike else branch.reason) if note]
+
+
+def event(report: Report, tree: str) -> str:
+    """A tree's top event in words."""
+    return next((branch.title for branch in report.tree.children if branch.id == tree), tree)
 
 
 def headline(report: Report) -> str:
@@ -128,15 +165,49 @@ def is_suspicion(finding: Finding) -> bool:
     return finding.status == "confirmed" and finding.confidence < SURE
 
 
-def missing(report: Report) -> list[tuple[str, list[str]]]:
-    """What would record the evidence that is missing, and the causes that it would decide.
+def family(cause: str) -> str:
+    """Kind of trouble: the first word of a cause's id."""
+    return cause.partition(".")[0]
 
-    First what concerns the kind of trouble that was found, then what decides most.
+
+def families(report: Report) -> frozenset[str]:
+    """The kinds of trouble that the report is about; what is undecided of others has nothing to do with it.
+
+    Those of the root causes, else of the suspicions, else what the evidence that was left behind is taken for.
     """
-    causes: dict[str, list[str]] = {}
-    for decided in report.findings:
-        if decided.finding.status == "undecided" and decided.finding.missing:
-            causes.setdefault(decided.finding.missing, []).append(decided.finding.cause)
-    family = report.root_causes[0].cause.split(".")[0] if report.root_causes else "hang"
-    near = {what: any(cause.startswith(f"{family}.") for cause in named) for what, named in causes.items()}
-    return sorted(causes.items(), key=lambda one: (not near[one[0]], -len(one[1]), one[0]))
+    suspected = [one.finding for one in report.findings if is_suspicion(one.finding)]
+    found = {family(one.cause) for one in report.root_causes or suspected}
+    if found or report.healthy:
+        return frozenset(found)
+    kinds = {one.kind for one in report.coverage}
+    for kind, readable in _TAKEN_FOR.items():
+        if kinds & readable:
+            return frozenset((kind,))
+    return frozenset(("hang",))
+
+
+def undecided(report: Report) -> tuple[list[Decided], list[Decided]]:
+    """Undecided causes: those of the kind of trouble that was found, and all others."""
+    near = families(report)
+    every = [one for one in report.findings if one.finding.status == "undecided"]
+    return [one for one in every if family(one.finding.cause) in near], [
+        one for one in every if family(one.finding.cause) not in near
+    ]
+
+
+def others_text(others: Sequence[Decided]) -> str:
+    """`37 causes of memory, numerics and speed could not be decided`; nothing without one."""
+    if not others:
+        return ""
+    kinds = sorted({_FAMILIES.get(name, name) for name in (family(one.finding.cause) for one in others)})
+    named = " and ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
+    return f"{len(others)} {'cause' if len(others) == 1 else 'causes'} of {named} could not be decided"
+
+
+def missing(causes: Sequence[Decided]) -> list[tuple[str, list[str]]]:
+    """What would record the evidence that is missing, and the causes that it would decide; what decides most first."""
+    table: dict[str, list[str]] = {}
+    for one in causes:
+        if one.finding.missing:
+            table.setdefault(one.finding.missing, []).append(one.finding.cause)
+    return sorted(table.items(), key=lambda one: (-len(one[1]), one[0]))

@@ -91,7 +91,7 @@ def _leaf(node: Leaf, findings: Sequence[Finding]) -> Branch:
         reason = "no detector decided it"
         return Branch(node.cause, node.title, None, "undecided", "", reason, "")
     first = findings[0]
-    reason = "" if first.status == "confirmed" else first.summary
+    reason = "" if first.status == "confirmed" else first.summary.removeprefix("Not decided: ")
     others = sum(one.status == "confirmed" for one in findings[1:])
     more = f" (and {others} more)" if others else ""
     return Branch(node.cause, node.title, None, first.status, first.measured + more, reason, first.missing)

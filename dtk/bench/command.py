@@ -10,6 +10,7 @@ from dtk import output
 from dtk.bench.bandwidth import DTYPES, OPERATIONS, size_of, sizes
 from dtk.errors import USER_ERROR, DtkError
 from dtk.extras import import_torch, require_training
+from dtk.help_text import HelpFormatter
 from dtk.numbers import above_zero, whole
 from dtk.progress import Progress
 
@@ -57,7 +58,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         usage="dtk bench comm [KEY=VALUE ...] [options]",
         description=DESCRIPTION,
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="of launcher and nccl, as for dtk run")
     parser.add_argument("--op", metavar="OP,...", help=f"default: {','.join(OPERATIONS)}")

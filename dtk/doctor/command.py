@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from dtk import output
 from dtk.errors import DtkError
+from dtk.help_text import HelpFormatter
 from dtk.numbers import whole
 from dtk.progress import Busy
 
@@ -49,7 +50,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         usage="dtk doctor [options]",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("--only", action="append", default=[], metavar="NAME,...", help="these checks or topics alone")
     parser.add_argument("--skip", action="append", default=[], metavar="NAME,...", help="all but these")

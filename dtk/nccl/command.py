@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dtk import output
 from dtk.errors import DtkError
+from dtk.help_text import HelpFormatter
 from dtk.numbers import whole
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
 
 
 def _add(commands: "argparse._SubParsersAction[Any]", name: str, short: str, long: str, epilog: str = "") -> Any:
-    form = argparse.RawDescriptionHelpFormatter
+    form = HelpFormatter
     return commands.add_parser(name, help=short, description=long, epilog=epilog or None, formatter_class=form)
 
 

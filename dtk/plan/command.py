@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dtk import output
 from dtk.errors import DtkError
 from dtk.extras import require_training
+from dtk.help_text import HelpFormatter
 
 if TYPE_CHECKING:
     from dtk.plan.report.model import PlanReport
@@ -54,7 +55,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         usage="dtk plan [KEY=VALUE ...] [hardware=NAME] [options]",
         description=DESCRIPTION,
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for dtk run, and hardware=NAME")
     parser.add_argument("--compare", action="store_true", help="all strategies side by side, and which one to take")

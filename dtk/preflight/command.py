@@ -9,6 +9,7 @@ from diagnostics.invocation import command
 from dtk import output
 from dtk.errors import DtkError
 from dtk.extras import require_training
+from dtk.help_text import HelpFormatter
 from dtk.numbers import above_zero, whole
 from dtk.progress import AFTER_S, Progress
 
@@ -48,10 +49,11 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     parser = commands.add_parser(
         "preflight",
         help="before a launch: would every rank come to its end, or where would they hang",
-        usage="dtk preflight [KEY=VALUE ...] [options] | dtk preflight --script FILE --world-size N [-- ARGUMENTS]",
+        usage="dtk preflight [KEY=VALUE ...] [options]\n"
+        "       dtk preflight --script FILE --world-size N [-- ARGUMENTS]",
         description=DESCRIPTION,
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for dtk run")
     parser.add_argument("--script", type=Path, metavar="FILE", help="a training script instead of a job of dtk")

@@ -10,6 +10,7 @@ from diagnostics.invocation import command
 from diagnostics.runs import RUNS, Run
 from diagnostics.runs_text import listing, listing_json
 from dtk import output
+from dtk.help_text import HelpFormatter
 from dtk.numbers import whole
 from dtk.runs.select import add_selection, runs_in, selected
 
@@ -43,7 +44,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         help="list runs, newest first",
         description="List the runs of a folder: state, steps, loss, tokens/s and age.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("folder", nargs="?", type=Path, default=RUNS, metavar="FOLDER", help="default: runs")
     add_selection(parser)

@@ -12,6 +12,7 @@ from diagnostics.invocation import command
 from diagnostics.runs_text import clean
 from dtk.errors import DtkError
 from dtk.extras import require_training
+from dtk.help_text import HelpFormatter
 from dtk.runs.find import RUN_HELP, find_readable
 
 _DESCRIPTION = """\
@@ -41,7 +42,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         usage="dtk rerun RUN [KEY=VALUE ...] [options]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help="what is to differ")

@@ -13,6 +13,7 @@ from diagnostics.runs_text import clean, listing
 from diagnostics.words import bytes_text, counted
 from dtk import output
 from dtk.errors import USER_ERROR, DtkError
+from dtk.help_text import HelpFormatter
 from dtk.runs.find import RUN_HELP, find
 from dtk.runs.remove import Size, refusal, remove, size_of
 from dtk.runs.select import add_selection, check_selection, runs_in, selected, selects
@@ -46,7 +47,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         usage="dtk rm RUN... [options]\n       dtk rm [--failed] [--state S[,S]] [--older-than AGE] [options]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("runs", nargs="*", metavar="RUN", help=RUN_HELP)
     add_selection(parser)

@@ -7,6 +7,7 @@ from typing import Any
 from diagnostics.runs import read_details
 from diagnostics.runs_text import details, details_json
 from dtk import output
+from dtk.help_text import HelpFormatter
 from dtk.runs.find import RUN_HELP, find_readable
 from dtk.runs.why import why
 
@@ -29,7 +30,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         help="one run: status, failure, figures, what was recorded; who set a key",
         description="Show how one run stands: status, failure, figures, what was recorded, what was typed.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     parser.add_argument("--why", metavar="KEY", help="which file or override set this key, or each key of this section")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from diagnostics.invocation import command
 from dtk.errors import DtkError
 from dtk.extras import require_training
+from dtk.help_text import HelpFormatter
 from dtk.numbers import whole
 from dtk.sweep.console import say
 
@@ -35,7 +36,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         help="run a W&B sweep file, with or without a server",
         description="Run the points of a W&B sweep file one after another, and compare the runs.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("file", metavar="FILE", help="a YAML file, or a name in conf/sweep/")
     parser.add_argument(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dtk import output
 from dtk.errors import DtkError
 from dtk.extras import require_training
+from dtk.help_text import HelpFormatter
 from dtk.numbers import above_zero, whole
 from dtk.progress import Progress
 
@@ -77,7 +78,7 @@ def _add_topic(topics: "argparse._SubParsersAction[Any]", topic: str, line: str,
         usage=f"dtk tune {topic} [KEY=VALUE ...] [options]",
         description=about,
         epilog=f"example:\n  dtk tune {topic} {EXAMPLES[topic]}\n{COMMON}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="the job, as for dtk run")
     if topic in VALUES:

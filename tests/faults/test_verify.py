@@ -23,8 +23,8 @@ def test_a_hang_is_gone_with_its_remedy(fault_folder):
     done = dtk("dtk.cli", "diagnose", str(run), "--verify-fix")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the fix holds: hang.conditional_collective with fault=none" in done.stdout
-    assert "hung at step 3" in done.stdout
-    assert "finished at step" in done.stdout
+    assert "hung in step 4" in done.stdout
+    assert "finished after step" in done.stdout
     assert "verify: the run with fault=none" in done.stderr
     again = dtk("dtk.cli", "diagnose", str(run), "--json")
     assert json.loads(again.stdout)["outcome"] == "hung", "the short run inside the folder is none of its evidence"

@@ -1,17 +1,20 @@
 """The table before and after a remedy: what was measured under other terms is not compared."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from diagnostics.findings import Remedy
-from dtk.verify import Figures, Proof, _terms, table
+from diagnostics.runs import read_details
+from dtk.verify import Figures, Proof, _ended, _terms, table
+from tests.unit.diagnostics.report.samples import finding, report
 
 REMEDY = Remedy("override", "fault=none", "it was planted")
 
 
 def figures(tokens: float, terms: tuple[str, int | None]) -> Figures:
-    return Figures("runs/a", "finished at step 8", (), tokens, None, None, terms)
+    return Figures("runs/a", "finished after step 8", (), tokens, None, None, terms)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +42,10 @@ def test_the_terms_are_those_of_the_runs_configuration(tmp_path: Path) -> None:
 
 
 def run(
-    exposed: tuple[float, ...], tokens: tuple[float, ...], ended: str = "finished at step 8", peak: float | None = None
+    exposed: tuple[float, ...],
+    tokens: tuple[float, ...],
+    ended: str = "finished after step 8",
+    peak: float | None = None,
 ) -> Figures:
     return Figures("r", ended, (), None, peak, None, ("full", 8), exposed, tokens)
 
@@ -61,7 +67,7 @@ BEFORE = run((27.0, 26.0, 28.0, 27.0), (3100.0, 3131.0, 3160.0))
         (run((26.8, 26.0, 28.0, 26.8), (3110.0, 3131.0, 3160.0)), "the cause is gone, but no gain was measured here"),
         (run((12.0, 11.0, 13.0, 12.0), (2400.0, 2431.0, 2460.0)), "the cause is gone, but no gain was measured here"),
         (run((), ()), "the cause is gone, but no gain was measured here (it was not measured in both runs)"),
-        (run((1.0,), (9000.0,), "hung at step 3"), "the fix does not hold"),
+        (run((1.0,), (9000.0,), "hung in step 4"), "the fix does not hold"),
     ],
 )
 def test_the_verdict_looks_at_what_the_cause_costs(after: Figures, verdict: str) -> None:
@@ -72,10 +78,40 @@ def test_the_verdict_looks_at_what_the_cause_costs(after: Figures, verdict: str)
 
 
 def test_a_hang_holds_by_its_end_and_memory_by_its_peak() -> None:
-    hung, slower = run((), (), "hung at step 3"), run((41.0,), (10.0,))
+    hung, slower = run((), (), "hung in step 4"), run((41.0,), (10.0,))
     assert Proof("hang.group_order", REMEDY, hung, slower).verdict == "the fix holds"
     full, less = run((), (), peak=2.0**30), run((), (), peak=2.0**29)
     assert Proof("memory.full_gather", REMEDY, full, less).holds
     assert "peak memory 1,024.0 -> 1,024.0 MiB, noise 20.5" in Proof("memory.full_gather", REMEDY, full, full).verdict
-    killed = run((), (), "oom at step 2")
+    killed = run((), (), "oom in step 3")
     assert Proof("memory.full_gather", REMEDY, killed, full).verdict == "the fix holds"
+
+
+def test_why_throughput_is_not_compared() -> None:
+    told = table(Proof("overlap.skew", REMEDY, figures(100.0, ("light", 10)), figures(250.0, ("full", 8))))
+    reason = (
+        "not comparable: before 10 steps with record=light, after 8 steps with record=full, and recording takes time"
+    )
+    assert reason in told.splitlines()
+    alike = Proof("overlap.skew", REMEDY, figures(100.0, ("full", 8)), figures(250.0, ("full", 8)))
+    assert "not comparable" not in table(alike)
+
+
+@pytest.mark.parametrize(
+    ("state", "of_finding", "of_failure", "told"),
+    [
+        ("hung", 4, None, "hung in step 4"),
+        ("failed", None, 5, "failed in step 5"),
+        ("oom", None, None, "oom after step 3"),
+        ("finished", 4, None, "finished after step 3"),
+    ],
+)
+def test_a_step_is_called_as_in_the_diagnosis(
+    tmp_path: Path, state: str, of_finding: int | None, of_failure: int | None, told: str
+) -> None:
+    failure = {"rank": 1, "reason": "it raised", "step": of_failure} if of_failure else None
+    status = {"schema_version": 1, "state": state, "step": 3, "reason": "", "failure": failure}
+    (tmp_path / "status.json").write_text(json.dumps(status))
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 3, "loss": 1.0}) + "\n")
+    found = report(finding("hang.host_stall", ranks=(1,), step=of_finding))
+    assert _ended(read_details(tmp_path), found) == told

@@ -7,7 +7,9 @@ from html.parser import HTMLParser
 
 import pytest
 
+from diagnostics.report.charts import overlap_bars
 from diagnostics.report.html import render
+from diagnostics.report.measures import RankOverlap
 from tests.unit.diagnostics.report.samples import HOSTILE, finding, full, report, stacked
 
 VOID = {"meta", "input", "br", "hr"}
@@ -80,7 +82,7 @@ def test_what_the_page_holds() -> None:
         "Last collectives of group default_pg",
         "exposed communication",
         "activations",
-        "a rank raised an exception ranks 0, 2-3",
+        "a rank raised an exception (ranks 0, 2-3)",
         "record it: record=full",
     ):
         assert told in text, told
@@ -169,3 +171,17 @@ def test_each_rank_has_its_colour_in_the_memory_curve(world, legend):
     assert text.count("<circle") == world
     assert "rank 0: peak 2.79 GiB: logits 1.86 GiB" in text
     assert ("</i>rank 1*: peak 2.79 GiB" in text) == legend
+
+
+def test_the_text_at_the_end_of_the_longest_bar_is_not_cut() -> None:
+    values = {
+        "compute_ms": 800.0,
+        "overlapped_ms": 500.0,
+        "exposed_ms": 900.0,
+        "idle_ms": 121.9,
+        "overlap_percent": 53.0,
+    }
+    drawn = str(overlap_bars([RankOverlap(0, values)], ()))
+    match = re.search(r'<text x="([\d.]+)" y="\d+[^"]*">(1821.9 ms, 53 %)<', drawn)
+    assert match, drawn
+    assert float(match[1]) + 6.5 * len(match[2]) < 900  # 12 px figures are under 6.5 px wide

@@ -1,9 +1,14 @@
 """What one reads in a terminal: the answer first, at any width, with and without colour."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
+from diagnostics.evidence.model import Problem
+from diagnostics.findings import EvidenceItem, Finding, Where
+from diagnostics.report import html, jsonform, markdown
+from diagnostics.report.model import Report
 from diagnostics.report.terminal import render
 from tests.unit.diagnostics.report.samples import HOSTILE, finding, full, mismatch, report
 
@@ -92,3 +97,75 @@ def test_thousands_of_ranks_stay_readable() -> None:
     made = report(finding("hang.host_stall", ranks=(0,), victims=everyone), world_size=16384)
     line = render(made, columns=None, colour=False).splitlines()[1]
     assert len(line) < 200 and "and 8180 more" in line
+
+
+def unlike(cause: str, missing: str = "") -> Finding:
+    return Finding(cause=cause, status="undecided", summary=f"Nothing tells of {cause}.", missing=missing)
+
+
+def lines_of(made: Report, label: str, *, verbose: bool = False) -> list[str]:
+    text = render(made, columns=None, colour=False, verbose=verbose)
+    return [line[8:] for line in text.splitlines() if line.startswith(label.ljust(8))]
+
+
+def test_what_is_undecided_of_other_kinds_of_trouble_is_one_folded_line() -> None:
+    slow, memory = unlike("overlap.skew", "a trace"), unlike("memory.leak", "a snapshot")
+    made = report(mismatch(), slow, memory, unlike("overlap.sync_point", "a trace"))
+    (rest,) = lines_of(made, "rest")
+    assert rest.endswith(" causes ruled out; 3 causes of memory and speed could not be decided")
+    assert lines_of(made, "decide") == [], "neither is about a hang, and the cause is sure"
+    whole = render(made, columns=None, colour=False, verbose=True)
+    assert "a trace (for overlap.skew, overlap.sync_point)" in whole and "a snapshot (for memory.leak)" in whole
+
+
+def test_advice_is_about_the_trouble_that_was_found() -> None:
+    open_ones = (unlike("hang.rank_killed", "the launcher's log"), unlike("overlap.skew", "a trace"))
+    doubtful = report(replace(mismatch(), confidence=0.6), *open_ones)
+    assert lines_of(doubtful, "decide") == ["the launcher's log (for hang.rank_killed)"]
+    (rest,) = lines_of(doubtful, "rest")
+    assert "; 1 of this kind undecided; 1 cause of speed could not be decided" in rest
+    sure = report(mismatch(), *open_ones)
+    assert lines_of(sure, "decide") == []
+
+
+def test_causes_that_lack_the_same_evidence_are_folded_in_the_tree() -> None:
+    causes = ("overlap.host_bound", "overlap.sync_point", "overlap.data_bound")
+    alike = [Finding(cause=cause, status="undecided", summary="No trace.") for cause in causes]
+    text = render(report(mismatch(), *alike), columns=None, colour=False, verbose=True)
+    assert "[?] The device waits for its host (or) - all 3 causes undecided: No trace." in text
+    mixed = render(
+        report(mismatch(), *alike[:2], unlike("overlap.data_bound")), columns=None, colour=False, verbose=True
+    )
+    assert "[?] the host launches too slowly [overlap.host_bound] - undecided: No trace." in mixed
+
+
+def test_the_explanation_of_what_a_rank_does_is_told_once() -> None:
+    aside = "which leaves no frame: a lock, a file, or computing"
+    stuck = finding(
+        "hang.host_stall",
+        summary=f"Rank 1 never reached it: its host is in user code, {aside} (a.py:3).",
+        ranks=(1,),
+        where=(Where(1, "a.py", 3, "load", f"stands there, in user code, {aside}"), Where(0, "a.py", 9, "f", "waits")),
+        evidence=(EvidenceItem("stacks", "stacks/1.txt", f"rank 1: in user code, {aside} (a.py:3 in load)"),),
+    )
+    text = render(report(stuck), columns=None, colour=False)
+    assert text.count(aside) == 1 and "seen    stacks/1.txt: rank 1: in user code (a.py:3 in load)" in text
+    assert text.count("stands there, in user code") == 2
+
+
+def test_the_place_of_a_victim_is_called_so() -> None:
+    gone = finding("hang.host_stall", ranks=(0,), victims=(1,), where=(Where(1, "a.py", 3, "f", "waits in barrier"),))
+    assert lines_of(report(gone), "victim") == ["a.py:3 in f (rank 1), waits in barrier"]
+    assert lines_of(report(gone), "where") == []
+
+
+def test_what_loses_nothing_is_a_note() -> None:
+    clock = Problem("flight", "rank_1", "its clock is 7.0 s ahead", harmless=True)
+    made = report(mismatch(), problems=[clock, Problem("flight", "rank_2", "it is empty")])
+    assert lines_of(made, "unread", verbose=True) == ["flight: rank_2: it is empty"]
+    assert lines_of(made, "note", verbose=True) == ["flight: rank_1: its clock is 7.0 s ahead"]
+    assert lines_of(made, "note") == []
+    assert "note: rank_1: its clock is 7.0 s ahead" in html.render(made)
+    assert "note\\: rank\\_1\\: its clock" in markdown.render(made)
+    (flight,) = (one for one in jsonform.as_json(made)["coverage"] if one["kind"] == "flight")
+    assert (flight["problems"], flight["notes"]) == (["rank_2: it is empty"], ["rank_1: its clock is 7.0 s ahead"])

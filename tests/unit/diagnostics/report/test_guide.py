@@ -1,0 +1,67 @@
+"""The example of the guide is what the renderer prints for such a finding."""
+
+import re
+from pathlib import Path
+
+from diagnostics.diagnose import conclude
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence
+from diagnostics.findings import EvidenceItem, Finding, Group, Remedy, Where
+from diagnostics.report.model import Report
+from diagnostics.report.terminal import render
+from diagnostics.tree.arbitrate import all_leaves
+from diagnostics.tree.load import built_in
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+def example() -> Report:
+    """As `dtk diagnose` found it in what a script of four ranks left behind under `dtk watch`."""
+    found = Finding(
+        cause="hang.conditional_collective",
+        status="confirmed",
+        confidence=0.85,
+        summary="Only rank 1 calls broadcast [1] int64 root 1 (#26, train.py:9); ranks 0, 2 and 3 are in "
+        "all_reduce [1] float32 SUM (train.py:11).",
+        ranks=(1,),
+        victims=(0, 2, 3),
+        group=Group("0", (0, 1, 2, 3), "default_pg"),
+        position=26,
+        where=(
+            Where(1, "/job/train.py", 9, "log_metrics", "broadcast [1] int64 root 1"),
+            Where(0, "/job/train.py", 11, "log_metrics", "all_reduce [1] float32 SUM"),
+        ),
+        evidence=(
+            EvidenceItem("flight", "flight/rank_00000.ring", "rank 0: #26 is all_reduce [1] float32 SUM"),
+            EvidenceItem("flight", "flight/rank_00001.ring", "rank 1: #26 is broadcast [1] int64 root 1"),
+        ),
+        remedies=(
+            Remedy(
+                "code",
+                "take the condition off /job/train.py:9, so that all ranks call broadcast [1] int64 root 1 or none",
+                "a collective that only some ranks reach leaves the others waiting",
+            ),
+        ),
+    )
+    trees = built_in()
+    others = sorted(set(all_leaves(trees)) - {found.cause})
+    hang = [cause for cause in others if cause.startswith("hang.")]
+    out = {*hang, *(cause for cause in others if cause.startswith("memory."))}
+    out = {*hang, *sorted(out - set(hang))[: 18 - len(hang)]}
+    decided = [
+        Finding(cause=cause, status="ruled_out" if cause in out else "undecided", summary="Not recorded.")
+        for cause in others
+    ]
+    return conclude(Evidence(Path("job"), Limits(), world_size=4), trees, [found, *decided], {}, "job")
+
+
+def test_the_example_of_the_guide_is_what_is_printed() -> None:
+    guide = (ROOT / "docs" / "diagnose.md").read_text()
+    block = re.search(r"<!-- example: report -->\n```\n(.*?)```", guide, re.DOTALL)
+    assert block is not None
+    assert block[1] == render(example(), columns=119, colour=False)
+
+
+def test_the_answer_is_in_its_first_five_lines() -> None:
+    five = render(example(), columns=119, colour=False).splitlines()[:5]
+    assert [line.split()[0] for line in five] == ["HUNG:", "blame", "where", "fix", "what"]

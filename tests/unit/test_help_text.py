@@ -1,0 +1,75 @@
+"""Every `--help` fits a terminal of 80 columns, says all that was written, and keeps examples and lists readable."""
+
+import argparse
+from collections.abc import Iterator
+
+import pytest
+
+from dtk.cli import _parser
+from dtk.config.help import help_text
+from dtk.help_text import HelpFormatter, fold
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for one in action.choices.values():
+                yield from parsers(one)
+
+
+ALL = {one.prog: one for one in parsers(_parser()[0])}
+
+
+def words(text: str) -> list[str]:
+    return [word for word in text.split() if word != "\\"]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_every_help_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    texts = {prog: parser.format_help() for prog, parser in ALL.items()} | {"dtk run": fold(help_text(), columns - 2)}
+    assert len(texts) > 15
+    for prog, text in texts.items():
+        wide = [line for line in text.splitlines() if len(line) > columns and len(line.split()) > 2]
+        assert not (wide and columns >= 80), (prog, wide)
+        whole = "\n".join((ALL[prog].description or "", ALL[prog].epilog or "")) if prog in ALL else help_text()
+        assert set(words(whole)) <= set(words(text)) | {"%%"}, prog
+
+
+def test_whoever_writes_a_text_gets_the_formatter() -> None:
+    for prog, parser in ALL.items():
+        if parser.epilog:
+            assert parser.formatter_class is HelpFormatter, prog
+
+
+def test_prose_is_folded_and_lists_are_kept() -> None:
+    text = (
+        "A sentence that was folded by hand at some width goes\non as one paragraph.\nexit code: 0 done.\n\n"
+        "examples:\n  dtk ls       what has run on this machine\n  dtk show     one run\n"
+        "  64 levels of JSON and more of it"
+    )
+    assert fold(text, 42).splitlines() == [
+        "A sentence that was folded by hand at some",
+        "width goes on as one paragraph.",
+        "exit code: 0 done.",
+        "",
+        "examples:",
+        "  dtk ls",
+        "      what has run on this machine",
+        "  dtk show     one run",
+        "  64 levels of JSON and more of it",
+    ]
+    assert fold(text, 50).splitlines()[-3:-1] == [
+        "  dtk ls       what has run on this machine",
+        "  dtk show     one run",
+    ]
+
+
+def test_a_long_command_can_still_be_copied() -> None:
+    long = "  torchrun --nnodes=2 --nproc-per-node=8 -m dtk doctor\n" + " " * 40 + "several nodes"
+    assert fold(long, 40).splitlines() == [
+        "  torchrun --nnodes=2 \\",
+        "      --nproc-per-node=8 -m dtk doctor",
+        "      several nodes",
+    ]
