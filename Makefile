@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check bench clean
+.PHONY: help run $(VENV)/.compiled test test-all check bench clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -31,13 +31,16 @@ $(VENV)/.dev: $(VENV)/.train
 	$(PIP) --no-deps sweeps  # It asks for numpy < 2, and works with 2.
 	@touch $@
 
+$(VENV)/.compiled: $(VENV)/.dev
+	@$(BIN)/python -m compileall -q dtk diagnostics  # Hundreds of processes would do so where writing bytecode is off.
+
 run: $(VENV)/.train
 	$(BIN)/python -m dtk.run strategy=fsdp model=gpt2 $(ARGS)
 
-test: $(VENV)/.dev
+test: $(VENV)/.compiled
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-all: $(VENV)/.dev
+test-all: $(VENV)/.compiled
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "" $(ARGS)
 
 check: $(VENV)/.dev

@@ -3,6 +3,7 @@
 `Progress` is told by work that goes step by step, `Busy` stands beside work that tells nothing while it lasts.
 """
 
+import io
 import shutil
 import sys
 import threading
@@ -23,7 +24,7 @@ class Progress:
 
     def __init__(self, *, after_s: float = 0.0, terminal_only: bool = False, stream: TextIO | None = None) -> None:
         """Nothing is said before `after_s` seconds."""
-        self.stream = stream or sys.stderr
+        self.stream = stream or sys.stderr or io.StringIO()  # None where whoever started this closed it.
         self.terminal = self.stream.isatty()
         self.silent = terminal_only and not self.terminal
         self.from_s = time.monotonic() + after_s
