@@ -75,6 +75,8 @@ def apart(
         within: kind and calls if it is not.
         who: `it made` or `they made`.
     """
+    if _by_text(inside, body) == "outside":
+        return None  # The same function, called behind the loop: nobody is in the loop any more.
     said = _by_text(call, body)
     if said in {"outside", "leaves"}:
         how = "which the program's text has behind the loop" if said == "outside" else "from which it leaves the loop"
