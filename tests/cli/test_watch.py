@@ -42,7 +42,13 @@ def hang(folder, fault, *more, **options):
             "rank 1 called broadcast [8] float32 root 0",
             marks=pytest.mark.extended,
         ),
-        ("size", "ddp", "rank 0 called all_reduce [128]", "rank 1 called all_reduce [64]"),
+        pytest.param(
+            "size",
+            "ddp",
+            "rank 0 called all_reduce [128]",
+            "rank 1 called all_reduce [64]",
+            marks=pytest.mark.extended,
+        ),
         ("extra", "fsdp", "rank 0 called all_gather_into_tensor", "rank 1 called barrier at hanging.py:"),
         pytest.param(
             "reduce_op",

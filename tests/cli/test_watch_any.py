@@ -210,7 +210,7 @@ def test_signals_reach_the_command_and_nothing_is_explained(tmp_path):
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.extended), signal.SIGTERM])
 def test_a_job_that_hung_is_explained_when_it_is_stopped(number, tmp_path):
     path = script(tmp_path)
     process = watch(tmp_path, *TORCHRUN, path, "sleep")

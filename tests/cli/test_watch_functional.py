@@ -57,6 +57,7 @@ def test_one_that_only_one_rank_calls(fault, tmp_path):
     assert took_s <= PROMPT_S, error
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(120)
 def test_one_that_a_rank_never_reaches(tmp_path):
     job, error, _ = explained(tmp_path, "stuck", "--stall-timeout-s", "3")
