@@ -43,7 +43,7 @@ _WORDS: dict[Doing, str] = {
     "unknown": "in unknown",
 }
 NOWHERE = Standing("unknown", _WORDS["unknown"], None)
-_RULES: tuple[tuple[Doing, str, str], ...] = (
+_PATTERNS: tuple[tuple[Doing, str, str], ...] = (
     ("debugger", "", r"(?:^|/)(?:pdb|bdb|ipdb/\w+|debugpy/.*)\.py:"),
     ("data loader", "", r"torch/utils/data/(?:dataloader|_utils/)|:_try_get_data$|:_next_data$"),
     ("compile", "", r"torch/_(?:dynamo|inductor|functorch/_aot)|triton/(?:compiler|runtime/(?:jit|build))"),
@@ -72,6 +72,7 @@ _RULES: tuple[tuple[Doing, str, str], ...] = (
     ("sleep", "", r":sleep$"),
 )
 """Kind, how it is said where that is special, and a pattern of `file:function`. The first that fits a frame counts."""
+_RULES = tuple((kind, words, re.compile(pattern)) for kind, words, pattern in _PATTERNS)
 _LOADER = re.compile(r"torch/utils/data/(?:dataloader|_utils/)")
 _LOOK = 12
 """Innermost frames that say what the thread is about; the training loop lies outside of them."""
@@ -103,7 +104,7 @@ def doing(stacks: Stacks, taken_s: float | None = None) -> Standing:
 def _by_frames(inner: list[Frame]) -> tuple[Doing, str] | None:
     places = [_place(one) for one in inner]
     for kind, words, pattern in _RULES:
-        if any(re.search(pattern, place) for place in places):
+        if any(pattern.search(place) for place in places):
             return kind, words or _WORDS[kind]
     return None
 

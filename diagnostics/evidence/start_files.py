@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.limits import Limits, TooLargeError, whole
 from diagnostics.evidence.model import Frame, LogFact
 
@@ -42,6 +43,12 @@ def read(path: Path, file: str, limits: Limits) -> LogFact:
     fields = {"state": state, "nranks": nranks, "pid": value.get("pid"), "host": str(value.get("host")), **times}
     text = {"started": "on its way", "meets": "in init_process_group", "met": "in its process group"}[state]
     return LogFact(KIND, rank, file, 0, f"rank {rank} is {text}", {**fields, "frames": frames}, times["alive_s"])
+
+
+def own_frame(fact: LogFact) -> Frame | None:
+    """The innermost frame of the script in such a fact."""
+    frames: tuple[Frame, ...] = fact.fields["frames"]
+    return next((frame for frame in frames if not is_library(frame.file)), None)
 
 
 def _number(value: Any) -> float:

@@ -6,11 +6,7 @@ than guess: a line of which another call may be the one that blocks tells nothin
 
 import ast
 import builtins
-import os
 import re
-import stat
-import threading
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,10 +14,7 @@ from pathlib import PurePath
 
 from diagnostics.evidence.blocking_calls import CALLS, LOCK, MAKERS, METHODS, QUICK, QUICK_METHODS, Kind
 from diagnostics.evidence.model import Frame
-
-MAX_SOURCE_BYTES = 4 << 20
-READ_S = 1.0
-"""Longest wait for a source file: it may lie on the very file system that the job hangs on."""
+from diagnostics.evidence.source_file import Source, source
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,53 +40,17 @@ def waiting(frame: Frame, taken_s: float | None) -> Waiting | None:
         frame: its file must be a full path on this machine.
         taken_s: when the stack was taken; a file that changed since is not believed. None: not known.
     """
-    if not PurePath(frame.file).is_absolute() or not frame.file.endswith(".py") or frame.line < 1:
+    if not PurePath(frame.file).is_absolute() or frame.line < 1:
         return None
-    source = _source(frame.file)
-    if source is None or (taken_s is not None and source.changed_s > taken_s):
+    text = source(frame.file)
+    if text is None or (taken_s is not None and text.changed_s > taken_s):
         return None
-    module = _parsed(frame.file, source.changed_s, source.text)
-    return _Line(module, frame.line).waits(frame.function) if module is not None else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    text: bytes
-    changed_s: float
-
-
-@lru_cache(maxsize=16)
-def _source(file: str) -> _Source | None:
-    """A regular file of moderate size, read by a thread that is left behind when the file system does not answer."""
-    found: list[_Source] = []
-
-    def read() -> None:
-        try:
-            handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            try:
-                about = os.fstat(handle)
-                if stat.S_ISREG(about.st_mode) and about.st_size <= MAX_SOURCE_BYTES:
-                    found.append(_Source(os.read(handle, about.st_size), about.st_mtime))
-            finally:
-                os.close(handle)
-        except (OSError, ValueError):
-            pass
-
-    thread = threading.Thread(target=read, name="source", daemon=True)
-    thread.start()
-    thread.join(READ_S)
-    return found[0] if found else None
+    return _Line(_module(text), frame.line).waits(frame.function)
 
 
 @lru_cache(maxsize=4)
-def _parsed(file: str, changed_s: float, text: bytes) -> "_Module | None":
-    del file, changed_s
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return _Module(ast.parse(text))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+def _module(text: Source) -> "_Module":
+    return _Module(text.tree)
 
 
 class _Module:

@@ -11,13 +11,12 @@ from pathlib import Path
 
 from diagnostics.artifacts import RunPaths, Verdict
 from diagnostics.evidence import start_files
-from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import LogFact
+from dtk.record.desync import named
 
 FRESH_S = 5.0
 """A rank that has not told for longer is gone, or native code holds Python's lock: nothing is known of it."""
-SHOWN = 8
 
 
 def missing_ranks(paths: RunPaths, limit_s: float) -> Verdict | None:
@@ -42,7 +41,7 @@ def missing_ranks(paths: RunPaths, limit_s: float) -> Verdict | None:
     return Verdict(
         kind="stall",
         reason=(
-            f"{_ranks(sorted(waiting))} waited in init_process_group for {waited_s:.0f} s for {_ranks(sorted(own))}, "
+            f"{named(sorted(waiting))} waited in init_process_group for {waited_s:.0f} s for {named(sorted(own))}, "
             f"which stood still at {_place(own[first])}"
         ),
         blamed=sorted(own),
@@ -87,10 +86,5 @@ def _runs(fact: LogFact, here: str) -> bool:
 def _place(fact: LogFact) -> str:
     """`train.py:12 in load`: the innermost frame of the script."""
     frames = fact.fields["frames"]
-    own = next((frame for frame in frames if not is_library(frame.file)), frames[0] if frames else None)
+    own = start_files.own_frame(fact) or (frames[0] if frames else None)
     return f"{Path(own.file).name}:{own.line} in {own.function}" if own is not None else "an unknown place"
-
-
-def _ranks(ranks: list[int]) -> str:
-    shown = ", ".join(map(str, ranks[:SHOWN])) + (f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else "")
-    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

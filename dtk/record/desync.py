@@ -199,9 +199,9 @@ def stall(
     told += [f"{_ranks(side)} {_verb(side, 'wait')} in {_inside(side[0])}" for side in _alike(inside)[:4]]
     for how, what in (("end", "ended in order"), ("failed", "failed")):
         if ranks := sorted(rank for rank in gone if gone[rank] == how):
-            told.insert(0, f"{_named(ranks)} {what} before")
+            told.insert(0, f"{named(ranks)} {what} before")
     if silent:
-        told.insert(0, f"{_named(silent)} does not answer: it is stopped, or native code holds Python's lock")
+        told.insert(0, f"{named(silent)} does not answer: it is stopped, or native code holds Python's lock")
     first = next((p for p in places if p.rank in blamed), places[0] if places else None)
     return Verdict(
         kind="stall",
@@ -266,9 +266,10 @@ def _verb(side: list[Place], stem: str) -> str:
 
 
 def _ranks(side: list[Place]) -> str:
-    return _named([place.rank for place in side])
+    return named([place.rank for place in side])
 
 
-def _named(ranks: list[int]) -> str:
+def named(ranks: list[int]) -> str:
+    """`rank 3`, `ranks 0, 1, 2 and 5 more`."""
     shown = ", ".join(map(str, ranks[:SHOWN])) + (f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else "")
     return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

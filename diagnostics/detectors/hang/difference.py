@@ -34,6 +34,11 @@ def token(call: Call) -> tuple[object, ...]:
     return (call.wire, call.site)
 
 
+def path_token(call: Call) -> tuple[object, ...]:
+    """As `token`, but calls of one line that came there on two ways are two."""
+    return (call.wire, call.stack)
+
+
 def in_backward(call: Call) -> bool:
     """Whether it was made in the backward pass."""
     return call.region.startswith(_BACKWARD) or any(_BACKWARD in frame.function for frame in call.stack[:6])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from diagnostics.detectors.hang import last_seen, say
 from diagnostics.detectors.hang.context import Context
+from diagnostics.detectors.hang.difference import path_token
 from diagnostics.detectors.hang.loops import period_of
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.findings import Finding
@@ -141,9 +142,9 @@ def _stop(context: Context, rank: int) -> _Stop | None:
 
 def _in_loop(context: Context, rank: int, key: GroupKey, peer: int, pending: Call) -> _Stop | None:
     calls = [call for call in context.reading.calls(rank, key) if call.seq < pending.seq]
-    tokens: list[tuple[object, ...]] = [(call.wire, call.stack) for call in calls]
+    tokens = [path_token(call) for call in calls]
     size = period_of(tokens)
-    if not size or tokens[-size] != (pending.wire, pending.stack):
+    if not size or tokens[-size] != path_token(pending):
         return None
     start = len(tokens) - size
     while start > 0 and tokens[start - 1] == tokens[start - 1 + size]:

@@ -5,9 +5,8 @@ A rank that computes or reads on its way is late, not stuck, and is not blamed.
 
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import STALL_S, Context
-from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.model import LogFact
-from diagnostics.evidence.start_files import KIND
+from diagnostics.evidence.start_files import KIND, own_frame
 from diagnostics.findings import Cost, EvidenceItem, Finding, Where
 
 CAUSE = "hang.rendezvous"
@@ -90,6 +89,5 @@ def _why(ranks: list[int], starts: dict[int, LogFact]) -> str:
 
 
 def _place(fact: LogFact, does: str) -> Where | None:
-    frames = fact.fields["frames"]
-    own = next((frame for frame in frames if not is_library(frame.file)), None)
+    own = own_frame(fact)
     return Where(fact.rank, own.file, own.line, own.function, does) if own is not None else None

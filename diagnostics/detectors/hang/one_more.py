@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
+from diagnostics.detectors.hang.difference import path_token
 from diagnostics.detectors.hang.loops import period_of
 from diagnostics.detectors.hang.one_rank import SNAPSHOTS
 from diagnostics.evidence.calls import Call, GroupKey
@@ -65,7 +66,7 @@ def _more(context: Context, exited: tuple[int, ...], key: GroupKey) -> _More | N
     ours, theirs = ([call for call in calls if call.seq >= start] for calls in (ours, theirs))
     if not theirs or len(ours) != len(theirs) + by or not all(call.stack for call in (*ours, *theirs)):
         return None
-    mine, other = [_token(call) for call in ours], [_token(call) for call in theirs]
+    mine, other = [path_token(call) for call in ours], [path_token(call) for call in theirs]
     at = next((number for number, one in enumerate(other) if mine[number] != one), len(other))
     if mine[at + by :] != other[at:]:
         return None
@@ -74,14 +75,10 @@ def _more(context: Context, exited: tuple[int, ...], key: GroupKey) -> _More | N
     return _More(waiting, ended, tuple(ours[at : at + by]), there, ours[-1], len(other) - at, new)
 
 
-def _token(call: Call) -> tuple[object, ...]:
-    return (call.wire, call.stack)
-
-
 def _next_round(context: Context, more: _More) -> bool:
     """Whether those that ended went through rounds of equal calls, and the call that is more begins another one."""
     calls = context.reading.calls(more.ended[0], more.there.key)
-    tokens, begins = [_token(call) for call in calls], _token(more.extra[0])
+    tokens, begins = [path_token(call) for call in calls], path_token(more.extra[0])
     size = period_of(tokens, begins)
     return bool(size) and tokens[-size] == begins
 

@@ -1,23 +1,17 @@
 """What the program's own text says: whether a line stands in the loop that another line is in.
 
-Reads the source file that a stack names, if it lies here and is older than the call; else it says nothing.
-The path comes from evidence, so only plain Python files of a moderate size are parsed, and never run.
+Looks into the file that a stack names, if it lies here and is older than the call; else it says nothing.
 """
 
 import ast
-import stat
-import warnings
 from collections.abc import Iterable
-from functools import lru_cache
-from pathlib import Path
 from typing import Literal
 
-from diagnostics.evidence import limits
 from diagnostics.evidence.model import Frame
+from diagnostics.evidence.source_file import source
 
 Place = Literal["inside", "leaves", "outside", "no loop", "unknown"]
 """In the same loop; in it, and then out of it by `break` or `return`; behind or before it; there is none."""
-_LIMITS = limits.Limits(whole_bytes=4 << 20)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _CLOCK_S = 1.0
@@ -83,26 +77,10 @@ def called(file: str, inside: Iterable[Frame], function: str, before_s: float | 
 
 
 def _tree(file: str, before_s: float | None) -> ast.Module | None:
-    try:
-        about = Path(file).stat()
-    except (OSError, ValueError):
+    text = source(file)
+    if text is None or before_s is None or text.changed_s > before_s + _CLOCK_S:
         return None
-    if not file.endswith(".py") or not stat.S_ISREG(about.st_mode) or about.st_size > _LIMITS.whole_bytes:
-        return None
-    if before_s is None or about.st_mtime > before_s + _CLOCK_S:
-        return None
-    return _parsed(file, about.st_mtime_ns)
-
-
-@lru_cache(maxsize=16)
-def _parsed(file: str, changed_ns: int) -> ast.Module | None:
-    """`changed_ns` is part of the key only: a file that changed is read again."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(limits.whole(Path(file), _LIMITS))
-    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-        return None
+    return text.tree
 
 
 def _spans(node: ast.AST, line: int) -> bool:

@@ -38,9 +38,9 @@ class Place:
     nproc, device = 2, "cpu"
 
 
-def turned(made: Trials) -> TuneReport:
-    asked = Asked(
-        topic="bucket",
+def asked_for(topic: str) -> Asked:
+    return Asked(
+        topic=topic,
         overrides=("strategy=ddp",),
         values=(),
         config_dir=None,
@@ -50,6 +50,10 @@ def turned(made: Trials) -> TuneReport:
         keep=None,
         limit_s=1.0,
     )
+
+
+def turned(made: Trials) -> TuneReport:
+    asked = asked_for("bucket")
     return _in_turns(made, list(made.probes), asked, _Job(None, Place()))  # type: ignore[arg-type]
 
 
@@ -189,17 +193,7 @@ def test_a_short_run_fits_every_schedule() -> None:
 def test_a_search_that_was_stopped_recommends_nothing() -> None:
     made = sizes(m1=[probe(100.0)], m2=[probe(200.0)])
     made.stopped = STOPPED
-    asked = Asked(
-        topic="micro_batch_size",
-        overrides=("strategy=ddp",),
-        values=(),
-        config_dir=None,
-        repeats=3,
-        steps=10,
-        most=None,
-        keep=None,
-        limit_s=1.0,
-    )
+    asked = asked_for("micro_batch_size")
     report = _searched(made, [1, 2, 4], asked, _Job(None, Place()))  # type: ignore[arg-type]
     assert report.take is None and report.verdict == "stopped before the search had ended: nothing is recommended"
     shown = render(report, columns=None, colour=False)

@@ -1,31 +1,20 @@
 """Dumps of two jobs that ran shortly after each other, and what only looks like that: late ranks."""
 
-import pickle
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from diagnostics.evidence import safe_pickle
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.report.words import headline
-from tests.unit.diagnostics.hang.dumps import Job, Op, detect, write
+from tests.unit.diagnostics.hang.dumps import Job, Op, detect, set_clock, write
 
 A, B, C = Op(line=10), Op("all_gather", 16, 20), Op("barrier", line=30)
 
 
 def same(world: int, program: list[Op]) -> dict[int, list[Op]]:
     return {rank: list(program) for rank in range(world)}
-
-
-def later(folder: Path, ranks: tuple[int, ...], seconds: float) -> None:
-    for rank in ranks:
-        path = folder / f"tr_{rank}"
-        dump = safe_pickle.loads(path.read_bytes(), Limits())
-        for entry in dump["entries"]:
-            entry["time_created_ns"] += int(seconds * 1e9)
-        path.write_bytes(pickle.dumps(dump))
 
 
 def doubt(folder: Path) -> str:
@@ -36,7 +25,7 @@ def doubt(folder: Path) -> str:
 def test_two_jobs_forty_seconds_apart_are_not_compared(tmp_path: Path, ranks: tuple[int, ...]) -> None:
     write(tmp_path, Job({**same(4, [A, B]), 1: [A, C]}, backend="gloo"))
     assert not doubt(tmp_path)
-    later(tmp_path, ranks, 40)
+    set_clock(tmp_path, ranks, 40)
     evidence = gather(tmp_path, Limits())
     assert "s after rank" in evidence.doubt and "of different jobs, or the clocks differ" in evidence.doubt
     assert {one.status for one in detect(evidence)} == {"undecided"}
@@ -46,7 +35,7 @@ def test_the_report_says_so_and_is_undecided(tmp_path: Path) -> None:
     from diagnostics.diagnose import diagnose
 
     write(tmp_path, Job({**same(4, [A, B]), 1: [A, C]}, backend="gloo"))
-    later(tmp_path, (0, 1), 40)
+    set_clock(tmp_path, (0, 1), 40)
     report = diagnose(tmp_path)
     assert (report.outcome, report.root_causes) == ("undecided", ())
     assert headline(report) == "the dumps may be of different jobs, so the ranks are not compared"
@@ -71,5 +60,5 @@ def test_a_rank_late_in_every_step_whose_peers_run_ahead(tmp_path: Path) -> None
 
 def test_clocks_that_differ_by_less_than_a_step_say_nothing(tmp_path: Path) -> None:
     write(tmp_path, Job({**same(4, [A, B, A]), 1: [A, C]}, backend="gloo"))
-    later(tmp_path, (0, 1), 1.0)
+    set_clock(tmp_path, (0, 1), 1.0)
     assert not doubt(tmp_path)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.evidence import standing, waiting_line
+from diagnostics.evidence import source_file, standing, waiting_line
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Frame, Stacks
 from diagnostics.evidence.stacks import read, where
@@ -140,7 +140,7 @@ def line(folder: Path, text: str, function: str = "stand", number: int = 0, take
     """What the last line, or another one, is said to wait for."""
     path = folder / "a.py"
     path.write_text(text)
-    waiting_line._source.cache_clear()
+    source_file.source.cache_clear()
     found = waiting_line.waiting(Frame(str(path), number or len(text.splitlines()), function), taken_s)
     return found.words if found else ""
 
@@ -182,8 +182,8 @@ def test_no_source_is_read_that_is_no_plain_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.py")
     (tmp_path / "b.py").mkdir()
     with (tmp_path / "c.py").open("wb") as file:
-        file.truncate(waiting_line.MAX_SOURCE_BYTES + 1)
+        file.truncate(source_file.MAX_BYTES + 1)
     began = time.monotonic()
     for name in "abcd":
         assert waiting_line.waiting(Frame(str(tmp_path / f"{name}.py"), 1, "<module>"), None) is None
-    assert time.monotonic() - began < waiting_line.READ_S
+    assert time.monotonic() - began < source_file.READ_S

@@ -14,7 +14,7 @@ from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.ring_format import FINISHED
-from tests.unit.diagnostics.hang.dumps import Job, Op, confirmed, detect, evidence, write
+from tests.unit.diagnostics.hang.dumps import Job, Op, confirmed, detect, evidence, set_clock, write
 from tests.unit.diagnostics.hang.dumps import diagnose as verdict
 from tests.unit.diagnostics.hang.rings import write_ring
 
@@ -27,16 +27,6 @@ def program(world: int, odd: dict[int, list[Op]], usual: list[Op]) -> Job:
     return Job({**{rank: list(usual) for rank in range(world)}, **odd}, backend="gloo")
 
 
-def ahead(folder: Path, ranks: tuple[int, ...], seconds: float) -> None:
-    """Sets the clock of ranks."""
-    for rank in ranks:
-        path = folder / f"tr_{rank}"
-        dump = safe_pickle.loads(path.read_bytes(), Limits())
-        for entry in dump["entries"]:
-            entry["time_created_ns"] += int(seconds * 1e9)
-        path.write_bytes(pickle.dumps(dump))
-
-
 def by_one_clock(folder: Path) -> Evidence:
     found = gather(folder, Limits())
     assert not found.doubt
@@ -47,7 +37,7 @@ def by_one_clock(folder: Path) -> Evidence:
 @pytest.mark.parametrize("ranks", [(1,), (0,), (2, 3)])
 def test_a_mismatch_between_nodes_whose_clocks_differ(tmp_path: Path, ranks: tuple[int, ...], seconds: float) -> None:
     write(tmp_path, program(4, {1: [*STEPS, C]}, [*STEPS, A]))
-    ahead(tmp_path, ranks, seconds)
+    set_clock(tmp_path, ranks, seconds)
     found = by_one_clock(tmp_path)
     findings = [one for one in detect(found) if one.status == "confirmed"]
     assert [(one.cause, one.ranks) for one in findings] == [("hang.uneven_iterations", (1,))]
@@ -67,7 +57,7 @@ def test_a_late_rank_is_no_clock_that_is_off(tmp_path: Path) -> None:
 def test_a_late_rank_is_found_behind_a_clock_that_is_off(tmp_path: Path) -> None:
     late = [replace(one, takes_s=3.0) if place % 10 == 0 else one for place, one in enumerate(STEPS)]
     write(tmp_path, program(4, {2: late}, STEPS))
-    ahead(tmp_path, (0, 1), 30)
+    set_clock(tmp_path, (0, 1), 30)
     assert confirmed(by_one_clock(tmp_path)) == [("straggler", (2,))]
 
 
@@ -79,7 +69,7 @@ def test_a_pair_is_as_old_as_its_own_clock_says(tmp_path: Path) -> None:
         dump = safe_pickle.loads(path.read_bytes(), Limits())
         dump["entries"][-1].update(retired=False)
         path.write_bytes(pickle.dumps(dump))
-    ahead(tmp_path, (1,), 60)
+    set_clock(tmp_path, (1,), 60)
     found = by_one_clock(tmp_path)
     assert all(one.cost is None or one.cost.value < 1.0 for one in detect(found))
 
@@ -120,7 +110,7 @@ def test_calls_with_a_root_say_nothing(tmp_path: Path) -> None:
 def test_dumps_beside_the_rings_of_their_ranks_are_of_one_job(tmp_path: Path) -> None:
     """Under `dtk watch` few calls are enough: nothing has to show that the dumps belong together."""
     write(tmp_path, program(2, {1: [A, C]}, [A, B]))
-    ahead(tmp_path, (1,), 30)
+    set_clock(tmp_path, (1,), 30)
     assert "the clocks differ" in gather(tmp_path, Limits()).doubt
     for rank in range(2):
         assert gather(tmp_path, Limits()).doubt
