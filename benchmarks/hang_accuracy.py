@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from diagnostics.detectors.hang import DETECTORS
-from diagnostics.evidence.flight import FlightFile, recognise
+from diagnostics.evidence.flight.dumps import FlightFile, recognise
 from diagnostics.evidence.limits import Limits, head
 from diagnostics.evidence.model import Evidence, rank_in_name
 from diagnostics.findings import Finding

@@ -111,7 +111,7 @@ def write(folder: Path, world: int, entries: int) -> int:
 def diagnose(folder: Path) -> None:
     """In a fresh process: print cause, ranks, seconds and peak memory as JSON."""
     from diagnostics.detectors.hang import DETECTORS
-    from diagnostics.evidence.flight import FlightFile
+    from diagnostics.evidence.flight.dumps import FlightFile
     from diagnostics.evidence.limits import Limits
     from diagnostics.evidence.model import Evidence, rank_in_name
 

@@ -60,7 +60,7 @@ _TROUBLE = frozenset(
         "srun_task",
     }
 )
-"""Kinds of log lines (`evidence/log_patterns.py`) that a job in good health does not write."""
+"""Kinds of log lines (`evidence/logs/patterns.py`) that a job in good health does not write."""
 _ORDER: dict[Status, int] = {"confirmed": 0, "undecided": 1, "ruled_out": 2}
 
 

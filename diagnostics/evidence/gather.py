@@ -12,20 +12,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnostics.errors import DiagnosticsError
-from diagnostics.evidence import errors_files, logs, run_folder, safe_pickle, stacks, start_files, worlds
-from diagnostics.evidence.flight import FlightFile
+from diagnostics.evidence import run_folder, safe_pickle, start_files
+from diagnostics.evidence.flight.dumps import FlightFile
+from diagnostics.evidence.job import worlds
+from diagnostics.evidence.job.merge import one_per_rank, refuse_mixed_times
+from diagnostics.evidence.job.names import Owner, owner
+from diagnostics.evidence.job.same_end import merge_errors
+from diagnostics.evidence.job.settle import adopt, adopt_listed, adopt_single, launched, settle_ranks
 from diagnostics.evidence.limits import Limits, head, is_deeper, whole
-from diagnostics.evidence.memory_snapshot import SnapshotFile
-from diagnostics.evidence.memory_timeline import TimelineFile
-from diagnostics.evidence.merge import one_per_rank, refuse_mixed_times
+from diagnostics.evidence.logs import errors_files
+from diagnostics.evidence.logs import reader as logs
+from diagnostics.evidence.memory.snapshot import SnapshotFile
+from diagnostics.evidence.memory.timeline import TimelineFile
 from diagnostics.evidence.model import Evidence, Problem, RankError, Stacks, rank_in_name
-from diagnostics.evidence.names import Owner, owner
-from diagnostics.evidence.nsys import NsysFile
 from diagnostics.evidence.recognise import LOOKED_FOR, Kind, kind_of, named_like_a_log
-from diagnostics.evidence.ring import RingFile
-from diagnostics.evidence.same_end import merge_errors
-from diagnostics.evidence.settle import adopt, adopt_listed, adopt_single, launched, settle_ranks
-from diagnostics.evidence.trace import TraceFile
+from diagnostics.evidence.ring.calls_file import RingFile
+from diagnostics.evidence.stacks import dumps as stacks
+from diagnostics.evidence.trace.model import TraceFile
+from diagnostics.evidence.trace.nsys import NsysFile
 from diagnostics.evidence.walk import Walk
 from diagnostics.invocation import command
 from diagnostics.runs import NoSuchRunError, find_run

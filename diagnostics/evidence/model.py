@@ -13,12 +13,12 @@ from diagnostics.artifacts import Heartbeat, Status
 from diagnostics.evidence.limits import Limits
 
 if TYPE_CHECKING:
-    from diagnostics.evidence.flight import FlightFile
-    from diagnostics.evidence.memory_snapshot import SnapshotFile
-    from diagnostics.evidence.memory_timeline import TimelineFile
-    from diagnostics.evidence.nsys import NsysFile
-    from diagnostics.evidence.ring import RingFile
-    from diagnostics.evidence.trace import TraceFile
+    from diagnostics.evidence.flight.dumps import FlightFile
+    from diagnostics.evidence.memory.snapshot import SnapshotFile
+    from diagnostics.evidence.memory.timeline import TimelineFile
+    from diagnostics.evidence.ring.calls_file import RingFile
+    from diagnostics.evidence.trace.model import TraceFile
+    from diagnostics.evidence.trace.nsys import NsysFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class LogFact:
 
     kind: str
     """`watchdog_timeout`, `desync_report`, `nccl_warn`, `nccl_env`, `cuda_oom`, `cpu_oom`, `gloo_mismatch`,
-    `gloo_closed`, `gloo_timeout`, `ddp_unused`, `rendezvous_timeout`, ... (the table in `evidence/log_patterns.py`)"""
+    `gloo_closed`, `gloo_timeout`, `ddp_unused`, `rendezvous_timeout`, ... (the table in `evidence/logs/patterns.py`)"""
     rank: int | None
     file: str
     line: int

@@ -8,18 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from diagnostics.evidence import (
-    errors_files,
-    flight,
-    memory_snapshot,
-    memory_timeline,
-    nsys,
-    ring,
-    stacks,
-    start_files,
-    trace,
-)
-from diagnostics.evidence.log_lines import has_utf16_mark
+from diagnostics.evidence import start_files
+from diagnostics.evidence.flight import dumps as flight
+from diagnostics.evidence.logs import errors_files
+from diagnostics.evidence.logs.lines import has_utf16_mark
+from diagnostics.evidence.memory import snapshot, timeline
+from diagnostics.evidence.ring import calls_file as ring
+from diagnostics.evidence.stacks import dumps as stacks
+from diagnostics.evidence.trace import model as trace
+from diagnostics.evidence.trace import nsys
 
 Kind = Literal[
     "flight",
@@ -48,9 +45,9 @@ _READERS: tuple[tuple[Kind, Callable[[bytes], bool]], ...] = (
     ("nsys", nsys.recognise),
     ("trace", trace.recognise),  # before flight dumps: newer traces repeat their pg_config
     ("flight", flight.recognise),
-    ("snapshot", memory_snapshot.recognise),
-    ("timeline", memory_timeline.recognise),
-    ("telemetry", memory_timeline.recognise_telemetry),
+    ("snapshot", snapshot.recognise),
+    ("timeline", timeline.recognise),
+    ("telemetry", timeline.recognise_telemetry),
     ("start", start_files.recognise),
     ("error", errors_files.recognise),
     ("stacks", stacks.recognise),

@@ -13,7 +13,7 @@ import msgspec
 
 from diagnostics.artifacts import Heartbeat, RunPaths, Status, read_heartbeat, read_status
 from diagnostics.evidence.limits import Limits, whole
-from diagnostics.evidence.log_lines import LineReader
+from diagnostics.evidence.logs.lines import LineReader
 from diagnostics.evidence.model import Problem, RankError, RunEvidence
 
 MAX_RECORD_BYTES = 32 << 20

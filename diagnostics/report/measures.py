@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from diagnostics.report.memory_stack import MemoryStack, read_stack, share_text
+from diagnostics.report.memory_areas import MemoryStack, read_stack, share_text
 from diagnostics.report.values import items, mapping, number
 from diagnostics.words import bytes_text
 

@@ -6,7 +6,7 @@ from math import ceil, floor, log
 
 from diagnostics.report.curves import Axes, band, dot, line, tick, upright
 from diagnostics.report.markup import Markup, el, join
-from diagnostics.report.memory_stack import MemoryStack, share_text
+from diagnostics.report.memory_areas import MemoryStack, share_text
 from diagnostics.report.shapes import COLOURS, LEFT, RIGHT, WIDTH, grid_line, picture
 from diagnostics.words import bytes_text
 

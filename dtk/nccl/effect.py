@@ -12,8 +12,8 @@ from typing import Any
 from diagnostics.artifacts import RunPaths, write_json
 from diagnostics.detectors.environment.gathered import echoes_as, interfaces
 from diagnostics.detectors.environment.values import level, number
-from diagnostics.evidence import logs
 from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.logs import reader as logs
 from diagnostics.evidence.model import LogFact
 from diagnostics.evidence.run_folder import last_attempt
 

@@ -8,7 +8,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from diagnostics.evidence.ring_format import ANY_PEER, NO_PEER
+from diagnostics.evidence.ring.format import ANY_PEER, NO_PEER
 
 NEW_GROUP = "new_group"
 """Making a process group counts as a collective of the default group: all its ranks must make the same one."""

@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from diagnostics.detectors.hang import HangDetector, say
-from diagnostics.detectors.hang.difference import Difference
-from diagnostics.detectors.hang.divergence_words import Split
-from diagnostics.detectors.hang.vote import Vote
+from diagnostics.detectors.hang.compare.difference import Difference
+from diagnostics.detectors.hang.disagree.vote import Vote
+from diagnostics.detectors.hang.disagree.words import Split
 from diagnostics.diagnose import conclude, run_detector
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Frame
-from diagnostics.evidence.ring import RingFile as RingReader
+from diagnostics.evidence.ring.calls_file import RingFile as RingReader
 from diagnostics.findings import Finding
 from diagnostics.registry import collect
 from diagnostics.report.model import Report

@@ -1,9 +1,9 @@
-"""One rank's calls as the ring of a run (`diagnostics.evidence.ring_format`), no larger than it must be."""
+"""One rank's calls as the ring of a run (`diagnostics.evidence.ring.format`), no larger than it must be."""
 
 import os
 import socket
 
-from diagnostics.evidence.ring_format import (
+from diagnostics.evidence.ring.format import (
     FINISHED,
     GROUP,
     GROUPS_AT,
@@ -17,7 +17,7 @@ from diagnostics.evidence.ring_format import (
     VERSION,
     file_bytes,
 )
-from diagnostics.evidence.ring_groups import format_ranks
+from diagnostics.evidence.ring.groups import format_ranks
 from dtk.preflight.calls import Entry, Record
 from dtk.preflight.match import Standing
 
@@ -27,7 +27,7 @@ _LONGEST_TEXT = (1 << 16) - 1
 
 
 class RingFile:
-    """One rank's calls in the form of `diagnostics.evidence.ring_format`, no larger than it must be."""
+    """One rank's calls in the form of `diagnostics.evidence.ring.format`, no larger than it must be."""
 
     def __init__(self, record: Record, world_size: int, standing: Standing, slots: int) -> None:
         self.record = record

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnostics.evidence.calls import is_library
-from diagnostics.evidence.ring_groups import format_ranks
+from diagnostics.evidence.ring.groups import format_ranks
 from diagnostics.report.model import Report
 from dtk.preflight import evidence
 from dtk.preflight.calls import End, Record

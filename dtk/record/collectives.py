@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import _resolve_process_group
 from torch.distributed import distributed_c10d as c10d
 
-from diagnostics.evidence.ring_format import ANY_PEER, NO_PEER, STARTED
-from diagnostics.evidence.ring_groups import group_key
+from diagnostics.evidence.ring.format import ANY_PEER, NO_PEER, STARTED
+from diagnostics.evidence.ring.groups import group_key
 from dtk.record import frames
 from dtk.record.regions import current
 from dtk.record.ring import Ring

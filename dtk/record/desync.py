@@ -11,9 +11,9 @@ from pathlib import Path
 
 from diagnostics.artifacts import RunPaths, Verdict
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.ring import RingFile
-from diagnostics.evidence.ring_format import RingDump, RingRecord
-from diagnostics.evidence.ring_groups import format_ranks, parse_ranks
+from diagnostics.evidence.ring.calls_file import RingFile
+from diagnostics.evidence.ring.format import RingDump, RingRecord
+from diagnostics.evidence.ring.groups import format_ranks, parse_ranks
 
 SHOWN = 8
 """Ranks named one by one; further ones are counted."""
@@ -41,7 +41,7 @@ class Place:
     group_name: str = ""
     """What the user knows the group by."""
     members: str = ""
-    """Global ranks of the group, as `ring_format.format_ranks` writes them."""
+    """Global ranks of the group, as `diagnostics.evidence.ring.groups.format_ranks` writes them."""
     earlier: tuple[tuple[int, str, str], ...] = ()
     """Position, call and site of the calls before it in the group, the youngest first."""
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diagnostics.evidence.ring_format import FINISHED, ISSUED, RAISED
+from diagnostics.evidence.ring.format import FINISHED, ISSUED, RAISED
 from dtk.record.collectives import CollectiveLog, Token
 from dtk.record.guard import report
 from dtk.record.signatures import KINDS, Call, Kind

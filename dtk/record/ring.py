@@ -1,6 +1,6 @@
 """Writes the ring: the last collectives of this rank in a file that outlives the process.
 
-Format and reader: `diagnostics.evidence.ring_format`. The file is memory-mapped, so a call costs one copy of 128
+Format and reader: `diagnostics.evidence.ring.format`. The file is memory-mapped, so a call costs one copy of 128
 bytes and the kernel keeps it through SIGKILL and gloo's abort. Where touching a mapped page may stall or fail
 (see `heartbeat.can_map`) the ring stays in memory and a thread writes what is new twice a second.
 """
@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-from diagnostics.evidence.ring_format import (
+from diagnostics.evidence.ring.format import (
     ENDED_AT,
     GROUP,
     GROUPS_AT,
@@ -31,7 +31,7 @@ from diagnostics.evidence.ring_format import (
     VERSION,
     file_bytes,
 )
-from diagnostics.evidence.ring_groups import format_ranks
+from diagnostics.evidence.ring.groups import format_ranks
 from dtk.record.guard import guarded
 from dtk.record.heartbeat import PUBLISH_EVERY_S, can_map
 
@@ -141,7 +141,7 @@ class Ring:
         Args:
             group: index from `add_group`.
             seq: position in the group.
-            state: of `diagnostics.evidence.ring_format`.
+            state: of `diagnostics.evidence.ring.format`.
             step: step in progress; -1 = none.
             texts: site, region, op, user's call, dtype.
             sizes: texts of input sizes, output sizes, ReduceOp, splits.

@@ -15,7 +15,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as _  # noqa: F401  Keeps the original functions for torch.compile.
 from torch.distributed import distributed_c10d as c10d
 
-from diagnostics.evidence.ring_format import FINISHED, ISSUED, RAISED
+from diagnostics.evidence.ring.format import FINISHED, ISSUED, RAISED
 from dtk.record import functional
 from dtk.record.collectives import CollectiveLog
 from dtk.record.guard import guarded, report

@@ -57,8 +57,8 @@ def search(reader: str, inputs: int, seconds: int, found: Path) -> None:
     with atheris.instrument_imports(include=["diagnostics"]):
         from diagnostics import evidence
 
-        for module in pkgutil.iter_modules(evidence.__path__):  # Some are imported only when they are needed.
-            importlib.import_module(f"{evidence.__name__}.{module.name}")
+        for module in pkgutil.walk_packages(evidence.__path__, f"{evidence.__name__}."):
+            importlib.import_module(module.name)  # Some are imported only when they are needed.
         from tests.fuzz.readers import ALLOWED, readers
     from tests.fuzz.seeds import seeds
 

@@ -8,7 +8,6 @@ input is named by its seed and number, so that `--only NUMBER` repeats it.
 
 import argparse
 import gzip
-import importlib
 import random
 import sys
 import tempfile
@@ -19,19 +18,36 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from diagnostics.evidence import errors_files, logs, safe_pickle, stacks, standing
+from diagnostics.errors import DiagnosticsError
+from diagnostics.evidence import safe_pickle
+from diagnostics.evidence.flight.dumps import FlightFile
+from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits, head
+from diagnostics.evidence.logs import errors_files
+from diagnostics.evidence.logs import reader as logs
+from diagnostics.evidence.memory.snapshot import SnapshotFile
+from diagnostics.evidence.memory.timeline import TimelineFile
+from diagnostics.evidence.ring.calls_file import RingFile
+from diagnostics.evidence.stacks import dumps as stacks
+from diagnostics.evidence.stacks import standing
+from diagnostics.evidence.trace.model import TraceFile
+from diagnostics.evidence.trace.nsys import NsysFile
 from tests.fuzz.seeds import seeds
 
 LIMITS = Limits(whole_bytes=8 << 20, stream_bytes=32 << 20)
 ALLOWED = (OSError, ValueError)
-HANDLES = {
-    "flight": "FlightFile",
-    "ring": "RingFile",
-    "trace": "TraceFile",
-    "nsys": "NsysFile",
-    "memory_snapshot": "SnapshotFile",
-    "memory_timeline": "TimelineFile",
+HANDLES: dict[str, Any] = {
+    "flight": FlightFile,
+    "ring": RingFile,
+    "trace": TraceFile,
+    "nsys": NsysFile,
+    "memory_snapshot": SnapshotFile,
+    "memory_timeline": TimelineFile,
+}
+RECOGNISE: dict[str, Callable[[bytes], bool]] = {
+    "stacks": stacks.recognise,
+    "errors_files": errors_files.recognise,
+    **{name: sys.modules[cls.__module__].recognise for name, cls in HANDLES.items()},
 }
 NASTY = (
     b"", b"\0", b"\xff" * 8, b"[" * 300, b"{" * 300, b"1e999", b"-1", b"NaN", b"null", b"[]", b"{}", b'"', b"true",
@@ -78,14 +94,7 @@ def readers() -> dict[str, Callable[[Path], object]]:
         "errors_files": lambda path: errors_files.read(path, path.name, 0, LIMITS),
         "logs": lambda path: logs.read(path, path.name, 0, LIMITS, head(path)),
     }
-    for module, name in HANDLES.items():
-        try:
-            cls = getattr(importlib.import_module(f"diagnostics.evidence.{module}"), name)
-        except ImportError:
-            print(f"fuzz: no reader yet: {module}", file=sys.stderr)
-            continue
-        found[module] = _loader(cls)
-    return found
+    return found | {name: _loader(cls) for name, cls in HANDLES.items()}
 
 
 def _loader(cls: Any) -> Callable[[Path], object]:
@@ -97,29 +106,19 @@ def _loader(cls: Any) -> Callable[[Path], object]:
     return load
 
 
-def gathering() -> Callable[[Path], object] | None:
-    """`gather` of a folder; None while a reader that it needs is missing."""
+def gathering(path: Path) -> object:
+    """`gather` of the folder that a file lies in; None where it is refused in words."""
     try:
-        gather = importlib.import_module("diagnostics.evidence.gather").gather
-    except ImportError as problem:
-        print(f"fuzz: gather cannot be imported yet: {problem}", file=sys.stderr)
+        return gather(path.parent, LIMITS)
+    except DiagnosticsError:
         return None
-    errors = importlib.import_module("diagnostics.errors")
-
-    def run(path: Path) -> object:
-        try:
-            return gather(path.parent, LIMITS)
-        except errors.DiagnosticsError:
-            return None
-
-    return run
 
 
 def fuzz(inputs: int, seed: int, folder: Path, only: int | None = None) -> Counter[str]:
     """Runs the inputs; reader and exception -> how often it escaped. Prints the first of each."""
     honest = seeds(folder)
     names, contents = list(honest), list(honest.values())
-    found, whole = readers(), gathering()
+    found = readers()
     crashes: Counter[str] = Counter()
     for number in range(inputs) if only is None else (only,):
         random_ = random.Random(f"{seed}/{number}")
@@ -134,8 +133,7 @@ def fuzz(inputs: int, seed: int, folder: Path, only: int | None = None) -> Count
         kinds = _readers_for(path, found, random_)
         for kind in kinds:
             _one(kind, found[kind], path, ALLOWED, crashes, f"seed {seed}, input {number}, {name}")
-        if whole is not None:
-            _one("gather", whole, path, (), crashes, f"seed {seed}, input {number}, {name}")
+        _one("gather", gathering, path, (), crashes, f"seed {seed}, input {number}, {name}")
         path.unlink()
     return crashes
 
@@ -143,10 +141,7 @@ def fuzz(inputs: int, seed: int, folder: Path, only: int | None = None) -> Count
 def _readers_for(path: Path, found: dict[str, Callable[[Path], object]], random_: random.Random) -> list[str]:
     """The readers that would be asked, and one that would not."""
     start = head(path)
-    asked = [
-        kind for kind in found
-        if hasattr(module := sys.modules.get(f"diagnostics.evidence.{kind}"), "recognise") and module.recognise(start)
-    ]  # fmt: skip
+    asked = [kind for kind, recognise in RECOGNISE.items() if recognise(start)]
     return sorted({*asked, random_.choice(sorted(found)), *(["logs"] if path.suffix in (".log", ".txt") else [])})
 
 

@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from diagnostics.evidence.ring_format import GROUP, GROUPS_AT, HEADER, MAGIC, RECORD, VERSION
+from diagnostics.evidence.ring.format import GROUP, GROUPS_AT, HEADER, MAGIC, RECORD, VERSION
 
 
 def seeds(folder: Path) -> dict[str, bytes]:

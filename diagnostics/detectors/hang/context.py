@@ -6,11 +6,11 @@ Decides no cause.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from diagnostics.detectors.hang.align import Survey
-from diagnostics.detectors.hang.ends import End, add_unnamed, ends, peer_gone, settle_alone
-from diagnostics.detectors.hang.one_rank import SNAPSHOTS
-from diagnostics.detectors.hang.read import Reading
-from diagnostics.detectors.hang.waits import Waits
+from diagnostics.detectors.hang.ended.ends import End, add_unnamed, ends, peer_gone, settle_alone
+from diagnostics.detectors.hang.survey.align import Survey
+from diagnostics.detectors.hang.survey.one_rank import SNAPSHOTS
+from diagnostics.detectors.hang.survey.read import Reading
+from diagnostics.detectors.hang.waiting.waits import Waits
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import Evidence
 from diagnostics.findings import Cost

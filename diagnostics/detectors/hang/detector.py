@@ -4,24 +4,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from diagnostics.detectors.hang import (
-    agree,
-    by_place,
-    by_size,
-    circular,
-    divergence,
-    gone,
-    idle,
-    meeting,
-    say,
-    straggler,
-    watchdog,
-)
+from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context, make
-from diagnostics.detectors.hang.divergence_words import Split
-from diagnostics.detectors.hang.read import read
+from diagnostics.detectors.hang.disagree import by_size, divergence
+from diagnostics.detectors.hang.disagree.words import Split
+from diagnostics.detectors.hang.ended import gone
+from diagnostics.detectors.hang.survey.read import read
 from diagnostics.detectors.hang.timeline import timeline
-from diagnostics.detectors.hang.waits import graph
+from diagnostics.detectors.hang.unrecorded import by_place, watchdog
+from diagnostics.detectors.hang.waiting import agree, circular, idle, meeting, straggler
+from diagnostics.detectors.hang.waiting.waits import graph
 from diagnostics.evidence.model import Evidence
 from diagnostics.findings import Detection, Finding
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from diagnostics.detectors.hang.align import Survey
+from diagnostics.detectors.hang.survey.align import Survey
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Evidence
 from diagnostics.findings import EvidenceItem, Finding, Group, Remedy, Where

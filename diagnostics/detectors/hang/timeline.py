@@ -3,10 +3,10 @@
 from typing import Any
 
 from diagnostics.detectors.hang import say
-from diagnostics.detectors.hang.align import Survey
 from diagnostics.detectors.hang.context import Context
-from diagnostics.detectors.hang.one_rank import SNAPSHOTS, Line
-from diagnostics.detectors.hang.waits import Operation
+from diagnostics.detectors.hang.survey.align import Survey
+from diagnostics.detectors.hang.survey.one_rank import SNAPSHOTS, Line
+from diagnostics.detectors.hang.waiting.waits import Operation
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.findings import Finding
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from diagnostics.detectors.memory.collectives import GATHERS, Gather, Kind, Traffic, UnitUse
 from diagnostics.detectors.memory.units import Move
-from diagnostics.evidence.memory_trace import Span, TraceCall, TraceMarks
+from diagnostics.evidence.trace.memory_marks import Span, TraceCall, TraceMarks
 
 UNIT = "FSDP::all_gather"
 _FORWARD, _BACKWARD = "FSDP::pre_forward", "FSDP::pre_backward"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from diagnostics.detectors.memory.collectives import Gather
 from diagnostics.detectors.memory.curve import Allocation, Curve
-from diagnostics.evidence.memory_trace import TraceCall
+from diagnostics.evidence.trace.memory_marks import TraceCall
 
 _ROUND = 512
 """CUDA's allocator rounds up to this."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from diagnostics.detectors.memory.curve import Allocation, Curve
 from diagnostics.detectors.memory.facts import States
 from diagnostics.detectors.memory.situation import RankMemory, Situation
-from diagnostics.evidence import memory_stack
+from diagnostics.evidence.memory import levels as memory_levels
 
 PARAMETERS, GATHERED, GRADIENTS = "parameters", "gathered parameters", "gradients"
 OPTIMIZER, ACTIVATIONS, LOGITS = "optimizer states", "activations", "logits"
@@ -17,19 +17,19 @@ BUCKETS, COLLECTED, KEPT = "buckets", "gathered tensors", "kept from earlier ste
 TEMPORARIES, OTHER, UNKNOWN = "optimizer temporaries", "other", "unknown"
 COPIES = "the backend's copies"
 KIND_OF = {
-    PARAMETERS: memory_stack.PARAMETERS,
-    GRADIENTS: memory_stack.GRADIENTS,
-    OPTIMIZER: memory_stack.OPTIMIZER,
-    GATHERED: memory_stack.BUFFERS,
-    BUCKETS: memory_stack.BUFFERS,
-    COLLECTED: memory_stack.BUFFERS,
-    COPIES: memory_stack.BUFFERS,
-    ACTIVATIONS: memory_stack.ACTIVATIONS,
-    LOGITS: memory_stack.ACTIVATIONS,
-    TEMPORARIES: memory_stack.TEMPORARIES,
-    KEPT: memory_stack.KEPT,
-    OTHER: memory_stack.UNKNOWN,
-    UNKNOWN: memory_stack.UNKNOWN,
+    PARAMETERS: memory_levels.PARAMETERS,
+    GRADIENTS: memory_levels.GRADIENTS,
+    OPTIMIZER: memory_levels.OPTIMIZER,
+    GATHERED: memory_levels.BUFFERS,
+    BUCKETS: memory_levels.BUFFERS,
+    COLLECTED: memory_levels.BUFFERS,
+    COPIES: memory_levels.BUFFERS,
+    ACTIVATIONS: memory_levels.ACTIVATIONS,
+    LOGITS: memory_levels.ACTIVATIONS,
+    TEMPORARIES: memory_levels.TEMPORARIES,
+    KEPT: memory_levels.KEPT,
+    OTHER: memory_levels.UNKNOWN,
+    UNKNOWN: memory_levels.UNKNOWN,
 }
 """What each category is drawn as over time."""
 _BY_PHASE = {"gather": GATHERED, "reduce": BUCKETS, "forward": ACTIVATIONS, "evaluation": ACTIVATIONS}

@@ -13,7 +13,7 @@ from diagnostics.detectors.memory import units
 from diagnostics.detectors.memory.units import Move, Phase, Whole
 from diagnostics.evidence.calls import Call, GroupKey, is_library, settle
 from diagnostics.evidence.model import Frame
-from diagnostics.evidence.ring_format import RingDump, RingRecord
+from diagnostics.evidence.ring.format import RingDump, RingRecord
 
 Kind = Literal["unit", "user", "object", "state_dict", "library", "unknown"]
 _STATE_DICT = ("state_dict", "full_tensor", "summon_full_params")

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from diagnostics.evidence.memory_timeline import thinned
-from diagnostics.evidence.memory_trace import STEP, Span, TraceMarks, step_number
+from diagnostics.evidence.memory.timeline import thinned
 from diagnostics.evidence.model import Frame
-from diagnostics.evidence.trace_memory import MemoryEvent
+from diagnostics.evidence.trace.allocations import MemoryEvent
+from diagnostics.evidence.trace.memory_marks import STEP, Span, TraceMarks, step_number
 
 MAX_EVENTS = 2_000_000
 MAX_POINTS = 500

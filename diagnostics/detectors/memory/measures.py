@@ -6,8 +6,8 @@ from diagnostics.detectors.memory import categories
 from diagnostics.detectors.memory.over_time import PROCESS, WINDOW, OverTime, of_samples, over_time
 from diagnostics.detectors.memory.planned import planned
 from diagnostics.detectors.memory.situation import RankMemory, Situation
-from diagnostics.evidence.memory_stack import AT, KINDS, RESERVED, Row, total
-from diagnostics.evidence.memory_timeline import thinned
+from diagnostics.evidence.memory.levels import AT, KINDS, RESERVED, Row, total
+from diagnostics.evidence.memory.timeline import thinned
 
 MAX_POINTS = 500
 MAX_RANKS = 1024

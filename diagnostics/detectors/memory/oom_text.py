@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from diagnostics.evidence.log_fields import oom_parts, size_bytes
+from diagnostics.evidence.logs.fields import oom_parts, size_bytes
 from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
 from diagnostics.findings import EvidenceItem, Finding, Where
 

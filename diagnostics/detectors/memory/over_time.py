@@ -9,9 +9,9 @@ from diagnostics.detectors.memory import categories
 from diagnostics.detectors.memory.curve import MAX_EVENTS
 from diagnostics.detectors.memory.situation import RankMemory, Situation
 from diagnostics.detectors.memory.sweep import sweep
-from diagnostics.evidence.memory_snapshot import DeviceMemory
-from diagnostics.evidence.memory_stack import AT, KINDS, MAX_ROWS, UNKNOWN, Row, highest, total
-from diagnostics.evidence.memory_timeline import StepMemory, thinned
+from diagnostics.evidence.memory.levels import AT, KINDS, MAX_ROWS, UNKNOWN, Row, highest, total
+from diagnostics.evidence.memory.snapshot import DeviceMemory
+from diagnostics.evidence.memory.timeline import StepMemory, thinned
 from diagnostics.evidence.model import Frame
 
 TENSORS, WINDOW, PROCESS = "tensors", "tensors allocated in the profiled window", "the process (resident set)"
@@ -39,7 +39,7 @@ NOWHERE = frozenset({"step", "outside", ""})
 
 @dataclass(slots=True)
 class OverTime:
-    """One rank. Times are seconds from the first row; rows: `diagnostics.evidence.memory_stack`."""
+    """One rank. Times are seconds from the first row; rows: `diagnostics.evidence.memory.levels`."""
 
     of: str
     kind: str

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from diagnostics.detectors.memory.collectives import TRANSPARENT, Gather
 from diagnostics.detectors.memory.curve import Curve
-from diagnostics.evidence.memory_place import is_own, stacks_at
 from diagnostics.evidence.model import Frame
-from diagnostics.evidence.trace import TraceFile
-from diagnostics.evidence.trace_memory import base_time_ns
+from diagnostics.evidence.trace.allocations import base_time_ns
+from diagnostics.evidence.trace.host_place import is_own, stacks_at
+from diagnostics.evidence.trace.model import TraceFile
 
 MAX_GATHERS = 1000
 MAX_KEPT = 200

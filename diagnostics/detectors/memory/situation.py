@@ -17,12 +17,12 @@ from diagnostics.detectors.memory.oom_text import RanOut, ran_out
 from diagnostics.detectors.memory.places import place
 from diagnostics.detectors.memory.say import size
 from diagnostics.detectors.memory.units import Whole
-from diagnostics.evidence.memory_snapshot import Snapshot
-from diagnostics.evidence.memory_timeline import MAX_STEPS as EACH
-from diagnostics.evidence.memory_timeline import Timeline
-from diagnostics.evidence.memory_trace import TraceMarks, is_worth_reading, read_marks
+from diagnostics.evidence.memory.snapshot import Snapshot
+from diagnostics.evidence.memory.timeline import MAX_STEPS as EACH
+from diagnostics.evidence.memory.timeline import Timeline
 from diagnostics.evidence.model import Evidence, Problem
-from diagnostics.evidence.trace_memory import read_memory_events
+from diagnostics.evidence.trace.allocations import read_memory_events
+from diagnostics.evidence.trace.memory_marks import TraceMarks, is_worth_reading, read_marks
 from diagnostics.findings import EvidenceItem
 
 MAX_RANKS = 8

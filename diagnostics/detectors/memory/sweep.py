@@ -9,7 +9,7 @@ from operator import itemgetter
 from diagnostics.detectors.memory.categories import KIND_OF, Sorter, shared_out
 from diagnostics.detectors.memory.curve import Curve
 from diagnostics.detectors.memory.facts import States
-from diagnostics.evidence.memory_stack import AT, KINDS, RESERVED, Row, Stack
+from diagnostics.evidence.memory.levels import AT, KINDS, RESERVED, Row, Stack
 
 _Move = tuple[float, int, tuple[tuple[int, int], ...]]
 """When, what goes first at equal times (releases before allocations), changes of levels."""

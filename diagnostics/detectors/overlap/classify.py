@@ -12,8 +12,8 @@ from functools import lru_cache
 
 from diagnostics.detectors.overlap import names
 from diagnostics.detectors.overlap.intervals import Interval
-from diagnostics.evidence.trace import Spans, Trace
-from diagnostics.evidence.trace_events import MARKED, Message, collective_word
+from diagnostics.evidence.trace.events import MARKED, Message, collective_word
+from diagnostics.evidence.trace.model import Spans, Trace
 
 
 @dataclass(slots=True)

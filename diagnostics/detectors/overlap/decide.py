@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from diagnostics.detectors.overlap.overview import SHARE, Overview
-from diagnostics.evidence.flight import FlightFile
+from diagnostics.evidence.flight.dumps import FlightFile
 from diagnostics.evidence.model import Evidence
-from diagnostics.evidence.ring import RingFile
+from diagnostics.evidence.ring.calls_file import RingFile
 from diagnostics.findings import Cost, EvidenceItem, Finding, Group, Remedy, Where
 
 NO_TRACE = "`record=full` (a dtk run), or `torch.profiler.profile` with `record_shapes=True` on every rank"

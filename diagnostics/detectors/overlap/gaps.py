@@ -11,7 +11,7 @@ from diagnostics.detectors.overlap import names
 from diagnostics.detectors.overlap.classify import Work
 from diagnostics.detectors.overlap.intervals import Interval, Ruler, union
 from diagnostics.detectors.overlap.measures import Covers
-from diagnostics.evidence.trace import Trace
+from diagnostics.evidence.trace.model import Trace
 
 Reason = Literal["data", "sync", "host", "wait"]
 DEVICE_NS = 2_000

@@ -11,7 +11,7 @@ from operator import itemgetter
 
 from diagnostics.detectors.overlap.classify import Work
 from diagnostics.detectors.overlap.intervals import Cover, Interval, Ruler, holes, intersect, subtract, total, union
-from diagnostics.evidence.trace import Trace
+from diagnostics.evidence.trace.model import Trace
 
 
 @dataclass(frozen=True, slots=True)

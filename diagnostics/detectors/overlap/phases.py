@@ -11,7 +11,7 @@ from typing import Literal
 from diagnostics.detectors.overlap import names
 from diagnostics.detectors.overlap.classify import Work
 from diagnostics.detectors.overlap.intervals import Interval, Ruler, union
-from diagnostics.evidence.trace import Trace
+from diagnostics.evidence.trace.model import Trace
 
 Phase = Literal["forward", "backward", "after", "optimizer", ""]
 _SEPARATES = 0.1

@@ -14,8 +14,8 @@ from diagnostics.detectors.overlap.gaps import Gap, find_gaps
 from diagnostics.detectors.overlap.intervals import Interval
 from diagnostics.detectors.overlap.measures import Breakdown, Compatible, Covers, charge, compatible
 from diagnostics.detectors.overlap.phases import Phase, Step, find_steps, window
-from diagnostics.evidence.trace import GroupInfo, Trace
-from diagnostics.evidence.trace_events import Message
+from diagnostics.evidence.trace.events import Message
+from diagnostics.evidence.trace.model import GroupInfo, Trace
 
 MAX_CALLS = 500_000
 """Collectives kept of one rank."""

@@ -12,8 +12,8 @@ from torch._subclasses import FakeTensorMode
 
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.ring import RingFile
-from diagnostics.evidence.ring_format import parse
+from diagnostics.evidence.ring.calls_file import RingFile
+from diagnostics.evidence.ring.format import parse
 from dtk.record import wrappers
 from dtk.record.functional import OPERATORS
 
@@ -200,6 +200,8 @@ def test_a_mismatch_is_explained_though_both_ranks_were_killed(tmp_path, child):
     ranks = [child(start, job, path, rank, tmp_path / "store") for rank, path in enumerate(paths)]
     assert [process.stdout.readline() for process in ranks] == ["planted\n"] * 2
     time.sleep(1.0)
+    for process in ranks:
+        process.send_signal(signal.SIGSTOP)  # Neither may see the other go.
     for process in ranks:
         process.send_signal(signal.SIGKILL)
         process.wait()

@@ -8,9 +8,9 @@ import time
 import pytest
 
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.ring import RingFile
-from diagnostics.evidence.ring_format import SAMPLES
-from diagnostics.evidence.ring_samples import stands_out
+from diagnostics.evidence.ring.calls_file import RingFile
+from diagnostics.evidence.ring.format import SAMPLES
+from diagnostics.evidence.ring.samples import stands_out
 from dtk.record import collectives
 from dtk.record.collectives import CollectiveLog
 from dtk.record.ring import Ring

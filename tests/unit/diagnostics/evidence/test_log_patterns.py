@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.log_fields import size_bytes
-from diagnostics.evidence.logs import LogRead, read
+from diagnostics.evidence.logs.fields import size_bytes
+from diagnostics.evidence.logs.reader import LogRead, read
 from diagnostics.evidence.model import LogFact
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnostics.evidence.limits import Limits, head
-from diagnostics.evidence.ring import RingFile, recognise
-from diagnostics.evidence.ring_format import (
+from diagnostics.evidence.ring.calls_file import RingFile, recognise
+from diagnostics.evidence.ring.format import (
     FINISHED,
     GROUP,
     GROUPS_AT,
@@ -24,7 +24,7 @@ from diagnostics.evidence.ring_format import (
     file_bytes,
     parse,
 )
-from diagnostics.evidence.ring_groups import format_ranks, parse_ranks
+from diagnostics.evidence.ring.groups import format_ranks, parse_ranks
 
 TEXTS = [
     "0-1",

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.evidence import stacks, standing
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Frame, Stacks
+from diagnostics.evidence.stacks import dumps as stacks
+from diagnostics.evidence.stacks import standing
 
 TORCH = "/usr/lib/python3.11/site-packages/torch"
 HEAD = "# stacks at 1795259551.250 s since 1970\n"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.evidence import source_file, standing, waiting_line
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Frame, Stacks
-from diagnostics.evidence.stacks import read, where
+from diagnostics.evidence.stacks import source_file, standing, waiting_line
+from diagnostics.evidence.stacks.dumps import read, where
 from tests.unit.diagnostics.evidence.test_stacks import TORCH, dump, fault
 
 LIB = "/usr/lib/python3.11"

@@ -8,7 +8,7 @@ from typing import Any
 
 from diagnostics.detectors.hang import DETECTORS
 from diagnostics.evidence import safe_pickle
-from diagnostics.evidence.flight import FlightFile
+from diagnostics.evidence.flight.dumps import FlightFile
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, rank_in_name
 from diagnostics.findings import Finding

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.ring import RingFile
-from diagnostics.evidence.ring_format import (
+from diagnostics.evidence.ring.calls_file import RingFile
+from diagnostics.evidence.ring.format import (
     FINISHED,
     GROUP,
     GROUPS_AT,

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.detectors.hang.read import read
+from diagnostics.detectors.hang.survey.read import read
 from diagnostics.evidence import safe_pickle
 from diagnostics.evidence.clock_offset import offset
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
-from diagnostics.evidence.ring_format import FINISHED
+from diagnostics.evidence.ring.format import FINISHED
 from tests.unit.diagnostics.hang.dumps import Job, Op, confirmed, detect, evidence, set_clock, write
 from tests.unit.diagnostics.hang.dumps import diagnose as verdict
 from tests.unit.diagnostics.hang.rings import write_ring

@@ -7,7 +7,7 @@ import pytest
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError
-from diagnostics.evidence.ring_format import FINISHED, RAISED, STARTED
+from diagnostics.evidence.ring.format import FINISHED, RAISED, STARTED
 from diagnostics.findings import Finding
 from tests.unit.diagnostics.hang.dumps import detect
 from tests.unit.diagnostics.hang.rings import write_ring

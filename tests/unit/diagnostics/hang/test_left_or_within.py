@@ -11,7 +11,7 @@ import pytest
 
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact, RankError
-from diagnostics.evidence.ring_format import STARTED
+from diagnostics.evidence.ring.format import STARTED
 from diagnostics.findings import Finding
 from tests.dist.ranks import free_port
 from tests.unit.diagnostics.hang.dumps import START_NS, Job, Op, confirmed, detect, evidence, write

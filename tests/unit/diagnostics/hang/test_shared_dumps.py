@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnostics.evidence.flight import FlightFile, recognise
+from diagnostics.evidence.flight.dumps import FlightFile, recognise
 from diagnostics.evidence.limits import Limits, head
 from diagnostics.evidence.model import Evidence, rank_in_name
 from diagnostics.findings import Finding

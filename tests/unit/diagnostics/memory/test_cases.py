@@ -15,7 +15,7 @@ from diagnostics.detectors.memory.facts import Facts
 from diagnostics.detectors.memory.over_time import over_time
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.memory_stack import KINDS, MAX_ROWS, total
+from diagnostics.evidence.memory.levels import KINDS, MAX_ROWS, total
 from tests.dist.ranks import run_ranks
 from tests.shared_data import shared_data
 from tests.unit.diagnostics.memory import memory_ranks

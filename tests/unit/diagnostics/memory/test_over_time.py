@@ -12,11 +12,12 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from diagnostics.evidence import memory_history, memory_stack
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.memory_owner import BACKWARD, REDUCED, owner
-from diagnostics.evidence.memory_snapshot import SnapshotFile
-from diagnostics.evidence.memory_stack import AT, KINDS, Stack, total
+from diagnostics.evidence.memory import history as memory_history
+from diagnostics.evidence.memory import levels as memory_levels
+from diagnostics.evidence.memory.levels import AT, KINDS, Stack, total
+from diagnostics.evidence.memory.owner import BACKWARD, REDUCED, owner
+from diagnostics.evidence.memory.snapshot import SnapshotFile
 from tests.unit.diagnostics.memory.allocator import CLOCK_US, Allocator
 from tests.unit.diagnostics.memory.jobs import detect
 from tests.unit.diagnostics.memory.test_timeline import rank_file
@@ -67,13 +68,13 @@ def load(folder: Path, value: dict[str, Any]) -> Any:
     return SnapshotFile(path, path.name, 0, Limits()).load().devices[0]
 
 
-def level(rows: list[memory_stack.Row], time_s: float) -> dict[str, int]:
+def level(rows: list[memory_levels.Row], time_s: float) -> dict[str, int]:
     row = [one for one in rows if one[0] <= time_s + 1e-9][-1]
     return dict(zip(KINDS, row[1], strict=True))
 
 
 def test_the_history_of_a_training_is_told_by_what_it_is_for(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr(memory_stack, "MAX_ROWS", 1_000_000)
+    monkeypatch.setattr(memory_levels, "MAX_ROWS", 1_000_000)
     kept, truth = trained
     history = load(tmp_path, kept.snapshot()).history
     assert len(truth) == 2 * STEPS
@@ -88,7 +89,7 @@ def test_the_history_of_a_training_is_told_by_what_it_is_for(trained, tmp_path, 
 
 
 def test_totals_and_what_is_reserved_are_those_of_the_allocator(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr(memory_stack, "MAX_ROWS", 1_000_000)
+    monkeypatch.setattr(memory_levels, "MAX_ROWS", 1_000_000)
     kept, _ = trained
     device = load(tmp_path, kept.snapshot())
     allocated = most = reserved = 0
@@ -108,7 +109,7 @@ def test_totals_and_what_is_reserved_are_those_of_the_allocator(trained, tmp_pat
 
 @pytest.mark.parametrize("last", [40, 150, 400])
 def test_a_ring_that_is_full_keeps_totals_and_gives_what_it_lost_to_nobody(trained, tmp_path, monkeypatch, last):
-    monkeypatch.setattr(memory_stack, "MAX_ROWS", 1_000_000)
+    monkeypatch.setattr(memory_levels, "MAX_ROWS", 1_000_000)
     kept, _ = trained
     whole = load(tmp_path, kept.snapshot()).history
     part = load(tmp_path, kept.snapshot(last)).history
@@ -126,7 +127,7 @@ def test_a_ring_that_is_full_keeps_totals_and_gives_what_it_lost_to_nobody(train
 def test_few_rows_keep_the_peak_and_the_valleys(trained, tmp_path):
     kept, _ = trained
     few = load(tmp_path, kept.snapshot()).history
-    assert 20 < len(few.rows) <= memory_stack.MAX_ROWS
+    assert 20 < len(few.rows) <= memory_levels.MAX_ROWS
     assert few.rows == sorted(few.rows, key=lambda row: row[0])
     generator = random.Random(7)
     stack = Stack(0.0, 1e6, [100] * len(KINDS))
@@ -137,7 +138,7 @@ def test_few_rows_keep_the_peak_and_the_valleys(trained, tmp_path):
         stack.move(float(n * 20), ((0, sizes - stack.levels[0]),))
         seen.append(sizes)
     rows = stack.finish()
-    assert len(rows) <= memory_stack.MAX_ROWS
+    assert len(rows) <= memory_levels.MAX_ROWS
     assert max(row[1][0] for row in rows) == max(seen)
     assert min(row[1][0] for row in rows) == min(seen)
     assert (rows[0][0], rows[-1][0], rows[-1][1][0]) == (0.0, 1e6, seen[-1])
@@ -314,7 +315,7 @@ def test_a_damaged_snapshot_is_a_value_error_or_a_value(trained, tmp_path):
         for device in loaded.devices.values():
             rows = device.history.rows if device.history is not None else []
             assert all(size >= 0 for _, sizes in rows for size in sizes)
-            assert len(rows) <= memory_stack.MAX_ROWS + 2
+            assert len(rows) <= memory_levels.MAX_ROWS + 2
 
 
 def test_a_trace_of_a_gpu_has_what_lay_there_before_and_what_is_reserved(tmp_path):

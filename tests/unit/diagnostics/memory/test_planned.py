@@ -9,8 +9,8 @@ import yaml
 
 from diagnostics.artifacts import RunPaths, Status, write_json
 from diagnostics.detectors.memory.curve import Allocation, Curve, build, without_backend
-from diagnostics.evidence.memory_trace import Span, TraceMarks
-from diagnostics.evidence.trace_memory import MemoryEvent
+from diagnostics.evidence.trace.allocations import MemoryEvent
+from diagnostics.evidence.trace.memory_marks import Span, TraceMarks
 from diagnostics.report.measures import plan_lines
 from tests.unit.diagnostics.memory.jobs import detect
 

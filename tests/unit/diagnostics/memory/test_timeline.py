@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.evidence.limits import Limits, head
-from diagnostics.evidence.memory_timeline import (
+from diagnostics.evidence.memory.timeline import (
     MAX_POINTS,
     MAX_STEPS,
     TimelineFile,

@@ -6,7 +6,7 @@ import pytest
 from diagnostics.detectors.overlap import DETECTORS
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
-from diagnostics.evidence.trace import TraceFile
+from diagnostics.evidence.trace.model import TraceFile
 from diagnostics.findings import Detection
 
 Detect = Callable[..., Detection]

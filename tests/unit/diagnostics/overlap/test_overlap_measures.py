@@ -7,7 +7,7 @@ import pytest
 from diagnostics.detectors.overlap.measures import Breakdown
 from diagnostics.detectors.overlap.profile import RankProfile, profile
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.trace import TraceFile
+from diagnostics.evidence.trace.model import TraceFile
 from tests.shared_data import shared_data
 from tests.trace_generator import Simulator, Style, write
 from tests.trace_scenarios import SCENARIOS, ddp

@@ -7,7 +7,7 @@ from diagnostics.detectors.overlap import DETECTORS
 from diagnostics.detectors.overlap.profile import profile
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
-from diagnostics.evidence.nsys import NsysFile, recognise
+from diagnostics.evidence.trace.nsys import NsysFile, recognise
 from tests.shared_data import shared_data
 
 

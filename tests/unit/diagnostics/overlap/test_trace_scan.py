@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from diagnostics.evidence import trace_scan
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.trace_scan import Scan, scan_events
+from diagnostics.evidence.trace import scan as trace_scan
+from diagnostics.evidence.trace.scan import Scan, scan_events
 
 TRICKY = ["}, {", '"}],"traceEvents":[{', "\\", '\\"},{', "\u2028 {\u00e9}", "]", "[{", ""]
 

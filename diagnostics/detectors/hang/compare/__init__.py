@@ -1,0 +1,1 @@
+"""Two ranks' calls compared: what kind of difference it is. Knows no ranks."""

@@ -1,0 +1,116 @@
+"""What the program's own text says: whether a line stands in the loop that another line is in.
+
+Looks into the file that a stack names, if it lies here and is older than the call; else it says nothing.
+"""
+
+import ast
+from collections.abc import Iterable
+from typing import Literal
+
+from diagnostics.evidence.model import Frame
+from diagnostics.evidence.stacks.source_file import source
+
+Place = Literal["inside", "leaves", "outside", "no loop", "unknown"]
+"""In the same loop; in it, and then out of it by `break` or `return`; behind or before it; there is none."""
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_CLOCK_S = 1.0
+"""A file may look this much younger than the call by the clocks of a shared file system."""
+
+
+def place(file: str, inside: Iterable[int], line: int, before_s: float | None) -> Place:
+    """Where `line` stands, seen from the innermost loop that holds all lines of `inside`, in one function.
+
+    Args:
+        file: as a stack names it.
+        inside: lines of calls that a loop repeats.
+        line: the line in question.
+        before_s: when the call was made, seconds since 1970: text that is younger says nothing.
+    """
+    tree = _tree(file, before_s)
+    lines = sorted(set(inside))
+    if tree is None or not lines:
+        return "unknown"
+    function = _innermost(tree, _FUNCTIONS, [lines[0]])
+    if any(_innermost(tree, _FUNCTIONS, [one]) is not function for one in (*lines, line)):
+        return "unknown"
+    loop = _innermost(function or tree, _LOOPS, lines)
+    if loop is None:
+        return "no loop"
+    if not _spans(loop, line):
+        return "outside"
+    return "leaves" if _leaves(loop, line) else "inside"
+
+
+def exclusive(file: str, one: int, other: int, before_s: float | None) -> bool:
+    """Whether two lines stand in an `if` and its `else`, so that a rank comes to one of them only."""
+    tree = _tree(file, before_s)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.If):
+            blocks = (node.body, node.orelse)
+            sides = [[any(_spans(part, line) for part in block) for line in (one, other)] for block in blocks]
+            if sides in ([[True, False], [False, True]], [[False, True], [True, False]]):
+                return True
+    return False
+
+
+def called(file: str, inside: Iterable[Frame], function: str, before_s: float | None) -> Place:
+    """Where the calls of `function` stand, as `place` says of a line; `unknown` unless all of them agree.
+
+    Args:
+        file: that defines it.
+        inside: innermost lines of calls that a loop repeats; in the same file and in one function.
+        function: whose callers were not recorded.
+        before_s: as in `place`.
+    """
+    frames = list(inside)
+    tree = _tree(file, before_s)
+    if tree is None or any(frame.file != file for frame in frames):
+        return "unknown"
+    lines = {
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and function == getattr(node.func, "id", getattr(node.func, "attr", None))
+    }
+    said = {place(file, (frame.line for frame in frames), line, before_s) for line in lines}
+    return said.pop() if len(said) == 1 and "no loop" not in said else "unknown"
+
+
+def _tree(file: str, before_s: float | None) -> ast.Module | None:
+    text = source(file)
+    if text is None or before_s is None or text.changed_s > before_s + _CLOCK_S:
+        return None
+    return text.tree
+
+
+def _spans(node: ast.AST, line: int) -> bool:
+    """Whether a statement holds a line; of a loop its `else` does not count, since it runs behind it."""
+    first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
+    if isinstance(node, _LOOPS):
+        last = node.body[-1].end_lineno
+    return bool(first <= line <= (last or 0))
+
+
+def _innermost(root: ast.AST, kinds: tuple[type[ast.AST], ...], lines: list[int]) -> ast.AST | None:
+    """The smallest node of these kinds that holds all lines; nothing inside a function within `root`."""
+    found: list[ast.AST] = []
+    todo = list(ast.iter_child_nodes(root))
+    while todo:
+        node = todo.pop()
+        if isinstance(node, kinds) and all(_spans(node, line) for line in lines):
+            found.append(node)
+        if kinds is _FUNCTIONS or not isinstance(node, _FUNCTIONS):
+            todo += ast.iter_child_nodes(node)
+    return min(found, key=lambda node: (node.end_lineno or 0) - node.lineno, default=None)  # type: ignore[attr-defined]
+
+
+def _leaves(loop: ast.AST, line: int) -> bool:
+    """Whether the block of this line goes on to a `break` or a `return` of this loop."""
+    for node in ast.walk(loop):
+        for block in (getattr(node, name, None) for name in ("body", "orelse", "finalbody")):
+            if node is loop or not isinstance(block, list):
+                continue
+            at = next((number for number, one in enumerate(block) if _spans(one, line)), None)
+            if at is not None and any(isinstance(one, ast.Break | ast.Return) for one in block[at:]):
+                return True
+    return False

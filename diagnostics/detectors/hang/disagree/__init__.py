@@ -1,0 +1,1 @@
+"""Ranks that disagree about the sequence of collectives."""

@@ -1,0 +1,160 @@
+"""One pass over all ranks: who issued what at which position of which group.
+
+Positions are those of the group (`collective_seq_id`), never of the file, so rings that wrapped at
+different places line up. Holds per rank and group a few numbers and two calls, per group and position
+one small integer, and what deviates: memory does not grow with ranks times entries. Knows no verdict.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from diagnostics.detectors.hang.survey.arrivals import Arrivals
+from diagnostics.detectors.hang.survey.clocks import Clocks
+from diagnostics.detectors.hang.survey.one_rank import Digest, Line, Positions, RankRecord
+from diagnostics.evidence.calls import GroupKey, Wire
+from diagnostics.evidence.flight.entries import DEFAULT_GROUP
+
+_CHUNK_BITS = 8
+_CHUNK = 1 << _CHUNK_BITS
+_MASK = _CHUNK - 1
+MAX_DEVIATIONS = 8
+"""Positions kept for each rank and group; after the first one all later ones are shifted anyhow."""
+
+
+class GroupTable:
+    """All ranks' positions of one group. The first rank that covers a position sets its base; the rest are compared."""
+
+    def __init__(self) -> None:
+        self.lines: dict[int, Line] = {}
+        self.base: dict[int, array[int]] = {}
+        """Chunk of 256 positions -> signature numbers; 0 = not covered."""
+        self.deviations: dict[int, dict[int, list[int]]] = {}
+        """Position -> signature number -> ranks that issued this instead of the base."""
+        self.uses_p2p = False
+        self.arrivals = Arrivals()
+
+    def add(self, rank: int, seqs: "array[int]", numbers: "array[int]") -> None:
+        """Compare one rank's positions, ascending, with the base."""
+        deviations = 0
+        for start, end in _runs(seqs):
+            chunk = self.base.get(seqs[start] >> _CHUNK_BITS)
+            if chunk is None:
+                chunk = self.base[seqs[start] >> _CHUNK_BITS] = array("I", bytes(4 * _CHUNK))
+            first = seqs[start] & _MASK
+            if (
+                end - start == seqs[end - 1] - seqs[start] + 1
+                and chunk[first : first + end - start] == numbers[start:end]
+            ):
+                continue  # As nearly always: no gap, and the same as the others.
+            for at in range(start, end):
+                seq, number = seqs[at], numbers[at]
+                known = chunk[seq & _MASK]
+                if known == 0:
+                    chunk[seq & _MASK] = number
+                elif known != number and deviations < MAX_DEVIATIONS:
+                    deviations += 1
+                    self.deviations.setdefault(seq, {}).setdefault(number, []).append(rank)
+
+    def base_at(self, seq: int) -> int:
+        """Signature number of the base; 0 when no rank covers the position."""
+        chunk = self.base.get(seq >> _CHUNK_BITS)
+        return chunk[seq & _MASK] if chunk is not None else 0
+
+    def issued_at(self, seq: int) -> dict[int, list[int]]:
+        """Signature number -> ranks that issued it at a position up to the first deviation."""
+        odd = self.deviations.get(seq, {})
+        odd_ranks = {rank for ranks in odd.values() for rank in ranks}
+        usual = [
+            rank for rank, line in self.lines.items() if line.first <= seq <= line.issued and rank not in odd_ranks
+        ]
+        found = {number: sorted(ranks) for number, ranks in odd.items()}
+        if usual:
+            found[self.base_at(seq)] = sorted(usual)
+        return found
+
+
+def _runs(seqs: "array[int]") -> Iterator[tuple[int, int]]:
+    """Slices of ascending positions of which each lies in one chunk."""
+    start, size = 0, len(seqs)
+    while start < size:
+        chunk = seqs[start] >> _CHUNK_BITS
+        end = bisect_left(seqs, (chunk + 1) << _CHUNK_BITS, start, min(start + _CHUNK, size))
+        yield start, end
+        start = end
+
+
+class Survey:
+    """What all ranks together did. Fill it rank by rank with `take`, then `close` it."""
+
+    def __init__(self) -> None:
+        self.ranks: dict[int, RankRecord] = {}
+        self.groups: dict[GroupKey, GroupTable] = {}
+        self.declared: dict[GroupKey, tuple[int, ...]] = {}
+        self.inferred: dict[GroupKey, tuple[int, ...]] = {}
+        """Members of groups that nobody declares, where only one choice is left."""
+        self.world_size: int | None = None
+        self.positions = 0
+        """Calls compared."""
+        self.clocks = Clocks()
+        self._numbers: dict[tuple[Wire, ...], int] = {}
+        self._uncounted: dict[tuple[int, GroupKey], Line] = {}
+
+    def take(self, digest: Digest) -> None:
+        """Take in what one rank left."""
+        record = digest.record
+        if record is None:
+            return
+        self.clocks.take(digest)
+        self.ranks[record.rank] = record
+        if digest.world_size:
+            self.world_size = max(self.world_size or 0, digest.world_size)
+        for key, ranks in digest.members.items():
+            if len(ranks) > len(self.declared.get(key, ())):
+                self.declared[key] = ranks
+        for key in digest.with_p2p:
+            self.groups.setdefault(key, GroupTable()).uses_p2p = True
+        numbers = [self._numbers.setdefault(signature, len(self._numbers) + 1) for signature in digest.signatures]
+        for key, line in record.lines.items():
+            table = self.groups.setdefault(key, GroupTable())
+            table.lines[record.rank] = line
+            positions = digest.positions.get(key)
+            if positions is not None:
+                self._compare(record.rank, key, positions, numbers)
+
+    def close(self) -> None:
+        """After the last rank: where any rank sent or received in a group, the counters of none can be used."""
+        for (rank, key), line in self._uncounted.items():
+            if self.groups[key].uses_p2p:
+                self.ranks[rank].lines[key] = self.groups[key].lines[rank] = line
+        self._uncounted.clear()
+
+    def members(self, key: GroupKey) -> tuple[int, ...]:
+        """Global ranks of a group: as declared, all ranks for the default group, else those seen in it."""
+        if key in self.declared:
+            return self.declared[key]
+        if key.desc == DEFAULT_GROUP or (key.name == "0" and key.desc in {"", "undefined"}):
+            return tuple(range(self.world()))
+        if key in self.inferred:
+            return self.inferred[key]
+        return tuple(sorted(self.groups[key].lines)) if key in self.groups else ()
+
+    def membership_known(self, key: GroupKey) -> bool:
+        """Whether `members` is all of them rather than a lower bound."""
+        return key in self.declared or key.desc == DEFAULT_GROUP
+
+    def world(self) -> int:
+        """Ranks of the job, at least as many as were seen."""
+        return max(self.world_size or 0, max(self.ranks, default=-1) + 1)
+
+    def _compare(self, rank: int, key: GroupKey, positions: Positions, numbers: list[int]) -> None:
+        seqs, local, times = array("q"), array("I"), array("d")
+        seqs.frombytes(positions.seqs)
+        local.frombytes(positions.signatures)
+        times.frombytes(positions.times)
+        if positions.uncounted is not None:
+            self._uncounted[rank, key] = positions.uncounted
+        table = self.groups[key]
+        self.positions += len(seqs)
+        table.add(rank, seqs, array("I", [numbers[one] for one in local]))
+        table.arrivals.add(rank, seqs, times)

@@ -1,0 +1,104 @@
+"""The ranks' clocks: one rank after the other is brought to the clock of the first, where the calls show it is off.
+
+Only of calls that a rank waits for: gloo's, and those of a ring that were complete when they returned. Decides no
+cause.
+"""
+
+from array import array
+from collections import defaultdict
+from collections.abc import Iterator
+
+from diagnostics.detectors.hang.survey.one_rank import SNAPSHOTS, Digest, Line, Positions, RankRecord
+from diagnostics.evidence.calls import ROOTED, Call, GroupKey, Wire
+from diagnostics.evidence.clock_offset import offset
+
+LEAST_S = 0.5
+"""A clock that is off by less is left alone: so long a call may well take."""
+TOLD_S = 2.0
+
+
+class Clocks:
+    """Filled rank by rank."""
+
+    def __init__(self) -> None:
+        self.ahead_s: dict[int, float] = {}
+        """Rank -> seconds by which its clock is ahead of that of the first rank; only those that are off."""
+        self._seen: dict[GroupKey, dict[int, float]] = {}
+        """Position -> when the first rank that tells of it made the call, by the first rank's clock."""
+
+    def take(self, digest: Digest) -> None:
+        """One rank: finds out how far its clock is off, and corrects all times in its record."""
+        record = digest.record
+        if record is None:
+            return
+        waited = {key: _waited(record.lines.get(key), key) for key in digest.positions}
+        times = {
+            key: _times(positions, digest.signatures) for key, positions in digest.positions.items() if waited[key]
+        }
+        bounds = [found for key, own in times.items() if (found := offset(self._seen.get(key, {}), own)) is not None]
+        best = min(bounds, key=lambda one: one.width_s, default=None)
+        ahead_s = best.value_s if best is not None and best.apart_s() > LEAST_S else 0.0
+        if ahead_s:
+            self.ahead_s[record.rank] = ahead_s
+            _correct(record, ahead_s)
+            for positions in digest.positions.values():
+                positions.times = _moved(positions.times, ahead_s)
+        for key, own in times.items():
+            seen = self._seen.setdefault(key, {})
+            for seq, at_s in own.items():
+                seen.setdefault(seq, at_s - ahead_s)
+
+    def true_s(self, rank: int | None, at_s: float) -> float:
+        """A time that a rank's clock told, by the clock of the first rank."""
+        return at_s - self.ahead_s.get(rank, 0.0) if rank is not None else at_s
+
+    def said(self) -> Iterator[tuple[float, list[int]]]:
+        """Seconds ahead, and the ranks whose clocks are so far off: what a report should mention."""
+        together: defaultdict[int, list[int]] = defaultdict(list)
+        for rank, ahead_s in sorted(self.ahead_s.items()):
+            if abs(ahead_s) > TOLD_S:
+                together[round(ahead_s)].append(rank)
+        for ranks in together.values():
+            yield self.ahead_s[ranks[0]], ranks
+
+
+def _waited(line: Line | None, key: GroupKey) -> bool:
+    if key.recorder == "gloo":
+        return True
+    return key.recorder == SNAPSHOTS and line is not None and line.last is not None and line.last.completion_known
+
+
+def _times(positions: Positions, signatures: list[tuple[Wire, ...]]) -> dict[int, float]:
+    seqs, numbers, times = array("q"), array("I"), array("d")
+    seqs.frombytes(positions.seqs)
+    numbers.frombytes(positions.signatures)
+    times.frombytes(positions.times)
+    joined = [all(wire.op not in ROOTED for wire in signature) for signature in signatures]
+    return {seq: at_s for seq, number, at_s in zip(seqs, numbers, times, strict=True) if at_s and joined[number]}
+
+
+def _moved(times: bytes, ahead_s: float) -> bytes:
+    old = array("d")
+    old.frombytes(times)
+    return array("d", (at_s - ahead_s if at_s else 0.0 for at_s in old)).tobytes()
+
+
+def _correct(record: RankRecord, ahead_s: float) -> None:
+    """All times of a record; the same call may stand in several places of it."""
+    lines = record.lines.values()
+    calls: list[Call | None] = [
+        record.last,
+        *record.p2p,
+        *(line.pending for line in lines),
+        *(line.last for line in lines),
+    ]
+    for call in {id(call): call for call in calls if call is not None}.values():
+        move(call, ahead_s)
+    if record.time_s is not None:
+        record.time_s -= ahead_s
+
+
+def move(call: Call, ahead_s: float) -> None:
+    """Takes back what a clock is ahead."""
+    if call.created_s is not None:
+        call.created_s -= ahead_s

@@ -1,0 +1,111 @@
+"""Loads the files of many ranks in several processes, and gives the digests in the order of the ranks.
+
+The workers are plain processes of this interpreter (`worker`), not children by fork or of the caller's main
+module, and the pipes to them hold them back: each has one rank in memory and a few KiB on its way. Whatever goes
+wrong with one is made up for here, so the result is the same with any number of them.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from typing import IO
+
+import msgspec
+
+from diagnostics.detectors.hang.survey.one_rank import CallFile, Digest, digest
+from diagnostics.detectors.hang.survey.worker import LENGTH, Job, JobFile, Work
+from diagnostics.evidence.flight.dumps import FlightFile
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.ring.calls_file import RingFile
+
+MAX_WORKERS = 8
+WORTH_BYTES = 128 << 20
+"""Starting workers costs as long as reading about this much."""
+_DECODER = msgspec.msgpack.Decoder(Digest)
+
+
+def digests(
+    files: Mapping[int, Sequence[CallFile]], attempt: int | None, workers: int | None = None
+) -> Iterator[Digest]:
+    """What each rank left, ascending by rank.
+
+    Args:
+        files: rank -> its files.
+        attempt: of the run whose records count; None = any.
+        workers: processes to start; None = as many as pay, 0 or 1 = none.
+    """
+    ranks = sorted(files)
+    count = min(_worthwhile(files) if workers is None else workers, len(ranks))
+    jobs = [_job(rank, files[rank]) for rank in ranks] if count > 1 else []
+    if None in jobs or not jobs:
+        yield from (digest(rank, files[rank], attempt) for rank in ranks)
+        return
+    with ExitStack() as stack:
+        pipes = [_start(stack, [job for job in jobs[n::count] if job], files[ranks[0]], attempt) for n in range(count)]
+        for number, rank in enumerate(ranks):
+            found = _next(pipes, number % count)
+            yield found if found is not None else digest(rank, files[rank], attempt)
+
+
+def _worthwhile(files: Mapping[int, Sequence[CallFile]]) -> int:
+    """How many processes pay: cores, unless there is little to read."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    size = 0
+    for several in files.values():
+        for file in several:
+            if isinstance(file, FlightFile | RingFile):
+                with suppress(OSError):
+                    size += file.path.stat().st_size
+    return min(cores, MAX_WORKERS, size // WORTH_BYTES + 1)
+
+
+def _job(rank: int, files: Sequence[CallFile]) -> Job | None:
+    """The files by name; None for handles of another make, which stay here."""
+    named = []
+    for file in files:
+        if not isinstance(file, FlightFile | RingFile):
+            return None
+        named.append(JobFile(isinstance(file, RingFile), str(file.path.absolute()), file.file, file.rank))
+    return Job(rank, named)
+
+
+def _limits(files: Sequence[CallFile]) -> Limits:
+    return next(file.limits for file in files if isinstance(file, FlightFile | RingFile))
+
+
+def _start(stack: ExitStack, jobs: list[Job], files: Sequence[CallFile], attempt: int | None) -> IO[bytes] | None:
+    """A worker with its work; its answers, or None when none can be started."""
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    try:
+        process = stack.enter_context(
+            subprocess.Popen(
+                [sys.executable, "-m", "diagnostics.detectors.hang.survey.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+        )
+        stack.callback(process.kill)
+        assert process.stdin is not None and process.stdout is not None
+        with suppress(BrokenPipeError), process.stdin as pipe:
+            pipe.write(msgspec.msgpack.encode(Work(_limits(files), attempt, jobs)))
+    except OSError:
+        return None
+    return process.stdout
+
+
+def _next(pipes: list[IO[bytes] | None], number: int) -> Digest | None:
+    """The worker's next answer; None where it has none to give, and for ever once it is gone."""
+    pipe = pipes[number]
+    if pipe is None:
+        return None
+    head = pipe.read(LENGTH)
+    size = int.from_bytes(head, "little")
+    data = pipe.read(size) if len(head) == LENGTH else b""
+    if len(head) < LENGTH or len(data) < size:
+        pipes[number] = None
+        return None
+    return _DECODER.decode(data) if data else None

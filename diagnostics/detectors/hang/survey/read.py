@@ -1,0 +1,91 @@
+"""The pass over the files of all ranks, and the way back to a rank for those that need a closer look.
+
+One rank's dumps are in memory at a time, in this process or in each worker. Where two files tell of the same
+recorder the younger one counts.
+"""
+
+from dataclasses import dataclass, field
+
+from diagnostics.detectors.hang.survey import pool
+from diagnostics.detectors.hang.survey.align import Survey
+from diagnostics.detectors.hang.survey.clocks import move
+from diagnostics.detectors.hang.survey.one_rank import CallFile, choose, load
+from diagnostics.evidence.calls import Call, GroupKey, settle
+from diagnostics.evidence.model import Evidence, Problem
+from diagnostics.words import ranks_spoken
+
+
+@dataclass(slots=True)
+class Reading:
+    """The survey, and the way back to a rank's own calls."""
+
+    survey: Survey = field(default_factory=Survey)
+    files: dict[int, list[CallFile]] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    attempt: int | None = None
+
+    def calls(self, rank: int, key: GroupKey) -> list[Call]:
+        """One rank's collectives in one group, oldest first, with stacks. Reads its files again."""
+        for dump in choose(load(self.files.get(rank, []), []), self.attempt):
+            if dump.recorder == key.recorder or any(call.key == key for call in dump.calls):
+                found = [settle(call) for call in dump.calls if call.key == key and not call.p2p]
+                for call in found:
+                    move(call, self.survey.clocks.ahead_s.get(rank, 0.0))
+                if found:
+                    return sorted(found, key=lambda call: call.seq)
+        return []
+
+
+def read(evidence: Evidence, workers: int | None = None) -> Reading:
+    """Survey all dumps and rings, rank by rank.
+
+    Args:
+        evidence: with the handles.
+        workers: processes that load files; None = as many as pay. The result does not depend on it.
+    """
+    reading = Reading(attempt=evidence.run.attempt if evidence.run is not None else None)
+    handles: list[CallFile] = [*evidence.flight, *evidence.rings]
+    nameless = []
+    for file in handles:
+        if file.rank is None:
+            nameless.append(file)
+        else:
+            reading.files.setdefault(file.rank, []).append(file)
+    for file in nameless:
+        _place(file, reading)
+    reading.survey.world_size = evidence.world_size
+    for digest in pool.digests(reading.files, reading.attempt, workers):
+        reading.problems += digest.problems
+        reading.survey.take(digest)
+    reading.survey.close()
+    if not evidence.doubt:
+        reading.problems += _clocks(reading.survey)
+    return reading
+
+
+def _clocks(survey: Survey) -> list[Problem]:
+    """What is to be said of clocks that are off."""
+    found = []
+    for ahead_s, ranks in survey.clocks.said():
+        off = "ahead of" if ahead_s > 0 else "behind"
+        what = (
+            f"the clock of {ranks_spoken(ranks)} is {abs(ahead_s):,.1f} s {off} that of rank {min(survey.ranks)}, as "
+            "their calls in step show; its times are corrected by that"
+        )
+        found.append(Problem("flight", survey.ranks[ranks[0]].files[0], what, harmless=True))
+    return found
+
+
+def _place(file: CallFile, reading: Reading) -> None:
+    """A file whose name has no rank may say it inside."""
+    try:
+        rank = next((dump.rank for dump in file.load() if dump.rank is not None), None)
+    except (OSError, ValueError) as problem:
+        reading.problems.append(Problem("flight", file.file, str(problem)))
+        return
+    if rank is None:
+        reading.problems.append(
+            Problem("flight", file.file, "neither its name nor its content says of which rank it is")
+        )
+    else:
+        reading.files.setdefault(rank, []).append(file)

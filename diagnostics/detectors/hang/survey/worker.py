@@ -1,0 +1,66 @@
+"""One process that loads files of ranks: `python -m diagnostics.detectors.hang.worker`, started by `pool`.
+
+Reads its work from standard input, and writes one digest after another to standard output, each behind its length.
+"""
+
+import gc
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from diagnostics.detectors.hang.survey.one_rank import digest
+from diagnostics.evidence.flight.dumps import FlightFile
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.ring.calls_file import RingFile
+
+LENGTH = 8
+"""Bytes of the length before each digest; a length of 0 = this rank cannot be put into msgpack."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFile:
+    """One file of a rank."""
+
+    ring: bool
+    path: str
+    file: str
+    rank: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One rank."""
+
+    rank: int
+    files: list[JobFile]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """All that one worker does."""
+
+    limits: Limits
+    attempt: int | None
+    jobs: list[Job]
+
+
+def main() -> None:
+    """Do the work."""
+    gc.disable()  # Dumps are millions of plain values without cycles: counting frees them.
+    work = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Work)
+    for job in work.jobs:
+        files = [
+            (RingFile if one.ring else FlightFile)(Path(one.path), one.file, one.rank, work.limits) for one in job.files
+        ]
+        try:
+            data = msgspec.msgpack.encode(digest(job.rank, files, work.attempt))
+        except (OverflowError, ValueError, TypeError):  # A number beyond 64 bits, a text that is no Unicode.
+            data = b""
+        sys.stdout.buffer.write(len(data).to_bytes(LENGTH, "little") + data)
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Hangs of which no recorder tells: only logs and stacks are left."""

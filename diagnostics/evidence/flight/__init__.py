@@ -1,0 +1,1 @@
+"""Flight-recorder dumps of torch, and dtk's black boxes."""

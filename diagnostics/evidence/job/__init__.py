@@ -1,0 +1,1 @@
+"""Whose a file is: which rank, which of several counts, and whether all are of one job."""

@@ -1,0 +1,165 @@
+"""Settles which of several files about the same rank counts, and refuses folders that hold several jobs.
+
+Every choice depends on contents only, never on names or the order of a listing.
+"""
+
+import hashlib
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, Protocol
+
+from diagnostics.errors import DiagnosticsError
+from diagnostics.evidence.job.one_job import refuse_mixed
+from diagnostics.evidence.job.same_job import Moments, contradiction
+from diagnostics.evidence.limits import BLOCK_BYTES
+from diagnostics.evidence.model import Evidence, Problem
+from diagnostics.invocation import command
+
+_BACKEND = re.compile(rb"\b(nccl|gloo|xccl|hccl|ucc|mpi):[a-z_]")
+_BLACK_BOX = b'"recorders"'
+
+
+class Handle(Protocol):
+    """What all handles of large files have."""
+
+    path: Path
+    file: str
+    rank: int | None
+
+
+def one_per_rank(name: str, handles: list[Any], heads: dict[str, bytes], evidence: Evidence) -> list[Any]:
+    """At most one handle of a kind for each rank; for flight dumps one for each backend.
+
+    A dump with stacks (pickle) is preferred to the same in JSON, both to a black box; then the larger file.
+
+    Raises:
+        DiagnosticsError: several folders hold the same ranks: a choice for each rank would mix jobs.
+    """
+    groups: defaultdict[tuple[int, str], list[Any]] = defaultdict(list)
+    kept = []
+    for handle in handles:
+        if handle.rank is None:
+            kept.append(handle)
+        else:
+            groups[handle.rank, ""].append(handle)
+    _refuse_several_jobs(name, groups, evidence)
+    for key in sorted(groups):
+        kept += _flight(groups[key], heads, evidence) if name == "flight" else _choose(groups[key], evidence, name)
+    return kept
+
+
+def _refuse_several_jobs(kind: str, groups: dict[tuple[int, str], list[Any]], evidence: Evidence) -> None:
+    """Raises DiagnosticsError where two or more ranks have different files in different folders."""
+    folders: set[Path] = set()
+    ranks = 0
+    for group in groups.values():
+        parents = {handle.path.parent for handle in group}
+        if len(parents) > 1 and len({_digest(handle.path) for handle in group}) > 1:
+            ranks += 1
+            folders |= parents
+    if ranks >= 2:
+        names = sorted(evidence.relative(folder) for folder in folders)
+        shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+        what = f"{len(names)} folders hold {kind} files of the same ranks ({shown}): of different jobs or moments"
+        raise DiagnosticsError(what, f"name one: {command('diagnose', evidence.root / names[0])}")
+
+
+def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:
+    """Raises DiagnosticsError where files cannot be of one job; notes what only may be so.
+
+    dtk's own folders, of a run or a watched command, are not looked at: they are of one job by the way they are made.
+
+    Args:
+        evidence: settled.
+        traces: all that were found, also those of which another of the same rank was chosen.
+    """
+    if evidence.run is not None or _watched(evidence):
+        return
+    moments = Moments(evidence.flight)
+    jobs = moments.far_apart()
+    if len(jobs) > 1:
+        parts = " and ".join(f"{job[0].file}{f' and {len(job) - 1} more' if len(job) > 1 else ''}" for job in jobs[:4])
+        what = f"{evidence.root} holds files of {len(jobs)} jobs: {parts} issued the same collective over an hour apart"
+        raise DiagnosticsError(what, "put each job into a folder of its own")
+    if why := moments.overtaken():
+        what = f"{evidence.root} holds dumps of different jobs or moments: {why}"
+        raise DiagnosticsError(what, "put each job into a folder of its own")
+    refuse_mixed(evidence, traces, [(one.handle.file, one.last_s) for one in moments.standing])
+    evidence.doubt = moments.doubt()
+
+
+def _watched(evidence: Evidence) -> bool:
+    """Whether all dumps lie beside the rings of their ranks, as under `dtk watch`."""
+    beside = {(ring.path.parent, ring.rank) for ring in evidence.rings}
+    return bool(beside) and all((dump.path.parent, dump.rank) in beside for dump in evidence.flight)
+
+
+def _flight(group: list[Any], heads: dict[str, bytes], evidence: Evidence) -> list[Any]:
+    """Dumps of one rank: pickles by backend, else JSON, else the black box."""
+    if len(group) == 1:
+        return group
+    forms: defaultdict[int, list[Any]] = defaultdict(list)
+    for handle in group:
+        start = heads.get(handle.file, b"")
+        is_json = start.lstrip()[:1] == b"{"
+        forms[2 if is_json and _BLACK_BOX in start else 1 if is_json else 0].append(handle)
+    best = forms[min(forms)]
+    if evidence.run is not None:  # torch's own watchdog dumps beside dtk's: the same ring, written twice
+        best = [handle for handle in best if "watchdog" not in handle.path.name] or best
+    backends: defaultdict[bytes, list[Any]] = defaultdict(list)
+    for handle in best:
+        match = _BACKEND.search(heads.get(handle.file, b""))
+        backends[match[1] if match else b""].append(handle)
+    return [handle for key in sorted(backends) for handle in _choose(backends[key], evidence, "flight")]
+
+
+def _choose(group: list[Any], evidence: Evidence, kind: str) -> list[Any]:
+    """The larger of several files, then the one with the smaller hash; copies are no contradiction."""
+    if len(group) == 1:
+        return group
+    sized = sorted(
+        ((_size(handle.path), _digest(handle.path), handle.file, handle) for handle in group), key=_by_content
+    )
+    best = sized[0]
+    others = sorted(item[2] for item in sized[1:] if item[1] != best[1])
+    if kind == "flight" and evidence.run is None:
+        for item in sized[1:]:
+            if item[1] != best[1] and (why := contradiction(best[3], item[3])):
+                files = " and ".join(sorted((best[2], item[2])))
+                raise DiagnosticsError(
+                    f"{evidence.root} holds files of 2 jobs: {files} are both of rank {best[3].rank}, and {why}",
+                    "put each job into a folder of its own",
+                )
+    if others:
+        what = (
+            f"rank {best[3].rank} has {len(others) + 1} different files: {best[2]} is used, {', '.join(others[:3])} not"
+        )
+        evidence.problems.append(Problem(kind.rstrip("s"), best[2], what))
+    return [best[3]]
+
+
+def _by_content(item: tuple[int, str, str, Any]) -> tuple[int, str, str]:
+    return -item[0], item[1], item[2]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+def _digest(path: Path) -> str:
+    """Hash of a file's bytes as they lie on disk; of very large ones of their beginning."""
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            for _ in range(64):
+                block = file.read(BLOCK_BYTES)
+                if not block:
+                    break
+                digest.update(block)
+    except OSError:
+        return ""
+    return digest.hexdigest()

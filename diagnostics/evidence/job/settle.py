@@ -1,0 +1,157 @@
+"""Whose a line, a stack or an error is: local ranks made global, NCCL's processes made ranks, the homeless adopted.
+
+Every choice depends on contents only, never on names or the order of a listing.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from diagnostics.evidence.job.names import Owner
+from diagnostics.evidence.job.same_end import merge_errors
+from diagnostics.evidence.logs.reader import LogRead
+from diagnostics.evidence.model import Evidence, LogFact, RankError, Stacks
+
+
+def settle_ranks(
+    evidence: Evidence,
+    logs: list[tuple[LogRead, Owner]],
+    errors: list[tuple[RankError, Owner]],
+    stacks: list[tuple[Stacks, Owner]],
+) -> None:
+    """Moves records into the evidence, with local ranks made global and NCCL's processes made ranks."""
+    owners = [of for _, of in (*logs, *errors, *stacks)]
+    newest: dict[str, int] = {}
+    for of in owners:
+        if of.attempt is not None:
+            newest[of.node] = max(newest.get(of.node, 0), of.attempt)
+    nodes = {of.node for of in owners if of.local_rank is not None}
+    single = len(nodes) <= 1 and _one_node([read for read, _ in logs])
+    processes = _processes(logs)
+    for read, of in logs:
+        if of.attempt is not None and of.attempt < newest[of.node]:
+            continue
+        offset = read.offset if read.offset is not None else 0 if single else None
+        settle = _Settle(offset, of, processes)
+        evidence.facts += [replace(fact, rank=settle.rank(fact.rank, fact)) for fact in read.facts]
+        evidence.errors += [replace(error, rank=settle.rank(error.rank)) for error in read.errors]
+        evidence.stacks += [replace(dump, rank=settle.rank(dump.rank)) for dump in read.stacks]
+    whole = 0 if single else None
+    for error, of in errors:
+        if of.attempt is None or of.attempt >= newest[of.node]:
+            evidence.errors.append(replace(error, rank=_Settle(whole, of, {}).rank(error.rank)))
+    for dump, of in stacks:
+        if of.attempt is None or of.attempt >= newest[of.node]:
+            evidence.stacks.append(replace(dump, rank=_Settle(whole, of, {}).rank(dump.rank)))
+
+
+def _one_node(reads: list[LogRead]) -> bool:
+    """Whether torchrun's `[default3]:` can be taken for rank 3: no second node, no rank beyond those of this one."""
+    prefixed = [read for read in reads if read.local]
+    stated = [
+        fact.fields.get("nranks", 0)
+        for read in reads
+        for fact in read.facts
+        if "nranks" in fact.fields and fact.kind != "start"
+    ]
+    return len(prefixed) <= 1 and all(max(stated, default=0) <= read.local for read in prefixed)
+
+
+class _Settle:
+    """From the rank that a record states to the global one."""
+
+    def __init__(self, offset: int | None, of: Owner, processes: dict[str, int]) -> None:
+        self.offset = offset
+        self.of = of
+        self.processes = processes
+
+    def rank(self, stated: int | None, fact: LogFact | None = None) -> int | None:
+        """Stated ones below zero are local: -1 is local rank 0 (see `logs`)."""
+        if stated is None and self.of.local_rank is not None:
+            stated = -1 - self.of.local_rank
+        if stated is None and fact is not None:
+            return self.processes.get(str(fact.fields.get("process", "")))
+        if stated is not None and stated < 0:
+            return None if self.offset is None else -1 - stated + self.offset
+        return stated
+
+
+def _processes(logs: Iterable[tuple[LogRead, Owner]]) -> dict[str, int]:
+    """NCCL's `host:pid` -> rank, from the communicators with the most ranks in the whole evidence."""
+    known: dict[str, tuple[int, int]] = {}
+    for read, _ in logs:
+        for process, world in read.processes.items():
+            known[process] = max(known.get(process, (0, 0)), world)
+    largest = max((ranks for ranks, _ in known.values()), default=0)
+    ranked = {process: rank for process, (ranks, rank) in known.items() if ranks == largest}
+    return ranked if len(set(ranked.values())) == len(ranked) else {}
+
+
+def adopt_single(evidence: Evidence) -> None:
+    """Gives what a log without any rank says to rank 0 where nothing tells of a second process."""
+    told: list[RankError | LogFact] = [*evidence.errors, *evidence.facts]
+    others: list[Any] = [*evidence.flight, *evidence.rings, *evidence.traces, *evidence.snapshots, *evidence.stacks]
+    ranks = {one.rank for one in (*others, *told)} - {None, 0}
+    files = {one.file for one in told if one.rank is None}
+    if evidence.run is not None or (evidence.world_size or 1) > 1 or ranks or len(files) != 1:
+        return
+    if not any(error.rank is None and error.type for error in evidence.errors):
+        return
+    evidence.errors = merge_errors([replace(error, rank=0) for error in evidence.errors])
+    evidence.facts = [replace(fact, rank=0) for fact in evidence.facts]
+
+
+def launched(owners: Iterable[Owner], logs: list[tuple[LogRead, Owner]]) -> frozenset[int]:
+    """Ranks for which torchrun made a folder, also where nothing was written into it; none with several nodes."""
+    placed = [(of.node, of.attempt or 0, of.local_rank) for of in owners if of.local_rank is not None]
+    offsets = {read.offset for read, _ in logs if read.offset is not None}
+    if len({node for node, _, _ in placed}) != 1 or len(offsets) > 1:
+        return frozenset()
+    last = max(attempt for _, attempt, _ in placed)
+    first = offsets.pop() if offsets else 0
+    return frozenset(first + local for _, attempt, local in placed if attempt == last)
+
+
+def adopt_listed(evidence: Evidence) -> None:
+    """Gives the one exception of a log without ranks to the one process that torchrun lists with exit code 1 there.
+
+    Python ends with that code after an exception that nobody caught; its peers in the list were stopped by a signal.
+    """
+    for fact in [fact for fact in evidence.facts if fact.kind == "torchrun_list"]:
+        homeless = [e for e in evidence.errors if e.rank is None and e.type and e.file == fact.file]
+        listed = set(fact.fields["ranks"])
+        told = {e.rank for e in evidence.errors if e.rank in listed and e.type}
+        bare = {e.rank for e in evidence.errors if e.rank in listed and e.exit_code == 1 and not e.signal} - told
+        if len(homeless) == 1 and len(bare) == 1 and not told and homeless[0].line < fact.line:
+            own = replace(homeless[0], rank=bare.pop())
+            evidence.errors = merge_errors([own if e is homeless[0] else e for e in evidence.errors])
+
+
+def adopt(evidence: Evidence) -> None:
+    """Gives the last words of an aborting process, which carry no prefix, to the one rank that died by that signal."""
+    signals: defaultdict[str, set[int]] = defaultdict(set)
+    for error in evidence.errors:
+        if error.rank is not None and error.signal is not None:
+            signals[error.signal].add(error.rank)
+    only = {signal: ranks.copy().pop() for signal, ranks in signals.items() if len(ranks) == 1}
+    homeless = [error for error in evidence.errors if error.rank is None and error.signal in only]
+    if not homeless:
+        return
+    ranks = {(error.file, error.signal): only[error.signal] for error in homeless if error.signal}
+    evidence.errors = merge_errors(
+        [replace(e, rank=only[e.signal]) if e in homeless and e.signal else e for e in evidence.errors]
+    )
+    frames = {error.frames: only[error.signal] for error in homeless if error.frames and error.signal}
+    evidence.stacks = [
+        replace(dump, rank=next((frames[t.frames] for t in dump.threads if t.frames in frames), None))
+        if dump.rank is None
+        else dump
+        for dump in evidence.stacks
+    ]
+    evidence.facts = [
+        replace(fact, rank=ranks.get((fact.file, "SIGABRT")))
+        if fact.rank is None and fact.kind == "gloo_mismatch"
+        else fact
+        for fact in evidence.facts
+    ]

@@ -1,0 +1,201 @@
+"""Reads a log of any size once: known facts, tracebacks, stacks and the launcher's list of failures.
+
+Streams with bounded memory; what repeats is counted. Which rank a line is about comes from its prefix, else
+from the text, else from NCCL's process names, else from the file. Decides nothing.
+"""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.logs import collective as log_collective
+from diagnostics.evidence.logs.collective import CollectiveStack
+from diagnostics.evidence.logs.errors_files import FailureTable, signal_of
+from diagnostics.evidence.logs.fields import Pattern, decode
+from diagnostics.evidence.logs.lines import Line, LineReader, is_labelled, split
+from diagnostics.evidence.logs.patterns import TABLE
+from diagnostics.evidence.logs.result import MAX_ERRORS, TEXT, LogRead
+from diagnostics.evidence.logs.streams import Streams
+from diagnostics.evidence.model import LogFact, RankError, shortened
+
+__all__ = ["LogRead", "read"]
+
+PER_KIND_AND_RANK = 64
+PER_KIND = 20_000
+"""Different facts that are kept; the rest is only counted."""
+MATCHED = 4096
+"""Characters of a line that patterns see: what they take is at most quadratic in it."""
+
+_STRUCTURE = (
+    b"Traceback (most recent call last)",
+    b"(most recent call first)",
+    b"Fatal Python error",
+    b"  exitcode  :",
+    b"  time      :",
+    b" (active",
+    b" (idle",
+    b"terminated with the following error",
+    b"# stacks at ",
+    b"Last error:",
+    log_collective.HEAD.encode(),
+)
+_FIRST_ONLY = {"non_finite_loss"}
+"""Kinds that are told anew at each step once they began: the first line of each rank is kept, the others counted."""
+WORDS = tuple(dict.fromkeys((*(pattern.word for pattern in TABLE), *_STRUCTURE)))
+_GLOO_CHECK = re.compile(
+    r"^.*\[enforce fail at [^\]]*\] (?:op\.[\w. <=>]+\. )?(?=\d+ vs \d+)|\. Is there a distributed .*$"
+)
+"""What gloo's C++ puts around the sizes that differ."""
+_PROCESS = re.compile(r"(?:\[[^\]]{1,40}\] )?([\w.-]{1,255}:\d+):\d+ ")
+"""How NCCL begins its lines: host, process, thread."""
+_BY_WORD: dict[str, list[Pattern]] = {}
+for _pattern in TABLE:
+    _BY_WORD.setdefault(_pattern.word.decode(), []).append(_pattern)
+
+
+@dataclass(slots=True)
+class _Scan:
+    """The state of one pass over one log."""
+
+    read: LogRead
+    rank: int | None
+    streams: Streams
+    table: FailureTable = field(default_factory=FailureTable)
+    collective: CollectiveStack = field(default_factory=CollectiveStack)
+    counts: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
+    per_kind: dict[tuple[str, int | None], int] = field(default_factory=dict)
+    exits: list[RankError] = field(default_factory=list)
+    """As torchrun tells them before its list; only that list has global ranks."""
+    following: int = 0
+    """Lines that are wanted whatever they hold."""
+    last_error: bool = False
+
+    def wanted(self) -> bool:
+        return self.following > 0 or self.streams.following > 0 or self.collective.number > 0
+
+    def feed(self, line: Line) -> None:
+        """One line of interest."""
+        rank = self.rank if line.rank is None else line.rank
+        if line.rank is None and line.local_rank is not None:
+            rank = -1 - line.local_rank
+            self.read.local = max(self.read.local, line.local_rank + 1)
+        self.following -= 1
+        self.streams.following -= 1
+        if self.table.feed(line.text, line.number):
+            self.following = max(self.following, 40)
+            rank = self.table.row.rank if self.table.row else rank
+        else:
+            self.streams.feed(line, rank)
+        self._last_error(line, rank)
+        self._collective(line, rank)
+        for word, patterns in _BY_WORD.items():
+            if word in line.text:
+                self._match(patterns, line, rank)
+
+    def _last_error(self, line: Line, rank: int | None) -> None:
+        """NCCL's own words, behind `Last error:` or in the line after it."""
+        if self.last_error and line.text.strip():
+            self.last_error = False
+            self._add("nccl_last_error", rank, line, {"error": line.text.strip()[:TEXT]})
+        if line.text.startswith("Last error:"):
+            rest = line.text.removeprefix("Last error:").strip()
+            if rest:
+                self._add("nccl_last_error", rank, line, {"error": rest[:TEXT]})
+            else:
+                self.last_error, self.following = True, max(self.following, 3)
+
+    def _collective(self, line: Line, rank: int | None) -> None:
+        """The stack of a collective that timed out; its frames stand in lines without a prefix."""
+        if log_collective.HEAD in line.text:
+            self.collective.begin(line.number, rank)
+        elif self.collective.number:
+            place = self.collective.feed(line.text)
+            if place is not None:
+                self._add("collective_stack", self.collective.rank, line, place)
+
+    def _match(self, patterns: list[Pattern], line: Line, rank: int | None) -> None:
+        for pattern in patterns:
+            match = pattern.regex.search(line.text)
+            if match is None:
+                continue
+            fields = decode(pattern.kind, match)
+            if rank is None and pattern.rank_group:
+                stated = fields.get(pattern.rank_group)
+                rank = stated if isinstance(stated, int) else None
+                fields["only_in_group"] = pattern.rank_group == "group_rank"
+            if pattern.kind == "watchdog_status" and rank is None and "default_pg" in str(fields.get("desc")):
+                rank = fields.get("pg_rank")
+            process = _PROCESS.match(line.text) if pattern.kind.startswith("nccl_") else None
+            if process:
+                fields["process"] = process[1]
+                self._process(pattern, fields)
+            self._add(pattern.kind, rank, line, fields)
+            return
+
+    def _process(self, pattern: Pattern, fields: dict[str, Any]) -> None:
+        """NCCL names processes; its init lines say which rank a process is."""
+        if pattern.kind != "nccl_init" or len(self.read.processes) > PER_KIND:
+            return
+        known = self.read.processes.get(fields["process"], (0, 0))
+        self.read.processes[fields["process"]] = max(known, (fields["nranks"], fields["comm_rank"]))
+
+    def _add(self, kind: str, rank: int | None, line: Line, fields: dict[str, Any]) -> None:
+        key = (
+            (kind, rank)
+            if kind in _FIRST_ONLY
+            else (kind, rank, *sorted((name, str(value)) for name, value in fields.items()))
+        )
+        known = self.counts.get(key)
+        if known is not None:
+            known["count"] = known.get("count", 1) + 1
+            return
+        kept = self.per_kind.get((kind, rank), 0)
+        if kept >= PER_KIND_AND_RANK or len(self.counts) >= PER_KIND:
+            self.read.dropped += 1
+            return
+        self.per_kind[kind, rank] = kept + 1
+        self.counts[key] = fields
+        text = _GLOO_CHECK.sub("", line.text) if kind == "gloo_mismatch" else line.text
+        self.read.facts.append(LogFact(kind, rank, self.read.file, line.number, shortened(text.strip(), TEXT), fields))
+        if kind == "torchrun_failed":
+            self._exit(line, fields)
+
+    def _exit(self, line: Line, fields: dict[str, Any]) -> None:
+        """What torchrun says at once about the first process that failed; its list may not follow."""
+        code, local = fields.get("exit_code"), fields.get("local_rank")
+        if isinstance(code, int) and isinstance(local, int) and code != 0:
+            signal = signal_of(code) if code < 0 else None
+            what = f"killed by {signal}" if signal else f"exit code {code}"
+            self.exits.append(
+                RankError(-1 - local, self.read.file, line.number, "", what, signal=signal, exit_code=code)
+            )
+
+
+def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -> LogRead:
+    """Everything a log says; what was read before damage is kept, with the reason in `problem`.
+
+    Args:
+        path: plain or gzip.
+        file: relative to the evidence's root.
+        rank: whose log it is, when its name says so.
+        limits: on untrusted files.
+        head: its first bytes.
+    """
+    result = LogRead(file)
+    scan = _Scan(result, rank, Streams(result, rank))
+    labelled = is_labelled(head)
+    try:
+        for number, raw in LineReader(path, limits, WORDS, scan.wanted).lines():
+            scan.feed(split(number, raw[:MATCHED], labelled))
+    except (OSError, ValueError) as problem:
+        result.problem = str(problem) or type(problem).__name__
+    scan.streams.finish()
+    result.errors += scan.table.errors(file) or scan.exits[:MAX_ERRORS]
+    result.offset = scan.table.offset()
+    if scan.table.rows:
+        listed = scan.table.listed()
+        text = f"torchrun lists {len(listed['ranks'])} ranks that failed or were stopped"
+        result.facts.append(LogFact("torchrun_list", None, file, scan.table.rows[0].line, text, listed))
+    return result

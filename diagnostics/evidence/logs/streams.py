@@ -1,0 +1,149 @@
+"""Tracebacks and stacks in the lines of a log, put together for each of its writers.
+
+A traceback behind which the same writer goes on with its steps was handled: it becomes a fact. Knows no patterns.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+from diagnostics.evidence.logs import tracebacks
+from diagnostics.evidence.logs.errors_files import fatal_error, launcher_only
+from diagnostics.evidence.logs.lines import Line
+from diagnostics.evidence.logs.result import MAX_ERRORS, MAX_STACKS, TEXT, LogRead
+from diagnostics.evidence.model import LogFact, RankError, Stacks
+from diagnostics.evidence.stacks import dumps as stack_dumps
+
+MAX_STREAMS = 4096
+"""Writers in one log whose tracebacks are followed at the same time."""
+GOES_ON = 3
+"""Different steps told behind a traceback by which the process has survived it; where ranks share a log without
+prefixes, the peers of a rank that died tell one more step at most."""
+FOLLOWED = 64
+"""Lines behind a traceback in which they are looked for."""
+_PROGRESS = re.compile(
+    r"\b(?:step|iter(?:ation)?|epoch|batch)\b\W{0,3}(\d{1,9})|\b(\d{1,9})/\d{1,9}\b.{0,40}(?:it/s|s/it)", re.IGNORECASE
+)
+_FINISHED = re.compile(r"\b(?:training|run|job) (?:is )?(?:finished|complete[d]?|done)\b", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class _Stream:
+    """What is under way in the lines of one writer."""
+
+    traceback: tracebacks.Assembler = field(default_factory=tracebacks.Assembler)
+    stack: stack_dumps.Assembler = field(default_factory=stack_dumps.Assembler)
+    rank: int | None = None
+    number: int = 0
+    spawned: int | None = None
+    """Rank of a process whose traceback torch.multiprocessing repeats."""
+    fatal: RankError | None = None
+    raised: list[RankError] = field(default_factory=list)
+    """The last ones, until it is clear whether the process went on."""
+    steps: set[str] = field(default_factory=set)
+    """Told since the last traceback."""
+    finished: bool = False
+
+
+@dataclass(slots=True)
+class Streams:
+    """All writers of one log; what they complete goes into `read`."""
+
+    read: LogRead
+    rank: int | None
+    """Whose log it is, where its name says so."""
+    following: int = 0
+    """Lines that are wanted whatever they hold."""
+    streams: dict[str, _Stream] = field(default_factory=dict)
+
+    def feed(self, line: Line, rank: int | None) -> None:
+        """One line, and whose it is."""
+        stream = self._stream(line, rank)
+        spawned = tracebacks.SPAWNED.match(line.text)
+        if spawned:
+            stream.spawned = int(spawned[1])
+            self._follow(4)
+        fatal = fatal_error(line.text, rank, self.read.file, line.number)
+        if fatal is not None:
+            self._keep(stream)
+            stream.fatal = fatal
+            self._follow(8)
+        begins = tracebacks.START.match(line.text)
+        if begins and not stream.traceback.active:
+            stream.number = line.number
+            stream.raised, stream.steps, stream.finished = [], set(), False
+        stream.traceback.feed(line.text)
+        stream.stack.feed(line.text)
+        if stream.traceback.active or stream.stack.active:
+            # With many writers the next line of this one may be far away.
+            self._follow(40 + 8 * len(self.streams))
+        if stream.traceback.done or stream.stack.done:
+            self._keep(stream)
+        if stream.number and not stream.traceback.inside:
+            self._goes_on(stream, line)
+
+    def finish(self) -> None:
+        """The log has ended: what is under way is complete."""
+        for stream in self.streams.values():
+            self._keep(stream, end=True)
+            self._take_back(stream)
+
+    def _follow(self, lines: int) -> None:
+        self.following = max(self.following, lines)
+
+    def _stream(self, line: Line, rank: int | None) -> _Stream:
+        stream = self.streams.get(line.stream)
+        if stream is None:
+            if len(self.streams) >= MAX_STREAMS:
+                self.finish()
+                self.streams.clear()
+            stream = self.streams[line.stream] = _Stream(rank=rank)
+        return stream
+
+    def _goes_on(self, stream: _Stream, line: Line) -> None:
+        """Notes progress behind an exception in the same log: it was handled."""
+        if progress := _PROGRESS.search(line.text):
+            stream.steps.add(progress[1] or progress[2])
+        # A sentence of the end counts only where no other rank can have written it.
+        stream.finished |= bool(_FINISHED.search(line.text)) and (self.rank is not None or bool(line.stream))
+        self._take_back(stream)
+
+    def _take_back(self, stream: _Stream) -> None:
+        """Makes facts of errors that were handled."""
+        if not stream.raised or not (stream.finished or len(stream.steps) >= GOES_ON):
+            return
+        for error in stream.raised:
+            if error in self.read.errors:
+                self.read.errors.remove(error)
+            at = f"{error.frames[0].file}:{error.frames[0].line}" if error.frames else ""
+            fields = {"type": error.type, "message": error.message[:TEXT], "at": at}
+            text = f"{error.type}: {error.message}"[:TEXT]
+            self.read.facts.append(LogFact("handled_error", error.rank, error.file, error.line, text, fields))
+        stream.raised = []
+
+    def _keep(self, stream: _Stream, end: bool = False) -> None:
+        """Takes over what a writer has completed."""
+        if end:
+            stream.stack.close()
+        done, stream.stack.done = stream.stack.done, []
+        for threads, time_s, local in done:
+            rank = stream.rank if stream.rank is not None else local
+            if len(self.read.stacks) < MAX_STACKS:
+                self.read.stacks.append(Stacks(rank, self.read.file, threads, time_s))
+        if stream.fatal is not None and (done or end):
+            dying = [thread for threads, _, _ in done for thread in threads if thread.name == "current" or thread.main]
+            main = min(dying, key=lambda thread: thread.name != "current", default=None)
+            frames = main.frames if main else ()
+            fatal, stream.fatal = stream.fatal, None
+            self._error(RankError(fatal.rank, fatal.file, fatal.line, "", fatal.message, frames, fatal.signal))
+        for raised in stream.traceback.take(end):
+            rank = stream.rank if stream.spawned is None else stream.spawned
+            stream.spawned = None
+            if not launcher_only(raised.type):
+                error = RankError(rank, self.read.file, stream.number, raised.type, raised.message, raised.frames)
+                self._error(error)
+                stream.raised.append(error)
+                self._follow(FOLLOWED + 8 * len(self.streams))
+
+    def _error(self, error: RankError) -> None:
+        if len(self.read.errors) < MAX_ERRORS and error not in self.read.errors[-8:]:
+            self.read.errors.append(error)

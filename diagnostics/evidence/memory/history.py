@@ -1,0 +1,228 @@
+"""The history of torch's caching allocator, as a snapshot holds it: what the bytes were for at each moment.
+
+The history is a ring: what was allocated before its first event is known by the blocks that are left, or, where it was
+freed meanwhile, by its size alone. Knows no verdict.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from diagnostics.evidence.memory.levels import (
+    ACTIVATIONS,
+    AT,
+    BUFFERS,
+    GRADIENTS,
+    KINDS,
+    OPTIMIZER,
+    RESERVED,
+    TEMPORARIES,
+    UNKNOWN,
+    Row,
+    Stack,
+)
+from diagnostics.evidence.memory.owner import BACKWARD, REDUCED, owner
+from diagnostics.evidence.trace.memory_marks import STEP, step_number
+
+MAX_BYTES = 1 << 50
+MAX_STEPS = 400
+_RESERVES = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+_OPTIMIZER = "Optimizer.step"
+Event = Mapping[str, Any]
+Annotation = tuple[int, bool, str]
+"""Microseconds in the clock of the events, whether it begins, name."""
+
+
+@dataclass(slots=True)
+class History:
+    """One device. Times are seconds from the first event; where torch wrote no times, numbers of events."""
+
+    rows: list[Row] = field(default_factory=list)
+    has_times: bool = True
+    peak: Row | None = None
+    peak_event: Event | None = None
+    """The allocation that reached the peak; None when that came before the first event."""
+    peak_step: int | None = None
+    """Of the annotations that were open, as `peak_region`."""
+    peak_region: str = ""
+    steps: list[tuple[float, int]] = field(default_factory=list)
+    """(when, step) where steps begin, by the annotations."""
+    failed: tuple[float, int] | None = None
+    """(when, bytes) of the first request that could not be met."""
+
+
+@dataclass(slots=True)
+class _Block:
+    """One allocation."""
+
+    size_bytes: int
+    owner: str
+    start: int = -1
+    """Place among the events; -1 = before them."""
+    end: int | None = None
+
+
+@dataclass(slots=True)
+class _Paired:
+    """The events of one device, allocations joined with their releases."""
+
+    made: dict[int, _Block] = field(default_factory=dict)
+    """By the place of the event."""
+    freed: dict[int, _Block] = field(default_factory=dict)
+    alive: dict[int, _Block] = field(default_factory=dict)
+    """By address: at the end."""
+
+
+def read(
+    events: Sequence[Event],
+    blocks: Mapping[int, tuple[int, str]],
+    reserved_bytes: int,
+    annotations: Sequence[Annotation] = (),
+) -> History:
+    """The levels at each moment, from the state at the end.
+
+    Args:
+        events: of one device, in their order.
+        blocks: address -> (bytes, owner) of what was allocated at the end.
+        reserved_bytes: at the end.
+        annotations: ascending.
+    """
+    times, has_times = _times(events)
+    found = History(has_times=has_times)
+    if not times:
+        return found
+    paired = _pair(events)
+    steps_at = _optimizer_at(paired, times, annotations if has_times else ())
+    for one in paired.made.values():
+        one.owner = _settled(one, steps_at)
+    levels = _levels_before(events, paired, blocks, reserved_bytes, bool(steps_at))
+    _sweep(found, events, times, paired, levels)
+    if has_times and found.peak is not None:
+        _place(found, times[0] + found.peak[0] * 1e6, annotations)
+        found.steps = [
+            ((time_us - times[0]) / 1e6, step)
+            for time_us, begins, name in annotations
+            if begins and time_us >= times[0] and (step := step_number(name)) is not None
+        ][:MAX_STEPS]
+    return found
+
+
+def plausible(value: object) -> int | None:
+    """A number of bytes, or None."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_BYTES else None
+
+
+def _times(events: Sequence[Event]) -> tuple[list[int], bool]:
+    """In us, never falling; torch before 2.1 wrote none, then the order stands for them."""
+    found: list[int] = []
+    for event in events:
+        time_us = event.get("time_us")
+        if not isinstance(time_us, int) or not 0 < time_us < 1 << 62:
+            return list(range(len(events))), False
+        found.append(max(time_us, found[-1] if found else 0))
+    return found, True
+
+
+def _pair(events: Sequence[Event]) -> _Paired:
+    paired = _Paired()
+    asked = any(event.get("action") == "free_requested" for event in events)
+    release = "free_requested" if asked else "free_completed"  # recording may leave out either
+    for n, event in enumerate(events):
+        action, address, size = event.get("action"), event.get("addr"), plausible(event.get("size"))
+        if not isinstance(address, int) or not size:
+            continue
+        if action == "alloc":
+            paired.made[n] = paired.alive[address] = _Block(size, owner(event), n)
+        elif action == release:
+            gone = paired.alive.pop(address, None) or _Block(size, UNKNOWN)
+            gone.end, paired.freed[n] = n, gone
+    return paired
+
+
+def _optimizer_at(paired: _Paired, times: Sequence[int], annotations: Iterable[Annotation]) -> list[int]:
+    """Places of events at which the optimizer was at work, ascending."""
+    found = {n for n, one in paired.made.items() if one.owner in (OPTIMIZER, TEMPORARIES)}
+    found |= {bisect_right(times, time_us) for time_us, begins, name in annotations if begins and _OPTIMIZER in name}
+    return sorted(found)
+
+
+def _settled(one: _Block, steps_at: Sequence[int]) -> str:
+    """Gradients live on into the optimizer's step; what else the backward pass makes does not."""
+    if one.owner not in (BACKWARD, REDUCED):
+        return one.owner
+    at = bisect_right(steps_at, one.start)
+    coming = steps_at[at] if at < len(steps_at) else None
+    if coming is not None and (one.end is None or one.end > coming):
+        return GRADIENTS
+    if one.owner == REDUCED:
+        return BUFFERS
+    return ACTIVATIONS if one.end is not None else UNKNOWN
+
+
+def _changes(n: int, event: Event, paired: _Paired) -> tuple[tuple[int, int], ...]:
+    if (made := paired.made.get(n)) is not None:
+        return ((AT[made.owner], made.size_bytes),)
+    if (gone := paired.freed.get(n)) is not None:
+        return ((AT[gone.owner], -gone.size_bytes),)
+    sign = _RESERVES.get(str(event.get("action")))
+    return ((AT[RESERVED], sign * (plausible(event.get("size")) or 0)),) if sign else ()
+
+
+def _levels_before(
+    events: Sequence[Event],
+    paired: _Paired,
+    blocks: Mapping[int, tuple[int, str]],
+    reserved_bytes: int,
+    outlived: bool,
+) -> list[int]:
+    """Of the moment before the first event: what is left of it, and the sizes of what was freed since."""
+    levels = [0] * len(KINDS)
+    for address, (size, word) in blocks.items():
+        if address not in paired.alive:
+            word = (GRADIENTS if outlived else UNKNOWN) if word in (BACKWARD, REDUCED) else word
+            levels[AT[word]] += size
+    net = [0, 0]
+    for n, event in enumerate(events):
+        for at, change in _changes(n, event, paired):
+            net[at == AT[RESERVED]] += change
+    rest = sum(size for size, _ in blocks.values()) - net[0] - sum(levels)
+    levels[AT[UNKNOWN]] += max(0, rest)
+    while rest < 0 and max(levels) > 0:  # history and blocks contradict each other: the blocks are right
+        at = levels.index(max(levels))
+        taken = min(levels[at], -rest)
+        levels[at], rest = levels[at] - taken, rest + taken
+    levels[AT[RESERVED]] = max(0, reserved_bytes - net[1])
+    return levels
+
+
+def _sweep(found: History, events: Sequence[Event], times: Sequence[int], paired: _Paired, levels: list[int]) -> None:
+    stack = Stack(0.0, float(times[-1] - times[0]), levels)
+    stack.begin()
+    unit = 1e-6 if found.has_times else 1.0
+    most, place = stack.total, None
+    for n, event in enumerate(events):
+        changes = _changes(n, event, paired)
+        if changes:
+            stack.move(times[n] - times[0], changes)
+        if stack.total > most:
+            most, place = stack.total, n
+        if event.get("action") == "oom" and found.failed is None:
+            found.failed = ((times[n] - times[0]) * unit, plausible(event.get("size")) or 0)
+    found.rows = [(time * unit, sizes) for time, sizes in stack.finish()]
+    found.peak = max(found.rows, key=lambda row: sum(row[1][:-1]))
+    found.peak_event = None if place is None else events[place]
+
+
+def _place(found: History, at_us: float, annotations: Iterable[Annotation]) -> None:
+    """Step and innermost region that were open."""
+    names: list[str] = []
+    for time_us, begins, name in annotations:
+        if time_us > at_us + 0.5:
+            break
+        if begins:
+            names.append(name)
+        elif name in names:
+            del names[len(names) - 1 - names[::-1].index(name)]
+    found.peak_step = next((step for name in names if (step := step_number(name)) is not None), None)
+    found.peak_region = next((name for name in reversed(names) if not name.startswith(STEP)), "")

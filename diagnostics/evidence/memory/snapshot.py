@@ -1,0 +1,250 @@
+"""Snapshots of torch's caching allocator (`torch.cuda.memory._dump_snapshot`): pickle, or the same as JSON.
+
+Reduces one file to what detectors ask: reserved against allocated, free blocks, who holds the bytes, the
+history as a curve, what was asked for when memory ran out. Source of the fields: torch/csrc/cuda/Module.cpp,
+`_memory_snapshot`, of torch 2.0 to 2.13. Knows no verdict.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from diagnostics.evidence import safe_pickle
+from diagnostics.evidence.calls import is_library
+from diagnostics.evidence.limits import Limits, whole
+from diagnostics.evidence.memory import history as memory_history
+from diagnostics.evidence.memory.history import Annotation, History, plausible
+from diagnostics.evidence.memory.levels import total
+from diagnostics.evidence.memory.owner import owner
+from diagnostics.evidence.model import Frame
+
+MAX_HOLDERS = 20
+_WORDS = (b"total_size", b"device_traces", b"allocator_settings", b"segment_type")
+MAX_NAME = 200
+_Blocks = dict[int, tuple[int, str]]
+
+
+def recognise(head: bytes) -> bool:
+    """Whether a file that begins so is a snapshot of the allocator."""
+    if head.lstrip()[:1] == b"{":
+        return b'"segments"' in head and any(b'"%b"' % word in head for word in _WORDS)
+    return head[:1] == b"\x80" and b"segments" in head and any(word in head for word in _WORDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Live bytes that were allocated at one place."""
+
+    site: Frame | None
+    """Innermost frame outside torch; None where stacks were not recorded."""
+    size_bytes: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """One `oom` event of the history."""
+
+    device: int
+    requested_bytes: int
+    free_bytes: int | None
+    """On the device, as the driver said at that moment."""
+    site: Frame | None
+
+
+@dataclass(slots=True)
+class DeviceMemory:
+    """One device's memory at the moment of the snapshot."""
+
+    device: int
+    reserved_bytes: int = 0
+    allocated_bytes: int = 0
+    """In blocks that hold a tensor."""
+    pending_bytes: int = 0
+    """Freed by Python, still awaited by another stream (record_stream)."""
+    largest_free_bytes: int = 0
+    free_blocks: int = 0
+    segments: int = 0
+    expandable_segments: int = 0
+    holders: list[Holder] = field(default_factory=list)
+    """The largest first."""
+    curve: list[tuple[float, int]] = field(default_factory=list)
+    """(seconds, allocated bytes) over the recorded history."""
+    peak_bytes: int = 0
+    """Over the recorded history, at least what is allocated now."""
+    peak_site: Frame | None = None
+    """Where the allocation was made that reached the peak."""
+    history: History | None = None
+    """None where no event was recorded."""
+
+    @property
+    def unused_bytes(self) -> int:
+        """Reserved, and no tensor in it."""
+        return max(0, self.reserved_bytes - self.allocated_bytes - self.pending_bytes)
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """One file."""
+
+    devices: dict[int, DeviceMemory]
+    settings: dict[str, Any]
+    out_of_memory: list[OutOfMemory]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFile:
+    """A handle; the file is read by `load`."""
+
+    path: Path
+    file: str
+    """Relative to the evidence's root."""
+    rank: int | None
+    limits: Limits
+
+    def load(self) -> Snapshot:
+        """The snapshot, reduced.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: it is damaged, too large, or no snapshot.
+        """
+        data = whole(self.path, self.limits)
+        try:
+            value = _value(data, self.limits)
+            return _snapshot(value)
+        except (RecursionError, TypeError, OverflowError, MemoryError, UnicodeError, AttributeError) as problem:
+            raise ValueError(f"damaged snapshot: {type(problem).__name__}") from problem
+
+
+def _value(data: bytes, limits: Limits) -> dict[str, Any]:
+    if not data.strip():
+        raise ValueError("the file is empty")
+    if data.lstrip()[:1] == b"{":
+        try:
+            value = msgspec.json.decode(data)
+        except msgspec.DecodeError as problem:
+            raise ValueError(f"damaged JSON: {problem}") from problem
+    else:
+        value = safe_pickle.loads(data, limits)
+    if not isinstance(value, dict) or not isinstance(value.get("segments"), list):
+        raise ValueError("no snapshot of the allocator: it has no list of segments")
+    return value
+
+
+def _snapshot(value: dict[str, Any]) -> Snapshot:
+    devices: dict[int, DeviceMemory] = {}
+    held: dict[int, dict[Frame | None, list[int]]] = {}
+    blocks: dict[int, _Blocks] = {}
+    for segment in _dicts(value["segments"]):
+        number = plausible(segment.get("device")) or 0
+        device = devices.setdefault(number, DeviceMemory(number))
+        _segment(segment, device, held.setdefault(number, {}), blocks.setdefault(number, {}))
+    for number, device in devices.items():
+        device.peak_bytes = device.allocated_bytes
+        found = [Holder(site, size, count) for site, (size, count) in held[number].items()]
+        device.holders = sorted(found, key=lambda one: (-one.size_bytes, str(one.site)))[:MAX_HOLDERS]
+    ran_out: list[OutOfMemory] = []
+    traces, marks = value.get("device_traces"), _annotations(value.get("external_annotations"))
+    for number, events in enumerate(traces if isinstance(traces, list) else ()):
+        if isinstance(events, list) and events:
+            device = devices.setdefault(number, DeviceMemory(number))
+            _history(events, device, blocks.get(number, {}), marks.get(number, []))
+            ran_out += _failures(events, number)
+    settings = value.get("allocator_settings")
+    return Snapshot(devices, dict(settings) if isinstance(settings, dict) else {}, ran_out)
+
+
+def _failures(events: list[Any], number: int) -> list[OutOfMemory]:
+    """The newest first."""
+    return [
+        OutOfMemory(
+            number,
+            plausible(event.get("size")) or 0,
+            plausible(event.get("device_free")),
+            site_of(event.get("frames")),
+        )
+        for event in reversed(events)
+        if isinstance(event, dict) and event.get("action") == "oom"
+    ]
+
+
+def _segment(
+    segment: Mapping[str, Any],
+    device: DeviceMemory,
+    held: dict[Frame | None, list[int]],
+    blocks: _Blocks,
+) -> None:
+    device.segments += 1
+    device.reserved_bytes += plausible(segment.get("total_size")) or 0
+    device.expandable_segments += segment.get("is_expandable") is True
+    start = segment.get("address")
+    address = start if isinstance(start, int) else 0
+    for block in _dicts(segment.get("blocks")):
+        size, state = plausible(block.get("size")) or 0, block.get("state")
+        if state == "active_allocated":
+            frames = block.get("frames") or _old_frames(block)
+            device.allocated_bytes += size
+            entry = held.setdefault(site_of(frames), [0, 0])
+            entry[0] += size
+            entry[1] += 1
+            place = block.get("address")
+            blocks[place if isinstance(place, int) else address] = (size, owner({**block, "frames": frames}))
+        elif isinstance(state, str) and state.startswith("active"):
+            device.pending_bytes += size
+        else:
+            device.free_blocks += 1
+            device.largest_free_bytes = max(device.largest_free_bytes, size)
+        address += size
+
+
+def _old_frames(block: Mapping[str, Any]) -> object:
+    """In torch 2.0 the block had a history with the stack."""
+    history = block.get("history")
+    first = history[0] if isinstance(history, list) and history else None
+    return first.get("frames") if isinstance(first, dict) else None
+
+
+def _history(events: Sequence[Any], device: DeviceMemory, blocks: _Blocks, marks: list[Annotation]) -> None:
+    """What the bytes were for over time, and where the peak stood."""
+    history = memory_history.read(
+        [one for one in events if isinstance(one, dict)], blocks, device.reserved_bytes, marks
+    )
+    if history.peak is None:
+        return
+    device.history = history
+    device.curve = [(row[0], total(row)) for row in history.rows]
+    device.peak_bytes = max(device.allocated_bytes, total(history.peak))
+    if history.peak_event is not None:
+        device.peak_site = site_of(history.peak_event.get("frames"))
+
+
+def _annotations(value: object) -> dict[int, list[Annotation]]:
+    """Of `record_function`, by device, ascending (torch 2.4 and later)."""
+    found: dict[int, list[Annotation]] = {}
+    for one in _dicts(value):
+        time_us, name, stage = one.get("time_us"), one.get("name"), one.get("stage")
+        if isinstance(time_us, int) and 0 < time_us < 1 << 62 and isinstance(name, str) and stage in ("START", "END"):
+            mark = (time_us, stage == "START", name[:MAX_NAME])
+            found.setdefault(plausible(one.get("device")) or 0, []).append(mark)
+    for marks in found.values():
+        marks.sort(key=lambda mark: mark[0])
+    return found
+
+
+def site_of(frames: object) -> Frame | None:
+    """The innermost frame outside torch and C++."""
+    for raw in frames if isinstance(frames, list | tuple) else ():
+        if not isinstance(raw, dict):
+            continue
+        file, line = str(raw.get("filename", "")), raw.get("line")
+        if file and file != "??" and not file.endswith((".cpp", ".cu", ".h", ".c")) and not is_library(file):
+            return Frame(file, line if isinstance(line, int) else 0, str(raw.get("name", "")))
+    return None
+
+
+def _dicts(value: object) -> Iterable[dict[str, Any]]:
+    return (one for one in value if isinstance(one, dict)) if isinstance(value, list) else ()

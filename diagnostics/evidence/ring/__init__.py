@@ -1,0 +1,1 @@
+"""dtk's ring of collectives: the mapped file that survives a rank's death."""

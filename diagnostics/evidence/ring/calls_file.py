@@ -1,0 +1,145 @@
+"""dtk's rings of collectives as evidence: the calls of one rank in the common form of `calls`.
+
+A ring has what the flight recorder leaves out: root, ReduceOp, peer, tag, splits, the call that the user made,
+step and region. It survives SIGKILL and aborts. It does not see C++ reducers.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, Wire, dtype, operation, text_of
+from diagnostics.evidence.limits import Limits, head, whole
+from diagnostics.evidence.model import Frame
+from diagnostics.evidence.ring.format import HEADER, MAGIC, RingDump, RingGroup, RingRecord, parse
+
+RECORDER = "dtk"
+_SENDS = {"send": "send", "isend": "send", "recv": "recv", "irecv": "recv"}
+_UNEVEN = {"all_to_all", "gather", "scatter", "all_gather_coalesced"}
+"""Operations to which ranks may bring different amounts."""
+
+
+def recognise(head: bytes) -> bool:
+    """Whether a file that begins so is a ring."""
+    return head.startswith(MAGIC)
+
+
+@dataclass(frozen=True, slots=True)
+class RingFile:
+    """A handle; the file is read by `load`."""
+
+    path: Path
+    file: str
+    """Relative to the evidence's root."""
+    rank: int | None
+    limits: Limits
+
+    def load(self) -> list[Dump]:
+        """The calls of the rank, one dump, like `FlightFile.load`.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: it is no ring, of a newer version, cut off, or contradicts itself.
+        """
+        return [_dump(self.read(), self.file)]
+
+    def read(self) -> RingDump:
+        """The records as they were written.
+
+        Raises:
+            OSError, ValueError: see `load`.
+        """
+        return parse(whole(self.path, self.limits))
+
+    def host(self) -> str:
+        """The machine that the rank ran on, from the file's header; empty when that cannot be read."""
+        try:
+            start = head(self.path)
+        except OSError:
+            return ""
+        if not recognise(start) or len(start) < HEADER.size:
+            return ""
+        name: bytes = HEADER.unpack_from(start)[-1]
+        return name.rstrip(b"\0").decode("utf-8", "replace")
+
+
+def _dump(ring: RingDump, file: str) -> Dump:
+    calls = [_call(record) for record in ring.records]
+    last = ring.records[-1] if ring.records else None
+    return Dump(
+        rank=ring.rank,
+        file=file,
+        recorder=RECORDER,
+        calls=calls,
+        counters={_key(group): (group.last_started, _completed(ring, group)) for group in ring.groups},
+        members={_key(group): group.ranks for group in ring.groups},
+        world_size=ring.world_size,
+        step=last.step if last else None,
+        region=last.region if last else "",
+        attempt=ring.attempt,
+        damaged=ring.torn,
+    )
+
+
+def _completed(ring: RingDump, group: RingGroup) -> int:
+    """The last collective of a group that did its work, as far as is known.
+
+    One that raised at the end returned, but never completed; one that was handed over and that the rank waits for
+    now returned too.
+    """
+    completed = group.last_finished
+    for record in reversed(ring.records):
+        if record.group == group and not record.is_p2p:
+            if record.state != "raised" or record.seq > completed:
+                break
+            completed = record.seq - 1
+    waits = [one.seq - 1 for one in ring.records if one.state == "started" and not one.is_p2p and one.group == group]
+    return min([completed, *waits])
+
+
+def _key(group: RingGroup) -> GroupKey:
+    name = f"{group.name}#{group.generation}" if group.generation else group.name
+    return GroupKey(RECORDER, name, group.desc)
+
+
+def _call(record: RingRecord) -> Call:
+    op = operation(record.op)
+    sizes = _sizes(record.input_sizes) or _sizes(record.output_sizes)
+    kind = dtype(record.dtype)
+    root = None if record.is_p2p else record.root
+    uneven = record.is_p2p or op in _UNEVEN or record.amount < 0
+    wire = Wire(
+        op=op,
+        amounts=() if uneven else (record.amount,),
+        dtypes=(kind,) if kind else (),
+        root=root,
+        reduce_op=record.reduce_op,
+    )
+    extra = " ".join(part for part in (record.reduce_op, "" if root is None else f"root {root}") if part)
+    p2p = _SENDS.get(record.op, "")
+    if p2p:
+        extra = f"{'to' if p2p == 'send' else 'from'} {'any' if record.root is None else record.root}"
+        extra += f" tag {record.tag}" if record.tag else ""
+    return Call(
+        key=_key(record.group),
+        seq=record.seq,
+        described=Described(wire, text_of(record.op, sizes, (kind,), extra)),
+        done=record.state == "finished",
+        created_s=record.time_s,
+        stack=(Frame(record.file, record.line, record.function),) if record.file else (),
+        user_op=record.user_op,
+        p2p=p2p,
+        peer=record.root if p2p else None,
+        step=record.step,
+        region=record.region,
+        completion_known=not record.asynchronous or record.state == "started",
+    )
+
+
+def _sizes(text: str) -> list[object]:
+    """Shapes of the tensors; nothing where the record had no room for them."""
+    try:
+        value = json.loads(text) if text else []
+    except (ValueError, RecursionError):
+        return []
+    return value if isinstance(value, list) else []

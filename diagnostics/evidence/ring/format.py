@@ -1,0 +1,285 @@
+"""The format of the ring of collectives that a dtk rank keeps in a mapped file, and its parser.
+
+`dtk.record.ring` writes what this module describes, `diagnostics.evidence.ring` reads it as evidence. The file
+is there also after SIGKILL or an abort in native code, so a record may be torn: it is dropped and counted.
+"""
+
+import struct
+from dataclasses import dataclass
+
+from diagnostics.evidence.ring.groups import MAX_MEMBERS, group_key, parse_ranks
+
+MAGIC = b"dtk-ring"
+VERSION = 1
+"""Raised when an old reader would misread the file."""
+
+HEADER = struct.Struct("<8s8Id64s")
+"""magic, version, rank, world_size, attempt, pid, groups, slots, bytes of the text table, start time, host."""
+UNSOUND_AT = 256
+"""1 when a call could not be recorded: positions of this rank may be shifted against those of others."""
+SAMPLES_AT, SAMPLES = 512, 128
+SAMPLE = struct.Struct("<IId")
+"""Text of a place, how often the main thread was seen there outside any collective, when it was last (0 = empty)."""
+GROUPS_AT = 4096
+GROUP = struct.Struct("<IIIIqq")
+"""Texts (name, ranks, desc), generation of the name, last sequence number issued, last one returned."""
+RECORD = struct.Struct("<QddqIIIIIIiiIIIIqqqQBBBBIQ")
+"""id, began, ended, step; texts (group index, site, region, op, user's call, dtype); root or peer, tag; texts (input
+sizes, output sizes, ReduceOp, splits); seq, numel, compared amount, signature; state, p2p, async, 0, 0, id again."""
+ENDED_AT = 16
+STATE_AT = 112
+"""Offsets inside a record that change when the call returns."""
+TABLE_HEAD = struct.Struct("<I")
+TEXT_HEAD = struct.Struct("<H")
+STARTED, FINISHED, ISSUED, RAISED = 1, 2, 3, 4
+STATES = {STARTED: "started", FINISHED: "finished", ISSUED: "issued", RAISED: "raised"}
+MAX_GROUPS, MAX_SLOTS = 1024, 1 << 16
+"""Beyond these a file is not from dtk."""
+NO_PEER = -1
+ANY_PEER = -2
+
+
+@dataclass(frozen=True, slots=True)
+class RingGroup:
+    """A process group as this rank used it."""
+
+    name: str
+    desc: str
+    ranks: tuple[int, ...]
+    """Global ranks, ascending by group rank."""
+    key: str
+    """The same on all ranks of the group, and on no other group."""
+    generation: int
+    """How many groups had this name before in the process."""
+    last_started: int
+    """Sequence number of the last collective it called; 0 = none."""
+    last_finished: int
+    """The last one whose call returned. With async_op or a device that is not yet its completion."""
+
+
+@dataclass(frozen=True, slots=True)
+class RingRecord:
+    """One collective or point-to-point call, as the rank made it."""
+
+    id: int
+    """Position among all calls of this rank, from 1."""
+    group: RingGroup
+    seq: int
+    """Position among the collectives of the group on this rank, from 1; p2p calls are counted by themselves."""
+    is_p2p: bool
+    op: str
+    """`all_reduce`, `all_gather_into_tensor`, `send`, ..."""
+    user_op: str
+    """The object collective that the user called, if this is a part of one; else `""`."""
+    dtype: str
+    input_sizes: str
+    """JSON list of shapes; `""` when there was no room."""
+    output_sizes: str
+    numel: int
+    """Elements of the inputs, or of the outputs when there are no inputs."""
+    amount: int
+    """What all ranks must agree on: elements (reductions) or bytes over the group; -1 = may differ by rank."""
+    root: int | None
+    """Global rank of the root, or of the peer of a p2p call; None = none, or a recv from any rank."""
+    reduce_op: str
+    tag: int
+    splits: str
+    """JSON `[input splits, output splits]` of an all_to_all."""
+    signature: int
+    """Hash of what all ranks must agree on at this position; 0 for p2p."""
+    file: str
+    """The user's call site: innermost frame outside torch and dtk's own plumbing."""
+    line: int
+    function: str
+    region: str
+    step: int | None
+    state: str
+    """`started` (inside the call), `finished`, `issued` (asynchronous, handed over), `raised`."""
+    time_s: float
+    ended_s: float | None
+    asynchronous: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RingSample:
+    """A line of the user's on which a watching thread found the main thread, outside any recorded collective."""
+
+    file: str
+    line: int
+    function: str
+    times: int
+    """Ten looks a second."""
+    last_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RingDump:
+    """The last calls of one rank, oldest first."""
+
+    rank: int
+    world_size: int
+    attempt: int
+    pid: int
+    host: str
+    started_s: float
+    groups: tuple[RingGroup, ...]
+    records: tuple[RingRecord, ...]
+    sound: bool
+    """Whether every call is counted; if not, its positions may be shifted against those of other ranks."""
+    torn: int
+    """Records that the end of the process caught half written."""
+    samples: tuple[RingSample, ...] = ()
+    """Most often first."""
+
+
+def file_bytes(groups: int, slots: int, table_bytes: int) -> int:
+    """Size of a ring file."""
+    return GROUPS_AT + groups * GROUP.size + slots * RECORD.size + table_bytes
+
+
+def recognise(head: bytes) -> bool:
+    """Whether a file that begins so is a ring."""
+    return head.startswith(MAGIC)
+
+
+def parse(data: bytes) -> RingDump:
+    """All records of a ring file that are whole.
+
+    Raises:
+        ValueError: it is no ring, of a newer version, cut off, or contradicts itself.
+    """
+    if not recognise(data) or len(data) < GROUPS_AT:
+        raise ValueError("not a ring of collectives, or cut off in its header")
+    _, version, rank, world, attempt, pid, groups, slots, table_bytes, started_s, host = HEADER.unpack_from(data)
+    if version != VERSION:
+        raise ValueError(f"ring of version {version}; this reads version {VERSION}")
+    if groups > MAX_GROUPS or slots > MAX_SLOTS:
+        raise ValueError(f"ring of {groups} groups and {slots} records; no rank writes so many")
+    if len(data) != file_bytes(groups, slots, table_bytes):
+        raise ValueError(f"ring of {len(data)} bytes where its header says {file_bytes(groups, slots, table_bytes)}")
+    texts = _texts(data[len(data) - table_bytes :])
+    known = _groups(data, groups, texts)
+    records, torn = _records(data, GROUPS_AT + groups * GROUP.size, slots, texts, known)
+    return RingDump(
+        rank=rank,
+        world_size=world,
+        attempt=attempt,
+        pid=pid,
+        host=host.rstrip(b"\0").decode("utf-8", "replace"),
+        started_s=started_s,
+        groups=tuple(known.values()),
+        records=records,
+        sound=not data[UNSOUND_AT],
+        torn=torn,
+        samples=_samples(data, texts),
+    )
+
+
+def _texts(table: bytes) -> list[str]:
+    """Interned texts; index 0 is the empty one."""
+    texts = [""]
+    if len(table) < TABLE_HEAD.size:
+        return texts
+    end = min(TABLE_HEAD.unpack_from(table)[0], len(table))
+    at = TABLE_HEAD.size
+    while at + TEXT_HEAD.size <= end:
+        size = TEXT_HEAD.unpack_from(table, at)[0]
+        at += TEXT_HEAD.size
+        if at + size > end:
+            break
+        texts.append(table[at : at + size].decode("utf-8", "replace"))
+        at += size
+    return texts
+
+
+def _samples(data: bytes, texts: list[str]) -> tuple[RingSample, ...]:
+    found = []
+    for index in range(SAMPLES):
+        text, times, last_s = SAMPLE.unpack_from(data, SAMPLES_AT + index * SAMPLE.size)
+        file, line, function = _place(_text(texts, text))
+        if times and file:
+            found.append(RingSample(file, line, function, times, last_s))
+    return tuple(sorted(found, key=lambda one: (-one.times, one.file, one.line)))
+
+
+def _place(text: str) -> tuple[str, int, str]:
+    """`file:line<tab>function`"""
+    place, _, function = text.partition("\t")
+    file, _, line = place.rpartition(":")
+    return file, int(line) if line.isdecimal() and len(line) < 10 else 0, function
+
+
+def _text(texts: list[str], index: int) -> str:
+    return texts[index] if index < len(texts) else ""
+
+
+def _groups(data: bytes, count: int, texts: list[str]) -> dict[int, RingGroup]:
+    known = {}
+    members: dict[int, tuple[int, ...]] = {}
+    left = MAX_MEMBERS
+    for index in range(count):
+        name, ranks, desc, generation, started, finished = GROUP.unpack_from(data, GROUPS_AT + index * GROUP.size)
+        if not ranks:
+            continue
+        if ranks not in members:
+            members[ranks] = parse_ranks(_text(texts, ranks), left)
+            left -= len(members[ranks])
+        title, ours = _text(texts, name), members[ranks]
+        key = group_key(title, ours, generation)
+        known[index] = RingGroup(title, _text(texts, desc), ours, key, generation, started, finished)
+    return known
+
+
+def _records(
+    data: bytes, at: int, slots: int, texts: list[str], groups: dict[int, RingGroup]
+) -> tuple[tuple[RingRecord, ...], int]:
+    """Whole records by id, and how many are torn."""
+    found: dict[int, RingRecord] = {}
+    torn = 0
+    for slot in range(slots):
+        fields = RECORD.unpack_from(data, at + slot * RECORD.size)
+        if fields[0] == 0 and fields[-1] == 0:
+            continue
+        whole_one = fields[0] == fields[-1] and (fields[0] - 1) % slots == slot
+        record = _record(fields, texts, groups) if whole_one else None
+        if record is None:
+            torn += 1
+        else:
+            found[record.id] = record
+    return tuple(found[key] for key in sorted(found)), torn
+
+
+def _record(fields: tuple[int, ...], texts: list[str], groups: dict[int, RingGroup]) -> RingRecord | None:
+    """One record; None when it names a group or a state that does not exist."""
+    number, began, ended, step, group, site, region, op, user_op, dtype, root, tag = fields[:12]
+    inputs, outputs, reduce_op, splits, seq, numel, amount, signature, state, p2p, asynchronous = fields[12:23]
+    if group not in groups or state not in STATES:
+        return None
+    file, line, function = _place(_text(texts, site))
+    return RingRecord(
+        id=number,
+        group=groups[group],
+        seq=seq,
+        is_p2p=bool(p2p),
+        op=_text(texts, op),
+        user_op=_text(texts, user_op),
+        dtype=_text(texts, dtype),
+        input_sizes=_text(texts, inputs),
+        output_sizes=_text(texts, outputs),
+        numel=numel,
+        amount=amount,
+        root=root if root >= 0 else None,
+        reduce_op=_text(texts, reduce_op),
+        tag=tag,
+        splits=_text(texts, splits),
+        signature=signature,
+        file=file,
+        line=line,
+        function=function,
+        region=_text(texts, region),
+        step=step if step >= 0 else None,
+        state=STATES[state],
+        time_s=float(began),
+        ended_s=float(ended) if ended else None,
+        asynchronous=bool(asynchronous),
+    )

@@ -1,0 +1,144 @@
+"""What the main thread of a stack is doing: by its frames, by C's frames, else by the source line it stands at.
+
+Says `user code` wherever nothing shows what it waits for. Knows no verdict.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from diagnostics.evidence.model import Frame, Stacks, Thread
+from diagnostics.evidence.stacks import blocking_calls
+from diagnostics.evidence.stacks.dumps import is_native, is_users, main_thread, where
+from diagnostics.evidence.stacks.waiting_line import waiting
+
+Doing = Literal[
+    "collective", "data loader", "file I/O", "lock", "process", "network", "compile", "debugger", "sleep", "user code",
+    "unknown",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a rank's host stands."""
+
+    doing: Doing
+    words: str
+    """`waiting for a lock: fcntl.flock()`; without the place."""
+    frame: Frame | None
+    """The user's line."""
+
+
+_WORDS: dict[Doing, str] = {
+    "collective": "in a call of torch.distributed that its recorder does not show",
+    "data loader": "in the data loader",
+    "file I/O": "in file I/O",
+    "lock": "waiting for a lock or a queue",
+    "process": "waiting for another process",
+    "network": "waiting for a network connection",
+    "compile": "compiling",
+    "debugger": "in a debugger, which waits for input",
+    "sleep": "sleeping",
+    "user code": "in user code or a C call of it, which leaves no frame: a lock, a file, a sleep, or computing",
+    "unknown": "in unknown",
+}
+NOWHERE = Standing("unknown", _WORDS["unknown"], None)
+_PATTERNS: tuple[tuple[Doing, str, str], ...] = (
+    ("debugger", "", r"(?:^|/)(?:pdb|bdb|ipdb/\w+|debugpy/.*)\.py:"),
+    ("data loader", "", r"torch/utils/data/(?:dataloader|_utils/)|:_try_get_data$|:_next_data$"),
+    ("compile", "", r"torch/_(?:dynamo|inductor|functorch/_aot)|triton/(?:compiler|runtime/(?:jit|build))"),
+    (
+        "collective",
+        "",
+        r"distributed/(?:distributed_c10d|_functional_collectives|c10d_logger|rendezvous|_symmetric_memory)"
+        r"|nn/parallel/distributed\.py:_pre_forward$|distributed/algorithms/join",
+    ),
+    ("lock", "waiting for a lock file", r"(?:^|/)(?:filelock|portalocker|fasteners)/"),
+    ("lock", "waiting for a result of a thread or process pool", r"concurrent/futures/_base\.py:result$"),
+    ("process", "waiting for data of another process", r"multiprocessing/(?:connection|queues)\.py:"),
+    ("process", "waiting for a process to end", r"multiprocessing/popen_\w+\.py:|(?:^|/)subprocess\.py:"),
+    ("lock", "waiting for a queue", r"(?:^|/)queue\.py:(?:get|put|join)$"),
+    ("lock", "waiting for a thread to end", r"threading\.py:(?:join|_wait_for_tstate_lock)$"),
+    ("lock", "", r"threading\.py:(?:acquire|wait|wait_for|__enter__)$|:flock$|:lockf$|synchronize\.py:"),
+    ("network", "", r"(?:^|/)(?:socket|ssl|http/client|urllib/request|asyncio/\w+)\.py:|(?:requests|urllib3)/"),
+    (
+        "file I/O",
+        "",
+        r"torch/serialization\.py|distributed/checkpoint/filesystem"
+        r"|/(?:gzip|shutil|pathlib|tempfile|fsspec|zipfile|tarfile)|<frozen (?:genericpath|posixpath|os)>"
+        r"|(?:^|/)(?:io|codecs|bz2|lzma|_pyio|genericpath)\.py:|safetensors|pyarrow"
+        r"|:(?:read|readinto|write|open|fsync|stat|listdir)$",
+    ),
+    ("sleep", "", r":sleep$"),
+)
+"""Kind, how it is said where that is special, and a pattern of `file:function`. The first that fits a frame counts."""
+_RULES = tuple((kind, words, re.compile(pattern)) for kind, words, pattern in _PATTERNS)
+_LOADER = re.compile(r"torch/utils/data/(?:dataloader|_utils/)")
+_LOOK = 12
+"""Innermost frames that say what the thread is about; the training loop lies outside of them."""
+
+
+def doing(stacks: Stacks, taken_s: float | None = None) -> Standing:
+    """What the main thread is doing; `unknown` without a frame.
+
+    Args:
+        stacks: of one rank.
+        taken_s: not after this time (s since 1970), where the dump itself does not say when it was taken.
+    """
+    thread = main_thread(stacks)
+    if thread is None or not thread.frames:
+        return NOWHERE
+    frame = where(stacks)
+    native, python = _split(thread)
+    found = _by_frames(_inner(python))
+    loader = any(_LOADER.search(_place(one)) for one in python[:_LOOK])
+    if found is None or (loader and found[0] != "data loader"):
+        found = _by_call(native, python, stacks.time_s or taken_s) or found
+    kind, words = found or ("user code", _WORDS["user code"])
+    if loader and kind != "data loader":  # Without workers the user's dataset runs in the main thread.
+        words = f"{_WORDS['data loader']}{f', {words}' if found else ''}"
+        kind = "data loader"
+    return Standing(kind, words, frame)
+
+
+def _by_frames(inner: list[Frame]) -> tuple[Doing, str] | None:
+    places = [_place(one) for one in inner]
+    for kind, words, pattern in _RULES:
+        if any(pattern.search(place) for place in places):
+            return kind, words or _WORDS[kind]
+    return None
+
+
+def _by_call(native: list[Frame], python: list[Frame], taken_s: float | None) -> tuple[Doing, str] | None:
+    """The call into C that the innermost frame stands in."""
+    known = [blocks for one in native if (blocks := blocking_calls.native(one.function)) is not None]
+    if known:
+        return known[-1]
+    said = waiting(python[0], taken_s) if python and not native else None
+    return (said.kind, f"{said.words}: {said.call}") if said is not None else None
+
+
+def _place(frame: Frame) -> str:
+    """py-spy prints `Queue.get` where faulthandler prints `get`."""
+    return f"{frame.file.replace(chr(92), '/')}:{frame.function.rpartition('.')[2]}"
+
+
+def _split(thread: Thread) -> tuple[list[Frame], list[Frame]]:
+    """C's frames inside the innermost one of Python, and all of Python's."""
+    python = [frame for frame in thread.frames if not is_native(frame)]
+    native: list[Frame] = []
+    for frame in thread.frames:
+        if not is_native(frame):
+            break
+        native.append(frame)
+    return native, python
+
+
+def _inner(python: list[Frame]) -> list[Frame]:
+    """Library frames inside the user's innermost one, whose own name says nothing: any may be called `read`."""
+    inner: list[Frame] = []
+    for frame in python[:_LOOK]:
+        if frame.line and is_users(frame):
+            break
+        inner.append(frame)
+    return inner

@@ -1,0 +1,1 @@
+"""Profiler traces (Kineto, Nsight Systems) as compact columns."""

@@ -1,0 +1,72 @@
+"""Which functions a host thread was in at moments of a profiler trace (`with_stack=True`).
+
+The profiler notes where functions begin, so the line is that of the function's head. Knows no memory.
+"""
+
+import re
+import sys
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from diagnostics.evidence.calls import is_library
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Frame
+from diagnostics.evidence.trace.memory_marks import FUNCTION
+from diagnostics.evidence.trace.scan import Scan
+
+_NAME = re.compile(r"(.{1,1024}\.py)\((\d{1,9})\): (.{1,256})", re.DOTALL)
+
+
+class _Event(msgspec.Struct, gc=False):
+    name: str = ""
+    cat: str = ""
+    ts: int | float = 0
+    dur: int | float = 0
+    tid: int | str = 0
+
+
+def stacks_at(path: Path, limits: Limits, moments: Sequence[tuple[float, int]]) -> list[list[Frame]]:
+    """The Python functions that were at work at each moment, innermost first, torch's among them.
+
+    Args:
+        path: of the trace.
+        limits: for files.
+        moments: (us in the trace's own clock without its base, thread of the host as the trace numbers them).
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is no trace.
+    """
+    of_thread: dict[int | str, list[tuple[float, int]]] = {}
+    for at, (time_us, thread) in enumerate(moments):
+        of_thread.setdefault(thread, []).append((time_us, at))
+    for times in of_thread.values():
+        times.sort()
+    found: list[list[tuple[float, str]]] = [[] for _ in moments]
+    for batch in Scan(path, limits, _Event).batches():
+        for event in batch:
+            if event.cat != FUNCTION or (waiting := of_thread.get(event.tid)) is None:
+                continue
+            until = event.ts + event.dur
+            for time_us, at in islice(waiting, bisect_left(waiting, (event.ts, -1)), None):
+                if time_us > until:
+                    break
+                found[at].append((event.ts, event.name))
+    return [[one for _, name in sorted(names, reverse=True) if (one := _frame(name)) is not None] for names in found]
+
+
+def is_own(frame: Frame) -> bool:
+    """Whether a function is the user's: neither torch's, nor of an installed package, nor the standard library's."""
+    if is_library(frame.file):
+        return False
+    package = frame.file.replace("\\", "/").partition("/")[0].removesuffix(".py")  # paths begin where imports do
+    return package != "torch" and package not in sys.stdlib_module_names
+
+
+def _frame(name: str) -> Frame | None:
+    match = _NAME.fullmatch(name)
+    return Frame(match[1], int(match[2]), match[3]) if match is not None else None

@@ -1,0 +1,305 @@
+"""What of a profiler trace says where memory goes: collectives with their sizes, and the marks of steps,
+regions and sharded units, in one pass. Allocations themselves are read by `allocations`. Knows no verdict.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from diagnostics.evidence.calls import operation
+from diagnostics.evidence.limits import Limits, blocks
+from diagnostics.evidence.trace.allocations import base_time_ns
+from diagnostics.evidence.trace.scan import Scan
+
+MAX_SPANS = 400_000
+MAX_CALLS = 200_000
+STEP = "ProfilerStep#"
+FUNCTION = "python_function"
+BACKWARD = "autograd::engine::evaluate_function"
+_GRADIENT = "torch::autograd::AccumulateGrad"
+_OPS = ("c10d::", "_c10d_functional::", "record_param_comms")
+_ITEM_BYTES = {
+    "float": 4, "double": 8, "c10::half": 2, "half": 2, "c10::bfloat16": 2, "bfloat16": 2, "long int": 8, "long": 8,
+    "long long": 8, "int": 4, "short": 2, "short int": 2, "signed char": 1, "char": 1, "unsigned char": 1, "byte": 1,
+    "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
+}  # fmt: skip
+_WORTH = re.compile(rb"\[memory\]|_allgather|all_gather|allgather_|FSDP::")
+_FUNCTIONAL = re.compile(r"^_c10d_functional::(all_gather_into_tensor|reduce_scatter_tensor|all_reduce)")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One marked interval of a host thread."""
+
+    name: str
+    start_us: float
+    end_us: float
+    thread: int
+
+
+@dataclass(frozen=True, slots=True)
+class TraceCall:
+    """One collective as the host issued it."""
+
+    op: str
+    """The field's word: `all_gather`, `reduce_scatter`, `all_reduce`, ..."""
+    in_bytes: int
+    """Of this rank's input; for rooted operations what it sends or receives."""
+    out_bytes: int | None
+    """Of this rank's output; None where the trace does not say (a list of tensors)."""
+    ranks: int | None
+    """Size of the group."""
+    start_us: float
+    thread: int
+    is_list: bool
+    """Into a list of tensors."""
+    functional: bool = False
+    """Issued by DTensor and other users of functional collectives, not by a call of torch.distributed."""
+
+
+@dataclass(slots=True)
+class TraceMarks:
+    """One trace, reduced. Times are those of `allocations`."""
+
+    rank: int | None = None
+    world_size: int | None = None
+    spans: list[Span] = field(default_factory=list)
+    """Annotations (steps, regions, units, optimizer); ascending by start."""
+    backward: list[Span] = field(default_factory=list)
+    """Stretches in which autograd ran, neighbours merged."""
+    calls: list[TraceCall] = field(default_factory=list)
+    """Ascending by start."""
+    backend: list[Span] = field(default_factory=list)
+    """Stretches of collectives themselves, on whichever thread: what is allocated there is the backend's. Ascending."""
+    gradient_bytes: set[int] = field(default_factory=set)
+    """Sizes of the gradients that autograd adds up, which are those of the parameters; with `record_shapes=True`."""
+    has_memory: bool = False
+    has_functions: bool = False
+    """Python functions were traced (`with_stack=True`)."""
+    problem: str = ""
+
+    @property
+    def steps(self) -> list[tuple[int, Span]]:
+        """(number, span) of the profiled steps."""
+        return [(number, span) for span in self.spans if (number := step_number(span.name)) is not None]
+
+
+def step_number(name: str) -> int | None:
+    """12 of `ProfilerStep#12`."""
+    text = name.removeprefix(STEP)
+    return int(text) if text != name and text.isdecimal() and len(text) < 12 else None
+
+
+class _Event(msgspec.Struct, gc=False):
+    name: str = ""
+    ph: str = ""
+    cat: str = ""
+    ts: int | float = 0
+    dur: int | float = 0
+    tid: int | str = 0
+    args: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Args(msgspec.Struct, gc=False):
+    dims: Any = msgspec.field(name="Input Dims", default=None)
+    types: Any = msgspec.field(name="Input type", default=None)
+    concrete: Any = msgspec.field(name="Concrete Inputs", default=None)
+    collective: str = msgspec.field(name="Collective name", default="")
+    dtype: str = ""
+    in_elements: Any = msgspec.field(name="In msg nelems", default=None)
+    out_elements: Any = msgspec.field(name="Out msg nelems", default=None)
+    group_size: Any = msgspec.field(name="Group size", default=None)
+
+
+def is_worth_reading(path: Path, limits: Limits) -> bool:
+    """Whether a trace mentions allocations or gathers at all; a search in the bytes, far cheaper than decoding.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    tail = b""
+    try:
+        for block in blocks(path, limits):
+            if _WORTH.search(tail + block):
+                return True
+            tail = block[-16:]
+    except ValueError:
+        pass  # Damage is for whoever reads the events to tell.
+    return False
+
+
+def read_marks(path: Path, limits: Limits) -> TraceMarks:
+    """One pass over a trace. Of a damaged file what stands before the damage.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is no trace.
+    """
+    marks = TraceMarks()
+    scan = Scan(path, limits, _Event)
+    decode = msgspec.json.Decoder(_Args).decode
+    calls: dict[str, list[TraceCall]] = {"linked": [], "op": []}
+    backward: list[Span] = []
+    for batch in scan.batches():
+        for event in batch:
+            cat, name = event.cat, event.name
+            if event.ph != "X":
+                marks.has_memory = marks.has_memory or name == "[memory]"
+            elif cat in ("user_annotation", "cpu_op", "Operator"):
+                if name.startswith(BACKWARD):
+                    _append(backward, event, BACKWARD)
+                elif name == _GRADIENT:
+                    _gradient(event, decode, marks.gradient_bytes)
+                elif name.startswith(_OPS):
+                    _call(event, decode, calls)
+                    if name.startswith("c10d::"):
+                        _append(marks.backend, event, name)
+                elif name.startswith("gloo:"):
+                    _append(marks.backend, event, name)
+                elif cat == "user_annotation" and not name.startswith(("gloo:", "nccl:")):
+                    _append(marks.spans, event, name)
+            elif cat == FUNCTION:
+                marks.has_functions = True
+    _settle(marks, scan, backward, calls["linked"] or calls["op"])
+    if marks.has_memory:
+        _shift(marks, base_time_ns(path, limits) / 1000)
+    return marks
+
+
+def _append(spans: list[Span], event: _Event, name: str) -> None:
+    if len(spans) < MAX_SPANS:
+        thread = event.tid if isinstance(event.tid, int) else 0
+        spans.append(Span(name, event.ts, event.ts + max(0, event.dur), thread))
+
+
+def _settle(marks: TraceMarks, scan: Scan[_Event], backward: list[Span], calls: list[TraceCall]) -> None:
+    info = scan.header.get("distributedInfo")
+    info = info if isinstance(info, dict) else {}
+    own = scan.header.get("dtk")
+    marks.rank = _count(info.get("rank"))
+    if marks.rank is None and isinstance(own, dict):
+        marks.rank = _count(own.get("rank"))
+    marks.world_size = _count(info.get("world_size"))
+    marks.problem = scan.problem
+    marks.spans.sort(key=lambda span: (span.start_us, -span.end_us))
+    marks.backend.sort(key=lambda span: (span.start_us, -span.end_us))
+    marks.backward = _merged(backward)
+    marks.calls = sorted(calls, key=lambda call: call.start_us)
+
+
+def _merged(spans: Iterable[Span]) -> list[Span]:
+    """Stretches of autograd: what is apart by less than a millisecond belongs together."""
+    result: list[Span] = []
+    for span in sorted(spans, key=lambda one: one.start_us):
+        last = result[-1] if result else None
+        if last is not None and span.start_us - last.end_us < 1000:
+            result[-1] = Span(last.name, last.start_us, max(last.end_us, span.end_us), last.thread)
+        else:
+            result.append(span)
+    return result
+
+
+def _shift(marks: TraceMarks, base_us: float) -> None:
+    """To the times of allocations."""
+    if base_us:
+        for spans in (marks.spans, marks.backward, marks.backend):
+            spans[:] = [Span(s.name, s.start_us + base_us, s.end_us + base_us, s.thread) for s in spans]
+        marks.calls = [
+            TraceCall(c.op, c.in_bytes, c.out_bytes, c.ranks, c.start_us + base_us, c.thread, c.is_list, c.functional)
+            for c in marks.calls
+        ]
+
+
+def _call(event: _Event, decode: Any, calls: dict[str, list[TraceCall]]) -> None:
+    try:
+        args = decode(event.args)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return
+    linked = event.name == "record_param_comms"
+    found = _linked(event, args) if linked else _operator(event, args)
+    kept = calls["linked" if linked else "op"]
+    if found is not None and len(kept) < MAX_CALLS:
+        kept.append(found)
+
+
+def _gradient(event: _Event, decode: Any, found: set[int]) -> None:
+    try:
+        args = decode(event.args)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return
+    if isinstance(args.dims, list) and isinstance(args.types, list) and len(found) < MAX_SPANS:
+        found.add(_bytes(args.dims, args.types, 0))
+
+
+def _linked(event: _Event, args: _Args) -> TraceCall | None:
+    """`record_param_comms` of torch 2.2 and later says what it moves."""
+    ins, outs, item = _count(args.in_elements), _count(args.out_elements), _ITEM_BYTES.get(args.dtype.lower())
+    if not args.collective or ins is None or outs is None or item is None:
+        return None
+    name = args.collective
+    return TraceCall(
+        operation(name), ins * item, outs * item or None, _count(args.group_size) or None, event.ts, _thread(event),
+        name in ("allgather", "all_gather"),
+    )  # fmt: skip
+
+
+def _operator(event: _Event, args: _Args) -> TraceCall | None:
+    """Shapes of the operator's inputs, of `record_shapes=True`."""
+    dims, types = args.dims, args.types
+    if not isinstance(dims, list) or not isinstance(types, list):
+        return None
+    functional = _FUNCTIONAL.match(event.name)
+    if functional:
+        size = _bytes(dims, types, 0)
+        ranks = _count(_at(args.concrete, 1)) if functional[1] != "all_reduce" else None
+        op = {"all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter"}
+        word = op.get(functional[1], functional[1])
+        out = size * ranks if word == "all_gather" and ranks else size if word == "all_reduce" else None
+        return TraceCall(word, size, out, ranks, event.ts, _thread(event), False, True) if size else None
+    name = event.name.removeprefix("c10d::").strip("_")
+    if name in ("allgather_base", "reduce_scatter_base"):
+        out, size = _bytes(dims, types, 0), _bytes(dims, types, 1)
+        ranks = max(out, size) // min(out, size) if min(out, size) else None
+        op_name = "all_gather" if name == "allgather_base" else "reduce_scatter"
+        return TraceCall(op_name, size, out or None, ranks, event.ts, _thread(event), False)
+    index = 1 if name in ("allgather", "gather", "reduce_scatter") else 0
+    size = _bytes(dims, types, index) or _bytes(dims, types, 0)
+    is_list = name == "allgather"
+    return TraceCall(operation(name), size, None, None, event.ts, _thread(event), is_list) if size else None
+
+
+def _bytes(dims: list[Any], types: list[Any], index: int) -> int:
+    """Bytes of one argument: a tensor, or a list of tensors (float32 is assumed: a list does not say its type)."""
+    shape, kind = _at(dims, index), _at(types, index)
+    if not isinstance(shape, list) or not isinstance(kind, str):
+        return 0
+    if kind == "TensorList":
+        return sum(_elements(one) for one in shape if isinstance(one, list)) * 4
+    item = _ITEM_BYTES.get(kind.lower())
+    return _elements(shape) * item if item else 0
+
+
+def _elements(shape: list[Any]) -> int:
+    if not all(isinstance(extent, int) and 0 <= extent < 1 << 44 for extent in shape):
+        return 0
+    return min(int(prod(shape)), 1 << 50)
+
+
+def _at(values: Any, index: int) -> Any:
+    return values[index] if isinstance(values, list) and len(values) > index else None
+
+
+def _thread(event: _Event) -> int:
+    return event.tid if isinstance(event.tid, int) else 0
+
+
+def _count(value: Any) -> int | None:
+    """A plausible non-negative integer, also written as a string."""
+    if isinstance(value, str) and value.isdecimal() and len(value) < 16:
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 50 else None

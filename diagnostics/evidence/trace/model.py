@@ -1,0 +1,123 @@
+"""Profiler traces (Kineto Chrome JSON): recognised by content, read into compact columns of what matters.
+
+Owns the columns. Which of it is communication, and what is wrong with it, is for the overlap detectors.
+"""
+
+from array import array
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.trace.events import Lane, Message
+
+_KEYS = (b'"traceEvents"', b'"deviceProperties"', b'"distributedInfo"', b'"baseTimeNanoseconds"', b'"displayTimeUnit"')
+
+
+@dataclass(slots=True)
+class Spans:
+    """Intervals as columns, ns since the trace's base time."""
+
+    start: "array[int]" = field(default_factory=lambda: array("q"))
+    end: "array[int]" = field(default_factory=lambda: array("q"))
+    name: "array[int]" = field(default_factory=lambda: array("i"))
+    """Index in `Trace.names`."""
+    lane: "array[int]" = field(default_factory=lambda: array("i"))
+    """Index in `Trace.lanes`."""
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def add(self, start_ns: int, end_ns: int, name: int, lane: int) -> None:
+        """One more interval."""
+        self.start.append(start_ns)
+        self.end.append(end_ns)
+        self.name.append(name)
+        self.lane.append(lane)
+
+
+@dataclass(slots=True)
+class GroupInfo:
+    """A process group as the trace describes it."""
+
+    name: str
+    desc: str = ""
+    ranks: tuple[int, ...] = ()
+    size: int = 0
+
+
+@dataclass(slots=True)
+class Trace:
+    """What one rank's trace tells. Indices of spans are those of the columns."""
+
+    file: str
+    rank: int | None = None
+    world_size: int | None = None
+    backend: str = ""
+    groups: dict[str, GroupInfo] = field(default_factory=dict)
+    base_ns: int = 0
+    """Since 1970, of time 0 of all spans."""
+    names: list[str] = field(default_factory=list)
+    lanes: list[Lane] = field(default_factory=list)
+    device: Spans = field(default_factory=Spans)
+    """Kernels, copies and fills on the device; empty for a run on CPU."""
+    is_memory: bytearray = field(default_factory=bytearray)
+    """Per device span: 1 = copy or fill, 0 = kernel."""
+    launch: "array[int]" = field(default_factory=lambda: array("q"))
+    """Per device span: when the host launched it, -1 = unknown."""
+    launcher: "array[int]" = field(default_factory=lambda: array("i"))
+    """Per device span: lane of the host's thread, -1 = unknown."""
+    messages: dict[int, Message] = field(default_factory=dict)
+    """Device span -> its collective, where the trace links them."""
+    ops: Spans = field(default_factory=Spans)
+    """CPU operations: all of a run on CPU, else those that tell phases, collectives and waits."""
+    op_messages: dict[int, Message] = field(default_factory=dict)
+    marks: Spans = field(default_factory=Spans)
+    """User annotations on the host: steps, regions, `nccl:all_reduce`, `gloo:all_reduce`, data loader."""
+    mark_messages: dict[int, Message] = field(default_factory=dict)
+    syncs: Spans = field(default_factory=Spans)
+    """Calls of the runtime in which the host waits for the device."""
+    settings: dict[str, object] = field(default_factory=dict)
+    """Of the profiler: `with_stack`, `profile_memory`, `record_shapes`."""
+    fractional: bool = False
+    """Times finer than a microsecond."""
+    first_ns: int = 0
+    last_ns: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the work ran on an accelerator that the trace shows."""
+        return bool(self.device)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFile:
+    """A trace on disk."""
+
+    path: Path
+    file: str
+    """Relative to the evidence's root."""
+    rank: int | None
+    """As its name says; None when it does not."""
+    limits: Limits
+
+    def load(self) -> Trace:
+        """Read it; damage in the middle keeps what was before it and says so in `problems`.
+
+        Raises:
+            OSError: it cannot be read.
+            ValueError: it is no trace, or nothing in it could be used.
+        """
+        from diagnostics.evidence.trace.read import read
+
+        return read(self.path, self.file, self.rank, self.limits)
+
+
+def recognise(head: bytes) -> bool:
+    """Whether a file that begins so is a Chrome trace."""
+    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if start[:1] == b"[":
+        return b'"ph"' in head and (b'"ts"' in head or b'"pid"' in head)
+    if start[:1] != b"{":
+        return False
+    return _KEYS[0] in head or sum(key in head for key in _KEYS) + (b'"schemaVersion"' in head) >= 2

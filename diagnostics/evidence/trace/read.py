@@ -1,0 +1,272 @@
+"""Reads a Kineto trace into `Trace`: decodes block by block, keeps columns, drops the events.
+
+Knows the versions' differences; joins device work to its launch by the correlation id.
+"""
+
+import re
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.trace.events import (
+    KINDS,
+    Args,
+    Event,
+    Message,
+    message_of_args,
+    message_of_shapes,
+    ranks_of,
+)
+from diagnostics.evidence.trace.index import MAX_NAMES, Lanes, Names, places
+from diagnostics.evidence.trace.model import GroupInfo, Trace
+from diagnostics.evidence.trace.scan import Scan
+
+_LAUNCH = re.compile(r"launch|memcpy|memset", re.IGNORECASE)
+_WAIT = re.compile(r"synchronize$|^(?:cuda|hip)Memcpy$", re.IGNORECASE)
+_TELLING = re.compile(
+    r"^(?:c10d::|record_param_comms|autograd::engine::evaluate_function|torch[.:]+distributed|aten::(?:item|nonzero|"
+    r"_local_scalar_dense|is_nonzero|equal|masked_select|unique\w*)$)|search_unused"
+)
+_COMMS = re.compile(r"^(?:nccl|gloo|mpi|ucc|rccl|xccl|hccl):")
+_WORKER = re.compile(r"(?:^|[^a-z])(?:worker|rank)[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
+_NO_ARGS = Args()
+
+_LAST_NS = 1 << 62
+"""Later times and larger numbers are damage; columns of 64 bits hold all others."""
+
+_Found = tuple[Callable[[Event, int], None], int]
+"""What takes an event, and the number of the event's name."""
+_Handlers = dict[str, _Found | None]
+
+
+def read(path: Path, file: str, rank: int | None, limits: Limits) -> Trace:
+    """The trace at `path`.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no trace, or nothing in it could be used.
+    """
+    builder = _Builder(Trace(file=file))
+    builder.run(Scan(path, limits, Event))
+    if not builder.trace.device and builder.skipped_ops:
+        builder = _Builder(Trace(file=file), all_ops=True)
+        builder.run(Scan(path, limits, Event))
+    trace = builder.finish()
+    if trace.rank is None:
+        named = _WORKER.search(path.name)
+        trace.rank = rank if rank is not None else int(named.group(1)) if named else None
+    if not (trace.device or trace.ops or trace.marks):
+        raise ValueError(trace.problems[0] if trace.problems else "it holds no events of a profiler")
+    return trace
+
+
+class _Builder:
+    """Fills the columns of one trace. A handler changes them once nothing can fail any more: columns stay equally long.
+
+    Handlers take an event and the number of its name.
+    """
+
+    def __init__(self, trace: Trace, all_ops: bool | None = None) -> None:
+        self.trace = trace
+        self.all_ops = all_ops
+        """Keep every CPU operation; None = until something ran on a device."""
+        self.skipped_ops = 0
+        """Names of operations that were not kept."""
+        self._names = Names(trace.names)
+        self._lanes = Lanes(trace.lanes)
+        self._launched = array("q")
+        """Correlation of each launch."""
+        self._launch_start = array("q")
+        self._launch_lane = array("i")
+        self._correlation = array("q")
+
+    def run(self, scan: Scan[Event]) -> None:
+        """Read all events.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: it is no trace.
+        """
+        trace = self.trace
+        tables: dict[str, _Handlers | None] = {}
+        for batch in scan.batches():
+            if self.all_ops is None and scan.header.get("deviceProperties"):
+                self.all_ops = False
+            for event in batch:
+                try:
+                    table = tables[event.cat]
+                except KeyError:
+                    table = tables[event.cat] = self._handlers(event.cat)
+                if table is None:
+                    continue
+                try:
+                    found = table[event.name]
+                except KeyError:
+                    found = self._handler(event, table)
+                if found is not None:
+                    try:
+                        found[0](event, found[1])
+                    except (OverflowError, ValueError):  # a number that no clock gives
+                        scan.damaged += 1
+            if len(trace.device) >= scan.limits.spans or len(trace.ops) >= 2 * scan.limits.spans:
+                most = f"only its first {len(trace.device):,} device events are used; raise it with --limit-scale"
+                trace.problems.append(most)
+                break
+        if scan.problem:
+            trace.problems.append(scan.problem)
+        if scan.damaged:
+            deep = f" ({scan.deep:,} nested over {scan.limits.depth} levels)" if scan.deep else ""
+            trace.problems.append(f"{scan.damaged:,} events could not be decoded{deep}")
+        self._header(scan.header)
+
+    def _handlers(self, cat: str) -> _Handlers | None:
+        """By name, what takes an event of this category; None when nothing ever does."""
+        return {} if KINDS.get(cat.lower()) else None
+
+    def _handler(self, event: Event, table: _Handlers) -> _Found | None:
+        """What takes an event of that category and name; remembered."""
+        kind, name = KINDS[event.cat.lower()], event.name
+        handler: Callable[[Event, int], None] | None
+        if kind == "runtime":
+            handler = self._wait if _WAIT.search(name) else self._launch if _LAUNCH.search(name) else None
+        elif kind == "op" and not _TELLING.search(name):
+            if self.all_ops is not False:
+                return self._op, self._names[name]  # not remembered: it ends with the first work on a device
+            self.skipped_ops += 1
+            handler = None
+        else:
+            handler = {"kernel": self._kernel, "memory": self._memory, "op": self._op, "mark": self._mark}[kind]
+        found = None if handler is None else (handler, -1 if handler == self._launch else self._names[name])
+        if len(table) < MAX_NAMES:
+            table[name] = found
+        return found
+
+    def finish(self) -> Trace:
+        """Link device work to its launch, and settle the window."""
+        trace = self.trace
+        start, lane = self._launch_start, self._launch_lane
+        found = places(self._launched, self._correlation)
+        trace.launch = array("q", (start[i] if i >= 0 else -1 for i in found))
+        trace.launcher = array("i", (lane[i] if i >= 0 else -1 for i in found))
+        all_spans = [spans for spans in (trace.device, trace.ops, trace.marks) if len(spans)]
+        trace.first_ns = min((min(spans.start) for spans in all_spans), default=0)
+        trace.last_ns = max((max(spans.end) for spans in all_spans), default=0)
+        return trace
+
+    def _header(self, header: dict[str, Any]) -> None:
+        trace = self.trace
+        info = header.get("distributedInfo")
+        info = info if isinstance(info, dict) else {}
+        own = header.get("dtk")
+        rank = info.get("rank", own.get("rank") if isinstance(own, dict) else None)
+        world = info.get("world_size")
+        base = header.get("baseTimeNanoseconds")
+        trace.rank = rank if _number(rank) else None
+        trace.world_size = world if _number(world) else None
+        trace.base_ns = base if isinstance(base, int) else 0
+        trace.backend = str(info.get("backend", ""))
+        trace.settings = {
+            key: header[key] for key in ("with_stack", "profile_memory", "record_shapes") if key in header
+        }
+        groups = info.get("pg_config")
+        for one in groups if isinstance(groups, list) else ():
+            if isinstance(one, dict) and "pg_name" in one:
+                ranks = one.get("ranks")
+                members = tuple(r for r in ranks if _number(r)) if isinstance(ranks, list) else ()
+                told = one.get("pg_size")
+                size = told if isinstance(told, int) else len(members)
+                name = str(one["pg_name"])
+                trace.groups[name] = GroupInfo(name, str(one.get("pg_desc", "")), members, size)
+
+    def _times(self, event: Event) -> tuple[int, int]:
+        ts, dur = event.ts, event.dur
+        if type(ts) is int and type(dur) is int:
+            start = ts * 1000
+            end = start + dur * 1000 if dur > 0 else start
+        else:
+            start, end = round(ts * 1000), round((ts + max(dur, 0)) * 1000)
+            if start % 1000:
+                self.trace.fractional = True
+        if start < -_LAST_NS or end > _LAST_NS:
+            raise OverflowError
+        return start, end
+
+    def _kernel(self, event: Event, name: int, memory: int = 0) -> None:
+        if event.ph != "X":
+            return
+        trace, args = self.trace, event.args or _NO_ARGS
+        start, end = self._times(event)
+        correlation = _correlation(args)
+        stream = event.tid if args.stream is None else args.stream
+        device = event.pid if args.device is None else args.device
+        if args.op is not None or args.group is not None:
+            trace.messages[len(trace.device)] = self._message(args)
+        trace.device.add(start, end, name, self._lanes[device, stream])
+        trace.is_memory.append(memory)
+        self._correlation.append(correlation)
+        if self.all_ops is None:
+            self.all_ops = False
+
+    def _memory(self, event: Event, name: int) -> None:
+        self._kernel(event, name, 1)
+
+    def _launch(self, event: Event, name: int) -> None:
+        args = event.args
+        if args is not None and args.correlation is not None:
+            start, correlation = self._times(event)[0], _correlation(args)
+            self._launched.append(correlation)
+            self._launch_start.append(start)
+            self._launch_lane.append(self._lanes[event.pid, event.tid])
+
+    def _wait(self, event: Event, name: int) -> None:
+        start, end = self._times(event)
+        self.trace.syncs.add(start, end, name, self._lanes[event.pid, event.tid])
+        self._launch(event, name)
+
+    def _op(self, event: Event, name: int) -> None:
+        if event.ph != "X":
+            return
+        ops = self.trace.ops
+        start, end = self._times(event)
+        if event.args is not None and (event.args.op is not None or event.name == "record_param_comms"):
+            self.trace.op_messages[len(ops)] = self._message(event.args)
+        ops.add(start, end, name, self._lanes[event.pid, event.tid])
+
+    def _mark(self, event: Event, name: int) -> None:
+        if event.ph != "X":
+            return
+        trace, args = self.trace, event.args
+        start, end = self._times(event)
+        if _COMMS.match(event.name):
+            linked = args is not None and args.op is not None
+            told = self._message(args) if args is not None and linked else message_of_shapes(event.name, args)
+            trace.mark_messages[len(trace.marks)] = told
+        trace.marks.add(start, end, name, self._lanes[event.pid, event.tid])
+
+    def _message(self, args: Args) -> Message:
+        message = message_of_args(args)
+        groups = self.trace.groups
+        if message.group and message.group not in groups:
+            ranks = ranks_of(args.ranks or "")
+            groups[message.group] = GroupInfo(message.group, args.desc or "", ranks, message.group_size or len(ranks))
+        return message
+
+
+def _correlation(args: Args) -> int:
+    """-1 = unknown.
+
+    Raises:
+        OverflowError: no number that a profiler counts to.
+    """
+    number = args.correlation
+    if number is None:
+        return -1
+    if not -_LAST_NS < number < _LAST_NS:
+        raise OverflowError
+    return number
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
