@@ -215,7 +215,14 @@ def _bound(view: Overview) -> Finding:
             _more(view),
         )
     near = reached >= _NEAR_BOUND * best or (view.on_device and transfer >= _BEYOND * compute)
-    if near and transfer > (1.0 if view.on_device else _CPU_BEYOND) * compute:
+    bound = near and transfer > (1.0 if view.on_device else _CPU_BEYOND) * compute
+    if bound and view.crowded:
+        return undecided(
+            cause,
+            f"{view.crowded}, so a transfer that waits for a core looks like one that takes long ({text}).",
+            "a trace of as many ranks as there are cores, or of the machine that the job is meant for",
+        )
+    if bound:
         return _at_bound(view, exposed, text, max(0.0, transfer - compute))
     return ruled_out(cause, text)
 

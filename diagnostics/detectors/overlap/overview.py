@@ -83,6 +83,18 @@ class Overview:
         return None if self.run is None else self.run.get(key)
 
     @property
+    def crowded(self) -> str:
+        """Ranks that share the cores of a CPU, in words; empty where each has its own, or nothing tells."""
+        manifest = {} if self.run is None or self.on_device else self.run.manifest
+        parts = [manifest.get(name) for name in ("topology", "hardware")]
+        nproc, cores = (
+            part.get(key) if isinstance(part, dict) else None for part, key in zip(parts, ("nproc", "cores"))
+        )
+        if isinstance(nproc, int) and isinstance(cores, int) and nproc > cores:
+            return f"{nproc} ranks share {cores} cores"
+        return ""
+
+    @property
     def split(self) -> bool:
         """Whether transfer is known apart from waiting for late ranks."""
         return self.world_size == 1 or (self.skew.complete and self.skew.matched > 0)
