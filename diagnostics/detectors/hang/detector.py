@@ -16,6 +16,7 @@ from diagnostics.detectors.hang.waiting import agree, circular, idle, meeting, s
 from diagnostics.detectors.hang.waiting.waits import graph
 from diagnostics.evidence.model import Evidence
 from diagnostics.findings import Detection, Finding
+from diagnostics.words import counted
 
 CAUSES = (
     "hang.collective_mismatch",
@@ -259,7 +260,9 @@ def _measured(context: Context, cause: str, found: list[Finding]) -> Finding:
         return _may_be(cause, unclear)
     if explained:
         return say.ruled_out(
-            cause, "What was confirmed explains the waiting.", f"{waiting} ranks wait, all for what was confirmed"
+            cause,
+            "What was confirmed explains the waiting.",
+            f"{counted(waiting, 'rank')} waiting, all for what was confirmed",
         )
     return say.undecided(
         cause,

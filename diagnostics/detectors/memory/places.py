@@ -11,8 +11,9 @@ from dataclasses import replace
 from diagnostics.detectors.memory.collectives import TRANSPARENT, Gather
 from diagnostics.detectors.memory.curve import Curve
 from diagnostics.evidence.model import Frame
+from diagnostics.evidence.stacks.dumps import is_users
 from diagnostics.evidence.trace.allocations import base_time_ns
-from diagnostics.evidence.trace.host_place import is_own, stacks_at
+from diagnostics.evidence.trace.host_place import stacks_at
 from diagnostics.evidence.trace.model import TraceFile
 
 MAX_GATHERS = 1000
@@ -50,14 +51,14 @@ def place(handle: TraceFile, gathers: list[Gather], threads: Sequence[int], curv
 
 
 def _own(stack: Sequence[Frame]) -> Frame | None:
-    return next((frame for frame in stack if is_own(frame)), None)
+    return next((frame for frame in stack if is_users(frame)), None)
 
 
 def _called(gather: Gather, stack: Sequence[Frame]) -> Gather:
     """With the function that called it; not the user's when other code than torch's own wrappers lies in between."""
     direct = True
     for frame in stack:
-        if is_own(frame):
+        if is_users(frame):
             return replace(gather, kind="user" if direct else "unknown", site=frame, at_head=True)
         direct = direct and (frame.file.endswith(TRANSPARENT) or frame.file.startswith("<"))
     return gather

@@ -4,7 +4,6 @@ The profiler notes where functions begin, so the line is that of the function's 
 """
 
 import re
-import sys
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import islice
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import msgspec
 
-from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.trace.memory_marks import FUNCTION
@@ -57,14 +55,6 @@ def stacks_at(path: Path, limits: Limits, moments: Sequence[tuple[float, int]]) 
                     break
                 found[at].append((event.ts, event.name))
     return [[one for _, name in sorted(names, reverse=True) if (one := _frame(name)) is not None] for names in found]
-
-
-def is_own(frame: Frame) -> bool:
-    """Whether a function is the user's: neither torch's, nor of an installed package, nor the standard library's."""
-    if is_library(frame.file):
-        return False
-    package = frame.file.replace("\\", "/").partition("/")[0].removesuffix(".py")  # paths begin where imports do
-    return package != "torch" and package not in sys.stdlib_module_names
 
 
 def _frame(name: str) -> Frame | None:

@@ -10,6 +10,7 @@ from diagnostics.evidence.model import Stacks
 from diagnostics.evidence.stacks import standing
 from diagnostics.evidence.stacks.standing import Standing
 from diagnostics.findings import EvidenceItem, Finding, Where
+from diagnostics.words import counted
 
 _CURE = {
     "data loader": (
@@ -61,7 +62,8 @@ def host(context: Context, ranks: tuple[int, ...], operation: Operation, latest:
             "everybody else waits for this rank's next collective",
         ),
         measured=(
-            f"{len(waiting)} ranks wait for {say.ranks(ranks)}, which {say.verb(ranks, 'has', 'have')} nothing pending"
+            f"{counted(len(waiting), 'rank')} {say.verb(waiting, 'waits', 'wait')} for {say.ranks(ranks)}, which "
+            f"{say.verb(ranks, 'has', 'have')} nothing pending"
         ),
     )
 

@@ -1,0 +1,33 @@
+import json
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.stacks.dumps import is_users
+from diagnostics.evidence.trace.host_place import stacks_at
+
+BYTES = 4 << 20
+
+
+def hold() -> torch.Tensor:
+    """Allocates from within torch's own Python."""
+    return torch.nn.functional.gelu(torch.nn.functional.dropout(torch.ones(BYTES // 4), 0.5))
+
+
+def test_the_function_of_the_user_is_found_beneath_torchs_own(tmp_path) -> None:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, with_stack=True) as profiler:
+        hold()
+    path = tmp_path / "rank_0.json"
+    profiler.export_chrome_trace(str(path))
+    events = json.loads(path.read_text())["traceEvents"]
+    made = [one for one in events if one.get("name") == "[memory]" and one["args"]["Bytes"] == BYTES]
+    assert len(made) >= 2
+    stacks = stacks_at(path, Limits(), [(one["ts"], one["tid"]) for one in made])
+    heads = {next(frame for frame in stack if is_users(frame)).function for stack in stacks}
+    assert heads == {"hold"}
+    assert any(frame.file.startswith("torch/") for stack in stacks for frame in stack)
+    line = hold.__code__.co_firstlineno
+    assert {frame.line for stack in stacks for frame in stack if frame.function == "hold"} == {line}
+    outside = stacks_at(path, Limits(), [(made[0]["ts"], made[0]["tid"] + 1), (made[0]["ts"] + 1e9, made[0]["tid"])])
+    assert outside == [[], []]
