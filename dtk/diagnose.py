@@ -140,7 +140,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _verify(report: "Report") -> int:
     """Run again with the first remedy."""
     require_training("--verify-fix runs the job and needs")
-    from dtk.verify import table, verify
+    from dtk.proof import table
+    from dtk.verify import verify
 
     def say(text: str) -> None:
         print(f"verify: {text} ...", file=sys.stderr, flush=True)

@@ -30,6 +30,17 @@ def test_a_hang_is_gone_with_its_remedy(fault_folder):
     assert json.loads(again.stdout)["outcome"] == "hung", "the short run inside the folder is none of its evidence"
 
 
+@pytest.mark.extended
+@pytest.mark.timeout(200)
+def test_a_remedy_that_leaves_a_fault_no_place_runs_without_it(fault_folder):
+    run = run_fault(fault_folder, "sync_every_micro_batch").path
+    done = dtk("dtk.cli", "diagnose", str(run), "--verify-fix")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "overlap.accumulation_sync with train.micro_batch_size=4" in done.stdout
+    assert "needs several micro-batches a step: here there is one)" in done.stderr
+    assert len(list((run / "verify").iterdir())) == 2
+
+
 @pytest.mark.timeout(200)
 def test_what_cannot_be_verified_is_one_line(fault_folder, tmp_path):
     healthy = run_fault(fault_folder, "none", "experiment=smoke", "strategy=ddp", "checkpoint=off").path

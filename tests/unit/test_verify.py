@@ -7,7 +7,8 @@ import pytest
 
 from diagnostics.findings import Remedy
 from diagnostics.runs import read_details
-from dtk.verify import Figures, Proof, _ended, _terms, table
+from dtk.proof import Figures, Proof, table
+from dtk.verify import _ended, _terms
 from tests.unit.diagnostics.report.samples import finding, report
 
 REMEDY = Remedy("override", "fault=none", "it was planted")
