@@ -20,6 +20,9 @@ HEARTBEAT_BYTES = 512
 ENDED_BY_WATCH = 75
 """Exit code of a rank that the live watch ended: the consequence of what the watch saw, never the cause."""
 
+FINISHED = "finished"
+"""Kind of the record of a command under `dtk watch` that ended with exit code 0."""
+
 CHECKPOINT_INFO = "checkpoint.json"
 """Beside the files of a checkpoint: what it is of. Its presence says that the checkpoint is complete."""
 
@@ -161,6 +164,11 @@ class RunPaths:
     def verdict(self, attempt: int) -> Path:
         """Why the live watch ended an attempt (`Verdict`)."""
         return self.root / "logs" / f"attempt_{attempt}" / "watch.json"
+
+    @property
+    def finished(self) -> Path:
+        """That a command under `dtk watch` ended well: kind `FINISHED`, command, time."""
+        return self.root / "finished.json"
 
     def checkpoint(self, step: int) -> Path:
         """One complete checkpoint."""

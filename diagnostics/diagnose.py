@@ -6,6 +6,7 @@ from pathlib import Path
 
 from diagnostics import settings
 from diagnostics.errors import DiagnosticsError
+from diagnostics.evidence import watch_files
 from diagnostics.evidence.limits import Limits, reading
 from diagnostics.evidence.model import Evidence, Problem, RankError, shortened
 from diagnostics.evidence.usable import damaged, unused
@@ -105,7 +106,13 @@ def diagnose(path: Path, options: Options | None = None, source: str = "") -> Re
     if why := unused(evidence):
         more = f" (and {len(why) - 1} more files)" if len(why) > 1 else ""
         raise DiagnosticsError(f"nothing in {path} can be used: {why[0].file}: {why[0].what}{more}")
-    return conclude(evidence, trees, settings.place(evidence, findings), measures, source or str(path))
+    return conclude(
+        evidence,
+        trees,
+        settings.place(evidence, settings.offer_planted(evidence, findings)),
+        measures,
+        source or str(path),
+    )
 
 
 def _told(progress: Callable[[str], None] | None) -> Callable[[Path, float], None]:
@@ -146,7 +153,7 @@ def conclude(
         titles={cause: leaf.title for cause, leaf in all_leaves(trees).items()},
         world_size=world_size or None,
         notes=tuple(_notes(evidence, explained=bool(verdict.roots))),
-        standing=_standing(evidence, measures),
+        standing=_standing(evidence, ordered, measures),
         run_folder=str(evidence.run.root) if evidence.run else None,
     )
 
@@ -199,6 +206,8 @@ def _refuse_taken(tree: Tree, others: Sequence[Tree]) -> None:
 def _outcome(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding], measures: dict[str, object]) -> Outcome:
     """Of the first root cause; without one it is healthy only when nothing speaks against it."""
     state = evidence.run.status.state if evidence.run and evidence.run.status else None
+    if any(fact.kind == watch_files.ENDED_WELL for fact in evidence.facts):
+        state = "finished"
     if verdict.outcome is not None:
         ran_out = state == "oom" or any(fact.kind in ("cuda_oom", "cpu_oom") for fact in evidence.facts)
         memory = verdict.roots[0].cause.startswith("memory.")
@@ -258,10 +267,13 @@ def _at(error: RankError) -> str:
     return f"{error.file}:{error.line}" if error.line else error.file
 
 
-def _standing(evidence: Evidence, measures: dict[str, object]) -> str:
+def _standing(evidence: Evidence, findings: Sequence[Finding], measures: dict[str, object]) -> str:
     """What can be said without a cause: gloo's dumps of a job that waits in a recv look as those of one that ended."""
     if evidence.doubt:
         return "the dumps may be of different jobs, so the ranks are not compared"
+    apart = [one.summary for one in findings if one.status == "undecided" and one.victims]
+    if apart:
+        return apart[0].partition(". ")[0].rstrip(".")
     hang = measures.get("hang")
     if not isinstance(hang, dict) or _trouble(evidence) or damaged(evidence) or hang.get("ranks_waiting"):
         return ""

@@ -1,4 +1,4 @@
-"""Which line of a run's configuration made the setting that a finding's remedy changes. Decides nothing.
+"""What a run's configuration adds to a finding: the line of a setting, and the fault that was planted. Decides nothing.
 
 A cause that is a setting has no line of code: its line is the one in the file that set it, as the run recorded it.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from diagnostics.artifacts import RunPaths
 from diagnostics.evidence.model import Evidence
-from diagnostics.findings import Finding, Where
+from diagnostics.findings import Finding, Remedy, Where
 from diagnostics.origins import Origins, read
 
 CAUSES = ("strategy.", "nccl.")
@@ -27,6 +27,24 @@ def place(evidence: Evidence, findings: Iterable[Finding]) -> list[Finding]:
     except (OSError, ValueError):  # An older run, or a damaged file: the findings stand without it.
         return found
     return [replace(one, where=_where(one, origins)) if _open(one) else one for one in found]
+
+
+def planted(evidence: Evidence) -> tuple[Remedy, ...]:
+    """What mends a run that planted a fault on purpose; nothing for others."""
+    name = evidence.run.planted if evidence.run is not None else ""
+    why = f"this run planted the fault `{name}` on purpose"
+    return (Remedy("override", "fault=none", why),) if name else ()
+
+
+def offer_planted(evidence: Evidence, findings: Iterable[Finding]) -> list[Finding]:
+    """The findings; confirmed ones that no override mends get that one."""
+    extra = planted(evidence)
+    return [
+        replace(one, remedies=(*extra, *one.remedies))
+        if one.status == "confirmed" and not any(remedy.kind == "override" for remedy in one.remedies)
+        else one
+        for one in findings
+    ]
 
 
 def _open(finding: Finding) -> bool:

@@ -60,6 +60,8 @@ class Call:
     """`send` or `recv`; empty for a collective."""
     peer: int | None = None
     """Global rank; None = any."""
+    tag: int | None = None
+    """Of a send or receive; None where the recorder leaves it out."""
     timeout_s: float | None = None
     step: int | None = None
     region: str = ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnostics.errors import DiagnosticsError
-from diagnostics.evidence import run_folder, safe_pickle, start_files
+from diagnostics.evidence import run_folder, safe_pickle, start_files, watch_files
 from diagnostics.evidence.flight.dumps import FlightFile
 from diagnostics.evidence.job import worlds
 from diagnostics.evidence.job.merge import one_per_rank, refuse_mixed_times
@@ -37,6 +37,8 @@ from diagnostics.runs import NoSuchRunError, find_run
 QUIET_S = 2.0
 """Nothing is said about the progress of a shorter gathering."""
 EVERY_S = 0.5
+NAMED = 8
+"""Files without evidence that are named; the others are counted."""
 MAX_FOREIGN_PICKLE_BYTES = 16 << 20
 """Pickles that no reader knows are looked into only to say what they would have run."""
 
@@ -81,6 +83,7 @@ def gather(path: Path, limits: Limits, progress: Callable[[str], None] | None = 
         gathering.take(target)
     gathering.finish()
     _refuse_nothing(path, evidence, walk.seen, gathering.counts["log"], gathering.empty)
+    gathering.tell_foreign()
     return evidence
 
 
@@ -177,6 +180,8 @@ class _Gathering:
     claims: worlds.Claims = field(default_factory=worlds.Claims)
     heads: dict[str, bytes] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
+    foreign: list[str] = field(default_factory=list)
+    """Files that hold no evidence, though their names allow it."""
     looked: int = 0
     empty: int = 0
     began_s: float = field(default_factory=time.monotonic)
@@ -212,6 +217,8 @@ class _Gathering:
             self.dumps += [(dump, of) for dump in stacks.read(path, file, of.rank, limits)]
         elif kind == "start":
             self.read.append((logs.LogRead(file, [start_files.read(path, file, limits)]), of))
+        elif kind == "watch":
+            self.read.append((logs.LogRead(file, [watch_files.read(path, file, limits)]), of))
         elif kind == "log":
             self._log(path, file, of, start)
         elif kind == "pickle":
@@ -219,6 +226,8 @@ class _Gathering:
         elif kind == "none" and is_deeper(start, limits):
             self._problem("file", file, f"JSON nested over {limits.depth} levels: not read")
         self.empty += kind == "empty"
+        if kind in ("none", "empty") and path.parent.name not in run_folder.SKIPPED:
+            self.foreign.append(file)
         if kind == "empty" and path.suffix.lower() in (".pickle", ".pkl", ".json", ".gz", ".sqlite", ".ring"):
             self._problem("file", file, "it is empty")
         if kind not in ("none", "empty", "pickle"):
@@ -237,6 +246,8 @@ class _Gathering:
             self._problem("log", file, f"{read.dropped:,} more lines of known kinds were not kept")
         if read:
             self.read.append((read, of))
+        elif not named_like_a_log(path):
+            self.foreign.append(file)
 
     def _foreign_pickle(self, path: Path, file: str) -> None:
         """Of no kind that is known; a refusal is worth a line."""
@@ -272,6 +283,15 @@ class _Gathering:
         adopt_single(evidence)
         worlds.environment(evidence)
         evidence.problems.sort(key=lambda problem: (problem.kind, problem.file, problem.what))
+
+    def tell_foreign(self) -> None:
+        """One note on all files that hold no evidence; a run of dtk has such files of its own."""
+        told = {problem.file for problem in self.evidence.problems}
+        files = sorted(set(self.foreign) - told)
+        if files and self.evidence.run is None:
+            some = f" and {len(files) - NAMED:,} more" if len(files) > NAMED else ""
+            what = f"no evidence in {', '.join(files[:NAMED])}{some}"
+            self.evidence.problems.append(Problem("file", "", what, harmless=True))
 
     def _problem(self, kind: str, file: str, what: str) -> None:
         self.evidence.problems.append(Problem(kind, file, what))

@@ -99,6 +99,8 @@ class Problem:
     what: str
     harmless: bool = False
     """Nothing is lost by it: what it is about is known from elsewhere, or is no evidence."""
+    unread: bool = False
+    """Nothing of the file could be used."""
 
 
 @dataclass(slots=True)
@@ -116,6 +118,12 @@ class RunEvidence:
     events: dict[int, list[dict[str, Any]]]
     """Lifecycle events of each rank (no spans), of the last attempt."""
     attempt: int = 0
+
+    @property
+    def planted(self) -> str:
+        """Name of the fault that the run planted on purpose; empty without one."""
+        name = self.get("fault.name", "none")
+        return name if isinstance(name, str) and name != "none" else ""
 
     def get(self, key: str, default: Any = None) -> Any:
         """One value of the configuration by its dotted key (`strategy.bucket_cap_mb`)."""
@@ -152,6 +160,8 @@ class Evidence:
     facts: list[LogFact] = field(default_factory=list)
     environment: dict[int, dict[str, str]] = field(default_factory=dict)
     """Rank (-1 = all, from a manifest) -> variables that matter (NCCL_*, TORCH_*, GLOO_*, CUDA_*, PYTORCH_*)."""
+    inside: dict[str, set[int]] = field(default_factory=dict)
+    """Kind -> ranks that its files turned out to be of once they were read; names alone may not tell."""
     problems: list[Problem] = field(default_factory=list)
     doubt: str = ""
     """Why the dumps may not be of one job, so that ranks cannot be compared; empty where nothing speaks for it."""
@@ -169,7 +179,7 @@ def shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 3].rstrip() + "..."
 
 
-_RANK_WORD = re.compile(r"(?:^|[^a-z])rank[_\-. ]?(\d{1,7})(?!\d)", re.IGNORECASE)
+_RANK_WORD = re.compile(r"(?:^|[^a-z])rank[_\-. ]?(\d{1,7})(?!\d|[a-z](?![a-z]))", re.IGNORECASE)
 _LAST_NUMBER = re.compile(r"(\d{1,7})(?=\D*$)")
 _SUFFIXES = re.compile(
     r"(\.(json|gz|pickle|pkl|pt|trace|txt|log|sqlite|host|blackbox|snapshot|jsonl))+$", re.IGNORECASE
@@ -179,8 +189,8 @@ _SUFFIXES = re.compile(
 def rank_in_name(path: Path) -> int | None:
     """The rank that a file name states: after the word `rank`, else its last integer; None without one.
 
-    `comm_lib_trace_rank_12`, `node-7_tr_3.json` -> 3, `worker3_step_12.1694128201557.pt.trace.json.gz` is
-    for the reader of traces to settle, which knows `distributedInfo`.
+    `comm_lib_trace_rank_12`, `node-7_tr_3.json` -> 3, `llama_rank_7b_3` -> 3 (7b is a size);
+    `worker3_step_12.169412820.pt.trace.json.gz` is for the reader of traces to settle, which knows `distributedInfo`.
     """
     stem = _SUFFIXES.sub("", path.name)
     match = _RANK_WORD.search(stem) or _LAST_NUMBER.search(stem)

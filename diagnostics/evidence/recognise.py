@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from diagnostics.evidence import start_files
+from diagnostics.evidence import start_files, watch_files
 from diagnostics.evidence.flight import dumps as flight
 from diagnostics.evidence.logs import errors_files
 from diagnostics.evidence.logs.lines import has_utf16_mark
@@ -29,6 +29,7 @@ Kind = Literal[
     "error",
     "stacks",
     "start",
+    "watch",
     "log",
     "pickle",
     "empty",
@@ -49,6 +50,7 @@ _READERS: tuple[tuple[Kind, Callable[[bytes], bool]], ...] = (
     ("timeline", timeline.recognise),
     ("telemetry", timeline.recognise_telemetry),
     ("start", start_files.recognise),
+    ("watch", watch_files.recognise),
     ("error", errors_files.recognise),
     ("stacks", stacks.recognise),
 )

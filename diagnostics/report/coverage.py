@@ -1,6 +1,7 @@
 """What evidence there was, of which ranks, and what was wrong with it. Absent ranks are told, not guessed."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
+from typing import Any
 
 from diagnostics.evidence.model import Evidence
 from diagnostics.report.model import Coverage
@@ -15,18 +16,7 @@ PROBLEMS = 200
 
 def coverage(evidence: Evidence, world_size: int) -> tuple[Coverage, ...]:
     """One line per kind of evidence that was found or that gave a problem."""
-    ranks: dict[str, set[int]] = {
-        "flight": _ranks(one.rank for one in evidence.flight),
-        "trace": _ranks(one.rank for one in evidence.traces),
-        "nsys": _ranks(one.rank for one in evidence.nsys),
-        "snapshot": _ranks(one.rank for one in evidence.snapshots),
-        "timeline": _ranks(one.rank for one in evidence.timelines),
-        "stacks": _ranks(one.rank for one in evidence.stacks),
-        "error": _ranks(one.rank for one in evidence.errors),
-        "log": _ranks(one.rank for one in evidence.facts),
-        "heartbeat": set(evidence.run.heartbeats) if evidence.run else set(),
-    }
-    found = {
+    found: dict[str, Collection[Any]] = {
         "flight": evidence.flight,
         "trace": evidence.traces,
         "nsys": evidence.nsys,
@@ -35,8 +25,13 @@ def coverage(evidence: Evidence, world_size: int) -> tuple[Coverage, ...]:
         "stacks": evidence.stacks,
         "error": evidence.errors,
         "log": evidence.facts,
-        "heartbeat": ranks["heartbeat"],
     }
+    unread = {problem.file for problem in evidence.problems if problem.unread}
+    ranks = {
+        kind: evidence.inside.get(kind) or {one.rank for one in of if one.rank is not None and one.file not in unread}
+        for kind, of in found.items()
+    }
+    found["heartbeat"] = ranks["heartbeat"] = set(evidence.run.heartbeats) if evidence.run else set()
     problems: dict[str, list[str]] = {kind: [] for kind in ranks}
     notes: dict[str, list[str]] = {}
     for problem in sorted(evidence.problems, key=lambda one: (one.file, one.what)):
@@ -60,7 +55,3 @@ def _line(kind: str, present: set[int], problems: list[str], notes: list[str], w
 
 def _cut(lines: list[str]) -> tuple[str, ...]:
     return tuple(lines) if len(lines) <= PROBLEMS else (*lines[:PROBLEMS], f"and {len(lines) - PROBLEMS} more")
-
-
-def _ranks(ranks: Iterable[int | None]) -> set[int]:
-    return {rank for rank in ranks if rank is not None}

@@ -204,7 +204,11 @@ def _overlap(report: Report) -> Markup | None:
     ranks = measures.overlap(report.measures, blamed)
     if not ranks:
         return None
-    told = el("p", "At the end of a bar: wall time, and the share of communication that compute hides.", class_="soft")
+    window = measures.overlap_window(report.measures)
+    of = f"Of each rank: {window}. " if window else ""
+    told = el(
+        "p", f"{of}At the end of a bar: wall time, and the share of communication that compute hides.", class_="soft"
+    )
     rows = measures.overlap_rows(report.measures, blamed)
     return el("section", el("h2", "Overlap"), told, charts.overlap_bars(ranks, blamed), _figures(rows))
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from diagnostics.findings import Finding, Status
-from diagnostics.report.measures import memory_rows, overlap_rows, plan_lines
+from diagnostics.report.measures import memory_rows, overlap_rows, overlap_window, plan_lines
 from diagnostics.report.model import Report
 from diagnostics.report.words import (
     OUTCOMES,
@@ -40,7 +40,8 @@ def render(report: Report) -> str:
     counts = [f"{count(report)['ruled_out']} causes were ruled out"]
     counts.append(f"{len(near)} of this kind {'is' if len(near) == 1 else 'are'} undecided" if near else "")
     parts.append(f"{'; '.join(filter(None, [*counts, others_text(others)]))}.\n")
-    for title, rows in (("Overlap", overlap_rows(report.measures)), ("Memory", memory_rows(report.measures))):
+    of_overlap = ": ".join(filter(None, ("Overlap", overlap_window(report.measures))))
+    for title, rows in ((of_overlap, overlap_rows(report.measures)), ("Memory", memory_rows(report.measures))):
         if rows:
             parts.append(f"## {title}\n\n{_table(rows)}")
     parts += [f"Memory against the plan: {text(line)}.\n" for line in plan_lines(report.measures)]

@@ -9,13 +9,18 @@ from typing import Any
 
 from diagnostics.report.memory_areas import MemoryStack, read_stack, share_text
 from diagnostics.report.values import items, mapping, number
-from diagnostics.words import bytes_text
+from diagnostics.words import bytes_text, counted
 
 RANKS_DRAWN = 64
 """Ranks drawn at most, the blamed ones first; report.json has all."""
 POSITIONS_DRAWN = 48
 POINTS_DRAWN = 400
-_OVERLAP = ("compute_ms", "communication_ms", "overlapped_ms", "exposed_ms", "idle_ms", "wall_ms", "overlap_percent")
+_COPIES = "memory_ms"
+_OVERLAP = (
+    *("compute_ms", "communication_ms", "overlapped_ms", "exposed_ms", _COPIES, "idle_ms", "wall_ms"),
+    "overlap_percent",
+)
+"""Compute, exposed, copies and idle add up to the wall."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +120,24 @@ def overlap(measures: Mapping[str, Any], blamed: Sequence[int] = ()) -> list[Ran
 
 
 def overlap_rows(measures: Mapping[str, Any], blamed: Sequence[int] = ()) -> list[tuple[str, ...]]:
-    """Heading and a row per rank, as text; empty without figures."""
+    """Heading and a row per rank, as text; empty without figures. Copies only where there are any."""
+    ranks = overlap(measures, blamed)
+    names = [name for name in _OVERLAP if name != _COPIES or any(one.values.get(name) for one in ranks)]
     rows = [
-        (str(one.rank), *(f"{one.values[name]:.2f}" if name in one.values else "-" for name in _OVERLAP))
-        for one in overlap(measures, blamed)
+        (str(one.rank), *(f"{one.values[name]:.2f}" if name in one.values else "-" for name in names)) for one in ranks
     ]
-    return [("rank", *(name.replace("_", " ").replace("percent", "%") for name in _OVERLAP)), *rows] if rows else []
+    heading = (name.replace(_COPIES, "copies_ms").replace("_", " ").replace("percent", "%") for name in names)
+    return [("rank", *heading), *rows] if rows else []
+
+
+def overlap_window(measures: Mapping[str, Any]) -> str:
+    """What the figures of overlap are of: `whole file, 6 steps of 76.9 ms`; empty where they do not say."""
+    value = mapping(measures.get("overlap"))
+    steps, step_ms, window = number(value.get("steps")), number(value.get("step_ms")), value.get("window")
+    if not isinstance(window, str):
+        return ""
+    marked = value.get("steps_marked") and steps and step_ms
+    return f"{window}, {counted(int(steps), 'step')} of {step_ms:.1f} ms" if marked and steps else window
 
 
 def memory_rows(measures: Mapping[str, Any], blamed: Sequence[int] = ()) -> list[tuple[str, ...]]:

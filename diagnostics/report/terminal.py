@@ -12,7 +12,7 @@ from rich.tree import Tree as Drawing
 from diagnostics.evidence.model import shortened
 from diagnostics.findings import Finding, Remedy, Status, Where
 from diagnostics.report.console import LABEL, Writer, written
-from diagnostics.report.measures import memory_rows, overlap_rows, plan_lines
+from diagnostics.report.measures import memory_rows, overlap_rows, overlap_window, plan_lines
 from diagnostics.report.model import Report
 from diagnostics.report.words import (
     OUTCOMES,
@@ -193,7 +193,8 @@ class _Writer(Writer):
             self.title("Minimal cut sets that are confirmed")
         for cut in confirmed:
             self.line("-", f"{' and '.join(cut.causes)}: {event(report, cut.tree)}")
-        for title, rows in (("Overlap", overlap_rows(report.measures)), ("Memory", memory_rows(report.measures))):
+        of_overlap = ": ".join(filter(None, ("Overlap", overlap_window(report.measures))))
+        for title, rows in ((of_overlap, overlap_rows(report.measures)), ("Memory", memory_rows(report.measures))):
             if rows:
                 self.title(title)
                 self.console.print(_table(rows))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from dtk.data.dataset import Batch
 from dtk.faults.base import FaultyLoop
 from dtk.parallel.control import Agreement
+from dtk.record.regions import region
 from dtk.train.loop import StepResult
 
 
@@ -73,7 +74,8 @@ class LoaderStuck(FaultyLoop):
     def _batches(self, step: int) -> list[Batch]:
         if self.strikes(step + 1):
             batches: queue.Queue[Any] = queue.Queue()
-            return [batches.get()]  # fault: data_loader_stuck
+            with region("data"):
+                return [batches.get()]  # fault: data_loader_stuck
         return super()._batches(step)
 
 

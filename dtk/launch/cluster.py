@@ -200,8 +200,7 @@ def say_farewell(paths: RunPaths, code: int) -> None:
     status = read_status(paths.status)
     if status.failure is not None:
         console.failure(status.failure, status.state, paths)
-        if status.state == "hung":
-            explain(console, paths)
+        explain(console, paths)
     farewell(console, paths, Outcome(status.state, code))
 
 

@@ -1,4 +1,4 @@
-"""The diagnosis of a run that hung, for below the line that says so. Never fails and never waits for long."""
+"""The diagnosis of a run that failed, for below the line that says so. Never fails and never waits for long."""
 
 import shutil
 from contextlib import suppress

@@ -112,6 +112,5 @@ def _failed(
     finished = None if failure.step is None else failure.step - 1
     close(paths, state, 1, reason=failure.reason, step=finished, failure=failure)
     console.failure(failure, state, paths)
-    if state == "hung":
-        explain(console, paths)
+    explain(console, paths)
     return Outcome(state, 1)

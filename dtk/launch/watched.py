@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from diagnostics.artifacts import RunPaths, Verdict, read_heartbeat, read_verdict, write_json
+from diagnostics.artifacts import FINISHED, RunPaths, Verdict, read_heartbeat, read_verdict, write_json
 from diagnostics.invocation import command as command_line
 from diagnostics.invocation import typed
 from diagnostics.runs_text import clean
@@ -118,12 +118,14 @@ def _ended(command: Command, paths: RunPaths) -> int:
         else:
             more = command_line("diagnose", typed(paths.root), "-v")
             say(f"the command failed with exit code {code}; {more} tells what is known")
-    else:
-        _finished(paths)
+    elif not _differed(paths):
+        record = {"kind": FINISHED, "command": command.argv, "time_s": time.time()}
+        with suppress(OSError):  # A full disk: the command's own end stands.
+            write_json(paths.finished, record)
     return code
 
 
-def _finished(paths: RunPaths) -> None:
+def _differed(paths: RunPaths) -> bool:
     """It ended well by its own word: whether the last calls of its ranks differed, too late for the live watch."""
     found: list[Verdict] = []
 
@@ -140,6 +142,7 @@ def _finished(paths: RunPaths) -> None:
         if text := explanation(paths, sys.stderr.isatty()):
             print(text, file=sys.stderr, flush=True)
         say(f"more: {command_line('diagnose', typed(paths.root), '-v')}")
+    return bool(found)
 
 
 def _stopped(paths: RunPaths) -> None:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +24,7 @@ from dtk.record.guard import guarded
 
 ENTRIES_PER_GROUP = 64
 FIRST_S = 1.0
+_TORCH = f"{os.sep}torch{os.sep}"
 SHARE = 0.0015
 """Part of one core that renewing the entries may take: it holds Python's lock, 10 to 20 ms for 2000 of them."""
 MAX_EVERY_S = 60.0
@@ -113,16 +114,21 @@ def _entries(ring: bytes) -> list[dict[str, Any]]:
     return entries if isinstance(entries, list) else []
 
 
-def last_collectives() -> dict[str, dict[str, Any]]:
-    """Ring -> its content with the last 64 entries of each group, oldest first, without stacks."""
+def last_collectives(stacks: bool = False) -> dict[str, dict[str, Any]]:
+    """Ring -> its content with the last 64 entries of each group, oldest first.
+
+    Args:
+        stacks: with the program's own lines, without torch's.
+    """
     rings = {}
     for name, function in _dumps().items():
-        ring = _load(function(includeCollectives=True, includeStackTraces=False, onlyActive=False))
+        ring = _load(function(includeCollectives=True, includeStackTraces=stacks, onlyActive=False))
         kept: defaultdict[int, int] = defaultdict(int)
         entries = []
         for entry in reversed(ring.get("entries") or []):
             kept[entry["pg_id"]] += 1
             if kept[entry["pg_id"]] <= ENTRIES_PER_GROUP:
+                entry["frames"] = [one for one in entry.get("frames") or [] if _TORCH not in one["filename"]]
                 entries.append(entry)
         if entries:
             rings[name] = {**ring, "entries": entries[::-1]}
@@ -183,19 +189,23 @@ class BlackBox:
             self._renew(status)
         self._write(status)
 
-    def snapshot(self) -> None:
+    def snapshot(self, stacks: bool = False) -> None:
         """Write the box with new entries now.
+
+        Args:
+            stacks: with lines; torch must not be importing its compiler meanwhile.
 
         Raises:
             OSError: the folder is full or read-only.
         """
         status = group_status()
-        self._renew(status)
+        self._renew(status, stacks)
         self._write(status)
 
-    def _renew(self, status: dict[str, Any]) -> None:
+    def _renew(self, status: dict[str, Any], stacks: bool = False) -> None:
         began_s = time.thread_time()
-        self._rings, self._rings_status = last_collectives(), status
+        with _without_inductor() if stacks else nullcontext():
+            self._rings, self._rings_status = last_collectives(stacks), status
         self.cost_s = time.thread_time() - began_s
         self._rings_s = time.monotonic()
 
@@ -223,4 +233,4 @@ class BlackBox:
             with guarded("black box"):
                 self.tick()
         with guarded("black box"):
-            self.snapshot()
+            self.snapshot(stacks=True)  # A rank that ends in order leaves nothing else of torch's own calls.

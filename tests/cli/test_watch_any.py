@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import ROOT
+from tests.cli.command import ROOT, environment
 
 SCRIPT = """\
 import os, sys, time
@@ -139,6 +139,9 @@ def test_a_healthy_job_is_left_as_it_is(fault, tmp_path):
     assert [line.split(" in ")[0] for line in ours] == ["dtk watch: records"]
     assert [line for line in error.splitlines() if line not in ours] == ["a word on stderr"] * 2
     assert not left_running(path)
+    command = [sys.executable, "-m", "dtk.cli", "diagnose", ours[0].rpartition(" in ")[2]]
+    told = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    assert (told.returncode, told.stdout.partition(":")[0]) == (0, "HEALTHY"), told.stdout
 
 
 @pytest.mark.timeout(120)

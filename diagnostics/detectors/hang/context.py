@@ -11,6 +11,7 @@ from diagnostics.detectors.hang.survey.align import Survey
 from diagnostics.detectors.hang.survey.one_rank import SNAPSHOTS
 from diagnostics.detectors.hang.survey.read import Reading
 from diagnostics.detectors.hang.waiting.waits import Waits
+from diagnostics.evidence import watch_files
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import Evidence
 from diagnostics.findings import Cost
@@ -24,6 +25,7 @@ _HANG_FACTS = {
     "monitored_barrier",
     "monitor_stuck",
     "gloo_mismatch",
+    watch_files.VERDICT,
 }
 _ENDED_BADLY = {"failed", "hung", "oom"}
 
@@ -55,8 +57,14 @@ class Context:
         return run.status.state if run is not None and run.status is not None else ""
 
     def finished(self) -> bool:
-        """The run ended in order: nothing hung."""
-        return self.state == "finished"
+        """The run, or the command under `dtk watch`, ended in order: nothing hung."""
+        return self.state == "finished" or any(one.kind == watch_files.ENDED_WELL for one in self.evidence.facts)
+
+    def told_victims(self) -> set[int]:
+        """Ranks of a dtk run that ended because of the first that failed, as its launcher says."""
+        status = self.evidence.run.status if self.evidence.run is not None else None
+        victims = status.failure.victims if status is not None and status.failure is not None else []
+        return {one for one in victims if isinstance(one, int)} if isinstance(victims, list) else set()
 
     def stands(self) -> bool:
         """Whether pending calls mean that something is stuck rather than under way."""
@@ -73,6 +81,7 @@ class Context:
         times = [record.time_s for record in self.survey.ranks.values() if record.time_s]
         true_s = self.survey.clocks.true_s
         times += [true_s(rank, end.time_s) for rank, end in self.ends.items() if end.time_s]
+        times += [one.time_s for one in self.evidence.facts if one.kind == watch_files.VERDICT and one.time_s]
         run = self.evidence.run
         if run is not None:
             times += [true_s(rank, beat.time_s) for rank, beat in run.heartbeats.items()]
@@ -111,6 +120,12 @@ class Context:
         run = self.evidence.run
         beat = run.heartbeats.get(rank) if run is not None else None
         return max((step for step in (*steps, beat.step if beat else None) if step is not None), default=None)
+
+    def region_of(self, rank: int) -> str:
+        """The region of dtk's loop that a rank of a dtk run was in last; empty where none was marked."""
+        run = self.evidence.run
+        beat = run.heartbeats.get(rank) if run is not None else None
+        return beat.region or "" if beat is not None else ""
 
     def apart(self) -> list[int]:
         """Ranks whose rings end before those of others in the same group; none while the run goes on."""

@@ -6,10 +6,14 @@ from diagnostics.detectors.hang.survey.align import Survey
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Evidence
 from diagnostics.findings import EvidenceItem, Finding, Group, Remedy, Where
+from diagnostics.settings import planted
 from diagnostics.words import ranks_spoken
 
 _FILES_SHOWN = 6
-RECORD = "record.level=light (any job: TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=/tmp/flight_rank_)"
+RECORD = (
+    "record.level=light (any job: dtk watch -- torchrun ...; under NCCL also TORCH_FR_BUFFER_SIZE=2000 "
+    "TORCH_FR_DUMP_TEMP_FILE=/tmp/flight_rank_)"
+)
 """What records the calls of all ranks."""
 ranks = ranks_spoken
 """`rank 2`, `ranks 0, 1 and 3`, `ranks 0-6 and 9`"""
@@ -67,13 +71,9 @@ def flight(survey: Survey, details: dict[int, str]) -> tuple[EvidenceItem, ...]:
 
 def remedies(evidence: Evidence, change: str, why: str, override: tuple[str, str] | None = None) -> tuple[Remedy, ...]:
     """The change at file:line; for a run of dtk an override before it, where one mends it."""
-    found = []
-    if evidence.run is not None:
-        name = evidence.run.get("fault.name", "none")
-        if isinstance(name, str) and name not in {"", "none"}:
-            found.append(Remedy("override", "fault=none", f"this run planted the fault `{name}` on purpose"))
-        if override is not None:
-            found.append(Remedy("override", *override))
+    found = list(planted(evidence))
+    if evidence.run is not None and override is not None:
+        found.append(Remedy("override", *override))
     return (*found, Remedy("code", change, why))
 
 

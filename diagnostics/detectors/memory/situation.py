@@ -210,7 +210,7 @@ def _timelines(found: Situation) -> None:
         try:
             timeline = handle.load(most)
         except (OSError, ValueError) as problem:
-            found.evidence.problems.append(Problem("timeline", handle.file, str(problem)))
+            found.evidence.problems.append(Problem("timeline", handle.file, str(problem), unread=True))
             continue
         if timeline.steps and handle.rank is not None:
             rank = _of(found, handle.rank)
@@ -225,7 +225,7 @@ def _snapshots(found: Situation) -> None:
         try:
             snapshot = handle.load()
         except (OSError, ValueError) as problem:
-            found.evidence.problems.append(Problem("snapshot", handle.file, str(problem)))
+            found.evidence.problems.append(Problem("snapshot", handle.file, str(problem), unread=True))
             continue
         rank = _of(found, handle.rank or 0)
         rank.snapshot, rank.snapshot_file = snapshot, handle.file

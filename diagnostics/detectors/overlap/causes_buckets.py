@@ -52,10 +52,10 @@ def single_bucket(view: Overview, steps: Steps) -> Finding:
     return confirmed(
         view,
         cause,
-        f"All gradients are reduced at once at the end of backward{declared}, so nothing runs beside it: "
+        f"All gradients are reduced at once, when the last one is there{declared}, so nothing runs beside it: "
         f"up to {of_step(view, cost)}.",
         cost,
-        details=[f"{what} a step begins after {_begins(sample):.0%} of backward"],
+        details=[f"{what} a step; computing ends after {_begins(sample):.0%} of backward, the rest waits for it"],
         remedies=[
             override(
                 view,

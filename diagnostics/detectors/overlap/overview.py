@@ -108,6 +108,7 @@ def overview(evidence: Evidence) -> Overview:
     """Read and profile all traces of the evidence; what cannot be read becomes a problem."""
     problems: list[Problem] = []
     profiles = _unique(_profiles(_files(evidence, problems), problems), problems)
+    evidence.inside["trace" if evidence.traces else "nsys"] = {one.rank for one in profiles}
     world = evidence.world_size or next((one.world_size for one in profiles if one.world_size), None)
     return Overview(
         profiles=profiles,
@@ -133,7 +134,7 @@ def _profiles(files: list[TraceFile | NsysFile], problems: list[Problem]) -> lis
     for file, result in zip(files, _spread(files)):
         kind = "nsys" if isinstance(file, NsysFile) else "trace"
         if isinstance(result, str):
-            problems.append(Problem(kind, file.file, result))
+            problems.append(Problem(kind, file.file, result, unread=True))
             continue
         for one in result:
             problems.extend(Problem(kind, file.file, what) for what in one.problems)

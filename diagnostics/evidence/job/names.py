@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-_RANK = re.compile(r"(?:^|[^a-z])rank[_\-. =]?(\d{1,7})(?!\d)", re.IGNORECASE)
+_RANK = re.compile(r"(?:^|[^a-z])rank[_\-. =]?(\d{1,7})(?!\d|[a-z](?![a-z]))", re.IGNORECASE)
 _WORKER = re.compile(
     r"(?:^|[^a-z])(?:worker|process|proc|task|trainer|stderr|stdout)[_\-.=]?(\d{1,6})(?!\d)", re.IGNORECASE
 )

@@ -10,7 +10,7 @@ from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.logs.errors_files import fatal_error, launcher_only
 from diagnostics.evidence.logs.lines import Line
 from diagnostics.evidence.logs.result import MAX_ERRORS, MAX_STACKS, TEXT, LogRead
-from diagnostics.evidence.model import LogFact, RankError, Stacks
+from diagnostics.evidence.model import Frame, LogFact, RankError, Stacks
 from diagnostics.evidence.stacks import dumps as stack_dumps
 
 MAX_STREAMS = 4096
@@ -39,6 +39,8 @@ class _Stream:
     fatal: RankError | None = None
     raised: list[RankError] = field(default_factory=list)
     """The last ones, until it is clear whether the process went on."""
+    seen: set[tuple[str, str, tuple[Frame, ...]]] = field(default_factory=set)
+    """Exceptions told before."""
     steps: set[str] = field(default_factory=set)
     """Told since the last traceback."""
     finished: bool = False
@@ -140,10 +142,19 @@ class Streams:
             stream.spawned = None
             if not launcher_only(raised.type):
                 error = RankError(rank, self.read.file, stream.number, raised.type, raised.message, raised.frames)
+                again = (raised.type, raised.message, raised.frames)
+                stream.finished |= again in stream.seen and _caught(raised.frames)
+                stream.seen.add(again)
                 self._error(error)
                 stream.raised.append(error)
+                self._take_back(stream)
                 self._follow(FOLLOWED + 8 * len(self.streams))
 
     def _error(self, error: RankError) -> None:
         if len(self.read.errors) < MAX_ERRORS and error not in self.read.errors[-8:]:
             self.read.errors.append(error)
+
+
+def _caught(frames: tuple[Frame, ...]) -> bool:
+    """Whether someone caught it and printed it: what nobody catches is told from the module on."""
+    return bool(frames) and frames[-1].function != "<module>"

@@ -130,6 +130,7 @@ def _call(record: RingRecord) -> Call:
         user_op=record.user_op,
         p2p=p2p,
         peer=record.root if p2p else None,
+        tag=record.tag if p2p else None,
         step=record.step,
         region=record.region,
         completion_known=not record.asynchronous or record.state == "started",

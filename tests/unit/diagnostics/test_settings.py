@@ -8,7 +8,7 @@ from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, RunEvidence
 from diagnostics.findings import Finding, Remedy, Where
 from diagnostics.origins import Origins, Setting, dumps
-from diagnostics.settings import place
+from diagnostics.settings import offer_planted, place
 
 FILE = Setting("file", "conf/strategy/fsdp.yaml:4", "true")
 KEYS = {
@@ -43,6 +43,19 @@ def test_the_file_that_set_it_last(evidence):
 def test_a_key_that_is_to_go(evidence):
     (one,) = place(evidence, [finding("'~nccl.variables.NCCL_SOCKET_IFNAM' nccl.variables.NCCL_SOCKET_IFNAME=eth0")])
     assert (one.where[0].file, one.where[0].line) == ("conf/fault/nccl_typo.yaml", 16)
+
+
+def test_what_no_override_mends_is_mended_without_the_planted_fault(evidence):
+    evidence.run.config = {"fault": {"name": "leak"}}
+    code, override = finding("delete it", kind="code"), finding("train.steps=3")
+    told = offer_planted(evidence, [code, override, finding("delete it", "ruled_out", "code")])
+    assert [[one.change for one in finding.remedies] for finding in told] == [
+        ["fault=none", "delete it"],
+        ["train.steps=3"],
+        ["delete it"],
+    ]
+    evidence.run.config = {"fault": {"name": "none"}}
+    assert offer_planted(evidence, [code]) == [code]
 
 
 @pytest.mark.parametrize(

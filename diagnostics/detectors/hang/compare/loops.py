@@ -47,14 +47,34 @@ def leaves(expected: Call, got: Call, before: list[Call]) -> Difference | None:
             count = loop.index(token(got))
             why = f"its next call is the one {count} later in the loop"
             return Difference("skipped", 0.85, (expected, *body[1:count]), why)
+        if made := _whole_round(before, got, expected):
+            why = f"after as many calls of the loop as in the round before ({made}) its peers go on without it"
+            return Difference("extra", 0.85, (got,), why)
         after = f"after {len(before)} equal calls it left the loop"
         return apart(got, expected, body, ("fewer", (expected, got), after), ("extra", (got,)), "it made")
     if stays and not goes_on:
         if token(expected) in loop:
             return Difference("extra", 0.8, (got,), "its peers are already further in the loop")
+        if made := _whole_round(before, expected, got):
+            why = f"after as many calls of the loop as in the round before ({made}) it goes on without it"
+            return Difference("skipped", 0.85, (expected,), why)
         after = f"after {len(before)} equal calls only it goes on"
         return apart(expected, got, body, ("more", (got, expected), after), ("skipped", (expected,)), "they made")
     return None
+
+
+def _whole_round(before: list[Call], last: Call, inner: Call) -> int:
+    """Calls of an inner loop since `last` ended a round of an outer one, if the round before had as many; else 0.
+
+    Who runs an inner loop more or less often than its peers does so in the first round already.
+    """
+    ends = [place for place, call in enumerate(before) if token(call) == token(last)][-2:]
+    if not ends:
+        return 0
+    start = ends[0] + 1 if len(ends) == 2 else 0
+    rounds = (before[start : ends[-1]], before[ends[-1] + 1 :])
+    this, now = (sum(call.stack == inner.stack for call in one) for one in rounds)
+    return now if now and this == now else 0
 
 
 def apart(
@@ -114,7 +134,11 @@ def _by_text(call: Call, body: list[Call]) -> source.Place:
     own, when_s = path[level], call.created_s
     if any((one[level].file, one[level].function) != (own.file, own.function) for one in bodies):
         alone = len(path) == 1 and all(len(one) == 1 for one in bodies)
-        return source.called(own.file, {one[0] for one in bodies}, own.function, when_s) if alone else "unknown"
+        if not alone:
+            return "unknown"
+        frames = {one[0] for one in bodies}
+        said = source.called(own.file, frames, own.function, when_s)
+        return said if said != "unknown" else source.calls_the_loop(own, frames, when_s)
     said = source.place(own.file, (one[level].line for one in bodies), own.line, when_s)
     deeper = _loop_further_in(bodies, level, when_s)
     if said in {"inside", "leaves"} and deeper is not False:

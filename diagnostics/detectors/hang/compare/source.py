@@ -67,13 +67,38 @@ def called(file: str, inside: Iterable[Frame], function: str, before_s: float | 
     tree = _tree(file, before_s)
     if tree is None or any(frame.file != file for frame in frames):
         return "unknown"
-    lines = {
-        node.lineno
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and function == getattr(node.func, "id", getattr(node.func, "attr", None))
-    }
+    lines = {node.lineno for node in ast.walk(tree) if isinstance(node, ast.Call) and function == _name(node)}
     said = {place(file, (frame.line for frame in frames), line, before_s) for line in lines}
     return said.pop() if len(said) == 1 and "no loop" not in said else "unknown"
+
+
+def calls_the_loop(call: Frame, inside: Iterable[Frame], before_s: float | None) -> Place:
+    """Where a call stands whose function calls the one that the loop is in; `outside`, else `unknown`.
+
+    Args:
+        call: its line.
+        inside: innermost lines of calls that a loop repeats.
+        before_s: as in `place`.
+    """
+    lines: dict[tuple[str, str], list[int]] = {}
+    for frame in inside:
+        lines.setdefault((frame.file, frame.function.rpartition(".")[2]), []).append(frame.line)
+    tree = _tree(call.file, before_s)
+    if tree is None or (call.file, call.function.rpartition(".")[2]) in lines:
+        return "unknown"
+    own = _innermost(tree, _FUNCTIONS, [call.line]) or tree
+    named = [(_name(one), one.lineno) for one in ast.walk(own) if isinstance(one, ast.Call)]
+    for (file, name), at in lines.items():
+        from_here = {line for called, line in named if called == name}
+        loop = place(file, at, at[0], before_s)
+        if len(from_here) == 1 and call.line not in from_here and loop in {"inside", "leaves"}:
+            return "outside"
+    return "unknown"
+
+
+def _name(call: ast.Call) -> str:
+    """`train` of `train(...)` and of `loop.train(...)`; what no function is called for others."""
+    return getattr(call.func, "id", None) or getattr(call.func, "attr", None) or "()"
 
 
 def _tree(file: str, before_s: float | None) -> ast.Module | None:

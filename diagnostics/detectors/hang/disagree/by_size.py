@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from diagnostics.detectors.hang import say
-from diagnostics.detectors.hang.compare.difference import in_backward, token
+from diagnostics.detectors.hang.compare.difference import Difference, Kind, in_backward, token
 from diagnostics.detectors.hang.compare.loops import apart
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.disagree import divergence
@@ -27,7 +27,7 @@ def find(context: Context) -> list[Finding]:
     facts = mismatch_facts(context.evidence)
     if not facts or context.blamed:
         return []
-    splits = list(_splits(context))
+    splits = list(_splits(context, {fact.rank for fact in facts}))
     if len(splits) != 1:
         return _by_log(context, facts)
     split = splits[0]
@@ -41,40 +41,68 @@ def find(context: Context) -> list[Finding]:
     ]
 
 
-def _splits(context: Context) -> Iterator[Split]:
-    """Ranks in a call that nobody else made, against peers in the backward pass."""
-    for operation, ranks in sorted(context.waits.waiting.items()):
-        key, peers = operation.key, context.waits.absent[operation]
-        if key.recorder != SNAPSHOTS or operation.peer >= 0 or not peers or len(ranks) > len(peers):
+def _splits(context: Context, ended: set[int | None]) -> Iterator[Split]:
+    """Ranks in a call that nobody else made before gloo ended a process, against peers in the backward pass."""
+    for operation in sorted(context.waits.waiting):
+        if operation.key.recorder != SNAPSHOTS or operation.peer >= 0:
             continue
-        lines = context.survey.groups[key].lines
-        inside = {rank: call for rank in peers if (call := _reduces(context, rank, operation)) is not None}
-        waits = any(rank in lines and lines[rank].pending is not None for rank in peers)
-        sites = {call.site for call in inside.values()}
-        if waits or len(sites) != 1 or context.waits.complete[operation]:
+        ranks, peers, swallowed = _sides(context, operation, ended)
+        if not peers or len(ranks) > len(peers):
             continue
-        usual_rank, usual = next(iter(sorted(inside.items())))
         odd = context.waits.calls[ranks[0], operation]
-        if token(odd) in {token(call) for call in context.reading.calls(ranks[0], key) if call.seq < odd.seq}:
-            continue  # A call of the loop: it may have left backward without a bucket.
+        inside = {rank: call for rank in peers if (call := _reduces(context, rank, operation, odd)) is not None}
+        own = context.reading.calls(ranks[0], operation.key)
+        # A call of the loop tells nothing: the rank may have left backward without a bucket.
+        if len({call.site for call in inside.values()}) != 1 or token(odd) in {
+            token(c) for c in own if c.seq < odd.seq
+        }:
+            continue
+        usual_rank, usual = min(inside.items())
         usual = replace(usual, stack=usual.stack[:1])
-        before = "it is its first call from that line"
-        difference = apart(odd, usual, [usual], ("fewer", (usual, odd), before), ("extra", (odd,)), "it made")
+        difference = _difference(odd, usual, swallowed)
         if difference is None:
             continue
-        vote = Vote(key, operation.seq, (tuple(peers), tuple(ranks)), (1, 2), ())
+        vote = Vote(operation.key, operation.seq, (tuple(peers), tuple(ranks)), (1, 2), ())
         said = "" if difference.kind != "fewer" else _left(tuple(ranks), odd, tuple(peers), usual)
         yield Split(vote, usual, odd, difference, usual_rank, ranks[0], tuple(ranks), False, odd.created_s or 0.0, said)
 
 
-def _reduces(context: Context, rank: int, operation: Operation) -> Call | None:
-    """The last call of a rank in this group, if another recorder than the ring has it, from the backward pass."""
-    calls = []
+def _sides(context: Context, operation: Operation, ended: set[int | None]) -> tuple[list[int], list[int], bool]:
+    """Ranks in the call, ranks that are elsewhere, and whether these came to it later.
+
+    Ranks that swallow the error that the end of another is to them go on to the same call.
+    """
+    waits = context.waits
+    ranks, peers = waits.waiting[operation], list(waits.absent[operation])
+    if not peers and ended & set(ranks):
+        return [one for one in ranks if one in ended], [one for one in ranks if one not in ended], True
+    lines = context.survey.groups[operation.key].lines
+    busy = any(rank in lines and lines[rank].pending is not None for rank in peers)
+    return ranks, [] if busy or waits.complete[operation] else peers, False
+
+
+def _difference(odd: Call, usual: Call, swallowed: bool) -> Difference | None:
+    if swallowed:
+        return Difference("fewer", 0.85, (usual, odd), "its peers came to that call after it")
+    left: tuple[Kind, tuple[Call, ...], str] = ("fewer", (usual, odd), "it is its first call from that line")
+    return apart(odd, usual, [usual], left, ("extra", (odd,)), "it made")
+
+
+def _reduces(context: Context, rank: int, operation: Operation, odd: Call) -> Call | None:
+    """The last call of a rank that cannot be `odd`, if another recorder than the ring has it, of the backward pass."""
+    last = None
     for key, table in sorted(context.survey.groups.items()):
         if key.recorder != SNAPSHOTS and (key.name, key.desc) == (operation.key.name, operation.key.desc):
-            calls += [table.lines[rank].last] if rank in table.lines else []
-    last = calls[-1] if calls else None
+            last = table.lines[rank].last if rank in table.lines else last
+            if last is not None and _fits(last, odd):
+                others = (call for call in reversed(context.reading.calls(rank, key)) if not _fits(call, odd))
+                last = next(others, None)
     return last if last is not None and last.site is not None and in_backward(last) else None
+
+
+def _fits(one: Call, other: Call) -> bool:
+    """Whether gloo takes the two for one call: the ring knows the ReduceOp, the flight recorder does not."""
+    return (one.wire.op, one.wire.amounts, one.wire.dtypes) == (other.wire.op, other.wire.amounts, other.wire.dtypes)
 
 
 def _left(ranks: tuple[int, ...], odd: Call, peers: tuple[int, ...], usual: Call) -> str:

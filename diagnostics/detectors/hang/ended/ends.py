@@ -99,6 +99,7 @@ def ends(evidence: Evidence) -> dict[int, End]:
     for rank, how, what, item in srun.ends(evidence):
         found.setdefault(rank, []).append(End(rank, how, what, (), None, None, None, item))
     _add_unlisted(evidence, found)
+    _add_interrupted(evidence, found)
     return {
         rank: min(all_ends, key=lambda end: (_FIRST[end.manner], not end.frames, end.what, end.evidence.file))
         for rank, all_ends in found.items()
@@ -252,6 +253,16 @@ def _add_unlisted(evidence: Evidence, found: dict[int, list[End]]) -> None:
         )
         item = EvidenceItem("log", lists[0].file, what, lists[0].line)
         found[rank] = [End(rank, "exited", "exit code 0", (), None, None, None, item)]
+
+
+def _add_interrupted(evidence: Evidence, found: dict[int, list[End]]) -> None:
+    """Ranks that got a SIGINT of their own: after one to all of them torchrun ends without a list of failures."""
+    listed = {rank for fact in evidence.facts if fact.kind == "torchrun_list" for rank in fact.fields["ranks"]}
+    for rank in sorted(listed & set(found)):
+        own = next((end for end in found[rank] if end.what == "SIGINT"), None)
+        if own is not None:
+            frames = next((end.frames for end in found[rank] if end.frames), ())
+            found[rank].append(replace(own, manner="killed", frames=frames))
 
 
 def _beside(evidence: Evidence, ranks: list[int]) -> set[int]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
-from diagnostics.detectors.hang.ended import early_end, last_seen, one_more, remedies
+from diagnostics.detectors.hang.ended import early_end, last_seen, one_more, other_model, remedies
 from diagnostics.detectors.hang.ended.ends import UNNAMED, End, peer_gone
 from diagnostics.detectors.hang.waiting import idle
 from diagnostics.evidence.calls import is_library
@@ -38,6 +38,8 @@ def find(context: Context) -> list[Finding]:
         ends = by_manner[manner]
         if ends and _left_somebody(context, manner, ends):
             found.append(_finding(context, cause, ends))
+            if all(other_model.WORDS in end.what for end in ends):
+                found[-1] = other_model.settle(context, found[-1])
             if all(end.in_order for end in ends):
                 found += one_more.find(context, found[-1]) or early_end.find(context, found[-1])
             context.settled |= {end.rank for end in ends}
@@ -62,15 +64,44 @@ def _left_somebody(context: Context, manner: str, ends: list[End]) -> bool:
 def _finding(context: Context, cause: str, ends: list[End]) -> Finding:
     ranks = tuple(end.rank for end in ends if end.rank != UNNAMED)
     first = ends[0]
-    lost = {rank for rank, end in context.ends.items() if not end.by_itself}
-    victims = (context.waits.reaching(ranks) | lost) - set(ranks)
+    lost = {rank for rank, end in context.ends.items() if not end.by_itself} | context.told_victims()
+    victims = tuple(sorted((context.waits.reaching(ranks) | lost) - set(ranks)))
     where = tuple(place for end in ends[:4] for place in _place(end))
     last = last_seen.where(context, ranks[0]) if ranks and not where else ()
     step = next((end.step for end in ends if end.step is not None), None)
     if step is None and last:
         step = context.step_of(ranks[0])
-    in_step = f" in step {step}" if step is not None else ""
     at = f" ({say.short(where[0].file)}:{where[0].line})" if where else last_seen.after(context, ranks)
+    told = where or last
+    meets = _still_waits(context, victims) if first.in_order else None
+    return Finding(
+        cause=cause,
+        status="confirmed",
+        summary=_summary(cause, first, ranks, at, step, victims, meets),
+        confidence=0.8 if not ranks else 0.7 if cause == "hang.rank_raised" and first.wordless else 0.95,
+        ranks=ranks,
+        victims=victims,
+        step=step,
+        where=(*told, *(one for one in (meets,) if one and one.rank not in {place.rank for place in told})),
+        cost=context.cost(),
+        evidence=(
+            *(end.evidence for end in ends[:6]),
+            *(say.flight(context.survey, {ranks[0]: last[0].does}) if last else ()),
+        ),
+        remedies=_remedies(context, cause, told, first, meets),
+        measured=f"{len(ranks) or 1} of {max(context.world(), len(ranks), 1)} ranks",
+    )
+
+
+def _summary(
+    cause: str,
+    first: End,
+    ranks: tuple[int, ...],
+    at: str,
+    step: int | None,
+    victims: tuple[int, ...],
+    meets: Where | None,
+) -> str:
     what = {
         "hang.rank_raised": f"ended with {first.what} without a traceback"
         if first.wordless
@@ -84,26 +115,19 @@ def _finding(context: Context, cause: str, ends: list[End]) -> Finding:
         else f"ended with {first.what} without a traceback",
     }[cause]
     who = say.sentence(say.ranks(ranks)) if ranks else "A process whose log does not say its rank"
+    in_step = f" in step {step}" if step is not None else ""
     summary = f"{who} {what}{at}{in_step}{' while others still waited' * first.in_order}."
-    if victims:
-        summary += f" {say.sentence(say.ranks(victims))} waited for {say.verb(ranks, 'it', 'them')}."
-    return Finding(
-        cause=cause,
-        status="confirmed",
-        summary=summary,
-        confidence=0.8 if not ranks else 0.7 if cause == "hang.rank_raised" and first.wordless else 0.95,
-        ranks=ranks,
-        victims=tuple(sorted(victims)),
-        step=step,
-        where=where or last,
-        cost=context.cost(),
-        evidence=(
-            *(end.evidence for end in ends[:6]),
-            *(say.flight(context.survey, {ranks[0]: last[0].does}) if last else ()),
-        ),
-        remedies=_remedies(context, cause, where or last, first),
-        measured=f"{len(ranks) or 1} of {max(context.world(), len(ranks), 1)} ranks",
-    )
+    if not victims:
+        return summary
+    there = f" at {say.short(meets.file)}:{meets.line}" if meets else ""
+    return f"{summary} {say.sentence(say.ranks(victims))} waited for {say.verb(ranks, 'it', 'them')}{there}."
+
+
+def _still_waits(context: Context, victims: tuple[int, ...]) -> Where | None:
+    """The program's line at which a rank lost its peer, by its traceback."""
+    found = (_place(context.ends[rank]) for rank in victims if rank in context.ends)
+    place = next((places[0] for places in found if places), None)
+    return replace(place, does="waits here") if place else None
 
 
 def _left(context: Context) -> list[Finding]:
@@ -134,7 +158,9 @@ def _place(end: End) -> list[Where]:
     return [Where(rank, frame.file, frame.line, frame.function, end.what)] if frame is not None else []
 
 
-def _remedies(context: Context, cause: str, where: tuple[Where, ...], end: End | None) -> tuple[Remedy, ...]:
+def _remedies(
+    context: Context, cause: str, where: tuple[Where, ...], end: End | None, meets: Where | None = None
+) -> tuple[Remedy, ...]:
     if end is not None and (end.wordless or end.what in _OWN_SIGNALS):
         return _own_end(context, where, end)
     at = f"{where[0].file}:{where[0].line}" if where else "the place in its log"
@@ -159,9 +185,13 @@ def _remedies(context: Context, cause: str, where: tuple[Where, ...], end: End |
             "look into dmesg and the scheduler's log of that node for who sent the signal",
             "SIGKILL mostly comes from the kernel when memory runs out, or from the scheduler",
         )
+    or_else = ""
+    if meets:
+        line = f"{meets.file}:{meets.line}"
+        or_else = f"; if its work was done, rank {meets.rank} calls one more at {line}: let all ranks call it, or none"
     return say.remedies(
         context.evidence,
-        "let all ranks decide together when to stop (all_reduce a stop flag)",
+        f"let all ranks decide together when to stop (all_reduce a stop flag){or_else}",
         "a rank that ends by itself leaves the others in their next collective",
     )
 

@@ -14,6 +14,7 @@ from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.survey.one_rank import SNAPSHOTS
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.findings import Finding
+from diagnostics.words import counted
 
 _LONGEST = 64
 """Calls that one side may have made more than the other."""
@@ -35,6 +36,8 @@ class _More:
     """Calls behind it that fit."""
     new: bool
     """Whether it comes from a line that no rank that ended came to."""
+    chances: int = 0
+    """Earlier calls from that line, which fitted other calls of those that ended."""
 
 
 def find(context: Context, exited: Finding) -> list[Finding]:
@@ -44,7 +47,7 @@ def find(context: Context, exited: Finding) -> list[Finding]:
     if more is None:
         return []
     alone = len(more.ranks) < len(more.ended)
-    if more.new and (more.again or alone):
+    if more.new and (more.again or more.chances or alone):
         return [_extra(context, exited, more)]
     if alone and not more.again and _next_round(context, more):
         return [_another_round(context, exited, more)]
@@ -69,10 +72,28 @@ def _more(context: Context, exited: tuple[int, ...], key: GroupKey) -> _More | N
     mine, other = [path_token(call) for call in ours], [path_token(call) for call in theirs]
     at = next((number for number, one in enumerate(other) if mine[number] != one), len(other))
     if mine[at + by :] != other[at:]:
-        return None
+        return _by_chance(waiting, ended, ours, theirs)
     there = theirs[min(at, len(theirs) - 1)]
     new = mine[at] not in set(other)
     return _More(waiting, ended, tuple(ours[at : at + by]), there, ours[-1], len(other) - at, new)
+
+
+def _by_chance(waiting: tuple[int, ...], ended: tuple[int, ...], ours: list[Call], theirs: list[Call]) -> _More | None:
+    """The last calls come from a line whose earlier calls met those of other lines, and fitted them by chance.
+
+    So they do where DDP's buffers are sent from the first forward pass after a step: rank 0's evaluation, or the next
+    step of the others.
+    """
+    if any(one.wire != other.wire for one, other in zip(ours, theirs, strict=False)):
+        return None
+    mine, other = [path_token(call) for call in ours], [path_token(call) for call in theirs]
+    extra = ours[len(theirs) :]
+    new = not set(mine[len(theirs) :]) & set(other)
+    fits = [(one, met) for one, met in zip(mine, other, strict=False) if one != met]
+    chances = sum(one == mine[-1] for one, _ in fits)
+    if not (new and chances) or 2 * len(fits) > len(other):  # Ranks that share no path are not to be compared by it.
+        return None
+    return _More(waiting, ended, tuple(extra), theirs[-1], ours[-1], 0, True, chances)
 
 
 def _next_round(context: Context, more: _More) -> bool:
@@ -87,7 +108,13 @@ def _extra(context: Context, exited: Finding, more: _More) -> Finding:
     first, who, ended = more.extra[0], say.ranks(more.ranks), say.ranks(more.ended)
     rest = f" and {len(more.extra) - 1} more" if len(more.extra) > 1 else ""
     again = f" All {more.again} later calls fit again, {len(more.extra)} earlier." if more.again else ""
-    wait = "" if more.pending is first else f" {say.sentence(who)} now {say.verb(more.ranks, 'waits', 'wait')} in "
+    if more.chances:
+        again = f" {counted(more.chances, 'earlier call')} from there fitted other calls of {ended} by chance."
+    wait = (
+        ""
+        if more.pending is first or more.chances
+        else f" {say.sentence(who)} now {say.verb(more.ranks, 'waits', 'wait')} in "
+    )
     wait += f"{say.call(more.pending)}, and the others ended in order." if wait else ""
     where = f"{first.site.file}:{first.site.line}" if first.site else f"position {first.seq}"
     found = _finding(context, exited, more)
@@ -98,7 +125,7 @@ def _extra(context: Context, exited: Finding, more: _More) -> Finding:
             f"Only {who} {say.verb(more.ranks, 'calls', 'call')} {say.call(first)}{rest}; {ended} never "
             f"{say.verb(more.ended, 'does', 'do')}.{again}{wait}"
         ),
-        confidence=0.95 if more.again else 0.8,
+        confidence=0.95 if more.again else 0.85 if more.chances else 0.8,
         remedies=say.remedies(
             context.evidence,
             f"take the condition off {where}, so that all ranks call {first.text} or none",

@@ -4,6 +4,7 @@ hand out, split sizes. Decides no cause.
 
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
+from diagnostics.detectors.hang.ended import other_model
 from diagnostics.detectors.hang.ended.ends import End
 from diagnostics.findings import Remedy
 
@@ -24,6 +25,19 @@ def special(context: Context, at: str, end: End) -> tuple[Remedy, ...]:
             f"{at}: let each rank send another as many elements as that one expects (input_split_sizes[j] on rank i = "
             "output_split_sizes[i] on rank j); exchange the sizes first where they depend on data",
             "what this rank sends to itself is not what it expects from itself",
+        )
+    if end.what == "SIGINT":
+        return say.remedies(
+            context.evidence,
+            "look for who sent SIGINT to this process alone: kill -INT, a debugger, a terminal that only it belongs to",
+            "Ctrl-C reaches the launcher and every rank; this one was interrupted by itself",
+        )
+    if other_model.WORDS in end.what:
+        return say.remedies(
+            context.evidence,
+            f"build the same model on every rank before {at}: sizes that depend on data (a vocabulary, a number of "
+            "classes) must be computed once and broadcast",
+            "DDP compares the parameters of all ranks with those of rank 0 when it is made",
         )
     if end.manner == "oom" and ("cgroup" in end.what or "Cuda failure" in end.what):
         return _outside_torch(context, end)

@@ -125,7 +125,7 @@ def load(files: Iterable[CallFile], problems: list[Problem]) -> list[Dump]:
         try:
             dumps.extend(file.load())
         except (OSError, ValueError) as problem:
-            problems.append(Problem("flight", file.file, str(problem) or type(problem).__name__))
+            problems.append(Problem("flight", file.file, str(problem) or type(problem).__name__, unread=True))
     return dumps
 
 

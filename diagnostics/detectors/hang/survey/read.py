@@ -81,7 +81,7 @@ def _place(file: CallFile, reading: Reading) -> None:
     try:
         rank = next((dump.rank for dump in file.load() if dump.rank is not None), None)
     except (OSError, ValueError) as problem:
-        reading.problems.append(Problem("flight", file.file, str(problem)))
+        reading.problems.append(Problem("flight", file.file, str(problem), unread=True))
         return
     if rank is None:
         reading.problems.append(

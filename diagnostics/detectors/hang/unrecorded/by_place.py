@@ -5,11 +5,10 @@ stays open, and what would tell is named. A host that stands still outside any c
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from diagnostics.detectors.hang import say
-from diagnostics.detectors.hang.compare.sequence import program_order
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.waiting import stalled
 from diagnostics.evidence.calls import is_library
@@ -20,6 +19,8 @@ from diagnostics.findings import EvidenceItem, Finding, Where
 
 _OPEN = ("hang.uneven_iterations", "hang.conditional_collective", "hang.collective_mismatch")
 _C10D = "distributed_c10d.py"
+_WITHIN = {"_engine_run_backward": "backward", "_distributed_broadcast_coalesced": "broadcast of DDP's buffers"}
+"""Functions of torch that communicate in C++, where the error by which a rank gave up came from."""
 _CONFIDENCE = 0.75
 """Of one stack, in a job of which something else says that it hangs."""
 
@@ -42,10 +43,14 @@ class _Place:
 def find(context: Context) -> list[Finding]:
     """At most one matter: a rank outside any collective, or ranks in different ones."""
     records = context.survey.ranks.values()
-    if any(record.lines or record.p2p for record in records) or any(end.gone for end in context.ends.values()):
+    ahead = _ahead(context)
+    known = any(record.lines or record.p2p for record in records)
+    if (known and not ahead) or any(end.gone for end in context.ends.values()):
         return []
     latest = {one.rank: one for one in context.evidence.stacks if one.rank is not None}
-    inside = _inside(context, latest)
+    inside = _inside(context, latest, ahead)
+    if ahead and ahead != set(inside):
+        return []
     outside = {rank: seen for rank, seen in latest.items() if rank not in inside and rank not in context.settled}
     kinds: defaultdict[tuple[str, Frame], list[int]] = defaultdict(list)
     for rank, place in inside.items():
@@ -57,26 +62,47 @@ def find(context: Context) -> list[Finding]:
     return []
 
 
-def _inside(context: Context, latest: dict[int, Stacks]) -> dict[int, _Place]:
+def _ahead(context: Context) -> set[int]:
+    """Ranks that made the same one call more than all others, where gloo's records show nothing pending.
+
+    Gloo marks a call that failed as it marks one that completed, so dumps of a job that gave up look like this.
+    """
+    lines = [table.lines for key, table in context.survey.groups.items() if key.recorder == "gloo"]
+    if len(lines) != 1 or context.waits.of_rank or len(lines[0]) < context.world():
+        return set()
+    issued = {rank: line.issued for rank, line in lines[0].items()}
+    most = max(issued.values())
+    return {rank for rank, count in issued.items() if count == most} if most - min(issued.values()) == 1 else set()
+
+
+def _inside(context: Context, latest: dict[int, Stacks], ahead: set[int]) -> dict[int, _Place]:
     """Rank -> the collective that its stack, or the error by which it gave up on a peer, stands in."""
     found: dict[int, _Place] = {}
     for rank, end in context.ends.items():
         if end.manner == "lost_peer":
-            _add(found, rank, end.frames, end.evidence)
+            _add(found, rank, end.frames, end.evidence, _WITHIN)
     for rank, seen in latest.items():
         thread = stacks.main_thread(seen)
         if rank not in found and thread is not None:
-            _add(found, rank, thread.frames, EvidenceItem("stacks", seen.file, ""))
+            _add(found, rank, thread.frames, EvidenceItem("stacks", seen.file, ""), _WITHIN if rank in ahead else {})
     return dict(sorted(found.items()))
 
 
-def _add(found: dict[int, _Place], rank: int, frames: Iterable[Frame], item: EvidenceItem) -> None:
+def _add(
+    found: dict[int, _Place],
+    rank: int,
+    frames: Iterable[Frame],
+    item: EvidenceItem,
+    within: Mapping[str, str],
+) -> None:
     op, path = "", []
     for frame in frames:
         if not (stacks.is_native(frame) or is_library(frame.file)):
             path.append(frame)
         elif not path and frame.file.endswith(_C10D):
             op = frame.function.rpartition(".")[2]
+        elif not path and not op:
+            op = within.get(frame.function.rpartition(".")[2], "")
     if op and path and not op.startswith(("_", "init_process_group", "new_group")):
         place = _Place(op, tuple(path), item)
         seen = EvidenceItem(item.kind, item.file, f"rank {rank}: stands in {place.text}", item.line)
@@ -84,20 +110,16 @@ def _add(found: dict[int, _Place], rank: int, frames: Iterable[Frame], item: Evi
 
 
 def _apart(inside: dict[int, _Place], few: list[int], many: list[int]) -> list[Finding]:
-    """Two places: who is at a later line of a function that both are in has passed the other's."""
+    """Two places. Who is at the later line may be ahead, or a round of the loop behind."""
     one, other = inside[few[0]], inside[many[0]]
-    order = program_order(one.path, other.path)
-    if order < 0:
-        few, many, one, other = many, few, other, one
-    already, still = ("already ", "still ") if order else ("", "")
     summary = (
-        f"{say.sentence(say.ranks(few))} {say.verb(few, 'is', 'are')} {already}in {one.text} while {say.ranks(many)} "
-        f"{say.verb(many, 'is', 'are')} {still}in {other.text}. Which calls came before is not recorded: fewer steps, "
+        f"{say.sentence(say.ranks(few))} {say.verb(few, 'is', 'are')} in {one.text} while {say.ranks(many)} "
+        f"{say.verb(many, 'is', 'are')} in {other.text}. Which calls came before is not recorded: fewer steps, "
         "a call left out, one added, or another branch all end like this."
     )
     missing = (
         f"the calls before {one.text} on {say.ranks(few)} and {other.text} on {say.ranks(many)}: "
-        "TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=/tmp/flight_rank_, or dtk watch -- torchrun ..."
+        "dtk watch -- torchrun ..., or under NCCL TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=/tmp/flight_rank_"
     )
     return [say.undecided(cause, summary, missing, inside) for cause in _OPEN]
 

@@ -7,7 +7,7 @@ from diagnostics.detectors.hang.compare.sequence import program_order
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.unrecorded import unseen
 from diagnostics.detectors.hang.waiting import walked
-from diagnostics.detectors.hang.waiting.waits import Cycle, Operation
+from diagnostics.detectors.hang.waiting.waits import Cycle, Operation, same_tag
 from diagnostics.detectors.hang.waiting.walked import Walked
 from diagnostics.evidence.calls import Call
 from diagnostics.findings import Finding, Remedy, Where
@@ -194,8 +194,11 @@ def _point_to_point(context: Context, cycle: Cycle, p2p: list[Operation]) -> Fin
     ]
     links += [f"and {len(calls) - 8} more"] if len(calls) > 8 else []
     whole = len(waiters) == len(cycle.ranks)
+    tags = whole and _tags_differ(calls)
     rest = [rank for rank in cycle.ranks if rank not in waiters]
-    if whole:
+    if tags:
+        summary = f"A send and a receive face each other with different tags: {'; '.join(links)}."
+    elif whole:
         summary = f"Sends and receives wait for each other in a circle: {'; '.join(links)}."
     else:
         summary = (
@@ -216,8 +219,31 @@ def _point_to_point(context: Context, cycle: Cycle, p2p: list[Operation]) -> Fin
         ),
         cost=context.cost(),
         evidence=say.flight(context.survey, {rank: f"waits in {call.text}" for rank, call in calls}),
-        remedies=unseen.remedies(context, _at(calls[0][1]).strip(" ()")) if whole else _other_half(context, *calls[0]),
+        remedies=_same_tag(context, [call for _, call in calls])
+        if tags
+        else unseen.remedies(context, _at(calls[0][1]).strip(" ()"))
+        if whole
+        else _other_half(context, *calls[0]),
         measured=f"circle of {len(cycle.ranks)} ranks",
+    )
+
+
+def _tags_differ(calls: list[tuple[int, Call]]) -> bool:
+    """Whether two ranks wait for each other in the two halves of one message, and only their tags keep them apart."""
+    if len(calls) != 2:
+        return False
+    (one, mine), (other, theirs) = calls
+    facing = (mine.peer, theirs.peer) == (other, one) and {mine.p2p, theirs.p2p} == {"send", "recv"}
+    return facing and mine.key == theirs.key and not same_tag(mine, theirs)
+
+
+def _same_tag(context: Context, calls: list[Call]) -> tuple[Remedy, ...]:
+    sites = dict.fromkeys(f"{one.site.file}:{one.site.line}" for one in calls if one.site)
+    places = " and ".join(sites) or "both calls"
+    return say.remedies(
+        context.evidence,
+        f"give the two halves of a message the same tag: {places}",
+        "a receive takes only a message with its own tag",
     )
 
 

@@ -1,6 +1,7 @@
 """The findings on a rank whose host or device stands still: what it does there, and who waits. Decides nothing."""
 
 from contextlib import suppress
+from dataclasses import replace
 
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
@@ -35,6 +36,8 @@ def host(context: Context, ranks: tuple[int, ...], operation: Operation, latest:
     first = ranks[0]
     seen = latest.get(first)
     at = standing.doing(seen, taken_s(context, seen)) if seen is not None else standing.NOWHERE
+    if context.region_of(first) == "data" and at.frame is not None and at.doing != "data loader":
+        at = replace(at, doing="data loader", words=f"in the data loader, {at.words}")
     known = at.doing not in {"unknown", "collective"}
     last = context.survey.ranks[first].last
     evidence = say.flight(

@@ -207,15 +207,26 @@ def _answered(survey: Survey, rank: int, call: Call) -> bool:
     if peer is None:
         return False
     wanted = "recv" if call.p2p == "send" else "send"
-    halves = [one for one in peer.p2p if one.key == call.key and one.p2p == wanted and one.peer in {rank, None}]
+    halves = [
+        one
+        for one in peer.p2p
+        if one.key == call.key and one.p2p == wanted and one.peer in {rank, None} and same_tag(one, call)
+    ]
     if call.key.recorder != SNAPSHOTS and len(survey.members(call.key)) == 2:
         # Both ranks of a pair count its sends and receives alike.
         return peer.p2p_done.get(call.key, 0) >= call.seq or any(one.seq == call.seq for one in halves)
-    ours = [one for one in survey.ranks[rank].p2p if (one.key, one.p2p, one.peer) == (call.key, call.p2p, call.peer)]
+    alike = (call.key, call.p2p, call.peer)
+    own = [one for one in survey.ranks[rank].p2p if (one.key, one.p2p, one.peer) == alike]
+    ours = [one for one in own if same_tag(one, call)]
     if not halves or len(ours) > len(halves):
         return False
     first = peer.p2p[0]
     return first.key != call.key or first.seq == halves[0].seq or first.peer == rank
+
+
+def same_tag(one: Call, other: Call) -> bool:
+    """Whether two halves can meet, as far as tags were recorded."""
+    return one.tag is None or other.tag is None or one.tag == other.tag
 
 
 def _knots(edges: dict[int, list[int]]) -> list[list[int]]:

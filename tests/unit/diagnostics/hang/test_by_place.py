@@ -46,12 +46,20 @@ def test_ranks_in_different_collectives_are_named_and_left_open(as_stacks: bool)
     else:
         said = found(errors=[gave_up(rank, one) for rank, one in frames.items()])
     assert not [one for one in said.values() if one.status == "confirmed"]
-    assert {cause for cause, one in said.items() if "is already in barrier (train.py:25)" in one.summary} == ASYMMETRIC
+    assert {cause for cause, one in said.items() if "is in barrier (train.py:25)" in one.summary} == ASYMMETRIC
     one = said["uneven_iterations"]
-    assert one.summary.startswith(
-        "Rank 1 is already in barrier (train.py:25) while ranks 0 and 2 are still in all_reduce"
-    )
+    assert one.summary.startswith("Rank 1 is in barrier (train.py:25) while ranks 0 and 2 are in all_reduce")
     assert "the calls before barrier (train.py:25) on rank 1" in one.missing
+
+
+def test_an_error_of_the_backward_pass_says_where_its_rank_stood() -> None:
+    engine = Frame("/venv/lib/python3.11/site-packages/torch/autograd/graph.py", 979, "_engine_run_backward")
+    frames = (engine, Frame("/job/train.py", 31, "run_epoch"), Frame("/job/train.py", 48, "main"))
+    there = inside("barrier", AFTER)
+    said = found(errors=[gave_up(0, there), gave_up(1, frames), gave_up(2, there)])
+    assert said["conditional_collective"].summary.startswith(
+        "Rank 1 is in backward (train.py:31) while ranks 0 and 2 are in barrier"
+    )
 
 
 def test_ranks_in_one_place_and_those_that_ended_by_themselves_say_nothing_of_it() -> None:

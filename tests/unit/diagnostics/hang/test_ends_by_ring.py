@@ -47,7 +47,7 @@ def test_one_of_two_that_left_with_exit_code_0(tmp_path: Path) -> None:
     assert (one.ranks, one.victims) == ((1,), (0,))
     assert one.summary == (
         "Rank 1 ended in order with exit code 0 after all_reduce [8] float32 SUM (#3, train.py:6) while others still "
-        "waited. Rank 0 waited for it."
+        "waited. Rank 0 waited for it at train.py:5."
     )
     assert [(place.rank, place.line) for place in one.where] == [(1, 6), (0, 5)]
 

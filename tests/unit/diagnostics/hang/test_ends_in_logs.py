@@ -10,6 +10,7 @@ import pytest
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence, RankError
 from diagnostics.findings import Finding
 from tests.unit.diagnostics.hang.dumps import Job, Op, detect
 from tests.unit.diagnostics.hang.dumps import write as dumps
@@ -79,6 +80,54 @@ def test_an_exception_without_a_rank_is_of_the_process_that_torchrun_lists_with_
     (found,) = confirmed(tmp_path, out=LISTED.format(other="-15 (pid: 3820)  (SIGTERM)"))
     assert (found.cause, found.ranks, found.victims) == ("hang.rank_raised", (1,), (0,))
     assert [(place.rank, place.file, place.line) for place in found.where] == [(1, "/w/train.py", 3)]
+
+
+def test_a_sigint_of_one_process_ended_it_and_ctrl_c_ends_no_rank(tmp_path: Path) -> None:
+    stack = (
+        '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/w/train.py", line 15, in main\n'
+        "[rank1]:     step()\n[rank1]: KeyboardInterrupt\n"
+    )
+    text = stack + LISTED[LISTED.index("W1122") :].format(other="-15 (pid: 3820)  (SIGTERM)")
+    text = text.replace("exitcode: 1)", "exitcode: -2)").replace("1 (pid: 3821)", "-2 (pid: 3821)  (SIGINT)")
+    (found,) = confirmed(tmp_path, out=text)
+    assert (found.cause, found.ranks, found.where[0].line) == ("hang.rank_killed", (1,), 15)
+    assert "SIGINT" in found.remedies[0].change
+    (tmp_path / "out.log").write_text(stack)
+    assert [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"] == []
+
+
+def test_models_that_differ_have_a_remedy_of_their_own(tmp_path: Path) -> None:
+    words = (
+        "[1]: params[0] in this process with sizes [7, 8] appears not to match sizes of the same param in process 0."
+    )
+    text = f'[rank1]: Traceback (most recent call last):\n[rank1]:   File "/w/train.py", line 17, in main\n[rank1]:     DDP(model)\n[rank1]: RuntimeError: {words}\n'
+    (found,) = confirmed(tmp_path, out=text)
+    assert (found.cause, found.where[0].line) == ("hang.rank_raised", 17)
+    assert found.remedies[0].change.startswith("build the same model on every rank before /w/train.py:17")
+
+
+@pytest.mark.parametrize(
+    ("raised", "world", "blamed", "victims"),
+    [((1,), 2, (0, 1), ()), ((1, 2), 3, (0,), (1, 2)), ((2,), 4, (2,), ())],
+)
+def test_whose_model_differs_is_told_by_how_many_raise(
+    raised: tuple[int, ...], world: int, blamed: tuple[int, ...], victims: tuple[int, ...]
+) -> None:
+    words = (
+        "[1]: params[0] in this process with sizes [7, 8] appears not to match sizes of the same param in process 0."
+    )
+    errors = [RankError(rank, "log", 1, "RuntimeError", words) for rank in raised]
+    found = detect(Evidence(Path("nowhere"), Limits(), errors=errors, world_size=world))
+    assert [(one.ranks, one.victims) for one in found if one.status == "confirmed"] == [(blamed, victims)]
+
+
+def test_an_exception_that_was_told_before_and_caught_ended_nothing(tmp_path: Path) -> None:
+    told = 'Traceback (most recent call last):\n  File "/w/train.py", line 33, in {}\n    float(x)\nValueError: abc\n'
+    (tmp_path / "stderr.log").write_text(told.format("main") * 2)
+    assert [fact.kind for fact in gather(tmp_path, Limits()).facts] == ["handled_error"] * 2
+    for text in (told.format("main"), told.format("<module>") * 2):
+        (tmp_path / "stderr.log").write_text(text)
+        assert {error.type for error in gather(tmp_path, Limits()).errors} == {"ValueError"}
 
 
 def test_of_two_that_ended_with_code_1_none_is_blamed_for_it(tmp_path: Path) -> None:

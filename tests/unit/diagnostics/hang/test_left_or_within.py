@@ -67,6 +67,26 @@ def test_a_loop_whose_last_calls_repeat_among_themselves(tmp_path: Path) -> None
     assert confirmed(evidence(tmp_path, world_size=3)) == [("uneven_iterations", (1,))]
 
 
+INNER, ROUND = Op(line=31, function="run_epoch", caller=48), Op("barrier", line=23, function="maybe_save", caller=50)
+
+
+@pytest.mark.parametrize(("world", "ranks"), [(2, (0, 1)), (3, (1,))])
+def test_who_made_as_many_calls_as_in_the_round_before_left_the_last_one_out(
+    tmp_path: Path, world: int, ranks: tuple[int, ...]
+) -> None:
+    usual = [*[INNER] * 4, ROUND] * 4
+    skips = [*usual[:14], *usual[15:]]
+    write(tmp_path, job(world, usual, {1: skips}, backend="gloo"))
+    assert confirmed(evidence(tmp_path, world_size=world)) == [("conditional_collective", ranks)]
+
+
+@pytest.mark.parametrize("more", [3, 5])
+def test_who_ran_the_inner_loop_otherwise_in_the_first_round_ran_other_steps(tmp_path: Path, more: int) -> None:
+    odd = [*[INNER] * more, ROUND, *[INNER] * 4, ROUND]
+    write(tmp_path, job(3, [*[INNER] * 4, ROUND] * 2, {1: odd}, backend="gloo"))
+    assert confirmed(evidence(tmp_path, world_size=3)) == [("uneven_iterations", (1,))]
+
+
 TEXT = """\
 def train(rank):
     for step in range(9):
@@ -130,6 +150,16 @@ def test_without_text_of_that_time_both_are_offered(tmp_path: Path, text: str, a
         assert sorted(remedy.change.split()[0] for remedy in one.remedies) == ["let", "take"]
 
 
+def test_a_function_that_calls_the_one_with_the_loop_is_behind_it(tmp_path: Path) -> None:
+    text = (
+        "def train(model):\n    for step in range(9):\n        all_reduce()\n\n"
+        "def main():\n    train(None)\n    barrier()\n\nmain()\n"
+    )
+    usual = [Op(line=3)] * 9
+    played = job(3, usual, {1: [*usual[:4], Op("all_gather", 2, line=7, function="main")]}, backend="gloo")
+    assert confirmed(with_text(tmp_path, text, played, 60)) == [("uneven_iterations", (1,))]
+
+
 def test_an_if_and_its_else_are_two_branches(tmp_path: Path) -> None:
     text = (
         "def train():\n    for step in range(9):\n        if step:\n"
@@ -170,6 +200,17 @@ def test_a_last_call_of_one_rank_is_told_by_a_vote(tmp_path: Path) -> None:
     assert found["uneven_iterations"].ranks == (1,)
 
 
+def test_a_last_call_whose_line_fitted_others_by_chance_is_told_by_that(tmp_path: Path) -> None:
+    """As DDP's buffers in rank 0's evaluation: sent in place of those of the next step, until there is none."""
+    step = [Op("broadcast", 4, line=20, function="train_epoch"), Op(line=22, function="train_epoch")]
+    elsewhere = [Op("broadcast", 4, line=33, function="validate"), step[1]]
+    odd = [*step * 3, *elsewhere, *step * 2, *elsewhere, *step * 2, elsewhere[0]]
+    found = after_the_end(tmp_path, step * 9, odd, 2)
+    one = found["conditional_collective"]
+    assert (one.ranks, one.position, one.where[0].line) == ((1,), 19, 33)
+    assert "2 earlier calls from there fitted other calls of rank 0 by chance" in one.summary
+
+
 def test_a_rank_that_ended_first_is_not_excused(tmp_path: Path) -> None:
     loop = [Op(line=6)] * 20
     write(tmp_path, job(4, loop, {1: loop[:6]}, backend="gloo"))
@@ -202,6 +243,18 @@ def test_a_ring_tells_what_a_process_that_gloo_ended_was_in(tmp_path: Path) -> N
         if one.status == "confirmed"
     ]
     assert one.ranks == (0,) and one.where[0].line == 90 and "4160 vs 4" in one.summary
+
+
+def test_who_swallows_the_error_and_comes_to_the_same_call_was_in_the_loop(tmp_path: Path) -> None:
+    last = Op(size=8, line=90, function="main")
+    step = backward(80, 90, 70)
+    write(tmp_path, job(2, [*step * 5, last], {0: step * 3}, backend="gloo"), without=(0,))
+    flight = evidence(tmp_path).flight
+    rings = [write_ring(tmp_path / f"rank_{rank:05d}.ring", rank, 2, [STARTED], 90) for rank in (0, 1)]
+    fact = LogFact("gloo_mismatch", 0, "stderr.log", 2, "320 vs 32. Received data size doesn't match expected size")
+    found = detect(Evidence(tmp_path, Limits(), flight=flight, rings=rings, facts=[fact], world_size=2))
+    (one,) = [one for one in found if one.status == "confirmed"]
+    assert (one.cause, one.ranks, one.where[0].line) == ("hang.uneven_iterations", (0,), 90)
 
 
 SCRIPT = """\
