@@ -3,6 +3,7 @@
 python benchmarks/memory_cases.py        (half a minute on two cores)
 """
 
+import argparse
 import re
 import sys
 import tempfile
@@ -32,6 +33,7 @@ def row(case: str, finding: Finding | None) -> str:
 
 def main() -> None:
     """Print the table."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print(f"| case, {RANKS} ranks | found | bytes | a rank at 64 ranks | without it |\n|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         run_ranks("tests.unit.diagnostics.memory.memory_ranks:train", RANKS, folder)

@@ -18,12 +18,16 @@ class ProfilerWindow:
     What follows a step before the next begins, such as an evaluation, counts to its `ProfilerStep`.
     """
 
-    def __init__(self, path: Path, rank: int, device: torch.device, start: int, steps: int) -> None:
+    def __init__(
+        self, path: Path, rank: int, device: torch.device, start: int, steps: int, stacks: bool = False
+    ) -> None:
         self.path = path
         self.rank = rank
         self.device = device
         self.start = start
         self.steps = steps
+        self.stacks = stacks
+        """Whether Python functions are recorded too."""
         self._seen = 0
         self._profiler: Any = None
         self._mark: Any = None
@@ -58,7 +62,9 @@ class ProfilerWindow:
         activities = [ProfilerActivity.CPU]
         if self.device.type == "cuda":
             activities.append(ProfilerActivity.CUDA)
-        profiler = torch.profiler.profile(activities=activities, record_shapes=True, profile_memory=True)
+        profiler = torch.profiler.profile(
+            activities=activities, record_shapes=True, profile_memory=True, with_stack=self.stacks
+        )
         profiler.start()
         profiler.add_metadata_json("dtk", f'{{"rank": {self.rank}}}')
         self._profiler = profiler

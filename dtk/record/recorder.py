@@ -271,7 +271,9 @@ class Recorder:
         trace: Path = self.paths.trace(self.rank)
         latest = max(1, self.config.train.steps - record.profile_steps + 1)
         start = min(record.profile_start, latest)
-        self._profiler = ProfilerWindow(trace, self.rank, self.device, start, record.profile_steps)
+        self._profiler = ProfilerWindow(
+            trace, self.rank, self.device, start, record.profile_steps, record.profile_stacks
+        )
 
     def _dump(self, error: BaseException) -> None:
         """What explains a failure."""

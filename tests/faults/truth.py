@@ -63,8 +63,7 @@ TRUTH: dict[str, Truth] = {
         "finished",
         seen=("conf/fault/root_only_wrapping.yaml", "blocks_per_unit: 0"),
     ),
-    # The CPU profiler's allocations have no stack; the allocator's history of CUDA has one.
-    "leak": Truth(("memory.leak",), (0, 1), "finished", placed=False),
+    "leak": Truth(("memory.leak",), (0, 1), "finished"),
     # What is wrong is a line that is missing: `no_sync`.
     "sync_every_micro_batch": Truth(("overlap.accumulation_sync",), (0, 1), "finished", placed=False),
     "tiny_buckets": Truth(

@@ -63,6 +63,8 @@ class RecordConfig:
     """Step of this attempt, counted from 1, at which the profiler window opens (level full); earlier in a short run."""
     profile_steps: int = 2
     """Steps in the profiler window (level full)."""
+    profile_stacks: bool = False
+    """Every Python function in that window too: memory causes then have a line, and times are those of the profiler."""
     replica_hash_every: int = 100
     """Steps between comparisons of replicated parameters, bit for bit (ddp, zero1, hsdp); 0 = never."""
 

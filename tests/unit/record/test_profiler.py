@@ -38,6 +38,16 @@ def test_the_window_holds_its_steps_and_no_others(tmp_path):
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
+def test_stacks_name_the_functions(tmp_path):
+    for stacks in (False, True):
+        path = tmp_path / f"{stacks}.json.gz"
+        window = ProfilerWindow(path, 0, torch.device("cpu"), start=1, steps=1, stacks=stacks)
+        train(window, steps=3)
+        window.close(30)
+        functions = [event["name"] for event in trace_of(path)["traceEvents"] if event.get("cat") == "python_function"]
+        assert any("nn/modules/linear.py" in name for name in functions) == stacks
+
+
 def test_a_run_that_ends_inside_the_window_still_leaves_a_trace(tmp_path):
     path = tmp_path / "rank_00000.json.gz"
     window = ProfilerWindow(path, 0, torch.device("cpu"), start=2, steps=5)

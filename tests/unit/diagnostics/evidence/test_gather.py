@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from diagnostics.artifacts import Failure, RunPaths, Status, write_json
+from diagnostics.artifacts import FINISHED, Failure, RunPaths, Status, Verdict, write_json
+from diagnostics.diagnose import diagnose
 from diagnostics.errors import DiagnosticsError
 from diagnostics.evidence import gather as module
 from diagnostics.evidence.gather import gather
@@ -411,3 +412,48 @@ def test_a_rank_of_nccl_beyond_all_numbers_is_none(tmp_path: Path) -> None:
         "NumelOut=1, Timeout(ms)=600000) ran for 600029 milliseconds before timing out.\n"
     )
     assert {fact.rank for fact in gather(tmp_path, Limits()).facts} <= {None, 0}
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("llama_rank_7b_{}", None), ("llama-rank7B-{}.pickle", None), ("rank{}of8", None), ("rank_{}b_rank_{}", None),
+        ("trace_rank_{}_pid4711.json", None),
+    ],
+)  # fmt: skip
+def test_a_size_beside_the_word_rank_is_no_rank(tmp_path: Path, name: str, rank: int | None) -> None:
+    for number in range(2):
+        put(tmp_path, name.format(number, number), flight(number))
+    assert [file.rank for file in gather(tmp_path, LIMITS).flight] == [0, 1]
+
+
+def test_what_holds_no_evidence_is_named_once(tmp_path: Path) -> None:
+    put(tmp_path, "rank_0.pickle", flight(0))
+    put(tmp_path, "rank_00000000000000000000009.json", '{"a": 1}')
+    put(tmp_path, "broken.json", '{"a": [1, 2')
+    put(tmp_path, "bytes.dat", bytes(range(256)) * 9)
+    put(tmp_path, "heartbeat/rank_00000.json", "{}")
+    (note,) = [one for one in gather(tmp_path, LIMITS).problems if one.harmless]
+    assert note.what == "no evidence in broken.json, bytes.dat, rank_00000000000000000000009.json"
+
+
+def test_coverage_counts_what_could_be_read(tmp_path: Path) -> None:
+    for rank in range(3):
+        put(tmp_path, f"rank_{rank}.pickle", flight(rank, 3) if rank else pickle.dumps(flight(rank, 3))[:90])
+    (line,) = [one for one in diagnose(tmp_path).coverage if one.kind == "flight"]
+    assert (line.ranks_present, line.ranks_expected) == (2, 3)
+    assert line.problems[0] == "rank 0: no dump" and line.problems[1].startswith("rank_0.pickle: ")
+
+
+def test_a_good_end_under_the_watch_and_its_verdict_are_evidence(tmp_path: Path) -> None:
+    for rank in range(2):
+        put(tmp_path, f"rank_{rank}.pickle", flight(rank))
+    put(tmp_path, "stderr.log", TWO_RANKS)
+    assert diagnose(tmp_path).outcome != "healthy"
+    write_json(tmp_path / "finished.json", {"kind": FINISHED, "command": ["torchrun"], "time_s": 2.0})
+    assert diagnose(tmp_path).outcome == "healthy"
+    (tmp_path / "finished.json").unlink()
+    write_json(tmp_path / "watch.json", Verdict("stall", "nothing moved for 9 s", [], [], time_s=2.0))
+    assert [fact.text for fact in gather(tmp_path, LIMITS).facts if fact.kind == "watch_verdict"] == [
+        "nothing moved for 9 s"
+    ]
