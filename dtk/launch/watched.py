@@ -118,7 +118,7 @@ def _ended(command: Command, paths: RunPaths) -> int:
         else:
             more = command_line("diagnose", typed(paths.root), "-v")
             say(f"the command failed with exit code {code}; {more} tells what is known")
-    elif not _differed(paths):
+    elif not _differed(paths) and _all_here(paths):
         record = {"kind": FINISHED, "command": command.argv, "time_s": time.time()}
         with suppress(OSError):  # A full disk: the command's own end stands.
             write_json(paths.finished, record)
@@ -143,6 +143,12 @@ def _differed(paths: RunPaths) -> bool:
             print(text, file=sys.stderr, flush=True)
         say(f"more: {command_line('diagnose', typed(paths.root), '-v')}")
     return bool(found)
+
+
+def _all_here(paths: RunPaths) -> bool:
+    """Whether no rank ran on another node, of whose end this one's command says nothing."""
+    beats = [read_heartbeat(path) for path in paths.heartbeat(0).parent.glob("rank_*.json")]
+    return {beat.host for beat in beats if beat is not None} <= {socket.gethostname()}
 
 
 def _stopped(paths: RunPaths) -> None:
