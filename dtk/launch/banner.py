@@ -58,6 +58,8 @@ def farewell(console: Console, paths: RunPaths, outcome: Outcome) -> None:
     following = command("show", typed(paths.root))
     if outcome.state == "finished":
         console.line(console.strong(f"finished{_figures(paths)}", 32))
+        if paths.trace(0).is_file():  # record=full: where time and memory went was asked for.
+            following = command("diagnose", typed(paths.root))
     elif outcome.state == "preempted":
         status = read_status(paths.status)
         at = "" if status.step is None else f"stopped at step {status.step}: "

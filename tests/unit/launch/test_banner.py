@@ -62,6 +62,14 @@ def test_a_stop_at_once_names_no_step(capsys, paths):
     assert last_words(capsys, paths, "preempted", 143)[0] == "stopped at step 7: stopped by a signal"
 
 
+def test_a_run_with_a_trace_is_to_be_diagnosed_next(capsys, paths):
+    paths.summary.write_text(json.dumps({"figures": {"peak_memory_bytes": 2**30, "loss": 1.0, "tokens_per_s": 10.0}}))
+    assert last_words(capsys, paths, "finished", 0)[-1] == f"next: {command('show', str(paths.root))}"
+    paths.trace(0).parent.mkdir(parents=True)
+    paths.trace(0).write_bytes(b"")
+    assert last_words(capsys, paths, "finished", 0)[-1] == f"next: {command('diagnose', str(paths.root))}"
+
+
 def test_what_wandb_kept_is_told_with_the_command_that_sends_it(capsys, paths):
     figures = {"peak_memory_bytes": 2**30, "loss": 1.0, "tokens_per_s": 10.0}
     paths.summary.write_text(json.dumps({"figures": figures}))
