@@ -4,6 +4,7 @@ Evidence comes from anywhere. A reader that goes through this module cannot be m
 than the limits say, whatever the file claims about itself.
 """
 
+import json
 import os
 import re
 import zlib
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 BLOCK_BYTES = 1 << 20
 MOST_DEPTH = 500
@@ -50,6 +52,7 @@ class TooLargeError(ValueError):
     """A file is over a limit. The message says which, and how to raise it."""
 
 
+SMALL_BYTES = 1 << 20
 RATIO_FREE_BYTES = 64 << 20
 """Bytes that may come out before the ratio counts: short files of zeros are no attack."""
 
@@ -150,6 +153,25 @@ def whole(path: Path, limits: Limits) -> bytes:
             raise TooLargeError(f"over {limits.whole_bytes >> 20} MiB; raise it with --limit-scale")
         parts.append(block)
     return b"".join(parts)
+
+
+def small_json(path: Path, limits: Limits) -> dict[str, Any]:
+    """The object in a small record, of one MiB at most.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is damaged, too large, nested too deep, or no object.
+    """
+    data = whole(path, limits)
+    if len(data) > SMALL_BYTES:
+        raise TooLargeError(f"over {SMALL_BYTES >> 20} MiB for such a record")
+    try:
+        value = json.loads(data)
+    except RecursionError as problem:
+        raise ValueError("nested too deep") from problem
+    if not isinstance(value, dict):
+        raise ValueError("no object")
+    return value
 
 
 def head(path: Path, size_bytes: int = 8192) -> bytes:

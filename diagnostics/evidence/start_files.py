@@ -3,16 +3,14 @@
 Gives one fact for each file: state `started`, `meets` (within init_process_group) or `met`. Decides nothing.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 from diagnostics.evidence.calls import is_library
-from diagnostics.evidence.limits import Limits, TooLargeError, whole
+from diagnostics.evidence.limits import Limits, small_json
 from diagnostics.evidence.model import Frame, LogFact
 
 KIND = "start"
-MAX_BYTES = 1 << 20
 MAX_FRAMES = 64
 STATES = ("started", "meets", "met")
 
@@ -30,10 +28,7 @@ def read(path: Path, file: str, limits: Limits) -> LogFact:
         OSError: it cannot be read.
         ValueError: it is damaged or too large.
     """
-    data = whole(path, limits)
-    if len(data) > MAX_BYTES:
-        raise TooLargeError(f"over {MAX_BYTES >> 20} MiB for the start of a rank")
-    value = json.loads(data)
+    value = small_json(path, limits)
     rank, nranks, state = value.get("rank"), value.get("world_size"), value.get("state")
     if type(rank) is not int or type(nranks) is not int or not 0 <= rank < nranks or state not in STATES:
         raise ValueError("no start of a rank")

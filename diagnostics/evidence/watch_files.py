@@ -3,16 +3,14 @@
 Gives one fact for each file: kind `watch_verdict` or `command_finished`. Decides nothing.
 """
 
-import json
 import re
 from pathlib import Path
 
 from diagnostics.artifacts import FINISHED
-from diagnostics.evidence.limits import Limits, TooLargeError, whole
+from diagnostics.evidence.limits import Limits, small_json
 from diagnostics.evidence.model import LogFact, shortened
 
 VERDICT, ENDED_WELL = "watch_verdict", "command_finished"
-MAX_BYTES = 1 << 20
 _HEAD = re.compile(rb'\{\s{0,8}"kind": "(?:stall|desync|' + FINISHED.encode() + rb')",\s{0,8}"(?:reason|command)": ')
 
 
@@ -28,12 +26,9 @@ def read(path: Path, file: str, limits: Limits) -> LogFact:
         OSError: it cannot be read.
         ValueError: it is damaged or too large.
     """
-    data = whole(path, limits)
-    if len(data) > MAX_BYTES:
-        raise TooLargeError(f"over {MAX_BYTES >> 20} MiB for a record of the watch")
-    value = json.loads(data)
+    value = small_json(path, limits)
     time_s, reason = value.get("time_s"), value.get("reason", "")
-    if type(time_s) not in (int, float) or not 0 <= time_s < 1e11 or not isinstance(reason, str):
+    if not isinstance(time_s, int | float) or not 0 <= time_s < 1e11 or not isinstance(reason, str):
         raise ValueError("no record of the watch")
     if value.get("kind") == FINISHED:
         return LogFact(ENDED_WELL, None, file, 0, "the command ended with exit code 0", {}, float(time_s))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.errors import DiagnosticsError
-from diagnostics.evidence import safe_pickle
+from diagnostics.evidence import safe_pickle, start_files, watch_files
 from diagnostics.evidence.flight.dumps import FlightFile
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits, head
@@ -47,6 +47,8 @@ HANDLES: dict[str, Any] = {
 RECOGNISE: dict[str, Callable[[bytes], bool]] = {
     "stacks": stacks.recognise,
     "errors_files": errors_files.recognise,
+    "start_files": start_files.recognise,
+    "watch_files": watch_files.recognise,
     **{name: sys.modules[cls.__module__].recognise for name, cls in HANDLES.items()},
 }
 NASTY = (
@@ -92,6 +94,8 @@ def readers() -> dict[str, Callable[[Path], object]]:
             (standing.doing(dump), stacks.where(dump)) for dump in stacks.read(path, path.name, 0, LIMITS)
         ],
         "errors_files": lambda path: errors_files.read(path, path.name, 0, LIMITS),
+        "start_files": lambda path: start_files.read(path, path.name, LIMITS),
+        "watch_files": lambda path: watch_files.read(path, path.name, LIMITS),
         "logs": lambda path: logs.read(path, path.name, 0, LIMITS, head(path)),
     }
     return found | {name: _loader(cls) for name, cls in HANDLES.items()}

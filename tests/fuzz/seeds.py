@@ -30,6 +30,8 @@ def seeds(folder: Path) -> dict[str, bytes]:
         "pyspy.txt": PY_SPY.encode(),
         "attempt_0_rank_1_error.json": json.dumps({"message": {"message": "ValueError: x", "extraInfo": {"py_callstack": TRACE, "timestamp": "17"}}}).encode(),
         "rank_2_error.json": json.dumps({"schema_version": 1, "rank": 2, "type": "ValueError", "message": "x", "traceback": TRACE, "time_s": 1.0}).encode(),
+        "start_0.json": START.encode(),
+        "watch.json": json.dumps({"kind": "stall", "reason": "nothing moved", "blamed": [], "time_s": 1.5}, indent=2).encode(),
         "out.log": LOG.encode(),
         "plain.pickle": pickle.dumps([1, "x", {"a": (1, 2.5)}], protocol=0),
     }  # fmt: skip
@@ -164,3 +166,7 @@ Fatal Python error: Aborted
 Thread 0x00007f02 (most recent call first):
   File "train.py", line 9 in step
 """
+START = json.dumps({
+    "dtk_start": 1, "rank": 0, "world_size": 2, "state": "meets", "attempt": 0, "pid": 7, "host": "h", "since_s": 1.0,
+    "alive_s": 2.0, "worked_s": 1.5, "frames": [["/w/train.py", 3, "main"]],
+})  # fmt: skip

@@ -457,3 +457,11 @@ def test_a_good_end_under_the_watch_and_its_verdict_are_evidence(tmp_path: Path)
     assert [fact.text for fact in gather(tmp_path, LIMITS).facts if fact.kind == "watch_verdict"] == [
         "nothing moved for 9 s"
     ]
+
+
+@pytest.mark.parametrize("begins", ['{"dtk_start": ', '{"kind": "stall", "reason": '])
+@pytest.mark.parametrize("rest", ["[" * 100_000, "1e999}", '"x", "time_s": "y"}', "null, ", "3}"])
+def test_hostile_records_of_the_watch_are_problems(tmp_path: Path, begins: str, rest: str) -> None:
+    put(tmp_path, "rank_0.pickle", flight(0))
+    put(tmp_path, "record.json", begins + rest)
+    assert problems(gather(tmp_path, LIMITS)).get("record.json")
