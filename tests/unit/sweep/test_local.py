@@ -1,6 +1,7 @@
 """A random search on this machine: proposed, checked, run, recorded, gone on with; launching itself is stood in for."""
 
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,9 +19,9 @@ def launches(tmp_path, monkeypatch):
     made = Launches(tmp_path / "runs")
     (tmp_path / "runs").mkdir()
     monkeypatch.setattr(runner, "run_point", made)
-    # The sweep's id seeds what it proposes.
-    monkeypatch.setattr("dtk.sweep.folder.secrets.token_hex", lambda _: "0000")
-    monkeypatch.setattr("dtk.sweep.folder.time.strftime", lambda _: "20260101-000000")
+    # The sweep's id seeds what it proposes. Only that module's: what the search imports asks the clock as well.
+    monkeypatch.setattr("dtk.sweep.folder.secrets", SimpleNamespace(token_hex=lambda _: "0000"))
+    monkeypatch.setattr("dtk.sweep.folder.time", SimpleNamespace(strftime=lambda _: "20260101-000000"))
     return made
 
 
