@@ -118,7 +118,8 @@ class _Writer(Writer):
         if len(places) < 2:
             return
         self.console.print()
-        beside = len(places) if self.console.width // len(places) >= 36 else 1
+        longest = max(len(place_text(where)) for _, where in places)
+        beside = len(places) if self.console.width // len(places) >= max(36, longest + 3) else 1
         for start in range(0, len(places), beside):
             row = places[start : start + beside]
             table = Table.grid(padding=(0, 3), expand=self.wrap)

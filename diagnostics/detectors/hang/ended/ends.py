@@ -43,6 +43,8 @@ _FIRST: dict[str, int] = {
     "failed": 7,
 }
 _IN_ORDER = "exit code 0"
+_LONG = 120
+"""Characters of a message from which on one sentence of it is told."""
 _CLOSED = re.compile(r"closed by peer|reset by peer|closed by remote|broken pipe", re.IGNORECASE)
 _CLOSED_FACTS = {"gloo_closed", "gloo_reset"}
 _TIMEOUT_FACTS = {"gloo_timeout", "watchdog_timeout", "monitored_barrier", "store_timeout"}
@@ -174,11 +176,13 @@ def _of_error(error: RankError, rank: int) -> End:
 
 
 def _telling_line(error: RankError) -> str:
-    """As `_first_line`, of the line that says that memory ran out: NCCL puts it last."""
+    """As `_first_line`, of what says that memory ran out: NCCL puts it in the last line, c10 behind its own check."""
     if _OOM.search(error.type):
         return _first_line(error)
-    lines = [line for line in error.message.splitlines() if _OOM.search(line)]
-    return _first_line(replace(error, message=lines[0] if lines else error.message))
+    line = next((line for line in error.message.splitlines() if _OOM.search(line)), error.message)
+    if len(line) > _LONG:
+        line = next((part for part in re.split(r"(?<=\.) ", line) if _OOM.search(part)), line)
+    return _first_line(replace(error, message=line))
 
 
 def _first_line(error: RankError) -> str:
@@ -186,7 +190,7 @@ def _first_line(error: RankError) -> str:
     line = " ".join(error.message.strip().partition("\n")[0].split())
     if own := _OWN_CHECK.match(line):
         line = f"gloo/{own[1]}: {own[2]} does not hold"
-    if len(line) > 120:
+    if len(line) > _LONG:
         line = line.partition(". ")[0]
     return f"{error.type}: {shortened(line, 200)}" if line else error.type
 
