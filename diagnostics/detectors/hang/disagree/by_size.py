@@ -58,7 +58,6 @@ def _splits(context: Context, ended: set[int | None]) -> Iterator[Split]:
         }:
             continue
         usual_rank, usual = min(inside.items())
-        usual = replace(usual, stack=usual.stack[:1])
         difference = _difference(odd, usual, swallowed)
         if difference is None:
             continue
@@ -85,7 +84,19 @@ def _difference(odd: Call, usual: Call, swallowed: bool) -> Difference | None:
     if swallowed:
         return Difference("fewer", 0.85, (usual, odd), "its peers came to that call after it")
     left: tuple[Kind, tuple[Call, ...], str] = ("fewer", (usual, odd), "it is its first call from that line")
-    return apart(odd, usual, [usual], left, ("extra", (odd,)), "it made")
+    inside = _one_line(usual, odd)
+    return apart(odd, inside, [inside], left, ("extra", (odd,)), "it made")
+
+
+def _one_line(usual: Call, odd: Call) -> Call:
+    """With one line, as rings keep the innermost one only: of the function that both are in, else the innermost."""
+    site = odd.site
+    if site is None:
+        return replace(usual, stack=usual.stack[:1])
+    for frame in usual.stack:
+        if (frame.file, frame.function) == (site.file, site.function.rpartition(".")[2]):
+            return replace(usual, stack=(replace(frame, function=site.function),))
+    return replace(usual, stack=usual.stack[:1])
 
 
 def _reduces(context: Context, rank: int, operation: Operation, odd: Call) -> Call | None:

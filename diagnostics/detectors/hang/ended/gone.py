@@ -65,7 +65,7 @@ def _finding(context: Context, cause: str, ends: list[End]) -> Finding:
     ranks = tuple(end.rank for end in ends if end.rank != UNNAMED)
     first = ends[0]
     lost = {rank for rank, end in context.ends.items() if not end.by_itself} | context.told_victims()
-    victims = tuple(sorted((context.waits.reaching(ranks) | lost) - set(ranks)))
+    victims = tuple(sorted((context.waits.reaching(ranks) | lost) - set(ranks))) if ranks else ()
     where = tuple(place for end in ends[:4] for place in _place(end))
     last = last_seen.where(context, ranks[0]) if ranks and not where else ()
     step = next((end.step for end in ends if end.step is not None), None)

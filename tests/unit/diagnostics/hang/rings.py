@@ -21,21 +21,30 @@ SLOTS, TABLE_BYTES = 16, 4096
 START_S = 1_790_000_000.0
 
 
-def write_ring(path: Path, rank: int, world: int, states: list[int], line: int = 5, host: str = "node-1") -> RingFile:
+def write_ring(
+    path: Path,
+    rank: int,
+    world: int,
+    states: list[int],
+    line: int = 5,
+    host: str = "node-1",
+    site: tuple[str, str] = ("/job/train.py", "train"),
+) -> RingFile:
     """A ring with one all_reduce for each state.
 
     Args:
         path: of the file.
         rank, world: of the header.
         states: STARTED, FINISHED, ... of each call; `last_finished` counts all that returned, also by raising.
-        line: of `train.py` that made them.
+        line: of the program that made them.
         host: of the header.
+        site: file and function that made them.
     """
     texts = [
         f"0-{world - 1}",
         "0",
         "default_pg",
-        f"/job/train.py:{line}\ttrain",
+        f"{site[0]}:{line}\t{site[1]}",
         "all_reduce",
         "float32",
         "[[8]]",
