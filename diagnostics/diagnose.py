@@ -215,6 +215,8 @@ def _outcome(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding], 
             return "diverged"  # nothing hangs: the ranks' calls differed and fitted by chance
         if verdict.outcome == "hung" and verdict.roots[0].cause == "hang.unused_parameters" and _refused(evidence):
             return "crashed"
+        if verdict.outcome == "hung" and verdict.roots[0].cause == "hang.rank_exited" and state == "failed":
+            return "crashed"  # The launcher saw it end the job.
         return "oom" if verdict.outcome == "at_risk" and memory and ran_out else verdict.outcome
     if damaged(evidence):
         return "undecided"

@@ -18,7 +18,7 @@ from dtk.compare import add_parser as add_compare
 from dtk.demo import add_parser as add_demo
 from dtk.diagnose import add_parser as add_diagnose
 from dtk.doctor.command import add_parser as add_doctor
-from dtk.errors import USER_ERROR, DtkError
+from dtk.errors import USER_ERROR, DtkError, OwnRankError
 from dtk.help_text import HelpFormatter
 from dtk.nccl.command import add_parser as add_nccl
 from dtk.plan.command import add_parser as add_plan
@@ -61,7 +61,8 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except DtkError as error:
-        if os.environ.get("RANK", "0") == "0":  # Every rank of torchrun was given the same words.
+        # Every rank of torchrun was given the same words.
+        if isinstance(error, OwnRankError) or os.environ.get("RANK", "0") == "0":
             print(f"dtk: {error}", file=sys.stderr)
         return USER_ERROR
     except BrokenPipeError:  # dtk ls | head

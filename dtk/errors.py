@@ -29,3 +29,7 @@ class DtkError(Exception):
 
     def __reduce__(self) -> tuple[type["DtkError"], tuple[str, str, str]]:
         return type(self), (self.what, self.why, self.fix)
+
+
+class OwnRankError(DtkError):
+    """What only this rank ran into, under a launcher of somebody else: it tells of it itself, whatever its number."""

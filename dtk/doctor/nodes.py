@@ -23,7 +23,7 @@ from dtk.doctor.model import Check, Finding, Remedy, Result, judged
 from dtk.doctor.place import Place
 from dtk.doctor.report import Node, Report, as_plain, from_plain
 from dtk.doctor.scope import Scope
-from dtk.errors import DtkError
+from dtk.errors import DtkError, OwnRankError
 
 BYE_S = 5.0
 RETRY_S = 0.5
@@ -76,17 +76,17 @@ def _meet(here: Place, seconds: float) -> PrefixStore:
     """The store of all ranks; unlike env://, it does not wait for all, so that those who do not come can be named.
 
     Raises:
-        DtkError: nobody answers where the ranks are to meet.
+        OwnRankError: nobody answers where the ranks are to meet.
     """
     address = f"{here.master[0]} port {here.master[1]}"
     fix = "check MASTER_ADDR, MASTER_PORT and the firewall"
     if not here.serve and (why := _closed(here.master, seconds)):
-        raise DtkError(f"rank {here.rank} does not reach {address}", why, fix)
+        raise OwnRankError(f"rank {here.rank} does not reach {address}", why, fix)
     try:
         store = TCPStore(*here.master, is_master=here.serve, timeout=timedelta(seconds=seconds), wait_for_workers=False)
     except RuntimeError as error:
         why = (str(error) or type(error).__name__).splitlines()[0]
-        raise DtkError(f"rank {here.rank} does not reach {address}", why, fix) from error
+        raise OwnRankError(f"rank {here.rank} does not reach {address}", why, fix) from error
     return PrefixStore(f"doctor/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 

@@ -45,7 +45,7 @@ def write(folder: Path, records: Mapping[int, Record], outcome: Outcome, plain: 
         if record.end.kind != "killed" or standing.issued:
             paths.ring(rank).write_bytes(RingFile(record, len(records), standing, slots).data())
             paths.flight(rank).write_bytes(dump_file.data(record, standing, slots))
-        _end(paths, record)
+        _end(paths, record, came=standing.pending is None)
 
 
 def _first_failure(records: Mapping[int, Record]) -> Failure | None:
@@ -62,13 +62,13 @@ def _first_failure(records: Mapping[int, Record]) -> Failure | None:
     return None
 
 
-def _end(paths: RunPaths, record: Record) -> None:
-    """What a rank left of itself besides its calls."""
+def _end(paths: RunPaths, record: Record, came: bool) -> None:
+    """What a rank left of itself besides its calls; of a good end only where it came to it."""
     rank, end, errors = record.rank, record.end, record.errors
     if end.kind == "raised":
         write_json(paths.error(0, rank), {**end.error, "step": end.step if end.step >= 0 else None})
         errors += str(end.error.get("traceback", ""))
-    elif end.kind == "exited" and not end.code:
+    elif end.kind == "exited" and not end.code and came:
         path = paths.events(rank)
         path.parent.mkdir(exist_ok=True)
         event = {"kind": "event", "name": "end", "rank": rank, "attempt": 0, "exit_code": 0}

@@ -114,13 +114,19 @@ def _provided(context: Context, found: list[Finding]) -> list[Finding]:
 
 
 def _merge(found: list[Finding]) -> list[Finding]:
-    """One finding for each cause and set of ranks: the surer one, with the other's evidence."""
+    """One finding for each cause and set of ranks: the surer one. A tie that another one settles is left out."""
     best: dict[tuple[str, tuple[int, ...]], Finding] = {}
     for finding in found:
         key = (finding.cause, finding.ranks)
         if key not in best or finding.confidence > best[key].confidence:
             best[key] = finding
-    return list(best.values())
+    return [one for one in best.values() if not any(_settles(other, one) for other in best.values())]
+
+
+def _settles(one: Finding, tie: Finding) -> bool:
+    """Whether it tells which of the ranks of a tie, of the same cause, is to blame."""
+    told = one.status == tie.status == "confirmed" and one.cause == tie.cause and one.confidence >= tie.confidence
+    return told and set(one.ranks) < set(tie.ranks) and bool(one.ranks) and not tie.victims
 
 
 def _measures(context: Context, found: list[Finding]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.truth import ROOT, TRUTH, marker
+from tests.faults.truth import ROOT, TRUTH, place
 from tests.unit.preflight.simulations import simulate
 
 TINY = ["model=gpt2_tiny", "model.layers=2", "model.width=32", "data.sequence_length=16", "launcher.device=cpu"]
@@ -31,8 +31,8 @@ def check_fault(name: str, result: dict[str, Any]) -> None:
     assert not result.get("error"), result
     (root,) = result["roots"]
     assert (root["cause"], tuple(root["ranks"])) == (truth.causes[0], truth.ranks), result
-    if truth.placed:
-        file, line = marker(name)
+    if (seen := place(name)) is not None:
+        file, line = seen
         assert [str(ROOT / file), line] in root["where"], result
 
 
@@ -78,9 +78,9 @@ def test_what_if(found: dict[str, dict[str, Any]]) -> None:
     places = {fault: where for fault, _, _, where, _ in found["what_if"]["tried"]}
     waits = {fault: where.partition(" at ")[::2] for fault, where in places.items() if where}
     assert set(waits) == {"uneven_batches", "early_stop", "unused_parameters", "exception", "resume"}
-    for fault, (call, place) in waits.items():
+    for fault, (call, at) in waits.items():
         assert call.startswith(("all_", "reduce_", "broadcast", "gather", "scatter", "barrier")), (fault, call)
-        assert "/dtk/faults/" not in place and source_line(place).strip(), (fault, place)
+        assert "/dtk/faults/" not in at and source_line(at).strip(), (fault, at)
     assert waits["exception"][0] in source_of_the_waiting(found["what_if"], "exception")
 
 

@@ -111,7 +111,7 @@ def _closely(context: Context, vote: Vote) -> Split | None:
         other_way = sequence.compare(calls_b, calls_a, seq)
         if _shows_itself(other_way, vote, rank_a):
             difference, rank_a, rank_b, at_a, at_b = other_way, rank_b, rank_a, at_b, at_a
-        if _shows_itself(difference, vote, rank_b):
+        if _shows_itself(difference, vote, rank_b) or _left_early(context, difference, rank_b):
             tie, blamed = False, next(side for side in vote.sides if rank_b in side)
     halves = tie and len(vote.sides[1]) > 1 and at_a.wire.op != at_b.wire.op
     if halves and difference.kind in {"skipped", "extra"} and not difference.aligned:
@@ -130,6 +130,13 @@ def _shows_itself(difference: Difference, vote: Vote, rank: int) -> bool:
     """
     alone = len(next(side for side in vote.sides if rank in side)) == 1
     return difference.settled and (difference.kind in {"bucket", "fewer"} or (difference.kind == "extra" and alone))
+
+
+def _left_early(context: Context, difference: Difference, rank: int) -> bool:
+    """Whether a rank of a dtk run left the loop before the last step that was asked for."""
+    run = context.evidence.run
+    steps = run.get("train.steps") if run is not None else None
+    return difference.kind == "fewer" and isinstance(steps, int) and (context.step_of(rank) or steps) < steps
 
 
 def _ended_in_order(context: Context, rank: int) -> bool:
