@@ -32,9 +32,10 @@ def test_it_says_what_it_chose_and_why(trained):
     assert "mfu not available: the CPU has no published peak" in out
     assert "\x1b" not in out, "colours only on a terminal"
     following = out.splitlines()[-1].removeprefix("next: ")
-    assert following.endswith(f"dtk show {folder}")
-    shown = subprocess.run(following, shell=True, capture_output=True, text=True, env=environment(), cwd=ROOT)
-    assert "state     finished" in shown.stdout, "it can be typed as it stands"
+    assert following.endswith(f"dtk diagnose {folder}"), "a profiler window was asked for"
+    for command, word in ((following, "page "), (following.replace("dtk diagnose", "dtk show"), "state     finished")):
+        shown = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment(), cwd=ROOT)
+        assert word in shown.stdout, "it can be typed as it stands"
 
 
 def test_the_run_folder_is_complete(trained):
