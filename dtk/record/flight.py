@@ -23,7 +23,7 @@ from dtk.config.schema import RecordConfig
 from dtk.record.guard import guarded
 
 ENTRIES_PER_GROUP = 64
-FIRST_S = 1.0
+FIRST_S = 0.2
 _TORCH = f"{os.sep}torch{os.sep}"
 SHARE = 0.0015
 """Part of one core that renewing the entries may take: it holds Python's lock, 10 to 20 ms for 2000 of them."""
@@ -164,7 +164,7 @@ class BlackBox:
         self._thread = threading.Thread(target=self._run, name="dtk-black-box", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; the first box comes after a second, as start-up is when most goes wrong."""
+        """Start the thread; the first box comes after 0.2 s, as start-up is when most goes wrong."""
         self._thread.start()
 
     def close(self) -> None:
