@@ -123,7 +123,9 @@ class Checkpoints:
             self.failure = ""
             self.recorder.event("checkpoint_end", step=step)
             for old in complete_checkpoints(self.paths)[: -self.config.keep]:
-                shutil.rmtree(old, ignore_errors=True)
+                going = old.with_name(f".partial_{old.name}")  # Never half there under its own name.
+                old.rename(going)
+                shutil.rmtree(going, ignore_errors=True)
         except (Exception, CheckpointException) as error:
             shutil.rmtree(partial, ignore_errors=True)
             self.failure = in_words(error)
