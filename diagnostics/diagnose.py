@@ -206,7 +206,7 @@ def _refuse_taken(tree: Tree, others: Sequence[Tree]) -> None:
 def _outcome(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding], measures: dict[str, object]) -> Outcome:
     """Of the first root cause; without one it is healthy only when nothing speaks against it."""
     state = evidence.run.status.state if evidence.run and evidence.run.status else None
-    if any(fact.kind == watch_files.ENDED_WELL for fact in evidence.facts):
+    if watch_files.ended_well(evidence):
         state = "finished"
     if verdict.outcome is not None:
         ran_out = state == "oom" or any(fact.kind in ("cuda_oom", "cpu_oom") for fact in evidence.facts)

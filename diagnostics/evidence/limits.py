@@ -53,6 +53,7 @@ class TooLargeError(ValueError):
 
 
 SMALL_BYTES = 1 << 20
+"""Of a record that `small_json` reads."""
 RATIO_FREE_BYTES = 64 << 20
 """Bytes that may come out before the ratio counts: short files of zeros are no attack."""
 

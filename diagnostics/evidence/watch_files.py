@@ -8,7 +8,7 @@ from pathlib import Path
 
 from diagnostics.artifacts import FINISHED
 from diagnostics.evidence.limits import Limits, small_json
-from diagnostics.evidence.model import LogFact, shortened
+from diagnostics.evidence.model import Evidence, LogFact, shortened
 
 VERDICT, ENDED_WELL = "watch_verdict", "command_finished"
 _HEAD = re.compile(rb'\{\s{0,8}"kind": "(?:stall|desync|' + FINISHED.encode() + rb')",\s{0,8}"(?:reason|command)": ')
@@ -17,6 +17,11 @@ _HEAD = re.compile(rb'\{\s{0,8}"kind": "(?:stall|desync|' + FINISHED.encode() + 
 def recognise(head: bytes) -> bool:
     """Whether a file that begins so is one."""
     return bool(_HEAD.match(head))
+
+
+def ended_well(evidence: Evidence) -> bool:
+    """Whether the command under `dtk watch` ended with exit code 0."""
+    return any(fact.kind == ENDED_WELL for fact in evidence.facts)
 
 
 def read(path: Path, file: str, limits: Limits) -> LogFact:

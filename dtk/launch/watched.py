@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from diagnostics.artifacts import FINISHED, RunPaths, Verdict, read_heartbeat, read_verdict, write_json
+from diagnostics.artifacts import FINISHED, Heartbeat, RunPaths, Verdict, read_heartbeat, read_verdict, write_json
 from diagnostics.invocation import command as command_line
 from diagnostics.invocation import typed
 from diagnostics.runs_text import clean
@@ -130,8 +130,7 @@ def _differed(paths: RunPaths) -> bool:
     found: list[Verdict] = []
 
     def compare() -> None:
-        beats = [read_heartbeat(path) for path in paths.heartbeat(0).parent.glob("rank_*.json")]
-        attempt = max((beat.attempt for beat in beats if beat is not None), default=0)
+        attempt = max((beat.attempt for beat in _beats(paths)), default=0)
         ranks = [int(path.stem[5:]) for path in paths.ring(0).parent.glob("rank_*.ring")]
         verdict = find_desync(paths, attempt, max(ranks, default=-1) + 1, time.time())
         found.extend([verdict] if verdict is not None else [])
@@ -147,8 +146,7 @@ def _differed(paths: RunPaths) -> bool:
 
 def _all_here(paths: RunPaths) -> bool:
     """Whether no rank ran on another node, of whose end this one's command says nothing."""
-    beats = [read_heartbeat(path) for path in paths.heartbeat(0).parent.glob("rank_*.json")]
-    return {beat.host for beat in beats if beat is not None} <= {socket.gethostname()}
+    return {beat.host for beat in _beats(paths)} <= {socket.gethostname()}
 
 
 def _stopped(paths: RunPaths) -> None:
@@ -167,10 +165,15 @@ def _verdict(paths: RunPaths) -> Verdict | None:
     return max((verdict for verdict in found if verdict), key=lambda verdict: verdict.time_s, default=None)
 
 
+def _beats(paths: RunPaths) -> list[Heartbeat]:
+    """The last heartbeat of every rank that left one."""
+    found = (read_heartbeat(path) for path in paths.heartbeat(0).parent.glob("rank_*.json"))
+    return [beat for beat in found if beat is not None]
+
+
 def _end_ranks(paths: RunPaths) -> None:
     """Ranks of this host that outlived the command: it may have had to be killed."""
-    beats = [read_heartbeat(path) for path in paths.heartbeat(0).parent.glob("rank_*.json")]
-    pids = {beat.pid for beat in beats if beat is not None and beat.host == socket.gethostname()}
+    pids = {beat.pid for beat in _beats(paths) if beat.host == socket.gethostname()}
     for pid in pids | pids_on_their_way(paths):
         with suppress(OSError):  # It is gone, or not ours.
             if was_told(pid, paths):

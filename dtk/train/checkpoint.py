@@ -10,7 +10,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,9 +123,7 @@ class Checkpoints:
             self.failure = ""
             self.recorder.event("checkpoint_end", step=step)
             for old in complete_checkpoints(self.paths)[: -self.config.keep]:
-                going = old.with_name(f".partial_{old.name}")  # Never half there under its own name.
-                old.rename(going)
-                shutil.rmtree(going, ignore_errors=True)
+                _remove(old)
         except (Exception, CheckpointException) as error:
             shutil.rmtree(partial, ignore_errors=True)
             self.failure = in_words(error)
@@ -142,7 +140,7 @@ class Checkpoints:
         return f"the last checkpoint failed: {self.failure}; {kept}"
 
     def _partial(self, step: int) -> Path:
-        return self.paths.checkpoints / f".partial_step_{step:08d}"
+        return _hidden(self.paths.checkpoint(step))
 
     def clean(self) -> None:
         """Remove what an earlier attempt left half written."""
@@ -241,3 +239,14 @@ def _readable(folder: Path) -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         raise damaged(folder, in_words(error)) from error
+
+
+def _hidden(checkpoint: Path) -> Path:
+    """What a checkpoint is called while it is not whole; `clean` removes what is left under such a name."""
+    return checkpoint.with_name(f".partial_{checkpoint.name}")
+
+
+def _remove(checkpoint: Path) -> None:
+    """Never half there under its own name. One that cannot be removed stays, and costs the new one nothing."""
+    with suppress(OSError):
+        shutil.rmtree(checkpoint.rename(_hidden(checkpoint)), ignore_errors=True)

@@ -58,7 +58,7 @@ class Context:
 
     def finished(self) -> bool:
         """The run, or the command under `dtk watch`, ended in order: nothing hung."""
-        return self.state == "finished" or any(one.kind == watch_files.ENDED_WELL for one in self.evidence.facts)
+        return self.state == "finished" or watch_files.ended_well(self.evidence)
 
     def told_victims(self) -> set[int]:
         """Ranks of a dtk run that ended because of the first that failed, as its launcher says."""
