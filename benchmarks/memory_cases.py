@@ -11,8 +11,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from diagnostics.contract.findings import Finding
 from diagnostics.detectors.memory.say import size
-from diagnostics.findings import Finding
 from tests.dist.ranks import run_ranks
 from tests.unit.diagnostics.memory.jobs import findings
 from tests.unit.diagnostics.memory.memory_ranks import CASES

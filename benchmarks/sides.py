@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from diagnostics.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths
 from dtk.config.schema import Config, RecordConfig
 from dtk.data.build import build_dataset
 from dtk.models.build import build_model

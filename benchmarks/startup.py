@@ -40,7 +40,7 @@ def row(name: str, seconds: list[float]) -> None:
 def main() -> None:
     """Print the table."""
     print("| what | seconds (median) | range |\n|---|---|---|")
-    row("`dtk --help`", [command_s("-m", "dtk.cli", "--help") for _ in range(REPEATS)])
+    row("`dtk --help`", [command_s("-m", "dtk", "--help") for _ in range(REPEATS)])
     row("`python -m dtk.run --help`", [command_s("-m", "dtk.run", "--help") for _ in range(REPEATS)])
     row("command to first step, gpt2_tiny, fsdp", [first_step_s("gpt2_tiny") for _ in range(REPEATS)])
     row("command to first step, gpt2, fsdp", [first_step_s("gpt2") for _ in range(REPEATS - 2)])

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnostics import settings
-from diagnostics.errors import DiagnosticsError
+from diagnostics.contract.errors import DiagnosticsError
+from diagnostics.contract.findings import Detection, Detector, Finding, Status
 from diagnostics.evidence import watch_files
 from diagnostics.evidence.limits import Limits, reading
 from diagnostics.evidence.model import Evidence, Problem, RankError, shortened
 from diagnostics.evidence.usable import damaged, unused
-from diagnostics.findings import Detection, Detector, Finding, Status
 from diagnostics.registry import Registry, collect
 from diagnostics.report.coverage import coverage
 from diagnostics.report.model import Decided, Report
@@ -291,7 +291,7 @@ def _standing(evidence: Evidence, findings: Sequence[Finding], measures: dict[st
 
 def _lost(evidence: Evidence) -> bool:
     """Whether the run says that it is going on, and its process is gone."""
-    from diagnostics.runs import read_run
+    from diagnostics.runs.find import read_run
 
     return evidence.run is not None and read_run(evidence.run.root).state == "lost"
 

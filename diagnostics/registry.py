@@ -6,8 +6,8 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from diagnostics.contract.findings import Detector
 from diagnostics.evidence.model import Problem
-from diagnostics.findings import Detector
 
 PACKAGES = ("hang", "memory", "overlap", "environment", "numerics")
 """Below `diagnostics.detectors`; each exposes `DETECTORS`."""

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from diagnostics.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.findings import Finding, Remedy, Where
+from diagnostics.contract.origins import Origins, read
 from diagnostics.evidence.model import Evidence
-from diagnostics.findings import Finding, Remedy, Where
-from diagnostics.origins import Origins, read
 
 CAUSES = ("strategy.", "nccl.")
 """Sections whose settings are a cause by themselves. A batch size and the like only happen to be of help."""

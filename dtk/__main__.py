@@ -2,6 +2,6 @@
 
 import sys
 
-from dtk.cli import main
+from dtk.commands.main import main
 
 sys.exit(main())

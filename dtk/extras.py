@@ -3,7 +3,7 @@
 from importlib import import_module
 from importlib.util import find_spec
 
-from diagnostics.invocation import command
+from diagnostics.contract.invocation import command
 from dtk.errors import DtkError
 
 NEEDED = ("torch", "hydra", "numpy", "yaml")

@@ -15,8 +15,8 @@ from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from diagnostics.artifacts import RunPaths
-from diagnostics.invocation import command
+from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.invocation import command
 from dtk.config import help as config_help
 from dtk.config.batch import settle
 from dtk.config.checks import check, check_ranks
@@ -24,9 +24,9 @@ from dtk.config.compose import Composed, compose, without_reasons
 from dtk.config.instantiate import check_target
 from dtk.config.resume import Resumed, earlier_argv, refuse_other_data, rerun, resume
 from dtk.config.schema import CustomModelConfig
+from dtk.console.help_text import HelpFormatter
 from dtk.errors import USER_ERROR, DtkError
 from dtk.extras import import_torch, require_training
-from dtk.help_text import HelpFormatter
 
 if TYPE_CHECKING:
     from dtk.launch.placement import Placement
@@ -92,7 +92,7 @@ def _main(arguments: argparse.Namespace) -> int:
     require_training("dtk run needs")
     import_torch()
     if arguments.rerun is not None:
-        from dtk.runs.rerun import earlier_run
+        from dtk.commands.rerun import earlier_run
 
         arguments.rerun = earlier_run(arguments.rerun, strict=arguments.strict)
     elif arguments.strict:
@@ -281,7 +281,7 @@ def make_folder(
     about["data"] = data
     about["earlier_argv"] = earlier
     if point.earlier is not None:
-        from dtk.runs.rerun import warn_of_ground
+        from dtk.commands.rerun import warn_of_ground
 
         about["rerun_of"] = point.earlier.name
         warn_of_ground(point.earlier, composed.plain, data, world_size)

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from diagnostics.errors import DiagnosticsError
+from diagnostics.contract.errors import DiagnosticsError
+from diagnostics.contract.invocation import command
 from diagnostics.evidence import run_folder, safe_pickle, start_files, watch_files
 from diagnostics.evidence.flight.dumps import FlightFile
 from diagnostics.evidence.job import worlds
@@ -31,8 +32,7 @@ from diagnostics.evidence.stacks import dumps as stacks
 from diagnostics.evidence.trace.model import TraceFile
 from diagnostics.evidence.trace.nsys import NsysFile
 from diagnostics.evidence.walk import Walk
-from diagnostics.invocation import command
-from diagnostics.runs import NoSuchRunError, find_run
+from diagnostics.runs.find import NoSuchRunError, find_run
 
 QUIET_S = 2.0
 """Nothing is said about the progress of a shorter gathering."""

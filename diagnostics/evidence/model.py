@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.artifacts import Heartbeat, Status
+from diagnostics.contract.artifacts import Heartbeat, Status
 from diagnostics.evidence.limits import Limits
 
 if TYPE_CHECKING:

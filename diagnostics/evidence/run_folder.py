@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from diagnostics.artifacts import Heartbeat, RunPaths, Status, read_heartbeat, read_status
+from diagnostics.contract.artifacts import Heartbeat, RunPaths, Status, read_heartbeat, read_status
 from diagnostics.evidence.limits import Limits, whole
 from diagnostics.evidence.logs.lines import LineReader
 from diagnostics.evidence.model import Problem, RankError, RunEvidence

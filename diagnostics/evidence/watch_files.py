@@ -6,7 +6,7 @@ Gives one fact for each file: kind `watch_verdict` or `command_finished`. Decide
 import re
 from pathlib import Path
 
-from diagnostics.artifacts import FINISHED
+from diagnostics.contract.artifacts import FINISHED
 from diagnostics.evidence.limits import Limits, small_json
 from diagnostics.evidence.model import Evidence, LogFact, shortened
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from diagnostics.runs_text import clean
+from diagnostics.runs.text import clean
 
 PIPE_COLUMNS = 160
 """Width of tables where there is no terminal; sentences are not broken there."""

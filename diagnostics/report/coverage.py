@@ -3,9 +3,9 @@
 from collections.abc import Collection
 from typing import Any
 
+from diagnostics.contract.formatting import ranks_text
 from diagnostics.evidence.model import Evidence
 from diagnostics.report.model import Coverage
-from diagnostics.words import ranks_text
 
 _PER_RANK = ("flight", "trace", "nsys", "snapshot", "timeline", "stacks")
 """Kinds that a rank writes a file of its own of; the others (logs, error files) may be fewer than the ranks."""

@@ -1,6 +1,7 @@
 """The report as one HTML page: no network, opens from disk, works without its script."""
 
-from diagnostics.findings import EvidenceItem, Finding, Remedy
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy
+from diagnostics.contract.formatting import ranks_text
 from diagnostics.report import charts, measures
 from diagnostics.report.document import document, part
 from diagnostics.report.markup import Markup, el, join
@@ -26,7 +27,6 @@ from diagnostics.report.words import (
     undecided,
 )
 from diagnostics.tree.evaluate import Branch
-from diagnostics.words import ranks_text
 
 SIDES_SHOWN = 8
 CUT_SETS_SHOWN = 64

@@ -5,7 +5,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from diagnostics.findings import Finding
+from diagnostics.contract.findings import Finding
 from diagnostics.report.model import SCHEMA, Decided, Report
 from diagnostics.tree.evaluate import Branch
 

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Sequence
 
-from diagnostics.findings import Finding, Status
+from diagnostics.contract.findings import Finding, Status
+from diagnostics.contract.formatting import ranks_text
 from diagnostics.report.measures import memory_rows, overlap_rows, overlap_window, plan_lines
 from diagnostics.report.model import Report
 from diagnostics.report.words import (
@@ -21,9 +22,8 @@ from diagnostics.report.words import (
     sides,
     undecided,
 )
-from diagnostics.runs_text import clean
+from diagnostics.runs.text import clean
 from diagnostics.tree.evaluate import Branch
-from diagnostics.words import ranks_text
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~<>&@:])")
 

@@ -2,7 +2,7 @@
 
 from html import escape
 
-from diagnostics.runs_text import clean
+from diagnostics.runs.text import clean
 
 
 class Markup(str):

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from diagnostics.contract.formatting import bytes_text, counted
 from diagnostics.report.memory_areas import MemoryStack, read_stack, share_text
 from diagnostics.report.values import items, mapping, number
-from diagnostics.words import bytes_text, counted
 
 RANKS_DRAWN = 64
 """Ranks drawn at most, the blamed ones first; report.json has all."""

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from itertools import accumulate
 from math import ceil, floor, log
 
+from diagnostics.contract.formatting import bytes_text
 from diagnostics.report.curves import Axes, band, dot, line, tick, upright
 from diagnostics.report.markup import Markup, el, join
 from diagnostics.report.memory_areas import MemoryStack, share_text
 from diagnostics.report.shapes import COLOURS, LEFT, RIGHT, WIDTH, grid_line, picture
-from diagnostics.words import bytes_text
 
 HEIGHT, BOTTOM = 300.0, 44.0
 NOBODY = "not attributed"

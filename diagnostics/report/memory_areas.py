@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from diagnostics.contract.formatting import bytes_text, seconds_text
 from diagnostics.report.values import items, mapping, number
-from diagnostics.words import bytes_text, seconds_text
 
 ROWS_DRAWN = 420
 KINDS_DRAWN = 12

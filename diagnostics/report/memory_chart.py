@@ -5,12 +5,12 @@ Colours are classes, the same for a kind wherever it is drawn; the theme decides
 
 from collections.abc import Collection, Sequence
 
+from diagnostics.contract.formatting import bytes_text, ranks_text, seconds_text
 from diagnostics.report.curves import Axes, line
 from diagnostics.report.markup import Markup, el, join
 from diagnostics.report.measures import RankMemory
 from diagnostics.report.memory_area import NOBODY, area_chart, colours_of, round_above
 from diagnostics.report.shapes import COLOURS, colour_legend, grid_line, picture, stacked
-from diagnostics.words import bytes_text, ranks_text, seconds_text
 
 _HEIGHT = 260.0
 

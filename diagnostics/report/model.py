@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from diagnostics.findings import Finding
+from diagnostics.contract.findings import Finding
 from diagnostics.tree.evaluate import Branch, CutSet
 from diagnostics.tree.model import Outcome
 

@@ -9,8 +9,9 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree as Drawing
 
+from diagnostics.contract.findings import Finding, Remedy, Status, Where
+from diagnostics.contract.formatting import ranks_text
 from diagnostics.evidence.model import shortened
-from diagnostics.findings import Finding, Remedy, Status, Where
 from diagnostics.report.console import LABEL, Writer, written
 from diagnostics.report.measures import memory_rows, overlap_rows, overlap_window, plan_lines
 from diagnostics.report.model import Report
@@ -34,9 +35,8 @@ from diagnostics.report.words import (
     undecided,
     without_aside,
 )
-from diagnostics.runs_text import clean
+from diagnostics.runs.text import clean
 from diagnostics.tree.evaluate import Branch
-from diagnostics.words import ranks_text
 
 _BRIEF = 4
 _LONG = 240

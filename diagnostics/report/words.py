@@ -4,12 +4,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from diagnostics.findings import Cost, Finding, Status, Where
+from diagnostics.contract.findings import Cost, Finding, Status, Where
+from diagnostics.contract.formatting import bytes_text, numbers_text, ranks_text
 from diagnostics.report.model import Coverage, Decided, Report
-from diagnostics.runs_text import clean
+from diagnostics.runs.text import clean
 from diagnostics.tree.arbitrate import SURE
 from diagnostics.tree.evaluate import Branch
-from diagnostics.words import bytes_text, numbers_text, ranks_text
 
 OUTCOMES = {
     "healthy": "HEALTHY",

@@ -8,7 +8,7 @@ has a reason of its own.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from diagnostics.findings import Finding
+from diagnostics.contract.findings import Finding
 from diagnostics.tree.model import Leaf, Outcome, Relation, Rule, Tree, leaves
 
 SURE = 0.5

@@ -7,7 +7,7 @@ all; an `and` is ruled out by one and confirmed only by all.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from diagnostics.findings import Finding, Status
+from diagnostics.contract.findings import Finding, Status
 from diagnostics.tree.model import Gate, GateKind, Leaf, Node, Tree, minimal_cut_sets
 
 _STRENGTH: dict[Status, int] = {"confirmed": 2, "undecided": 1, "ruled_out": 0}

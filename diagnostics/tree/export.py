@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from xml.sax.saxutils import escape, quoteattr
 
-from diagnostics.findings import Status
+from diagnostics.contract.findings import Status
 from diagnostics.tree.evaluate import Branch
 
 _COLOURS: dict[Status, tuple[str, str]] = {

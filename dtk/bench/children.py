@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from dtk.launch.blame import PEER_GONE
-from dtk.processes import importable
+from dtk.launch.processes import importable
 
 SHOWN = 300
 """Characters of an error that are told."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from diagnostics.intervals import estimate, ratio
-from diagnostics.words import counted
+from diagnostics.analysis.statistics import estimate, ratio
+from diagnostics.contract.formatting import counted
 from dtk.bench.children import Children, culprit
 from dtk.bench.model import BenchReport, Gain, Result, Side
 from dtk.bench.spec import Spec, key_of

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from diagnostics.intervals import METHOD, Estimate
+from diagnostics.analysis.statistics import METHOD, Estimate
 from dtk.bench.bandwidth import DEFINITIONS, OPERATIONS, algorithm_bandwidth, bus_bandwidth
 
 SCHEMA = "dtk.bench.comm/1"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from diagnostics.intervals import METHOD
+from diagnostics.analysis.statistics import METHOD
 from diagnostics.report.document import document
 from diagnostics.report.markup import Markup, el, join
 from dtk.bench import tables

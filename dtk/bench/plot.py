@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from diagnostics.contract.formatting import bytes_text
 from diagnostics.report.curves import Axes, dot, interval, line, line_legend, tick
 from diagnostics.report.markup import Markup, join
 from diagnostics.report.shapes import grid_line, picture
-from diagnostics.words import bytes_text
 
 STYLES = 6
 """Kinds of lines that the page's style tells apart."""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from diagnostics.words import bytes_text
+from diagnostics.contract.formatting import bytes_text
 from dtk.bench.bandwidth import OPERATIONS
 from dtk.bench.operations import Buffers, make, wrong_elements
 from dtk.bench.spec import Spec, key_of, loads

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from diagnostics.intervals import Estimate
-from diagnostics.words import bytes_text, counted
+from diagnostics.analysis.statistics import Estimate
+from diagnostics.contract.formatting import bytes_text, counted
 from dtk.bench.bandwidth import OPERATIONS
 from dtk.bench.model import BenchReport, Result
 from dtk.plan.words import seconds_text

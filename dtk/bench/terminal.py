@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from diagnostics.intervals import METHOD
+from diagnostics.analysis.statistics import METHOD
 from diagnostics.report.console import Writer, written
-from diagnostics.runs_text import clean
+from diagnostics.runs.text import clean
 from dtk.bench import tables
 from dtk.bench.bandwidth import DEFINITIONS
 from dtk.bench.model import BenchReport

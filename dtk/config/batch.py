@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from diagnostics.words import counted
+from diagnostics.contract.formatting import counted
 from dtk.config.compose import Composed
 from dtk.config.strict import to_plain
 from dtk.errors import DtkError

@@ -10,7 +10,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from diagnostics.artifacts import CHECKPOINT_INFO, RunPaths, complete_checkpoints
+from diagnostics.contract.artifacts import CHECKPOINT_INFO, RunPaths, complete_checkpoints
 from dtk.errors import DtkError
 
 BUDGET_BYTES = 4 << 30

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from diagnostics.words import counted
+from diagnostics.contract.formatting import counted
 from dtk.config.batch import fewer_ranks
 from dtk.config.fault_checks import check_fault
 from dtk.config.limits import check_limits

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from diagnostics.origins import Origins
+from diagnostics.contract.origins import Origins
 from dtk.config.folders import groups, search_path
 from dtk.config.folders import source_tree as source_tree
 from dtk.config.overrides import expand_sweep, normalise

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from diagnostics.origins import LONGEST, Choice, Kind, Origins, Setting, add_typed, flat
+from diagnostics.contract.origins import LONGEST, Choice, Kind, Origins, Setting, add_typed, flat
 from dtk.config.hydra_compose import Merged, merged
 from dtk.errors import DtkError
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diagnostics.artifacts import RunPaths, complete_checkpoints, read_status
-from diagnostics.processes import still_runs
-from diagnostics.runs import NoSuchRunError, find_run
+from diagnostics.contract.artifacts import RunPaths, complete_checkpoints, read_status
+from diagnostics.runs.find import NoSuchRunError, find_run
+from diagnostics.runs.processes import still_runs
 from dtk.config.checkpoint_files import refuse_damaged
 from dtk.config.compose import Composed
 from dtk.config.stored import change, read_stored

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diagnostics.artifacts import RunPaths
-from diagnostics.invocation import command
-from diagnostics.origins import Origins, Setting, add_typed, flat, read
+from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.invocation import command
+from diagnostics.contract.origins import Origins, Setting, add_typed, flat, read
 from dtk.config.compose import Composed, compose, make_absolute
 from dtk.config.folders import groups, search_path
 from dtk.config.overrides import parse

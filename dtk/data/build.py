@@ -1,6 +1,6 @@
 """`build_dataset`: from the section `data` of the configuration to a dataset."""
 
-from diagnostics.invocation import command
+from diagnostics.contract.invocation import command
 from dtk.config.schema import ClassificationData, DataConfig, HFData, StdlibData, SyntheticData, TextData, TokensData
 from dtk.data.classification import classification_dataset
 from dtk.data.corpus import stdlib_corpus, text_corpus

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from diagnostics.invocation import typed
+from diagnostics.contract.invocation import typed
 from dtk.config.suggest import did_you_mean
 from dtk.data.network import bounded, unreachable
 from dtk.errors import DtkError

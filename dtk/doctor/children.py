@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from dtk.processes import importable
+from dtk.launch.processes import importable
 
 POLL_S = 0.05
 SAID_CHARACTERS = 300

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from diagnostics.words import counted
+from diagnostics.contract.formatting import counted
 from dtk.doctor.children import Said, run_children
 from dtk.doctor.model import Check, Finding, Remedy, Result, judged, not_applicable
 from dtk.doctor.scope import Scope

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dtk.doctor.model import Check, Finding, Remedy, Result, judged, not_applicable
 from dtk.doctor.scope import Scope
-from dtk.processes import free_port
+from dtk.launch.processes import free_port
 
 TOPIC = "network"
 INTERFACES = Path("/sys/class/net")

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from diagnostics.contract.formatting import counted
 from diagnostics.report.console import written
-from diagnostics.runs_text import clean
-from diagnostics.words import counted
+from diagnostics.runs.text import clean
 from dtk.doctor.examine import Made
 from dtk.doctor.model import Remedy, Result, Status, worst
 

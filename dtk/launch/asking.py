@@ -7,7 +7,7 @@ import json
 import socket
 import time
 
-from diagnostics.artifacts import RunPaths, read_heartbeat
+from diagnostics.contract.artifacts import RunPaths, read_heartbeat
 from dtk.record.asked import STANDS_S
 
 ANSWER_S = 2.5

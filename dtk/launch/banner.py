@@ -3,9 +3,9 @@
 import json
 import os
 
-from diagnostics.artifacts import RunPaths, read_status
-from diagnostics.invocation import command, override, typed
-from diagnostics.words import counted
+from diagnostics.contract.artifacts import RunPaths, read_status
+from diagnostics.contract.formatting import counted
+from diagnostics.contract.invocation import command, override, typed
 from dtk.config.schema import Config
 from dtk.launch.console import Console
 from dtk.launch.local import Outcome

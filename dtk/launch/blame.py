@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from diagnostics.artifacts import ENDED_BY_WATCH, Failure, RunPaths, State, read_heartbeat, read_verdict
+from diagnostics.contract.artifacts import ENDED_BY_WATCH, Failure, RunPaths, State, read_heartbeat, read_verdict
 from dtk.record.desync import find_desync
 
 PEER_GONE = re.compile(

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from torch._C._distributed_c10d import PrefixStore, Store, set_debug_level_from_env
 
-from diagnostics.artifacts import RunPaths, read_status
-from diagnostics.words import counted
+from diagnostics.contract.artifacts import RunPaths, read_status
+from diagnostics.contract.formatting import counted
 from dtk.config.schema import Config, LauncherConfig
 from dtk.errors import DtkError
 from dtk.launch.banner import farewell

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from diagnostics.artifacts import Failure, RunPaths
-from diagnostics.invocation import typed
+from diagnostics.contract.artifacts import Failure, RunPaths
+from diagnostics.contract.invocation import typed
 
 POLL_S = 0.1
 

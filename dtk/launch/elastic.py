@@ -14,7 +14,7 @@ from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from diagnostics.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths
 
 SHUTDOWN_TIMEOUT_S = 5
 """How long the agent waits for the peers of a failed rank after SIGTERM."""

@@ -4,7 +4,7 @@ import shutil
 from contextlib import suppress
 from importlib import import_module
 
-from diagnostics.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths
 from dtk.launch.console import Console
 from dtk.record.guard import bounded
 
@@ -36,8 +36,8 @@ def explanation(paths: RunPaths, terminal: bool) -> str:
     found: list[str] = []
 
     def run() -> None:
+        from diagnostics.contract.errors import DiagnosticsError
         from diagnostics.diagnose import diagnose
-        from diagnostics.errors import DiagnosticsError
         from diagnostics.report.terminal import render
 
         with suppress(DiagnosticsError):  # Nothing there to go by.

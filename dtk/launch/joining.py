@@ -7,11 +7,11 @@ import json
 import os
 from collections.abc import Callable
 
-from diagnostics.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths
 from dtk.config.strict import from_plain
 from dtk.launch import cluster
 from dtk.parallel.context import meet
-from dtk.worker import work
+from dtk.rank.worker import work
 
 
 def join(launcher: str, decide: Callable[[], cluster.Shared]) -> int:

@@ -4,7 +4,7 @@ import dataclasses
 import os
 import sys
 
-from diagnostics.artifacts import RunPaths, State, read_status
+from diagnostics.contract.artifacts import RunPaths, State, read_status
 from dtk.config.folders import source_tree
 from dtk.config.schema import Config
 from dtk.launch import job

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from diagnostics.artifacts import RunPaths, Verdict
+from diagnostics.contract.artifacts import RunPaths, Verdict
 from diagnostics.evidence import start_files
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import LogFact

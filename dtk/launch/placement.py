@@ -5,7 +5,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
-from diagnostics.words import counted
+from diagnostics.contract.formatting import counted
 from dtk.config.schema import LauncherConfig
 from dtk.errors import DtkError
 

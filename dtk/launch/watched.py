@@ -12,10 +12,18 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from diagnostics.artifacts import FINISHED, Heartbeat, RunPaths, Verdict, read_heartbeat, read_verdict, write_json
-from diagnostics.invocation import command as command_line
-from diagnostics.invocation import typed
-from diagnostics.runs_text import clean
+from diagnostics.contract.artifacts import (
+    FINISHED,
+    Heartbeat,
+    RunPaths,
+    Verdict,
+    read_heartbeat,
+    read_verdict,
+    write_json,
+)
+from diagnostics.contract.invocation import command as command_line
+from diagnostics.contract.invocation import typed
+from diagnostics.runs.text import clean
 from dtk.config.schema import RecordConfig
 from dtk.launch.asking import ask, stood
 from dtk.launch.command import Command

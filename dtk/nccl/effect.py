@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from diagnostics.artifacts import RunPaths, write_json
+from diagnostics.contract.artifacts import RunPaths, write_json
 from diagnostics.detectors.environment.gathered import echoes_as, interfaces
 from diagnostics.detectors.environment.values import level, number
 from diagnostics.evidence.limits import Limits

@@ -6,7 +6,7 @@ What only the user can know (the number of nodes, the name of an interface) is a
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from diagnostics.words import counted
+from diagnostics.contract.formatting import counted
 from dtk.nccl.machine import Machine
 
 FIXED_DRIVER = (550, 40, 7)

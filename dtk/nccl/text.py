@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from diagnostics.invocation import command
+from diagnostics.contract.formatting import counted
+from diagnostics.contract.invocation import command
 from diagnostics.report.console import Writer, written
-from diagnostics.runs_text import clean
-from diagnostics.words import counted
-from dtk import output
+from diagnostics.runs.text import clean
+from dtk.console import output
 from dtk.errors import DtkError
 from dtk.nccl.lint import Linted
 from dtk.nccl.presets import Preset, Setting

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from diagnostics.words import counted
+from diagnostics.contract.formatting import counted
 from dtk.config.compose import Composed, compose
 from dtk.config.schema import KINDS
 from dtk.errors import DtkError

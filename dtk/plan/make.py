@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnostics.words import counted
+from diagnostics.contract.formatting import counted
 from dtk.config.compose import Composed
 from dtk.config.schema import Config
+from dtk.console.progress import Busy
 from dtk.errors import DtkError
 from dtk.launch.remote.size import is_remote
 from dtk.plan.compare import compare
@@ -20,7 +21,6 @@ from dtk.plan.job import ONE_PROCESS, planned_job, ranks_of
 from dtk.plan.report.model import Check, PlanReport
 from dtk.plan.scaling import USUAL, parse_world_sizes, scaling
 from dtk.plan.solve import check_solvable, max_batch, max_model
-from dtk.progress import Busy
 
 if TYPE_CHECKING:
     from dtk.plan.timing.hardware import Hardware

@@ -7,7 +7,7 @@ import dataclasses
 import sys
 from typing import Any, Literal
 
-from diagnostics.artifacts import RunPaths, write_json
+from diagnostics.contract.artifacts import RunPaths, write_json
 from dtk.config.compose import Composed, compose
 from dtk.config.schema import Config, NoFault, SettingFault
 from dtk.errors import DtkError

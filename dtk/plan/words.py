@@ -1,8 +1,8 @@
 """How figures of a plan are written: bytes, seconds, rates. Knows nothing else of a plan."""
 
-from diagnostics.words import bytes_text as bytes_text
-from diagnostics.words import counted as counted
-from diagnostics.words import seconds_text as seconds_text
+from diagnostics.contract.formatting import bytes_text as bytes_text
+from diagnostics.contract.formatting import counted as counted
+from diagnostics.contract.formatting import seconds_text as seconds_text
 
 
 def rate_text(tokens_per_s: float) -> str:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from diagnostics.artifacts import Failure, RunPaths, Status, write_json
+from diagnostics.contract.artifacts import Failure, RunPaths, Status, write_json
 from dtk.preflight import dump_file
 from dtk.preflight.calls import Record
 from dtk.preflight.match import Outcome

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from diagnostics.contract.findings import Finding
 from diagnostics.detectors.hang import HangDetector, say
 from diagnostics.detectors.hang.compare.difference import Difference
 from diagnostics.detectors.hang.disagree.vote import Vote
@@ -18,7 +19,6 @@ from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.ring.calls_file import RingFile as RingReader
-from diagnostics.findings import Finding
 from diagnostics.registry import collect
 from diagnostics.report.model import Report
 from diagnostics.tree.load import built_in

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp._fully_shard import _fsdp_param
 
-from diagnostics.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths
 from dtk.config.schema import Config, SingleConfig
 from dtk.data.dataset import Batch, Dataset
 from dtk.models.build import build_model

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from diagnostics.findings import Finding, Remedy, Where
+from diagnostics.contract.findings import Finding, Remedy, Where
 from dtk.preflight.match import Misfit
 from dtk.preflight.parting import Parting
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from rich.table import Table
 
+from diagnostics.contract.formatting import counted
 from diagnostics.report import jsonform
 from diagnostics.report import markdown as report_markdown
 from diagnostics.report import terminal as report_terminal
 from diagnostics.report.console import written
-from diagnostics.words import counted
 from dtk.preflight.make import Preflight
 from dtk.preflight.what_if import Tried
 

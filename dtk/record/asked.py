@@ -5,7 +5,7 @@ Runs on the thread of the live watch, so it answers also while the main thread h
 
 from collections.abc import Callable
 
-from diagnostics.artifacts import RunPaths, write_json
+from diagnostics.contract.artifacts import RunPaths, write_json
 from dtk.record.guard import bounded, guarded
 
 STANDS_S = 5.0

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed import distributed_c10d as c10d
 
-from diagnostics.artifacts import RunPaths, write_json
+from diagnostics.contract.artifacts import RunPaths, write_json
 from dtk.config.schema import RecordConfig, WatchConfig
 from dtk.record import flight, stacks, wrappers
 from dtk.record.collectives import CollectiveLog

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from diagnostics.artifacts import RunPaths, Verdict
+from diagnostics.contract.artifacts import RunPaths, Verdict
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.ring.calls_file import RingFile
 from diagnostics.evidence.ring.format import RingDump, RingRecord

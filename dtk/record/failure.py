@@ -5,7 +5,7 @@ import time
 import traceback
 from pathlib import Path
 
-from diagnostics.artifacts import write_json
+from diagnostics.contract.artifacts import write_json
 from dtk.errors import USER_ERROR, DtkError
 from dtk.record.regions import failed_in
 

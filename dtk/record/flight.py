@@ -18,7 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from diagnostics.artifacts import SCHEMA_VERSION, RunPaths, read_heartbeat
+from diagnostics.contract.artifacts import SCHEMA_VERSION, RunPaths, read_heartbeat
 from dtk.config.schema import RecordConfig
 from dtk.record.guard import guarded
 

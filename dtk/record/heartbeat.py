@@ -1,7 +1,7 @@
 """Where this rank is, in a file that survives SIGKILL: step, open region, time.
 
 The file is memory-mapped, so a beat is a copy of 512 bytes and the kernel keeps it when the process
-is gone. Format and reader: `diagnostics.artifacts`. On file systems where touching a mapped page may
+is gone. Format and reader: `diagnostics.contract.artifacts`. On file systems where touching a mapped page may
 stall or fail, the beats stay in memory and a thread writes the newest one twice a second.
 """
 
@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-from diagnostics.artifacts import HEARTBEAT_BYTES
+from diagnostics.contract.artifacts import HEARTBEAT_BYTES
 from dtk.record.guard import guarded
 from dtk.record.regions import Region
 

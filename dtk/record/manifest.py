@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from diagnostics.artifacts import SCHEMA_VERSION
-from diagnostics.processes import process_start
+from diagnostics.contract.artifacts import SCHEMA_VERSION
+from diagnostics.runs.processes import process_start
 from dtk.nccl.render import Rendered
 from dtk.record.nvml import all_devices, open_nvml
 from dtk.record.own_files import PAGES, without_runs

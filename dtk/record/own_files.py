@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from diagnostics.runs import made_by_dtk
+from diagnostics.runs.find import made_by_dtk
 
 PAGES = ("dtk-report.html", "dtk-comparison.html", "dtk-bench-comm.html", "dtk-preflight.html")
 """What dtk calls pages that it writes where it stands."""

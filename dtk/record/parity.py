@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diagnostics.artifacts import SCHEMA_VERSION
+from diagnostics.contract.artifacts import SCHEMA_VERSION
 from dtk.models.shards import local_rows
 from dtk.parallel.context import Context
 from dtk.parallel.control import sum_over_ranks

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import Store
 
-from diagnostics.artifacts import RunPaths, Verdict, write_json
+from diagnostics.contract.artifacts import RunPaths, Verdict, write_json
 from dtk.config.schema import Config
 from dtk.record import collectives, flight, memory, stacks, wrappers
 from dtk.record.events import Events, Spans

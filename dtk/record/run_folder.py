@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from diagnostics.artifacts import Failure, RunPaths, State, Status, read_status, write_json
-from diagnostics.origins import Origins, at_launch, dumps
+from diagnostics.contract.artifacts import Failure, RunPaths, State, Status, read_status, write_json
+from diagnostics.contract.origins import Origins, at_launch, dumps
 from dtk.config.schema import Config
 from dtk.errors import DtkError
 

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import torch
 
-from diagnostics.artifacts import SCHEMA_VERSION, RunPaths, read_heartbeat
+from diagnostics.contract.artifacts import SCHEMA_VERSION, RunPaths, read_heartbeat
 from dtk.record.guard import guarded
 from dtk.record.jsonl import JsonLines
 from dtk.record.nvml import Device, find_device, open_nvml

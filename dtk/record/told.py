@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from diagnostics.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths
 
 FOLDER, STALL_TIMEOUT_S = "DTK_WATCH_FOLDER", "DTK_WATCH_STALL_TIMEOUT_S"
 _INJECT = Path(__file__).resolve().parent / "inject"

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from diagnostics.invocation import command
+from diagnostics.contract.invocation import command
 from dtk.config.schema import Config, NoTracker, TensorboardTracker, WandbTracker
 from dtk.errors import DtkError
 from dtk.extras import install

@@ -20,7 +20,7 @@ from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from diagnostics.artifacts import ENDED_BY_WATCH, RunPaths, Verdict, read_heartbeat, write_json
+from diagnostics.contract.artifacts import ENDED_BY_WATCH, RunPaths, Verdict, read_heartbeat, write_json
 from diagnostics.evidence.ring.format import parse
 from dtk.config.schema import WatchConfig
 from dtk.record.activity import Activity, where_main_thread_is

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diagnostics.artifacts import SCHEMA_VERSION, RunPaths
-from diagnostics.run_records import as_mapping, mapping
-from diagnostics.runs_text import clean
+from diagnostics.contract.artifacts import SCHEMA_VERSION, RunPaths
+from diagnostics.runs.records import as_mapping, mapping
+from diagnostics.runs.text import clean
 from dtk.errors import DtkError
 from dtk.record.manifest import git_state, versions
 

@@ -8,11 +8,11 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from diagnostics.artifacts import RunPaths
-from diagnostics.processes import still_runs
-from diagnostics.run_records import mapping
-from diagnostics.runs import Run, looks_like_run, made_by_dtk
-from diagnostics.runs_text import clean
+from diagnostics.contract.artifacts import RunPaths
+from diagnostics.runs.find import Run, looks_like_run, made_by_dtk
+from diagnostics.runs.processes import still_runs
+from diagnostics.runs.records import mapping
+from diagnostics.runs.text import clean
 
 _LAST = ("manifest.json", "status.json")
 """Removed after all else: what a removal leaves when it is cut off is still a run that can be removed."""

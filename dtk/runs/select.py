@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from diagnostics.runs import FAILED, RUNS, STATES, Run, list_runs
+from diagnostics.runs.find import FAILED, RUNS, STATES, Run, list_runs
 from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError
 

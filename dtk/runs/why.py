@@ -5,11 +5,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from diagnostics.artifacts import NewerSchemaError, RunPaths
-from diagnostics.invocation import command
-from diagnostics.origins import Choice, Origins, Setting, read
-from diagnostics.run_records import reason
-from diagnostics.runs_text import clean
+from diagnostics.contract.artifacts import NewerSchemaError, RunPaths
+from diagnostics.contract.invocation import command
+from diagnostics.contract.origins import Choice, Origins, Setting, read
+from diagnostics.runs.records import reason
+from diagnostics.runs.text import clean
 from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError
 

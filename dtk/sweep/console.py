@@ -1,6 +1,6 @@
 """What a sweep says on standard output, a line at a time. Knows no sweep."""
 
-from dtk.output import put
+from dtk.console.output import put
 
 
 def say(text: str = "") -> None:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from diagnostics.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths
 from dtk.errors import DtkError
 from dtk.launch.stopping import ask_ranks
 from dtk.sweep.console import say

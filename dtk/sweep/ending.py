@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from diagnostics.invocation import typed
-from diagnostics.words import counted
+from diagnostics.contract.formatting import counted
+from diagnostics.contract.invocation import typed
 from dtk.launch.stopping import STOPPED
 from dtk.sweep.console import say
 from dtk.sweep.folder import Sweep, Trial
@@ -94,7 +94,7 @@ def _compare(trials: Sequence[Trial]) -> None:
     finished = {trial.point for trial in trials if trial.state == "finished"}
     if len(finished) < 2:
         return
-    from dtk.compare import print_comparison
+    from dtk.commands.compare import print_comparison
 
     say()
     print_comparison(runs)

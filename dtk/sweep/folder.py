@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from diagnostics.artifacts import RunPaths, read_status, write_json
-from diagnostics.invocation import typed
+from diagnostics.contract.artifacts import RunPaths, read_status, write_json
+from diagnostics.contract.invocation import typed
 from dtk.errors import DtkError
 from dtk.record.run_folder import now, unwritable
 from dtk.sweep.points import Point

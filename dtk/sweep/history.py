@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from diagnostics.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths
 from dtk.sweep.folder import Sweep, Trial
 from dtk.sweep.runner import STOPPED_EARLY
 from dtk.sweep.search import Tried

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diagnostics.words import counted
+from diagnostics.contract.formatting import counted
 from dtk.config.compose import compose
 from dtk.config.overrides import parse
 from dtk.errors import DtkError

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from diagnostics.invocation import command
+from diagnostics.contract.invocation import command
 from dtk.run import compose_point, print_configuration
 from dtk.sweep.console import say
 from dtk.sweep.ending import say_ending

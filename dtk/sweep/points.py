@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diagnostics.origins import at_launch, dumps, loads
+from diagnostics.contract.origins import at_launch, dumps, loads
 from dtk.config.compose import Composed, expand
 from dtk.config.resume import Resumed
 from dtk.config.strict import from_plain

@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
-from diagnostics.artifacts import RunPaths, complete_checkpoints, read_status
-from diagnostics.invocation import typed
+from diagnostics.contract.artifacts import RunPaths, complete_checkpoints, read_status
+from diagnostics.contract.invocation import typed
 from dtk.config.compose import Composed
 from dtk.config.resume import Resumed, resume
 from dtk.errors import USER_ERROR, DtkError

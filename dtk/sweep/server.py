@@ -13,10 +13,10 @@ from pathlib import Path
 
 import yaml
 
-from diagnostics.invocation import command
+from diagnostics.contract.invocation import command
 from dtk.errors import DtkError
 from dtk.extras import install
-from dtk.processes import importable
+from dtk.launch.processes import importable
 from dtk.record.tracker_process import base_url, has_key
 from dtk.sweep.console import say
 from dtk.sweep.local import Job, with_extra

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from diagnostics.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths
 from dtk.config.schema import Config
 from dtk.data.build import build_dataset
 from dtk.parallel.context import Context

@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.optim import Optimizer
 
-from diagnostics.artifacts import CHECKPOINT_INFO, RunPaths, complete_checkpoints
+from diagnostics.contract.artifacts import CHECKPOINT_INFO, RunPaths, complete_checkpoints
 from dtk.config.checkpoint_files import damaged, describe_files
 from dtk.config.schema import CheckpointConfig
 from dtk.errors import DtkError

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from diagnostics.artifacts import RunPaths
-from diagnostics.invocation import typed
+from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.invocation import typed
 from dtk.config.schema import Config
 from dtk.models.hf import export_weights
 from dtk.parallel.context import Context

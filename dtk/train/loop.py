@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from diagnostics.words import counted
+from diagnostics.contract.formatting import counted
 from dtk.config.schema import Config
 from dtk.data.dataset import Batch, Dataset
 from dtk.data.sampler import micro_batch_positions, sample_ids, samples_sum

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from diagnostics.words import counted
+from diagnostics.contract.formatting import counted
 from dtk.config.schema import Config, DDPConfig, FSDPConfig
+from dtk.console.numbers import whole
 from dtk.errors import DtkError
-from dtk.numbers import whole
 
 BUCKETS_MB = (1.0, 5.0, 25.0, 50.0, 100.0)
 MICRO_BATCH_SIZE = "train.micro_batch_size"

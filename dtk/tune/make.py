@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diagnostics.intervals import FEWEST
-from diagnostics.invocation import typed
+from diagnostics.analysis.statistics import FEWEST
+from diagnostics.contract.invocation import typed
 from dtk.config.schema import Config, NCCLConfig
 from dtk.errors import DtkError
 from dtk.tune import micro

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from diagnostics.intervals import METHOD, Estimate, estimate, ratio
+from diagnostics.analysis.statistics import METHOD, Estimate, estimate, ratio
 from dtk.tune.candidates import Candidate
 from dtk.tune.probe import Probe
 from dtk.tune.trials import told

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diagnostics.invocation import override
-from diagnostics.runs import read_details
+from diagnostics.contract.invocation import override
+from diagnostics.runs.find import read_details
 from dtk.errors import DtkError
-from dtk.processes import importable
+from dtk.launch.processes import importable
 
 STEPS = 10
 LOG_EVERY = 2

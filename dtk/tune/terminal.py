@@ -2,11 +2,11 @@
 
 from rich.text import Text
 
-from diagnostics.intervals import METHOD, Estimate
-from diagnostics.invocation import command
+from diagnostics.analysis.statistics import METHOD, Estimate
+from diagnostics.contract.formatting import bytes_text, counted
+from diagnostics.contract.invocation import command
 from diagnostics.report.console import Writer, written
-from diagnostics.runs_text import clean
-from diagnostics.words import bytes_text, counted
+from diagnostics.runs.text import clean
 from dtk.bench.terminal import table
 from dtk.tune.model import Row, TuneReport
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from diagnostics.compare.compare import compare
-from diagnostics.compare.model import Breakdown, Comparison
-from diagnostics.compare.page import render
+from dtk.compare.compare import compare
+from dtk.compare.model import Breakdown, Comparison
+from dtk.compare.page import render
 from tests.unit.diagnostics.compare.folders import GATHERED, losses, make_run
 
 HOSTILE = '</title><script>alert(1)</script>"><img src=x onerror=alert(2)>'

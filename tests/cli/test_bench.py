@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from dtk.cli import main
+from dtk.commands.main import main
 from tests.cli.command import ROOT, environment
 
 SMALL = ["--min-size", "1K", "--max-size", "64K", "--factor", "64", "--seconds", "3", "--calls", "3"]
@@ -78,7 +78,8 @@ def test_wrong_input_is_one_line(arguments: list[str], told: str, capsys: pytest
 def test_help_needs_no_torch() -> None:
     for arguments in (["bench"], ["bench", "comm", "--help"]):
         code = (
-            f"import sys; from dtk.cli import main\ntry: main({arguments})\nfinally: assert 'torch' not in sys.modules"
+            "import sys; from dtk.commands.main import main\n"
+            f"try: main({arguments})\nfinally: assert 'torch' not in sys.modules"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), cwd=ROOT)
         assert done.returncode == 0 and "comm" in done.stdout, done.stderr

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from diagnostics.artifacts import Failure, RunPaths, Status, write_json
-from diagnostics.invocation import command
-from diagnostics.run_records import last_metrics
-from diagnostics.runs import find_run, list_runs
-from diagnostics.runs_text import listing
-from dtk.cli import main
+from diagnostics.contract.artifacts import Failure, RunPaths, Status, write_json
+from diagnostics.contract.invocation import command
+from diagnostics.runs.find import find_run, list_runs
+from diagnostics.runs.records import last_metrics
+from diagnostics.runs.text import listing
+from dtk.commands.main import main
 from dtk.extras import install
 from tests.cli.command import environment
 
@@ -33,7 +33,7 @@ def dtk(*arguments: str, cwd: Path = ROOT, blocked: tuple[str, ...] = ()) -> sub
         "find = u.find_spec\n"
         "u.find_spec = lambda name, package=None: None if name.split('.')[0] in blocked else find(name, package)\n"
         "sys.meta_path.insert(0, Finder())\n"
-        "from dtk.cli import main\n"
+        "from dtk.commands.main import main\n"
         "code = main()\n"
         "loaded = [m for m in ('torch', 'hydra', 'yaml', 'numpy', 'rich') if m in sys.modules]\n"
         "print('LOADED', *loaded, file=sys.stderr)\n"
@@ -79,7 +79,7 @@ def runs(tmp_path: Path) -> Path:
 
 def test_help_is_fast_and_loads_nothing() -> None:
     began = time.perf_counter()
-    done = subprocess.run([sys.executable, "-m", "dtk.cli", "--help"], capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run([sys.executable, "-m", "dtk", "--help"], capture_output=True, text=True, cwd=ROOT)
     elapsed_s = time.perf_counter() - began
     assert done.returncode == 0 and "strategies" in done.stdout
     assert elapsed_s < 1.0  # 0.06 s when nothing else runs; torch alone would take 2 s
@@ -258,7 +258,7 @@ def test_a_torch_that_cannot_be_imported_is_one_line(typed: list[str], tmp_path:
     (tmp_path / "torch" / "__init__.py").write_text('raise RuntimeError("broken on purpose")\n')
     broken = environment() | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     shown = subprocess.run(
-        [sys.executable, "-m", "dtk.cli", *typed], cwd=tmp_path, env=broken, capture_output=True, text=True
+        [sys.executable, "-m", "dtk", *typed], cwd=tmp_path, env=broken, capture_output=True, text=True
     )
     assert (shown.returncode, shown.stdout) == (2, "")
     assert shown.stderr.startswith("dtk: torch cannot be imported: RuntimeError: broken on purpose")

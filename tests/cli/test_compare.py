@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dtk.cli import main
-from dtk.compare import print_comparison
+from dtk.commands.compare import print_comparison
+from dtk.commands.main import main
 from tests.cli.command import TINY, environment, metrics, run
 from tests.unit.diagnostics.compare.folders import GATHERED, make_run
 
@@ -107,7 +107,10 @@ def test_wrong_input_is_one_line_and_exit_2(
 
 
 def test_it_starts_without_torch(runs: list[Path]) -> None:
-    script = "import sys; from dtk.cli import main; main(['compare', 'aa', 'bb']); sys.exit('torch' in sys.modules)"
+    script = (
+        "import sys; from dtk.commands.main import main\n"
+        "main(['compare', 'aa', 'bb']); sys.exit('torch' in sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, env=environment(), cwd=runs[0].parent.parent
     )

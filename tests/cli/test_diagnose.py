@@ -11,7 +11,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from diagnostics.artifacts import Failure, RunPaths, Status, write_json
+from diagnostics.contract.artifacts import Failure, RunPaths, Status, write_json
 from tests.cli.command import ROOT, environment
 from tests.shared_data import shared_data
 
@@ -20,7 +20,7 @@ SCHEMA = json.loads((ROOT / "docs" / "report.schema.json").read_text())
 
 def diagnose(*arguments: str | Path, cwd: Path = ROOT, **more: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "dtk.cli", "diagnose", *map(str, arguments)],
+        [sys.executable, "-m", "dtk", "diagnose", *map(str, arguments)],
         cwd=cwd,
         env=environment(**more),
         capture_output=True,
@@ -84,8 +84,8 @@ def test_help_teaches_and_is_instant() -> None:
     assert done.returncode == 0 and best_s < 0.3
     for told in ("examples:", "exit code: 0 healthy; 1", "limits", "256 MiB", "200,000 files", "--limit-scale"):
         assert told in done.stdout
-    loaded = "import sys; sys.argv[1:] = ['diagnose', '--help']; import dtk.cli, contextlib, io\n" + (
-        "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit): dtk.cli.main()\n"
+    loaded = "import sys; sys.argv[1:] = ['diagnose', '--help']; import dtk.commands.main, contextlib, io\n" + (
+        "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit): dtk.commands.main.main()\n"
         "print(*({'torch', 'yaml', 'rich', 'msgspec', 'hydra'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", loaded], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -102,7 +102,7 @@ def test_the_answer_and_exit_code(job: Path) -> None:
 
 def test_diagnosing_loads_no_torch(job: Path) -> None:
     code = (
-        "import sys; from dtk.cli import main; code = main(['diagnose', sys.argv[1]])\n"
+        "import sys; from dtk.commands.main import main; code = main(['diagnose', sys.argv[1]])\n"
         "assert not {'torch', 'hydra', 'omegaconf', 'numpy'} & set(sys.modules); sys.exit(code)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(job)], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -195,9 +195,7 @@ def test_colour_in_a_terminal(job: Path, more: dict[str, str], coloured: bool) -
     settings = environment(**{"TERM": "xterm", **more})
     if not more.get("NO_COLOR"):
         settings.pop("NO_COLOR", None)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dtk.cli", "diagnose", job], cwd=ROOT, env=settings, stdout=theirs
-    )
+    process = subprocess.Popen([sys.executable, "-m", "dtk", "diagnose", job], cwd=ROOT, env=settings, stdout=theirs)
     os.close(theirs)
     shown = b""
     while True:
@@ -230,9 +228,9 @@ def test_wrong_input_is_one_line(job: Path, tmp_path: Path) -> None:
 
 
 def test_did_you_mean() -> None:
-    done = subprocess.run([sys.executable, "-m", "dtk.cli", "diagnos"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "dtk", "diagnos"], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (2, 'dtk: there is no command "diagnos" - did you mean diagnose?\n')
-    done = subprocess.run([sys.executable, "-m", "dtk.cli", "xyzzy"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "dtk", "xyzzy"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "strategies" in done.stderr
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dtk.cli import main
+from dtk.commands.main import main
 from dtk.doctor.registry import BETWEEN, CHECKS, topics
 from tests import nvml_stub
 from tests.cli.command import ROOT, environment

@@ -63,7 +63,7 @@ def test_the_command_of_the_readme_works(command, tmp_path, request):
     if program == "torchrun":
         arguments = ["-m", "torch.distributed.run", *arguments]
     elif program == "dtk":
-        arguments = ["-m", "dtk.cli", *arguments]
+        arguments = ["-m", "dtk", *arguments]
     process = subprocess.run(
         [sys.executable, *arguments], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=580
     )

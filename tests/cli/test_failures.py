@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from diagnostics.artifacts import RunPaths, read_heartbeat
+from diagnostics.contract.artifacts import RunPaths, read_heartbeat
 from tests.cli.command import FAULTY, only_run, run, start, status
 
 FAULTS = {

@@ -178,7 +178,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def dtk(installed: Path, base: Path, cwd: Path, *arguments: object) -> "subprocess.CompletedProcess[str]":
     """The console script's entry in an interpreter that sees the base install only (no site-packages)."""
-    code = f"import sys; sys.path[:0] = [{str(installed)!r}, {str(base)!r}]\nfrom dtk.cli import main\nsys.exit(main())"
+    paths = [str(installed), str(base)]
+    code = f"import sys; sys.path[:0] = {paths!r}\nfrom dtk.commands.main import main\nsys.exit(main())"
     return finish("-I", "-S", "-c", code, *arguments, cwd=cwd)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from diagnostics.artifacts import RunPaths, read_status
+from diagnostics.contract.artifacts import RunPaths, read_status
 from dtk.config.strict import from_plain
 from dtk.launch.remote.rank import decide
 from dtk.run import main

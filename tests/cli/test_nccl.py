@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from dtk.cli import main
+from dtk.commands.main import main
 from dtk.nccl import conf_files
 from dtk.nccl.presets import read_presets
 from dtk.nccl.text import markdown
@@ -162,7 +162,7 @@ def test_recommend_says_why(capsys):
 
 def test_no_action_imports_torch_or_hydra():
     code = (
-        "import sys; from dtk.cli import main; main(['nccl', 'lint']); main(['nccl', 'recommend']); "
+        "import sys; from dtk.commands.main import main; main(['nccl', 'lint']); main(['nccl', 'recommend']); "
         "main(['nccl', 'export', 'auto', '--format', 'k8s']); sys.exit(bool({'torch', 'hydra'} & set(sys.modules)))"
     )
     assert (

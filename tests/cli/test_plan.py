@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dtk.cli import main
+from dtk.commands.main import main
 from dtk.plan.timing.hardware import load_hardware
 from tests.cli.command import ROOT, environment, only_run, run
 
@@ -86,7 +86,9 @@ def test_wrong_input_is_one_line(typed: str, told: str, capsys: pytest.CaptureFi
 
 
 def test_help_teaches_without_torch() -> None:
-    code = "import sys\nfrom dtk.cli import main\ntry:\n main()\nfinally:\n print(*sys.modules, file=sys.stderr)"
+    code = (
+        "import sys\nfrom dtk.commands.main import main\ntry:\n main()\nfinally:\n print(*sys.modules, file=sys.stderr)"
+    )
     shown = subprocess.run(
         [sys.executable, "-c", code, "plan", "--help"], capture_output=True, text=True, env=environment(), check=True
     )
@@ -101,7 +103,7 @@ HUGE += ["strategy=fsdp", "precision=bf16", "hardware=h100_sxm", "--engine", "cl
 
 @pytest.mark.parametrize(("layers", "width", "heads"), [(96, 12288, 96), (128, 25600, 160)], ids=["175B", "1T"])
 def test_the_closed_form_answers_at_once_and_without_torch(layers: int, width: int, heads: int) -> None:
-    code = "import sys, time\nfrom dtk.cli import main\nmain()\n"
+    code = "import sys, time\nfrom dtk.commands.main import main\nmain()\n"
     code += "print('torch' in sys.modules, time.process_time(), file=sys.stderr)"
     sizes = [f"model.layers={layers}", f"model.width={width}", f"model.heads={heads}"]
     shown = subprocess.run(
@@ -127,7 +129,16 @@ def test_solving_for_the_largest_is_quick_where_it_is_very_deep(plan: Plan) -> N
 def test_standard_output_that_is_full_is_one_line() -> None:
     for form in ([], ["--json"]):
         with Path("/dev/full").open("w") as full:
-            typed = [sys.executable, "-m", "dtk.cli", "plan", *QUICK, "strategy=ddp", "launcher.world_size=2", *form]
+            typed = [
+                sys.executable,
+                "-m",
+                "dtk.commands.main",
+                "plan",
+                *QUICK,
+                "strategy=ddp",
+                "launcher.world_size=2",
+                *form,
+            ]
             shown = subprocess.run(
                 typed, stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), check=False
             )
@@ -139,7 +150,7 @@ def test_standard_output_that_is_full_is_one_line() -> None:
 
 
 def test_standard_output_that_is_closed_is_one_line() -> None:
-    typed = shlex.join([sys.executable, "-m", "dtk.cli", "plan", *QUICK, "strategy=ddp"])
+    typed = shlex.join([sys.executable, "-m", "dtk", "plan", *QUICK, "strategy=ddp"])
     shown = subprocess.run(["sh", "-c", f"exec {typed} >&-"], capture_output=True, text=True, env=environment())
     assert (shown.returncode, shown.stdout, shown.stderr.count("\n")) == (2, "", 1)
     assert shown.stderr.startswith("dtk: standard output is closed")

@@ -26,7 +26,7 @@ def dtk(folder: Path, *arguments: str, module: str = "dtk") -> "subprocess.Compl
 
 def test_help_needs_no_torch(tmp_path: Path) -> None:
     tried = "try: main(['preflight', '--help'])\nfinally: print('torch' in sys.modules)"
-    code = f"import sys; from dtk.cli import main\n{tried}"
+    code = f"import sys; from dtk.commands.main import main\n{tried}"
     process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment(), check=False
     )
@@ -38,7 +38,7 @@ def test_a_script_that_would_hang(tmp_path: Path) -> None:
     """In all forms of the report, from one process: each would load torch again."""
     asked = ["preflight", "--script", str(SCRIPT), "--world-size", "3", "--steps", "1"]
     code = f"""if True:
-        from dtk.cli import main
+        from dtk.commands.main import main
         forms = (["--json", "--html", "page.html"], ["--markdown"])
         print([main([*{asked}, *form, "--", "barrier"]) for form in forms])"""
     process = subprocess.run(
@@ -98,7 +98,7 @@ def test_closed_streams(tmp_path: Path, closed: str) -> None:
 def test_a_page_that_cannot_be_written_is_refused_before_anything_is_simulated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dtk.cli import main
+    from dtk.commands.main import main
     from dtk.preflight import make
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -135,7 +135,7 @@ WRONG = {
 def test_wrong_input_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    from dtk.cli import main
+    from dtk.commands.main import main
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # The command sets it for good.
 

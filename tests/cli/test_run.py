@@ -133,7 +133,7 @@ def test_record_off_leaves_no_records(tmp_path):
 @pytest.mark.timeout(60)
 def test_help_is_fast_and_complete():
     process = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "dtk.cli", "--help"],
+        [sys.executable, "-X", "importtime", "-m", "dtk", "--help"],
         capture_output=True,
         text=True,
         env=environment(),

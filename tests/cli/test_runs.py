@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from diagnostics.artifacts import RunPaths, Status, write_json
-from diagnostics.runs import FAILED, STATES, list_runs
-from diagnostics.runs_text import listing
-from dtk.cli import main
+from diagnostics.contract.artifacts import RunPaths, Status, write_json
+from diagnostics.runs.find import FAILED, STATES, list_runs
+from diagnostics.runs.text import listing
+from dtk.commands.main import main
 
 
 def moment(ago_s: float) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from diagnostics.artifacts import RunPaths, Status, write_json
-from diagnostics.origins import LONGEST, read
-from dtk.cli import main
+from diagnostics.contract.artifacts import RunPaths, Status, write_json
+from diagnostics.contract.origins import LONGEST, read
+from dtk.commands.main import main
 from dtk.config.compose import Composed, compose
 from dtk.record.manifest import git_state, versions
 from dtk.record.run_folder import describe

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from diagnostics.artifacts import RunPaths, write_json
-from diagnostics.processes import process_start
-from diagnostics.runs import made_by_dtk
-from dtk.cli import main
+from diagnostics.contract.artifacts import RunPaths, write_json
+from diagnostics.runs.find import made_by_dtk
+from diagnostics.runs.processes import process_start
+from dtk.commands.main import main
 from dtk.runs.remove import remove, size_of
 from tests.cli.test_runs import make
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from diagnostics.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths
 from tests.cli.command import ROOT, TINY, environment, metrics, only_run, run, start, status
 
 LONG = [*TINY, "train.steps=100000", "checkpoint.every=100000", "train.log_every=1"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from diagnostics.runs import list_runs
+from diagnostics.runs.find import list_runs
 from tests.cli.command import ROOT, TINY, environment, metrics, status
 from tests.unit.sweep.files import BAYES, GRID, write
 
@@ -22,7 +22,7 @@ needs_sweeps = pytest.mark.skipif(find_spec("sweeps") is None, reason="the extra
 
 def dtk(*arguments: str, **more: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "dtk.cli", *arguments],
+        [sys.executable, "-m", "dtk", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -114,7 +114,7 @@ def test_what_belongs_to_sweeps_is_refused_elsewhere(capsys):
 
 @needs_sweeps
 def test_a_file_that_is_checked_runs_nothing(tmp_path, monkeypatch, capsys):
-    from dtk.cli import main
+    from dtk.commands.main import main
 
     monkeypatch.chdir(tmp_path)
     assert main(["sweep", str(write(tmp_path, GRID)), "--dry-run", "repeats=3"]) == 0
@@ -202,7 +202,7 @@ def test_a_run_that_falls_behind_is_ended_early(tmp_path):
 @needs_sweeps
 @pytest.mark.timeout(60)
 def test_sweeps_start_no_jobs_inside_a_job(tmp_path, monkeypatch, capsys):
-    from dtk.cli import main
+    from dtk.commands.main import main
 
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "x"}.items():
         monkeypatch.setitem(os.environ, name, value)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dtk.cli import main
+from dtk.commands.main import main
 from tests.cli.command import ROOT, environment
 
 HUNGRY = [
@@ -98,7 +98,7 @@ def test_a_limit_of_the_address_space_is_seen_as_memory() -> None:
     job = [*HUNGRY, "model.arguments={sample_gib:4}", "strategy=single", "train.global_batch_size=8"]
     arguments = ["tune", "micro_batch_size", *job, "--repeats", "1", "--steps", "2", "--json"]
     limit = f"import resource, sys; resource.setrlimit(resource.RLIMIT_AS, ({14 << 30},) * 2)"
-    code = f"{limit}; from dtk.cli import main; sys.exit(main({arguments!r}))"
+    code = f"{limit}; from dtk.commands.main import main; sys.exit(main({arguments!r}))"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, cwd=ROOT, env=environment())
     made = json.loads(done.stdout)

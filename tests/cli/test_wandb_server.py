@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from diagnostics.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths
 from dtk.config.compose import compose
 from dtk.config.folders import SWEEPS, conf_folder
 from dtk.record.trackers import Tracker, offline_logs
@@ -61,7 +61,7 @@ def test_an_offline_run_is_sent_later(tmp_path, monkeypatch):
 def test_a_server_that_refuses_is_one_line(tmp_path, monkeypatch, capsys):
     if find_spec("sweeps") is None:
         pytest.skip("the extra sweeps is not installed")
-    from dtk.cli import main
+    from dtk.commands.main import main
 
     with StandIn() as server:
         for name, value in server.environment(str(tmp_path)).items():
@@ -104,7 +104,7 @@ def test_two_points_run_with_their_overrides_and_only_rank_0_reports(by, tmp_pat
     path = write(tmp_path, content)
     with StandIn(points) as server:
         if by.startswith("dtk"):
-            done = call(server, tmp_path, "-m", "dtk.cli", "sweep", str(path), "--wandb", "seed=7")
+            done = call(server, tmp_path, "-m", "dtk", "sweep", str(path), "--wandb", "seed=7")
         else:
             assert wandb(server, tmp_path, "sweep", "--project", "dtk", str(path)).returncode == 0
             done = wandb(server, tmp_path, "agent", f"{ENTITY}/dtk/sweep1")

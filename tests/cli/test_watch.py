@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from diagnostics.artifacts import RunPaths, read_verdict
+from diagnostics.contract.artifacts import RunPaths, read_verdict
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.ring.calls_file import RingFile
 from tests.cli.command import FAULTY, only_run, run, start, status

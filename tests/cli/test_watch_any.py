@@ -80,7 +80,7 @@ def line_of(path: Path, mark: str) -> int:
 
 def watch(folder: Path, *command: object, options: tuple[str, ...] = (), **more: str) -> "subprocess.Popen[str]":
     """Dtk from its source tree, which the script's own Python does not know of."""
-    start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from dtk.cli import main; sys.exit(main())"
+    start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from dtk.commands.main import main; sys.exit(main())"
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     return subprocess.Popen(
         [sys.executable, "-c", start, "watch", *options, "--", *map(str, command)],
@@ -139,7 +139,7 @@ def test_a_healthy_job_is_left_as_it_is(fault, tmp_path):
     assert [line.split(" in ")[0] for line in ours] == ["dtk watch: records"]
     assert [line for line in error.splitlines() if line not in ours] == ["a word on stderr"] * 2
     assert not left_running(path)
-    command = [sys.executable, "-m", "dtk.cli", "diagnose", ours[0].rpartition(" in ")[2]]
+    command = [sys.executable, "-m", "dtk", "diagnose", ours[0].rpartition(" in ")[2]]
     told = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
     assert (told.returncode, told.stdout.partition(":")[0]) == (0, "HEALTHY"), told.stdout
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from diagnostics.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths
 from dtk.config import schema
 from dtk.parallel.context import Context
 from dtk.parallel.stop import StopRequest

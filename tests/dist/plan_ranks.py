@@ -7,7 +7,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from diagnostics.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths
 from dtk.config.strict import from_plain
 from dtk.parallel.context import Context
 from dtk.parallel.stop import StopRequest

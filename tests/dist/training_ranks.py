@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from diagnostics.artifacts import RunPaths, complete_checkpoints
+from diagnostics.contract.artifacts import RunPaths, complete_checkpoints
 from dtk.config import schema
 from dtk.config.schema import Config
 from dtk.data.build import build_dataset

@@ -6,7 +6,7 @@ import math
 import pytest
 import yaml
 
-from diagnostics.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths
 from dtk.config.folders import conf_folder
 from dtk.config.schema import KINDS
 from dtk.faults.install import FAULTS

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from diagnostics.errors import DiagnosticsError
+from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.evidence import safe_pickle, start_files, watch_files
 from diagnostics.evidence.flight.dumps import FlightFile
 from diagnostics.evidence.gather import gather

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from diagnostics.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths
 from tests.cli.command import metrics, only_run, run, status
 
 pytestmark = [

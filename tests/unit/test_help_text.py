@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from dtk.cli import _parser
+from dtk.commands.main import _parser
 from dtk.config.help import help_text
-from dtk.help_text import HelpFormatter, fold
+from dtk.console.help_text import HelpFormatter, fold
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from dtk import progress
-from dtk.progress import Busy, Progress
+from dtk.console import progress
+from dtk.console.progress import Busy, Progress
 
 
 class Terminal(io.StringIO):

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.findings import Remedy
-from diagnostics.runs import read_details
-from dtk.proof import Figures, Proof, table
-from dtk.verify import _ended, _terms
+from diagnostics.contract.findings import Remedy
+from diagnostics.runs.find import read_details
+from dtk.verify.proof import Figures, Proof, table
+from dtk.verify.verify import _ended, _terms
 from tests.unit.diagnostics.report.samples import finding, report
 
 REMEDY = Remedy("override", "fault=none", "it was planted")

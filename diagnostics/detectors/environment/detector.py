@@ -7,12 +7,12 @@ import shlex
 from collections import defaultdict
 from collections.abc import Iterable
 
+from diagnostics.contract.findings import Detection, EvidenceItem, Finding, Remedy
 from diagnostics.detectors.environment.catalogue import catalogue
 from diagnostics.detectors.environment.gathered import ALL, CONFIGURATION, Gathered, Source, gathered, interfaces
 from diagnostics.detectors.environment.lint import CAUSES, lint
 from diagnostics.detectors.environment.situation import Lint
 from diagnostics.evidence.model import Evidence, LogFact
-from diagnostics.findings import Detection, EvidenceItem, Finding, Remedy
 
 CONFIDENCE = {"error": 0.95, "warning": 0.7, "note": 0.4}
 """A note is never a root cause (that begins at 0.5)."""

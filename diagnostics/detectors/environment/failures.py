@@ -6,9 +6,9 @@ Knows the facts of logs and the messages of exceptions; no variable but TORCH_DI
 import re
 from collections.abc import Callable
 
+from diagnostics.contract.findings import Detection, EvidenceItem, Finding, Remedy
 from diagnostics.detectors.environment.gathered import gathered
 from diagnostics.evidence.model import Evidence, LogFact, RankError
-from diagnostics.findings import Detection, EvidenceItem, Finding, Remedy
 
 VERSION, SHM, GPU, DETAIL = (
     "env.version_mismatch",

@@ -4,8 +4,8 @@ One pass over all ranks' dumps, a vote for each group, a graph of waits; then th
 they explain each other. Each cause ends as confirmed, ruled out with the measured value, or undecided.
 """
 
+from diagnostics.contract.findings import Detector
 from diagnostics.detectors.hang.detector import CAUSES, HangDetector
-from diagnostics.findings import Detector
 
 DETECTORS: tuple[Detector, ...] = (HangDetector(),)
 

@@ -6,6 +6,7 @@ Decides no cause.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from diagnostics.contract.findings import Cost
 from diagnostics.detectors.hang.ended.ends import End, add_unnamed, ends, peer_gone, settle_alone
 from diagnostics.detectors.hang.survey.align import Survey
 from diagnostics.detectors.hang.survey.one_rank import SNAPSHOTS
@@ -14,7 +15,6 @@ from diagnostics.detectors.hang.waiting.waits import Waits
 from diagnostics.evidence import watch_files
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import Evidence
-from diagnostics.findings import Cost
 
 STALL_S = 10.0
 """In a run that still goes on, a call that waits for less is no hang."""

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from diagnostics.contract.findings import Detection, Finding
+from diagnostics.contract.formatting import counted
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context, make
 from diagnostics.detectors.hang.disagree import by_size, divergence
@@ -15,8 +17,6 @@ from diagnostics.detectors.hang.unrecorded import by_place, watchdog
 from diagnostics.detectors.hang.waiting import agree, circular, idle, meeting, straggler
 from diagnostics.detectors.hang.waiting.waits import graph
 from diagnostics.evidence.model import Evidence
-from diagnostics.findings import Detection, Finding
-from diagnostics.words import counted
 
 CAUSES = (
     "hang.collective_mismatch",

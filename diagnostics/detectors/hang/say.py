@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 
+from diagnostics.contract.findings import EvidenceItem, Finding, Group, Remedy, Where
+from diagnostics.contract.formatting import ranks_spoken
 from diagnostics.detectors.hang.survey.align import Survey
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Evidence
-from diagnostics.findings import EvidenceItem, Finding, Group, Remedy, Where
 from diagnostics.settings import planted
-from diagnostics.words import ranks_spoken
 
 _FILES_SHOWN = 6
 RECORD = (

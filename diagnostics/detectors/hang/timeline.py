@@ -2,13 +2,13 @@
 
 from typing import Any
 
+from diagnostics.contract.findings import Finding
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.survey.align import Survey
 from diagnostics.detectors.hang.survey.one_rank import SNAPSHOTS, Line
 from diagnostics.detectors.hang.waiting.waits import Operation
 from diagnostics.evidence.calls import Call, GroupKey
-from diagnostics.findings import Finding
 
 BEFORE = 12
 AFTER = 12

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from diagnostics.contract.findings import Detection
 from diagnostics.evidence.model import Evidence
-from diagnostics.findings import Detection
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,13 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy, Where
 from diagnostics.detectors.memory.collectives import Gather
 from diagnostics.detectors.memory.gathers import ALMOST_ALL
 from diagnostics.detectors.memory.predict import grown
 from diagnostics.detectors.memory.say import ranks, share, size, spot, where
 from diagnostics.detectors.memory.situation import RankMemory, Situation
 from diagnostics.evidence.model import Frame
-from diagnostics.findings import Cost, EvidenceItem, Finding, Remedy, Where
 
 COPIES = "memory.replicated_gather"
 STATE_DICT = "memory.full_state_dict"

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy
 from diagnostics.detectors.memory.growth import Growth, growth
 from diagnostics.detectors.memory.say import place, ranks, size, spot, where
 from diagnostics.detectors.memory.situation import RankMemory, Situation
 from diagnostics.evidence.model import Frame
-from diagnostics.findings import Cost, EvidenceItem, Finding, Remedy
 
 LEAK = "memory.leak"
 LEAST_BYTES = 64 << 10

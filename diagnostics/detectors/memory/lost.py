@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy, Where
 from diagnostics.detectors.memory.say import ranks, size
 from diagnostics.detectors.memory.situation import RankMemory, Situation
 from diagnostics.evidence.model import Evidence
-from diagnostics.findings import Cost, EvidenceItem, Finding, Remedy, Where
 
 SPLIT = "memory.fragmentation"
 OUTSIDE = "memory.non_torch"

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, replace
 
+from diagnostics.contract.findings import EvidenceItem, Finding, Where
 from diagnostics.evidence.logs.fields import oom_parts, size_bytes
 from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
-from diagnostics.findings import EvidenceItem, Finding, Where
 
 _CUDA_TYPES = ("OutOfMemoryError", "torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError")
 

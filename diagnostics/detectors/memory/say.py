@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
+from diagnostics.contract.findings import Where
+from diagnostics.contract.formatting import bytes_text, ranks_spoken
 from diagnostics.evidence.model import Frame
-from diagnostics.findings import Where
-from diagnostics.words import bytes_text, ranks_spoken
 
 size = bytes_text
 """`3.28 MiB`"""

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from diagnostics.contract.findings import EvidenceItem
 from diagnostics.detectors.memory import annotated, collectives, facts
 from diagnostics.detectors.memory.buffers import mark_lent, mark_outputs
 from diagnostics.detectors.memory.collectives import Gather, Traffic
@@ -23,7 +24,6 @@ from diagnostics.evidence.memory.timeline import Timeline
 from diagnostics.evidence.model import Evidence, Problem
 from diagnostics.evidence.trace.allocations import read_memory_events
 from diagnostics.evidence.trace.memory_marks import TraceMarks, is_worth_reading, read_marks
-from diagnostics.findings import EvidenceItem
 
 MAX_RANKS = 8
 """Ranks whose traces, dumps and rings are read."""

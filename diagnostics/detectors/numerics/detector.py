@@ -1,8 +1,8 @@
 """The detector of numerics: one finding for each of its two causes."""
 
+from diagnostics.contract.findings import Detection
 from diagnostics.detectors.numerics import divergence, non_finite
 from diagnostics.evidence.model import Evidence
-from diagnostics.findings import Detection
 
 
 class NumericsDetector:

@@ -5,9 +5,9 @@ A dtk run compares them bit by bit every `record.replica_hash_every` steps; this
 
 from typing import Any
 
-from diagnostics.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Remedy
 from diagnostics.evidence.model import Evidence, RunEvidence
-from diagnostics.findings import Cost, EvidenceItem, Finding, Group, Remedy
 
 CAUSE = "numeric.rank_divergence"
 REPLICATED = frozenset({"ddp", "zero1", "hsdp"})

@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from diagnostics.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy, Where
 from diagnostics.detectors.numerics.metrics import BadFigure, Metrics, read_metrics
 from diagnostics.evidence.model import Evidence, LogFact, Problem, RankError, RunEvidence
-from diagnostics.findings import Cost, EvidenceItem, Finding, Remedy, Where
 
 CAUSE = "numeric.non_finite"
 RISING = 1.5

@@ -1,7 +1,7 @@
 """Overlap: where the time of a step goes, how much of the communication is exposed, and why."""
 
+from diagnostics.contract.findings import Detection, Finding
 from diagnostics.evidence.model import Evidence
-from diagnostics.findings import Detection, Finding
 
 CAUSES = (
     "overlap.accumulation_sync",

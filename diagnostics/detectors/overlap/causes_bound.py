@@ -3,12 +3,12 @@
 from collections import Counter, defaultdict
 from statistics import median
 
+from diagnostics.contract.findings import Finding, Remedy
 from diagnostics.detectors.overlap.attainable import attainable_percent
 from diagnostics.detectors.overlap.decide import confirmed, figure, of_step, ruled_out, too_little, undecided
 from diagnostics.detectors.overlap.overview import MS, SHARE, Overview
 from diagnostics.detectors.overlap.skew import Late
 from diagnostics.evidence.model import Evidence
-from diagnostics.findings import Finding, Remedy
 
 CAUSES = ("overlap.skew", "overlap.communication_bound")
 _SAME_RANK = 0.6

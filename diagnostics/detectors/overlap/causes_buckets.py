@@ -2,6 +2,7 @@
 
 from statistics import median
 
+from diagnostics.contract.findings import Finding
 from diagnostics.detectors.overlap import attainable
 from diagnostics.detectors.overlap.decide import confirmed, figure, megabytes, of_step, override, ruled_out, too_little
 from diagnostics.detectors.overlap.overview import MS, Overview
@@ -16,7 +17,6 @@ from diagnostics.detectors.overlap.reductions import (
     total_bytes,
     typical,
 )
-from diagnostics.findings import Finding
 
 MANY = 8
 """Reductions from which on they are many."""

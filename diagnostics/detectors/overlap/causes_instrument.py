@@ -1,9 +1,9 @@
 """A measurement that destroys what it measures: refuse to diagnose, and say how to record anew."""
 
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy
 from diagnostics.detectors.overlap.decide import ruled_out
 from diagnostics.detectors.overlap.overview import Overview
 from diagnostics.evidence.model import Evidence
-from diagnostics.findings import EvidenceItem, Finding, Remedy
 
 CAUSES = ("overlap.instrumented",)
 _ON = frozenset({"1", "true", "yes", "on", "y"})

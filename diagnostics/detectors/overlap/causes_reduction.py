@@ -1,5 +1,6 @@
 """How gradients are reduced: in every micro-batch, one by one, searching for unused (`causes_buckets`: the rest)."""
 
+from diagnostics.contract.findings import Finding, Remedy
 from diagnostics.detectors.overlap.causes_buckets import MANY, bucket_gain, single_bucket, small_buckets
 from diagnostics.detectors.overlap.decide import (
     call_sites,
@@ -23,7 +24,6 @@ from diagnostics.detectors.overlap.reductions import (
     typical,
 )
 from diagnostics.evidence.model import Evidence
-from diagnostics.findings import Finding, Remedy
 
 _BITMAP_ELEMENTS = 1_000_000
 _INTEGERS = ("int", "int32")

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 
+from diagnostics.contract.findings import Finding
 from diagnostics.detectors.overlap import attainable
 from diagnostics.detectors.overlap.decide import (
     confirmed,
@@ -19,7 +20,6 @@ from diagnostics.detectors.overlap.overview import Overview
 from diagnostics.detectors.overlap.profile import RankProfile
 from diagnostics.detectors.overlap.reductions import Reduced, large, latency, share_of, total_bytes
 from diagnostics.evidence.model import Evidence
-from diagnostics.findings import Finding
 
 CAUSES = ("overlap.root_only_wrapping", "overlap.no_prefetch", "overlap.small_units")
 _MANY = 16

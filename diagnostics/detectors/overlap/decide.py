@@ -6,11 +6,11 @@ Decides nothing itself.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Remedy, Where
 from diagnostics.detectors.overlap.overview import SHARE, Overview
 from diagnostics.evidence.flight.dumps import FlightFile
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.ring.calls_file import RingFile
-from diagnostics.findings import Cost, EvidenceItem, Finding, Group, Remedy, Where
 
 NO_TRACE = "`record=full` (a dtk run), or `torch.profiler.profile` with `record_shapes=True` on every rank"
 _RANKS_READ = 2

@@ -9,12 +9,12 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from diagnostics.errors import DiagnosticsError
+from diagnostics.contract.errors import DiagnosticsError
+from diagnostics.contract.invocation import command
 from diagnostics.evidence.job.one_job import refuse_mixed
 from diagnostics.evidence.job.same_job import Moments, contradiction
 from diagnostics.evidence.limits import BLOCK_BYTES
 from diagnostics.evidence.model import Evidence, Problem
-from diagnostics.invocation import command
 
 _BACKEND = re.compile(rb"\b(nccl|gloo|xccl|hccl|ucc|mpi):[a-z_]")
 _BLACK_BOX = b'"recorders"'

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from diagnostics.errors import DiagnosticsError
+from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.evidence.limits import head
 from diagnostics.evidence.model import Evidence
 

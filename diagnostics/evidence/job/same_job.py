@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from diagnostics.contract.formatting import ranks_text
 from diagnostics.evidence.calls import ROOTED, Dump, GroupKey
 from diagnostics.evidence.clock_offset import offset
-from diagnostics.words import ranks_text
 
 APART_S = 3600.0
 """Ranks that issue the same collective so far apart are of different jobs: nothing waits so long by default."""

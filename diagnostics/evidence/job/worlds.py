@@ -5,7 +5,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from diagnostics.errors import DiagnosticsError
+from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.evidence.model import Evidence, Problem
 
 MAX_WORLD = 10_000_000

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dtk.errors import USER_ERROR, DtkError
 
 if TYPE_CHECKING:
-    from diagnostics.artifacts import RunPaths
+    from diagnostics.contract.artifacts import RunPaths
     from dtk.config.schema import Config
     from dtk.launch.cluster import Shared
     from dtk.launch.placement import Placement
@@ -62,7 +62,7 @@ def decide(run: Path, frozen: Path | None, launcher: str) -> "Shared":
     Raises:
         DtkError: the folder cannot be read, the job has other ranks than it was submitted for, the data has changed.
     """
-    from diagnostics.artifacts import RunPaths
+    from diagnostics.contract.artifacts import RunPaths
     from dtk.launch.cluster import Shared, open_status
 
     paths = RunPaths(run)
@@ -108,7 +108,7 @@ def _read(paths: "RunPaths") -> "tuple[Config, dict[str, Any]]":
 
 def _attempt(paths: "RunPaths", config: "Config") -> int:
     """The number of this attempt: the one that was submitted, or after a requeue the next."""
-    from diagnostics.artifacts import read_status
+    from diagnostics.contract.artifacts import read_status
     from dtk.config.resume import check_continuable, next_attempt
 
     check_continuable(paths, config.train.steps)
@@ -158,7 +158,7 @@ def _found(
 
 def _write_manifest(paths: "RunPaths", about: dict[str, Any]) -> None:
     """Hardware and versions are of the machine that trains; command line and commit are of the submission."""
-    from diagnostics.artifacts import write_json
+    from diagnostics.contract.artifacts import write_json
     from dtk.record.run_folder import unwritable
 
     try:
@@ -183,7 +183,7 @@ def _announce(config: "Config", paths: "RunPaths", placement: "Placement", attem
 
 def _close(paths: "RunPaths", reason: str) -> None:
     """A run that cannot begin is no longer queued; one that has ended stays as it is."""
-    from diagnostics.artifacts import read_status
+    from diagnostics.contract.artifacts import read_status
     from dtk.record.run_folder import close
 
     with suppress(OSError, ValueError):

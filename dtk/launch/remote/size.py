@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from diagnostics.words import counted
+from diagnostics.contract.formatting import counted
 from dtk.config.limits import check_numbers
 from dtk.config.schema import Config, RemoteLauncher
 from dtk.errors import DtkError

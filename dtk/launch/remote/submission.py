@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from diagnostics.artifacts import RunPaths
-from diagnostics.origins import at_launch, dumps
+from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.origins import at_launch, dumps
 from dtk.config.compose import Composed
 from dtk.config.schema import Config, RemoteLauncher
 from dtk.launch.placement import Placement

@@ -7,8 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from diagnostics.artifacts import RunPaths, Status, write_json
-from diagnostics.invocation import command, typed
+from diagnostics.contract.artifacts import RunPaths, Status, write_json
+from diagnostics.contract.invocation import command, typed
 from dtk.errors import DtkError
 from dtk.launch.remote import kubernetes, skypilot, slurm
 from dtk.launch.remote.submission import Submission

@@ -4,8 +4,8 @@ import dataclasses
 import json
 from pathlib import Path
 
-from diagnostics.invocation import command
-from diagnostics.words import bytes_text
+from diagnostics.contract.formatting import bytes_text
+from diagnostics.contract.invocation import command
 from dtk.plan.timing.hardware import Hardware
 from dtk.plan.words import seconds_text
 

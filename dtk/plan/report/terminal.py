@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from diagnostics.report.console import Writer, written
-from diagnostics.runs_text import clean
+from diagnostics.runs.text import clean
 from dtk.plan.prediction import Prediction
 from dtk.plan.report import tables
 from dtk.plan.report.model import PlanReport

@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from diagnostics.words import counted
+from diagnostics.contract.formatting import counted
 from dtk.errors import DtkError
+from dtk.launch.processes import importable
 from dtk.plan.timing.hardware import MEASURED, Hardware, measured_path, store_hardware
-from dtk.processes import importable
 
 SECONDS = 8.0
 """Of measuring; starting the ranks comes on top."""

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from diagnostics.intervals import estimate, ratio
+from diagnostics.analysis.statistics import estimate, ratio
 from dtk.bench.bandwidth import OPERATIONS
 from dtk.bench.model import BenchReport, Gain, Result, Side
 

@@ -67,7 +67,7 @@ def test_help_lists_them(capsys: Any) -> None:
 def test_without_a_fault_nothing_of_it_is_imported() -> None:
     import subprocess
 
-    code = "import sys, dtk.worker; print([m for m in sys.modules if m.startswith('dtk.faults')])"
+    code = "import sys, dtk.rank.worker; print([m for m in sys.modules if m.startswith('dtk.faults')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

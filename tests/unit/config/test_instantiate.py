@@ -60,9 +60,9 @@ def test_what_is_named_exactly_may_come_from_elsewhere() -> None:
             "_target_=their_package.subprocess.Popen is not allowed: subprocess is only imported there",
         ),
         (
-            "dtk.cli.sys.exit",
+            "dtk.commands.main.sys.exit",
             [],
-            "_target_=dtk.cli.sys.exit is not allowed: sys is only imported there",
+            "_target_=dtk.commands.main.sys.exit is not allowed: sys is only imported there",
         ),
         (
             "their_package._hidden",

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from diagnostics.artifacts import RunPaths, Status, write_json
-from diagnostics.processes import process_start
+from diagnostics.contract.artifacts import RunPaths, Status, write_json
+from diagnostics.runs.processes import process_start
 from dtk.config import checkpoint_files
 from dtk.config.batch import settle
 from dtk.config.checkpoint_files import describe_files

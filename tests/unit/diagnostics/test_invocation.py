@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.invocation import command, override, typed
+from diagnostics.contract.invocation import command, override, typed
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import diagnostics.registry
-from diagnostics.artifacts import Status
+from diagnostics.contract.artifacts import Status
+from diagnostics.contract.errors import DiagnosticsError
+from diagnostics.contract.findings import Detection, Finding
 from diagnostics.diagnose import Options, conclude, diagnose, run_detector
-from diagnostics.errors import DiagnosticsError
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact, Problem, RankError, RunEvidence, Stacks
-from diagnostics.findings import Detection, Finding
 from diagnostics.report.coverage import coverage
 from diagnostics.report.words import headline
 from diagnostics.tree.load import built_in

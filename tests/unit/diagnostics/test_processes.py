@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from diagnostics import processes
-from diagnostics.artifacts import Status, write_json
-from diagnostics.processes import process_start, still_runs
-from diagnostics.runs import read_run
+from diagnostics.contract.artifacts import Status, write_json
+from diagnostics.runs import find, processes
+from diagnostics.runs.find import read_run
+from diagnostics.runs.processes import process_start, still_runs
 
 HERE = {"host": socket.gethostname(), "pid": os.getpid(), "pid_start": process_start(os.getpid())}
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.contract.findings import Finding, Remedy, Where
+from diagnostics.contract.origins import Origins, Setting, dumps
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, RunEvidence
-from diagnostics.findings import Finding, Remedy, Where
-from diagnostics.origins import Origins, Setting, dumps
 from diagnostics.settings import offer_planted, place
 
 FILE = Setting("file", "conf/strategy/fsdp.yaml:4", "true")

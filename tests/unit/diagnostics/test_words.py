@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnostics.words import bytes_text, numbers_text, ranks_spoken, ranks_text
+from diagnostics.contract.formatting import bytes_text, numbers_text, ranks_spoken, ranks_text
 
 
 @pytest.mark.parametrize(

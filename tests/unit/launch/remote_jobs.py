@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from diagnostics.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths
 from dtk.config.batch import settle
 from dtk.config.compose import compose
 from dtk.config.strict import from_plain

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from diagnostics.artifacts import Failure, RunPaths, Status, write_json
-from diagnostics.invocation import command
+from diagnostics.contract.artifacts import Failure, RunPaths, Status, write_json
+from diagnostics.contract.invocation import command
 from dtk.config.batch import settle
 from dtk.config.compose import compose
 from dtk.launch.banner import banner, farewell

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from diagnostics.artifacts import RunPaths, write_json
+from diagnostics.contract.artifacts import RunPaths, write_json
 from dtk.launch.blame import find_failure
 
 

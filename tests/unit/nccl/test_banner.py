@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from diagnostics.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths
 from dtk.config.batch import settle
 from dtk.config.compose import compose
 from dtk.launch.banner import banner, farewell

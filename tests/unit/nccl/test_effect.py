@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from diagnostics.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths
 from dtk.nccl.effect import NOTHING, keep_effect, told
 
 V2_18 = """\

@@ -14,7 +14,7 @@ RANK = """
 import os, sys, time
 from pathlib import Path
 import torch, torch.distributed as dist
-from diagnostics.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths
 from dtk.record import flight
 from dtk.record.heartbeat import HeartbeatFile
 from dtk.record.regions import communication, observe
@@ -43,7 +43,7 @@ FULL_RING = """
 import sys, threading, time
 from pathlib import Path
 import torch, torch.distributed as dist
-from diagnostics.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths
 from dtk.record import flight
 dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
 for _ in range(2100):
@@ -62,7 +62,7 @@ MOVING = """
 import json, sys, time
 from pathlib import Path
 import torch, torch.distributed as dist
-from diagnostics.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths
 from dtk.record import flight
 dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
 paths = RunPaths(Path(sys.argv[1]))

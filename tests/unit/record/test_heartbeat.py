@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.artifacts import HEARTBEAT_BYTES, read_heartbeat
+from diagnostics.contract.artifacts import HEARTBEAT_BYTES, read_heartbeat
 from dtk.record import heartbeat
 from dtk.record.heartbeat import HeartbeatFile, can_map
 from dtk.record.regions import communication, observe, region

@@ -6,7 +6,7 @@ import timeit
 import pytest
 import torch
 
-from diagnostics.artifacts import read_heartbeat
+from diagnostics.contract.artifacts import read_heartbeat
 from dtk.record.recorder import Recorder
 from dtk.record.regions import communication, observed, region
 
@@ -16,7 +16,7 @@ FULL_DISK = """
 import json, re, resource, sys, time
 from pathlib import Path
 import torch
-from diagnostics.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths
 from dtk.config.schema import RecordConfig
 from dtk.record.recorder import Recorder
 from dtk.record.regions import communication, region

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from diagnostics.artifacts import Verdict, write_json
+from diagnostics.contract.artifacts import Verdict, write_json
 from diagnostics.diagnose import diagnose
 
 FACING = """

@@ -15,7 +15,7 @@ ANSWERS = {
 SAMPLE = """
 import json, sys, time
 from pathlib import Path
-from diagnostics.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths
 from dtk.record.guard import Writer
 from dtk.record.jsonl import JsonLines
 from dtk.record.manifest import hardware

@@ -4,14 +4,14 @@ import socket
 
 import pytest
 
-from diagnostics.artifacts import ENDED_BY_WATCH, RunPaths, read_verdict
+from diagnostics.contract.artifacts import ENDED_BY_WATCH, RunPaths, read_verdict
 
 RANK = """
 import os, sys, time
 from pathlib import Path
 import torch, torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
-from diagnostics.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths
 from dtk.config.schema import WatchConfig
 from dtk.record import wrappers
 from dtk.record.collectives import CollectiveLog

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dtk.cli import main
+from dtk.commands.main import main
 from tests.unit.sweep.files import BAYES, COMMAND, GRID, RANDOM, write
 
 needs_sweeps = pytest.mark.skipif(find_spec("sweeps") is None, reason="the extra sweeps is not installed")

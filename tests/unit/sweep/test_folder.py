@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.runs import list_runs
+from diagnostics.runs.find import list_runs
 from dtk.errors import DtkError
 from dtk.sweep.folder import SCHEMA_VERSION, create, find
 from dtk.sweep.points import Point

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dtk.cli import main
+from dtk.commands.main import main
 from dtk.sweep import runner
 from tests.unit.sweep.files import RANDOM, write
 from tests.unit.sweep.launches import Launches

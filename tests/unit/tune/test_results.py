@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.artifacts import Failure, RunPaths, Status, write_json
-from dtk.cli import main
+from diagnostics.contract.artifacts import Failure, RunPaths, Status, write_json
+from dtk.commands.main import main
 from dtk.tune import micro
 from dtk.tune.candidates import Candidate
 from dtk.tune.make import STOPPED, Asked, _in_turns, _Job, _searched

@@ -7,6 +7,7 @@ only that; a mismatch in which all calls were recorded is `divergence`'s matter.
 from collections.abc import Iterator
 from dataclasses import replace
 
+from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.compare.difference import Difference, Kind, in_backward, token
 from diagnostics.detectors.hang.compare.loops import apart
@@ -19,7 +20,6 @@ from diagnostics.detectors.hang.survey.one_rank import SNAPSHOTS
 from diagnostics.detectors.hang.waiting.waits import Operation
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import LogFact, shortened
-from diagnostics.findings import EvidenceItem, Finding
 
 
 def find(context: Context) -> list[Finding]:

@@ -5,6 +5,7 @@ Votes at the first divergence of each group, then reads the two sides again to s
 
 from dataclasses import replace
 
+from diagnostics.contract.findings import EvidenceItem, Finding, Where
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.compare import sequence
 from diagnostics.detectors.hang.compare.difference import Difference
@@ -15,7 +16,6 @@ from diagnostics.detectors.hang.disagree.words import CAUSES, Split
 from diagnostics.detectors.hang.ended.ends import mismatch_facts
 from diagnostics.detectors.hang.survey.one_rank import SNAPSHOTS
 from diagnostics.evidence.calls import Call
-from diagnostics.findings import EvidenceItem, Finding, Where
 
 TIE_CONFIDENCE = 0.8
 EITHER_CONFIDENCE = 0.45

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from diagnostics.contract.findings import Remedy
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.compare.difference import Difference, Kind
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.disagree.vote import Vote
 from diagnostics.evidence.calls import Call
-from diagnostics.findings import Remedy
 
 CAUSES: dict[Kind, str] = {
     "signature": "hang.signature_mismatch",

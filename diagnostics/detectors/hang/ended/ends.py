@@ -6,11 +6,11 @@ An error of the communication library that speaks of the other side is never a b
 import re
 from dataclasses import dataclass, replace
 
-from diagnostics.artifacts import ENDED_BY_WATCH
+from diagnostics.contract.artifacts import ENDED_BY_WATCH
+from diagnostics.contract.findings import EvidenceItem
 from diagnostics.detectors.hang.ended import srun
 from diagnostics.detectors.hang.ended.srun import Manner
 from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, shortened
-from diagnostics.findings import EvidenceItem
 
 _LIBRARY_ERRORS = {
     "RuntimeError",

@@ -6,6 +6,7 @@ Says who went first. Errors that only speak of a lost peer belong to victims.
 from collections import defaultdict
 from dataclasses import replace
 
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Where
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.ended import early_end, last_seen, one_more, other_model, remedies
@@ -13,7 +14,6 @@ from diagnostics.detectors.hang.ended.ends import UNNAMED, End, peer_gone
 from diagnostics.detectors.hang.waiting import idle
 from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.model import shortened
-from diagnostics.findings import EvidenceItem, Finding, Remedy, Where
 
 _CAUSE = {
     "raised": "hang.rank_raised",

@@ -1,9 +1,9 @@
 """Where a rank that is gone was seen last, by its ring or its dump. Decides nothing."""
 
+from diagnostics.contract.findings import Where
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.evidence.calls import Call
-from diagnostics.findings import Where
 
 SAME_MOMENT_S = 0.05
 """Two recorders note the same call at nearly the same time."""

@@ -7,14 +7,14 @@ Knows nothing of ranks that ended early, which is `early_end`'s matter.
 
 from dataclasses import dataclass, replace
 
+from diagnostics.contract.findings import Finding
+from diagnostics.contract.formatting import counted
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.compare.difference import path_token
 from diagnostics.detectors.hang.compare.loops import period_of
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.survey.one_rank import SNAPSHOTS
 from diagnostics.evidence.calls import Call, GroupKey
-from diagnostics.findings import Finding
-from diagnostics.words import counted
 
 _LONGEST = 64
 """Calls that one side may have made more than the other."""

@@ -5,9 +5,9 @@ Who raises is not always who differs: rank 0 never does. Decides nothing else.
 
 from dataclasses import replace
 
+from diagnostics.contract.findings import Finding
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
-from diagnostics.findings import Finding
 
 WORDS = "to match sizes of the same param in process"
 """DDP's own."""

@@ -2,11 +2,11 @@
 hand out, split sizes. Decides no cause.
 """
 
+from diagnostics.contract.findings import Remedy
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.ended import other_model
 from diagnostics.detectors.hang.ended.ends import End
-from diagnostics.findings import Remedy
 
 
 def special(context: Context, at: str, end: End) -> tuple[Remedy, ...]:

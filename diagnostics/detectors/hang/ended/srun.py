@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
+from diagnostics.contract.findings import EvidenceItem
 from diagnostics.evidence.model import Evidence, shortened
-from diagnostics.findings import EvidenceItem
 
 Manner = Literal["raised", "oom", "killed", "aborted", "exited", "unreduced", "lost_peer", "failed"]
 """`failed`: an exit code of 1 and no exception, so whether it or a peer went first is not told."""

@@ -6,13 +6,13 @@ recorder the younger one counts.
 
 from dataclasses import dataclass, field
 
+from diagnostics.contract.formatting import ranks_spoken
 from diagnostics.detectors.hang.survey import pool
 from diagnostics.detectors.hang.survey.align import Survey
 from diagnostics.detectors.hang.survey.clocks import move
 from diagnostics.detectors.hang.survey.one_rank import CallFile, choose, load
 from diagnostics.evidence.calls import Call, GroupKey, settle
 from diagnostics.evidence.model import Evidence, Problem
-from diagnostics.words import ranks_spoken
 
 
 @dataclass(slots=True)

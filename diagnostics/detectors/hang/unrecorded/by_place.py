@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from diagnostics.contract.findings import EvidenceItem, Finding, Where
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.waiting import stalled
@@ -15,7 +16,6 @@ from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.model import Frame, Stacks
 from diagnostics.evidence.stacks import dumps as stacks
 from diagnostics.evidence.stacks import standing
-from diagnostics.findings import EvidenceItem, Finding, Where
 
 _OPEN = ("hang.uneven_iterations", "hang.conditional_collective", "hang.collective_mismatch")
 _C10D = "distributed_c10d.py"

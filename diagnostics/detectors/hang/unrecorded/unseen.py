@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Where
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.stacks import dumps as stacks
-from diagnostics.findings import EvidenceItem, Finding, Remedy, Where
 
 _FUNCTIONS = {"recv": "recv", "send": "send", "irecv": "recv", "isend": "send", "batch_isend_irecv": "batch"}
 _DEPTH = 4

@@ -6,10 +6,10 @@ NCCL may complete a call on one rank and not on another. Dumps say more, so with
 
 from dataclasses import dataclass
 
+from diagnostics.contract.findings import EvidenceItem, Finding, Group, Where
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.unrecorded.watchdog_lines import UNNAMED, GroupLog, Wait, read
-from diagnostics.findings import EvidenceItem, Finding, Group, Where
 
 SURE = 0.75
 """A mismatch in a group that the lines name; dumps, which show the calls before it, are surer."""

@@ -1,12 +1,12 @@
 """All ranks issued the same collective: it completes on none, or a rooted one completes on some. And start-up."""
 
+from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.ended.ends import peer_gone
 from diagnostics.detectors.hang.waiting.waits import Operation
 from diagnostics.evidence.calls import ROOTED
 from diagnostics.evidence.model import shortened
-from diagnostics.findings import EvidenceItem, Finding
 
 _STARTUP = {
     "rendezvous_timeout",

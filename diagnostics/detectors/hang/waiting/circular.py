@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from diagnostics.contract.findings import Finding, Remedy, Where
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.compare.sequence import program_order
 from diagnostics.detectors.hang.context import Context
@@ -10,7 +11,6 @@ from diagnostics.detectors.hang.waiting import walked
 from diagnostics.detectors.hang.waiting.waits import Cycle, Operation, same_tag
 from diagnostics.detectors.hang.waiting.walked import Walked
 from diagnostics.evidence.calls import Call
-from diagnostics.findings import Finding, Remedy, Where
 
 
 def find(context: Context) -> list[Finding]:

@@ -2,13 +2,13 @@
 
 from collections import defaultdict
 
+from diagnostics.contract.findings import Finding
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.waiting import stalled
 from diagnostics.detectors.hang.waiting.waits import Operation
 from diagnostics.evidence.model import Stacks
 from diagnostics.evidence.stacks import standing
-from diagnostics.findings import Finding
 
 
 def find(context: Context) -> list[Finding]:

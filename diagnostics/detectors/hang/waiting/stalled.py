@@ -3,6 +3,8 @@
 from contextlib import suppress
 from dataclasses import replace
 
+from diagnostics.contract.findings import EvidenceItem, Finding, Where
+from diagnostics.contract.formatting import counted
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.waiting.waits import Operation
@@ -10,8 +12,6 @@ from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import Stacks
 from diagnostics.evidence.stacks import standing
 from diagnostics.evidence.stacks.standing import Standing
-from diagnostics.findings import EvidenceItem, Finding, Where
-from diagnostics.words import counted
 
 _CURE = {
     "data loader": (

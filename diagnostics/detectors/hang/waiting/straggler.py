@@ -5,11 +5,11 @@ Works on arrival times alone. A clock that is off shows at every position alike 
 
 from dataclasses import dataclass
 
+from diagnostics.contract.findings import Cost, Finding, Where
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.evidence.calls import GroupKey
 from diagnostics.evidence.ring.samples import stands_out
-from diagnostics.findings import Cost, Finding, Where
 
 LATE_S = 0.2
 """A rank that comes this long after the one before it is late."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from diagnostics.artifacts import RunPaths, State, Status, write_json
+from diagnostics.contract.artifacts import RunPaths, State, Status, write_json
 
 CONFIG: dict[str, Any] = {
     "model": {"name": "gpt2_tiny", "architecture": "gpt", "width": 128},

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from diagnostics.compare import jsonform, markdown, page, terminal
-from diagnostics.compare.compare import compare
-from diagnostics.errors import DiagnosticsError
+from diagnostics.contract.errors import DiagnosticsError
+from dtk.compare import jsonform, markdown, page, terminal
+from dtk.compare.compare import compare
 from tests.unit.diagnostics.compare.folders import make_run
 
 HOSTILE = "</td><script>alert(1)</script>\x1b[2J[x](http://evil)|"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from diagnostics.compare import markdown, page, tables, terminal
-from diagnostics.compare.compare import Options, compare
-from diagnostics.compare.model import Cell, Comparison
+from dtk.compare import markdown, page, tables, terminal
+from dtk.compare.compare import Options, compare
+from dtk.compare.model import Cell, Comparison
 from tests.unit.diagnostics.compare.folders import GATHERED, START_S, make_run
 
 FSDP = {"strategy": {"name": "fsdp"}}

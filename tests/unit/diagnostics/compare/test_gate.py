@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from diagnostics.compare import jsonform, page, tables
-from diagnostics.compare.compare import Options, compare
-from diagnostics.compare.model import Check, Comparison
+from dtk.compare import jsonform, page, tables
+from dtk.compare.compare import Options, compare
+from dtk.compare.model import Check, Comparison
 from tests.unit.diagnostics.compare.folders import losses, make_run
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from diagnostics.compare.compare import compare
-from diagnostics.compare.figures import figures
-from diagnostics.compare.model import RunRecord
-from diagnostics.compare.traces import breakdown
-from diagnostics.compare.why import verdicts
+from dtk.compare.compare import compare
+from dtk.compare.figures import figures
+from dtk.compare.model import RunRecord
+from dtk.compare.traces import breakdown
+from dtk.compare.why import verdicts
 from tests.unit.diagnostics.compare.folders import GATHERED, make_run
 
 

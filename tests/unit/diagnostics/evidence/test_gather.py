@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from diagnostics.artifacts import FINISHED, Failure, RunPaths, Status, Verdict, write_json
+from diagnostics.contract.artifacts import FINISHED, Failure, RunPaths, Status, Verdict, write_json
+from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.diagnose import diagnose
-from diagnostics.errors import DiagnosticsError
 from diagnostics.evidence import gather as module
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits

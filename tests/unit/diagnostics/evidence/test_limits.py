@@ -5,8 +5,8 @@ import tracemalloc
 
 import pytest
 
+from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.diagnose import Options, diagnose
-from diagnostics.errors import DiagnosticsError
 from diagnostics.evidence.limits import MOST_DEPTH, Limits, TooLargeError, blocks, head, is_deeper, reading, whole
 from diagnostics.evidence.model import rank_in_name
 from diagnostics.evidence.trace.model import TraceFile

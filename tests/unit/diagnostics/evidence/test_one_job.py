@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.errors import DiagnosticsError
+from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 from tests.shared_data import shared_data

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.contract.findings import Finding
 from diagnostics.detectors.hang import DETECTORS
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, Stacks, Thread
-from diagnostics.findings import Finding
 
 C10D = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 LOGGER = "/venv/lib/python3.11/site-packages/torch/distributed/c10d_logger.py"

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.contract.findings import Finding
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError
 from diagnostics.evidence.ring.format import FINISHED, RAISED, STARTED
-from diagnostics.findings import Finding
 from tests.unit.diagnostics.hang.dumps import detect
 from tests.unit.diagnostics.hang.rings import write_ring
 

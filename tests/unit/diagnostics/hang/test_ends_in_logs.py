@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from diagnostics.contract.findings import Finding
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, RankError
-from diagnostics.findings import Finding
 from tests.unit.diagnostics.hang.dumps import Job, Op, detect
 from tests.unit.diagnostics.hang.dumps import write as dumps
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.artifacts import ENDED_BY_WATCH
+from diagnostics.contract.artifacts import ENDED_BY_WATCH
+from diagnostics.contract.findings import Finding
 from diagnostics.evidence.model import Frame, LogFact, RankError
-from diagnostics.findings import Finding
 from tests.unit.diagnostics.hang.dumps import Job, Op, confirmed, detect, evidence, write
 
 A, B, C = Op(line=10), Op("all_gather", 16, 20), Op("barrier", line=30)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from diagnostics.contract.findings import Finding
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact, RankError
 from diagnostics.evidence.ring.format import STARTED
-from diagnostics.findings import Finding
 from tests.dist.ranks import free_port
 from tests.unit.diagnostics.hang.dumps import START_NS, Job, Op, confirmed, detect, evidence, write
 from tests.unit.diagnostics.hang.rings import START_S, write_ring

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.findings import Finding
+from diagnostics.contract.findings import Finding
 from tests.unit.diagnostics.hang.dumps import Job, Op, detect, evidence, write
 
 GROUPS = {"1": [0, 1], "2": [2, 3]}

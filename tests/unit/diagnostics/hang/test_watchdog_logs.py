@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.contract.findings import Finding
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
-from diagnostics.findings import Finding
 from tests.unit.diagnostics.hang.dumps import detect
 
 STATUS = {

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from diagnostics.contract.findings import Detection, Finding
 from diagnostics.detectors.memory import DETECTORS
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
-from diagnostics.findings import Detection, Finding
 
 
 def detect(folder: Path) -> Detection:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from diagnostics.artifacts import RunPaths, Status, write_json
+from diagnostics.contract.artifacts import RunPaths, Status, write_json
 from diagnostics.detectors.memory.curve import Allocation, Curve, build, without_backend
 from diagnostics.evidence.trace.allocations import MemoryEvent
 from diagnostics.evidence.trace.memory_marks import Span, TraceMarks

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from diagnostics.artifacts import RunPaths, Status
+from diagnostics.contract.artifacts import RunPaths, Status
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, RankError, RunEvidence
 

@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.contract.findings import Detection
 from diagnostics.detectors.overlap import DETECTORS
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.trace.model import TraceFile
-from diagnostics.findings import Detection
 
 Detect = Callable[..., Detection]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from diagnostics.contract.findings import Detection
 from diagnostics.detectors.overlap import (
     CAUSES,
     causes_bound,
@@ -17,7 +18,6 @@ from diagnostics.detectors.overlap import (
     overview,
 )
 from diagnostics.evidence.model import RunEvidence
-from diagnostics.findings import Detection
 from diagnostics.tree.arbitrate import arbitrate
 from diagnostics.tree.load import built_in
 from tests.trace_generator import Simulator, Style, write

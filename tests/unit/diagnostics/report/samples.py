@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Remedy, Where
 from diagnostics.diagnose import conclude
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Problem, RankError
-from diagnostics.findings import Cost, EvidenceItem, Finding, Group, Remedy, Where
 from diagnostics.report.model import Report
 from diagnostics.tree.arbitrate import all_leaves
 from diagnostics.tree.load import built_in

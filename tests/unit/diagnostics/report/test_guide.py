@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
+from diagnostics.contract.findings import EvidenceItem, Finding, Group, Remedy, Where
 from diagnostics.diagnose import conclude
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
-from diagnostics.findings import EvidenceItem, Finding, Group, Remedy, Where
 from diagnostics.report.model import Report
 from diagnostics.report.terminal import render
 from diagnostics.tree.arbitrate import all_leaves

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from diagnostics.contract.findings import EvidenceItem, Finding, Where
 from diagnostics.evidence.model import Problem
-from diagnostics.findings import EvidenceItem, Finding, Where
 from diagnostics.report import html, jsonform, markdown
 from diagnostics.report.model import Report
 from diagnostics.report.terminal import render

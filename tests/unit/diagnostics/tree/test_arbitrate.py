@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from diagnostics.contract.findings import Cost, Finding, Group
 from diagnostics.diagnose import diagnose
-from diagnostics.findings import Cost, Finding, Group
 from diagnostics.tree.arbitrate import Verdict, arbitrate
 from diagnostics.tree.load import built_in
 from tests.shared_data import shared_data

@@ -5,7 +5,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnostics.findings import Finding, Status
+from diagnostics.contract.findings import Finding, Status
 from diagnostics.tree.evaluate import Branch, combine, cut_sets, evaluate
 from diagnostics.tree.model import Gate, Leaf, Node, Tree, leaves, minimal_cut_sets
 

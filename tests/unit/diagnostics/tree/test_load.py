@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.errors import DiagnosticsError
+from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.registry import collect
 from diagnostics.tree.load import built_in, load
 from diagnostics.tree.model import leaves

@@ -1,0 +1,162 @@
+"""origins.json: which file or override set each key of a run, recorded at the launch. Standard library only.
+
+Recorded, because the files under conf/ may have changed or gone when somebody asks. Knows neither Hydra nor YAML.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from diagnostics.contract.artifacts import SCHEMA_VERSION, NewerSchemaError
+
+Kind = Literal["file", "typed", "default", "launch", "run"]
+LONGEST = 200
+"""Characters of a value as it was written; more does not help to find it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One place that gave a key a value."""
+
+    kind: Kind
+    """`file`, `typed` on the command line, `default` of dtk's schema, `launch` (derived there from ranks and devices)
+    or `run` (taken over from a run that did not say more)."""
+    by: str
+    """`conf/experiment/smoke.yaml:7`, `train.steps=3`, or a run; empty where the kind says it all."""
+    written: str = ""
+    """The value as it stands there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The file that was taken for a group."""
+
+    option: str
+    file: str
+    kind: Kind
+    by: str
+    """What chose it: `strategy=ddp`, or the file that names it."""
+
+
+@dataclass(slots=True)
+class Origins:
+    """Of all keys and groups of a configuration."""
+
+    keys: dict[str, list[Setting]] = field(default_factory=dict)
+    """Dotted key -> who set it, the one that counts last."""
+    choices: dict[str, Choice] = field(default_factory=dict)
+    """Group -> its file."""
+    values: dict[str, Any] = field(default_factory=dict)
+    """Dotted key -> its value in the end."""
+
+
+def flat(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted key -> value, of nested mappings; an empty one is a value."""
+    found: dict[str, Any] = {}
+    for key, value in plain.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            found.update(flat(value, f"{name}."))
+        else:
+            found[name] = value
+    return found
+
+
+def add_typed(origins: Origins, key: str, text: str, removes: bool = False) -> None:
+    """Add an override of a key, or of the section of that name.
+
+    Args:
+        origins: changed in place.
+        key: dotted.
+        text: as it was typed.
+        removes: whether it takes the key away, so that it falls back to the schema's default.
+    """
+    for name in {key, *(name for name in origins.values if name.startswith(f"{key}."))}:
+        settings = origins.keys.setdefault(name, [])
+        settings.append(Setting("typed", text[:LONGEST]))
+        if removes:
+            settings.append(Setting("default", ""))
+
+
+def at_launch(origins: Origins, plain: Mapping[str, Any]) -> Origins:
+    """The same with the values that a run begins with; what changed since composing was derived at the launch.
+
+    Args:
+        origins: as composed.
+        plain: the configuration as the ranks get it.
+    """
+    values = flat(plain)
+    keys = {}
+    for key, value in values.items():
+        settings = list(origins.keys.get(key) or [Setting("default", "")])
+        if key not in origins.values or origins.values[key] != value:
+            settings.append(Setting("launch", ""))
+        keys[key] = settings
+    return Origins(keys, origins.choices, values)
+
+
+def dumps(origins: Origins) -> str:
+    """Content of origins.json: one line a key, to be read by people too."""
+    keys = {
+        key: {"value": value, "set_by": [_short(setting) for setting in origins.keys.get(key, ())]}
+        for key, value in origins.values.items()
+    }
+    choices = {group: asdict(choice) for group, choice in origins.choices.items()}
+    parts = [f'"schema_version": {SCHEMA_VERSION}', f'"choices": {_lines(choices)}', f'"keys": {_lines(keys)}']
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def loads(content: bytes) -> Origins:
+    """Read it back.
+
+    Raises:
+        NewerSchemaError: only a newer dtk can read it.
+        ValueError: it is not what dtk wrote.
+    """
+    value = json.loads(content)
+    try:
+        if value["schema_version"] > SCHEMA_VERSION:
+            raise NewerSchemaError(f"origins.json was written by a newer dtk (schema {value['schema_version']})")
+        origins = Origins()
+        for group, choice in value["choices"].items():
+            origins.choices[group] = Choice(**{name: str(choice[name]) for name in Choice.__dataclass_fields__})  # type: ignore[arg-type]
+        for key, entry in value["keys"].items():
+            origins.values[key] = entry["value"]
+            origins.keys[key] = [_setting(one) for one in entry["set_by"]]
+            if not origins.keys[key]:
+                raise ValueError(f"origins.json names nobody who set {key[:LONGEST]}")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError("origins.json is not what dtk wrote") from error
+    return origins
+
+
+def read(path: Path) -> Origins:
+    """Read origins.json.
+
+    Raises:
+        OSError: there is none, or it cannot be read.
+        ValueError: see `loads`.
+    """
+    from diagnostics.runs.records import content
+
+    try:
+        return loads(content(str(path)))
+    except RecursionError as error:
+        raise ValueError("origins.json is not what dtk wrote") from error
+
+
+def _short(setting: Setting) -> dict[str, str]:
+    return {name: value for name, value in asdict(setting).items() if value}
+
+
+def _setting(value: Mapping[str, Any]) -> Setting:
+    if value["kind"] not in get_args(Kind):
+        raise ValueError(f"origins.json: unknown kind {value['kind']!r}")
+    return Setting(value["kind"], str(value.get("by", "")), str(value.get("written", "")))
+
+
+def _lines(entries: Mapping[str, Any]) -> str:
+    lines = (f"  {json.dumps(key)}: {json.dumps(value, default=str)}" for key, value in entries.items())
+    return "{\n" + ",\n".join(lines) + "\n}"

@@ -1,0 +1,1 @@
+"""Run folders: found, listed, and read in small records. Never fails on a damaged one."""

@@ -1,0 +1,136 @@
+"""How runs look in a terminal and in plain text. What was read is untrusted: no markup, no control characters."""
+
+import contextlib
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from diagnostics.contract.invocation import command, override, typed
+from diagnostics.runs.find import Details, Run
+
+_COLUMNS = ("run", "state", "steps", "loss", "tokens/s", "age")
+_DROPPED = ("tokens/s", "loss", "steps")
+"""Columns that a narrow terminal does without, first to last."""
+_WIDEST = 72
+"""A name longer than that does not widen the column."""
+_STYLES = {"finished": "32", "running": "36", "queued": "36", "preempted": "33"}
+"""ANSI colours: green, cyan, yellow; everything else is red."""
+_ALARM = "31"
+
+
+def clean(value: Any) -> str:
+    """Text without line breaks and terminal control sequences: those are shown, not obeyed."""
+    text = str(value)
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def listing(runs: Sequence[Run], *, columns: int | None, colour: bool) -> str:
+    """One line a run under a heading. Written by hand: a table library takes seconds for ten thousand.
+
+    Args:
+        runs: in the order to show.
+        columns: width of the terminal, for which columns are left out; None = a pipe, which gets all.
+        colour: with colours (ANSI).
+    """
+    rows = [_COLUMNS, *(_row(run) for run in runs)]
+    widths = [min(_WIDEST, max(len(row[i]) for row in rows)) for i in range(len(_COLUMNS))]
+    shown = list(range(len(_COLUMNS)))
+    for dropped in _DROPPED:
+        if columns is not None and sum(widths[i] + 2 for i in shown) - 2 > columns:
+            shown.remove(_COLUMNS.index(dropped))
+    return "".join(_line(row, widths, shown, colour=colour and row is not rows[0]) for row in rows)
+
+
+def details(run: Details) -> str:
+    """Status, failure, figures and what was recorded, as plain lines."""
+    lines = _heading(run)
+    lines += _section("summary", run.summary)
+    lines += _section("last record in metrics.jsonl", run.last_metrics)
+    lines += _section("recorded (files)", run.recorded)
+    return "\n".join(lines) + "\n"
+
+
+def listing_json(runs: Sequence[Run]) -> str:
+    """The runs as a JSON list of objects, one a line: ten thousand are written in a tenth of a second."""
+    lines = (json.dumps({name: getattr(run, name) for name in Run.__dataclass_fields__}) for run in runs)
+    return "[\n" + ",\n".join(lines) + "\n]\n"
+
+
+def details_json(run: Details) -> str:
+    """The same as one JSON object."""
+    return json.dumps(run.as_json(), indent=2, default=str) + "\n"
+
+
+def _row(run: Run) -> tuple[str, ...]:
+    return (
+        clean(run.id),
+        clean(run.state),
+        "-" if run.step is None else f"{run.step}",
+        "-" if run.loss is None else f"{run.loss:.4f}",
+        "-" if run.tokens_per_s is None else f"{run.tokens_per_s:,.0f}",
+        "-" if run.age_s is None else age(run.age_s),
+    )
+
+
+def age(seconds: float) -> str:
+    """`12s`, `5m`, `3h`, `2d`."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def _line(row: Sequence[str], widths: Sequence[int], shown: Sequence[int], *, colour: bool) -> str:
+    """A row in its columns; a cell that is wider than its column pushes the rest of its own row only."""
+    cells = [row[i].ljust(widths[i]) if i < 2 else row[i].rjust(widths[i]) for i in shown]
+    if colour:
+        cells[1] = f"\x1b[{_STYLES.get(row[1], _ALARM)}m{cells[1]}\x1b[0m"
+    return "  ".join(cells).rstrip() + "\n"
+
+
+def _heading(run: Details) -> list[str]:
+    status = run.status
+    lines = [f"run       {clean(run.run.path)}", f"state     {clean(run.run.state)}"]
+    if status is not None:
+        code = "" if status.exit_code is None else f", exit code {clean(status.exit_code)}"
+        lines[1] += f" (attempt {clean(status.attempt)}{code})"
+        if status.reason:
+            lines.append(f"reason    {clean(status.reason)}")
+    lines += [f"problem   {clean(problem)}" for problem in run.run.problems]
+    if run.run.age_s is not None:
+        lines.append(f"age       {age(run.run.age_s)}")
+    if run.overrides:
+        lines.append(f"typed     {clean(' '.join(run.overrides))}")
+    failure = status.failure if status else None
+    if failure is not None:
+        where = f" at step {clean(failure.step)}" if failure.step is not None else ""
+        where += f" in {clean(failure.region)}" if failure.region else ""
+        lines.append(f"failure   rank {clean(failure.rank)}{where}: {clean(failure.reason)}")
+        if failure.victims:
+            lines.append(f"victims   ranks {clean(', '.join(map(str, failure.victims)))}")
+    if run.log:
+        lines.append(f"log       {clean(run.log)}")
+    if run.run.state in ("lost", "preempted", "failed", "hung", "oom"):
+        again = command("run", override("resume", typed(Path(run.run.path))))
+        lines.append(f"next      {clean(again)}  (from its last checkpoint, or from the start)")
+    return lines
+
+
+def _section(title: str, values: dict[str, Any]) -> list[str]:
+    if not values:
+        return []
+    width = max(len(clean(key)) for key in values)
+    return ["", title, *(f"  {clean(key):<{width}}  {clean(_figure(key, value))}" for key, value in values.items())]
+
+
+def _figure(key: str, value: Any) -> str:
+    if value is None:
+        return "n/a"
+    if key == "time_s" and isinstance(value, int | float):  # A moment, not a length of time.
+        with contextlib.suppress(ValueError, OverflowError, OSError):
+            return datetime.fromtimestamp(value, UTC).isoformat(sep=" ", timespec="seconds")
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.6g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

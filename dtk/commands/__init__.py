@@ -1,0 +1,1 @@
+"""One file per command of `dtk`: options and output only."""

@@ -1,0 +1,243 @@
+"""`dtk bench comm`: options, where the report goes, exit code. Measures nothing itself; `--help` needs no torch."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dtk.bench.bandwidth import DTYPES, OPERATIONS, size_of, sizes
+from dtk.console import output
+from dtk.console.help_text import HelpFormatter
+from dtk.console.numbers import above_zero, whole
+from dtk.console.progress import Progress
+from dtk.errors import USER_ERROR, DtkError
+from dtk.extras import import_torch, require_training
+
+if TYPE_CHECKING:
+    from dtk.bench.model import BenchReport
+    from dtk.bench.sides import Chosen
+    from dtk.bench.spec import Spec
+    from dtk.bench.team import Team
+
+DONE, FAILED, INTERRUPTED = 0, 1, 130
+PAGE = Path("dtk-bench-comm.html")
+LEAST = "1K"
+MOST = {"cpu": "16M", "cuda": "1G"}
+
+DESCRIPTION = """\
+Measure the collectives that training waits for, over message sizes, on the backend that a run would use here:
+gloo with two ranks on CPUs, NCCL with one rank per GPU, or the ranks that torchrun or srun started.
+Algorithm and bus bandwidth are those of nccl-tests; results are verified element by element."""
+
+EXAMPLES = """\
+examples:
+  dtk bench comm                                       all operations, 1 KiB to 16 MiB (1 GiB on GPUs)
+  dtk bench comm --op all_reduce,all_gather --max-size 64M --dtype bfloat16
+  dtk bench comm launcher.nproc=4 launcher.device=cpu  four ranks over gloo
+  dtk bench comm --html comm.html                      one page with a plot, both axes logarithmic
+  dtk bench comm --ab auto low_memory                  two presets of conf/nccl in turns, ratio with interval
+  dtk bench comm --ab auto tcp_ethernet nccl.interface=eth0
+  torchrun --nnodes 2 --nproc-per-node 8 -m dtk bench comm    over nodes; rank 0 reports
+
+Every figure is the median of --repeats, with a 95 % interval. Between presets the processes are fresh each time,
+as NCCL reads its variables once, and launches go A B A B, so that what drifts over both cancels.
+
+exit code: 0 measured; 1 a rank died, or a result was wrong; 2 wrong input (one line).
+Definitions, method and how to read the table: docs/bench_comm.md"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Add `bench` with its subcommand."""
+    bench = commands.add_parser("bench", help="measure this machine: bench comm, how fast its collectives are")
+    bench.set_defaults(command=lambda arguments: _no_topic(bench))
+    topics = bench.add_subparsers(title="topics", metavar="TOPIC")
+    parser = topics.add_parser(
+        "comm",
+        help="collectives over message sizes, and two presets against each other",
+        usage="dtk bench comm [KEY=VALUE ...] [options]",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=HelpFormatter,
+    )
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="of launcher and nccl, as for dtk run")
+    parser.add_argument("--op", metavar="OP,...", help=f"default: {','.join(OPERATIONS)}")
+    parser.add_argument("--min-size", default=LEAST, metavar="SIZE", help=f"bytes, or 64K, 8M, 1G (default: {LEAST})")
+    most = ", ".join(f"{size} on {device}" for device, size in MOST.items())
+    parser.add_argument("--max-size", metavar="SIZE", help=f"default: {most}")
+    parser.add_argument(
+        "--factor", type=whole(2, 1024, "factor above 1"), default=4, metavar="N", help="between sizes (default: 4)"
+    )
+    parser.add_argument("--dtype", choices=tuple(DTYPES), default="float32", metavar="T", help=", ".join(DTYPES))
+    parser.add_argument(
+        "--repeats",
+        type=whole(1, 1000, "number of repeats"),
+        metavar="N",
+        help="figures per median (default: 7; with --ab 5 launches of each preset)",
+    )
+    parser.add_argument(
+        "--calls", type=whole(1, 100_000, "number of calls"), default=20, metavar="N", help="back to back (default: 20)"
+    )
+    parser.add_argument(
+        "--warm-up", type=whole(0, 100_000, "number of calls"), default=5, metavar="N", help="calls (default: 5)"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=above_zero(86_400, "number of seconds"),
+        default=30.0,
+        metavar="S",
+        help="of measuring; larger sizes are left out beyond it (default: 30)",
+    )
+    parser.add_argument(
+        "--timeout-s",
+        type=above_zero(86_400, "number of seconds"),
+        default=60.0,
+        metavar="S",
+        help="a rank that answers nothing for so long is dead (default: 60)",
+    )
+    parser.add_argument("--no-verify", action="store_true", help="do not check results")
+    parser.add_argument("--ab", nargs=2, metavar=("PRESET_A", "PRESET_B"), help="two presets of the group nccl")
+    parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own YAML files")
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output and nothing else")
+    parser.add_argument(
+        "--html", nargs="?", type=Path, const=PAGE, metavar="FILE", help=f"write the page as well (default: {PAGE})"
+    )
+    parser.set_defaults(command=run)
+
+
+def _no_topic(parser: argparse.ArgumentParser) -> int:
+    parser.print_help()
+    return DONE
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, print, write. Under torchrun and srun every rank comes here, and rank 0 does all that.
+
+    Raises:
+        DtkError: an option, an override or a preset cannot be used.
+    """
+    require_training("dtk bench comm needs")
+    import_torch()
+    from dtk.launch.cluster import started_by
+    from dtk.launch.processes import ended_by_sigterm
+
+    with ended_by_sigterm():
+        try:
+            launcher = started_by(os.environ)
+            return _alone(arguments) if launcher is None else _joined(arguments, launcher)
+        except KeyboardInterrupt:  # Before the first launch, or while the report was written.
+            if os.environ.get("RANK", "0") == "0":
+                print("dtk: stopped", file=sys.stderr)
+            return INTERRUPTED
+
+
+def _joined(arguments: argparse.Namespace, launcher: str) -> int:
+    """One rank of torchrun or Slurm."""
+    from dtk.bench.team import Leader, follow_leader
+    from dtk.launch.cluster import SHARE_TIMEOUT_S, adopt_slurm
+    from dtk.parallel.context import meet
+
+    if launcher == "slurm":
+        os.environ.update(adopt_slurm(os.environ))
+    store = meet(SHARE_TIMEOUT_S)
+    if os.environ["RANK"] != "0":
+        return follow_leader(store)
+    team = Leader(store)
+    code = USER_ERROR
+    try:
+        code = _measure(arguments, _chosen(arguments), team)
+    finally:
+        team.close(code)
+    return code
+
+
+def _alone(arguments: argparse.Namespace) -> int:
+    """All ranks are ours."""
+    from dtk.bench.team import LocalTeam
+
+    chosen = _chosen(arguments)
+    return _measure(arguments, chosen, LocalTeam(chosen.placement))
+
+
+def _chosen(arguments: argparse.Namespace) -> "Chosen":
+    from dtk.bench.sides import choose
+    from dtk.launch.cluster import local_size, started_by
+
+    if arguments.html is not None:
+        output.check_page(arguments.html, PAGE)
+    import torch
+
+    given = None if started_by(os.environ) is None else local_size(os.environ)
+    presets = arguments.ab or ()
+    return choose(arguments.overrides, presets, arguments.config_dir, torch.cuda.device_count(), given)
+
+
+def _measure(arguments: argparse.Namespace, chosen: "Chosen", team: "Team") -> int:
+    from dtk.bench.measure import STOPPED, measure
+
+    spec = _spec(arguments, chosen)
+    progress = Progress()
+    repeats = arguments.repeats or (5 if arguments.ab else 7)
+    report = measure(team, spec, chosen.sides, repeats, progress.say)
+    progress.end()
+    problem = None
+    if arguments.html is not None and report.results:
+        from dtk.bench.page import render
+
+        problem = output.kept(arguments.html, render(report))
+    if report.results or arguments.json:
+        output.put(_rendered(report, arguments, problem is None))
+    if problem is not None:
+        raise problem
+    if report.failure:
+        print(f"dtk: {report.failure}", file=sys.stderr)
+        return INTERRUPTED if report.failure == STOPPED else FAILED
+    return FAILED if report.wrong else DONE
+
+
+def _spec(arguments: argparse.Namespace, chosen: "Chosen") -> "Spec":
+    """What all launches together are asked for."""
+    from dtk.bench.spec import Spec
+
+    placement = chosen.placement
+    return Spec(
+        operations=_operations(arguments.op),
+        sizes_bytes=tuple(
+            sizes(size_of(arguments.min_size), size_of(arguments.max_size or MOST[placement.device]), arguments.factor)
+        ),
+        dtype=arguments.dtype,
+        device=placement.device,
+        backend=placement.backend,
+        passes=0,
+        warm_up=arguments.warm_up,
+        calls=arguments.calls,
+        seconds=arguments.seconds,
+        timeout_s=arguments.timeout_s,
+        verify=not arguments.no_verify,
+    )
+
+
+def _operations(text: str | None) -> tuple[str, ...]:
+    """Names separated by commas, each once."""
+    if text is None:
+        return tuple(OPERATIONS)
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in OPERATIONS:
+            from dtk.config.suggest import did_you_mean
+
+            known = f"operations: {', '.join(OPERATIONS)}"
+            raise DtkError(f"there is no operation {name!r}", fix=did_you_mean(name, OPERATIONS) or known)
+    return tuple(dict.fromkeys(names))
+
+
+def _rendered(report: "BenchReport", arguments: argparse.Namespace, written: bool) -> str:
+    """The report in the form that was asked for; `written` = the page lies where it was wanted."""
+    if arguments.json:
+        from dtk.bench.model import dumps
+
+        return dumps(report)
+    from dtk.bench.terminal import render
+
+    page = str(arguments.html) if arguments.html is not None and report.results and written else ""
+    return render(report, columns=output.columns(), colour=output.colours(), page=page)

@@ -1,0 +1,103 @@
+"""`dtk demo`: runs three faults on this machine and shows what `dtk diagnose` makes of each. Imports no torch itself.
+
+Every part is a process of its own, typed as a user would type it, so that each command can be tried again.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import webbrowser
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diagnostics.contract.invocation import command, override
+from dtk.errors import DtkError
+
+RUNS = Path("runs")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One fault to show."""
+
+    title: str
+    fault: str
+
+
+PARTS = (
+    Part("a deadlock: one rank issues a collective that the others do not", "extra_collective"),
+    Part("an all_gather of the whole model on every rank", "full_gather"),
+    Part("low overlap: all gradients are reduced at the end, in one bucket", "one_bucket"),
+)
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Add the subcommand `demo` with its options."""
+    parser = commands.add_parser("demo", help="run three faults and show their diagnoses (about a minute)")
+    parser.add_argument("--runs-folder", type=Path, default=RUNS, metavar="FOLDER", help="default: runs")
+    parser.add_argument("--no-open", action="store_true", help="do not open the reports in a browser")
+    parser.set_defaults(command=lambda arguments: demo(arguments.runs_folder, not arguments.no_open))
+
+
+def demo(runs_folder: Path, show: bool) -> int:
+    """Run and diagnose the three faults.
+
+    Args:
+        runs_folder: where the run folders are made.
+        show: open the HTML reports, if there is a screen.
+
+    Returns:
+        0 when each was diagnosed, else 1.
+
+    Raises:
+        DtkError: a fault could not be run at all.
+    """
+    pages, diagnosed = [], True
+    for number, part in enumerate(PARTS, 1):
+        print(f"\n[{number}/{len(PARTS)}] {part.title}", flush=True)
+        folder = _run(part, runs_folder)
+        print(f"\n$ {command('diagnose', folder)}", flush=True)
+        code = subprocess.run([sys.executable, "-m", "dtk", "diagnose", str(folder)], check=False).returncode
+        diagnosed = diagnosed and code == 1
+        pages.append(folder / "report" / "report.html")
+    found = [page for page in pages if page.is_file()]
+    if found:
+        print("\nreports to open in a browser:")
+        print("\n".join(f"  {page}" for page in found))
+    if show and _has_screen():
+        for page in found:
+            webbrowser.open(page.resolve().as_uri())
+    return 0 if diagnosed else 1
+
+
+def _run(part: Part, runs_folder: Path) -> Path:
+    """Run one fault, which may fail as it is meant to; returns its run folder."""
+    arguments = ["run", f"fault={part.fault}", override("runs_folder", runs_folder)]
+    print(f"$ {command(*arguments)}", flush=True)
+    before = _folders(runs_folder)
+    code = subprocess.run([sys.executable, "-m", "dtk", *arguments], check=False).returncode
+    new = sorted(_folders(runs_folder) - before)
+    if not new:
+        raise DtkError(f"fault={part.fault} left no run folder", f"dtk run ended with exit code {code}")
+    return new[-1]
+
+
+def _folders(runs_folder: Path) -> set[Path]:
+    return {path for path in runs_folder.iterdir() if path.is_dir()} if runs_folder.is_dir() else set()
+
+
+def _has_screen() -> bool:
+    """Whether a browser could show anything: somebody is at a terminal of a machine with a display."""
+    if not sys.stdout.isatty() or "SSH_CONNECTION" in os.environ:
+        return False
+    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """`dtk demo` by itself: parse the options and run."""
+    parser = argparse.ArgumentParser(prog="dtk")
+    add_parser(parser.add_subparsers())
+    arguments = parser.parse_args(["demo", *(sys.argv[1:] if argv is None else argv)])
+    return int(arguments.command(arguments))

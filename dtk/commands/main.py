@@ -1,0 +1,164 @@
+"""The `dtk` command: thin, and every import inside the subcommand that needs it.
+
+Reading runs works without torch and Hydra; only `dtk run` needs them.
+"""
+
+import argparse
+import gc
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from diagnostics.contract.invocation import command
+from dtk import __version__
+from dtk.commands.bench import add_parser as add_bench
+from dtk.commands.compare import add_parser as add_compare
+from dtk.commands.demo import add_parser as add_demo
+from dtk.commands.diagnose import add_parser as add_diagnose
+from dtk.commands.doctor import add_parser as add_doctor
+from dtk.commands.ls import add_parser as add_ls
+from dtk.commands.nccl import add_parser as add_nccl
+from dtk.commands.plan import add_parser as add_plan
+from dtk.commands.preflight import add_parser as add_preflight
+from dtk.commands.rerun import add_parser as add_rerun
+from dtk.commands.rm import add_parser as add_rm
+from dtk.commands.show import add_parser as add_show
+from dtk.commands.sweep import add_parser as add_sweep
+from dtk.commands.tune import add_parser as add_tune
+from dtk.commands.watch import add_parser as add_watch
+from dtk.console.help_text import HelpFormatter
+from dtk.errors import USER_ERROR, DtkError, OwnRankError
+
+EXAMPLES = """\
+examples:
+  dtk run experiment=smoke strategy=ddp       seconds on a laptop
+  dtk run strategy=fsdp model=gpt2            train
+  dtk ls                                      what has run
+  dtk show last --why train.steps             one run, and who set a key of it
+  dtk diagnose last                           why it hung, crashed or is slow
+Each command has its own: dtk COMMAND --help
+
+exit code: 0 done; 2 wrong input (one line); 1 what the command's --help says."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as of a shell's command."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one subcommand.
+
+    Returns:
+        exit code: 0, or 2 with one line on stderr when the input is wrong; of `dtk run` see `dtk.run`.
+    """
+    gc.set_threshold(100_000)  # Importing torch makes so much that lives to the end that walking it is a third of it.
+    typed = sys.argv[1:] if argv is None else argv
+    try:
+        if sys.stdout is None:
+            raise DtkError("standard output is closed", fix="redirect it: > FILE, or > /dev/null")
+        # Not argparse's business: what follows belongs to dtk.run, or is a command of the user's, options included.
+        code = _run(typed[1:]) if typed[:1] == ["run"] else _dispatch(*_split(typed))
+        sys.stdout.flush()
+        return code
+    except DtkError as error:
+        # Every rank of torchrun was given the same words.
+        if isinstance(error, OwnRankError) or os.environ.get("RANK", "0") == "0":
+            print(f"dtk: {error}", file=sys.stderr)
+        return USER_ERROR
+    except BrokenPipeError:  # dtk ls | head
+        sys.stderr.close()
+        return 0
+    except KeyboardInterrupt:
+        print("dtk: stopped", file=sys.stderr)
+        return INTERRUPTED
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as every other error of dtk."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with exit code 2."""
+        raise DtkError(message, fix=command(*self.prog.split()[1:], "--help"))
+
+
+def _split(typed: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """What is for dtk, and what follows `--`: the command of `dtk watch`, the arguments of a script in preflight."""
+    if typed[:1] not in (["watch"], ["preflight"]) or "--" not in typed:
+        return typed, ()
+    at = typed.index("--")
+    return typed[:at], typed[at + 1 :]
+
+
+def _dispatch(argv: Sequence[str], wrapped: Sequence[str]) -> int:
+    parser, commands = _parser()
+    if argv and not argv[0].startswith("-") and argv[0] not in commands.choices:
+        from dtk.config.suggest import did_you_mean
+
+        near = did_you_mean(argv[0], commands.choices)
+        raise DtkError(f'there is no command "{argv[0]}"', fix=near or f"commands: {', '.join(commands.choices)}")
+    arguments, rest = parser.parse_known_args(argv)
+    if hasattr(arguments, "overrides"):  # argparse takes them in one place only, not between options
+        arguments.overrides += [text for text in rest if not text.startswith("-")]
+        rest = [text for text in rest if text.startswith("-")]
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    arguments.wrapped = list(wrapped)
+    chosen: Callable[[argparse.Namespace], int] | None = arguments.command
+    if chosen is None:
+        parser.print_help()
+        return 0
+    return chosen(arguments)
+
+
+def _parser() -> "tuple[_Parser, argparse._SubParsersAction[_Parser]]":
+    parser = _Parser(
+        prog="dtk",
+        description="Run training experiments under any parallel strategy, and read what they left behind.",
+        epilog=EXAMPLES,
+        formatter_class=HelpFormatter,
+    )
+    parser.set_defaults(command=None)
+    parser.add_argument("--version", action="version", version=f"dtk {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    commands.add_parser("run", help="train: dtk run [KEY=VALUE ...]; dtk run --help lists all choices")
+    strategies = commands.add_parser(
+        "strategies",
+        help="what each strategy shards and communicates",
+        description="What each strategy= shards, issues and sends per step, and when to use it.",
+    )
+    strategies.add_argument("--markdown", action="store_true", help="as a Markdown table")
+    strategies.set_defaults(command=_strategies)
+    add_ls(commands)
+    add_show(commands)
+    add_rerun(commands)
+    add_rm(commands)
+    add_sweep(commands)
+    add_plan(commands)
+    add_compare(commands)
+    add_diagnose(commands)
+    add_watch(commands)
+    add_preflight(commands)
+    add_bench(commands)
+    add_tune(commands)
+    add_doctor(commands)
+    add_nccl(commands)
+    add_demo(commands)
+    return parser, commands
+
+
+def _run(argv: list[str]) -> int:
+    from dtk.run import main as run
+
+    return run(argv)
+
+
+def _strategies(arguments: argparse.Namespace) -> int:
+    from dtk.console.output import put
+    from dtk.strategies.catalogue import render
+
+    put(render("markdown" if arguments.markdown else "terminal", shutil.get_terminal_size().columns))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""`dtk preflight`: options, where the report goes, exit code. Simulates nothing itself; `--help` needs no torch."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diagnostics.contract.invocation import command
+from dtk.console import output
+from dtk.console.help_text import HelpFormatter
+from dtk.console.numbers import above_zero, whole
+from dtk.console.progress import AFTER_S, Progress
+from dtk.errors import DtkError
+from dtk.extras import require_training
+
+if TYPE_CHECKING:
+    from dtk.preflight.make import Preflight
+
+ENDS, WOULD_HANG = 0, 1
+MOST_S = 86_400.0
+RANKS = ("auto", "all", "classes")
+PAGE = Path("dtk-preflight.html")
+
+DESCRIPTION = """\
+Say before the launch whether every rank would come to its end. Each rank is simulated in this process, on the
+way that the run itself takes; all its calls to process groups are recorded and played against those of the
+others. Names the first point where ranks part, with the causes and the report of `dtk diagnose`.
+Needs no GPU, no data and no network, and writes nothing but the page of --html."""
+
+EXAMPLES = """\
+examples:
+  dtk preflight strategy=fsdp model=gpt2_tiny launcher.world_size=8
+  dtk preflight strategy=hsdp model=gpt2 launcher.world_size=4096 --ranks classes
+  dtk preflight strategy=ddp model=gpt2_tiny --what-if     which mishaps on one rank would hang this job
+  dtk preflight --script train.py --world-size 8 -- --epochs 1
+  dtk preflight fault=rank0_state_dict --html report.html  a page to open or to send
+  dtk run preflight=on strategy=fsdp model=gpt2            before every launch
+
+--ranks auto simulates every rank up to 256, above that one of each class: first, last and middle of the job,
+of a node and of each mesh dimension. A script is run as torchrun would run it, on the CPU and with its real
+data; what it writes goes nowhere.
+
+exit code: 0 every rank comes to its end; 1 the job would hang or a rank would fail; 2 wrong input (one line).
+Guide, semantics and limits: docs/preflight.md"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Add the subcommand. What follows `--` is the script's own: it comes as `wrapped`."""
+    parser = commands.add_parser(
+        "preflight",
+        help="before a launch: would every rank come to its end, or where would they hang",
+        usage="dtk preflight [KEY=VALUE ...] [options]\n"
+        "       dtk preflight --script FILE --world-size N [-- ARGUMENTS]",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=HelpFormatter,
+    )
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for dtk run")
+    parser.add_argument("--script", type=Path, metavar="FILE", help="a training script instead of a job of dtk")
+    parser.add_argument(
+        "--world-size",
+        type=whole(1, 1 << 20, "number of ranks"),
+        metavar="N",
+        help="ranks of the script's job, over all nodes",
+    )
+    parser.add_argument(
+        "--local-size",
+        type=whole(1, 1 << 20, "number of ranks"),
+        default=8,
+        metavar="N",
+        help="ranks per node: gives LOCAL_RANK (default: 8)",
+    )
+    parser.add_argument("--ranks", choices=RANKS, default="auto", metavar="R", help=f"one of {', '.join(RANKS)}")
+    parser.add_argument(
+        "--steps",
+        type=whole(0, 10_000, "number of steps"),
+        default=2,
+        metavar="N",
+        help="optimizer steps (default: 2); 0 = to a script's own end",
+    )
+    parser.add_argument("--what-if", action="store_true", help="a table of mishaps on one rank: which hang this job")
+    parser.add_argument(
+        "--rank-timeout-s",
+        type=above_zero(MOST_S, "number of seconds"),
+        default=60.0,
+        metavar="S",
+        help="a simulated rank that takes longer stands still (default: 60)",
+    )
+    parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own YAML files")
+    parser.add_argument("-v", "--verbose", action="store_true", help="the fault tree, all evidence, all findings")
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output and nothing else")
+    parser.add_argument("--markdown", action="store_true", help="the report as Markdown")
+    parser.add_argument(
+        "--html", nargs="?", type=Path, const=PAGE, metavar="FILE", help=f"write the page as well (default: {PAGE})"
+    )
+    parser.set_defaults(command=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Simulate, print, write.
+
+    Raises:
+        DtkError: the job, the script or an option cannot be used.
+    """
+    _check(arguments)
+    # Ranks are simulated on the CPU; a script that asks for a device must find none.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    from dtk.preflight import page
+    from dtk.preflight.make import Asked, preflight
+
+    if arguments.html is not None:
+        output.check_page(arguments.html, PAGE)
+    asked = Asked(
+        overrides=tuple(arguments.overrides),
+        config_dir=arguments.config_dir,
+        script=arguments.script,
+        script_arguments=tuple(arguments.wrapped),
+        world_size=arguments.world_size,
+        local_size=arguments.local_size,
+        ranks=arguments.ranks,
+        steps=arguments.steps,
+        what_if=arguments.what_if,
+        limit_s=arguments.rank_timeout_s,
+    )
+    progress = Progress(after_s=AFTER_S)
+    try:
+        found = preflight(asked, progress.say)
+    finally:
+        progress.end()
+    problem = None if arguments.html is None else output.kept(arguments.html, page.render(found))
+    output.put(_rendered(found, arguments))
+    if problem is not None:
+        raise problem
+    return ENDS if found.verdict.ends else WOULD_HANG
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Raises DtkError for options that do not go together."""
+    require_training("dtk preflight needs")
+    script: Path | None = arguments.script
+    if script is None:
+        if arguments.wrapped:
+            raise DtkError("what follows -- belongs to a script", fix=command("preflight", "--script", "train.py"))
+        if arguments.steps == 0:
+            raise DtkError("--steps 0 is for scripts", "a job of dtk would be simulated to its last step")
+        return
+    if arguments.overrides:
+        raise DtkError(
+            f"{arguments.overrides[0]!r} is for a job of dtk",
+            "a script has a configuration of its own",
+            "put it after --",
+        )
+    if not script.is_file():
+        raise DtkError(f"there is no script {script}")
+    if arguments.what_if:
+        raise DtkError("--what-if needs a job of dtk", "what goes wrong is put into its training loop")
+    if arguments.world_size is None:
+        raise DtkError("a script does not say how many ranks it has", fix="add --world-size 8")
+
+
+def _rendered(found: "Preflight", arguments: argparse.Namespace) -> str:
+    """The result in the form that was asked for."""
+    from dtk.preflight import words
+
+    if arguments.json:
+        return words.dumps(found)
+    if arguments.markdown:
+        return words.markdown(found)
+    page = "" if arguments.html is None else str(arguments.html)
+    return words.terminal(
+        found, columns=output.columns(), colour=output.colours(), verbose=arguments.verbose, page=page
+    )

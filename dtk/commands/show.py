@@ -1,0 +1,53 @@
+"""`dtk show RUN`: how one run stands, and who set a key of it."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from diagnostics.runs.find import read_details
+from diagnostics.runs.text import details, details_json
+from dtk.console import output
+from dtk.console.help_text import HelpFormatter
+from dtk.runs.find import RUN_HELP, find_readable
+from dtk.runs.why import why
+
+_EPILOG = """\
+examples:
+  dtk show last                        the newest run under runs/
+  dtk show 20260102-1504               by the beginning of its id
+  dtk show last --why train.steps      which file or override set a key, and what it overrules
+  dtk show last --why strategy         what chose the strategy, and all its keys
+  dtk show last --json | jq .summary   for programs
+
+--why reads what was recorded at the launch, so it holds when conf/ has changed since.
+exit code: 0; 2 there is no such run or key, or the run is damaged or of a newer dtk (one line)."""
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Add the subcommand with its options."""
+    parser = commands.add_parser(
+        "show",
+        help="one run: status, failure, figures, what was recorded; who set a key",
+        description="Show how one run stands: status, failure, figures, what was recorded, what was typed.",
+        epilog=_EPILOG,
+        formatter_class=HelpFormatter,
+    )
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
+    parser.add_argument("--why", metavar="KEY", help="which file or override set this key, or each key of this section")
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output and nothing else")
+    parser.set_defaults(command=show)
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Show.
+
+    Raises:
+        DtkError: no such run or key, or the run cannot be read.
+    """
+    path = Path(find_readable(arguments.run).path)
+    if arguments.why is not None:
+        output.put(why(path, arguments.why, as_json=arguments.json))
+        return 0
+    run = read_details(path)
+    output.put(details_json(run) if arguments.json else details(run))
+    return 0

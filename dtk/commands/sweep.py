@@ -1,0 +1,176 @@
+"""`dtk sweep`: options and output only."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diagnostics.contract.invocation import command
+from dtk.console.help_text import HelpFormatter
+from dtk.console.numbers import whole
+from dtk.errors import DtkError
+from dtk.extras import require_training
+from dtk.sweep.console import say
+
+if TYPE_CHECKING:
+    from dtk.sweep.local import Job
+
+_INTERRUPTED = 130
+_EPILOG = """examples:
+  dtk sweep strategies                                   conf/sweep/strategies.yaml, here, one run after another
+  dtk sweep strategies repeats=3 model=gpt2_tiny         three interleaved repeats, a smaller model
+  dtk sweep my_sweep.yaml --dry-run                      check the file, print the points, run nothing
+  dtk sweep my_sweep.yaml --count 10                     at most ten runs
+  dtk sweep my_sweep.yaml --resume                       go on with it, skip what is done
+  dtk sweep strategies --wandb                           give it to a W&B server, and run its agent here
+
+A file is a W&B sweep: method grid, random or bayes, parameters by their dotted keys. docs/sweeps.md says more.
+Lists without a file: dtk run -m strategy=ddp,fsdp experiment=bench repeats=3"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Add the command to the parser of `dtk`."""
+    parser = commands.add_parser(
+        "sweep",
+        help="run a W&B sweep file, with or without a server",
+        description="Run the points of a W&B sweep file one after another, and compare the runs.",
+        epilog=_EPILOG,
+        formatter_class=HelpFormatter,
+    )
+    parser.add_argument("file", metavar="FILE", help="a YAML file, or a name in conf/sweep/")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help="for every point; repeats=N runs each N times"
+    )
+    parser.add_argument(
+        "--count", type=whole(1, 10_000, "number of runs from 1 to 10000"), metavar="N", help="most runs"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="check everything, print the points, run nothing")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with the newest sweep of this file, skip what is done"
+    )
+    parser.add_argument("--wandb", action="store_true", help="let a W&B server choose the points; its agent runs here")
+    parser.add_argument("--config-dir", type=Path, help="a folder of your own YAML files, searched before dtk's")
+    parser.set_defaults(command=main)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Check, then run or hand over.
+
+    Returns:
+        the worst exit code of the runs, see `dtk.run.main`.
+
+    Raises:
+        DtkError: anything wrong in the file or beside it; then nothing was touched.
+    """
+    require_training("dtk sweep needs")
+    try:
+        return _main(arguments)
+    except KeyboardInterrupt:
+        print("dtk: stopped before the first run", file=sys.stderr)
+        return _INTERRUPTED
+
+
+def _main(arguments: argparse.Namespace) -> int:
+    from dtk.launch.cluster import started_by
+    from dtk.sweep import local
+    from dtk.sweep.ending import say_ending
+
+    if started_by(os.environ) is not None:
+        raise DtkError("dtk sweep runs jobs one after another by itself", "under torchrun or srun there is one")
+    job = _job(arguments)
+    local.check(job)
+    if arguments.wandb:
+        return _hand_over(job, arguments)
+    if arguments.dry_run:
+        return _show(job)
+    sweep = local.go_on(job) if arguments.resume else local.begin(job)
+    for text in job.file.fixed:
+        if text not in local.without_tracker(job.file.fixed):
+            say(f"{text} of the file is for W&B's agent and left out here; type it to have it")
+    try:
+        code = local.run(job, sweep)
+        say_ending(sweep, code, _again(arguments), local.total_runs(job, sweep), job.file.metric)
+    finally:
+        sweep.close()
+    return code
+
+
+def _job(arguments: argparse.Namespace) -> "Job":
+    from dtk.sweep.file import read
+    from dtk.sweep.local import Job
+    from dtk.sweep.points import take_repeats
+    from dtk.sweep.search import load
+
+    extra, repeats = take_repeats(arguments.overrides)
+    _refuse_lists(extra)
+    file = read(_find(arguments.file, arguments.config_dir))
+    cap = arguments.count if arguments.count is not None else file.run_cap
+    return Job(file, load(file), extra, repeats, cap, arguments.config_dir)
+
+
+def _refuse_lists(extra: list[str]) -> None:
+    from dtk.config.overrides import parse
+
+    for text in extra:
+        if (override := parse(text)).is_sweep_override():
+            key = override.key_or_group
+            fix = f"put the list into the file: parameters: {{{key}: {{values: [...]}}}}"
+            raise DtkError(f"{text} asks for several runs", "what is typed beside a sweep file holds for all", fix)
+
+
+def _find(name: str, config_dir: Path | None) -> Path:
+    """A path, or the name of a file in `sweep/` of the configuration folders."""
+    from dtk.config.folders import SWEEPS, search_path
+    from dtk.config.suggest import did_you_mean
+    from dtk.sweep.yaml_file import check_kind, is_file
+
+    path = Path(name)
+    if is_file(path):
+        return path
+    folders = [folder / SWEEPS for folder in search_path(config_dir)]
+    named = {file.stem: file for folder in reversed(folders) for file in sorted(folder.glob("*.yaml"))}
+    if name in named:
+        return named[name]
+    check_kind(path)
+    near = did_you_mean(path.stem, named)
+    raise DtkError(f"there is no sweep file {name}", fix=near or f"sweeps of that name: {', '.join(sorted(named))}")
+
+
+def _hand_over(job: "Job", arguments: argparse.Namespace) -> int:
+    from dtk.sweep import local
+    from dtk.sweep.server import check_server, hand_over
+
+    if arguments.resume:
+        raise DtkError("--resume is for sweeps without a server", "W&B's knows what is done", "use wandb agent SWEEP")
+    check_server(job)
+    points = local.grid_points(job) if job.file.method == "grid" else []
+    if arguments.dry_run:
+        return _show(job)
+    say(f"checked {len(points)} points" if points else "checked every value by itself")
+    return hand_over(job, arguments.count)
+
+
+def _show(job: "Job") -> int:
+    from diagnostics.contract.formatting import counted
+    from dtk.sweep import local
+
+    if job.file.method == "grid":
+        points = local.grid_points(job)
+        say(f"{counted(len(points) * job.repeats, 'run')}, {job.repeats} of each point:")
+        for point in points:
+            say(f"  {point.name or 'as it is'}")
+        return 0
+    say(f"at most {counted(job.cap or 0, 'run')}, chosen one by one ({job.file.method}) from:")
+    for key, space in job.file.parameters.items():
+        say(f"  {key}: {', '.join(f'{word} {value}' for word, value in space.items())}")
+    return 0
+
+
+def _again(arguments: argparse.Namespace) -> str:
+    """The same command with `--resume`."""
+    options = [
+        *(["--count", arguments.count] if arguments.count is not None else []),
+        *(["--config-dir", arguments.config_dir] if arguments.config_dir else []),
+    ]
+    return command("sweep", arguments.file, *arguments.overrides, *options, "--resume")

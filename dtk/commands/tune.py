@@ -1,0 +1,171 @@
+"""`dtk tune`: options, where the report goes, exit code. Runs nothing itself; `--help` needs no torch."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dtk.console import output
+from dtk.console.help_text import HelpFormatter
+from dtk.console.numbers import above_zero, whole
+from dtk.console.progress import Progress
+from dtk.errors import DtkError
+from dtk.extras import require_training
+
+if TYPE_CHECKING:
+    from dtk.tune.model import TuneReport
+
+DONE, FAILED, INTERRUPTED = 0, 1, 130
+STEPS, REPEATS, LIMIT_S = 10, 3, 1800.0
+
+TOPICS = {
+    "micro_batch_size": (
+        "the largest train.micro_batch_size that fits, and the fastest of those that fit",
+        """\
+Doubles train.micro_batch_size over the sizes by which the global batch divides until memory runs out, bisects
+between, and then measures all that fit in turns. The global batch stays as it is, so the loss does too.""",
+    ),
+    "bucket": (
+        "strategy.bucket_cap_mb of ddp and zero1",
+        """\
+Holds sizes of DDP's gradient buckets (MiB) against the present one: large buckets use the links better, small ones
+begin to travel earlier in backward.""",
+    ),
+    "wrap": (
+        "strategy.blocks_per_unit of fsdp, zero2, zero3 and hsdp",
+        """\
+Holds numbers of blocks that FSDP gathers together against the present one (0 = the whole model as one unit): few
+blocks take little memory and many small all_gathers, many blocks the reverse.""",
+    ),
+    "nccl": (
+        "presets of conf/nccl",
+        """\
+Holds presets against the present one by whole training steps. Without --values those are tried that can make a
+difference within one node, and the user's own of --config-dir. Only the collectives: dtk bench comm --ab A B.""",
+    ),
+}
+"""Topic -> one line, what it does."""
+VALUES = {"bucket": "5,25,100", "wrap": "1,2,4,0", "nccl": "auto,low_memory"}
+"""Topics with values of one's own, with an example."""
+EXAMPLES = {
+    "micro_batch_size": "strategy=fsdp model=gpt2 train.global_batch_size=512",
+    "bucket": "strategy=ddp model=gpt2 --values 5,25,100 --repeats 6",
+    "wrap": "strategy=fsdp model=gpt2 experiment=bench",
+    "nccl": "strategy=ddp model=gpt2 --values auto,low_memory",
+}
+COMMON = """\
+
+Every probe is a run of dtk of its own: a few steps in fresh processes, in a folder that is removed afterwards
+(--keep DIR keeps it). Repeats go round all candidates, so that what drifts hits all alike; gains are ratios of
+tokens/s within a round, with a 95 % interval. An interval that holds 1 is no gain that can be told from noise.
+
+exit code: 0 measured; 1 nothing fits, or a probe failed and not by memory; 2 wrong input (one line).
+Guide: docs/tune.md"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Add `tune` with its topics."""
+    tune = commands.add_parser("tune", help="find the fastest micro-batch, preset, bucket size or wrapping here")
+    tune.set_defaults(command=lambda arguments: _no_topic(tune))
+    topics = tune.add_subparsers(title="topics", metavar="TOPIC")
+    for topic, (line, about) in TOPICS.items():
+        _add_topic(topics, topic, line, about)
+
+
+def _add_topic(topics: "argparse._SubParsersAction[Any]", topic: str, line: str, about: str) -> None:
+    parser = topics.add_parser(
+        topic,
+        help=line,
+        usage=f"dtk tune {topic} [KEY=VALUE ...] [options]",
+        description=about,
+        epilog=f"example:\n  dtk tune {topic} {EXAMPLES[topic]}\n{COMMON}",
+        formatter_class=HelpFormatter,
+    )
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="the job, as for dtk run")
+    if topic in VALUES:
+        parser.add_argument("--values", metavar="V,V,...", help=f"try these, such as {VALUES[topic]}")
+    else:
+        parser.add_argument("--max", type=whole(1, 1 << 30, "micro-batch size"), metavar="N", help="try none above N")
+    parser.add_argument(
+        "--repeats",
+        type=whole(1, 1000, "number of repeats"),
+        default=REPEATS,
+        metavar="N",
+        help=f"of every candidate (default: {REPEATS}); an interval needs 3, and 6 for one that assumes nothing",
+    )
+    parser.add_argument(
+        "--steps",
+        type=whole(2, 1_000_000, "number of steps above 1"),
+        default=STEPS,
+        metavar="N",
+        help=f"of a probe, of which the first four do not count (default: {STEPS})",
+    )
+    parser.add_argument(
+        "--limit-s",
+        type=above_zero(1e7, "number of seconds"),
+        default=LIMIT_S,
+        metavar="S",
+        help=f"no probe starts after this (default: {LIMIT_S:.0f})",
+    )
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the run folders of the probes in DIR")
+    parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own YAML files")
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output and nothing else")
+    parser.set_defaults(command=lambda arguments: run(topic, arguments))
+
+
+def _no_topic(parser: argparse.ArgumentParser) -> int:
+    parser.print_help()
+    return DONE
+
+
+def run(topic: str, arguments: argparse.Namespace) -> int:
+    """Search and print.
+
+    Raises:
+        DtkError: the job, an option or a value cannot be used.
+    """
+    require_training("dtk tune needs")
+    from dtk.launch.processes import ended_by_sigterm
+    from dtk.tune.make import Asked, make
+
+    asked = Asked(
+        topic=topic,
+        overrides=tuple(arguments.overrides),
+        values=_values(getattr(arguments, "values", None)),
+        config_dir=arguments.config_dir,
+        repeats=arguments.repeats,
+        steps=arguments.steps,
+        most=getattr(arguments, "max", None),
+        keep=arguments.keep,
+        limit_s=arguments.limit_s,
+    )
+    progress = Progress()
+    try:
+        with ended_by_sigterm():
+            report = make(asked, progress.line)
+    except KeyboardInterrupt:  # Before the first probe.
+        progress.line("stopped before the first probe")
+        return INTERRUPTED
+    output.put(_rendered(report, arguments))
+    if report.interrupted:
+        return INTERRUPTED
+    return DONE if report.measured else FAILED
+
+
+def _values(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return ()
+    values = tuple(part.strip() for part in text.split(","))
+    if not all(values):
+        raise DtkError(f"--values {text!r} has an empty place", fix="separate values by single commas")
+    return values
+
+
+def _rendered(report: "TuneReport", arguments: argparse.Namespace) -> str:
+    """The report in the form that was asked for."""
+    if arguments.json:
+        from dtk.tune.model import dumps
+
+        return dumps(report)
+    from dtk.tune.terminal import render
+
+    return render(report, columns=output.columns(), colour=output.colours())

@@ -1,0 +1,119 @@
+"""Which runs are repeats of each other, and what each variant is called: by what tells it from the others.
+
+Looks at configurations and manifests only.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dtk.compare.model import NOT_COMPARED, RunRecord, Variant
+
+_IGNORED = ("runs_folder", "resume", "tracker", "watch", "preflight", "allow_targets", "launcher")
+"""What changes neither the training nor its speed; of `launcher` only what follows does."""
+_IGNORED_KEYS = ("train.evaluate_every", "train.evaluate_samples")
+_LAUNCHER = ("launcher.device", "launcher.backend", "launcher.threads")
+_SHORT = ("train.", "data.", "strategy.", "launcher.", "model.", "precision.")
+_SPOKEN = {
+    "record.level": "record",
+    "train.global_batch_size": "batch",
+    "train.micro_batch_size": "micro",
+    "data.sequence_length": "tokens",
+}
+"""Keys that are told so often that they have a shorter name in labels."""
+_VALUE_CHARACTERS = 40
+
+
+def variants(runs: Sequence[RunRecord], warmup_steps: int) -> list[Variant]:
+    """Runs grouped by everything but chance, in the order in which they were named.
+
+    Args:
+        runs: of one task.
+        warmup_steps: steps at the beginning of an attempt that do not count.
+    """
+    groups: dict[tuple[Any, ...], list[RunRecord]] = {}
+    for run in runs:
+        groups.setdefault(_identity(run), []).append(run)
+    members = list(groups.values())
+    return [
+        Variant(label, group, sorted((r for r in group if compares(r, warmup_steps)), key=lambda run: run.started))
+        for label, group in zip(_labels([group[0] for group in members]), members, strict=True)
+    ]
+
+
+def compares(run: RunRecord, warmup_steps: int) -> bool:
+    """Whether a run has figures that stand for it."""
+    return run.state not in NOT_COMPARED and any(one.first >= one.began_step + warmup_steps for one in run.windows)
+
+
+def flat(config: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Dotted key -> plain value, without what changes neither the training nor its speed."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        name = f"{before}{key}"
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{name}.")
+        elif name not in _IGNORED_KEYS and (name.split(".")[0] not in _IGNORED or name in _LAUNCHER):
+            found[name] = tuple(map(str, value)) if isinstance(value, list) else value
+    return found
+
+
+def machine(run: RunRecord) -> tuple[str, ...]:
+    """What it ran on and with: devices, nodes, torch, code."""
+    hardware, git = _mapping(run.manifest.get("hardware")), _mapping(run.manifest.get("git"))
+    gpus = hardware.get("gpus")
+    names = Counter(str(_mapping(gpu).get("name")) for gpu in gpus) if isinstance(gpus, list) else {}
+    # Only the run's own ranks count: a run on CPU of a machine with GPUs is none on GPUs.
+    devices = " + ".join(sorted(names)) if names else str(hardware.get("cpu"))
+    nodes = _mapping(run.manifest.get("topology")).get("nodes")
+    torch = _mapping(run.manifest.get("versions")).get("torch")
+    # Not what differs from the commit: the run folders themselves may lie among the files that git does not know.
+    return devices, f"{nodes} nodes", f"torch {torch}", str(git.get("commit") or "")[:9]
+
+
+def _identity(run: RunRecord) -> tuple[Any, ...]:
+    return tuple(sorted((key, repr(value)) for key, value in flat(run.config).items())), run.world_size, machine(run)
+
+
+def _labels(runs: Sequence[RunRecord]) -> list[str]:
+    """One name each, as short as it can be."""
+    values = [flat(run.config) for run in runs]
+    keys = [key for key in dict.fromkeys(key for one in values for key in one) if _varies(key, values)]
+    labels = [_label(one, keys) for one in values]
+    if len({run.world_size for run in runs}) > 1:
+        labels = [f"{label} w{run.world_size}" for label, run in zip(labels, runs, strict=True)]
+    for part in range(4):
+        parts = [machine(run)[part] for run in runs]
+        if len(set(labels)) < len(labels) and len(set(parts)) > 1:
+            labels = [f"{label} {text or 'no commit'}" for label, text in zip(labels, parts, strict=True)]
+    seen: Counter[str] = Counter()
+    for n, label in enumerate(labels):
+        seen[label] += 1
+        labels[n] = f"{label} ({seen[label]})" if seen[label] > 1 else label
+    return labels
+
+
+def _varies(key: str, values: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether it tells variants apart: keys of a group count only among those that chose the same option of it."""
+    section = key.split(".")[0]
+    choices: dict[Any, set[str]] = {}
+    for one in values:
+        choice = one.get(f"{section}.name") if not key.endswith(".name") else None
+        choices.setdefault(choice, set()).add(repr(one.get(key)))
+    return any(len(found) > 1 for found in choices.values())
+
+
+def _label(values: Mapping[str, Any], keys: Sequence[str]) -> str:
+    parts = [str(values.get("strategy.name", "run"))]
+    for key in keys:
+        if key == "strategy.name" or key not in values:
+            continue
+        name = key.removesuffix(".name")
+        if name == key:
+            name = _SPOKEN.get(key) or next((key.removeprefix(one) for one in _SHORT if key.startswith(one)), key)
+        parts.append(f"{name}={str(values[key])[:_VALUE_CHARACTERS]}")
+    return " ".join(parts)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

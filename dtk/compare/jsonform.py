@@ -1,0 +1,88 @@
+"""A comparison as JSON: `dtk.comparison/1`. Units are in the names or beside the figures."""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from diagnostics.analysis.statistics import METHOD
+from diagnostics.report.jsonform import plain
+from dtk.compare import tables
+from dtk.compare.model import SCHEMA, Comparison, Figure, RunRecord, Variant
+
+
+def as_json(found: Comparison) -> dict[str, Any]:
+    """Plain values."""
+    return {
+        "schema": SCHEMA,
+        "comparable": found.comparable,
+        "headline": tables.headline(found),
+        "warmup_steps": found.warmup_steps,
+        "intervals": METHOD,
+        "parity": [asdict(check) for check in found.checks],
+        "variants": [_variant(one) for one in found.variants],
+        "figures": [_figure(one) for one in found.figures],
+        "verdicts": list(found.verdicts),
+        "scaling": [asdict(one) for one in found.scaling],
+        "grid": [asdict(one) for one in found.places],
+        "notes": list(found.notes),
+    }
+
+
+def dumps(found: Comparison) -> str:
+    """Strict JSON with a newline at its end."""
+    return json.dumps(plain(as_json(found)), indent=2, allow_nan=False) + "\n"
+
+
+def _variant(one: Variant) -> dict[str, Any]:
+    run = one.any
+    return {
+        "label": one.label,
+        "strategy": run.get("strategy.name"),
+        "model": run.get("model.name"),
+        "world_size": run.world_size,
+        "global_batch_size": run.batch[0],
+        "sequence_length": run.batch[1],
+        "micro_batch_size": run.get("train.micro_batch_size"),
+        "collectives": [asdict(traffic) for traffic in run.traffic],
+        "runs": [_run(record, record in one.compared) for record in one.runs],
+    }
+
+
+def _run(run: RunRecord, compared: bool) -> dict[str, Any]:
+    return {
+        "id": run.name,
+        "path": str(run.path),
+        "state": run.state,
+        "reason": run.reason or None,
+        "compared": compared,
+        "steps": run.windows[-1].last if run.windows else 0,
+        "initial_weights_hash": run.parity.get("initial_weights_hash"),
+        "breakdown": None if run.breakdown is None else asdict(run.breakdown),
+        "causes": list(run.causes),
+        "disturbances": [asdict(one) for one in run.disturbances],
+        "damage": list(run.damage),
+    }
+
+
+def _figure(one: Figure) -> dict[str, Any]:
+    return {
+        "key": one.key,
+        "title": one.title,
+        "unit": one.unit,
+        "definition": one.definition,
+        "less_is_better": one.less_is_better,
+        "variants": [
+            {
+                "variant": cell.variant,
+                "batch": cell.batch,
+                **(
+                    {"median": None, "low": None, "high": None, "count": 0}
+                    if cell.estimate is None
+                    else cell.estimate.as_json()
+                ),
+                "ratio": None if cell.ratio is None else cell.ratio.as_json(),
+                "spread_of_steps": None if cell.spread is None else list(cell.spread),
+            }
+            for cell in one.cells
+        ],
+    }

@@ -1,0 +1,135 @@
+"""Reads one run folder for a comparison: strict about what cannot be compared, silent about what is merely absent.
+
+Judges nothing. Every file is bounded; a folder that is no run, damaged or of a newer dtk is one line.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from diagnostics.contract.artifacts import SCHEMA_VERSION, RunPaths
+from diagnostics.contract.errors import DiagnosticsError
+from diagnostics.contract.formatting import counted
+from diagnostics.contract.invocation import command
+from diagnostics.evidence import run_folder
+from diagnostics.evidence.limits import Limits, whole
+from diagnostics.evidence.model import Problem
+from diagnostics.runs.processes import still_runs
+from dtk.compare import metrics
+from dtk.compare.model import NOT_COMPARED, RunRecord, Traffic
+
+_NEEDED = ("status.json", "config.yaml", "manifest.json", "parity.json", "summary.json")
+
+
+def load(folder: Path, limits: Limits) -> RunRecord:
+    """Read a run folder.
+
+    Raises:
+        DiagnosticsError: it is no run folder, damaged, or was written by a newer dtk.
+    """
+    if not folder.is_dir() or not run_folder.is_run(folder):
+        raise DiagnosticsError(f"{folder} is not a run folder", f"{command('ls')} lists the runs")
+    _refuse_pipes(folder)
+    problems: list[Problem] = []
+    read = run_folder.read(folder, limits, problems)
+    paths = RunPaths(folder)
+    parity = _parity(paths.parity, limits, problems)
+    _refuse(folder, problems, (read.manifest, read.summary, parity))
+    status = read.status
+    if status is None or not read.config or not read.manifest:
+        missing = "status.json" if status is None else "config.yaml" if not read.config else "manifest.json"
+        raise _damaged(folder, f"{missing} is missing")
+    lost = status.state == "running" and still_runs(read.manifest) is False
+    state = "lost" if lost else str(status.state)
+    logged = metrics.read(paths.metrics, limits, grows=state == "running")
+    _refuse_metrics(folder, state, read.config, logged)
+    topology = _mapping(read.manifest.get("topology"))
+    world_size = topology.get("world_size")
+    return RunRecord(
+        path=folder,
+        state=state,
+        reason=str(status.reason or (status.failure.reason if status.failure else "")),
+        started=str(read.manifest.get("created", "")),
+        config=read.config,
+        manifest=read.manifest,
+        parity=parity,
+        figures=_mapping(read.summary.get("figures")),
+        traffic=_traffic(read.plan),
+        planned=isinstance(read.plan.get("traffic"), list),
+        windows=logged.windows,
+        world_size=world_size if isinstance(world_size, int) and world_size > 0 else 1,
+        damage=tuple(_damage(paths.plan, problems, logged)),
+    )
+
+
+def _refuse_pipes(folder: Path) -> None:
+    """Reading one would wait for its writer."""
+    for name in _NEEDED:
+        if (folder / name).exists() and not (folder / name).is_file():
+            raise _damaged(folder, f"{name}: not a regular file")
+
+
+def _damaged(folder: Path, what: str) -> DiagnosticsError:
+    return DiagnosticsError(f"{folder} cannot be compared: {what}", "compare other runs")
+
+
+def _refuse_metrics(folder: Path, state: str, config: Mapping[str, Any], logged: metrics.Metrics) -> None:
+    """A run that ended well has its records; one that failed need not."""
+    if logged.problem and state not in NOT_COMPARED:
+        raise _damaged(folder, f"metrics.jsonl: {logged.problem}")
+    if logged.absent and state == "finished" and _mapping(config.get("record")).get("level") not in ("off", False):
+        raise _damaged(folder, "metrics.jsonl is missing or empty")
+
+
+def _damage(plan: Path, problems: list[Problem], logged: metrics.Metrics) -> Iterator[str]:
+    """What is damaged and not used."""
+    if logged.problem:
+        yield f"metrics.jsonl: {logged.problem}"
+    if logged.broken:
+        yield f"metrics.jsonl: {counted(logged.broken, 'line')} cannot be read"
+    yield from (f"{one.file}: {one.what}" for one in problems if one.file == plan.name)
+    if plan.is_symlink() or (plan.exists() and not plan.is_file()):
+        yield f"{plan.name}: not a regular file"
+
+
+def _refuse(folder: Path, problems: list[Problem], records: tuple[Mapping[str, Any], ...]) -> None:
+    for record in records:
+        version = record.get("schema_version", 0)
+        if isinstance(version, int) and version > SCHEMA_VERSION:
+            raise DiagnosticsError(
+                f"{folder} was written by a newer dtk (schema {version})", "upgrade dtk to compare it"
+            )
+    for problem in problems:
+        if problem.file in _NEEDED and "newer dtk" in problem.what:
+            raise DiagnosticsError(f"{folder} was written by a newer dtk", "upgrade dtk to compare it")
+        if problem.file in _NEEDED and problem.what.startswith("damaged"):
+            raise _damaged(folder, f"{problem.file}: {problem.what}")
+
+
+def _parity(path: Path, limits: Limits, problems: list[Problem]) -> Mapping[str, Any]:
+    if path.is_symlink() or not path.is_file():
+        return {}
+    try:
+        value = msgspec.json.decode(whole(path, limits))
+        if not isinstance(value, dict):
+            raise ValueError("not a mapping")
+        return value
+    except (OSError, ValueError, RecursionError) as problem:
+        problems.append(Problem("run", path.name, f"damaged: {str(problem)[:200]}"))
+        return {}
+
+
+def _traffic(plan: Mapping[str, Any]) -> tuple[Traffic, ...]:
+    found = []
+    for one in plan.get("traffic") or () if isinstance(plan.get("traffic"), list) else ():
+        try:
+            found.append(msgspec.convert(one, Traffic, strict=False))
+        except msgspec.ValidationError:
+            continue
+    return tuple(found)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

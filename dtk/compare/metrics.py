@@ -1,0 +1,159 @@
+"""Reads metrics.jsonl: of every step the latest attempt's record, and how much of the file could not be read.
+
+Bounded; opens regular files only, so that nothing waits for a writer.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from diagnostics.evidence.limits import Limits, blocks
+from dtk.compare.model import Window
+
+_MASK = (1 << 64) - 1
+
+
+class _Line(msgspec.Struct):
+    """What is read of a line of metrics.jsonl; evaluations have no step time."""
+
+    step: int
+    time_s: float = 0.0
+    attempt: int = 0
+    loss: float | None = None
+    step_time_s: float | None = None
+    tokens: int | None = None
+    mfu: float | None = None
+    peak_memory_bytes: float | None = None
+    communicated_bytes_per_step: float | None = None
+    samples_hash: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """What the file holds."""
+
+    windows: tuple[Window, ...] = ()
+    """In order of steps."""
+    broken: int = 0
+    """Lines that cannot be read."""
+    problem: str = ""
+    """Why the file as a whole cannot be used; empty when it can, or when it is absent."""
+    absent: bool = False
+    """It is missing or empty."""
+
+
+def read(path: Path, limits: Limits, *, grows: bool) -> Metrics:
+    """Read the file.
+
+    Args:
+        path: metrics.jsonl.
+        limits: bounds of the file and of a line.
+        grows: the run still writes it, so half a line at its end is no damage.
+    """
+    if not path.is_symlink() and not path.exists():
+        return Metrics(absent=True)
+    if path.is_symlink() or not path.is_file():
+        return Metrics(problem="not a regular file")
+    found: list[tuple[_Line, bool]] = []
+    broken, torn, rest = 0, False, b""
+    try:
+        for block in blocks(path, limits):
+            *texts, rest = (rest + block).split(b"\n")
+            if len(rest) > limits.event_bytes:
+                return Metrics(problem="a line without end")
+            for text in texts:
+                line = _line(text) if text.strip() else None
+                if line is not None:
+                    found.append((line, torn))
+                broken += line is None and bool(text.strip())
+                torn = (torn and line is None) or (line is None and bool(text.strip()))
+    except (OSError, ValueError) as problem:
+        return Metrics(problem=str(problem)[:200])
+    last = _line(rest) if rest.strip() else None
+    if last is not None:
+        found.append((last, torn))
+    elif rest.strip() and not grows:
+        broken += 1
+    if broken and not found:
+        return Metrics(problem="no line of it can be read")
+    return Metrics(_windows(found), broken, absent=not found)
+
+
+def _windows(found: list[tuple[_Line, bool]]) -> tuple[Window, ...]:
+    """Of (line, whether one that cannot be read stands before it)."""
+    lines, torn = [], False
+    for line, after in found:
+        torn = torn or after
+        if line.step_time_s is not None and line.step > 0:  # Not an evaluation.
+            lines.append((line, torn))
+            torn = False
+    starts: dict[int, int] = {}
+    for line, _ in lines:
+        starts[line.attempt] = min(line.step, starts.get(line.attempt, line.step))
+    windows: list[Window] = []
+    last: dict[int, int] = {}
+    for line, torn in lines:
+        if any(later > line.attempt and start <= line.step for later, start in starts.items()):
+            continue  # Made again by a later attempt.
+        # The first step of an attempt is always logged, so its window is that step alone.
+        first = last.get(line.attempt, line.step - 1)
+        last[line.attempt] = line.step
+        if line.step > first:
+            windows.append(_window(line, first, starts[line.attempt] - 1, torn))
+    return tuple(windows)
+
+
+def _line(text: bytes) -> _Line | None:
+    """A record of training or of an evaluation; None for what a full disk tore."""
+    line: _Line | None
+    try:
+        line = _DECODER.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        line = _with_nan(text)
+    return line if line is not None and 0 <= line.step < 1 << 62 else None
+
+
+def _with_nan(text: bytes) -> _Line | None:
+    """Python writes NaN and Infinity, which strict JSON lacks."""
+    try:
+        return msgspec.convert(json.loads(text, parse_constant=lambda _: None), _Line)
+    except (ValueError, RecursionError, msgspec.ValidationError):
+        return None
+
+
+_DECODER = msgspec.json.Decoder(_Line)
+
+
+def _window(line: _Line, first: int, began: int, torn: bool) -> Window:
+    """Where a record before it is lost, it is not known of which steps its samples are."""
+    return Window(
+        first=first,
+        last=line.step,
+        began_step=began,
+        time_s=line.time_s,
+        loss=_finite(line.loss),
+        step_time_s=_positive(line.step_time_s),
+        tokens=line.tokens,
+        mfu=_finite(line.mfu),
+        memory_bytes=_finite(line.peak_memory_bytes),
+        sent_bytes=_finite(line.communicated_bytes_per_step),
+        samples=None if torn else _hash(line.samples_hash),
+    )
+
+
+def _hash(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(text, 16) & _MASK
+    except ValueError:
+        return None
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _positive(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) and value > 0 else None

@@ -1,0 +1,264 @@
+"""What a comparison is made of and what it finds: runs, variants with their repeats, checks, figures. No verdicts.
+
+A variant is one configuration on one kind of machine; runs that differ in nothing else are its repeats.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from diagnostics.analysis.statistics import Estimate
+
+SCHEMA = "dtk.comparison/1"
+NOT_COMPARED = frozenset({"failed", "hung", "oom", "lost"})
+"""States of runs whose figures are those of half a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What one record of metrics.jsonl says of the steps since the record before."""
+
+    first: int
+    """Steps finished when it began."""
+    last: int
+    """Steps finished when it ended."""
+    began_step: int
+    """Steps finished when the attempt began."""
+    time_s: float
+    """Its end, seconds since 1970."""
+    loss: float | None
+    """Of the last step; None when it is not finite."""
+    step_time_s: float | None
+    tokens: int | None
+    """Since step 0."""
+    mfu: float | None
+    memory_bytes: float | None
+    sent_bytes: float | None
+    samples: int | None
+    """Sum modulo 2^64 over the samples of its steps; None when it was not recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """Where one step of the profiled window went, mean over ranks and steps, ms."""
+
+    wall_ms: float
+    compute_ms: float
+    communication_ms: float
+    overlapped_ms: float
+    exposed_ms: float
+    memory_ms: float
+    idle_ms: float
+    waiting_ms: float | None
+    """Part of the exposed time in which ranks waited for a late one; None when it cannot be told."""
+    exposed_by_group: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """Something beside the run that its figures suffer from."""
+
+    what: str
+    """The same words in every run: `other processes used the CPU`."""
+    how: str
+    """How much, in this one: `34 % on average`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """One kind of collective that a rank issues in a step, as declared at launch."""
+
+    op: str
+    group: str
+    count: int
+    size_bytes: int
+    """Full buffers of all of them."""
+    sent_bytes: int
+    """On the wire, of one rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """One run folder, read."""
+
+    path: Path
+    state: str
+    """Of status.json, or `lost`: it says running, but its process is gone."""
+    reason: str
+    """Why it ended, as the launcher wrote it."""
+    started: str
+    config: Mapping[str, Any]
+    manifest: Mapping[str, Any]
+    parity: Mapping[str, Any]
+    """parity.json; empty when it was not recorded."""
+    figures: Mapping[str, Any]
+    """Of summary.json; empty before the end of a run."""
+    traffic: tuple[Traffic, ...]
+    planned: bool = True
+    """Whether plan.json told its traffic: without it, none is not nothing."""
+    windows: tuple[Window, ...]
+    """In order of steps, of every step the latest attempt."""
+    world_size: int
+    breakdown: Breakdown | None = None
+    causes: tuple[str, ...] = ()
+    """What the diagnosis of its traces found, in words."""
+    energy_j: float | None = None
+    """Joules per step of all devices; None when no device tells."""
+    clocks_mhz: float | None = None
+    """Median SM clock of its devices over the measured steps."""
+    disturbances: tuple[Disturbance, ...] = ()
+    """Throttling, neighbours: what the telemetry says against the figures."""
+    damage: tuple[str, ...] = ()
+    """Files, or lines of them, that cannot be read and are not used."""
+
+    @property
+    def name(self) -> str:
+        """The run id."""
+        return self.path.name
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """One value of the configuration by its dotted key."""
+        value: Any = self.config
+        for part in key.split("."):
+            if not isinstance(value, Mapping) or part not in value:
+                return default
+            value = value[part]
+        return value
+
+    @property
+    def batch(self) -> tuple[Any, Any]:
+        """(samples of the global batch, tokens of a sample): runs of another batch do other work in a step."""
+        return self.get("train.global_batch_size"), self.get("data.sequence_length")
+
+
+@dataclass(slots=True)
+class Variant:
+    """Repeats of one configuration."""
+
+    label: str
+    """What tells it from the others: `fsdp`, `fsdp micro=2`."""
+    runs: list[RunRecord]
+    compared: list[RunRecord]
+    """Those that ended well and have steps after the warm-up, the oldest first."""
+
+    @property
+    def any(self) -> RunRecord:
+        """A run to ask what all have in common."""
+        return (self.compared or self.runs)[0]
+
+    @property
+    def outcome(self) -> str:
+        """How those that are not compared ended: `oom`, `failed`, ...; empty when all are compared."""
+        lost = [run.state for run in self.runs if run not in self.compared]
+        worst = [state for state in ("oom", "hung", "failed", "lost") if state in lost]
+        return worst[0] if worst else ("no steps" if lost else "")
+
+
+Status = Literal["same", "differs", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One condition of a fair comparison."""
+
+    key: str
+    title: str
+    status: Status
+    detail: str
+    """What differs, or what is the same; why it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One figure of one variant."""
+
+    variant: str
+    batch: str
+    """Of the runs it is compared with: samples and tokens."""
+    estimate: Estimate | None
+    """Over the repeats; None where the figure was not recorded."""
+    ratio: Estimate | None
+    """To the first variant of the same batch; None for that itself, and without a verdict."""
+    spread: tuple[float, float] | None = None
+    """Middle half of the steps, where there is one run only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One quantity of all variants."""
+
+    key: str
+    title: str
+    short: str
+    """The title where there is little room."""
+    unit: str
+    """tokens/s, s, bytes, fraction, J."""
+    definition: str
+    less_is_better: bool
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """One variant on one number of ranks."""
+
+    series: str
+    """The variant without its number of ranks."""
+    kind: Literal["strong", "weak"]
+    """strong: the global batch stays; weak: it grows with the ranks."""
+    world_size: int
+    tokens_per_s: float
+    efficiency: float
+    """Tokens/s per rank over those of the fewest ranks, a fraction of 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One cell of the table strategies x batch sizes."""
+
+    row: str
+    column: str
+    variant: str
+    step_time_s: float | None
+    tokens_per_s: float | None
+    memory_bytes: float | None
+    outcome: str
+    """`oom`, `failed`, ...: why there are no figures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Everything that the forms (terminal, JSON, Markdown, HTML) show."""
+
+    variants: tuple[Variant, ...]
+    checks: tuple[Check, ...]
+    figures: tuple[Figure, ...]
+    verdicts: tuple[str, ...]
+    """One sentence per variant beside the first of its batch; empty without parity."""
+    scaling: tuple[Scaled, ...]
+    places: tuple[Place, ...]
+    """Empty where there are not several strategies and several batches."""
+    warmup_steps: int
+    notes: tuple[str, ...]
+    """What the reader must know about the figures."""
+
+    @property
+    def fair(self) -> bool:
+        """Whether no condition is broken."""
+        return not any(check.status == "differs" for check in self.checks)
+
+    @property
+    def compared(self) -> list[Variant]:
+        """Variants with figures."""
+        return [variant for variant in self.variants if variant.compared]
+
+    @property
+    def repeats(self) -> bool:
+        """Whether all runs are of one variant and several have figures: nothing to rank, but to measure."""
+        return len(self.variants) == 1 and len(self.variants[0].compared) > 1
+
+    @property
+    def comparable(self) -> bool:
+        """Whether there is something to hold against each other that did the same work."""
+        return self.fair and (len(self.compared) > 1 or self.repeats)

@@ -1,0 +1,155 @@
+"""What the telemetry of a run says against its figures: throttled devices, neighbours on the CPU; and its energy.
+
+Reads telemetry/*.jsonl, of the measured steps only. Where nothing was sampled nothing is said.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import msgspec
+
+from diagnostics.evidence.limits import Limits, blocks
+from dtk.compare.model import Disturbance
+from dtk.compare.words import percent_text
+
+SLOWED = frozenset({"hardware_slowdown", "software_thermal", "hardware_thermal", "hardware_power_brake"})
+"""Reasons for lower clocks that say that something is wrong (nvml.h, nvmlClocksEventReasons)."""
+CAPPED = "software_power_cap"
+"""At the power limit: usual under full load, but it explains lower clocks."""
+SLOWED_SHARE, CAPPED_SHARE = 0.05, 0.5
+OTHERS_PERCENT = 15.0
+"""CPU of the machine that other processes used, on average, from which on they are called neighbours."""
+BUSY_PERCENT = 85.0
+"""CPU of the machine in use from which on its users wait for each other."""
+STOLEN_PERCENT = 5.0
+"""CPU that the hypervisor gave to other machines."""
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """Of one run, over its measured steps."""
+
+    samples: int = 0
+    watts: dict[str, float] = field(default_factory=dict)
+    """Device -> mean power."""
+    clocks_mhz: float | None = None
+    """Median SM clock of all devices."""
+    disturbances: list[Disturbance] = field(default_factory=list)
+
+
+def surroundings(folder: Path, begin_s: float, end_s: float, limits: Limits) -> Surroundings:
+    """What was sampled between two moments, on all nodes.
+
+    Args:
+        folder: the run's.
+        begin_s: seconds since 1970.
+        end_s: seconds since 1970.
+        limits: of files.
+    """
+    found = Surroundings()
+    clocks: list[float] = []
+    for path in sorted((folder / "telemetry").glob("node_*.jsonl"))[: limits.files]:
+        samples = [one for one in _samples(path, limits) if begin_s <= one["time_s"] <= end_s]
+        node = "" if path.name == "node_00000.jsonl" else f" of {path.stem.replace('_0000', ' ')}"
+        found.samples += len(samples)
+        found.disturbances += _host(samples, node)
+        for name, device in _devices(samples).items():
+            found.disturbances += _throttled(f"GPU {device[0].get('index')}{node}", device)
+            clocks += _numbers(device, "sm_clock_mhz")
+            power = _power(device)
+            if power is not None:
+                found.watts[f"{path.name}/{name}"] = power
+    found.clocks_mhz = median(clocks) if clocks else None
+    return found
+
+
+def _samples(path: Path, limits: Limits) -> Iterator[dict[str, Any]]:
+    if path.is_symlink() or not path.is_file():
+        return
+    rest = b""
+    try:
+        for block in blocks(path, limits):
+            *lines, rest = (rest + block).split(b"\n")
+            if len(rest) > limits.event_bytes:
+                return
+            yield from filter(None, map(_sample, lines))
+    except (OSError, ValueError):
+        return  # What was read stands; the diagnosis names damaged files.
+
+
+def _sample(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = msgspec.json.decode(line)
+    except (ValueError, RecursionError):
+        return None
+    usable = isinstance(value, dict) and value.get("kind") == "sample" and _number(value.get("time_s")) is not None
+    return value if usable else None
+
+
+def _devices(samples: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Device -> its samples, each with its time."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for sample in samples:
+        devices = sample.get("gpu")
+        for device in devices if isinstance(devices, list) else ():
+            if isinstance(device, dict):
+                found.setdefault(str(device.get("uuid")), []).append({**device, "time_s": sample["time_s"]})
+    return found
+
+
+def _throttled(name: str, device: list[dict[str, Any]]) -> list[Disturbance]:
+    told = [one["throttle_reasons"] for one in device if isinstance(one.get("throttle_reasons"), list)]
+    if not told:
+        return []
+    counts = Counter(str(reason) for reasons in told for reason in reasons)
+    wrong = {reason: counts[reason] / len(told) for reason in SLOWED if counts[reason] / len(told) >= SLOWED_SHARE}
+    if wrong:
+        reasons = ", ".join(
+            f"{reason} in {percent_text(share)} of the samples" for reason, share in sorted(wrong.items())
+        )
+        return [Disturbance("a device was throttled", f"{name}: {reasons}")]
+    if counts[CAPPED] / len(told) >= CAPPED_SHARE:
+        share = f"{name} in {percent_text(counts[CAPPED] / len(told))} of the samples"
+        return [Disturbance("a device ran at its power limit", share)]
+    return []
+
+
+def _host(samples: list[dict[str, Any]], node: str) -> list[Disturbance]:
+    hosts = [host for one in samples if isinstance(host := one.get("host"), dict)]
+    told = []
+    others, busy = _numbers(hosts, "others_cpu_percent"), _numbers(hosts, "cpu_percent")
+    if others and fmean(others) >= OTHERS_PERCENT and fmean(busy) >= BUSY_PERCENT:
+        told.append(Disturbance("other processes used the CPU", f"{fmean(others):.0f} % of it{node}"))
+    stolen = _numbers(hosts, "stolen_cpu_percent")
+    if stolen and fmean(stolen) >= STOLEN_PERCENT:
+        told.append(Disturbance("the hypervisor gave the CPU to others", f"{fmean(stolen):.0f} % of it{node}"))
+    for key, what in (("network_errors", "network errors"), ("network_drops", "dropped packets")):
+        counts = _numbers(hosts, key)
+        if len(counts) > 1 and counts[-1] > counts[0]:
+            told.append(Disturbance(f"the network had {what}", f"{counts[-1] - counts[0]:,.0f}{node}"))
+    return told
+
+
+def _power(device: list[dict[str, Any]]) -> float | None:
+    """Mean watts: from the energy counter where there is one, else from the samples of the power."""
+    counted = [
+        (float(one["time_s"]), joules) for one in device if (joules := _number(one.get("energy_joules"))) is not None
+    ]
+    if len(counted) > 1:
+        (begin_s, before), (end_s, after) = counted[0], counted[-1]
+        if end_s > begin_s and after >= before:
+            return (after - before) / (end_s - begin_s)
+    watts = _numbers(device, "power_watts")
+    return fmean(watts) if watts else None
+
+
+def _numbers(records: list[dict[str, Any]], key: str) -> list[float]:
+    return [value for one in records if (value := _number(one.get(key))) is not None]
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,62 @@
+"""What the profiler's window of a run says: the breakdown of a step, and the causes that the diagnosis confirms.
+
+Calls the diagnosis as it is; only runs with traces are worth its time.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from diagnostics.contract.errors import DiagnosticsError
+from diagnostics.diagnose import Options, diagnose
+from diagnostics.evidence.limits import Limits
+from dtk.compare.model import Breakdown
+
+_PARTS = ("wall_ms", "compute_ms", "communication_ms", "overlapped_ms", "exposed_ms", "memory_ms", "idle_ms")
+
+
+def has_traces(folder: Path) -> bool:
+    """Whether the run was profiled."""
+    return any((folder / "traces").glob("rank_*"))
+
+
+def explain(
+    folder: Path, limits: Limits, progress: Callable[[str], None] | None
+) -> tuple[Breakdown | None, tuple[str, ...]]:
+    """(where a step of the profiled window went, confirmed causes of slowness or memory in words)."""
+    try:
+        report = diagnose(folder, Options(limits=limits, progress=progress))
+    except DiagnosticsError:
+        return None, ()
+    causes = [
+        f"{report.title(one.finding.cause)}: {one.finding.summary}"
+        for one in report.findings
+        if one.finding.status == "confirmed" and one.finding.cause.split(".")[0] in ("overlap", "memory")
+    ]
+    return breakdown(report.measures), tuple(causes)
+
+
+def breakdown(measures: Mapping[str, Any]) -> Breakdown | None:
+    """Mean over ranks of one step, from `report.measures.overlap`."""
+    overlap = measures.get("overlap")
+    ranks = overlap.get("ranks") if isinstance(overlap, dict) else None
+    steps = overlap.get("steps") if isinstance(overlap, dict) else None
+    if not isinstance(ranks, dict) or not ranks or not isinstance(steps, int) or steps < 1:
+        return None
+    records = [one for one in ranks.values() if isinstance(one, dict)]
+    counts = [len(one["steps"]) if isinstance(one.get("steps"), list) and one["steps"] else steps for one in records]
+
+    def mean(key: str) -> float:
+        return fmean(float(one.get(key) or 0.0) / count for one, count in zip(records, counts, strict=True))
+
+    waiting = all(one.get("waiting_exposed_ms") is not None for one in records)
+    groups: dict[str, float] = {}
+    for one, count in zip(records, counts, strict=True):
+        for name, part in (one.get("groups") or {}).items():
+            groups[name] = groups.get(name, 0.0) + float(part.get("exposed_ms") or 0.0) / count / len(records)
+    return Breakdown(
+        **{key: mean(key) for key in _PARTS},
+        waiting_ms=mean("waiting_exposed_ms") if waiting else None,
+        exposed_by_group=groups,
+    )

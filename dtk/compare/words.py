@@ -1,0 +1,72 @@
+"""How figures of a comparison are written, everywhere in it. Knows no run."""
+
+import math
+from collections.abc import Sequence
+
+from diagnostics.analysis.statistics import Estimate
+from diagnostics.contract.formatting import bytes_text, seconds_text
+
+
+def value_text(value: float, unit: str) -> str:
+    """One figure with its unit: `3,413 tokens/s`, `301 ms`, `369 MiB`, `41.2 %`, `12.3 J`."""
+    if unit == "bytes":
+        return bytes_text(value)
+    if unit == "s":
+        return seconds_text(value)
+    if unit == "fraction":
+        return f"{100 * value:.1f} %"
+    return f"{number_text(value)} {unit}"
+
+
+def number_text(value: float) -> str:
+    """`412,345`, `41.2`, `0.00123`."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def interval_text(found: Estimate, unit: str) -> str:
+    """`3,300 to 3,500 tokens/s`; nothing without an interval."""
+    if found.low is None or found.high is None:
+        return ""
+    return range_text(found.low, found.high, unit)
+
+
+def range_text(low: float, high: float, unit: str) -> str:
+    """`3,300 to 3,500 tokens/s`, `1.2 to 1.4 s`."""
+    first, last = value_text(low, unit), value_text(high, unit)
+    *_, end = last.rpartition(" ")
+    return f"{first.removesuffix(f' {end}') if first.endswith(f' {end}') else first} to {last}"
+
+
+def ratio_text(found: Estimate | None) -> str:
+    """`0.76x (0.74 to 0.79)`."""
+    if found is None:
+        return ""
+    return f"{times_text(found.median)}{bounds_text(found)}"
+
+
+def bounds_text(found: Estimate) -> str:
+    """` (0.74 to 0.79)`; nothing without an interval."""
+    if found.low is None or found.high is None:
+        return ""
+    return f" ({_short(found.low)} to {_short(found.high)})"
+
+
+def times_text(value: float) -> str:
+    """`1.31x`"""
+    return f"{_short(value)}x"
+
+
+def _short(value: float) -> str:
+    if not math.isfinite(value) or value > 1e6:
+        return "over 1,000,000"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= 10 else f"{value:.2f}"
+
+
+def percent_text(share: float, digits: int = 0) -> str:
+    """`61 %`; a share of 1."""
+    return f"{100 * share:.{digits}f} %"
+
+
+def joined(parts: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1] if parts else ""

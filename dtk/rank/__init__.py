@@ -1,0 +1,1 @@
+"""One rank of a run: the process, and what it does from configuration to training."""

@@ -1,0 +1,1 @@
+"""Runs a remedy and shows whether it holds: `dtk diagnose RUN --verify-fix`."""

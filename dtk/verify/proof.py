@@ -1,0 +1,127 @@
+"""What `--verify-fix` shows: figures of a run before and after a remedy, whether it holds, and both in a table."""
+
+from dataclasses import dataclass
+
+from diagnostics.contract.findings import Remedy
+from dtk.verify.gain import Change, figures_of, improved, of_peak, of_steps
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What is compared of one run; null = not measured."""
+
+    run: str
+    ended: str
+    """State, and the step in which it failed, or the last that it finished."""
+    found: tuple[str, ...]
+    """Root causes of its diagnosis."""
+    tokens_per_s: float | None
+    peak_memory_bytes: float | None
+    """Of the rank with the most."""
+    exposed_ms: float | None
+    """Exposed communication a step, mean over ranks, median over steps."""
+    terms: tuple[str, int | None] = ("", None)
+    """Record level and steps that were asked for: throughput under others is another measurement."""
+    exposed_steps_ms: tuple[float, ...] = ()
+    """The same for each profiled step."""
+    tokens_steps_per_s: tuple[float, ...] = ()
+    """For each record of metrics.jsonl after the first ones."""
+    tensors_bytes: float | None = None
+    """Peak of tensors of the rank with the most, as the memory detector measured it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Before and after a remedy."""
+
+    cause: str
+    remedy: Remedy
+    before: Figures
+    after: Figures
+
+    @property
+    def gone(self) -> bool:
+        """Whether the run with the remedy finished, and the cause is not found in it."""
+        return self.after.ended.startswith("finished") and self.cause not in self.after.found
+
+    @property
+    def changes(self) -> list[Change]:
+        """The figures that the cause is about, where both runs have them."""
+        before, after = self.before, self.after
+        tensors = before.tensors_bytes is not None and after.tensors_bytes is not None
+        found = {
+            "exposed": of_steps("exposed communication", " ms a step", before.exposed_steps_ms, after.exposed_steps_ms),
+            "tokens": of_steps(
+                "tokens/s", "", before.tokens_steps_per_s, after.tokens_steps_per_s, less_is_better=False
+            )
+            if _comparable(self)
+            else None,
+            "memory": of_peak(before.tensors_bytes, after.tensors_bytes)
+            if tensors
+            else of_peak(before.peak_memory_bytes, after.peak_memory_bytes),
+        }
+        return [one for name in figures_of(self.cause) if (one := found[name]) is not None]
+
+    @property
+    def holds(self) -> bool:
+        """Whether the cause is gone, and what it cost with it, where a cost is what the cause is about."""
+        if not self.gone:
+            return False
+        failed = not self.before.ended.startswith("finished")
+        return failed or not figures_of(self.cause) or improved(self.changes)
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        if self.holds:
+            return "the fix holds"
+        if not self.gone:
+            return "the fix does not hold"
+        told = "; ".join(map(str, self.changes)) or "it was not measured in both runs"
+        return f"the cause is gone, but no gain was measured here ({told})"
+
+
+def table(proof: Proof) -> str:
+    """Before and after as text, the verdict first."""
+    tensors = [one.tensors_bytes for one in (proof.before, proof.after)]
+    rows = [
+        ("", "before", "after"),
+        ("ended", proof.before.ended, proof.after.ended),
+        ("found", ", ".join(proof.before.found) or "nothing", ", ".join(proof.after.found) or "nothing"),
+        ("tokens/s", *_throughput(proof)),
+        ("peak memory a rank", *(_text(one.peak_memory_bytes, 2**20, " MiB") for one in (proof.before, proof.after))),
+        *([("peak of tensors a rank", *(_text(one, 2**20, " MiB") for one in tensors))] if any(tensors) else []),
+        ("exposed communication", *(_text(one.exposed_ms, 1, " ms a step") for one in (proof.before, proof.after))),
+    ]
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    heading = f"{proof.verdict}: {proof.cause} with {proof.remedy.change}"
+    lines += [f"not comparable: {why}"] if (why := _not_comparable(proof)) else []
+    return "\n".join([heading, *lines, f"runs: {proof.before.run}", f"      {proof.after.run}"]) + "\n"
+
+
+def _throughput(proof: Proof) -> tuple[str, str]:
+    """Tokens a second of both runs, where both were measured alike."""
+    before, after = (_text(one.tokens_per_s, 1, "") for one in (proof.before, proof.after))
+    return (before, after) if _comparable(proof) else ("not comparable",) * 2
+
+
+def _comparable(proof: Proof) -> bool:
+    """Whether throughput was measured alike."""
+    return not _not_comparable(proof)
+
+
+def _not_comparable(proof: Proof) -> str:
+    """Why throughput was measured under other terms; empty where it was measured alike."""
+    terms = {"before": proof.before.terms, "after": proof.after.terms}
+    unknown = [name for name, (level, _) in terms.items() if not level]
+    if unknown:
+        return f"the run {unknown[0]} has no readable configuration"
+    if proof.before.terms == proof.after.terms:
+        return ""
+    told = [f"{name} {steps} steps with record={level}" for name, (level, steps) in terms.items()]
+    return f"{told[0]}, {told[1]}, and recording takes time"
+
+
+def _text(value: float | None, unit: float, name: str) -> str:
+    return "not measured" if value is None else f"{value / unit:,.1f}{name}"

@@ -1,0 +1,187 @@
+"""`dtk diagnose RUN --verify-fix`: the run again for a few steps, without and with the first remedy, side by side.
+
+Starts runs as a user would (`python -m dtk.run --rerun RUN` with the remedy) and diagnoses what they
+leave, so that the proof uses the same eyes as the diagnosis. A run that failed is not run again as it
+was: its own records are the figures before.
+"""
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.findings import Finding, Remedy
+from diagnostics.diagnose import diagnose
+from diagnostics.evidence import run_folder
+from diagnostics.evidence.limits import Limits
+from diagnostics.report.model import Report
+from diagnostics.runs.find import FAILED as FAILED_STATES
+from diagnostics.runs.find import Details, read_details
+from dtk.errors import DtkError
+from dtk.verify.proof import Figures, Proof
+
+STEPS = 8
+"""Steps of a short run at least: set-up, then a profiler window of `PROFILED` steps."""
+PROFILED = 4
+WARM_UP = 2
+"""Records of steps whose throughput does not count."""
+BEYOND = 4
+"""Steps after the one in which the run failed."""
+FAILED = ("hung", "crashed", "oom")
+Say = Callable[[str], None]
+
+
+def verify(report: Report, say: Say) -> Proof:
+    """Run with the first remedy that is an override, and compare.
+
+    Args:
+        report: of a dtk run folder.
+        say: told what is being run.
+
+    Raises:
+        DtkError: not a run of dtk, no remedy that is an override, or the short run could not start.
+    """
+    if report.run_folder is None:
+        raise DtkError("--verify-fix runs the job again, and this is no run of dtk", fix="make the change by hand")
+    finding, remedy = _first_override(report)
+    paths = RunPaths(Path(report.run_folder))
+    short = _short(finding, paths)
+    if report.outcome in FAILED:
+        before = _figures(paths.root, report)
+    else:
+        say("the run as it was, for a few steps")
+        before = _run(short, paths)
+    say(f"the run with {remedy.change}")
+    changed = [*short, *shlex.split(remedy.change)]
+    try:
+        after = _run(changed, paths)
+    except DtkError as refused:
+        if not refused.why.startswith("fault="):
+            raise
+        say(f"without the fault, which this leaves no place for ({refused.why.partition(' - ')[0]})")
+        after = _run([*changed, "fault=none"], paths)
+    return Proof(finding.cause, remedy, before, after)
+
+
+def _first_override(report: Report) -> tuple[Finding, Remedy]:
+    for finding in report.root_causes:
+        for remedy in finding.remedies:
+            if remedy.kind == "override":
+                return finding, remedy
+    if not report.root_causes:
+        raise DtkError("there is nothing to verify", "no cause was found")
+    raise DtkError("no remedy of this report is an override", "each is a change of code or environment", "make it")
+
+
+def _short(finding: Finding, paths: RunPaths) -> list[str]:
+    """Overrides that make a run short, measured and free of side effects."""
+    status = read_details(paths.root).status
+    failed_in = finding.step or (status.failure.step if status and status.failure else None) or 0
+    steps = max(STEPS, int(failed_in) + BEYOND)
+    return [
+        f"train.steps={steps}",
+        "record=full",
+        "record.profile_start=3",
+        f"record.profile_steps={PROFILED}",
+        "checkpoint=off",
+        "tracker=none",
+        "train.evaluate_every=-1",
+        f"runs_folder={json.dumps(str(paths.verify.absolute()))}",
+    ]
+
+
+def _run(overrides: list[str], paths: RunPaths) -> Figures:
+    """One short run to its end; its output stays in its run folder."""
+    home = paths.verify.absolute()
+    before = {entry.name for entry in home.iterdir()} if home.is_dir() else set()
+    command = [sys.executable, "-m", "dtk.run", "--rerun", str(paths.root), *overrides]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    made = sorted(entry for entry in (home.iterdir() if home.is_dir() else ()) if entry.name not in before)
+    if not made or done.returncode == 2:
+        line = (done.stderr.strip().splitlines() or ["it left no run folder"])[-1].removeprefix("dtk: ")
+        raise DtkError("the short run could not start", line, f"tried: dtk {shlex.join(command[3:])}")
+    return _figures(made[-1], diagnose(made[-1]))
+
+
+def _figures(run: Path, report: Report) -> Figures:
+    details = read_details(run)
+    figures = {**details.last_metrics, **details.summary}
+    peaks = figures.get("peak_memory_bytes_per_rank")
+    exposed = _exposed_ms(report.measures)
+    return Figures(
+        run=str(run),
+        ended=_ended(details, report),
+        found=tuple(finding.cause for finding in report.root_causes),
+        tokens_per_s=_number(figures.get("tokens_per_s")),
+        peak_memory_bytes=max(peaks)
+        if isinstance(peaks, list) and peaks
+        else _number(figures.get("peak_memory_bytes")),
+        exposed_ms=median(exposed) if exposed else None,
+        terms=_terms(run),
+        exposed_steps_ms=exposed,
+        tokens_steps_per_s=_tokens(RunPaths(run).metrics),
+        tensors_bytes=_tensors_bytes(report.measures),
+    )
+
+
+def _ended(details: Details, report: Report) -> str:
+    """In the words of the diagnosis: `in step 4` was never finished, `after step 3` was."""
+    run, status = details.run, details.status
+    if run.state in FAILED_STATES:
+        steps = [finding.step for finding in report.root_causes]
+        failed_in = next((step for step in steps if step is not None), None)
+        if failed_in is None and status and status.failure:
+            failed_in = status.failure.step
+        if failed_in is not None:
+            return f"{run.state} in step {failed_in}"
+    return run.state + (f" after step {run.step}" if run.step is not None else "")
+
+
+def _terms(run: Path) -> tuple[str, int | None]:
+    """Record level and number of steps by the run's own configuration; unknown where that is damaged."""
+    evidence = run_folder.read(run, Limits(), [])
+    steps = evidence.get("train.steps")
+    return str(evidence.get("record.level", "")), steps if isinstance(steps, int) else None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _exposed_ms(measures: dict[str, Any]) -> tuple[float, ...]:
+    """Exposed communication of each profiled step, mean over ranks."""
+    by_step: dict[int, list[float]] = {}
+    for rank in (measures.get("overlap") or {}).get("ranks", {}).values():
+        for n, step in enumerate(rank["steps"]):
+            by_step.setdefault(n, []).append(step["exposed_ms"])
+    return tuple(fmean(values) for _, values in sorted(by_step.items()))
+
+
+def _tensors_bytes(measures: dict[str, Any]) -> float | None:
+    """Highest peak of tensors over the ranks; None where only the process was measured."""
+    ranks = (measures.get("memory") or {}).get("ranks", {}).values()
+    peaks = [one["peak_bytes"] for one in ranks if one.get("peak_bytes") and "tensors" in str(one.get("curve_of", ""))]
+    return max(peaks, default=None)
+
+
+def _tokens(metrics: Path) -> tuple[float, ...]:
+    """Tokens a second of each training record after the first ones."""
+    try:
+        lines = metrics.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ()
+    found = []
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        value = _number(record.get("tokens_per_s")) if isinstance(record, dict) else None
+        if value is not None:
+            found.append(value)
+    return tuple(found[WARM_UP:])
