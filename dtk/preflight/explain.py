@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from diagnostics.analysis.divergence.difference import Difference
+from diagnostics.analysis.divergence.vote import Vote
 from diagnostics.contract.findings import Finding
 from diagnostics.detectors.hang import HangDetector, say
-from diagnostics.detectors.hang.compare.difference import Difference
-from diagnostics.detectors.hang.disagree.vote import Vote
 from diagnostics.detectors.hang.disagree.words import Split
 from diagnostics.diagnose import conclude, run_detector
 from diagnostics.evidence.calls import Call

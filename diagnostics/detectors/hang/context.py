@@ -6,11 +6,11 @@ Decides no cause.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from diagnostics.analysis.histories.align import Survey
+from diagnostics.analysis.histories.one_rank import SNAPSHOTS
+from diagnostics.analysis.histories.read import Reading
 from diagnostics.contract.findings import Cost
 from diagnostics.detectors.hang.ended.ends import End, add_unnamed, ends, peer_gone, settle_alone
-from diagnostics.detectors.hang.survey.align import Survey
-from diagnostics.detectors.hang.survey.one_rank import SNAPSHOTS
-from diagnostics.detectors.hang.survey.read import Reading
 from diagnostics.detectors.hang.waiting.waits import Waits
 from diagnostics.evidence import watch_files
 from diagnostics.evidence.calls import Call

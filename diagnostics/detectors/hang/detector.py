@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from diagnostics.analysis.histories.read import read
 from diagnostics.contract.findings import Detection, Finding
 from diagnostics.contract.formatting import counted
 from diagnostics.detectors.hang import say
@@ -11,7 +12,6 @@ from diagnostics.detectors.hang.context import Context, make
 from diagnostics.detectors.hang.disagree import by_size, divergence
 from diagnostics.detectors.hang.disagree.words import Split
 from diagnostics.detectors.hang.ended import gone
-from diagnostics.detectors.hang.survey.read import read
 from diagnostics.detectors.hang.timeline import timeline
 from diagnostics.detectors.hang.unrecorded import by_place, watchdog
 from diagnostics.detectors.hang.waiting import agree, circular, idle, meeting, straggler

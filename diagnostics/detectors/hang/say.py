@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
+from diagnostics.analysis.histories.align import Survey
 from diagnostics.contract.findings import EvidenceItem, Finding, Group, Remedy, Where
 from diagnostics.contract.formatting import ranks_spoken
-from diagnostics.detectors.hang.survey.align import Survey
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Evidence
 from diagnostics.settings import planted

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from diagnostics.contract.artifacts import Status, write_json
-from diagnostics.runs import find, processes
+from diagnostics.runs import processes
 from diagnostics.runs.find import read_run
 from diagnostics.runs.processes import process_start, still_runs
 

@@ -7,16 +7,16 @@ only that; a mismatch in which all calls were recorded is `divergence`'s matter.
 from collections.abc import Iterator
 from dataclasses import replace
 
+from diagnostics.analysis.divergence.difference import Difference, Kind, in_backward, token
+from diagnostics.analysis.divergence.loops import apart
+from diagnostics.analysis.divergence.vote import Vote
+from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.detectors.hang import say
-from diagnostics.detectors.hang.compare.difference import Difference, Kind, in_backward, token
-from diagnostics.detectors.hang.compare.loops import apart
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.disagree import divergence
-from diagnostics.detectors.hang.disagree.vote import Vote
 from diagnostics.detectors.hang.disagree.words import Split
 from diagnostics.detectors.hang.ended.ends import mismatch_facts
-from diagnostics.detectors.hang.survey.one_rank import SNAPSHOTS
 from diagnostics.detectors.hang.waiting.waits import Operation
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import LogFact, shortened

@@ -5,16 +5,16 @@ Votes at the first divergence of each group, then reads the two sides again to s
 
 from dataclasses import replace
 
+from diagnostics.analysis.divergence import sequence
+from diagnostics.analysis.divergence.difference import Difference
+from diagnostics.analysis.divergence.vote import Vote, first_divergence
+from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.contract.findings import EvidenceItem, Finding, Where
 from diagnostics.detectors.hang import say
-from diagnostics.detectors.hang.compare import sequence
-from diagnostics.detectors.hang.compare.difference import Difference
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.disagree import words
-from diagnostics.detectors.hang.disagree.vote import Vote, first_divergence
 from diagnostics.detectors.hang.disagree.words import CAUSES, Split
 from diagnostics.detectors.hang.ended.ends import mismatch_facts
-from diagnostics.detectors.hang.survey.one_rank import SNAPSHOTS
 from diagnostics.evidence.calls import Call
 
 TIE_CONFIDENCE = 0.8

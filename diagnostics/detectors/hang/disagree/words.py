@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from diagnostics.analysis.divergence.difference import Difference, Kind
+from diagnostics.analysis.divergence.vote import Vote
 from diagnostics.contract.findings import Remedy
 from diagnostics.detectors.hang import say
-from diagnostics.detectors.hang.compare.difference import Difference, Kind
 from diagnostics.detectors.hang.context import Context
-from diagnostics.detectors.hang.disagree.vote import Vote
 from diagnostics.evidence.calls import Call
 
 CAUSES: dict[Kind, str] = {

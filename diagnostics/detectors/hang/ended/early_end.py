@@ -6,10 +6,10 @@ what is lacking. Knows no other cause.
 
 from dataclasses import dataclass, replace
 
+from diagnostics.analysis.divergence.difference import path_token
+from diagnostics.analysis.divergence.loops import period_of
 from diagnostics.contract.findings import Finding
 from diagnostics.detectors.hang import say
-from diagnostics.detectors.hang.compare.difference import path_token
-from diagnostics.detectors.hang.compare.loops import period_of
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.ended import last_seen
 from diagnostics.evidence.calls import Call, GroupKey

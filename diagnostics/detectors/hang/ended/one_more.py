@@ -7,13 +7,13 @@ Knows nothing of ranks that ended early, which is `early_end`'s matter.
 
 from dataclasses import dataclass, replace
 
+from diagnostics.analysis.divergence.difference import path_token
+from diagnostics.analysis.divergence.loops import period_of
+from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import counted
 from diagnostics.detectors.hang import say
-from diagnostics.detectors.hang.compare.difference import path_token
-from diagnostics.detectors.hang.compare.loops import period_of
 from diagnostics.detectors.hang.context import Context
-from diagnostics.detectors.hang.survey.one_rank import SNAPSHOTS
 from diagnostics.evidence.calls import Call, GroupKey
 
 _LONGEST = 64

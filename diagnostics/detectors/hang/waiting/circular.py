@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from diagnostics.analysis.divergence.sequence import program_order
 from diagnostics.contract.findings import Finding, Remedy, Where
 from diagnostics.detectors.hang import say
-from diagnostics.detectors.hang.compare.sequence import program_order
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.unrecorded import unseen
 from diagnostics.detectors.hang.waiting import walked

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from diagnostics.detectors.hang.compare.sequence import program_order
-from diagnostics.detectors.hang.survey.align import Survey
-from diagnostics.detectors.hang.survey.one_rank import SNAPSHOTS
+from diagnostics.analysis.divergence.sequence import program_order
+from diagnostics.analysis.histories.align import Survey
+from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.evidence.calls import Call, GroupKey
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.detectors.hang.compare.sequence import compare
+from diagnostics.analysis.divergence.sequence import compare
 from diagnostics.evidence.calls import Call, Described, GroupKey, Wire, text_of
 from diagnostics.evidence.model import Frame, LogFact, RankError, Stacks, Thread
 from tests.unit.diagnostics.hang.dumps import Job, Op, confirmed, detect, diagnose, evidence, write

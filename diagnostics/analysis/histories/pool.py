@@ -14,8 +14,8 @@ from typing import IO
 
 import msgspec
 
-from diagnostics.detectors.hang.survey.one_rank import CallFile, Digest, digest
-from diagnostics.detectors.hang.survey.worker import LENGTH, Job, JobFile, Work
+from diagnostics.analysis.histories.one_rank import CallFile, Digest, digest
+from diagnostics.analysis.histories.worker import LENGTH, Job, JobFile, Work
 from diagnostics.evidence.flight.dumps import FlightFile
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.ring.calls_file import RingFile
@@ -81,7 +81,7 @@ def _start(stack: ExitStack, jobs: list[Job], files: Sequence[CallFile], attempt
     try:
         process = stack.enter_context(
             subprocess.Popen(
-                [sys.executable, "-m", "diagnostics.detectors.hang.survey.worker"],
+                [sys.executable, "-m", "diagnostics.analysis.histories.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.detectors.hang.survey.read import read
+from diagnostics.analysis.histories.read import read
 from diagnostics.evidence import safe_pickle
 from diagnostics.evidence.clock_offset import offset
 from diagnostics.evidence.gather import gather

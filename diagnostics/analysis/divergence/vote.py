@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from diagnostics.detectors.hang.survey.align import GroupTable, Survey
+from diagnostics.analysis.histories.align import GroupTable, Survey
 from diagnostics.evidence.calls import GroupKey
 
 

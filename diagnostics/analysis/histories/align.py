@@ -9,9 +9,9 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from diagnostics.detectors.hang.survey.arrivals import Arrivals
-from diagnostics.detectors.hang.survey.clocks import Clocks
-from diagnostics.detectors.hang.survey.one_rank import Digest, Line, Positions, RankRecord
+from diagnostics.analysis.histories.arrivals import Arrivals
+from diagnostics.analysis.histories.clocks import Clocks
+from diagnostics.analysis.histories.one_rank import Digest, Line, Positions, RankRecord
 from diagnostics.evidence.calls import GroupKey, Wire
 from diagnostics.evidence.flight.entries import DEFAULT_GROUP
 

@@ -8,7 +8,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterator
 
-from diagnostics.detectors.hang.survey.one_rank import SNAPSHOTS, Digest, Line, Positions, RankRecord
+from diagnostics.analysis.histories.one_rank import SNAPSHOTS, Digest, Line, Positions, RankRecord
 from diagnostics.evidence.calls import ROOTED, Call, GroupKey, Wire
 from diagnostics.evidence.clock_offset import offset
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from diagnostics.detectors.hang.survey import pool
-from diagnostics.detectors.hang.survey.read import Reading, read
+from diagnostics.analysis.histories import pool
+from diagnostics.analysis.histories.read import Reading, read
 from diagnostics.evidence.model import Evidence
 from tests.unit.diagnostics.hang.dumps import Job, Op, evidence, write
 

@@ -4,8 +4,8 @@ Told by the steps that were recorded, by the number of buckets that DDP announce
 round of different buckets; where none of it says, by what the rank did instead.
 """
 
-from diagnostics.detectors.hang.compare.difference import Difference, in_backward, token
-from diagnostics.detectors.hang.compare.loops import period_of
+from diagnostics.analysis.divergence.difference import Difference, in_backward, token
+from diagnostics.analysis.divergence.loops import period_of
 from diagnostics.evidence.calls import Call
 
 

@@ -5,8 +5,8 @@ By the calls' own lines and callers, by the program's text where it is at hand, 
 
 import re
 
-from diagnostics.detectors.hang.compare import source
-from diagnostics.detectors.hang.compare.difference import Difference, Kind, in_backward, token
+from diagnostics.analysis import source_text
+from diagnostics.analysis.divergence.difference import Difference, Kind, in_backward, token
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import Frame
 
@@ -123,7 +123,7 @@ def apart(
     return Difference(within[0], confidence, within[1], why)
 
 
-def _by_text(call: Call, body: list[Call]) -> source.Place:
+def _by_text(call: Call, body: list[Call]) -> source_text.Place:
     """What the program says, at the level where the call's path parts from that of the loop's calls."""
     path, bodies = call.stack[::-1], [one.stack[::-1] for one in body]
     level = 0
@@ -137,9 +137,9 @@ def _by_text(call: Call, body: list[Call]) -> source.Place:
         if not alone:
             return "unknown"
         frames = {one[0] for one in bodies}
-        said = source.called(own.file, frames, own.function, when_s)
-        return said if said != "unknown" else source.calls_the_loop(own, frames, when_s)
-    said = source.place(own.file, (one[level].line for one in bodies), own.line, when_s)
+        said = source_text.called(own.file, frames, own.function, when_s)
+        return said if said != "unknown" else source_text.calls_the_loop(own, frames, when_s)
+    said = source_text.place(own.file, (one[level].line for one in bodies), own.line, when_s)
     deeper = _loop_further_in(bodies, level, when_s)
     if said in {"inside", "leaves"} and deeper is not False:
         return "unknown"  # The loop may be the one further in, which the call is outside of in any case.
@@ -155,7 +155,7 @@ def _loop_further_in(bodies: list[tuple[Frame, ...]], level: int, when_s: float 
         first = bodies[0][level]
         if any((one[level].file, one[level].function) != (first.file, first.function) for one in bodies):
             return False
-        said = source.place(first.file, (one[level].line for one in bodies), first.line, when_s)
+        said = source_text.place(first.file, (one[level].line for one in bodies), first.line, when_s)
         if said != "no loop":
             return None if said == "unknown" else True
     return False
@@ -166,7 +166,7 @@ def _branches(one: Call, other: Call) -> bool:
     for left, right in zip(one.stack[::-1], other.stack[::-1], strict=False):
         if left != right:
             same = (left.file, left.function) == (right.file, right.function)
-            return same and source.exclusive(left.file, left.line, right.line, other.created_s)
+            return same and source_text.exclusive(left.file, left.line, right.line, other.created_s)
     return False
 
 

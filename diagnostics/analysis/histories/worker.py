@@ -1,4 +1,4 @@
-"""One process that loads files of ranks: `python -m diagnostics.detectors.hang.worker`, started by `pool`.
+"""One process that loads files of ranks: `python -m diagnostics.analysis.histories.worker`, started by `pool`.
 
 Reads its work from standard input, and writes one digest after another to standard output, each behind its length.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from diagnostics.detectors.hang.survey.one_rank import digest
+from diagnostics.analysis.histories.one_rank import digest
 from diagnostics.evidence.flight.dumps import FlightFile
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.ring.calls_file import RingFile

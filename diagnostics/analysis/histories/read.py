@@ -6,11 +6,11 @@ recorder the younger one counts.
 
 from dataclasses import dataclass, field
 
+from diagnostics.analysis.histories import pool
+from diagnostics.analysis.histories.align import Survey
+from diagnostics.analysis.histories.clocks import move
+from diagnostics.analysis.histories.one_rank import CallFile, choose, load
 from diagnostics.contract.formatting import ranks_spoken
-from diagnostics.detectors.hang.survey import pool
-from diagnostics.detectors.hang.survey.align import Survey
-from diagnostics.detectors.hang.survey.clocks import move
-from diagnostics.detectors.hang.survey.one_rank import CallFile, choose, load
 from diagnostics.evidence.calls import Call, GroupKey, settle
 from diagnostics.evidence.model import Evidence, Problem
 

@@ -4,9 +4,9 @@ By content, call site, period and program order, never by position alone: a rank
 meets every later one of its peers at the wrong position. Knows two lists of calls, no ranks.
 """
 
-from diagnostics.detectors.hang.compare.buckets import never_ready
-from diagnostics.detectors.hang.compare.difference import Difference, Kind, token
-from diagnostics.detectors.hang.compare.loops import leaves, replaces
+from diagnostics.analysis.divergence.buckets import never_ready
+from diagnostics.analysis.divergence.difference import Difference, Kind, token
+from diagnostics.analysis.divergence.loops import leaves, replaces
 from diagnostics.evidence.calls import ROOTED, Call
 from diagnostics.evidence.model import Frame
 
