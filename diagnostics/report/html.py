@@ -2,7 +2,7 @@
 
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy
 from diagnostics.contract.formatting import ranks_text
-from diagnostics.report import charts, measures
+from diagnostics.report import charts, measures, wording
 from diagnostics.report.document import document, part
 from diagnostics.report.markup import Markup, el, join
 from diagnostics.report.memory_chart import memory_chart
@@ -13,7 +13,6 @@ from diagnostics.report.words import (
     blame_text,
     cost_text,
     count,
-    does_text,
     edge_notes,
     event,
     families,
@@ -88,8 +87,8 @@ def _root(report: Report, root: Finding, number: int) -> Markup:
     rows: list[tuple[str, Markup]] = [("to blame", join(blame_text(root)))]
     if cost_text(root.cost):
         rows.append(("cost", join(cost_text(root.cost))))
-    if root.measured:
-        rows.append(("measured", join(root.measured)))
+    if wording.measured(root):
+        rows.append(("measured", join(wording.measured(root))))
     rows.append(("confidence", join(f"{root.confidence:.0%}")))
     followed = [one.finding for one in report.findings if root.cause in one.explained_by]
     if followed:
@@ -97,12 +96,17 @@ def _root(report: Report, root: Finding, number: int) -> Markup:
             report.title(one.cause) + (f" ({ranks_text(one.ranks)})" if one.ranks else "") for one in followed
         )
         rows.append(("led to", join(told)))
-    fixes = el("ul", *map(_remedy, root.remedies), class_="plain") if root.remedies else None
+    fixes = el("ul", *map(_remedy, wording.remedies(root)), class_="plain") if wording.remedies(root) else None
     seen = el("ul", *map(_evidence, root.evidence), class_="plain") if root.evidence else None
     return el(
         "section",
-        el("h2", sentence(report.title(root.cause)) if number else "What happened", " ", el("code", root.cause)),
-        el("p", root.summary),
+        el(
+            "h2",
+            sentence(report.title(root.cause)) if number else "What happened",
+            " ",
+            el("code", root.cause),
+        ),
+        el("p", wording.summary(root)),
         _sides(root),
         el("dl", *(join(el("dt", name), el("dd", value)) for name, value in rows)),
         join(el("h3", "What mends it"), fixes) if fixes else None,
@@ -118,7 +122,7 @@ def _sides(root: Finding) -> Markup | None:
         el(
             "div",
             el("strong", ranks_text(ranks) or "all ranks"),
-            el("div", does_text(where)) if where.does else None,
+            el("div", wording.does(where)) if where.does else None,
             el("code", place_text(where)),
             class_="side blamed" if ranks and set(ranks) <= set(root.ranks) else "side",
         )
@@ -243,12 +247,18 @@ def _causes(report: Report) -> Markup:
 def _cause(report: Report, one: Decided) -> list[Markup]:
     finding = one.finding
     why = el("div", f"explained by {', '.join(one.explained_by)}", class_="soft") if one.explained_by else None
-    missing = el("div", f"record it: {finding.missing}") if finding.missing else None
+    lacks = wording.missing(finding)
+    missing = el("div", f"record it: {lacks}") if lacks else None
     return [
         el("span", STATUSES[finding.status], class_=f"status {finding.status}"),
-        el("div", report.title(finding.cause), el("div", el("code", finding.cause), class_="soft"), class_="name"),
+        el(
+            "div",
+            report.title(finding.cause),
+            el("div", el("code", finding.cause), class_="soft"),
+            class_="name",
+        ),
         join(ranks_text(finding.ranks)),
-        join(finding.summary, why, missing),
+        join(wording.summary(finding), why, missing),
     ]
 
 

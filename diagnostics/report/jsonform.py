@@ -3,9 +3,10 @@
 import json
 import math
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 from diagnostics.contract.findings import Finding
+from diagnostics.report import wording
 from diagnostics.report.model import SCHEMA, Decided, Report
 from diagnostics.tree.evaluate import Branch
 
@@ -51,8 +52,25 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 
 def _finding(report: Report, finding: Finding) -> dict[str, Any]:
-    values: dict[str, Any] = plain(asdict(finding))
-    return {"cause": values.pop("cause"), "title": report.title(finding.cause), **values}
+    values: dict[str, Any] = {
+        "cause": finding.cause,
+        "title": report.title(finding.cause),
+        "status": finding.status,
+        "summary": wording.summary(finding),
+        "confidence": finding.confidence,
+        "ranks": finding.ranks,
+        "victims": finding.victims,
+        "group": finding.group and asdict(finding.group),
+        "position": finding.position,
+        "step": finding.step,
+        "where": [asdict(where) for where in finding.where],
+        "cost": finding.cost and asdict(finding.cost),
+        "evidence": [asdict(item) for item in finding.evidence],
+        "remedies": [asdict(remedy) for remedy in wording.remedies(finding)],
+        "measured": wording.measured(finding),
+        "missing": wording.missing(finding),
+    }
+    return cast(dict[str, Any], plain(values))
 
 
 def _decided(report: Report, decided: Decided) -> dict[str, Any]:

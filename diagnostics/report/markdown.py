@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from diagnostics.contract.findings import Finding, Status
 from diagnostics.contract.formatting import ranks_text
+from diagnostics.report import wording
 from diagnostics.report.measures import memory_rows, overlap_rows, overlap_window, plan_lines
 from diagnostics.report.model import Report
 from diagnostics.report.words import (
@@ -70,7 +71,7 @@ def _root(report: Report, root: Finding) -> str:
     lines = [
         f"## {text(sentence(report.title(root.cause)))}",
         "",
-        f"{code(root.cause)}{sure}. {text(root.summary)}",
+        f"{code(root.cause)}{sure}. {text(wording.summary(root))}",
         "",
     ]
     lines.append(f"- **ranks**: {text(blame_text(root))}")
@@ -78,7 +79,7 @@ def _root(report: Report, root: Finding) -> str:
         lines.append(f"- **where**: {code(side_text(ranks, where))}")
     if cost_text(root.cost):
         lines.append(f"- **cost**: {text(cost_text(root.cost))}")
-    for remedy in root.remedies:
+    for remedy in wording.remedies(root):
         saves = f" Saves {text(remedy.saves)}." if remedy.saves else ""
         lines.append(f"- **fix** ({remedy.kind}): {code(remedy.change)} - {text(remedy.why)}{saves}")
     for item in root.evidence:
@@ -103,7 +104,9 @@ def _findings(report: Report) -> str:
     for one in (*sure["confirmed"], *near, *sure["ruled_out"], *others):
         finding = one.finding
         why = f" (explained by {', '.join(one.explained_by)})" if one.explained_by else ""
-        rows.append((finding.cause, STATUSES[finding.status] + why, ranks_text(finding.ranks), finding.summary))
+        rows.append(
+            (finding.cause, STATUSES[finding.status] + why, ranks_text(finding.ranks), wording.summary(finding))
+        )
     return f"## Every cause\n\n{_table(rows)}"
 
 

@@ -12,6 +12,7 @@ from rich.tree import Tree as Drawing
 from diagnostics.contract.findings import Finding, Remedy, Status, Where
 from diagnostics.contract.formatting import ranks_text
 from diagnostics.evidence.model import shortened
+from diagnostics.report import wording
 from diagnostics.report.console import LABEL, Writer, written
 from diagnostics.report.measures import memory_rows, overlap_rows, overlap_window, plan_lines
 from diagnostics.report.model import Report
@@ -21,7 +22,6 @@ from diagnostics.report.words import (
     blame_text,
     cost_text,
     count,
-    does_text,
     edge_notes,
     event,
     headline,
@@ -33,7 +33,6 @@ from diagnostics.report.words import (
     side_text,
     sides,
     undecided,
-    without_aside,
 )
 from diagnostics.runs.text import clean
 from diagnostics.tree.evaluate import Branch
@@ -104,9 +103,10 @@ class _Writer(Writer):
         if places:
             suffers = set(places[0][0]) & set(root.victims)  # Nothing tells where the rank to blame stands.
             self.line("victim" if suffers else "where", _place(places[0], self.room()), one_line=True)
-        if root.remedies:
-            self.line("fix", _fix(root.remedies[0]), "bold green")
-        self.line("what", root.summary)
+        fixes = wording.remedies(root)
+        if fixes:
+            self.line("fix", _fix(fixes[0]), "bold green")
+        self.line("what", wording.summary(root))
         if not beside:
             self.line("cause", f"{root.cause}{_sure(root)}")
         if root.cost and cost_text(root.cost):
@@ -126,7 +126,7 @@ class _Writer(Writer):
             for _ in row:
                 table.add_column(ratio=1, overflow="fold")
             table.add_row(*(Text(_heading(ranks, where, root), style="bold") for ranks, where in row))
-            table.add_row(*(Text(does_text(where) or "-") for _, where in row))
+            table.add_row(*(Text(wording.does(where) or "-") for _, where in row))
             table.add_row(*(Text(place_text(where), style="cyan") for _, where in row))
             self.console.print(table)
         self.console.print()
@@ -135,7 +135,8 @@ class _Writer(Writer):
         for root in report.root_causes[1:]:
             who = f", {ranks_text(root.ranks)}" if root.ranks else ""
             cost = f", {cost_text(root.cost)}" if cost_text(root.cost) else ""
-            fix = f"; fix: {root.remedies[0].change}" if root.remedies else ""
+            fixes = wording.remedies(root)
+            fix = f"; fix: {fixes[0].change}" if fixes else ""
             self.line("also", f"{report.title(root.cause)} [{root.cause}{_sure(root)}]{who}{cost}{fix}")
 
     def _details(self, root: Finding, verbose: bool) -> None:
@@ -143,11 +144,11 @@ class _Writer(Writer):
             line = f":{item.line}" if item.line else ""
             detail = item.detail
             if not verbose:
-                detail = shortened(without_aside(detail) if item.kind == "stacks" else detail, _LONG)
+                detail = shortened(wording.detail(item), _LONG)
             self.line("seen", f"{item.file}{line}: {detail}", "dim")
         if len(root.evidence) > _BRIEF and not verbose:
             self.line("", f"and {len(root.evidence) - _BRIEF} more", "dim")
-        for remedy in root.remedies[1 : None if verbose else 2]:
+        for remedy in wording.remedies(root)[1 : None if verbose else 2]:
             self.line("or", f"{remedy.change} ({remedy.why})", "green")
 
     def _rest(self, report: Report, verbose: bool) -> None:
@@ -161,7 +162,11 @@ class _Writer(Writer):
             self.line("rest", "; ".join(filter(None, [*texts, others_text(others)])), "dim")
         for one in [decided.finding for decided in report.findings if is_suspicion(decided.finding)][:_BRIEF]:
             who = f", {ranks_text(one.ranks)}" if one.ranks else ""
-            self.line("maybe", f"{report.title(one.cause)} [{one.cause}{_sure(one)}]{who}: {one.summary}", "yellow")
+            self.line(
+                "maybe",
+                f"{report.title(one.cause)} [{one.cause}{_sure(one)}]{who}: {wording.summary(one)}",
+                "yellow",
+            )
         unsure = report.root_causes and report.root_causes[0].confidence < _HIGH
         if unsure or report.outcome == "undecided":
             for what, causes in missing(near)[: None if verbose else 1]:
@@ -180,13 +185,13 @@ class _Writer(Writer):
             self.line("blame", blame_text(root))
             for place in sides(root):
                 self.line("where", side_text(*place))
-            self.line("what", root.summary)
+            self.line("what", wording.summary(root))
             self._details(root, verbose=True)
         consequences = [one for one in report.findings if one.explained_by]
         if consequences:
             self.title("Consequences, not causes")
         for one in consequences:
-            self.line("-", f"{one.finding.cause} {ranks_text(one.finding.ranks)}: {one.finding.summary}")
+            self.line("-", f"{one.finding.cause} {ranks_text(one.finding.ranks)}: {wording.summary(one.finding)}")
         self.title("Fault tree ([x] confirmed, [?] undecided, [ ] ruled out)")
         self.console.print(_drawing(report.tree))
         confirmed = [cut for cut in report.cut_sets if cut.status == "confirmed"]
@@ -227,7 +232,7 @@ def _place(place: tuple[tuple[int, ...], Where], room: int) -> str:
     ranks, where = place
     tail = f":{where.line}{f' in {where.function}' if where.function else ''}"
     tail += f" ({ranks_text(ranks)})" if ranks else ""
-    does = f", {does_text(where)}" if where.does else ""
+    does = f", {wording.does(where)}" if where.does else ""
     if len(where.file) + len(tail) + len(does) > room:
         does = ""
     short = max(12, room - len(tail) - len(does))

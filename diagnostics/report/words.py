@@ -1,11 +1,11 @@
 """How places, costs and statuses are put into words, the same in every form of the report."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from diagnostics.contract.findings import Cost, Finding, Status, Where
 from diagnostics.contract.formatting import bytes_text, numbers_text, ranks_text
+from diagnostics.report import wording
 from diagnostics.report.model import Coverage, Decided, Report
 from diagnostics.runs.text import clean
 from diagnostics.tree.arbitrate import SURE
@@ -34,7 +34,6 @@ _TAKEN_FOR = {
     "overlap": {"trace", "nsys"},
 }
 """Kind of trouble -> evidence that is mostly gathered of it."""
-_ASIDE = re.compile(r", which (?:[^()]|\(\))*(?= \(|$)")
 STATUSES: dict[Status, str] = {"confirmed": "confirmed", "undecided": "undecided", "ruled_out": "ruled out"}
 
 
@@ -67,20 +66,10 @@ def place_text(where: Where) -> str:
     return f"{clean(where.file)}:{where.line}{function}"
 
 
-def does_text(where: Where) -> str:
-    """What the rank does there, without the explanation behind it: that stands in the summary."""
-    return without_aside(where.does) if where.does.startswith("stands ") else clean(where.does)
-
-
-def without_aside(text: str) -> str:
-    """`in user code, which leaves no frame (a.py:3)` as `in user code (a.py:3)`."""
-    return clean(_ASIDE.sub("", text))
-
-
 def where_text(where: Where) -> str:
     """`rank 0: train.py:12 in log_metrics, all_reduce [4] float32`."""
     rank = "" if where.rank is None else f"rank {where.rank}: "
-    does = f", {does_text(where)}" if where.does else ""
+    does = f", {wording.does(where)}" if where.does else ""
     return f"{rank}{place_text(where)}{does}"
 
 
@@ -208,6 +197,6 @@ def missing(causes: Sequence[Decided]) -> list[tuple[str, list[str]]]:
     """What would record the evidence that is missing, and the causes that it would decide; what decides most first."""
     table: dict[str, list[str]] = {}
     for one in causes:
-        if one.finding.missing:
-            table.setdefault(one.finding.missing, []).append(one.finding.cause)
+        if lacks := wording.missing(one.finding):
+            table.setdefault(lacks, []).append(one.finding.cause)
     return sorted(table.items(), key=lambda one: (-len(one[1]), one[0]))
