@@ -6,18 +6,19 @@ from pathlib import Path
 
 from diagnostics import settings
 from diagnostics.contract.errors import DiagnosticsError
-from diagnostics.contract.findings import Detection, Detector, Finding, Status
+from diagnostics.contract.findings import Detection, Detector, Finding, Stated, Status, text_of
 from diagnostics.evidence import watch_files
 from diagnostics.evidence.limits import Limits, reading
 from diagnostics.evidence.model import Evidence, Problem, RankError, shortened
 from diagnostics.evidence.usable import damaged, unused
-from diagnostics.registry import Registry, collect
+from diagnostics.causes.registry import Registry, collect
 from diagnostics.report.coverage import coverage
 from diagnostics.report.model import Decided, Report
 from diagnostics.tree.arbitrate import SURE, Verdict, all_leaves, arbitrate
 from diagnostics.tree.evaluate import cut_sets, evaluate, own_tree
-from diagnostics.tree.load import built_in, load
-from diagnostics.tree.model import Outcome, Tree, gate_ids
+from diagnostics.tree.built_in import built_in
+from diagnostics.tree.load import load
+from diagnostics.tree.model import Outcome, Tree, gates
 
 _TROUBLE = frozenset(
     {
@@ -95,21 +96,15 @@ def diagnose(path: Path, options: Options | None = None, source: str = "") -> Re
     with reading(_told(options.progress)):
         evidence = gather(path, options.limits, options.progress)
         evidence.problems.extend(registry.problems)
-        findings: list[Finding] = []
-        measures: dict[str, object] = {}
-        for detector in registry.detectors:
-            if options.progress:
-                options.progress(f"deciding: {detector.name}")
-            detection = run_detector(detector, evidence)
-            findings += detection.findings
-            measures.update(detection.measures)
+        tell = options.progress or (lambda text: None)
+        findings, measures = decide(registry, evidence, tell)
     if why := unused(evidence):
         more = f" (and {len(why) - 1} more files)" if len(why) > 1 else ""
         raise DiagnosticsError(f"nothing in {path} can be used: {why[0].file}: {why[0].what}{more}")
     return conclude(
         evidence,
         trees,
-        settings.place(evidence, settings.offer_planted(evidence, findings)),
+        settings.place(evidence, settings.mark_planted(evidence, findings)),
         measures,
         source or str(path),
     )
@@ -160,7 +155,41 @@ def conclude(
 
 def _place(one: Finding) -> tuple[int, str, tuple[int, ...], int, str]:
     """Where a finding stands in the report: the same whatever the order of files and detectors."""
-    return _ORDER[one.status], one.cause, one.ranks, one.position or 0, one.summary
+    return _ORDER[one.status], one.cause, one.ranks, one.position or 0, text_of(one).summary
+
+
+def decide(
+    registry: Registry, evidence: Evidence, tell: Callable[[str], None]
+) -> tuple[list[Finding], dict[str, object]]:
+    """Decide every cause; whatever one of them does, the others are decided.
+
+    Returns:
+        the findings, and the measures for the report.
+    """
+    findings: list[Finding] = []
+    measures: dict[str, object] = {}
+    facts: dict[Callable[[Evidence], object], object] = {}
+    for cause in registry.causes:
+        tell(f"deciding: {cause.id}")
+        try:
+            if cause.facts not in facts:
+                facts[cause.facts] = cause.facts(evidence)
+                if callable(measured := getattr(facts[cause.facts], "measures", None)):
+                    measures.update(measured())
+            decided = list(cause.decide(facts[cause.facts]))
+            if not decided or any(finding.cause != cause.id for finding in decided):
+                raise ValueError("it gave no finding of its own")
+        except Exception as error:
+            problem = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            evidence.problems.append(Problem("cause", cause.id, f"deciding it failed ({problem})"))
+            decided = [Finding(cause=cause.id, status="undecided", facts=Stated(f"Deciding it failed: {problem}"))]
+        findings += decided
+    for detector in registry.detectors:
+        tell(f"deciding: {detector.name}")
+        detection = run_detector(detector, evidence)
+        findings += detection.findings
+        measures.update(detection.measures)
+    return findings, measures
 
 
 def run_detector(detector: Detector, evidence: Evidence) -> Detection:
@@ -184,22 +213,23 @@ def run_detector(detector: Detector, evidence: Evidence) -> Detection:
 
 def _trees(files: Sequence[Path], registry: Registry) -> list[Tree]:
     trees = built_in()
-    known = set(all_leaves(trees)) | registry.causes
+    known = set(all_leaves(trees)) | registry.ids
     for file in files:
         tree = load(file, known)
         _refuse_taken(tree, trees)
         trees.append(tree)
-    homeless = registry.causes - set(all_leaves(trees))
+    homeless = registry.ids - set(all_leaves(trees))
     return [*trees, own_tree(homeless)] if homeless else trees
 
 
 def _refuse_taken(tree: Tree, others: Sequence[Tree]) -> None:
     """Raises DiagnosticsError where a branch has the id of another tree's: the report could not tell them apart."""
-    taken = {one: other.file for other in others for one in gate_ids(other.top)}
-    for one in gate_ids(tree.top):
-        if one in taken:
+    taken = {gate.id: other.file for other in others for gate in gates(other.top)}
+    for gate in gates(tree.top):
+        if gate.id in taken:
             raise DiagnosticsError(
-                f"{tree.file}: the id {one!r} is taken by {Path(taken[one]).name or 'another tree'}", "choose another"
+                f"{tree.file}: the id {gate.id!r} is taken by {Path(taken[gate.id]).name or 'another tree'}",
+                "choose another",
             )
 
 
@@ -273,7 +303,7 @@ def _standing(evidence: Evidence, findings: Sequence[Finding], measures: dict[st
     """What can be said without a cause: gloo's dumps of a job that waits in a recv look as those of one that ended."""
     if evidence.doubt:
         return "the dumps may be of different jobs, so the ranks are not compared"
-    apart = [one.summary for one in findings if one.status == "undecided" and one.victims]
+    apart = [text_of(one).summary for one in findings if one.status == "undecided" and one.victims]
     if apart:
         return apart[0].partition(". ")[0].rstrip(".")
     hang = measures.get("hang")

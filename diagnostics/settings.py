@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from diagnostics.contract.artifacts import RunPaths
-from diagnostics.contract.findings import Finding, Remedy, Where
+from diagnostics.contract.findings import Finding, Where, text_of
 from diagnostics.contract.origins import Origins, read
 from diagnostics.evidence.model import Evidence
 
@@ -29,31 +29,19 @@ def place(evidence: Evidence, findings: Iterable[Finding]) -> list[Finding]:
     return [replace(one, where=_where(one, origins)) if _open(one) else one for one in found]
 
 
-def planted(evidence: Evidence) -> tuple[Remedy, ...]:
-    """What mends a run that planted a fault on purpose; nothing for others."""
+def mark_planted(evidence: Evidence, findings: Iterable[Finding]) -> list[Finding]:
+    """The findings; confirmed ones of a run that planted a fault on purpose carry its name."""
     name = evidence.run.planted if evidence.run is not None else ""
-    why = f"this run planted the fault `{name}` on purpose"
-    return (Remedy("override", "fault=none", why),) if name else ()
-
-
-def offer_planted(evidence: Evidence, findings: Iterable[Finding]) -> list[Finding]:
-    """The findings; confirmed ones that no override mends get that one."""
-    extra = planted(evidence)
-    return [
-        replace(one, remedies=(*extra, *one.remedies))
-        if one.status == "confirmed" and not any(remedy.kind == "override" for remedy in one.remedies)
-        else one
-        for one in findings
-    ]
+    return [replace(one, planted=name) if one.status == "confirmed" and name else one for one in findings]
 
 
 def _open(finding: Finding) -> bool:
-    return finding.status == "confirmed" and not finding.where and bool(finding.remedies)
+    return finding.status == "confirmed" and not finding.where and bool(text_of(finding).remedies)
 
 
 def _where(finding: Finding, origins: Origins) -> tuple[Where, ...]:
     """Where a file set the first key that the first remedy overrides; nothing when it was typed or is a default."""
-    remedy = finding.remedies[0]
+    remedy = text_of(finding).remedies[0]
     if remedy.kind != "override":
         return ()
     for word in _words(remedy.change):

@@ -1,14 +1,15 @@
-"""What detectors say: a finding per cause, with its evidence and its remedy. Shared by tree and report.
+"""What is decided about a cause: a finding, as typed data. Shared by causes, tree and report.
 
-Every detector decides each of its causes: `confirmed`, `ruled_out`, or `undecided` with what is missing.
+A finding holds ranks, sites, figures and the facts of its cause; sentences are made from it when the report is
+written (`Facts.text`). Every cause is decided: `confirmed`, `ruled_out`, or `undecided` with what is missing.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
-from diagnostics.evidence.model import Evidence
-
 Status = Literal["confirmed", "ruled_out", "undecided"]
+Outcome = Literal["healthy", "hung", "oom", "slow", "crashed", "diverged", "at_risk", "undecided"]
+"""What happened to the run as a whole."""
 Unit = Literal["s blocked", "bytes", "ms per step", "ms per window", "steps lost", "none"]
 
 
@@ -38,7 +39,7 @@ class EvidenceItem:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A change that mends it: an override for dtk's runs, code at a place for others, a variable."""
+    """A change that fixes it: an override for dtk's runs, code at a place for others, a variable."""
 
     kind: Literal["override", "code", "environment"]
     change: str
@@ -67,13 +68,53 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """A finding in words, made when the report is written."""
+
+    summary: str
+    """One or two sentences for the user. Undecided: what the evidence does not tell."""
+    measured: str = ""
+    """The value at this edge of the tree: `0 of 3,120 positions differ`, `exposed 41 ms of 180 ms`."""
+    missing: str = ""
+    """Undecided only: the override, variable or file that would record what is missing."""
+    remedies: tuple[Remedy, ...] = ()
+    """The best first."""
+
+
+class Facts(Protocol):
+    """What a finding rests on: a frozen dataclass of figures, calls, sites and names, defined beside its cause."""
+
+    def text(self, finding: "Finding") -> Text:
+        """The finding in words. Pure: only what these facts and the finding hold."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """Facts that are words already: of a user's own detector. A built-in cause has facts of its own."""
+
+    summary: str
+    measured: str = ""
+    missing: str = ""
+    remedies: tuple[Remedy, ...] = ()
+
+    def text(self, finding: "Finding") -> Text:
+        """Return the words as they were given."""
+        return Text(summary=self.summary, measured=self.measured, missing=self.missing, remedies=self.remedies)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One decided cause (ids: docs/causes.md)."""
 
     cause: str
     status: Status
-    summary: str
-    """One or two sentences for the user. Undecided: which evidence is missing and what would record it."""
+    facts: Facts | None = None
+    """What was measured or seen, of which `text_of` makes the sentences."""
+    planted: str = ""
+    """The fault that the run planted on purpose, in a confirmed finding of such a run."""
+    summary: str = ""
+    """Deprecated, as are `measured`, `missing` and `remedies`: used only while families move to `facts`."""
     confidence: float = 1.0
     """0 to 1: 1 = proven by the evidence itself; below 0.5 is never a root cause."""
     ranks: tuple[int, ...] = ()
@@ -94,6 +135,20 @@ class Finding:
     """Undecided only: the override or variable that would record what is missing."""
 
 
+def text_of(finding: Finding) -> Text:
+    """Put the finding into words; of a fault that was planted and that no override fixes, the first remedy removes it."""
+    if finding.facts is None:
+        text = Text(
+            summary=finding.summary, measured=finding.measured, missing=finding.missing, remedies=finding.remedies
+        )
+    else:
+        text = finding.facts.text(finding)
+    if finding.planted and not any(remedy.kind == "override" for remedy in text.remedies):
+        why = f"this run planted the fault `{finding.planted}` on purpose"
+        text = replace(text, remedies=(Remedy("override", "fault=none", why), *text.remedies))
+    return text
+
+
 @dataclass(slots=True)
 class Detection:
     """What one detector gives."""
@@ -110,6 +165,6 @@ class Detector(Protocol):
     causes: tuple[str, ...]
     """Ids that it decides; it returns at least one finding for each."""
 
-    def detect(self, evidence: Evidence) -> Detection:
+    def detect(self, evidence: Any) -> Detection:
         """Decide every cause. Never raises on odd evidence: what cannot be read is `undecided`."""
         ...

@@ -7,7 +7,7 @@ all; an `and` is ruled out by one and confirmed only by all.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from diagnostics.contract.findings import Finding, Status
+from diagnostics.contract.findings import Finding, Status, text_of
 from diagnostics.tree.model import Gate, GateKind, Leaf, Node, Tree, minimal_cut_sets
 
 _STRENGTH: dict[Status, int] = {"confirmed": 2, "undecided": 1, "ruled_out": 0}
@@ -53,7 +53,7 @@ def by_cause(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
     for finding in findings:
         table.setdefault(finding.cause, []).append(finding)
     for several in table.values():
-        several.sort(key=lambda one: (-_STRENGTH[one.status], -one.confidence, one.ranks, one.summary))
+        several.sort(key=lambda one: (-_STRENGTH[one.status], -one.confidence, one.ranks, text_of(one).summary))
     return table
 
 
@@ -91,10 +91,11 @@ def _leaf(node: Leaf, findings: Sequence[Finding]) -> Branch:
         reason = "no detector decided it"
         return Branch(node.cause, node.title, None, "undecided", "", reason, "")
     first = findings[0]
-    reason = "" if first.status == "confirmed" else first.summary.removeprefix("Not decided: ")
+    words = text_of(first)
+    reason = "" if first.status == "confirmed" else words.summary.removeprefix("Not decided: ")
     others = sum(one.status == "confirmed" for one in findings[1:])
     more = f" (and {others} more)" if others else ""
-    return Branch(node.cause, node.title, None, first.status, first.measured + more, reason, first.missing)
+    return Branch(node.cause, node.title, None, first.status, words.measured + more, reason, words.missing)
 
 
 def _gate(name: str, title: str, gate: GateKind, children: tuple[Branch, ...]) -> Branch:

@@ -1,6 +1,6 @@
-"""Reads fault trees from YAML, strictly: a key, a gate or an id that is not known is an error of one line.
+"""Reads a user's own fault trees from YAML, strictly: a key, a gate or an id that is not known is an error of one line.
 
-Built-in trees are the files beside this module; a user's own come by `--tree`. Format: docs/diagnose.md.
+They come by `--tree`; the format is in docs/diagnose.md. Built-in trees are made in `built_in.py`.
 """
 
 import re
@@ -24,17 +24,10 @@ from diagnostics.tree.model import (
     minimal_cut_sets,
 )
 
-BUILT_IN = ("crash", "hang", "memory", "numerics", "slow", "environment")
-"""In the order of the report: what ends a run before what slows it."""
 FILE_BYTES = 1 << 20
 DEPTH = 32
 _ID = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
 _OUTCOMES = tuple(name for name in get_args(Outcome) if name not in ("healthy", "undecided"))
-
-
-def built_in() -> list[Tree]:
-    """The trees that come with dtk."""
-    return [load(Path(__file__).parent / f"{name}.yaml") for name in BUILT_IN]
 
 
 def load(path: Path, known: Collection[str] | None = None) -> Tree:

@@ -3,11 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal
-
-GateKind = Literal["and", "or"]
-Outcome = Literal["healthy", "hung", "oom", "slow", "crashed", "diverged", "at_risk", "undecided"]
-Relation = Literal["ranks", "victims", "group", "any"]
+from diagnostics.contract.causes import GateKind, Relation
+from diagnostics.contract.findings import Outcome
 
 MAX_CUT_SETS = 4096
 """Minimal cut sets of one tree at most: a tree with more explains nothing to a reader."""
@@ -76,12 +73,12 @@ def leaves(node: Node) -> Iterator[Leaf]:
         yield from leaves(child)
 
 
-def gate_ids(node: Node) -> Iterator[str]:
-    """Ids of all gates below a node, itself included."""
+def gates(node: Node) -> Iterator[Gate]:
+    """All gates below a node, itself included."""
     if isinstance(node, Gate):
-        yield node.id
+        yield node
         for child in node.children:
-            yield from gate_ids(child)
+            yield from gates(child)
 
 
 def minimal_cut_sets(node: Node) -> list[frozenset[str]]:

@@ -1,0 +1,94 @@
+"""Collects the causes: every file below a family's folder here, and a user's own detectors. Decides nothing.
+
+Adding a cause is adding one file `diagnostics/causes/<family>/<name>.py` that ends in `CAUSE = Cause(...)`; a file
+whose name begins with an underscore holds what the causes of a family share.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from diagnostics.causes.branches import BRANCHES
+from diagnostics.contract.causes import AnyCause, Cause
+from diagnostics.contract.findings import Detector
+from diagnostics.evidence.model import Problem
+
+ENTRY_POINTS = "dtk.detectors"
+"""Entry points of a user's own detectors."""
+_LEGACY = ("hang", "memory", "overlap", "environment", "numerics")
+"""Packages below `diagnostics.detectors` whose causes have not moved to files of their own yet."""
+
+
+@cache
+def built_in() -> tuple[AnyCause, ...]:
+    """Return the causes that come with dtk, in the order of branches and then of ids.
+
+    Raises:
+        ValueError: a file defines no cause, or one whose id or branch is not right.
+    """
+    found = [_cause(path) for path in sorted(Path(__file__).parent.glob("*/[!_]*.py"))]
+    order = {branch.id: number for number, branch in enumerate(BRANCHES)}
+    return tuple(sorted(found, key=lambda cause: (order[cause.branch], cause.id)))
+
+
+def _cause(path: Path) -> AnyCause:
+    family, name = path.parent.name, path.stem
+    cause = getattr(import_module(f"diagnostics.causes.{family}.{name}"), "CAUSE", None)
+    if not isinstance(cause, Cause):
+        raise ValueError(f"{path}: it has to end in CAUSE = Cause(...)")
+    if cause.id != f"{family}.{name}":
+        raise ValueError(f"{path}: its id is {cause.id!r}, and has to be {family}.{name}")
+    if cause.branch not in {branch.id for branch in BRANCHES}:
+        raise ValueError(f"{path}: there is no branch {cause.branch!r} in diagnostics/causes/branches.py")
+    return cause
+
+
+@dataclass(slots=True)
+class Registry:
+    """The causes that come with dtk, a user's detectors, and what could not be loaded."""
+
+    causes: tuple[AnyCause, ...] = ()
+    detectors: list[Detector] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def ids(self) -> set[str]:
+        """Ids of all causes that are decided."""
+        own = {cause for detector in self.detectors for cause in detector.causes}
+        return own | {cause.id for cause in self.causes}
+
+
+def collect() -> Registry:
+    """Collect everything. A detector that cannot be imported is a problem under coverage, never an error."""
+    registry = Registry(built_in())
+    for name in _LEGACY:
+        try:
+            registry.detectors += import_module(f"diagnostics.detectors.{name}").DETECTORS
+        except Exception as error:
+            registry.problems.append(Problem("detector", f"diagnostics.detectors.{name}", _one_line(error)))
+    for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
+        registry.detectors.extend(_loaded(entry, registry.problems))
+    return registry
+
+
+def _loaded(entry: EntryPoint, problems: list[Problem]) -> Iterator[Detector]:
+    """What an entry point gives: a detector, a class of one, or a tuple of either."""
+    try:
+        value: Any = entry.load()
+        for item in value if isinstance(value, list | tuple) else (value,):
+            detector = item() if isinstance(item, type) else item
+            if not callable(getattr(detector, "detect", None)) or not isinstance(detector.name, str):
+                raise TypeError("it is no detector: name, causes and detect(evidence) are expected")
+            if not isinstance(detector.causes, tuple) or not all(isinstance(cause, str) for cause in detector.causes):
+                raise TypeError("its causes are no tuple of ids")
+            yield detector
+    except Exception as error:
+        problems.append(Problem("detector", f"{entry.name} ({entry.value})", _one_line(error)))
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

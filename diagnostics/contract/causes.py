@@ -1,0 +1,83 @@
+"""What a cause is: one file in `diagnostics/causes/<family>/` defines one, and everything about it is read from there.
+
+The fault trees, docs/causes.md, the enum of docs/report.schema.json and the pipeline are made from these values.
+Relations between causes are data (`explained_by`); no cause looks at the findings of another.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from diagnostics.contract.findings import Finding, Outcome
+
+Relation = Literal["ranks", "victims", "group", "any"]
+"""When a cause explains a finding of another: the other has no culprit that this one does not have (`ranks`), its
+culprits are victims of this one (`victims`), it concerns a group with a culprit of this one (`group`), always (`any`)."""
+
+F = TypeVar("F")
+
+
+GateKind = Literal["and", "or"]
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A gate of the built-in fault trees."""
+
+    id: str
+    title: str
+    above: str = ""
+    """Id of the gate above it; empty = a top event."""
+    gate: GateKind = "or"
+    """`and`: every child is needed; `or`: one is enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedBy:
+    """Causes of which this one is a consequence, so that it is not a root cause beside them."""
+
+    causes: tuple[str, ...]
+    """Ids or shell patterns (`overlap.*`)."""
+    when: tuple[Relation, ...]
+    """One of them must hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Evidence of a real or a minimal job with this cause: docs/causes.md shows its diagnosis, and a test checks it."""
+
+    files: Callable[[], Mapping[str, str | bytes]]
+    """Relative path -> content, as a job leaves them in a folder."""
+    ranks: tuple[int, ...] = ()
+    """Culprits that the diagnosis must name; the cause must be the first root cause."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause(Generic[F]):
+    """One cause. Its file defines the facts that its findings carry, `decide`, and ends in `CAUSE = Cause(...)`."""
+
+    id: str
+    """`family.name`, as the file's path below `diagnostics/causes` has it; never renamed."""
+    title: str
+    """The cause in words, as it stands behind `HUNG:` in the first line of the report."""
+    outcome: Outcome
+    """What happened to the run when this is the root cause."""
+    branch: str
+    """Id of the gate above it in the fault tree (`diagnostics/causes/branches.py`)."""
+    facts: Callable[[Any], F]
+    """Builds what it is decided from, of an `evidence.model.Evidence`. Causes that name the same function share one result: it runs once a diagnosis.
+    A result with a method `measures()` adds the returned JSON values to `report.measures`."""
+    decide: Callable[[F], Sequence[Finding]]
+    """At least one finding: confirmed, ruled out, or undecided with what is missing. It may raise on evidence that
+    nobody expected; the cause is then undecided, and the report says so."""
+    decided_from: str
+    """The evidence it takes, for docs/causes.md."""
+    remedy: str
+    """The usual remedy, for docs/causes.md."""
+    explained_by: tuple[ExplainedBy, ...] = ()
+    example: Example | None = None
+    source: str = ""
+    """The paper, document or measurement that the decision rests on."""
+
+
+AnyCause = Cause[Any]
