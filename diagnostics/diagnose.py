@@ -5,20 +5,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnostics import settings
+from diagnostics.causes.registry import Registry, collect
 from diagnostics.contract.errors import DiagnosticsError
-from diagnostics.contract.findings import Detection, Detector, Finding, Stated, Status, text_of
+from diagnostics.contract.findings import Detection, Detector, Finding, Outcome, Stated, Status, text_of
 from diagnostics.evidence import watch_files
 from diagnostics.evidence.limits import Limits, reading
 from diagnostics.evidence.model import Evidence, Problem, RankError, shortened
 from diagnostics.evidence.usable import damaged, unused
-from diagnostics.causes.registry import Registry, collect
 from diagnostics.report.coverage import coverage
 from diagnostics.report.model import Decided, Report
 from diagnostics.tree.arbitrate import SURE, Verdict, all_leaves, arbitrate
-from diagnostics.tree.evaluate import cut_sets, evaluate, own_tree
 from diagnostics.tree.built_in import built_in
+from diagnostics.tree.evaluate import cut_sets, evaluate, own_tree
 from diagnostics.tree.load import load
-from diagnostics.tree.model import Outcome, Tree, gates
+from diagnostics.tree.model import Tree, gates
 
 _TROUBLE = frozenset(
     {
@@ -228,7 +228,7 @@ def _refuse_taken(tree: Tree, others: Sequence[Tree]) -> None:
     for gate in gates(tree.top):
         if gate.id in taken:
             raise DiagnosticsError(
-                f"{tree.file}: the id {gate.id!r} is taken by {Path(taken[gate.id]).name or 'another tree'}",
+                f"{tree.file}: the id {gate.id!r} is taken by {Path(taken[gate.id]).name}",
                 "choose another",
             )
 

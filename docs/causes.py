@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from diagnostics.tree.load import built_in
+from diagnostics.tree.built_in import built_in
 from diagnostics.tree.model import Gate, Leaf, Node, Tree
 
 About = dict[str, tuple[str, str]]

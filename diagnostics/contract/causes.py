@@ -12,7 +12,8 @@ from diagnostics.contract.findings import Finding, Outcome
 
 Relation = Literal["ranks", "victims", "group", "any"]
 """When a cause explains a finding of another: the other has no culprit that this one does not have (`ranks`), its
-culprits are victims of this one (`victims`), it concerns a group with a culprit of this one (`group`), always (`any`)."""
+culprits are victims of this one (`victims`), it concerns a group with a culprit of this one (`group`), always
+(`any`)."""
 
 F = TypeVar("F")
 
@@ -65,7 +66,8 @@ class Cause(Generic[F]):
     branch: str
     """Id of the gate above it in the fault tree (`diagnostics/causes/branches.py`)."""
     facts: Callable[[Any], F]
-    """Builds what it is decided from, of an `evidence.model.Evidence`. Causes that name the same function share one result: it runs once a diagnosis.
+    """Builds what it is decided from, of an `evidence.model.Evidence`. Causes that name the same function share one
+    result, as it runs once a diagnosis.
     A result with a method `measures()` adds the returned JSON values to `report.measures`."""
     decide: Callable[[F], Sequence[Finding]]
     """At least one finding: confirmed, ruled out, or undecided with what is missing. It may raise on evidence that

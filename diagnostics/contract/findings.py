@@ -136,7 +136,7 @@ class Finding:
 
 
 def text_of(finding: Finding) -> Text:
-    """Put the finding into words; of a fault that was planted and that no override fixes, the first remedy removes it."""
+    """Put the finding into words. Where no override fixes a planted fault, the first remedy removes it."""
     if finding.facts is None:
         text = Text(
             summary=finding.summary, measured=finding.measured, missing=finding.missing, remedies=finding.remedies

@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from diagnostics.contract.findings import Finding
+from diagnostics.contract.findings import Finding, Outcome
 from diagnostics.tree.evaluate import Branch, CutSet
-from diagnostics.tree.model import Outcome
 
 SCHEMA = "dtk.report/1"
 

@@ -5,7 +5,7 @@ No other module of the report reads the fields that they come from. The title of
 
 import re
 
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Where
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Where, text_of
 from diagnostics.runs.text import clean
 
 _ASIDE = re.compile(r", which (?:[^()]|\(\))*(?= \(|$)")
@@ -13,22 +13,22 @@ _ASIDE = re.compile(r", which (?:[^()]|\(\))*(?= \(|$)")
 
 def summary(finding: Finding) -> str:
     """Return one or two sentences on what happened; of an undecided cause which evidence is missing."""
-    return finding.summary
+    return text_of(finding).summary
 
 
 def measured(finding: Finding) -> str:
     """Return the value that decided the cause, `exposed 41 ms of 180 ms`; empty without one."""
-    return finding.measured
+    return text_of(finding).measured
 
 
 def missing(finding: Finding) -> str:
     """Return the override or variable that would record what an undecided cause lacks; empty without one."""
-    return finding.missing
+    return text_of(finding).missing
 
 
 def remedies(finding: Finding) -> tuple[Remedy, ...]:
     """Return the changes that fix the cause, the best first."""
-    return finding.remedies
+    return text_of(finding).remedies
 
 
 def does(where: Where) -> str:

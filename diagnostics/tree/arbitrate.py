@@ -8,8 +8,9 @@ has a reason of its own.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from diagnostics.contract.findings import Finding
-from diagnostics.tree.model import Leaf, Outcome, Relation, Rule, Tree, leaves
+from diagnostics.contract.causes import Relation
+from diagnostics.contract.findings import Finding, Outcome
+from diagnostics.tree.model import Leaf, Rule, Tree, leaves
 
 SURE = 0.5
 """Confidence below which a finding is never a root cause."""

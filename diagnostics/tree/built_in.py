@@ -31,7 +31,7 @@ def built_in(causes: Sequence[AnyCause] | None = None) -> list[Tree]:
             for reason in cause.explained_by
         ]
         rules += legacy[branch.id].rules if branch.id in legacy else ()
-        trees.append(Tree(top, tuple(rules), "diagnostics/causes"))
+        trees.append(Tree(top, tuple(rules), "a built-in tree"))
     return trees
 
 
@@ -54,18 +54,14 @@ def _gate(branch: Branch, causes: Sequence[AnyCause], legacy: dict[str, Tree]) -
 
 
 def _legacy(moved: set[str]) -> dict[str, Tree]:
-    """Trees of families whose causes are still described in YAML beside this module; a moved cause's rules are left out."""
+    """Trees of families whose causes are still described in YAML beside this module, without the causes that moved."""
     trees = {}
     for path in sorted(Path(__file__).parent.glob("*.yaml")):
         tree = load(path)
         rules = [
             Rule(rule.causes, tuple(sorted(rest)), rule.when)
             for rule in tree.rules
-            if (rest := {leaf for leaf in _ALL_LEGACY(rule) if leaf not in moved})
+            if (rest := set(rule.explains) - moved)
         ]
         trees[tree.top.id] = Tree(tree.top, tuple(rules), tree.file)
     return trees
-
-
-def _ALL_LEGACY(rule: Rule) -> set[str]:
-    return set(rule.explains)

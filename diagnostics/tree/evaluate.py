@@ -7,8 +7,9 @@ all; an `and` is ruled out by one and confirmed only by all.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from diagnostics.contract.causes import GateKind
 from diagnostics.contract.findings import Finding, Status, text_of
-from diagnostics.tree.model import Gate, GateKind, Leaf, Node, Tree, minimal_cut_sets
+from diagnostics.tree.model import Gate, Leaf, Node, Tree, minimal_cut_sets
 
 _STRENGTH: dict[Status, int] = {"confirmed": 2, "undecided": 1, "ruled_out": 0}
 

@@ -9,20 +9,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
 
+from diagnostics.contract.causes import GateKind, Relation
 from diagnostics.contract.errors import DiagnosticsError
-from diagnostics.tree.model import (
-    Gate,
-    GateKind,
-    Leaf,
-    Node,
-    Outcome,
-    Relation,
-    Rule,
-    TooManyCutSetsError,
-    Tree,
-    leaves,
-    minimal_cut_sets,
-)
+from diagnostics.contract.findings import Outcome
+from diagnostics.tree.model import Gate, Leaf, Node, Rule, TooManyCutSetsError, Tree, leaves, minimal_cut_sets
 
 FILE_BYTES = 1 << 20
 DEPTH = 32

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+
 from diagnostics.contract.causes import GateKind, Relation
 from diagnostics.contract.findings import Outcome
 

@@ -11,6 +11,7 @@ from typing import Any
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.diagnose import Options, diagnose
 from diagnostics.evidence.limits import Limits
+from diagnostics.report import wording
 from dtk.compare.model import Breakdown
 
 _PARTS = ("wall_ms", "compute_ms", "communication_ms", "overlapped_ms", "exposed_ms", "memory_ms", "idle_ms")
@@ -30,7 +31,7 @@ def explain(
     except DiagnosticsError:
         return None, ()
     causes = [
-        f"{report.title(one.finding.cause)}: {one.finding.summary}"
+        f"{report.title(one.finding.cause)}: {wording.summary(one.finding)}"
         for one in report.findings
         if one.finding.status == "confirmed" and one.finding.cause.split(".")[0] in ("overlap", "memory")
     ]

@@ -23,7 +23,7 @@ def prepare() -> None:
     with suppress(ImportError):  # `explanation` says so.
         for module in ("diagnostics.diagnose", "diagnostics.evidence.gather", "diagnostics.report.terminal"):
             import_module(module)
-        import_module("diagnostics.registry").collect()
+        import_module("diagnostics.causes.registry").collect()
 
 
 def explanation(paths: RunPaths, terminal: bool) -> str:

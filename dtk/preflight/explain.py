@@ -10,6 +10,7 @@ from pathlib import Path
 
 from diagnostics.analysis.divergence.difference import Difference
 from diagnostics.analysis.divergence.vote import Vote
+from diagnostics.causes.registry import collect
 from diagnostics.contract.findings import Finding
 from diagnostics.detectors.hang import HangDetector, say
 from diagnostics.detectors.hang.disagree.words import Split
@@ -19,9 +20,8 @@ from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.ring.calls_file import RingFile as RingReader
-from diagnostics.registry import collect
 from diagnostics.report.model import Report
-from diagnostics.tree.load import built_in
+from diagnostics.tree.built_in import built_in
 from dtk.preflight.calls import Record
 from dtk.preflight.match import Misfit, Standing
 from dtk.preflight.parting import Parting

@@ -15,7 +15,7 @@ from statistics import fmean, median
 from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths
-from diagnostics.contract.findings import Finding, Remedy
+from diagnostics.contract.findings import Finding, Remedy, text_of
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence import run_folder
 from diagnostics.evidence.limits import Limits
@@ -70,7 +70,7 @@ def verify(report: Report, say: Say) -> Proof:
 
 def _first_override(report: Report) -> tuple[Finding, Remedy]:
     for finding in report.root_causes:
-        for remedy in finding.remedies:
+        for remedy in text_of(finding).remedies:
             if remedy.kind == "override":
                 return finding, remedy
     if not report.root_causes:

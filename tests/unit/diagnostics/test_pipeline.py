@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import diagnostics.registry
+import diagnostics.causes.registry
 from diagnostics.contract.artifacts import Status
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.findings import Detection, Finding
@@ -18,7 +18,7 @@ from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact, Problem, RankError, RunEvidence, Stacks
 from diagnostics.report.coverage import coverage
 from diagnostics.report.words import headline
-from diagnostics.tree.load import built_in
+from diagnostics.tree.built_in import built_in
 from tests.unit.diagnostics.report.samples import report
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -118,7 +118,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         EntryPoint("other", "json:dumps", "dtk.detectors"),
     ]
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(diagnostics.registry, "entry_points", lambda group: entries)
+    monkeypatch.setattr(diagnostics.causes.registry, "entry_points", lambda group: entries)
     monkeypatch.delitem(sys.modules, "site_detector", raising=False)
     importlib.invalidate_caches()
     return tmp_path
@@ -196,7 +196,7 @@ def test_an_own_tree_with_the_id_of_another_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rank_1.log").write_text(LOG)
     own = "id: hang\ntitle: x\ngate: or\noutcome: slow\nchildren: [{cause: overlap.skew, title: y}]\n"
     (tmp_path / "own.yaml").write_text(own)
-    with pytest.raises(DiagnosticsError, match=r"own\.yaml: the id 'hang' is taken by hang\.yaml"):
+    with pytest.raises(DiagnosticsError, match=r"own\.yaml: the id 'hang' is taken by a built-in tree"):
         diagnose(tmp_path, Options(trees=(tmp_path / "own.yaml",)))
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.contract.findings import Finding, Remedy, Where
+from diagnostics.contract.findings import Finding, Remedy, Where, text_of
 from diagnostics.contract.origins import Origins, Setting, dumps
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, RunEvidence
-from diagnostics.settings import offer_planted, place
+from diagnostics.settings import mark_planted, place
 
 FILE = Setting("file", "conf/strategy/fsdp.yaml:4", "true")
 KEYS = {
@@ -45,17 +45,17 @@ def test_a_key_that_is_to_go(evidence):
     assert (one.where[0].file, one.where[0].line) == ("conf/fault/nccl_typo.yaml", 16)
 
 
-def test_what_no_override_mends_is_mended_without_the_planted_fault(evidence):
+def test_what_no_override_fixes_is_fixed_without_the_planted_fault(evidence):
     evidence.run.config = {"fault": {"name": "leak"}}
     code, override = finding("delete it", kind="code"), finding("train.steps=3")
-    told = offer_planted(evidence, [code, override, finding("delete it", "ruled_out", "code")])
-    assert [[one.change for one in finding.remedies] for finding in told] == [
+    marked = mark_planted(evidence, [code, override, finding("delete it", "ruled_out", "code")])
+    assert [[remedy.change for remedy in text_of(one).remedies] for one in marked] == [
         ["fault=none", "delete it"],
         ["train.steps=3"],
         ["delete it"],
     ]
     evidence.run.config = {"fault": {"name": "none"}}
-    assert offer_planted(evidence, [code]) == [code]
+    assert mark_planted(evidence, [code]) == [code]
 
 
 @pytest.mark.parametrize(

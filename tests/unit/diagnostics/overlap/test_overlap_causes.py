@@ -19,7 +19,7 @@ from diagnostics.detectors.overlap import (
 )
 from diagnostics.evidence.model import RunEvidence
 from diagnostics.tree.arbitrate import arbitrate
-from diagnostics.tree.load import built_in
+from diagnostics.tree.built_in import built_in
 from tests.trace_generator import Simulator, Style, write
 from tests.trace_scenarios import LATE, SCENARIOS, Scenario, ddp, fsdp
 

@@ -9,7 +9,7 @@ from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Problem, RankError
 from diagnostics.report.model import Report
 from diagnostics.tree.arbitrate import all_leaves
-from diagnostics.tree.load import built_in
+from diagnostics.tree.built_in import built_in
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&|`[x](javascript:1)\x1b[31m\u202e\x00"
 """What a file or function name in evidence may look like."""

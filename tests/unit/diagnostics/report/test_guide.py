@@ -10,7 +10,7 @@ from diagnostics.evidence.model import Evidence
 from diagnostics.report.model import Report
 from diagnostics.report.terminal import render
 from diagnostics.tree.arbitrate import all_leaves
-from diagnostics.tree.load import built_in
+from diagnostics.tree.built_in import built_in
 
 ROOT = Path(__file__).resolve().parents[4]
 

@@ -8,7 +8,7 @@ import pytest
 from diagnostics.contract.findings import Cost, Finding, Group
 from diagnostics.diagnose import diagnose
 from diagnostics.tree.arbitrate import Verdict, arbitrate
-from diagnostics.tree.load import built_in
+from diagnostics.tree.built_in import built_in
 from tests.shared_data import shared_data
 
 WORLD = Group("0", (0, 1, 2, 3))

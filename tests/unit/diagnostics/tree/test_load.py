@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.causes.registry import collect
 from diagnostics.contract.errors import DiagnosticsError
-from diagnostics.registry import collect
-from diagnostics.tree.load import built_in, load
+from diagnostics.tree.built_in import built_in
+from diagnostics.tree.load import load
 from diagnostics.tree.model import leaves
 
 CATALOGUE = {

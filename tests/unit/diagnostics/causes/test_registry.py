@@ -1,0 +1,45 @@
+"""Every cause is whole: its example is diagnosed, its texts can be made, and its relations name causes that exist."""
+
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+from diagnostics.causes.branches import BRANCHES
+from diagnostics.causes.registry import built_in
+from diagnostics.contract.causes import AnyCause
+from diagnostics.diagnose import diagnose
+
+CAUSES = built_in()
+EXAMPLES = [cause for cause in CAUSES if cause.example is not None]
+
+
+@pytest.mark.parametrize("cause", EXAMPLES, ids=lambda cause: cause.id)
+def test_the_example_is_diagnosed(cause: AnyCause, tmp_path: Path) -> None:
+    assert cause.example is not None
+    for name, content in cause.example.files().items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    report = diagnose(tmp_path)
+    assert report.root_causes, [one.finding.cause for one in report.findings if one.finding.status == "confirmed"]
+    first = report.root_causes[0]
+    assert (first.cause, first.ranks) == (cause.id, cause.example.ranks)
+    assert report.outcome == cause.outcome
+
+
+@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.id)
+def test_relations_name_causes_that_exist(cause: AnyCause) -> None:
+    known = {one.id for one in CAUSES}
+    for reason in cause.explained_by:
+        for pattern in reason.causes:
+            assert any(fnmatchcase(name, pattern) for name in known), pattern
+
+
+def test_every_branch_leads_to_a_top_event() -> None:
+    above = {branch.id: branch.above for branch in BRANCHES}
+    for branch in above:
+        steps = 0
+        while above[branch]:
+            branch, steps = above[branch], steps + 1
+            assert steps < len(above)
