@@ -14,10 +14,10 @@ import sys
 CODE = """
 import json, resource, sys, time
 began = time.monotonic()
-from dtk.preflight.make import Asked, preflight
+from dtk.preflight.run import Request, preflight
 loaded = time.monotonic()
 overrides, world_size, ranks = json.loads(sys.argv[1])
-found = preflight(Asked(overrides=tuple(overrides), world_size=world_size, ranks=ranks))
+found = preflight(Request(overrides=tuple(overrides), world_size=world_size, ranks=ranks))
 peak = [resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
 cpu = resource.getrusage(resource.RUSAGE_CHILDREN)
 print(json.dumps([found.verdict.ends, found.simulated, time.monotonic() - loaded, cpu.ru_utime + cpu.ru_stime, *peak]))

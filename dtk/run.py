@@ -242,10 +242,10 @@ def preflight_point(composed: Composed, world_size: int, local_size: int) -> str
     """With preflight=on: the report on a job that would hang; empty when it may be launched."""
     if composed.config.preflight == "off":
         return ""
-    from dtk.preflight.make import rehearse_run
+    from dtk.preflight.run import preflight_run
     from dtk.preflight.words import answer, terminal
 
-    found = rehearse_run(composed, world_size, local_size)
+    found = preflight_run(composed, world_size, local_size)
     if found.verdict.ends:
         print(f"preflight: {answer(found)}", flush=True)
         return ""

@@ -14,7 +14,7 @@ from dtk.errors import DtkError
 from dtk.extras import require_training
 
 if TYPE_CHECKING:
-    from dtk.preflight.make import Preflight
+    from dtk.preflight.run import Preflight
 
 ENDS, WOULD_HANG = 0, 1
 MOST_S = 86_400.0
@@ -106,11 +106,11 @@ def run(arguments: argparse.Namespace) -> int:
     # Ranks are simulated on the CPU; a script that asks for a device must find none.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     from dtk.preflight import page
-    from dtk.preflight.make import Asked, preflight
+    from dtk.preflight.run import Request, preflight
 
     if arguments.html is not None:
         output.check_page(arguments.html, PAGE)
-    asked = Asked(
+    request = Request(
         overrides=tuple(arguments.overrides),
         config_dir=arguments.config_dir,
         script=arguments.script,
@@ -124,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     progress = Progress(after_s=AFTER_S)
     try:
-        found = preflight(asked, progress.say)
+        found = preflight(request, progress.say)
     finally:
         progress.end()
     problem = None if arguments.html is None else output.kept(arguments.html, page.render(found))

@@ -1,4 +1,4 @@
-"""The process group of a rehearsal: records every call and every wait, and answers as `MirrorGroup` does.
+"""The process group of a simulated rank: records every call and every wait, and answers as `MirrorGroup` does.
 
 All ways lead through a process group: Python's functions, functional collectives, DTensor, DDP's reducer in C++.
 What needs the other ranks' values comes from ranks that were simulated before, or are simulated at the same time.
@@ -14,10 +14,10 @@ from torch import Tensor
 from dtk.preflight.frames import user_call
 from dtk.preflight.issuing import IssuingGroup, Sizes, current
 from dtk.preflight.link import Share
-from dtk.preflight.rehearsal import Issued
+from dtk.preflight.simulated_rank import Issued
 
 
-class RehearsalGroup(IssuingGroup):
+class RecordingGroup(IssuingGroup):
     """Records, then mirrors."""
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
@@ -223,11 +223,11 @@ class RehearsalGroup(IssuingGroup):
         peer = (self._global(destination), destination)
         sizes = ([sum(one.nbytes for one in kept)], ())
         work = self._issue("send", kept, self.rank(), sizes=sizes, inputs=kept, root=peer, tag=tag)
-        rehearsal = current()
-        if rehearsal.exchange.link is None:
-            rehearsal.exchange.send(self.group_name, peer[0], tag, kept)
+        simulated = current()
+        if simulated.exchange.link is None:
+            simulated.exchange.send(self.group_name, peer[0], tag, kept)
         else:
-            rehearsal.send((self.group_name, rehearsal.exchange.rank, peer[0], tag), kept)
+            simulated.send((self.group_name, simulated.exchange.rank, peer[0], tag), kept)
         return work
 
     def recv(self, tensors: Any, source: int, tag: int) -> Any:  # noqa: D102
@@ -236,12 +236,12 @@ class RehearsalGroup(IssuingGroup):
         peer = (self._global(source), source)
         sizes = ((), [sum(one.nbytes for one in kept)])
         work = self._issue("recv", kept, source, sizes=sizes, inputs=(), outputs=kept, root=peer, tag=tag)
-        rehearsal = current()
-        if rehearsal.exchange.link is None:
-            rehearsal.exchange.receive(self.group_name, peer[0], tag, kept)
+        simulated = current()
+        if simulated.exchange.link is None:
+            simulated.exchange.receive(self.group_name, peer[0], tag, kept)
             return work
-        way = (self.group_name, peer[0], rehearsal.exchange.rank, tag)
-        return work.expecting(rehearsal.receive(way, kept))
+        way = (self.group_name, peer[0], simulated.exchange.rank, tag)
+        return work.expecting(simulated.receive(way, kept))
 
     def recv_anysource(self, tensors: Any, tag: int) -> Any:  # noqa: D102
         super().recv(tensors, 0, tag)

@@ -1,4 +1,4 @@
-"""How a rehearsed rank issues a collective: what is recorded of it, and what it brings to and gets from the others."""
+"""How a simulated rank issues a collective: what is recorded of it, and what it brings to and gets from the others."""
 
 import sys
 from collections.abc import Sequence
@@ -7,11 +7,11 @@ from typing import Any
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
-from dtk.preflight import rehearsal as stage
+from dtk.preflight import simulated_rank
 from dtk.preflight.calls import NEW_GROUP
 from dtk.preflight.frames import stack_of, user_call
 from dtk.preflight.link import How, Share, packed
-from dtk.preflight.rehearsal import Expected, Issued, Rehearsal
+from dtk.preflight.simulated_rank import Expected, Issued, SimulatedRank
 from dtk.record.collectives import _reduce_name
 from dtk.record.signatures import KINDS, Call, Kind
 from dtk.simulate.mirror import MirrorGroup
@@ -21,11 +21,11 @@ Sizes = tuple[Sequence[int], Sequence[int]]
 """Bytes sent to each member and expected of each; see `Entry`."""
 
 
-def current() -> Rehearsal:
+def current() -> SimulatedRank:
     """Of the rank that is simulated now."""
-    rehearsal = stage.current
-    assert rehearsal is not None
-    return rehearsal
+    simulated = simulated_rank.current
+    assert simulated is not None
+    return simulated
 
 
 class IssuingGroup(MirrorGroup):
@@ -41,30 +41,30 @@ class IssuingGroup(MirrorGroup):
         **call: Any,
     ) -> Issued:
         """Record a call of torch.distributed's function `name` and hand out its work."""
-        rehearsal = current()
-        tape = rehearsal.tape
+        simulated = current()
+        tape = simulated.tape
         number = tape.issued
         frame = sys._getframe(2)
         part_of = user_call(frame)
-        if part_of and rehearsal.exchange.link is None:  # Objects, whose lengths may be made up.
+        if part_of and simulated.exchange.link is None:  # Objects, whose lengths may be made up.
             sizes = ((), ())
         tape.stack, tape.sent, tape.taken = stack_of(frame), _brief(sizes[0]), _brief(sizes[1])
-        token = rehearsal.log.begin(KINDS[name], Call(self, False, **call), part_of, frame)
+        token = simulated.log.begin(KINDS[name], Call(self, False, **call), part_of, frame)
         tape.sent = tape.taken = ()
         if token is not None:
-            rehearsal.log.end(token, 0, KINDS[name].p2p)
+            simulated.log.end(token, 0, KINDS[name].p2p)
         due: list[Expected] = []
-        if rehearsal.exchange.link is None:
+        if simulated.exchange.link is None:
             if source == -1:
-                rehearsal.exchange.spoil(self._place(), tensors)
+                simulated.exchange.spoil(self._place(), tensors)
         elif token is not None and not KINDS[name].p2p:
             entry = tape.last
             assert entry is not None
             group = tape.groups[token[0].index]
             if share is not None:
-                due = rehearsal.bring(((group.name, group.ranks), token[2]), group.ranks, entry.agreed(), share)
+                due = simulated.bring(((group.name, group.ranks), token[2]), group.ranks, entry.agreed(), share)
             else:
-                due = rehearsal.expected.get(((group.name, group.ranks),), [])
+                due = simulated.expected.get(((group.name, group.ranks),), [])
         return Issued(tape, number, tensors, source, due)
 
     def _share(
@@ -108,17 +108,17 @@ class IssuingGroup(MirrorGroup):
 
 def made_group(ranks: Sequence[int], desc: str) -> None:
     """Record that a group is made, whether or not this rank belongs to it: a collective of the default group."""
-    rehearsal = current()
+    simulated = current()
     members = tuple(ranks)
-    rehearsal.made.append((members, desc))
+    simulated.made.append((members, desc))
     call = Call(c10d._get_default_group(), False, (), amount=_checksum(members), splits=list(members))
-    number = rehearsal.tape.issued
+    number = simulated.tape.issued
     frame = sys._getframe(2)
-    rehearsal.tape.stack = stack_of(frame)
-    token = rehearsal.log.begin(_NEW_GROUP, call, "", frame)
+    simulated.tape.stack = stack_of(frame)
+    token = simulated.log.begin(_NEW_GROUP, call, "", frame)
     if token is not None:
-        rehearsal.log.end(token, 0, False)
-        rehearsal.tape.wait(number)
+        simulated.log.end(token, 0, False)
+        simulated.tape.wait(number)
 
 
 def _checksum(ranks: tuple[int, ...]) -> int:

@@ -21,7 +21,7 @@ from dtk.config.schema import Config, SingleConfig
 from dtk.data.dataset import Batch, Dataset
 from dtk.models.build import build_model
 from dtk.parallel.stop import StopRequest
-from dtk.preflight.rehearsal import Rehearsal
+from dtk.preflight.simulated_rank import SimulatedRank
 from dtk.record.recorder import Recorder
 from dtk.record.regions import Region, observe, region
 from dtk.simulate.group import simulated_group
@@ -39,7 +39,7 @@ NOWHERE = Path("preflight")
 """No folder: nothing is written."""
 
 
-def rehearsed(config: Config, steps: int) -> Config:
+def simulated_config(config: Config, steps: int) -> Config:
     """The configuration whose `steps` steps have in them all that happens in the run.
 
     Args:
@@ -86,21 +86,21 @@ def _reduced(config: Config) -> Config:
     return dataclasses.replace(config, model=model, strategy=strategy)
 
 
-def play_job(config: Config, local_size: int, resumes: int = -1) -> Callable[[Rehearsal], None]:
+def play_job(config: Config, local_size: int, resumes: int = -1) -> Callable[[SimulatedRank], None]:
     """What a simulated rank of this configuration does.
 
     Args:
-        config: see `rehearsed`.
+        config: see `simulated_config`.
         local_size: ranks per node.
         resumes: a rank that starts from a checkpoint of step 1, which the others do not see; -1 = none.
     """
 
-    def play(rehearsal: Rehearsal) -> None:
+    def play(simulated: SimulatedRank) -> None:
         gc.disable()  # The process ends before it would pay.
         observe([_Listener()])
-        rank = rehearsal.exchange.rank
-        with _outside_replaced(config), simulated_group(rank, rehearsal.world_size, local_size) as context:
-            recorder = _Recorder(config, rehearsal, context.local_rank, context.node_rank)
+        rank = simulated.exchange.rank
+        with _outside_replaced(config), simulated_group(rank, simulated.world_size, local_size) as context:
+            recorder = _Recorder(config, simulated, context.local_rank, context.node_rank)
             checkpoint = NOWHERE / "step_1" if rank == resumes else None
             built = assemble.assemble(config, context, RunPaths(NOWHERE), recorder, StopRequest(), checkpoint)
             if config.fault.name != "none":
@@ -126,18 +126,18 @@ class _Listener:
 class _Recorder(Recorder):
     """Writes nothing; says which step it is."""
 
-    def __init__(self, config: Config, rehearsal: Rehearsal, local_rank: int, node_rank: int) -> None:
+    def __init__(self, config: Config, simulated: SimulatedRank, local_rank: int, node_rank: int) -> None:
         silent = dataclasses.replace(config, record=dataclasses.replace(config.record, level="off"))
-        rank, world_size = rehearsal.exchange.rank, rehearsal.world_size
+        rank, world_size = simulated.exchange.rank, simulated.world_size
         cpu = torch.device("cpu")
         super().__init__(silent, RunPaths(NOWHERE), rank, local_rank, node_rank, world_size, 0, cpu)
-        self.rehearsal = rehearsal
+        self.simulated = simulated
 
     def begin_step(self, step: int) -> None:
         """See `Recorder`."""
-        self.rehearsal.step = step
-        self.rehearsal.rounds += 1
-        self.rehearsal.log.begin_step(step)
+        self.simulated.step = step
+        self.simulated.rounds += 1
+        self.simulated.log.begin_step(step)
 
 
 class _Data(Dataset):

@@ -1,7 +1,7 @@
 """Values that simulated ranks exchange while all of them are under way: a rank's end of the line.
 
 A rank offers what it brings to a call and asks for what comes of it once it waits; a table in the parent process puts
-the offers of all members together (`dtk.preflight.table`). Knows tensors and bytes, no process group.
+the offers of all members together (`dtk.preflight.results`). Knows tensors and bytes, no process group.
 """
 
 import pickle

@@ -4,7 +4,7 @@ from diagnostics.report import html
 from diagnostics.report.document import document
 from diagnostics.report.markup import Markup, el
 from dtk.preflight import words
-from dtk.preflight.make import Preflight
+from dtk.preflight.run import Preflight
 
 ASSUMED = (
     "Played against each other, the calls of all ranks complete: the n-th collective of a group meets the n-th of its "

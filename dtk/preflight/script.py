@@ -21,13 +21,13 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dtk.errors import DtkError
-from dtk.preflight.rehearsal import Rehearsal
-from dtk.preflight.stage import EnoughError
+from dtk.preflight.sandbox import EnoughError
+from dtk.preflight.simulated_rank import SimulatedRank
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
-def play_script(script: Path, arguments: Sequence[str], local_size: int) -> Callable[[Rehearsal], None]:
+def play_script(script: Path, arguments: Sequence[str], local_size: int) -> Callable[[SimulatedRank], None]:
     """What a simulated rank of the script does.
 
     Args:
@@ -36,21 +36,21 @@ def play_script(script: Path, arguments: Sequence[str], local_size: int) -> Call
         local_size: ranks per node.
     """
 
-    def play(rehearsal: Rehearsal) -> None:
-        _environment(rehearsal.exchange.rank, rehearsal.world_size, local_size)
+    def play(simulated: SimulatedRank) -> None:
+        _environment(simulated.exchange.rank, simulated.world_size, local_size)
         sys.argv = [str(script), *arguments]
         sys.path.insert(0, str(script.resolve().parent))
         # As in processes of their own: torch's generator starts alike on every rank, these two do not.
-        random.seed(rehearsal.exchange.rank)
-        np.random.seed(rehearsal.exchange.rank)
+        random.seed(simulated.exchange.rank)
+        np.random.seed(simulated.exchange.rank)
         _write_nothing()
-        _stop_after(rehearsal)
+        _stop_after(simulated)
         try:
             runpy.run_path(str(script), run_name="__main__")
         finally:
-            if not rehearsal.joined and not isinstance(sys.exc_info()[1], Exception):
+            if not simulated.joined and not isinstance(sys.exc_info()[1], Exception):
                 _refuse(script)
-        rehearsal.step = max(rehearsal.step, rehearsal.steps)
+        simulated.step = max(simulated.step, simulated.steps)
 
     return play
 
@@ -83,28 +83,28 @@ def _environment(rank: int, world_size: int, local_size: int) -> None:
     )
 
 
-def _stop_after(rehearsal: Rehearsal) -> None:
+def _stop_after(simulated: SimulatedRank) -> None:
     """Count the steps of the optimizer that steps first; end before the one that is not asked for any more.
 
     Calls get no step: where one ends and the next begins only the script knows.
     """
     seen: dict[int, int] = {}
-    joining = _count_joined(rehearsal)
-    rehearsal.step = 1
+    joining = _count_joined(simulated)
+    simulated.step = 1
 
     def before(optimizer: Optimizer, *_: Any) -> None:
         count = seen[id(optimizer)] = seen.get(id(optimizer), 0) + 1
         if next(iter(seen)) != id(optimizer):
             return
-        if rehearsal.steps and count > rehearsal.steps and not joining():
+        if simulated.steps and count > simulated.steps and not joining():
             raise EnoughError
-        rehearsal.step = count + 1
-        rehearsal.rounds = count
+        simulated.step = count + 1
+        simulated.rounds = count
 
     register_optimizer_step_pre_hook(before)
 
 
-def _count_joined(rehearsal: Rehearsal) -> Callable[[], bool]:
+def _count_joined(simulated: SimulatedRank) -> Callable[[], bool]:
     """Under `Join` ranks make different numbers of steps, so the rounds of all ranks count there, which are equal.
 
     Returns:
@@ -117,7 +117,7 @@ def _count_joined(rehearsal: Rehearsal) -> Callable[[], bool]:
     def begin() -> None:
         nonlocal rounds
         rounds += 1
-        if rehearsal.steps and rounds > rehearsal.steps:
+        if simulated.steps and rounds > simulated.steps:
             raise EnoughError
 
     def notified(joinable: Any) -> Any:

@@ -17,7 +17,7 @@ import torch
 from dtk.preflight.exchange import Exchange
 from dtk.preflight.link import ASK, END, Key, Offer
 from dtk.preflight.pool import GRACE_S, Body, Child, Collected, collect, forking, start
-from dtk.preflight.table import Table
+from dtk.preflight.results import Results
 
 MOST_RANKS = 64
 """Each takes memory until all have ended."""
@@ -67,7 +67,7 @@ class _Together:
         self.children = children
         self.asking: dict[int, tuple[Child, Key, tuple[int, ...]]] = {}
         """By rank: who waits for what, and for whom."""
-        self.table = Table()
+        self.results = Results()
         self.adrift = False
         """Nobody could go on: values are made up from here."""
         self.ended = 0
@@ -92,9 +92,9 @@ class _Together:
         for rank, (child, key, needed) in sorted(self.asking.items()):
             if self._running() >= processes:
                 return
-            if self.adrift or self.table.complete(key, needed):
+            if self.adrift or self.results.complete(key, needed):
                 del self.asking[rank]
-                answer = None if self.adrift else self.table.take(key, rank)
+                answer = None if self.adrift else self.results.take(key, rank)
                 child.deadline_s = time.monotonic() + self.limit_s + GRACE_S
                 try:
                     child.pipe.send_bytes(pickle.dumps((self.adrift, answer)))
@@ -124,7 +124,7 @@ class _Together:
                 key, needed = cast("tuple[Key, tuple[int, ...]]", value)
                 self.asking[child.rank] = (child, key, needed)
             else:
-                self.table.put(Offer(*value))
+                self.results.put(Offer(*value))
             return
         child.pipe.close()
         self.children.remove(child)

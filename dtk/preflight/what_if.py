@@ -13,7 +13,7 @@ from dtk.config.schema import Config, RankFault
 from dtk.preflight.calls import Record
 from dtk.preflight.job import play_job
 from dtk.preflight.pool import Body, Collected, simulate
-from dtk.preflight.stage import rehearse
+from dtk.preflight.sandbox import simulate_rank
 from dtk.preflight.together import MOST_RANKS, simulate_together
 from dtk.preflight.verdict import Verdict, judge
 
@@ -104,17 +104,17 @@ def _try(
     if together:
         both = play, play_job(config, local_size)
         whole = Collected()
-        body: Body = lambda one: rehearse(one, world_size, steps, limit_s, both[one.rank != rank])  # noqa: E731
+        body: Body = lambda one: simulate_rank(one, world_size, steps, limit_s, both[one.rank != rank])  # noqa: E731
         simulate_together(records, body, whole, 2, limit_s)
         return _tried(mishap, rank, judge(whole.records, plain, mishap.title, made_up=whole.made_up))
     spreads = mishap.fault == "nan_on_one_rank"
     found = Collected(known=dict(collected.known), watches=spreads)
-    simulate([rank], lambda one: rehearse(one, world_size, steps, limit_s, play), found, 1, limit_s)
+    simulate([rank], lambda one: simulate_rank(one, world_size, steps, limit_s, play), found, 1, limit_s)
     changed = {**records, **found.records}
     if spreads:
         others = [one for one in collected.records if one != rank]
         play = play_job(config, local_size)
-        body = lambda one: rehearse(one, world_size, steps, limit_s, play)  # noqa: E731
+        body = lambda one: simulate_rank(one, world_size, steps, limit_s, play)  # noqa: E731
         spread = Collected(known=dict(collected.known))
         simulate(others, body, spread, 2, limit_s, spoiled=found.spread)
         changed |= _alike(records, spread.records)

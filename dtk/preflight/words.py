@@ -12,7 +12,7 @@ from diagnostics.report import jsonform
 from diagnostics.report import markdown as report_markdown
 from diagnostics.report import terminal as report_terminal
 from diagnostics.report.console import written
-from dtk.preflight.make import Preflight
+from dtk.preflight.run import Preflight
 from dtk.preflight.what_if import Tried
 
 SCHEMA = "dtk.preflight/1"

@@ -99,10 +99,10 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_is_simulated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dtk.commands.main import main
-    from dtk.preflight import make
+    from dtk.preflight import run as preflight_run
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr(make, "simulate_all", None)  # Would raise.
+    monkeypatch.setattr(preflight_run, "simulate_all", None)  # Would raise.
     for name, told in ((str(tmp_path), "it is a folder"), (str(tmp_path / "no" / "x.html"), "there is no folder")):
         assert main(["preflight", "--script", str(SCRIPT), "--world-size", "2", "--html", name]) == 2
         error = capsys.readouterr().err

@@ -5,7 +5,7 @@ import torch
 from torch.distributed.fsdp._fully_shard import _fsdp_param
 
 from dtk.config.compose import compose
-from dtk.preflight.job import SEQUENCE, _Chunks, rehearsed
+from dtk.preflight.job import SEQUENCE, _Chunks, simulated_config
 
 
 @pytest.mark.parametrize("shape", [(12, 3), (11,), (3, 4), (1,), (5, 2)])
@@ -18,6 +18,6 @@ def test_shares_of_a_parameter_are_those_of_fsdp(shape: tuple[int, ...]) -> None
 
 
 def test_samples_are_short_and_steps_reach_past_the_fault() -> None:
-    config = rehearsed(compose(["model=gpt2_tiny", "fault=rank0_evaluation"]).config, 2)
+    config = simulated_config(compose(["model=gpt2_tiny", "fault=rank0_evaluation"]).config, 2)
     assert config.data.sequence_length == SEQUENCE
     assert config.train.steps == config.fault.step + 1  # type: ignore[union-attr]

@@ -15,9 +15,9 @@ from dtk.launch.remote.size import is_remote, ranks_per_node
 from dtk.plan.job import planned_job
 from dtk.preflight.calls import Record
 from dtk.preflight.classes import ALL_UP_TO, replaceable, representatives, spread
-from dtk.preflight.job import play_job, rehearsed, warm_up
+from dtk.preflight.job import play_job, simulated_config, warm_up
 from dtk.preflight.pool import Body, Collected, simulate
-from dtk.preflight.stage import rehearse
+from dtk.preflight.sandbox import simulate_rank
 from dtk.preflight.together import MOST_RANKS, simulate_together
 from dtk.preflight.verdict import Verdict, judge
 from dtk.preflight.what_if import STEPS, Tried, try_all
@@ -28,7 +28,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Request:
     """What the user wants to know."""
 
     overrides: tuple[str, ...] = ()
@@ -79,48 +79,48 @@ class Preflight:
     """Mishaps, when asked for."""
 
 
-def preflight(asked: Asked, say: Say | None = None) -> Preflight:
+def preflight(request: Request, say: Say | None = None) -> Preflight:
     """Simulate the job's ranks and judge.
 
     Args:
-        asked: the job and how to look at it.
+        request: the job and how to look at it.
         say: told about the progress.
 
     Raises:
         DtkError: the job or script cannot be simulated.
     """
-    if asked.script is not None:
-        return _judged(script_job(asked), asked, say)
-    composed = planned_job(list(asked.overrides), asked.config_dir, asked.world_size)
+    if request.script is not None:
+        return _judged(script_job(request), request, say)
+    composed = planned_job(list(request.overrides), request.config_dir, request.world_size)
     if is_remote(composed.config.launcher):  # It says itself how many ranks a node has.
         local_size = ranks_per_node(composed.config.launcher, composed.config.strategy.name)
-        asked = dataclasses.replace(asked, local_size=local_size)
-    return _judged(dtk_job(asked, composed), asked, say)
+        request = dataclasses.replace(request, local_size=local_size)
+    return _judged(dtk_job(request, composed), request, say)
 
 
-def _judged(job: Job, asked: Asked, say: Say | None) -> Preflight:
+def _judged(job: Job, request: Request, say: Say | None) -> Preflight:
     began_s = time.monotonic()
-    collected, records = simulate_all(job, asked, say)
+    collected, records = simulate_all(job, request, say)
     verdict = judge(records, job.plain, job.source, made_up=collected.made_up)
     tried: tuple[Tried, ...] = ()
-    if asked.what_if and job.config is not None and verdict.ends:
-        tried = try_all(job.config, job.plain, records, collected, asked.local_size, asked.limit_s, reads=job.reads)
+    if request.what_if and job.config is not None and verdict.ends:
+        tried = try_all(job.config, job.plain, records, collected, request.local_size, request.limit_s, reads=job.reads)
     calls = sum(sum(event >= 0 for event in program.steps()) for program in collected.programs)
     seconds = time.monotonic() - began_s
     simulated = len(collected.records)
-    steps = job.config.train.steps if job.config is not None else asked.steps
+    steps = job.config.train.steps if job.config is not None else request.steps
     return Preflight(job, verdict, simulated, calls, steps, seconds, tried)
 
 
-def dtk_job(asked: Asked, composed: Composed) -> Job:
+def dtk_job(request: Request, composed: Composed) -> Job:
     """A job of dtk, composed from its overrides."""
     world_size = composed.config.launcher.world_size
     assert world_size is not None
-    title = " ".join(asked.overrides) or "the default job"
-    return _settled(composed, world_size, title, asked)
+    title = " ".join(request.overrides) or "the default job"
+    return _settled(composed, world_size, title, request)
 
 
-def rehearse_run(composed: Composed, world_size: int, local_size: int) -> Preflight:
+def preflight_run(composed: Composed, world_size: int, local_size: int) -> Preflight:
     """The preflight of a run that is about to be launched.
 
     Args:
@@ -131,21 +131,21 @@ def rehearse_run(composed: Composed, world_size: int, local_size: int) -> Prefli
     Raises:
         DtkError: the job cannot be simulated.
     """
-    asked = Asked(overrides=tuple(composed.overrides), local_size=local_size)
-    return _judged(_settled(composed, world_size, " ".join(composed.overrides) or "this run", asked), asked, None)
+    request = Request(overrides=tuple(composed.overrides), local_size=local_size)
+    return _judged(_settled(composed, world_size, " ".join(composed.overrides) or "this run", request), request, None)
 
 
-def _settled(composed: Composed, world_size: int, title: str, asked: Asked) -> Job:
-    config = rehearsed(composed.config, max(asked.steps, STEPS) if asked.what_if else asked.steps)
-    warm_up(config, world_size, asked.local_size)
-    play = play_job(config, asked.local_size)
-    steps, limit_s = config.train.steps, asked.limit_s
+def _settled(composed: Composed, world_size: int, title: str, request: Request) -> Job:
+    config = simulated_config(composed.config, max(request.steps, STEPS) if request.what_if else request.steps)
+    warm_up(config, world_size, request.local_size)
+    play = play_job(config, request.local_size)
+    steps, limit_s = config.train.steps, request.limit_s
     shard = getattr(config.strategy, "dp_shard", 0)
     rank = getattr(config.fault, "rank", None)
     return Job(
         source=f"preflight of {title}, {world_size} ranks",
         world_size=world_size,
-        body=lambda exchange: rehearse(exchange, world_size, steps, limit_s, play),
+        body=lambda exchange: simulate_rank(exchange, world_size, steps, limit_s, play),
         degrees=(world_size // shard, shard) if shard > 0 and world_size % shard == 0 else (),
         named=() if rank is None else (rank,),
         config=config,
@@ -155,32 +155,32 @@ def _settled(composed: Composed, world_size: int, title: str, asked: Asked) -> J
     )
 
 
-def script_job(asked: Asked) -> Job:
+def script_job(request: Request) -> Job:
     """A plain script."""
     from dtk.preflight.script import play_script
 
-    script, world_size = asked.script, asked.world_size
+    script, world_size = request.script, request.world_size
     assert script is not None and world_size is not None
-    play = play_script(script, asked.script_arguments, asked.local_size)
+    play = play_script(script, request.script_arguments, request.local_size)
     return Job(
         source=f"preflight of {script}, {world_size} ranks",
         world_size=world_size,
-        body=lambda exchange: rehearse(exchange, world_size, asked.steps, asked.limit_s, play),
+        body=lambda exchange: simulate_rank(exchange, world_size, request.steps, request.limit_s, play),
         reads=True,
     )
 
 
-def simulate_all(job: Job, asked: Asked, say: Say | None) -> tuple[Collected, dict[int, Record]]:
+def simulate_all(job: Job, request: Request, say: Say | None) -> tuple[Collected, dict[int, Record]]:
     """Every rank of the job, simulated or standing for another.
 
     Raises:
         DtkError: classes were asked for, and ranks do not stand for each other.
     """
     world_size = job.world_size
-    by_class = asked.ranks == "classes" or (asked.ranks == "auto" and world_size > ALL_UP_TO)
+    by_class = request.ranks == "classes" or (request.ranks == "auto" and world_size > ALL_UP_TO)
     stands_for = {rank: rank for rank in range(world_size)}
     if by_class:
-        stands_for = representatives(world_size, asked.local_size, job.degrees, job.named)
+        stands_for = representatives(world_size, request.local_size, job.degrees, job.named)
     chosen = sorted(set(stands_for.values()))
     collected = Collected()
     processes = max(1, min(PROCESSES, len(os.sched_getaffinity(0))))
@@ -190,9 +190,9 @@ def simulate_all(job: Job, asked: Asked, say: Say | None) -> tuple[Collected, di
             say(f"{done} of {len(chosen)} ranks simulated")
 
     if job.reads and len(chosen) == world_size <= MOST_RANKS:
-        simulate_together(chosen, job.body, collected, processes, asked.limit_s, progress)
+        simulate_together(chosen, job.body, collected, processes, request.limit_s, progress)
     else:
-        simulate(chosen, job.body, collected, processes, asked.limit_s, progress)
+        simulate(chosen, job.body, collected, processes, request.limit_s, progress)
         collected.made_up = job.reads
     if not by_class:
         return collected, dict(sorted(collected.records.items()))

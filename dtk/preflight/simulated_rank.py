@@ -16,7 +16,7 @@ from dtk.preflight.tape import Tape
 from dtk.record.collectives import CollectiveLog
 
 
-class Rehearsal:
+class SimulatedRank:
     """What all groups of this process share while a rank is simulated."""
 
     def __init__(self, exchange: Exchange, world_size: int, steps: int) -> None:
@@ -69,7 +69,7 @@ class Rehearsal:
         return (*way, number)
 
 
-current: Rehearsal | None = None
+current: SimulatedRank | None = None
 """The rank that is simulated in this process."""
 
 

@@ -35,7 +35,7 @@ class _Call:
     taken: int = 0
 
 
-class Table:
+class Results:
     """The offers that are not taken yet."""
 
     def __init__(self) -> None:

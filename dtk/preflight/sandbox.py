@@ -18,13 +18,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from dtk.preflight import frames
-from dtk.preflight import rehearsal as stand
+from dtk.preflight import frames, simulated_rank
 from dtk.preflight.calls import End, Record
 from dtk.preflight.exchange import Exchange
-from dtk.preflight.group import RehearsalGroup
+from dtk.preflight.group import RecordingGroup
 from dtk.preflight.issuing import made_group
-from dtk.preflight.rehearsal import Rehearsal
+from dtk.preflight.simulated_rank import SimulatedRank
 from dtk.record import frames as record_frames
 from dtk.record.failure import failure_record
 from dtk.record.regions import failed_in
@@ -54,8 +53,8 @@ class GoneError(BaseException):
         self.code = code
 
 
-def rehearse(
-    exchange: Exchange, world_size: int, steps: int, limit_s: float, play: Callable[[Rehearsal], None]
+def simulate_rank(
+    exchange: Exchange, world_size: int, steps: int, limit_s: float, play: Callable[[SimulatedRank], None]
 ) -> Record:
     """Simulate one rank in this process, which is good for nothing else afterwards.
 
@@ -70,56 +69,56 @@ def rehearse(
         DtkError: the job cannot be simulated at all.
     """
     frames.outermost = _play.__code__
-    rehearsal = stand.current = Rehearsal(exchange, world_size, steps)
+    simulated = simulated_rank.current = SimulatedRank(exchange, world_size, steps)
     torch.set_num_threads(1)
-    _install(rehearsal)
+    _install(simulated)
     errors = _quiet()
     _no_way_out()
     signal.signal(signal.SIGALRM, _stalled)
     signal.setitimer(signal.ITIMER_REAL, limit_s)
-    end = _play(rehearsal, play)
+    end = _play(simulated, play)
     signal.setitimer(signal.ITIMER_REAL, 0)
-    tape = rehearsal.tape
-    made = tuple(rehearsal.made)
+    tape = simulated.tape
+    made = tuple(simulated.made)
     groups = tuple(tape.groups)
-    return Record(exchange.rank, tape.program(), groups, end, errors.getvalue(), made, rehearsal.rounds)
+    return Record(exchange.rank, tape.program(), groups, end, errors.getvalue(), made, simulated.rounds)
 
 
-def _play(rehearsal: Rehearsal, play: Callable[[Rehearsal], None]) -> End:
+def _play(simulated: SimulatedRank, play: Callable[[SimulatedRank], None]) -> End:
     """How the rank ended."""
     from dtk.errors import DtkError
 
     try:
-        play(rehearsal)
+        play(simulated)
     except EnoughError:
         pass
     except DtkError:
         raise
     except StalledError as error:
-        link = rehearsal.exchange.link
+        link = simulated.exchange.link
         if link is not None and link.adrift:  # It went on with made-up values; where it stands is known already.
-            return End(step=rehearsal.step)
-        return End("stalled", stack=_stack(error), step=rehearsal.step)
+            return End(step=simulated.step)
+        return End("stalled", stack=_stack(error), step=simulated.step)
     except GoneError as error:
         if error.signal_name:
-            return End("killed", signal=error.signal_name, step=rehearsal.step)
-        return End("exited", code=error.code, step=rehearsal.step)
+            return End("killed", signal=error.signal_name, step=simulated.step)
+        return End("exited", code=error.code, step=simulated.step)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
         return (
-            End("exited", code=code, step=rehearsal.step)
-            if code or rehearsal.step < rehearsal.steps
-            else End(step=rehearsal.step)
+            End("exited", code=code, step=simulated.step)
+            if code or simulated.step < simulated.steps
+            else End(step=simulated.step)
         )
     except BaseException as error:
-        record = failure_record(error, rehearsal.exchange.rank, 0)
+        record = failure_record(error, simulated.exchange.rank, 0)
         record.pop("time_s")
-        return End("raised", error=record, step=rehearsal.step, region=failed_in() or "")
-    early = rehearsal.step < rehearsal.steps
-    return End("exited" if early else "finished", step=rehearsal.step)
+        return End("raised", error=record, step=simulated.step, region=failed_in() or "")
+    early = simulated.step < simulated.steps
+    return End("exited" if early else "finished", step=simulated.step)
 
 
-def _install(rehearsal: Rehearsal) -> None:
+def _install(simulated: SimulatedRank) -> None:
     """Every process group that is made from now on records."""
     record_frames.PLUMBING = (*record_frames.PLUMBING, *_PLUMBING)
     module: Any = c10d
@@ -127,15 +126,15 @@ def _install(rehearsal: Rehearsal) -> None:
 
     @functools.wraps(init)
     def init_process_group(*args: Any, **kwargs: Any) -> None:
-        rehearsal.joined = True
-        module.ProcessGroupGloo = RehearsalGroup
+        simulated.joined = True
+        module.ProcessGroupGloo = RecordingGroup
         module._tensor_to_object = received
         store = torch._C._distributed_c10d.HashStore()
-        init("gloo", store=store, rank=rehearsal.exchange.rank, world_size=rehearsal.world_size)
+        init("gloo", store=store, rank=simulated.exchange.rank, world_size=simulated.world_size)
 
     @functools.wraps(new_group)
     def new_group_with_tag(ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kw: Any) -> Any:
-        members = range(rehearsal.world_size) if ranks is None else ranks
+        members = range(simulated.world_size) if ranks is None else ranks
         if not kw.get("use_local_synchronization"):
             made_group(list(members), str(kw.get("group_desc") or ""))
         return new_group(ranks, None, "gloo", *args, **kw)

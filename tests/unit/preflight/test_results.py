@@ -3,7 +3,7 @@
 import torch
 
 from dtk.preflight.link import How, Offer, to_bytes
-from dtk.preflight.table import Table
+from dtk.preflight.results import Results
 
 KEY = ("0", 1)
 
@@ -15,7 +15,7 @@ def offer(rank: int, how: How, *parts: torch.Tensor, op: str = "SUM", root: int 
 
 
 def taken(one: Offer, other: Offer, rank: int) -> list[list[float]]:
-    table = Table()
+    table = Results()
     table.put(one)
     assert not table.complete(KEY, (4, 7))
     table.put(other)
@@ -43,11 +43,11 @@ def test_what_cannot_be_reduced_gives_nothing() -> None:
 
 
 def test_different_calls_never_complete_and_missing_values_are_known_to_be_missing() -> None:
-    table = Table()
+    table = Results()
     table.put(offer(4, "reduce", torch.ones(1)))
     table.put(offer(7, "reduce", torch.ones(1), agreed="another"))
     assert not table.complete(KEY, (4, 7))
-    table = Table()
+    table = Results()
     table.put(offer(4, "all", torch.ones(1)))
     table.put(offer(7, "all", torch.ones(1))._replace(parts=None))
     assert table.take(KEY, 4) is None
