@@ -156,20 +156,22 @@ def whole(path: Path, limits: Limits) -> bytes:
     return b"".join(parts)
 
 
-def small_json(path: Path, limits: Limits) -> dict[str, Any]:
-    """The object in a small record, of one MiB at most.
+def small_json(path: Path, limits: Limits, most_bytes: int = SMALL_BYTES) -> dict[str, Any]:
+    """The object in a small record, of `most_bytes` at most.
 
     Raises:
         OSError: it cannot be read.
         ValueError: it is damaged, too large, nested too deep, or no object.
     """
     data = whole(path, limits)
-    if len(data) > SMALL_BYTES:
-        raise TooLargeError(f"over {SMALL_BYTES >> 20} MiB for such a record")
+    if len(data) > most_bytes:
+        raise TooLargeError(f"over {most_bytes >> 20} MiB for such a record")
+    if not data.strip():
+        raise ValueError("it is empty")
     try:
         value = json.loads(data)
     except RecursionError as problem:
-        raise ValueError("nested too deep") from problem
+        raise ValueError("nested too deeply") from problem
     if not isinstance(value, dict):
         raise ValueError("no object")
     return value

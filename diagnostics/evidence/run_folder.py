@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from diagnostics.contract.artifacts import Heartbeat, RunPaths, Status, read_heartbeat, read_status
+from diagnostics.evidence.endings import parse_reason
 from diagnostics.evidence.limits import Limits, whole
 from diagnostics.evidence.logs.lines import LineReader
 from diagnostics.evidence.model import Problem, RankError, RunEvidence
@@ -89,16 +90,15 @@ def failure_error(status: Status | None) -> RankError | None:
     if failure is None or not isinstance(failure.rank, int) or not isinstance(failure.reason, str):
         return None
     code = failure.exit_code if isinstance(failure.exit_code, int) else None
-    killed = re.search(r"killed by (SIG\w+)", failure.reason)
-    typed = re.match(r"([A-Za-z_]\w*(?:Error|Exception|Interrupt)): ?(.*)", failure.reason, re.DOTALL)
+    reason = parse_reason(failure.reason)
     return RankError(
         rank=failure.rank,
         file="status.json",
         line=0,
-        type=typed[1] if typed else "",
-        message=typed[2] if typed else failure.reason,
-        signal=killed[1] if killed else None,
-        exit_code=code,
+        type=reason.type,
+        message=reason.message,
+        signal=reason.signal,
+        exit_code=reason.exit_code if code is None else code,
         step=failure.step if isinstance(failure.step, int) else None,
         region=failure.region if isinstance(failure.region, str) else None,
     )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Any
 
-from dtk.launch.blame import PEER_GONE
+from diagnostics.evidence.endings import is_victim, kind_of_reason
 from dtk.launch.processes import importable
 
 SHOWN = 300
@@ -125,7 +125,7 @@ class Children:
             memory = " (the kernel does this when memory runs out: see dmesg)" if name == "SIGKILL" else ""
             return Failed(rank, f"was killed by {name}{memory}", victim=-code == signal.SIGABRT)
         said = self._said.get(rank) or self._last_error(rank) or f"ended with exit code {code}"
-        return Failed(rank, said, victim=bool(PEER_GONE.search(said)))
+        return Failed(rank, said, victim=is_victim(kind_of_reason(said)))
 
     def _last_error(self, rank: int) -> str:
         """Of a rank that failed before it could tell, as where torch cannot be imported."""

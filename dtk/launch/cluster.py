@@ -15,10 +15,11 @@ from torch._C._distributed_c10d import PrefixStore, Store, set_debug_level_from_
 
 from diagnostics.contract.artifacts import RunPaths, read_status
 from diagnostics.contract.formatting import counted
+from diagnostics.evidence.endings import is_victim, kind_of_reason
 from dtk.config.schema import Config, LauncherConfig
 from dtk.errors import DtkError
 from dtk.launch.banner import farewell
-from dtk.launch.blame import PEER_GONE, find_failure
+from dtk.launch.blame import find_failure
 from dtk.launch.console import Console
 from dtk.launch.explain import explain
 from dtk.launch.job import Job
@@ -214,7 +215,7 @@ def close_failed(job: Job) -> None:
     paths = RunPaths(job.run_folder)
     failure, state = find_failure(paths, job.attempt, job.world_size, {})
     ends_s = time.monotonic() + VANISH_S
-    while failure.rank == job.rank and PEER_GONE.search(failure.reason) and time.monotonic() < ends_s:
+    while failure.rank == job.rank and is_victim(kind_of_reason(failure.reason)) and time.monotonic() < ends_s:
         time.sleep(0.1)
         failure, state = find_failure(paths, job.attempt, job.world_size, {})
     finished = None if failure.step is None else failure.step - 1

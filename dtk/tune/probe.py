@@ -1,7 +1,6 @@
 """One probe: a short run of dtk as a process of its own, and what its run folder says of it afterwards."""
 
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.contract.invocation import override
+from diagnostics.evidence.endings import kind_of_reason, parse_reason
 from diagnostics.runs.find import read_details
 from dtk.errors import DtkError
 from dtk.launch.processes import importable
@@ -21,8 +21,6 @@ LOG_EVERY = 2
 """Windows of two steps: the host waits for the device half as often, and three windows remain after the first two."""
 _END_S = (2.0, 15.0, 5.0)
 """Waited for a run to end by itself, as Ctrl-C has reached it too, then after each of two requests."""
-_MEMORY = re.compile(r"out of memory|OutOfMemory|MemoryError|bad_alloc|can(no|')t allocate memory|SIGKILL", re.I)
-"""Reasons of failed runs that mean that memory ran out; the kernel ends a rank by SIGKILL then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +42,9 @@ class Probe:
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether memory is what ended it."""
-        return self.state == "oom" or (self.state == "failed" and bool(_MEMORY.search(self.reason)))
+        """Whether memory ended it; the kernel sends SIGKILL when the host has none left."""
+        killed = parse_reason(self.reason).signal == "SIGKILL"
+        return self.state == "oom" or (self.state == "failed" and (killed or kind_of_reason(self.reason) == "oom"))
 
 
 def terms(steps: int, schedule: str) -> list[str]:

@@ -10,11 +10,12 @@ from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.histories.read import Reading
 from diagnostics.contract.findings import Cost
-from diagnostics.detectors.hang.ended.ends import End, add_unnamed, ends, peer_gone, settle_alone
 from diagnostics.detectors.hang.waiting.waits import Waits
 from diagnostics.evidence import watch_files
 from diagnostics.evidence.calls import Call
+from diagnostics.evidence.endings import Ending
 from diagnostics.evidence.model import Evidence
+from diagnostics.evidence.rank_endings import add_unnamed, peer_vanished, rank_endings, settle_exit_codes
 
 STALL_S = 10.0
 """In a run that still goes on, a call that waits for less is no hang."""
@@ -37,7 +38,7 @@ class Context:
     evidence: Evidence
     reading: Reading
     waits: Waits
-    ends: dict[int, End]
+    ends: dict[int, Ending]
     blamed: set[int] = field(default_factory=set)
     """Ranks that a mismatch was pinned on; what they and their groups do afterwards follows from it."""
     settled: set[int] = field(default_factory=set)
@@ -140,7 +141,7 @@ class Context:
 
     def without_end(self) -> list[int]:
         """Ranks of which nothing says how they ended, in a job that did not end well or whose ranks stand apart."""
-        broken = peer_gone(self.evidence, self.ends) or bool(self.apart())
+        broken = peer_vanished(self.evidence, self.ends) or bool(self.apart())
         return [rank for rank in range(self.world()) if rank not in self.ends] if broken else []
 
     def silent(self, rank: int) -> bool:
@@ -155,10 +156,10 @@ class Context:
 
 def make(evidence: Evidence, reading: Reading, waits: Waits) -> Context:
     """Collect it."""
-    found = add_unnamed(evidence, ends(evidence), _not_waiting(evidence, reading, waits))
+    found = add_unnamed(evidence, rank_endings(evidence), _not_waiting(evidence, reading, waits))
     hang = any(fact.kind in _HANG_FACTS for fact in evidence.facts)
     others = bool(waits.of_rank) or bool(evidence.stacks) or hang
-    return Context(evidence, reading, waits, settle_alone(found, others))
+    return Context(evidence, reading, waits, settle_exit_codes(found, others))
 
 
 def _not_waiting(evidence: Evidence, reading: Reading, waits: Waits) -> list[int]:

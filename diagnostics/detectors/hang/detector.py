@@ -177,7 +177,7 @@ def _ends(context: Context, cause: str, found: list[Finding]) -> Finding:
     silent = [rank for rank in range(context.world()) if context.silent(rank) and rank not in context.ends]
     if silent and cause not in {finding.cause for finding in found} and context.pending_ranks() != []:
         return say.undecided(cause, f"{say.sentence(say.ranks(silent))} left no dump and no error.", _MISSING[cause])
-    vague = [rank for rank, end in context.ends.items() if end.manner == "failed"]
+    vague = [rank for rank, end in context.ends.items() if end.kind == "failed"]
     if vague and not any(one.status == "confirmed" for one in found):
         return say.undecided(
             cause,

@@ -3,15 +3,14 @@
 Owns these formats. What follows from an end, and who is a victim, is for the detectors.
 """
 
-import json
 import re
-import signal as signals
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from diagnostics.evidence.limits import Limits, TooLargeError, whole
+from diagnostics.evidence.endings import signal_of
+from diagnostics.evidence.limits import Limits, small_json
 from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.model import Frame, RankError
 
@@ -51,18 +50,16 @@ def read(path: Path, file: str, rank: int | None, limits: Limits) -> RankError:
         OSError: it cannot be read.
         ValueError: it is damaged, too large or no error file.
     """
-    data = whole(path, limits)
-    if len(data) > MAX_BYTES:
-        raise TooLargeError(f"over {MAX_BYTES >> 20} MiB for an error file")
-    if not data.strip():
-        raise ValueError("it is empty")
-    try:
-        value = json.loads(data)
-    except RecursionError as problem:
-        raise ValueError("nested too deeply") from problem
-    if not isinstance(value, dict):
-        raise ValueError("not an error file")
-    return _dtk(value, file, rank) if "traceback" in value and "type" in value else _elastic(value, file, rank)
+    return decode(small_json(path, limits, MAX_BYTES), file, rank)
+
+
+def decode(value: dict[str, Any], file: str, rank: int | None) -> RankError:
+    """The record in the content of an error file of dtk or of torch elastic.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    return _dtk(value, file, rank) if "type" in value else _elastic(value, file, rank)
 
 
 def _dtk(value: dict[str, Any], file: str, rank: int | None) -> RankError:
@@ -120,14 +117,6 @@ def fatal_error(text: str, rank: int | None, file: str, line: int) -> RankError 
 def launcher_only(kind: str) -> bool:
     """Whether an exception is the launcher's way to say that a rank failed, not a rank's own."""
     return kind in _LAUNCHER_TYPES
-
-
-def signal_of(exit_code: int) -> str | None:
-    """-9 -> `SIGKILL`; also 137 as shells report it is left alone: it may be a program's own code."""
-    try:
-        return signals.Signals(-exit_code).name
-    except ValueError:
-        return None
 
 
 _ROW = re.compile(r"^\s{1,8}(?P<key>time|host|rank|exitcode|error_file|traceback)\s*: ?(?P<value>.*)$")

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from diagnostics.evidence.endings import signal_of
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs import collective as log_collective
 from diagnostics.evidence.logs.collective import CollectiveStack
-from diagnostics.evidence.logs.errors_files import FailureTable, signal_of
+from diagnostics.evidence.logs.errors_files import FailureTable
 from diagnostics.evidence.logs.fields import Pattern, decode
 from diagnostics.evidence.logs.lines import Line, LineReader, is_labelled, split
 from diagnostics.evidence.logs.patterns import TABLE

@@ -7,6 +7,7 @@ one that was raised while others were being handled. Knows nothing of files and 
 import re
 from dataclasses import dataclass, field
 
+from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.model import Frame
 
 MAX_FRAMES = 200
@@ -21,13 +22,6 @@ SPAWNED = re.compile(r"^-- Process (\d{1,6}) terminated with the following error
 FRAME = re.compile(r'^[ |]*File "([^"]*)", line (\d{1,9}),? in (.*)$')
 _END = re.compile(r"^[ |]*([A-Za-z_][\w.]*)(?:: ?(.*))?$")
 _CHAIN = re.compile(r"^[ |]*(?:(During handling of the above exception)|The above exception was the direct cause)")
-_FOLLOWS = re.compile(
-    r"^KeyboardInterrupt|^(?:RuntimeError|ConnectionError|Dist\w*Error): .*(?:closed by (?:peer|remote)|reset by peer|"
-    r"broken pipe|timed? ?out|remote process|NCCL|ProcessGroup|gloo|aborted|Socket|Store)",
-    re.IGNORECASE | re.DOTALL,
-)
-"""What a rank meets that calls its peers once more after an exception of its own, or is stopped there."""
-_OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory|allocate memory|bad_alloc", re.IGNORECASE)
 _ORIGINAL = re.compile(r"^[ |]*Original Traceback \(most recent call last\):")
 _NEW_RECORD = re.compile(
     r"^(?:Traceback|Exception raised from|terminate called|libc\+\+abi|Fatal Python error|"
@@ -160,10 +154,8 @@ class Assembler:
 
 def _consequence(later: Raised, earlier: Raised) -> bool:
     """Whether an exception that was raised while another was handled is no news beside it."""
-    own, before = (f"{one.type}: {one.message}" for one in (later, earlier))
-    if _OUT_OF_MEMORY.search(before):
-        return True
-    return bool(_FOLLOWS.search(own)) and not _FOLLOWS.search(before)
+    kinds = [kind_of_exception(one.type, one.message, one.frames) for one in (later, earlier)]
+    return kinds[1] == "oom" or (is_victim(kinds[0]) and not is_victim(kinds[1]))
 
 
 def parse(text: str) -> Raised | None:

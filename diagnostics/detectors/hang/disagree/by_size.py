@@ -16,10 +16,10 @@ from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.disagree import divergence
 from diagnostics.detectors.hang.disagree.words import Split
-from diagnostics.detectors.hang.ended.ends import mismatch_facts
 from diagnostics.detectors.hang.waiting.waits import Operation
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import LogFact, shortened
+from diagnostics.evidence.rank_endings import mismatch_facts
 
 
 def find(context: Context) -> list[Finding]:

@@ -14,8 +14,8 @@ from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.disagree import words
 from diagnostics.detectors.hang.disagree.words import CAUSES, Split
-from diagnostics.detectors.hang.ended.ends import mismatch_facts
 from diagnostics.evidence.calls import Call
+from diagnostics.evidence.rank_endings import mismatch_facts
 
 TIE_CONFIDENCE = 0.8
 EITHER_CONFIDENCE = 0.45

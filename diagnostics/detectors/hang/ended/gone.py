@@ -10,10 +10,11 @@ from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Where
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.ended import early_end, last_seen, one_more, other_model, remedies
-from diagnostics.detectors.hang.ended.ends import UNNAMED, End, peer_gone
 from diagnostics.detectors.hang.waiting import idle
 from diagnostics.evidence.calls import is_library
+from diagnostics.evidence.endings import UNNAMED, Ending, is_fault
 from diagnostics.evidence.model import shortened
+from diagnostics.evidence.rank_endings import peer_vanished
 
 _CAUSE = {
     "raised": "hang.rank_raised",
@@ -21,24 +22,22 @@ _CAUSE = {
     "killed": "hang.rank_killed",
     "exited": "hang.rank_exited",
 }
-_OWN_SIGNALS = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP"}
-"""Signals by which a process falls over its own code."""
 _DDP_UNUSED = {"ddp_unused", "ddp_unused_names", "ddp_unused_indices"}
 
 
 def find(context: Context) -> list[Finding]:
     """Confirmed ends, one finding for each manner."""
-    by_manner: dict[str, list[End]] = defaultdict(list)
+    by_manner: dict[str, list[Ending]] = defaultdict(list)
     for rank in sorted(context.ends):
         end = context.ends[rank]
         if end.by_itself:
-            by_manner[end.manner].append(end)
+            by_manner[end.kind].append(end)
     found = _unused(context)
     for manner, cause in _CAUSE.items():
         ends = by_manner[manner]
         if ends and _left_somebody(context, manner, ends):
             found.append(_finding(context, cause, ends))
-            if all(other_model.WORDS in end.what for end in ends):
+            if all(end.detail == "model_differs" for end in ends):
                 found[-1] = other_model.settle(context, found[-1])
             if all(end.in_order for end in ends):
                 found += one_more.find(context, found[-1]) or early_end.find(context, found[-1])
@@ -49,7 +48,7 @@ def find(context: Context) -> list[Finding]:
     return found
 
 
-def _left_somebody(context: Context, manner: str, ends: list[End]) -> bool:
+def _left_somebody(context: Context, manner: str, ends: list[Ending]) -> bool:
     """A normal exit is a cause only if others wait; an exception or a signal ends the job in any case."""
     if context.finished():
         return False
@@ -57,11 +56,11 @@ def _left_somebody(context: Context, manner: str, ends: list[End]) -> bool:
         return True
     gone = {end.rank for end in ends}
     others = set(range(context.world())) - gone
-    lost = {rank for rank, end in context.ends.items() if end.manner in {"lost_peer", "aborted"}}
+    lost = {rank for rank, end in context.ends.items() if end.victim or end.kind == "aborted"}
     return bool(others) and bool(gone & context.waits.waited_for() or lost - gone)
 
 
-def _finding(context: Context, cause: str, ends: list[End]) -> Finding:
+def _finding(context: Context, cause: str, ends: list[Ending]) -> Finding:
     ranks = tuple(end.rank for end in ends if end.rank != UNNAMED)
     first = ends[0]
     lost = {rank for rank, end in context.ends.items() if not end.by_itself} | context.told_victims()
@@ -78,7 +77,7 @@ def _finding(context: Context, cause: str, ends: list[End]) -> Finding:
         cause=cause,
         status="confirmed",
         summary=_summary(cause, first, ranks, at, step, victims, meets),
-        confidence=0.8 if not ranks else 0.7 if cause == "hang.rank_raised" and first.wordless else 0.95,
+        confidence=0.8 if not ranks else 0.7 if cause == "hang.rank_raised" and first.only_exit_code else 0.95,
         ranks=ranks,
         victims=victims,
         step=step,
@@ -95,7 +94,7 @@ def _finding(context: Context, cause: str, ends: list[End]) -> Finding:
 
 def _summary(
     cause: str,
-    first: End,
+    first: Ending,
     ranks: tuple[int, ...],
     at: str,
     step: int | None,
@@ -104,11 +103,11 @@ def _summary(
 ) -> str:
     what = {
         "hang.rank_raised": f"ended with {first.what} without a traceback"
-        if first.wordless
+        if first.only_exit_code
         else f"raised {first.what}",
         "hang.rank_oom": f"ran out of memory: {first.what}",
         "hang.rank_killed": f"{say.verb(ranks, 'was', 'were')} killed by {first.what}"
-        if first.what.startswith(("SIG", "signal"))
+        if first.signal
         else f"{say.verb(ranks, 'is', 'are')} gone: {first.what}",
         "hang.rank_exited": "ended in order with exit code 0"
         if first.in_order
@@ -132,7 +131,7 @@ def _still_waits(context: Context, victims: tuple[int, ...]) -> Where | None:
 
 def _left(context: Context) -> list[Finding]:
     """Connections broke though nobody timed out, and nothing says how the ranks that all wait for ended."""
-    if context.finished() or not peer_gone(context.evidence, context.ends):
+    if context.finished() or not peer_vanished(context.evidence, context.ends):
         return []
     roots = tuple(rank for rank in context.waits.roots() if rank not in context.ends and rank not in context.settled)
     if not roots or any(context.silent(rank) for rank in roots):
@@ -152,16 +151,16 @@ def _left(context: Context) -> list[Finding]:
     ]
 
 
-def _place(end: End) -> list[Where]:
+def _place(end: Ending) -> list[Where]:
     frame = next((frame for frame in end.frames if not is_library(frame.file)), None)
     rank = end.rank if end.rank != UNNAMED else None
     return [Where(rank, frame.file, frame.line, frame.function, end.what)] if frame is not None else []
 
 
 def _remedies(
-    context: Context, cause: str, where: tuple[Where, ...], end: End | None, meets: Where | None = None
+    context: Context, cause: str, where: tuple[Where, ...], end: Ending | None, meets: Where | None = None
 ) -> tuple[Remedy, ...]:
-    if end is not None and (end.wordless or end.what in _OWN_SIGNALS):
+    if end is not None and (end.only_exit_code or is_fault(end.signal)):
         return _own_end(context, where, end)
     at = f"{where[0].file}:{where[0].line}" if where else "the place in its log"
     if end is not None and (found := remedies.special(context, at, end)):
@@ -196,9 +195,9 @@ def _remedies(
     )
 
 
-def _own_end(context: Context, where: tuple[Where, ...], end: End) -> tuple[Remedy, ...]:
+def _own_end(context: Context, where: tuple[Where, ...], end: Ending) -> tuple[Remedy, ...]:
     """The process ended itself, by an exit code or a fault of its own."""
-    if end.wordless:
+    if end.only_exit_code:
         after = f", after {where[0].file}:{where[0].line}" if where else ""
         return say.remedies(
             context.evidence,

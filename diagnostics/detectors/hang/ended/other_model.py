@@ -9,9 +9,6 @@ from diagnostics.contract.findings import Finding
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
 
-WORDS = "to match sizes of the same param in process"
-"""DDP's own."""
-
 
 def settle(context: Context, raised: Finding) -> Finding:
     """The finding on ranks that raised so, with those to blame that differ from the majority."""

@@ -5,11 +5,10 @@ hand out, split sizes. Decides no cause.
 from diagnostics.contract.findings import Remedy
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
-from diagnostics.detectors.hang.ended import other_model
-from diagnostics.detectors.hang.ended.ends import End
+from diagnostics.evidence.endings import Ending
 
 
-def special(context: Context, at: str, end: End) -> tuple[Remedy, ...]:
+def special(context: Context, at: str, end: Ending) -> tuple[Remedy, ...]:
     """The remedies for an end that is known by its words; none for others.
 
     Args:
@@ -17,36 +16,36 @@ def special(context: Context, at: str, end: End) -> tuple[Remedy, ...]:
         at: file and line, in words.
         end: of the first rank to blame.
     """
-    if "DataLoader worker" in end.what:
+    if end.detail == "data_loader_worker":
         return _worker_died(context, at, end)
-    if "LengthPerRank" in end.what:
+    if end.detail == "split_sizes":
         return say.remedies(
             context.evidence,
             f"{at}: let each rank send another as many elements as that one expects (input_split_sizes[j] on rank i = "
             "output_split_sizes[i] on rank j); exchange the sizes first where they depend on data",
             "what this rank sends to itself is not what it expects from itself",
         )
-    if end.what == "SIGINT":
+    if end.signal == "SIGINT":
         return say.remedies(
             context.evidence,
             "look for who sent SIGINT to this process alone: kill -INT, a debugger, a terminal that only it belongs to",
             "Ctrl-C reaches the launcher and every rank; this one was interrupted by itself",
         )
-    if other_model.WORDS in end.what:
+    if end.detail == "model_differs":
         return say.remedies(
             context.evidence,
             f"build the same model on every rank before {at}: sizes that depend on data (a vocabulary, a number of "
             "classes) must be computed once and broadcast",
             "DDP compares the parameters of all ranks with those of rank 0 when it is made",
         )
-    if end.manner == "oom" and ("cgroup" in end.what or "Cuda failure" in end.what):
+    if end.detail in {"cgroup", "nccl_memory"}:
         return _outside_torch(context, end)
     return ()
 
 
-def _outside_torch(context: Context, end: End) -> tuple[Remedy, ...]:
+def _outside_torch(context: Context, end: Ending) -> tuple[Remedy, ...]:
     """Memory that torch's allocator does not hand out: the host's, or what NCCL takes on the device beside it."""
-    if "cgroup" in end.what:
+    if end.detail == "cgroup":
         return say.remedies(
             context.evidence,
             "ask for more host memory (sbatch --mem), or hold less there: fewer workers of the data loader, a lower "
@@ -61,7 +60,7 @@ def _outside_torch(context: Context, end: End) -> tuple[Remedy, ...]:
     )
 
 
-def _worker_died(context: Context, at: str, end: End) -> tuple[Remedy, ...]:
+def _worker_died(context: Context, at: str, end: Ending) -> tuple[Remedy, ...]:
     """A worker process of the data loader is gone; the exception is only the messenger."""
     killed = "Killed" in end.what
     return say.remedies(

@@ -79,7 +79,7 @@ def _inside(context: Context, latest: dict[int, Stacks], ahead: set[int]) -> dic
     """Rank -> the collective that its stack, or the error by which it gave up on a peer, stands in."""
     found: dict[int, _Place] = {}
     for rank, end in context.ends.items():
-        if end.manner == "lost_peer":
+        if end.victim:
             _add(found, rank, end.frames, end.evidence, _WITHIN)
     for rank, seen in latest.items():
         thread = stacks.main_thread(seen)

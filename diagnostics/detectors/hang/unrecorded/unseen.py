@@ -42,7 +42,7 @@ def _seen(context: Context) -> dict[int, _Seen]:
     """Rank -> the send or receive that its stack, or the error that ended it, stands in."""
     seen: dict[int, _Seen] = {}
     for rank, end in sorted(context.ends.items()):
-        if end.manner == "lost_peer":
+        if end.victim:
             _add(seen, rank, end.frames, end.evidence.kind, end.evidence.file)
     for one in context.evidence.stacks:
         if one.rank is not None:

@@ -3,10 +3,10 @@
 from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
-from diagnostics.detectors.hang.ended.ends import peer_gone
 from diagnostics.detectors.hang.waiting.waits import Operation
 from diagnostics.evidence.calls import ROOTED
 from diagnostics.evidence.model import shortened
+from diagnostics.evidence.rank_endings import peer_vanished
 
 _STARTUP = {
     "rendezvous_timeout",
@@ -133,7 +133,7 @@ def _plan(rank: int, root: int, size: int) -> list[tuple[bool, int]]:
 
 def network(context: Context) -> list[Finding]:
     """Everybody is in the same collective and nobody comes out."""
-    if not context.stands() or context.waits.waited_for() or peer_gone(context.evidence, context.ends):
+    if not context.stands() or context.waits.waited_for() or peer_vanished(context.evidence, context.ends):
         return []
     found = []
     for operation, waiting in sorted(context.waits.waiting.items()):
@@ -199,7 +199,7 @@ def rendezvous(context: Context) -> list[Finding]:
         not facts
         or calls
         or any(
-            end.manner in {"raised", "oom", "killed"} and end.frames
+            end.kind in {"raised", "oom", "killed"} and end.frames
             for end in context.ends.values()
             if "Timeout" not in end.what and "Network" not in end.what and "Store" not in end.what
         )

@@ -125,7 +125,7 @@ def _summary(context: Context, ranks: tuple[int, ...], operation: Operation, at:
         f"; nothing is pending on {say.verb(ranks, 'it', 'them')} and no traceback or stack was left. "
         f"{say.verb(ranks, 'It is', 'They are')} late, stuck or gone: the dumps cannot tell."
     )
-    ended = [rank for rank in ranks if rank in context.ends and context.ends[rank].manner == "failed"]
+    ended = [rank for rank in ranks if rank in context.ends and context.ends[rank].kind == "failed"]
     if ended:
         summary += f" {say.sentence(say.ranks(ended))} ended with exit code 1, of its own or after a timeout."
     if all(context.unrecorded_possible(rank) for rank in ranks):

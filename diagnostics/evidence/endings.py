@@ -1,0 +1,453 @@
+"""How a rank ended: the one classification of exceptions, signals, exit codes and a launcher's texts.
+
+The readers of tracebacks, the causes of hangs, the launcher and the benchmarks all ask here. What matters most is
+whether a rank was the first to fail or only lost a peer that did; see `kind_of_exception`.
+"""
+
+import re
+import signal as signals
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from diagnostics.contract.artifacts import ENDED_BY_WATCH
+from diagnostics.contract.findings import EvidenceItem
+from diagnostics.evidence.model import Frame, LogFact, RankError, shortened
+
+Kind = Literal[
+    "raised",
+    "oom",
+    "killed",
+    "exited",
+    "unreduced",
+    "aborted",
+    "mismatch",
+    "lost_peer",
+    "timed_out",
+    "stopped",
+    "failed",
+    "unknown",
+]
+"""How a rank ended.
+
+- `raised`: an exception of its own; `oom`: memory ran out, on the host or on the device
+- `killed`: by a signal that no launcher sends, or its process vanished; `exited`: an exit code without an exception
+- `unreduced`: DDP found gradients missing; `aborted`: SIGABRT, which C++ code sends to its own process
+- `mismatch`: the library noticed that a peer's collective is another one
+- `lost_peer`: the connection to a peer broke; `timed_out`: a peer did not come in time
+- `stopped`: by the launcher or the user; `failed`: exit code 1 and nothing else, so its own error or a peer's
+"""
+Detail = Literal["", "cgroup", "nccl_memory", "data_loader_worker", "split_sizes", "model_differs"]
+"""What is known beyond the kind.
+
+- `cgroup`: the kernel killed it for its job's memory limit; `nccl_memory`: NCCL found no memory on the device
+- `data_loader_worker`: a worker process of its data loader died
+- `split_sizes`: gloo refused the split sizes of all_to_all that this rank gave
+- `model_differs`: DDP found other parameters on another rank
+"""
+
+ORDER: dict[Kind, int] = {
+    "oom": 0,
+    "raised": 1,
+    "killed": 2,
+    "exited": 3,
+    "unreduced": 4,
+    "aborted": 5,
+    "mismatch": 6,
+    "lost_peer": 6,
+    "timed_out": 6,
+    "stopped": 7,
+    "failed": 8,
+    "unknown": 9,
+}
+"""Which of several endings says most about who failed first: lower comes first."""
+_BY_ITSELF: frozenset[Kind] = frozenset({"raised", "oom", "killed", "exited"})
+_VICTIM: frozenset[Kind] = frozenset({"mismatch", "lost_peer", "timed_out", "stopped"})
+
+UNNAMED = -1
+"""Rank of an ending that no file ties to a rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How one rank ended."""
+
+    rank: int
+    kind: Kind
+    what: str
+    """One line: `ValueError: bad batch`, `SIGKILL`, `exit code 0`."""
+    evidence: EvidenceItem
+    frames: tuple[Frame, ...] = ()
+    """Of the exception, innermost first."""
+    time_s: float | None = None
+    step: int | None = None
+    region: str | None = None
+    type: str = ""
+    """Class of the exception; empty without one."""
+    signal: str | None = None
+    exit_code: int | None = None
+    """As the operating system reports it; negative = killed by that signal."""
+    detail: Detail = ""
+    connection_closed: bool = False
+    """Whether a connection was closed at the other side, so some process ended before this one."""
+
+    @property
+    def by_itself(self) -> bool:
+        """Whether the rank failed or left by itself rather than after a peer."""
+        return self.kind in _BY_ITSELF
+
+    @property
+    def victim(self) -> bool:
+        """Whether another rank or the launcher made it end."""
+        return self.kind in _VICTIM
+
+    @property
+    def gone(self) -> bool:
+        """Whether the rank left its work: neither ended by the launcher nor after it gave up on a peer."""
+        return self.by_itself or self.kind in {"aborted", "unreduced"}
+
+    @property
+    def in_order(self) -> bool:
+        """Whether it ended with exit code 0."""
+        return self.kind == "exited" and self.exit_code == 0
+
+    @property
+    def only_exit_code(self) -> bool:
+        """Whether nothing but an exit code other than 0 is known of its failure."""
+        return not self.type and self.exit_code is not None and self.exit_code > 0
+
+
+def first_is_unknown(endings: Iterable[Ending]) -> bool:
+    """Whether every known ending is that of a victim.
+
+    Then some rank failed first of which nothing is known, so no rank and no way to fail can be ruled out. False
+    without any ending: nothing is known then, not even that a rank failed.
+    """
+    kinds = [ending.kind for ending in endings]
+    return bool(kinds) and all(kind in _VICTIM or kind in {"failed", "unknown"} for kind in kinds)
+
+
+# Exceptions
+
+COMMUNICATION_ERRORS = frozenset(
+    {"RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError"}
+)
+"""Classes that torch's collectives, process groups and stores raise."""
+_C10D_ERRORS = COMMUNICATION_ERRORS - {"RuntimeError"}
+"""Classes that nothing but torch's communication raises."""
+_SOCKET_ERRORS = frozenset(
+    {"ConnectionError", "ConnectionResetError", "ConnectionAbortedError", "ConnectionRefusedError", "BrokenPipeError",
+     "TimeoutError", "OSError", "error"}
+)  # fmt: skip
+"""Python's own classes for sockets: a lost peer only when torch.distributed raised them."""
+
+_OUT_OF_MEMORY = re.compile(
+    r"(?<!shared )\bout of memory|out_of_memory|OutOfMemory|can(?:no|')t allocate memory|not enough memory|bad_alloc|"
+    r"Unable to allocate [\d.]+ \wi?B |STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED|oom[-_]kill|paging file is too small",
+    re.IGNORECASE,
+)
+"""Texts of torch's allocators, the CUDA driver, NCCL, C++, numpy, the kernel, XLA and Windows."""
+_OUT_OF_MEMORY_TYPE = re.compile(r"MemoryError$|OutOfMemoryError$")
+"""Python's, numpy's `_ArrayMemoryError`, Arrow's and torch's."""
+_NCCL_MEMORY = re.compile(r"Cuda failure (?:\d+ )?'out of memory'")
+_UNREDUCED = re.compile(r"Expected to have finished reduction in the prior iteration")
+"""DDP when it is called again before all gradients were ready."""
+MISMATCH_TEXT = re.compile(r"preamble\.length|op\.nbytes|Detected mismatch between collectives")
+"""gloo, and torch with TORCH_DISTRIBUTED_DEBUG=DETAIL."""
+_OWN_ARGUMENTS = re.compile(r"\[enforce fail at [^\]]*?gloo/(\w+\.cc:\d+)\] ?(?!op\.)([^\n]*?)[. ]*(?:\n|$)")
+"""gloo's collectives check what this very rank passed in; errors about peers come from its `transport/`."""
+_OWN_USE = re.compile(
+    r"ncclInvalid(?:Usage|Argument)|invalid usage|EADDRINUSE|[Aa]ddress already in use|"
+    r"Unable to find (?:address|interface) for|DDP expects same model|appears not to match"
+)
+"""What NCCL, the store, gloo and DDP raise about this rank's own devices, ports, interfaces and parameters."""
+_COMMUNICATION_TEXT = re.compile(
+    r"\bgloo/(?:transport|rendezvous|common)/|\[[^\]\n]*\bgloo\b[^\]\n]*:\d+\]|"
+    r"onnection closed by (?:remote )?peer (?:\[|[\w.%-]+<)|(?:Read|Write|Send|Recv) (?:error|timeout) \[[\w.:%]+\]:\d+|"
+    r"Timed out waiting \d+ms for (?:send|recv)|Application timeout caused pair closure|"
+    r"NCCL (?:error in|error:|communicator|watchdog|operations? )|nccl(?:Remote|System|Internal|UnhandledCuda)Error|"
+    r"unhandled (?:system|cuda) error|remote process exited|ProcessGroup(?:NCCL|Gloo|UCC|MPI|Wrapper)|\bWorkNCCL\b|"
+    r"Watchdog caught collective|HeartbeatMonitor|monitoredBarrier|while waiting for send/recv from rank|"
+    r"\bTCPStore\b|\bFileStore\b|\bHashStore\b|(?:client|server) socket (?:on|has|timed)|c10d key-value store|"
+    r"store->(?:get|set|wait)|wait timeout after \d+ ?ms, keys:|clients joined|barrier.*timed out|"
+    r"Failed to recv, got 0 bytes|(?:sendBytes|recvBytes|recvValue|recvVector)\w* failed|"
+    r"connection to the C10d store|Horovod has been shut down",
+)
+"""Texts that only gloo, NCCL, torch's process groups and its stores write."""
+_SOCKET_TEXT = re.compile(
+    r"(?:Socket Timeout|Broken pipe|Connection (?:closed by peer|reset by peer|refused|timed out))\.?"
+)
+"""The whole message of a RuntimeError from C++, as the store and gloo raise it; Python's own carry an `[Errno`."""
+_SPEAKS_OF_A_PEER = re.compile(
+    r"clos(?:ed|ing)|reset by peer|refused|broken pipe|time(?:d )?[ -]?out|\bpeer|remote (?:end|host|process)|"
+    r"\brank \d+ (?:failed|is)\b|abort|connect|socket|ncclRemoteError|unhandled (?:system|cuda) error|"
+    r"Errno 1(?:04|10|11)",
+    re.IGNORECASE,
+)
+_TIMED_OUT = re.compile(
+    r"time(?:d )?[ -]?out|\bran for \d+ milliseconds|failed to pass monitoredBarrier", re.IGNORECASE
+)
+_CLOSED = re.compile(r"closed by (?:peer|remote)|reset by peer|broken pipe|shut down", re.IGNORECASE)
+_COMMUNICATION_FILE = re.compile(
+    r"(?:^|/)torch/distributed/(?!checkpoint/|elastic/|launch|run\.py)|(?:^|/)torch/nn/parallel/distributed\.py$"
+)
+"""torch's communication. Checkpoints read and write files there, so their sockets are those of a file system."""
+_DATA_LOADER_WORKER = re.compile(r"DataLoader worker .{0,80}(?:is killed|exited)|bus error encountered in worker")
+_MODEL_DIFFERS = re.compile(r"to match sizes of the same param in process|DDP expects same model across all ranks")
+_THEN = " (then "
+"""Behind it the assembled traceback has what clearing up raised, which says nothing about the exception."""
+
+
+def kind_of_exception(type_: str, message: str, frames: tuple[Frame, ...] = ()) -> Kind:
+    """Classify one exception.
+
+    An exception is the rank's own unless torch's communication raised it about a peer. That is certain by a text that
+    only gloo, NCCL and the stores write: they are C++, so their errors also come out of `work.wait()` or of backward
+    in the user's line. Any other text that speaks of a connection counts only if the innermost frame lies in
+    torch.distributed, or if the class exists nowhere else; an HTTP client has lost connections of its own.
+
+    Args:
+        type_: class of the exception, with or without its module.
+        message: its text, also one that was put together from a chain.
+        frames: its traceback, innermost first; empty where it is not known.
+    """
+    name = type_.rpartition(".")[2]
+    text = message.partition(_THEN)[0]
+    if _OUT_OF_MEMORY_TYPE.search(name) or _OUT_OF_MEMORY.search(text):
+        return "oom"
+    if _UNREDUCED.search(text):
+        return "unreduced"
+    if name in {"KeyboardInterrupt", "SignalException"}:
+        return "stopped"
+    if _OWN_ARGUMENTS.search(text) or _OWN_USE.search(text):
+        return "raised"
+    library = name in COMMUNICATION_ERRORS or name == "HorovodInternalError"
+    if library and MISMATCH_TEXT.search(text):
+        return "mismatch"
+    if not _is_about_a_peer(name, text, frames, library):
+        return "raised"
+    return "timed_out" if _TIMED_OUT.search(text) and not _CLOSED.search(text) else "lost_peer"
+
+
+def _is_about_a_peer(name: str, text: str, frames: tuple[Frame, ...], library: bool) -> bool:
+    if (library or name in _SOCKET_ERRORS) and _COMMUNICATION_TEXT.search(text):
+        return True
+    if name == "RuntimeError" and _SOCKET_TEXT.fullmatch(text.strip()):
+        return True
+    inside = bool(frames) and bool(_COMMUNICATION_FILE.search(frames[0].file.replace("\\", "/")))
+    certain = name in _C10D_ERRORS or (inside and (library or name in _SOCKET_ERRORS))
+    return certain and bool(_SPEAKS_OF_A_PEER.search(text))
+
+
+def is_victim(kind: Kind) -> bool:
+    """Whether a rank that ended in this way was made to by another rank or the launcher."""
+    return kind in _VICTIM
+
+
+def _detail(message: str, kind: Kind) -> Detail:
+    if kind == "oom":
+        return "nccl_memory" if _NCCL_MEMORY.search(message) else ""
+    if _DATA_LOADER_WORKER.search(message):
+        return "data_loader_worker"
+    if "LengthPerRank" in message:
+        return "split_sizes"
+    return "model_differs" if _MODEL_DIFFERS.search(message) else ""
+
+
+# Signals and exit codes
+
+_LAUNCHER_SIGNALS = frozenset({"SIGTERM", "SIGINT", "SIGHUP"})
+_FAULTS = frozenset({"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP"})
+
+
+def signal_name(number: int) -> str | None:
+    """9 -> `SIGKILL`; None for a number that is no signal."""
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return None
+
+
+def signal_of(exit_code: int) -> str | None:
+    """-9 -> `SIGKILL`. 137, as shells report it, is not taken for a signal: it may be a program's own code."""
+    return signal_name(-exit_code)
+
+
+def is_fault(signal: str | None) -> bool:
+    """Whether the signal means that the process failed over its own native code: nobody sends it."""
+    return signal in _FAULTS
+
+
+def kind_of_signal(signal: str) -> Kind:
+    """Classify the signal that ended a process."""
+    return "aborted" if signal == "SIGABRT" else "stopped" if signal in _LAUNCHER_SIGNALS else "killed"
+
+
+def kind_of_exit_code(code: int) -> Kind:
+    """Classify an exit code beside which no exception is known; Python ends with 1 after any of them."""
+    if code < 0:
+        return kind_of_signal(signal_of(code) or "")
+    return "failed" if code == 1 else "exited"
+
+
+# Records of evidence
+
+_LONG = 120
+"""Characters of a message from which on only its first sentence is shown."""
+_OOM_FACTS = frozenset({"cuda_oom", "cpu_oom"})
+
+
+def ends_a_rank(error: RankError) -> bool:
+    """Whether the record says how a rank ended, rather than what the watch or the launcher noted about it."""
+    if error.exit_code == ENDED_BY_WATCH and not error.type:
+        return False
+    return bool(error.type or error.signal or error.exit_code is not None or _VANISHED.search(error.message))
+
+
+def of_error(error: RankError, rank: int) -> Ending:
+    """The ending that one record tells.
+
+    Args:
+        error: satisfies `ends_a_rank`.
+        rank: whose it is taken to be, or `UNNAMED`.
+    """
+    signal = error.signal
+    code = error.exit_code
+    if error.type:
+        kind = kind_of_exception(error.type, error.message, error.frames)
+        what = _telling_line(error) if kind == "oom" else _first_line(error)
+    elif signal is not None or (code or 0) < 0:
+        signal = signal or signal_of(code or 0)
+        kind = kind_of_signal(signal or "")
+        what = signal or f"signal {-(code or 0)}"
+    elif code is None:
+        kind, what = "killed", VANISHED
+    else:
+        kind, what = kind_of_exit_code(code), f"exit code {code}"
+    who = f"rank {rank}: " if rank != UNNAMED else ""
+    return Ending(
+        rank=rank,
+        kind=kind,
+        what=what,
+        evidence=EvidenceItem("error", error.file, who + what, error.line or None),
+        frames=error.frames,
+        time_s=error.time_s,
+        step=error.step,
+        region=error.region,
+        type=error.type,
+        signal=signal,
+        exit_code=code,
+        detail=_detail(error.message, kind),
+        connection_closed=kind == "lost_peer" and bool(_CLOSED.search(error.message)),
+    )
+
+
+def of_fact(fact: LogFact, rank: int) -> Ending | None:
+    """The ending that one line of a log tells: memory that ran out. None for other facts."""
+    nccl = fact.kind == "cuda_error" and "out of memory" in str(fact.fields.get("error"))
+    if not nccl and fact.kind not in _OOM_FACTS:
+        return None
+    what = shortened(fact.text, 200)
+    item = EvidenceItem("log", fact.file, what, fact.line)
+    return Ending(rank, "oom", what, item, time_s=fact.time_s, detail="nccl_memory" if "Cuda failure" in what else "")
+
+
+_SRUN: dict[str, tuple[Kind, str]] = {
+    "Out Of Memory": ("oom", "SIGKILL"),
+    "Killed": ("killed", "SIGKILL"),
+    "Segmentation fault": ("killed", "SIGSEGV"),
+    "Bus error": ("killed", "SIGBUS"),
+    "Illegal instruction": ("killed", "SIGILL"),
+    "Floating point exception": ("killed", "SIGFPE"),
+    "Aborted": ("aborted", "SIGABRT"),
+    "Terminated": ("stopped", "SIGTERM"),
+}
+"""How srun writes that a task ended."""
+_SRUN_CODE = re.compile(r"Exited with exit code ([1-9]\d{0,2})\b")
+
+
+def of_srun(fact: LogFact) -> list[Ending]:
+    """The endings that one line of srun tells (fact `srun_task`); each of its tasks is a rank."""
+    text = str(fact.fields.get("why", ""))
+    item = EvidenceItem("log", fact.file, shortened(fact.text, 200), fact.line)
+    ranks = fact.fields.get("ranks", ())
+    if match := _SRUN_CODE.match(text):
+        code = int(match[1])
+        return [Ending(rank, kind_of_exit_code(code), f"exit code {code}", item, exit_code=code) for rank in ranks]
+    entry = next((entry for start, entry in _SRUN.items() if text.startswith(start)), None)
+    if entry is None:
+        return []
+    kind, signal = entry
+    oom = kind == "oom"
+    what = (
+        "the kernel killed it because its job had used up the memory of its cgroup (Out Of Memory)" if oom else signal
+    )
+    detail: Detail = "cgroup" if oom else ""
+    return [Ending(rank, kind, what, item, signal=signal, detail=detail) for rank in ranks]
+
+
+def _telling_line(error: RankError) -> str:
+    """As `_first_line`, of the line about memory: NCCL puts it last, c10 behind the check that failed."""
+    if _OUT_OF_MEMORY_TYPE.search(error.type):
+        return _first_line(error)
+    lines = error.message.splitlines()
+    line = next((line for line in lines if _OUT_OF_MEMORY.search(line)), error.message)
+    if len(line) > _LONG:
+        line = next((part for part in re.split(r"(?<=\.) ", line) if _OUT_OF_MEMORY.search(part)), line)
+    return _first_line(replace(error, message=line))
+
+
+def _first_line(error: RankError) -> str:
+    """Class and first line of the message; of a long line its first sentence."""
+    line = " ".join(error.message.strip().partition("\n")[0].split())
+    if check := _OWN_ARGUMENTS.match(line):
+        line = f"gloo/{check[1]}: {check[2]} does not hold"
+    if len(line) > _LONG:
+        line = line.partition(". ")[0]
+    return f"{error.type}: {shortened(line, 200)}" if line else error.type
+
+
+# One line of text, as status.json and a child's report have it
+
+VANISHED = "its process vanished without an exit code"
+_VANISHED = re.compile(rf"gone without a word|{VANISHED}")
+_EXCEPTION = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt)): ?(.*)", re.DOTALL)
+_EXITED = re.compile(r"(?:exited with code|(?:ended (?:in order )?with )?exit code) (-?\d{1,10})(?:: (.*))?", re.DOTALL)
+_KILLED = re.compile(r"killed by (SIG[A-Z]+\d*)")
+
+
+class Reason(NamedTuple):
+    """What one line says about an ending."""
+
+    type: str
+    """Class of the exception; empty when the line names none."""
+    message: str
+    signal: str | None
+    exit_code: int | None
+
+
+def parse_reason(text: str) -> Reason:
+    """Decode `KeyError: 'x' (train.py:7)`, `killed by SIGKILL`, `exited with code 3: ValueError: bad batch`."""
+    text = text.strip()
+    if match := _EXCEPTION.match(text):
+        return Reason(match[1].rpartition(".")[2], match[2], None, None)
+    if match := _KILLED.search(text):
+        return Reason("", text, match[1], None)
+    if match := _EXITED.search(text):
+        inner = parse_reason(match[2] or "")
+        return inner._replace(message=inner.message or text, exit_code=int(match[1]))
+    return Reason("", text, None, None)
+
+
+def kind_of_reason(text: str) -> Kind:
+    """Classify one line of text; `unknown` where it says nothing about an ending."""
+    reason = parse_reason(text)
+    if reason.type:
+        return kind_of_exception(reason.type, reason.message)
+    if _OUT_OF_MEMORY.search(text) and not reason.signal:
+        return "oom"
+    if reason.signal:
+        return kind_of_signal(reason.signal)
+    if reason.exit_code is not None:
+        return kind_of_exit_code(reason.exit_code)
+    return "killed" if _VANISHED.search(text) else "unknown"

@@ -1,0 +1,132 @@
+"""How each rank of a job ended: from its error records, log lines, Slurm, torchrun's list and dtk's own records.
+
+Chooses the ending that says most where several files tell of one rank. Decides no cause.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+
+from diagnostics.contract.findings import EvidenceItem
+from diagnostics.evidence.endings import MISMATCH_TEXT, ORDER, UNNAMED, Ending, ends_a_rank, of_error, of_fact, of_srun
+from diagnostics.evidence.model import Evidence, LogFact
+
+_TIMEOUT_FACTS = {"gloo_timeout", "watchdog_timeout", "monitored_barrier", "store_timeout"}
+_CLOSED_FACTS = {"gloo_closed", "gloo_reset"}
+
+
+def rank_endings(evidence: Evidence) -> dict[int, Ending]:
+    """Rank -> how it ended, for the ranks of which anything says so."""
+    candidates: defaultdict[int, list[Ending]] = defaultdict(list)
+    for error in evidence.errors:
+        if error.rank is not None and error.rank >= 0 and ends_a_rank(error):
+            candidates[error.rank].append(of_error(error, error.rank))
+    for fact in evidence.facts:
+        ending = of_fact(fact, fact.rank) if fact.rank is not None else None
+        if ending is not None:
+            candidates[ending.rank].append(ending)
+    _add_exit_events(evidence, candidates)
+    if not evidence.launched and not any(fact.kind.startswith("torchrun_") for fact in evidence.facts):
+        # Within a task of Slurm no launcher made further ranks, so each task is a rank.
+        for fact in evidence.facts:
+            for ending in of_srun(fact) if fact.kind == "srun_task" else ():
+                candidates[ending.rank].append(ending)
+    _add_unlisted(evidence, candidates)
+    _add_interrupted(evidence, candidates)
+    return {
+        rank: min(endings, key=lambda one: (ORDER[one.kind], not one.frames, one.what, one.evidence.file))
+        for rank, endings in candidates.items()
+    }
+
+
+def settle_exit_codes(endings: dict[int, Ending], others: bool) -> dict[int, Ending]:
+    """Take a lone exit code of 1 for the rank's own error; beside waiting ranks it may be that of a victim.
+
+    Args:
+        endings: of the ranks of which anything is known.
+        others: whether anything shows that other ranks wait.
+    """
+    if others or len(endings) != 1:
+        return endings
+    return {rank: replace(one, kind="raised") if one.kind == "failed" else one for rank, one in endings.items()}
+
+
+def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list[int]) -> dict[int, Ending]:
+    """Add the only exception that a log shows without a rank, where no rank is known to have failed by itself.
+
+    Args:
+        evidence: with all errors.
+        endings: of known ranks.
+        candidates: ranks that it may belong to; a single one gets it, else its rank is `UNNAMED`.
+    """
+    if any(ending.by_itself for ending in endings.values()):
+        return endings
+    rank = candidates[0] if len(candidates) == 1 else UNNAMED
+    unnamed = [of_error(error, rank) for error in evidence.errors if error.rank is None and error.type]
+    own = [ending for ending in unnamed if ending.by_itself]
+    return {**endings, rank: own[0]} if len(own) == 1 else endings
+
+
+def peer_vanished(evidence: Evidence, endings: Mapping[int, Ending]) -> bool:
+    """Whether a connection broke while nothing timed out: some process ended before all others."""
+    if any(fact.kind in _TIMEOUT_FACTS for fact in evidence.facts):
+        return False
+    closed = any(ending.connection_closed for ending in endings.values())
+    return closed or any(fact.kind in _CLOSED_FACTS for fact in evidence.facts)
+
+
+def mismatch_facts(evidence: Evidence) -> list[LogFact]:
+    """Lines in which gloo or torch itself says that sizes or operations differ between ranks."""
+    return [fact for fact in evidence.facts if fact.kind == "gloo_mismatch" or MISMATCH_TEXT.search(fact.text)]
+
+
+def _add_exit_events(evidence: Evidence, candidates: defaultdict[int, list[Ending]]) -> None:
+    """Ranks of a dtk run that recorded an exit with code 0 and of which no other record is more precise."""
+    events_of = evidence.run.events if evidence.run is not None and evidence.run.status is not None else {}
+    for rank, events in events_of.items():
+        last = events[-1] if events else {}
+        unexplained = all(one.kind == "killed" and one.signal is None for one in candidates.get(rank, []))
+        if last.get("name") == "end" and last.get("exit_code") == 0 and unexplained:
+            item = EvidenceItem("log", f"events/rank_{rank:05d}.jsonl", f"rank {rank}: ended with exit code 0")
+            time_s = last.get("time_s")
+            candidates[rank] = [_exit(rank, item, time_s if isinstance(time_s, float) else None)]
+
+
+def _exit(rank: int, item: EvidenceItem, time_s: float | None = None) -> Ending:
+    return Ending(rank, "exited", "exit code 0", item, time_s=time_s, exit_code=0)
+
+
+def _add_unlisted(evidence: Evidence, candidates: defaultdict[int, list[Ending]]) -> None:
+    """Ranks that torchrun neither saw fail nor had to stop, while it names all others: they ended with exit code 0.
+
+    It lists one node's processes, and older versions not all of them: so those that it stopped must be in its list.
+    """
+    lists = [fact for fact in evidence.facts if fact.kind == "torchrun_list"]
+    stopped = [fact for fact in evidence.facts if fact.kind in ("torchrun_signal", "torchrun_failed")]
+    best = [min(endings, key=lambda one: ORDER[one.kind]) for endings in candidates.values()]
+    if len(lists) != 1 or not stopped or any(one.by_itself or one.kind == "failed" for one in best):
+        return
+    ranks, pids = lists[0].fields["ranks"], lists[0].fields["pids"]
+    if not ranks or len(ranks) != len(pids) or not {fact.fields.get("pid") for fact in stopped} <= set(pids):
+        return
+    launched = evidence.launched or {*range(min(ranks), max(ranks) + 1), *_on_same_host(evidence, ranks)}
+    for rank in sorted(set(launched) - set(ranks) - set(candidates)):
+        what = f"rank {rank}: neither failed nor had to be stopped, so it had ended with exit code 0"
+        candidates[rank] = [_exit(rank, EvidenceItem("log", lists[0].file, what, lists[0].line))]
+
+
+def _add_interrupted(evidence: Evidence, candidates: defaultdict[int, list[Ending]]) -> None:
+    """Ranks that got a SIGINT of their own: after one to all of them torchrun ends without a list of failures."""
+    listed = {rank for fact in evidence.facts if fact.kind == "torchrun_list" for rank in fact.fields["ranks"]}
+    for rank in sorted(listed & set(candidates)):
+        interrupted = next((one for one in candidates[rank] if not one.type and one.signal == "SIGINT"), None)
+        if interrupted is not None:
+            frames = next((one.frames for one in candidates[rank] if one.frames), ())
+            candidates[rank].append(replace(interrupted, kind="killed", frames=frames))
+
+
+def _on_same_host(evidence: Evidence, ranks: list[int]) -> set[int]:
+    """Ranks whose rings were written on the host of the listed ones: the same launcher started them."""
+    hosts = {file.rank: file.host() for file in evidence.rings if file.rank is not None}
+    listed = {hosts[rank] for rank in ranks if hosts.get(rank)}
+    return {rank for rank, host in hosts.items() if host in listed} if len(listed) == 1 else set()
