@@ -25,17 +25,10 @@ class MemoryDetector:
 
     def detect(self, evidence: Evidence) -> Detection:
         """Read the files of the first ranks and decide; what is unreadable is a line under coverage."""
-        from diagnostics.detectors.memory import (
-            copies,
-            demand,
-            gathers,
-            leak,
-            lost,
-            measures,
-            oom_text,
-            reshard,
-            situation,
-        )
+        from diagnostics.analysis.memory import job as situation
+        from diagnostics.analysis.memory import measures
+        from diagnostics.analysis.memory import out_of_memory as oom_text
+        from diagnostics.detectors.memory import copies, demand, gathers, leak, lost, reshard
 
         found = situation.read(evidence)
         findings = [

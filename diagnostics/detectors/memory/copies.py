@@ -3,12 +3,12 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from diagnostics.analysis.memory.gathers import Gather
+from diagnostics.analysis.memory.job import RankMemory, Situation
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy, Where
-from diagnostics.detectors.memory.collectives import Gather
 from diagnostics.detectors.memory.gathers import ALMOST_ALL
 from diagnostics.detectors.memory.predict import grown
 from diagnostics.detectors.memory.say import ranks, share, size, spot, where
-from diagnostics.detectors.memory.situation import RankMemory, Situation
 from diagnostics.evidence.model import Frame
 
 COPIES = "memory.replicated_gather"

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
+from diagnostics.analysis.memory import categories
+from diagnostics.analysis.memory.categories import ACTIVATIONS, LOGITS, Peak
+from diagnostics.analysis.memory.job import RankMemory, Situation
+from diagnostics.analysis.memory.model_size import Facts
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy
-from diagnostics.detectors.memory import categories
-from diagnostics.detectors.memory.categories import ACTIVATIONS, LOGITS, Peak
-from diagnostics.detectors.memory.facts import Facts
 from diagnostics.detectors.memory.predict import RANKS
 from diagnostics.detectors.memory.say import ranks, size
-from diagnostics.detectors.memory.situation import RankMemory, Situation
 
 STATES = "memory.model_states"
 WORK = "memory.activations"

@@ -1,10 +1,10 @@
 """`memory.full_gather`: one call brings (almost) all parameters. How long gathered units stay: `reshard`."""
 
+from diagnostics.analysis.memory.gathers import Gather
+from diagnostics.analysis.memory.job import RankMemory, Situation
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy, Where
-from diagnostics.detectors.memory.collectives import Gather
 from diagnostics.detectors.memory.predict import grown
 from diagnostics.detectors.memory.say import share, size, spot, where
-from diagnostics.detectors.memory.situation import RankMemory, Situation
 
 FULL = "memory.full_gather"
 ALMOST_ALL = 0.9

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from diagnostics.analysis.memory.growth import Growth, growth
+from diagnostics.analysis.memory.job import RankMemory, Situation
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy
-from diagnostics.detectors.memory.growth import Growth, growth
 from diagnostics.detectors.memory.say import place, ranks, size, spot, where
-from diagnostics.detectors.memory.situation import RankMemory, Situation
 from diagnostics.evidence.model import Frame
 
 LEAK = "memory.leak"

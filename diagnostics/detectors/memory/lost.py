@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from diagnostics.analysis.memory.job import RankMemory, Situation
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy, Where
 from diagnostics.detectors.memory.say import ranks, size
-from diagnostics.detectors.memory.situation import RankMemory, Situation
 from diagnostics.evidence.model import Evidence
 
 SPLIT = "memory.fragmentation"

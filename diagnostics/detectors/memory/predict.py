@@ -6,8 +6,8 @@ rank's part grow with the ranks. Rules: Rajbhandari et al. 2020; measured expone
 
 from dataclasses import dataclass
 
+from diagnostics.analysis.memory.job import Situation
 from diagnostics.detectors.memory.say import size
-from diagnostics.detectors.memory.situation import Situation
 
 RANKS = 64
 """The job that a small one is a rehearsal of."""

@@ -1,11 +1,11 @@
 """`memory.no_reshard`: sharded units that stay gathered from forward to backward."""
 
+from diagnostics.analysis.memory.gathers import Gather, Traffic, UnitUse
+from diagnostics.analysis.memory.job import RankMemory, Situation
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy
-from diagnostics.detectors.memory.collectives import Gather, Traffic, UnitUse
 from diagnostics.detectors.memory.gathers import LEAST_SHARE, RECORD, UNITS_IN_USE
 from diagnostics.detectors.memory.predict import grown
 from diagnostics.detectors.memory.say import ranks, share, size
-from diagnostics.detectors.memory.situation import RankMemory, Situation
 
 KEPT = "memory.no_reshard"
 

@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from diagnostics.analysis.metrics_series import BadFigure, Metrics, read_metrics
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy, Where
-from diagnostics.detectors.numerics.metrics import BadFigure, Metrics, read_metrics
 from diagnostics.evidence.model import Evidence, LogFact, Problem, RankError, RunEvidence
 
 CAUSE = "numeric.non_finite"

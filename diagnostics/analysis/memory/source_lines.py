@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from diagnostics.detectors.memory.collectives import TRANSPARENT, Gather
-from diagnostics.detectors.memory.curve import Curve
+from diagnostics.analysis.memory.curve import Curve
+from diagnostics.analysis.memory.gathers import TRANSPARENT, Gather
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.stacks.dumps import is_users
 from diagnostics.evidence.trace.allocations import base_time_ns

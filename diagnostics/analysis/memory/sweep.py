@@ -6,9 +6,9 @@ from heapq import merge
 from math import inf
 from operator import itemgetter
 
-from diagnostics.detectors.memory.categories import KIND_OF, Sorter, shared_out
-from diagnostics.detectors.memory.curve import Curve
-from diagnostics.detectors.memory.facts import States
+from diagnostics.analysis.memory.categories import KIND_OF, Sorter, shared_out
+from diagnostics.analysis.memory.curve import Curve
+from diagnostics.analysis.memory.model_size import States
 from diagnostics.evidence.memory.levels import AT, KINDS, RESERVED, Row, Stack
 
 _Move = tuple[float, int, tuple[tuple[int, int], ...]]

@@ -5,10 +5,10 @@ snapshot of the allocator, else totals from dtk's timeline or telemetry, which n
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from diagnostics.detectors.memory import categories
-from diagnostics.detectors.memory.curve import MAX_EVENTS
-from diagnostics.detectors.memory.situation import RankMemory, Situation
-from diagnostics.detectors.memory.sweep import sweep
+from diagnostics.analysis.memory import categories
+from diagnostics.analysis.memory.curve import MAX_EVENTS
+from diagnostics.analysis.memory.job import RankMemory, Situation
+from diagnostics.analysis.memory.sweep import sweep
 from diagnostics.evidence.memory.levels import AT, KINDS, MAX_ROWS, UNKNOWN, Row, highest, total
 from diagnostics.evidence.memory.snapshot import DeviceMemory
 from diagnostics.evidence.memory.timeline import StepMemory, thinned

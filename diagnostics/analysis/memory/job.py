@@ -8,16 +8,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from diagnostics.analysis.memory import gathers as collectives
+from diagnostics.analysis.memory import model_size as facts
+from diagnostics.analysis.memory import trace_gathers as annotated
+from diagnostics.analysis.memory.buffers import mark_lent, mark_outputs
+from diagnostics.analysis.memory.curve import Curve, build
+from diagnostics.analysis.memory.gathers import Gather, Traffic
+from diagnostics.analysis.memory.model_size import Facts, States
+from diagnostics.analysis.memory.out_of_memory import RanOut, ran_out
+from diagnostics.analysis.memory.source_lines import place
+from diagnostics.analysis.memory.units import Whole
 from diagnostics.contract.findings import EvidenceItem
-from diagnostics.detectors.memory import annotated, collectives, facts
-from diagnostics.detectors.memory.buffers import mark_lent, mark_outputs
-from diagnostics.detectors.memory.collectives import Gather, Traffic
-from diagnostics.detectors.memory.curve import Curve, build
-from diagnostics.detectors.memory.facts import Facts, States
-from diagnostics.detectors.memory.oom_text import RanOut, ran_out
-from diagnostics.detectors.memory.places import place
-from diagnostics.detectors.memory.say import size
-from diagnostics.detectors.memory.units import Whole
+from diagnostics.contract.formatting import bytes_text as size
 from diagnostics.evidence.memory.snapshot import Snapshot
 from diagnostics.evidence.memory.timeline import MAX_STEPS as EACH
 from diagnostics.evidence.memory.timeline import Timeline

@@ -3,9 +3,9 @@ import math
 
 import pytest
 
-from diagnostics.detectors.numerics.metrics import read_metrics
+from diagnostics.analysis.metrics_series import read_metrics
 from diagnostics.evidence.limits import Limits
-from tests.unit.diagnostics.numerics.runs import write
+from tests.unit.diagnostics.causes.numeric.runs import write
 
 NAN = math.nan
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from diagnostics.analysis.memory import categories
+from diagnostics.analysis.memory.curve import without_backend
+from diagnostics.analysis.memory.job import RankMemory, Situation
 from diagnostics.contract.formatting import bytes_text
-from diagnostics.detectors.memory import categories
-from diagnostics.detectors.memory.curve import without_backend
-from diagnostics.detectors.memory.situation import RankMemory, Situation
 
 SCHEMA = "dtk.plan/"
 TELLING = 0.1

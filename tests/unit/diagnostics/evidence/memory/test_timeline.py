@@ -15,7 +15,7 @@ from diagnostics.evidence.memory.timeline import (
     recognise_telemetry,
     thinned,
 )
-from tests.unit.diagnostics.memory.jobs import confirmed, findings
+from tests.unit.diagnostics.causes.memory.jobs import confirmed, findings
 
 MIB = 1 << 20
 

@@ -6,9 +6,9 @@ from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass
 
-from diagnostics.detectors.memory.curve import Allocation, Curve
-from diagnostics.detectors.memory.facts import States
-from diagnostics.detectors.memory.situation import RankMemory, Situation
+from diagnostics.analysis.memory.curve import Allocation, Curve
+from diagnostics.analysis.memory.job import RankMemory, Situation
+from diagnostics.analysis.memory.model_size import States
 from diagnostics.evidence.memory import levels as memory_levels
 
 PARAMETERS, GATHERED, GRADIENTS = "parameters", "gathered parameters", "gradients"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.unit.diagnostics.memory.jobs import confirmed, findings
+from tests.unit.diagnostics.causes.memory.jobs import confirmed, findings
 
 GIB = 1 << 30
 FRAGMENTED = {

@@ -3,7 +3,7 @@ import pytest
 from diagnostics.detectors.numerics import DETECTORS
 from diagnostics.detectors.numerics.divergence import CAUSE, REPLICATED, SHARDED
 from dtk.strategies.build import STRATEGIES
-from tests.unit.diagnostics.numerics.runs import foreign, run
+from tests.unit.diagnostics.causes.numeric.runs import foreign, run
 
 
 def decide(evidence):

@@ -6,7 +6,7 @@ from diagnostics.detectors.numerics import DETECTORS
 from diagnostics.detectors.numerics.non_finite import CAUSE
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
-from tests.unit.diagnostics.numerics.runs import foreign, non_finite, run, write
+from tests.unit.diagnostics.causes.numeric.runs import foreign, non_finite, run, write
 
 NAN = math.nan
 GOOD = [{"step": step, "loss": 3.0 - step / 10, "grad_norm": 1.0} for step in range(1, 5)]

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from diagnostics.detectors.memory import units
-from diagnostics.detectors.memory.units import Move, Phase, Whole
+from diagnostics.analysis.memory import units
+from diagnostics.analysis.memory.units import Move, Phase, Whole
 from diagnostics.evidence.calls import Call, GroupKey, is_library, settle
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.ring.format import RingDump, RingRecord

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from diagnostics.detectors.memory.collectives import GATHERS, Gather, Kind, Traffic, UnitUse
-from diagnostics.detectors.memory.units import Move
+from diagnostics.analysis.memory.gathers import GATHERS, Gather, Kind, Traffic, UnitUse
+from diagnostics.analysis.memory.units import Move
 from diagnostics.evidence.trace.memory_marks import Span, TraceCall, TraceMarks
 
 UNIT = "FSDP::all_gather"

@@ -9,17 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.detectors.memory import DETECTORS, categories, situation
-from diagnostics.detectors.memory.curve import Curve
-from diagnostics.detectors.memory.facts import Facts
-from diagnostics.detectors.memory.over_time import over_time
+from diagnostics.analysis.memory import categories
+from diagnostics.analysis.memory import job as situation
+from diagnostics.analysis.memory.curve import Curve
+from diagnostics.analysis.memory.model_size import Facts
+from diagnostics.analysis.memory.over_time import over_time
+from diagnostics.detectors.memory import DETECTORS
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.memory.levels import KINDS, MAX_ROWS, total
 from tests.dist.ranks import run_ranks
 from tests.shared_data import shared_data
-from tests.unit.diagnostics.memory import memory_ranks
-from tests.unit.diagnostics.memory.jobs import confirmed, detect, findings
+from tests.unit.diagnostics.causes.memory import memory_ranks
+from tests.unit.diagnostics.causes.memory.jobs import confirmed, detect, findings
 
 MIB = 1 << 20
 PARAMETERS = 96 * 128 + 4 * (128 * 512 + 512 + 512 * 128 + 128) + 128 * 96 + 96
@@ -30,7 +32,7 @@ LOGITS = memory_ranks.BATCH * 64 * 96 * 4
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("jobs")
-    run_ranks("tests.unit.diagnostics.memory.memory_ranks:train", 2, str(folder))
+    run_ranks("tests.unit.diagnostics.causes.memory.memory_ranks:train", 2, str(folder))
     return folder
 
 
@@ -195,8 +197,8 @@ def test_black_boxes_of_a_job_that_shards_tell_it_by_sizes(jobs, case, cause, mo
     evidence = gather(jobs / case, Limits())
     evidence.traces = []
     whole = Facts(2, "fsdp", 4 * PARAMETERS, 4 * PARAMETERS, 8 * PARAMETERS, "summary.json", 2)
-    monkeypatch.setattr("diagnostics.detectors.memory.facts.read", lambda _: whole)
-    monkeypatch.setattr("diagnostics.detectors.memory.collectives._caller", lambda _: ("unknown", False))
+    monkeypatch.setattr("diagnostics.analysis.memory.model_size.read", lambda _: whole)
+    monkeypatch.setattr("diagnostics.analysis.memory.gathers._caller", lambda _: ("unknown", False))
     found = {one.cause.removeprefix("memory."): one for one in DETECTORS[0].detect(evidence).findings}
     assert confirmed(found) == ([cause] if cause else [])
 

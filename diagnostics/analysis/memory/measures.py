@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from diagnostics.detectors.memory import categories
-from diagnostics.detectors.memory.over_time import PROCESS, WINDOW, OverTime, of_samples, over_time
-from diagnostics.detectors.memory.planned import planned
-from diagnostics.detectors.memory.situation import RankMemory, Situation
+from diagnostics.analysis.memory import categories
+from diagnostics.analysis.memory.job import RankMemory, Situation
+from diagnostics.analysis.memory.over_time import PROCESS, WINDOW, OverTime, of_samples, over_time
+from diagnostics.analysis.memory.plan import planned
 from diagnostics.evidence.memory.levels import AT, KINDS, RESERVED, Row, total
 from diagnostics.evidence.memory.timeline import thinned
 

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.detectors.memory import demand, facts
-from diagnostics.detectors.memory.curve import Allocation, Curve
-from diagnostics.detectors.memory.facts import Facts
-from diagnostics.detectors.memory.situation import RankMemory, Situation
+from diagnostics.analysis.memory import model_size as facts
+from diagnostics.analysis.memory.curve import Allocation, Curve
+from diagnostics.analysis.memory.job import RankMemory, Situation
+from diagnostics.analysis.memory.model_size import Facts
+from diagnostics.detectors.memory import demand
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.run_folder import read
-from tests.unit.diagnostics.memory.test_oom_text import TRUE_DEMAND, job
+from tests.unit.diagnostics.causes.memory.test_out_of_memory import TRUE_DEMAND, job
 
 GB = 10**9
 GIB = 1 << 30
@@ -50,7 +51,7 @@ def test_parameters_of_gpt2_by_the_configuration(tmp_path, layers, width, vocab,
 
 def out_of_memory(folder: Path, size: Facts) -> Situation:
     """An A100 with 39.59 GiB that is full of tensors."""
-    from diagnostics.detectors.memory.oom_text import ran_out
+    from diagnostics.analysis.memory.out_of_memory import ran_out
 
     evidence = gather(job(folder, TRUE_DEMAND), Limits())
     return Situation(evidence, size, {3: RankMemory(3)}, ran_out=ran_out(evidence))

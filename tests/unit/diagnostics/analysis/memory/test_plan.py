@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import yaml
 
+from diagnostics.analysis.memory.curve import Allocation, Curve, build, without_backend
 from diagnostics.contract.artifacts import RunPaths, Status, write_json
-from diagnostics.detectors.memory.curve import Allocation, Curve, build, without_backend
 from diagnostics.evidence.trace.allocations import MemoryEvent
 from diagnostics.evidence.trace.memory_marks import Span, TraceMarks
 from diagnostics.report.measures import plan_lines
-from tests.unit.diagnostics.memory.jobs import detect
+from tests.unit.diagnostics.causes.memory.jobs import detect
 
 GIB = 1 << 30
 PLAN = {"parameters": GIB, "optimizer states": 2 * GIB, "activations": 6 * GIB}

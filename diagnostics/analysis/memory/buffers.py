@@ -5,8 +5,8 @@ Traces give sizes and times of both but no addresses of calls, so they are match
 
 from collections.abc import Iterable
 
-from diagnostics.detectors.memory.collectives import Gather
-from diagnostics.detectors.memory.curve import Allocation, Curve
+from diagnostics.analysis.memory.curve import Allocation, Curve
+from diagnostics.analysis.memory.gathers import Gather
 from diagnostics.evidence.trace.memory_marks import TraceCall
 
 _ROUND = 512

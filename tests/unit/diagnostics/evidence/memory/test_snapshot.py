@@ -9,7 +9,7 @@ import pytest
 
 from diagnostics.evidence.limits import Limits, head
 from diagnostics.evidence.memory.snapshot import SnapshotFile, recognise
-from tests.unit.diagnostics.memory.jobs import confirmed, findings
+from tests.unit.diagnostics.causes.memory.jobs import confirmed, findings
 
 MIB = 1 << 20
 USER = [

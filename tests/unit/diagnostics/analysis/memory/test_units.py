@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnostics.detectors.memory.units import Move, Whole, kept, whole
+from diagnostics.analysis.memory.units import Move, Whole, kept, whole
 
 A, B = 4096, 1024
 

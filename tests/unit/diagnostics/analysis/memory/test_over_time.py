@@ -18,13 +18,13 @@ from diagnostics.evidence.memory import levels as memory_levels
 from diagnostics.evidence.memory.levels import AT, KINDS, Stack, total
 from diagnostics.evidence.memory.owner import BACKWARD, REDUCED, owner
 from diagnostics.evidence.memory.snapshot import SnapshotFile
-from tests.unit.diagnostics.memory.allocator import CLOCK_US, Allocator
-from tests.unit.diagnostics.memory.jobs import detect
-from tests.unit.diagnostics.memory.test_timeline import rank_file
+from tests.unit.diagnostics.analysis.memory.allocator import CLOCK_US, Allocator
+from tests.unit.diagnostics.causes.memory.jobs import detect
+from tests.unit.diagnostics.evidence.memory.test_timeline import rank_file
 
 MIB = 1 << 20
 STEPS = 3
-SCHEMA = json.loads((Path(__file__).resolve().parents[4] / "docs" / "report.schema.json").read_text())
+SCHEMA = json.loads((Path(__file__).resolve().parents[5] / "docs" / "report.schema.json").read_text())
 
 
 def stored(tensors: Any) -> int:
