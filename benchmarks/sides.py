@@ -23,9 +23,9 @@ from dtk.config.schema import Config, RecordConfig
 from dtk.data.build import build_dataset
 from dtk.models.build import build_model
 from dtk.models.initialize import initialize
+from dtk.parallel import regions
 from dtk.parallel.context import Context
 from dtk.parallel.stop import StopRequest
-from dtk.record import regions
 from dtk.record.recorder import Recorder
 from dtk.train.assemble import assemble
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from dtk.bench.model import AS_IS, Side
 from dtk.config.compose import compose
+from dtk.config.placement import Placement, place
 from dtk.config.schema import Config
 from dtk.errors import DtkError
-from dtk.launch.placement import Placement, place
 from dtk.nccl.render import check_preset, render
 from dtk.record.manifest import network
 

@@ -6,7 +6,7 @@ from diagnostics.analysis.statistics import Estimate
 from diagnostics.contract.formatting import bytes_text, counted
 from dtk.bench.bandwidth import OPERATIONS
 from dtk.bench.model import BenchReport, Result
-from dtk.plan.words import seconds_text
+from dtk.plan.formatting import seconds_text
 
 Rows = list[tuple[str, ...]]
 

@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import PrefixStore
 
 from dtk.bench.children import Children, Failed
 from dtk.bench.spec import Spec
-from dtk.launch.placement import Placement
+from dtk.config.placement import Placement
 from dtk.launch.processes import free_port
 
 RANK = "dtk.bench.rank"

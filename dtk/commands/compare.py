@@ -1,7 +1,4 @@
-"""`dtk compare`: options, where the comparison goes, exit code. Compares nothing itself and loads torch never.
-
-`print_comparison` is what a sweep calls at its end.
-"""
+"""`dtk compare`: options, where the comparison goes, exit code. Compares nothing itself and loads torch never."""
 
 import argparse
 from collections.abc import Sequence
@@ -141,28 +138,6 @@ def _folders(names: Sequence[str]) -> list[Path]:
         except NoSuchRunError as error:
             raise DtkError(str(error), fix=f"{command('ls')} lists the runs") from error
     return folders
-
-
-def print_comparison(folders: Sequence[Path], *, colour: bool | None = None, columns: int | None = None) -> int:
-    """Compare run folders and print it for people: what a sweep ends with.
-
-    Args:
-        folders: run folders, at least two; the others are held against the first. Failed ones are shown as such.
-        colour: with colours; None = if standard output is a terminal whose user wants them.
-        columns: width; None = that of the terminal, unlimited in a pipe.
-
-    Returns:
-        0 comparable, 1 not comparable (no speed verdict), or nothing to compare.
-
-    Raises:
-        DtkError: fewer than two runs, one that cannot be read, or runs of different tasks.
-    """
-    from dtk.compare import terminal
-
-    found = _compare(folders)
-    width = output.columns() if columns is None else columns
-    output.put(terminal.render(found, columns=width, colour=output.colours() if colour is None else colour))
-    return _code(found)
 
 
 def _compare(folders: Sequence[Path], options: "Options | None" = None) -> "Comparison":

@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     from dtk.doctor.children import end_all
 
     _check(arguments)
-    from dtk.doctor.place import launched
+    from dtk.doctor.rank_identity import launched
 
     # A rank waits in torch, where Python's handlers do not run: there SIGTERM keeps its default.
     before = signal.getsignal(signal.SIGTERM) if launched() else signal.signal(signal.SIGTERM, _stop)
@@ -144,7 +144,7 @@ def _list(arguments: argparse.Namespace) -> int:
 def _examine(arguments: argparse.Namespace) -> int:
     """Make the chosen checks, on this machine or on all nodes of a job."""
     from dtk.doctor.examine import examine
-    from dtk.doctor.place import launched, place
+    from dtk.doctor.rank_identity import launched, place
     from dtk.doctor.registry import chosen
     from dtk.doctor.report import Node, Report
     from dtk.doctor.scope import Scope
@@ -166,7 +166,7 @@ def _examine(arguments: argparse.Namespace) -> int:
         return leave(report.exit_code())
     import socket
 
-    from dtk.doctor.between import alone
+    from dtk.doctor.node_checks import alone
 
     began = time.monotonic()
     with Busy("checking") as busy:

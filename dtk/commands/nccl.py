@@ -14,8 +14,8 @@ from dtk.console.numbers import whole
 from dtk.errors import DtkError
 
 if TYPE_CHECKING:
-    from dtk.nccl.given import Given
     from dtk.nccl.presets import Preset
+    from dtk.nccl.variable_sources import Given
 
 FORMS = ("sh", "slurm", "k8s", "docker")
 MOST_DIGITS = 40
@@ -154,8 +154,8 @@ def _diff(arguments: argparse.Namespace) -> int:
 
 def _side(name: str, config_dir: Path | None) -> dict[str, str]:
     """Variables of a preset, a file or this environment."""
-    from dtk.nccl.given import given_here, given_in
     from dtk.nccl.presets import find_preset
+    from dtk.nccl.variable_sources import given_here, given_in
 
     if name == HERE:
         return given_here(os.environ).variables
@@ -181,7 +181,7 @@ def _lint(arguments: argparse.Namespace) -> int:
 
 
 def _given(file: Path | None) -> "Given":
-    from dtk.nccl.given import given_here, given_in
+    from dtk.nccl.variable_sources import given_here, given_in
 
     return given_here(os.environ) if file is None else given_in(file)
 

@@ -132,8 +132,8 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     """Measure this machine and say what was found."""
     if arguments.overrides:
         raise DtkError("--calibrate measures this machine", f"{arguments.overrides[0]} has no effect on it", "drop it")
+    from dtk.bench.calibrate import calibrate
     from dtk.plan.report.measured import render
-    from dtk.plan.timing.calibrate import calibrate
     from dtk.plan.timing.hardware import measured_path
 
     found = calibrate(say=lambda line: print(f"dtk: {line}", file=sys.stderr, flush=True))

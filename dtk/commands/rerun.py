@@ -1,19 +1,12 @@
 """`dtk rerun RUN`: the short name of `dtk run --rerun RUN`, and the check of the code that both make."""
 
 import argparse
-import os
-import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from diagnostics.contract.artifacts import RunPaths
-from diagnostics.contract.invocation import command
-from diagnostics.runs.text import clean
 from dtk.console.help_text import HelpFormatter
-from dtk.errors import DtkError
 from dtk.extras import require_training
-from dtk.runs.find import RUN_HELP, find_readable
+from dtk.runs.find import RUN_HELP
 
 _DESCRIPTION = """\
 Run a job once more, as a run of its own: the configuration that the run folder holds, whatever has become of conf/
@@ -66,54 +59,3 @@ def rerun(arguments: argparse.Namespace) -> int:
     options += ["--cfg"] if arguments.cfg else []
     options += [f"--config-dir={arguments.config_dir}"] if arguments.config_dir else []
     return main([*options, *arguments.overrides])
-
-
-def earlier_run(name: str, *, strict: bool) -> Path:
-    """The run folder that is to be run once more; says how the code differs from what it ran with.
-
-    Args:
-        name: path, id, beginning of an id, or `last`.
-        strict: refuse what differs or cannot be compared.
-
-    Raises:
-        DtkError: no such run, a damaged one or of a newer dtk; or `strict` and other code.
-    """
-    from dtk.config.stored import read_stored
-    from dtk.runs.code import compare_code, read_manifest
-
-    path = Path(find_readable(name).path)
-    manifest, folders = read_manifest(path), [path.absolute().parent]
-    with suppress(DtkError):  # Told where the configuration is needed.
-        folders.append(Path(read_stored(RunPaths(path), f"--rerun {path}").plain["runs_folder"]))
-    differs = compare_code(manifest, *folders).words(clean(path.name))
-    if differs and strict:
-        raise DtkError(differs, fix=f"bring it back, or drop --strict: {command('rerun', path)}")
-    if differs:
-        _warn(f"{differs} (--strict refuses)")
-    return path
-
-
-def warn_of_ground(run: Path, plain: dict[str, Any], data: dict[str, Any], world_size: int) -> None:
-    """Say that data or ranks are others than those of the run, unless other ones were asked for.
-
-    Args:
-        run: the run folder that is run once more.
-        plain: the configuration now.
-        data: what the data is now.
-        world_size: ranks now.
-    """
-    from dtk.config.stored import read_stored
-    from dtk.runs.code import ground_differences, read_manifest
-
-    before, manifest = read_stored(RunPaths(run), f"--rerun {run}").plain, read_manifest(run)
-    for section, record in (("data", "data"), ("launcher", "topology")):
-        if before[section] != plain[section]:
-            manifest[record] = None
-    if differ := ground_differences(manifest, data.get("sha256"), world_size):
-        _warn(f"not the same as {run.name}: {'; '.join(differ)}")
-
-
-def _warn(text: str) -> None:
-    """One line, from one rank."""
-    if os.environ.get("RANK", "0") == "0":
-        print(f"dtk: warning: {clean(text)}", file=sys.stderr)

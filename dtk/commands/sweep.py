@@ -74,7 +74,7 @@ def main(arguments: argparse.Namespace) -> int:
 def _main(arguments: argparse.Namespace) -> int:
     from dtk.launch.cluster import started_by
     from dtk.sweep import local
-    from dtk.sweep.ending import say_ending
+    from dtk.sweep.summary import say_ending
 
     if started_by(os.environ) is not None:
         raise DtkError("dtk sweep runs jobs one after another by itself", "under torchrun or srun there is one")

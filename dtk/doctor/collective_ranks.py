@@ -13,14 +13,12 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from dtk.doctor.rank import say
-
 ELEMENTS = 256
 REPEATS = 3
 
 
-def main(arguments: argparse.Namespace) -> int:
-    """Meet the others, try everything, leave."""
+def main(arguments: argparse.Namespace, say: Callable[[dict[str, Any]], None]) -> int:
+    """Meet the others, try everything, leave; `say` writes a line for the parent."""
     timeout = datetime.timedelta(seconds=arguments.timeout_s)
     device = torch.device("cpu")
     if arguments.backend == "nccl":

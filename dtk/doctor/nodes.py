@@ -14,13 +14,13 @@ from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from dtk.doctor import between
-from dtk.doctor.between import arrived
+from dtk.doctor import node_checks
 from dtk.doctor.children import Said, run_child
 from dtk.doctor.collectives import Meeting, judge, rank_command
 from dtk.doctor.examine import Made, examine
 from dtk.doctor.model import Check, Finding, Remedy, Result, judged
-from dtk.doctor.place import Place
+from dtk.doctor.node_checks import arrived
+from dtk.doctor.rank_identity import Place
 from dtk.doctor.report import Node, Report, as_plain, from_plain
 from dtk.doctor.scope import Scope
 from dtk.errors import DtkError, OwnRankError
@@ -58,16 +58,16 @@ def run(
     scope.under_launcher = True
     if here.local_rank == 0:
         made = examine([check for check in checks if check.topic != "collectives" or scope.nodes < 2], scope, begin)
-        told = {"made": [as_plain(one) for one in made], "variables": between.variables()}
+        told = {"made": [as_plain(one) for one in made], "variables": node_checks.variables()}
         store.set(f"node/{here.node}", json.dumps(told))
     nodes, variables = _gather(store, here, roster, everything_s)
     answering = [node.number for node in nodes] if here.rank == 0 else json.loads(_told(store, "go", 2 * everything_s))
     found = _between(store, here, roster, answering, names, scope, any(c.topic == "collectives" for c in checks))
     if here.rank == 0 and "agreement" in names and len(nodes) > 1:
-        found.insert(0, Made("agreement", "nodes", between.agreement(nodes, variables), 0.0))
+        found.insert(0, Made("agreement", "nodes", node_checks.agreement(nodes, variables), 0.0))
     report = None
     if here.rank == 0:
-        found += [] if scope.nodes > 1 else between.alone(names)
+        found += [] if scope.nodes > 1 else node_checks.alone(names)
         report = Report(tuple(nodes + _silent(roster, answering)), tuple(found), time.monotonic() - began)
     return report, lambda code: _leave(store, here, code, everything_s)
 
@@ -184,13 +184,13 @@ def _between(
     leads = here.local_rank == 0 and several and here.node in answering
     if "clock" in names and leads:
         if here.rank:
-            between.answer_clock(store, here.node)
+            node_checks.answer_clock(store, here.node)
         else:
-            make("clock", lambda: between.clock(store, [node for node in answering if node != here.node]))
+            make("clock", lambda: node_checks.clock(store, [node for node in answering if node != here.node]))
     if "reach" in names and leads:
-        between.answer_reach(store, here.node, answering, here.master)
+        node_checks.answer_reach(store, here.node, answering, here.master)
         if here.rank == 0:
-            make("reach", lambda: between.reach(store, answering))
+            make("reach", lambda: node_checks.reach(store, answering))
     for backend in _backends(store, here, scope) if collectives and several else ():
         said = _try(store, here, backend, scope.timeout_s)
         if here.rank == 0:

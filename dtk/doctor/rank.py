@@ -30,7 +30,7 @@ if __name__ == "__main__":
         say({"begin": "importing torch"})
         from dtk.doctor.collective_ranks import main
 
-        code = main(arguments)
+        code = main(arguments, say)
     except Exception as error:  # The parent shows the line; the whole trace goes to standard error.
         say({"error": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"})
         raise

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dtk.data.dataset import Batch
 from dtk.faults.base import FaultyLoop
 from dtk.parallel.control import Agreement
-from dtk.record.regions import region
+from dtk.parallel.regions import region
 from dtk.train.loop import StepResult
 
 

@@ -6,10 +6,10 @@ import os
 from diagnostics.contract.artifacts import RunPaths, read_status
 from diagnostics.contract.formatting import counted
 from diagnostics.contract.invocation import command, override, typed
+from dtk.config.placement import Placement
 from dtk.config.schema import Config
 from dtk.launch.console import Console
 from dtk.launch.local import Outcome
-from dtk.launch.placement import Placement
 from dtk.nccl.effect import keep_effect
 from dtk.nccl.lint import doubts
 from dtk.nccl.render import ENVIRONMENT, Rendered, render

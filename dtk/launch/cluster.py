@@ -16,16 +16,16 @@ from torch._C._distributed_c10d import PrefixStore, Store, set_debug_level_from_
 from diagnostics.contract.artifacts import RunPaths, read_status
 from diagnostics.contract.formatting import counted
 from diagnostics.evidence.endings import is_victim, kind_of_reason
+from dtk.config.placement import Placement
 from dtk.config.schema import Config, LauncherConfig
 from dtk.errors import DtkError
 from dtk.launch.banner import farewell
 from dtk.launch.blame import find_failure
 from dtk.launch.console import Console
-from dtk.launch.explain import explain
-from dtk.launch.job import Job
+from dtk.launch.diagnosis import explain
 from dtk.launch.local import Outcome
-from dtk.launch.placement import Placement
 from dtk.nccl.render import render
+from dtk.rank.job import Job
 from dtk.record.flight import environment as flight_environment
 from dtk.record.run_folder import begin, close
 

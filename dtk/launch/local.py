@@ -6,15 +6,15 @@ import sys
 
 from diagnostics.contract.artifacts import RunPaths, State, read_status
 from dtk.config.folders import source_tree
+from dtk.config.placement import Placement, own_threads
 from dtk.config.schema import Config
-from dtk.launch import job
 from dtk.launch.blame import find_failure, user_error
 from dtk.launch.console import Console, Follower
+from dtk.launch.diagnosis import explain
 from dtk.launch.elastic import rank_environment, run_ranks
-from dtk.launch.explain import explain
-from dtk.launch.placement import Placement, own_threads
 from dtk.launch.stopping import StopSignals
 from dtk.nccl.render import render
+from dtk.rank import job
 from dtk.record.flight import environment as flight_environment
 from dtk.record.run_folder import begin, close
 

@@ -25,14 +25,14 @@ from diagnostics.contract.invocation import command as command_line
 from diagnostics.contract.invocation import typed
 from diagnostics.runs.text import clean
 from dtk.config.schema import RecordConfig
-from dtk.launch.asking import ask, stood
 from dtk.launch.command import Command
-from dtk.launch.explain import explanation, prepare
-from dtk.launch.meeting import missing_ranks, pids_on_their_way
+from dtk.launch.diagnosis import explanation, prepare
+from dtk.launch.rendezvous import missing_ranks, pids_on_their_way
+from dtk.launch.stall_probe import ask, stood
 from dtk.record.desync import find_desync
 from dtk.record.flight import environment as recorder_environment
 from dtk.record.guard import bounded
-from dtk.record.told import tell, was_told
+from dtk.record.watch_environment import tell, was_told
 
 POLL_S = 0.1
 LOOK_S = 1.0

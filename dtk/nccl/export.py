@@ -11,8 +11,8 @@ from pathlib import Path
 
 import yaml
 
+from dtk.console.script_text import kubernetes_argument
 from dtk.errors import DtkError
-from dtk.launch.remote.text import kubernetes_argument
 from dtk.nccl.presets import Preset
 from dtk.nccl.render import RUN, fill
 

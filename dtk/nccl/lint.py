@@ -16,8 +16,8 @@ from diagnostics.detectors.environment.catalogue import Version, catalogue
 from diagnostics.detectors.environment.lint import lint
 from diagnostics.detectors.environment.situation import Lint, Severity
 from dtk.errors import DtkError
-from dtk.nccl.given import Given
 from dtk.nccl.machine import Machine
+from dtk.nccl.variable_sources import Given
 from dtk.record.manifest import missing_files, network
 
 SCHEMA = "dtk.nccl-lint/1"

@@ -13,7 +13,7 @@ from typing import Any
 
 from dtk.config.schema import NCCLConfig
 from dtk.errors import DtkError
-from dtk.nccl.conf_files import Read, read_user
+from dtk.nccl.nccl_conf import Read, read_user
 
 RUN = "run"
 KEYS = ("interface", "hca", "address_range", "traffic_class", "topo_file", "ras_port")

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from dtk.parallel.context import Context
-from dtk.record.regions import communication
+from dtk.parallel.regions import communication
 
 
 @dataclass(slots=True)

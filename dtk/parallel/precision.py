@@ -3,12 +3,16 @@
 Master weights and optimizer state are float32 everywhere; only compute and reduction change.
 """
 
+from __future__ import annotations
+
 from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from dtk.config.schema import PrecisionConfig
+if TYPE_CHECKING:
+    from dtk.config.schema import PrecisionConfig
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -13,11 +13,11 @@ from dtk.config.compose import Composed, compose
 from dtk.config.schema import KINDS
 from dtk.errors import DtkError
 from dtk.plan.engines import Machine, without_time
+from dtk.plan.formatting import bytes_text, rate_text
 from dtk.plan.host import excess_bytes, predict_on_node
 from dtk.plan.job import ONE_PROCESS, ranks_of, settled_job
 from dtk.plan.prediction import Prediction
 from dtk.plan.scaling import at_world_size
-from dtk.plan.words import bytes_text, rate_text
 
 STRATEGIES = ("single", "ddp", "zero1", "zero2", "fsdp", "hsdp")
 """The simplest first; zero3 is fsdp by its other name."""

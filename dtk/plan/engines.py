@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from dtk.config.placement import is_remote, ranks_per_node
 from dtk.config.schema import Config, CustomModelConfig
-from dtk.launch.remote.size import is_remote, ranks_per_node
 from dtk.plan.prediction import Engine, Memory, Prediction
 
 if TYPE_CHECKING:

@@ -12,12 +12,11 @@ from dtk.config.checks import check, check_ranks
 from dtk.config.compose import Composed, compose
 from dtk.config.instantiate import check_target
 from dtk.config.limits import LIMITS
+from dtk.config.placement import CPU_RANKS, remote_placement
 from dtk.config.resume import resume
 from dtk.config.schema import Config, CustomModelConfig, LauncherConfig, RemoteLauncher, TrainConfig
 from dtk.config.strict import to_plain
 from dtk.errors import DtkError
-from dtk.launch.placement import CPU_RANKS
-from dtk.launch.remote.size import placement
 
 ONE_PROCESS = ("single", "dp")
 """Strategies of one process, however many ranks others would have here."""
@@ -85,7 +84,7 @@ def ranks_of(config: Config, devices: int | None = None) -> int:
     """
     launcher: LauncherConfig = config.launcher
     if launcher.world_size is None and isinstance(launcher, RemoteLauncher):
-        return launcher.nodes * placement(config).nproc
+        return launcher.nodes * remote_placement(config).nproc
     key, asked = "nproc", launcher.nproc
     if launcher.world_size is not None:
         key, asked = "world_size", launcher.world_size

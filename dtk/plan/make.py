@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from diagnostics.contract.formatting import counted
 from dtk.config.compose import Composed
+from dtk.config.placement import is_remote
 from dtk.config.schema import Config
 from dtk.console.progress import Busy
 from dtk.errors import DtkError
-from dtk.launch.remote.size import is_remote
 from dtk.plan.compare import compare
 from dtk.plan.engines import Choice, Machine, differences, machine, predict
 from dtk.plan.host import predict_on_node

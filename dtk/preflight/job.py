@@ -20,10 +20,10 @@ from diagnostics.contract.artifacts import RunPaths
 from dtk.config.schema import Config, SingleConfig
 from dtk.data.dataset import Batch, Dataset
 from dtk.models.build import build_model
+from dtk.parallel.regions import Region, observe, region
 from dtk.parallel.stop import StopRequest
 from dtk.preflight.simulated_rank import SimulatedRank
 from dtk.record.recorder import Recorder
-from dtk.record.regions import Region, observe, region
 from dtk.simulate.group import simulated_group
 from dtk.train import assemble, loop, setup
 from dtk.train.checkpoint import Checkpoints, LoopState, _model_state, _optimizer_state

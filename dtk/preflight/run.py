@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from dtk.config.compose import Composed
+from dtk.config.placement import is_remote, ranks_per_node
 from dtk.config.schema import Config
 from dtk.errors import DtkError
-from dtk.launch.remote.size import is_remote, ranks_per_node
 from dtk.plan.job import planned_job
 from dtk.preflight.calls import Record
 from dtk.preflight.classes import ALL_UP_TO, replaceable, representatives, spread

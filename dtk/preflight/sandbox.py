@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from dtk.parallel.regions import failed_in
 from dtk.preflight import frames, simulated_rank
 from dtk.preflight.calls import End, Record
 from dtk.preflight.exchange import Exchange
@@ -26,7 +27,6 @@ from dtk.preflight.issuing import made_group
 from dtk.preflight.simulated_rank import SimulatedRank
 from dtk.record import frames as record_frames
 from dtk.record.failure import failure_record
-from dtk.record.regions import failed_in
 
 _PLUMBING = tuple(str(Path(__file__).parents[1] / part) for part in ("preflight", "simulate"))
 """Frames of these are not the user's call site either."""

@@ -8,7 +8,7 @@ import gc
 import os
 import threading
 import time
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -19,10 +19,9 @@ from diagnostics.contract.artifacts import RunPaths, Verdict, complete_checkpoin
 from diagnostics.contract.formatting import counted
 from dtk.config.schema import Config
 from dtk.config.strict import from_plain
-from dtk.launch.cluster import close_failed, say_farewell
-from dtk.launch.job import Job
 from dtk.parallel.context import Context, join, leave, meet
 from dtk.parallel.stop import StopRequest
+from dtk.rank.job import Job
 from dtk.record.failure import write_failure
 from dtk.record.recorder import Recorder
 from dtk.record.run_folder import close
@@ -34,13 +33,21 @@ from dtk.train.progress import say
 from dtk.train.summary import summarise
 
 
-def work(config: Config, job: Job, store: Store | None = None) -> int:
+def work(
+    config: Config,
+    job: Job,
+    store: Store | None = None,
+    on_failure: Callable[[], None] | None = None,
+    on_hang: Callable[[Verdict], None] | None = None,
+) -> int:
     """Run one rank from joining to leaving.
 
     Args:
         config: resolved configuration.
         job: where this rank runs and where it writes.
         store: where the ranks meet, if they have met already.
+        on_failure: called after this rank failed; None = the launcher closes the run.
+        on_hang: called on the rank that judges, when the live watch ends the run; None = the launcher closes it.
 
     Returns:
         exit code of this rank: 0 also after an orderly stop under dtk's launcher (which knows why),
@@ -56,15 +63,15 @@ def work(config: Config, job: Job, store: Store | None = None) -> int:
     try:
         recorder.start()
         store = store or meet(config.launcher.timeout_s)
-        recorder.watch(store, partial(_hung, job))
+        recorder.watch(store, on_hang or (lambda verdict: None))
         context = join(store, job.device, job.backend, config.launcher.timeout_s)
         finished = _train(config, job, context, recorder, stop)
     except BaseException as error:
         code = write_failure(error, paths.error(job.attempt, job.rank), job.rank, job.attempt)
         recorder.failed(error)
         recorder.close()
-        if not job.own_launcher:
-            close_failed(job)
+        if on_failure is not None:
+            on_failure()
         return code
     recorder.close()
     leave()
@@ -98,14 +105,6 @@ def _train(config: Config, job: Job, context: Context, recorder: Recorder, stop:
     if context.rank == 0:
         _close(paths, finished, loop, stop)
     return finished
-
-
-def _hung(job: Job, verdict: Verdict) -> None:
-    """The status of a run that the watch ended, when the launcher is not ours; on the rank that judged."""
-    if not job.own_launcher:
-        paths = RunPaths(job.run_folder)
-        close_failed(job)
-        say_farewell(paths, 1)
 
 
 def _close(paths: RunPaths, finished: bool, loop: Loop, stop: StopRequest) -> None:

@@ -27,8 +27,8 @@ from dtk.record.failure import failure_record
 from dtk.record.guard import bounded, flush_reports, run_all
 from dtk.record.heartbeat import HeartbeatFile
 from dtk.record.ring import Ring
-from dtk.record.told import told
 from dtk.record.watch import Watch
+from dtk.record.watch_environment import told
 
 _ADDRESS = "dtk/watch/address"
 FAILED_S = 3.0

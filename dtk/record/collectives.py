@@ -18,8 +18,8 @@ from torch.distributed import distributed_c10d as c10d
 
 from diagnostics.evidence.ring.format import ANY_PEER, NO_PEER, STARTED
 from diagnostics.evidence.ring.groups import group_key
+from dtk.parallel.regions import current
 from dtk.record import frames
-from dtk.record.regions import current
 from dtk.record.ring import Ring
 from dtk.record.signatures import Call, Kind
 

@@ -3,8 +3,8 @@
 import time
 from typing import Any
 
+from dtk.parallel.regions import Region
 from dtk.record.jsonl import JsonLines
-from dtk.record.regions import Region
 
 
 class Events:

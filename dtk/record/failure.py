@@ -7,7 +7,7 @@ from pathlib import Path
 
 from diagnostics.contract.artifacts import write_json
 from dtk.errors import USER_ERROR, DtkError
-from dtk.record.regions import failed_in
+from dtk.parallel.regions import failed_in
 
 
 def failure_record(error: BaseException, rank: int, attempt: int) -> dict[str, object]:

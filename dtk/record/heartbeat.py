@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 from diagnostics.contract.artifacts import HEARTBEAT_BYTES
+from dtk.parallel.regions import Region
 from dtk.record.guard import guarded
-from dtk.record.regions import Region
 
 MAPPABLE = {"ext2", "ext3", "ext4", "xfs", "tmpfs", "overlay"}
 """File systems of this machine that rewrite a block in place. Where rewriting takes a new block (btrfs,

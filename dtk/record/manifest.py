@@ -16,13 +16,15 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diagnostics.contract.artifacts import SCHEMA_VERSION
 from diagnostics.runs.processes import process_start
-from dtk.nccl.render import Rendered
 from dtk.record.nvml import all_devices, open_nvml
 from dtk.record.own_files import PAGES, without_runs
+
+if TYPE_CHECKING:
+    from dtk.nccl.render import Rendered
 
 GIT_TIMEOUT_S = 5.0
 """For all that git is asked: it answers in milliseconds, but not on a machine that is busy with something else."""
@@ -45,7 +47,7 @@ def manifest(
     nproc: int,
     launcher: str,
     backend: str,
-    nccl: Rendered,
+    nccl: "Rendered",
 ) -> dict[str, Any]:
     """Content of manifest.json.
 

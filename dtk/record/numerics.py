@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from dtk.config.schema import RecordConfig
 from dtk.parallel.context import Context
 from dtk.parallel.control import list_over_ranks, sum_over_ranks
+from dtk.parallel.regions import region
 from dtk.record.guard import guarded, report
 from dtk.record.recorder import Recorder
-from dtk.record.regions import region
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _CPU_BLOCK, _DEVICE_BLOCK = 2**20, 2**28

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.autograd.profiler as autograd_profiler
 
-from dtk.record.regions import Region
+from dtk.parallel.regions import Region
 
 MAX_NAMES = 4096
 """Region names whose NVTX attributes are kept; communication regions carry sizes in theirs."""

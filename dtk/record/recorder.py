@@ -16,14 +16,14 @@ from torch._C._distributed_c10d import Store
 
 from diagnostics.contract.artifacts import RunPaths, Verdict, write_json
 from dtk.config.schema import Config
+from dtk.parallel.regions import Observer, failed_in, observe
 from dtk.record import collectives, flight, memory, stacks, wrappers
 from dtk.record.events import Events, Spans
-from dtk.record.guard import Writer, bounded, flush_reports, guarded, run_all
+from dtk.record.guard import Writer, bounded, flush_reports, guarded, report, run_all
 from dtk.record.heartbeat import HeartbeatFile
 from dtk.record.jsonl import JsonLines
 from dtk.record.observers import CommunicationCounter, Nvtx, ProfilerMarks
 from dtk.record.profiler import ProfilerWindow
-from dtk.record.regions import Observer, failed_in, observe
 from dtk.record.ring import Ring
 from dtk.record.telemetry import Telemetry, cuda_uuids
 from dtk.record.trackers import CLOSE_S, Tracker
@@ -84,7 +84,7 @@ class Recorder:
         with guarded("record"):
             self._writer.start()
             self._events.add("start", {"world_size": self.world_size, "device": str(self.device)})
-        observe(self._observers())
+        observe(self._observers(), report)
         parts: dict[str, Callable[[], None]] = {
             "stacks": stacks.enable_crash_stacks,
             "ring": self._start_ring,

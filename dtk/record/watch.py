@@ -23,14 +23,14 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from diagnostics.contract.artifacts import ENDED_BY_WATCH, RunPaths, Verdict, read_heartbeat, write_json
 from diagnostics.evidence.ring.format import parse
 from dtk.config.schema import WatchConfig
+from dtk.parallel.regions import current
 from dtk.record.activity import Activity, where_main_thread_is
-from dtk.record.asked import Asked
 from dtk.record.collectives import CollectiveLog
 from dtk.record.desync import Place, desync, left_at, place_at, place_of, stall
 from dtk.record.frames import PLUMBING
 from dtk.record.guard import bounded, guarded
 from dtk.record.judge import Judge, pack
-from dtk.record.regions import current
+from dtk.record.stall_probe import Asked
 
 EVERY_S = 0.5
 LOOKS = 5

@@ -1,15 +1,21 @@
-"""Whether the code, the versions and the ground of a run are still what its manifest says. Imports no torch."""
+"""Whether code, versions, data and ranks are still what the manifest of a run says. Imports no torch."""
 
+import os
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from diagnostics.contract.artifacts import SCHEMA_VERSION, RunPaths
+from diagnostics.contract.invocation import command
 from diagnostics.runs.records import as_mapping, mapping
 from diagnostics.runs.text import clean
+from dtk.config.stored import read_stored
 from dtk.errors import DtkError
 from dtk.record.manifest import git_state, versions
+from dtk.runs.find import find_readable
 
 _SHOWN = 10
 """Characters of a commit."""
@@ -100,3 +106,48 @@ def ground_differences(manifest: Mapping[str, Any], data_sha256: Any, world_size
 def _versions(before: Mapping[str, Any], now: Mapping[str, str | None]) -> list[str]:
     changed = (name for name in now if name in before and before[name] != now[name])
     return [f"{name} was {clean(before[name] or 'absent')[:40]}, now {now[name] or 'absent'}" for name in changed]
+
+
+def earlier_run(name: str, *, strict: bool) -> Path:
+    """The run folder that is to be run once more; says how the code differs from what it ran with.
+
+    Args:
+        name: path, id, beginning of an id, or `last`.
+        strict: refuse what differs or cannot be compared.
+
+    Raises:
+        DtkError: no such run, a damaged one or of a newer dtk; or `strict` and other code.
+    """
+    path = Path(find_readable(name).path)
+    manifest, folders = read_manifest(path), [path.absolute().parent]
+    with suppress(DtkError):  # Told where the configuration is needed.
+        folders.append(Path(read_stored(RunPaths(path), f"--rerun {path}").plain["runs_folder"]))
+    differs = compare_code(manifest, *folders).words(clean(path.name))
+    if differs and strict:
+        raise DtkError(differs, fix=f"bring it back, or drop --strict: {command('rerun', path)}")
+    if differs:
+        _warn(f"{differs} (--strict refuses)")
+    return path
+
+
+def warn_of_other_inputs(run: Path, plain: dict[str, Any], data: dict[str, Any], world_size: int) -> None:
+    """Say that data or ranks are others than those of the run, unless other ones were asked for.
+
+    Args:
+        run: the run folder that is run once more.
+        plain: the configuration now.
+        data: what the data is now.
+        world_size: ranks now.
+    """
+    before, manifest = read_stored(RunPaths(run), f"--rerun {run}").plain, read_manifest(run)
+    for section, record in (("data", "data"), ("launcher", "topology")):
+        if before[section] != plain[section]:
+            manifest[record] = None
+    if differ := ground_differences(manifest, data.get("sha256"), world_size):
+        _warn(f"not the same as {run.name}: {'; '.join(differ)}")
+
+
+def _warn(text: str) -> None:
+    """One line, from one rank."""
+    if os.environ.get("RANK", "0") == "0":
+        print(f"dtk: warning: {clean(text)}", file=sys.stderr)

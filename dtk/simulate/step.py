@@ -21,21 +21,21 @@ from dtk.config.schema import Config, RecordConfig, SyntheticData
 from dtk.data.dataset import Batch
 from dtk.data.synthetic import SyntheticDataset
 from dtk.models.build import build_model
+from dtk.parallel import regions
 from dtk.parallel.context import Context
 from dtk.parallel.control import Agreement
 from dtk.parallel.precision import LossScaler
 from dtk.parallel.stop import StopRequest
-from dtk.record import regions
 from dtk.record.numerics import Numerics
 from dtk.record.recorder import Recorder
+from dtk.simulate.data_dependence import check_answer, check_gradients, explained
 from dtk.simulate.gradients import GradientWatch
 from dtk.simulate.group import simulated_group
 from dtk.simulate.ledger import Ledger
 from dtk.simulate.mirror import MirrorGroup
-from dtk.simulate.places import Places
-from dtk.simulate.reading import check_answer, check_gradients, explained
 from dtk.simulate.replay import Held, highest
-from dtk.simulate.surroundings import Reducer, check_torch, propagation_ignored, undisturbed
+from dtk.simulate.step_position import Places
+from dtk.simulate.torch_internals import Reducer, check_torch, propagation_ignored, undisturbed
 from dtk.strategies.base import local, owned_state
 from dtk.train.assemble import measures
 from dtk.train.checkpoint import Checkpoints, LoopState

@@ -13,7 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from dtk.record.regions import communication, observed
+from dtk.parallel.regions import communication, observed
 from dtk.strategies.base import Fill, Strategy, materialise, parameter_bytes, trained_shapes
 from dtk.strategies.declared import LIBRARY_BUCKET_CAP_MB, MIN_COMPRESSION_RATE, Collective, ddp_collectives
 

@@ -12,7 +12,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, 
 
 from dtk.parallel.context import data_parallel_mesh
 from dtk.parallel.precision import mixed_precision_policy
-from dtk.record.regions import communication, observed
+from dtk.parallel.regions import communication, observed
 from dtk.strategies.base import Fill, Strategy, local, materialise
 from dtk.strategies.declared import CLIP_SHARDED, Collective, Shape, fsdp_collectives, hsdp_collectives, shard_mesh
 from dtk.strategies.marked_comm import MarkedAllGather, MarkedReduceScatter

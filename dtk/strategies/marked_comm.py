@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 
-from dtk.record.regions import communication
+from dtk.parallel.regions import communication
 
 # torch 2.13 renamed both; the old names warn there, the new ones are missing before.
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -6,7 +6,7 @@ from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.optim import Optimizer
 
-from dtk.record.regions import communication
+from dtk.parallel.regions import communication
 from dtk.strategies.base import BuildOptimizer, trained_shapes
 from dtk.strategies.ddp import DDP
 from dtk.strategies.declared import Collective, zero1_collectives

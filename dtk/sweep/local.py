@@ -14,7 +14,7 @@ from dtk.config.overrides import parse
 from dtk.errors import DtkError
 from dtk.sweep import file as sweep_file
 from dtk.sweep.console import say
-from dtk.sweep.early import EarlyStop
+from dtk.sweep.early_stopping import EarlyStop
 from dtk.sweep.folder import Sweep, create, find
 from dtk.sweep.history import tried
 from dtk.sweep.points import NO_RESUME, Point, freeze, hollow

@@ -4,12 +4,12 @@ import argparse
 from pathlib import Path
 
 from diagnostics.contract.invocation import command
-from dtk.run import compose_point, print_configuration
+from dtk.launch.prepare import compose_point, print_configuration
 from dtk.sweep.console import say
-from dtk.sweep.ending import say_ending
 from dtk.sweep.folder import Sweep, create, find
 from dtk.sweep.points import Point, combinations, freeze, take_repeats
 from dtk.sweep.runner import Runner
+from dtk.sweep.summary import say_ending
 
 METHOD = "multirun"
 

@@ -13,7 +13,7 @@ from dtk.config.compose import Composed, expand
 from dtk.config.resume import Resumed
 from dtk.config.strict import from_plain
 from dtk.errors import DtkError
-from dtk.run import compose_point, place_point
+from dtk.launch.prepare import compose_point, place_point
 
 REPEATS = "repeats"
 """What is typed like an override and belongs to the sweep: how often every point is run."""

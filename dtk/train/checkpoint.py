@@ -30,9 +30,9 @@ from dtk.config.checkpoint_files import damaged, describe_files
 from dtk.config.schema import CheckpointConfig
 from dtk.errors import DtkError
 from dtk.parallel.context import Context
+from dtk.parallel.regions import region
 from dtk.record.guard import report
 from dtk.record.recorder import Recorder
-from dtk.record.regions import region
 from dtk.strategies.base import owned_state
 from dtk.train.storage import Writer, in_words, is_out_of_memory
 

@@ -11,7 +11,7 @@ from dtk.config.schema import Config
 from dtk.data.dataset import IGNORE, Batch, Dataset
 from dtk.parallel.context import Context
 from dtk.parallel.control import sum_over_ranks
-from dtk.record.regions import region
+from dtk.parallel.regions import region
 from dtk.train.loss import correct_predictions, loss_sum, to_device
 from dtk.train.setup import Parts
 

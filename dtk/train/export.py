@@ -10,7 +10,7 @@ from diagnostics.contract.invocation import typed
 from dtk.config.schema import Config
 from dtk.models.hf import export_weights
 from dtk.parallel.context import Context
-from dtk.record.regions import communication, region
+from dtk.parallel.regions import communication, region
 from dtk.train.progress import say
 
 

@@ -22,11 +22,11 @@ from dtk.data.sampler import micro_batch_positions, sample_ids, samples_sum
 from dtk.parallel.context import Context
 from dtk.parallel.control import Agreement, agree
 from dtk.parallel.precision import LossScaler
+from dtk.parallel.regions import communication, region
 from dtk.parallel.stop import StopRequest
 from dtk.record.memory import peak_memory_bytes
 from dtk.record.numerics import Numerics
 from dtk.record.recorder import Recorder
-from dtk.record.regions import communication, region
 from dtk.train.checkpoint import Checkpoints, LoopState
 from dtk.train.evaluation import evaluate
 from dtk.train.loss import loss_sum, to_device, valid_targets

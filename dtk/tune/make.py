@@ -31,7 +31,7 @@ from dtk.tune.probe import terms
 from dtk.tune.trials import Trials
 
 if TYPE_CHECKING:
-    from dtk.launch.placement import Placement
+    from dtk.config.placement import Placement
 
 TUNED = {"micro_batch_size": MICRO_BATCH_SIZE, "bucket": BUCKET, "wrap": WRAP, "nccl": PRESET}
 """Topic -> the key that is tuned."""
@@ -108,7 +108,7 @@ def make(asked: Asked, say: Callable[[str], None]) -> TuneReport:
 def _checked(asked: Asked) -> _Job:
     """Compose, place and check the job as `dtk run` would."""
     from dtk.launch.cluster import started_by
-    from dtk.run import compose_point, place_point
+    from dtk.launch.prepare import compose_point, place_point
 
     if started_by(os.environ) is not None:
         raise DtkError("dtk tune starts its ranks itself", "here torchrun or srun has started them", "type it without")

@@ -12,7 +12,7 @@ from dtk.config.schema import AdamWConfig, GPTConfig, PrecisionConfig
 from dtk.models.build import build_model
 from dtk.models.initialize import initialize
 from dtk.parallel.context import Context
-from dtk.record.regions import Region, observe
+from dtk.parallel.regions import Region, observe
 from dtk.strategies.build import build_strategy
 from dtk.train.optimizer import clip_factor, parameter_groups, recipe
 

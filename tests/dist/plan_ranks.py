@@ -13,8 +13,8 @@ from dtk.parallel.context import Context
 from dtk.parallel.stop import StopRequest
 from dtk.record.observers import ProfilerMarks
 from dtk.record.recorder import Recorder
-from dtk.record.regions import Region, observe
-from dtk.simulate.places import REGIONS
+from dtk.parallel.regions import Region, observe
+from dtk.simulate.step_position import REGIONS
 from dtk.train.assemble import assemble
 
 MEASURED = ("second step", "third step")

@@ -8,9 +8,9 @@ import re
 from typing import Any
 
 from dtk.config.schema import KubernetesLauncher
+from dtk.console.script_text import as_yaml, check_variable, kubernetes_argument
 from dtk.errors import DtkError
 from dtk.launch.remote.submission import RANK, Submission
-from dtk.launch.remote.text import as_yaml, check_variable, kubernetes_argument
 
 FROZEN = "/etc/dtk/run"
 """Where the frozen run is mounted."""

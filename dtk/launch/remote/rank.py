@@ -17,9 +17,9 @@ from dtk.errors import USER_ERROR, DtkError
 
 if TYPE_CHECKING:
     from diagnostics.contract.artifacts import RunPaths
+    from dtk.config.placement import Placement
     from dtk.config.schema import Config
     from dtk.launch.cluster import Shared
-    from dtk.launch.placement import Placement
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _join(run: Path, frozen: Path | None) -> int:
     from dtk.launch.cluster import started_by
-    from dtk.launch.joining import join
+    from dtk.launch.external_rank import join
 
     # Slurm starts a single rank too, of which `started_by` says that it is alone.
     launcher = started_by(os.environ) or ("slurm" if "SLURM_PROCID" in os.environ else None)
@@ -126,11 +126,10 @@ def _found(
     import torch
 
     from dtk.config.checks import check
+    from dtk.config.placement import place, ranks_per_node
     from dtk.config.resume import refuse_other_data
     from dtk.launch import cluster
-    from dtk.launch.parts import check_parts
-    from dtk.launch.placement import place
-    from dtk.launch.remote.size import ranks_per_node
+    from dtk.launch.inputs import check_parts
     from dtk.nccl.render import render
     from dtk.record.manifest import manifest
 

@@ -7,9 +7,9 @@ import re
 from typing import Any
 
 from dtk.config.schema import SkypilotLauncher
+from dtk.console.script_text import as_yaml, check_line, check_memory, shell
 from dtk.errors import DtkError
 from dtk.launch.remote.submission import RANK, Submission
-from dtk.launch.remote.text import as_yaml, check_line, check_memory, shell
 
 PORT = 29500
 """Of the store, unless `launcher.master_port` names another."""

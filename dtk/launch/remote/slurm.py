@@ -10,9 +10,9 @@ import sys
 
 from dtk.config.folders import source_tree
 from dtk.config.schema import SlurmLauncher
+from dtk.console.script_text import check_line, check_memory, check_time, sbatch_option, sbatch_word, shell
 from dtk.errors import DtkError
 from dtk.launch.remote.submission import RANK, Submission
-from dtk.launch.remote.text import check_line, check_memory, check_time, sbatch_option, sbatch_word, shell
 
 LOG = "slurm-%j.log"
 """Below the run folder's logs; `%j` is the job's number."""

@@ -15,8 +15,8 @@ import yaml
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.origins import at_launch, dumps
 from dtk.config.compose import Composed
+from dtk.config.placement import Placement
 from dtk.config.schema import Config, RemoteLauncher
-from dtk.launch.placement import Placement
 from dtk.nccl.render import fill
 
 KEPT = ("schema_version", "run_id", "created", "argv", "cwd", "host", "launcher", "config_sha256", "git", "topology")

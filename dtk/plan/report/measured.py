@@ -6,8 +6,8 @@ from pathlib import Path
 
 from diagnostics.contract.formatting import bytes_text
 from diagnostics.contract.invocation import command
+from dtk.plan.formatting import seconds_text
 from dtk.plan.timing.hardware import Hardware
-from dtk.plan.words import seconds_text
 
 
 def render(found: Hardware, path: Path, *, as_json: bool) -> str:

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from diagnostics.report.document import document
 from diagnostics.report.markup import Markup, el, join
 from dtk.plan.compare import Comparison
+from dtk.plan.formatting import bytes_text
 from dtk.plan.prediction import Category, Prediction
 from dtk.plan.report import plots, tables
 from dtk.plan.report.model import PlanReport
 from dtk.plan.report.plots import Curve
 from dtk.plan.scaling import Point
-from dtk.plan.words import bytes_text
 
 _BADGES = {True: ("fits", "FITS"), False: ("unfit", "DOES NOT FIT"), None: ("undecided", "NO DEVICE CHOSEN")}
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from diagnostics.report.curves import Axes, dot, line, line_legend, tick
 from diagnostics.report.markup import Markup, el, join
 from diagnostics.report.shapes import LEFT, RIGHT, WIDTH, colour_legend, grid_line, picture, stacked
+from dtk.plan.formatting import bytes_text, count_text
 from dtk.plan.prediction import Category, Prediction
-from dtk.plan.words import bytes_text, count_text
 
 _HEIGHT = 260.0
 _NAMES = 225.0

@@ -5,11 +5,11 @@ from typing import get_args
 
 from dtk.plan.compare import Comparison
 from dtk.plan.engines import Difference
+from dtk.plan.formatting import bytes_text, count_text, counted, flops_text, percent_text, rate_text, seconds_text
 from dtk.plan.prediction import Category, Prediction, Time
 from dtk.plan.report.model import Check, PlanReport
 from dtk.plan.scaling import Point
 from dtk.plan.solve import Largest
-from dtk.plan.words import bytes_text, count_text, counted, flops_text, percent_text, rate_text, seconds_text
 
 Rows = list[tuple[str, ...]]
 CATEGORIES: tuple[Category, ...] = get_args(Category)

@@ -7,10 +7,10 @@ from rich.text import Text
 
 from diagnostics.report.console import Writer, written
 from diagnostics.runs.text import clean
+from dtk.plan.formatting import bytes_text
 from dtk.plan.prediction import Prediction
 from dtk.plan.report import tables
 from dtk.plan.report.model import PlanReport
-from dtk.plan.words import bytes_text
 
 _BAR = 40
 _COMPARED = "* the simplest that fits; checkpointing = activation checkpointing of every block, offload = to the host."

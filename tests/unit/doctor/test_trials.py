@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dtk.doctor import between, collectives
+from dtk.doctor import collectives, node_checks
 from dtk.doctor.children import Said, run_child, run_children
 from dtk.doctor.examine import Made, examine
 from dtk.doctor.model import Check, Remedy, Result
@@ -147,7 +147,7 @@ class Store:
 
 @pytest.fixture
 def answer(monkeypatch):
-    monkeypatch.setattr(between, "ANSWER_S", 0.5)
+    monkeypatch.setattr(node_checks, "ANSWER_S", 0.5)
 
 
 def node(number, **common):
@@ -161,14 +161,14 @@ def test_nodes_that_differ_are_told_apart():
         node(2, torch="2.12.0", MTU="1500"),
     ]
     variables = {0: {"NCCL_DEBUG": "INFO"}, 1: {"NCCL_DEBUG": "INFO"}, 2: {}}
-    result = between.agreement(nodes, variables)
+    result = node_checks.agreement(nodes, variables)
     assert result.status == "failure"
     assert result.summary == "torch: 2.12.0 on node 2; 2.13.0 on nodes 0, 1"
     assert result.details == (
         "warning: MTU: 9000 on node 1; 1500 on nodes 0, 2",
         "warning: NCCL_DEBUG: (not set) on node 2; INFO on nodes 0, 1",
     )
-    same = between.agreement(nodes[:1] * 2, {})
+    same = node_checks.agreement(nodes[:1] * 2, {})
     assert (same.status, same.summary) == ("ok", "2 versions, limits and variables are the same on 2 nodes")
 
 
@@ -176,10 +176,10 @@ def test_nodes_that_differ_are_told_apart():
 def test_a_clock_that_is_wrong(answer, monkeypatch, ahead_s, status):
     """Node 1's clock is read in a thread of its own, and put wrong there."""
     store, real = Store(), time.time
-    there = threading.Thread(target=between.answer_clock, args=(store, 1))
+    there = threading.Thread(target=node_checks.answer_clock, args=(store, 1))
     monkeypatch.setattr(time, "time", lambda: real() + (ahead_s if threading.current_thread() is there else 0))
     there.start()
-    result = between.clock(store, [1])
+    result = node_checks.clock(store, [1])
     there.join()
     assert result.status == status, result
     assert result.measures["skew_s"]["1"] == pytest.approx(ahead_s, abs=0.1)
@@ -188,20 +188,21 @@ def test_a_clock_that_is_wrong(answer, monkeypatch, ahead_s, status):
 
 
 def test_a_node_that_does_not_tell_its_time(answer):
-    result = between.clock(Store(), [1])
+    result = node_checks.clock(Store(), [1])
     assert (result.status, result.summary) == ("failure", "node 1 does not answer")
 
 
 def test_nodes_reach_each_other(answer):
     store = Store()
     threads = [
-        threading.Thread(target=between.answer_reach, args=(store, n, [0, 1, 2], ("127.0.0.1", 1))) for n in range(3)
+        threading.Thread(target=node_checks.answer_reach, args=(store, n, [0, 1, 2], ("127.0.0.1", 1)))
+        for n in range(3)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    result = between.reach(store, [0, 1, 2])
+    result = node_checks.reach(store, [0, 1, 2])
     assert (result.status, result.summary) == ("ok", "6 connections between nodes")
 
 
@@ -213,8 +214,8 @@ def test_a_node_behind_a_firewall(answer):
         port = closed.getsockname()[1]
         store.set("reach/at/1", json.dumps({"at": ["127.0.0.1", port]}))
         store.set("reach/failed/1", "{}")
-        between.answer_reach(store, 0, [0, 1], ("127.0.0.1", 1))
-        result = between.reach(store, [0, 1])
+        node_checks.answer_reach(store, 0, [0, 1], ("127.0.0.1", 1))
+        result = node_checks.reach(store, [0, 1])
     assert result.status == "failure"
     assert result.summary == f"node 0 cannot connect to node 1: 127.0.0.1 port {port}: Connection refused"
 
@@ -232,10 +233,10 @@ def test_nobody_listens_where_the_ranks_meet():
 
 def test_every_node_has_neighbours_and_the_first():
     nodes = list(range(100))
-    assert between.neighbours(0, nodes) == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert between.neighbours(99, nodes) == [0, 1, 2, 3, 4, 5, 6, 7]
-    assert between.neighbours(50, nodes)[-1] == 0
-    assert between.neighbours(1, [0, 1]) == [0]
+    assert node_checks.neighbours(0, nodes) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert node_checks.neighbours(99, nodes) == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert node_checks.neighbours(50, nodes)[-1] == 0
+    assert node_checks.neighbours(1, [0, 1]) == [0]
 
 
 def test_remedies_are_told_once():

@@ -7,8 +7,8 @@ from typing import Any
 from diagnostics.contract.artifacts import RunPaths
 from dtk.config.batch import settle
 from dtk.config.compose import compose
+from dtk.config.placement import remote_placement
 from dtk.config.strict import from_plain
-from dtk.launch.remote import size
 from dtk.launch.remote.submission import Submission, freeze
 
 RUN_ID = "20260102-030405-gpt2_tiny-hsdp-w16-ab12"
@@ -33,7 +33,7 @@ def job(*overrides: str, runs: str = "/runs", run_id: str = RUN_ID, **put: Any) 
         section, _, name = key.partition("__")
         plain[section] = {**plain[section], name: value}
     composed = dataclasses.replace(composed, plain=plain, config=from_plain(plain))
-    placement = size.placement(composed.config)
+    placement = remote_placement(composed.config)
     composed = settle(composed, composed.config.launcher.nodes * placement.nproc)
     return freeze(composed, RunPaths(Path(runs) / run_id), placement, 0, ABOUT)
 

@@ -10,10 +10,10 @@ from diagnostics.contract.artifacts import Failure, RunPaths, Status, write_json
 from diagnostics.contract.invocation import command
 from dtk.config.batch import settle
 from dtk.config.compose import compose
+from dtk.config.placement import place
 from dtk.launch.banner import banner, farewell
 from dtk.launch.console import Console
 from dtk.launch.local import Outcome
-from dtk.launch.placement import place
 
 
 @pytest.fixture

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dtk.config.placement import Placement, remote_placement
 from dtk.config.strict import from_plain
+from dtk.console import script_text
 from dtk.errors import DtkError
-from dtk.launch.placement import Placement
-from dtk.launch.remote import kubernetes, size, skypilot, slurm, text
+from dtk.launch.remote import kubernetes, skypilot, slurm
 from dtk.launch.remote.submission import Submission
 from tests.unit.launch.remote_jobs import HOSTILE, HSDP, JOBS, KUBERNETES, RUN_ID, SKYPILOT, SLURM, job
 
@@ -170,7 +171,7 @@ def test_no_frozen_text_ends_its_own_file(tmp_path):
 
 @pytest.mark.parametrize("value", ["yes", "1e3", "0x1f", "1:30", "~", "null", "- a", "a: b", "#x", " x", "%d", "\ttab"])
 def test_yaml_keeps_text_as_text_for_old_and_new_readers(value):
-    written = text.as_yaml({"key": value})
+    written = script_text.as_yaml({"key": value})
     assert yaml.safe_load(written) == {"key": value}
     assert '"' in written or written == "key: yes\n" or re.fullmatch(r"key: [a-z]+\n", written) is None
 
@@ -214,9 +215,9 @@ def test_what_a_cluster_would_refuse_is_one_line(overrides, told):
 
 
 def test_the_ranks_of_a_job():
-    assert size.placement(job("launcher=slurm", *HSDP).config) == Placement(8, "cuda", "nccl", 0, 8, ())
-    assert size.placement(job("launcher=slurm").config).nproc == 2, "as on a laptop without a GPU"
-    assert size.placement(job("launcher=slurm", "strategy=single").config).nproc == 1
+    assert remote_placement(job("launcher=slurm", *HSDP).config) == Placement(8, "cuda", "nccl", 0, 8, ())
+    assert remote_placement(job("launcher=slurm").config).nproc == 2, "as on a laptop without a GPU"
+    assert remote_placement(job("launcher=slurm", "strategy=single").config).nproc == 1
     assert job("launcher=slurm", *HSDP).world_size == 16
 
 

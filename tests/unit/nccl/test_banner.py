@@ -8,10 +8,10 @@ import pytest
 from diagnostics.contract.artifacts import RunPaths
 from dtk.config.batch import settle
 from dtk.config.compose import compose
+from dtk.config.placement import Placement
 from dtk.launch.banner import banner, farewell
 from dtk.launch.console import Console
 from dtk.launch.local import Outcome
-from dtk.launch.placement import Placement
 from dtk.nccl.presets import find_preset
 
 

@@ -3,10 +3,10 @@
 import pytest
 
 from dtk.errors import DtkError
-from dtk.nccl.given import Given
 from dtk.nccl.lint import lint_given, parse_version
 from dtk.nccl.machine import Machine, read_machine
 from dtk.nccl.text import linted
+from dtk.nccl.variable_sources import Given
 
 BARE = Machine((), "none", "", None, (), (), "", "", False, False, None)
 

@@ -4,9 +4,9 @@ import dataclasses
 import json
 import re
 
+from dtk.plan.formatting import percent_text
 from dtk.plan.report import page, terminal
 from dtk.plan.report.model import dumps
-from dtk.plan.words import percent_text
 from tests.unit.plan.samples import GIB, HOSTILE, check, on_device, plan, report
 
 

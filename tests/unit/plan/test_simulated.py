@@ -7,11 +7,11 @@ import torch
 import torch.distributed as dist
 
 from dtk.errors import DtkError
+from dtk.parallel import regions
 from dtk.plan.job import planned_job
 from dtk.plan.simulated import engine
 from dtk.plan.simulated.depth import depths, extended
 from dtk.plan.simulated.engine import simulate
-from dtk.record import regions
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 TINY = ["model=gpt2_tiny", "model.layers=2", "data=synthetic", "data.sequence_length=32"]

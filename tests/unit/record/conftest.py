@@ -8,9 +8,9 @@ import torch.distributed as dist
 
 from diagnostics.contract.artifacts import RunPaths
 from dtk.config import schema
+from dtk.parallel.regions import observe
 from dtk.record import guard, wrappers
 from dtk.record.collectives import CollectiveLog
-from dtk.record.regions import observe
 from dtk.record.ring import Ring
 
 ROOT = Path(__file__).parents[3]

@@ -17,7 +17,7 @@ import torch, torch.distributed as dist
 from diagnostics.contract.artifacts import RunPaths
 from dtk.record import flight
 from dtk.record.heartbeat import HeartbeatFile
-from dtk.record.regions import communication, observe
+from dtk.parallel.regions import communication, observe
 rank, paths = int(os.environ["RANK"]), RunPaths(Path(sys.argv[1]))
 beat = HeartbeatFile(paths.heartbeat(rank), 0)
 beat.start()

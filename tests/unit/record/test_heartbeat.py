@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from diagnostics.contract.artifacts import HEARTBEAT_BYTES, read_heartbeat
+from dtk.parallel.regions import communication, observe, region
 from dtk.record import heartbeat
 from dtk.record.heartbeat import HeartbeatFile, can_map
-from dtk.record.regions import communication, observe, region
 
 KILLED = """
 import sys, time
 from pathlib import Path
 from dtk.record.heartbeat import HeartbeatFile
-from dtk.record.regions import communication, observe, region
+from dtk.parallel.regions import communication, observe, region
 beat = HeartbeatFile(Path(sys.argv[1]), attempt=2)
 beat.start()
 observe([beat])
@@ -30,7 +30,7 @@ BUSY = """
 import sys
 from pathlib import Path
 from dtk.record.heartbeat import HeartbeatFile
-from dtk.record.regions import observe, region
+from dtk.parallel.regions import observe, region
 beat = HeartbeatFile(Path(sys.argv[1]), 0)
 beat.start()
 observe([beat])

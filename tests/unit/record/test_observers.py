@@ -4,9 +4,9 @@ import subprocess
 import pytest
 import torch
 
-from dtk.record.guard import flush_reports
+from dtk.parallel.regions import communication, observe, region
+from dtk.record.guard import flush_reports, report
 from dtk.record.observers import CommunicationCounter, ProfilerMarks
-from dtk.record.regions import communication, observe, region
 
 # A tool that NVTX loads into the process, as Nsight Systems does: it writes every push and pop on stdout.
 # Numbers of tables and callbacks are those of nvtxDetail/nvtxTypes.h, version 3.
@@ -39,7 +39,7 @@ int InitializeInjectionNvtx2(export_t get_export) {
 
 MARKED = """
 from dtk.record.observers import Nvtx
-from dtk.record.regions import communication, observe, region
+from dtk.parallel.regions import communication, observe, region
 nvtx = Nvtx()
 nvtx.start()
 observe([nvtx])
@@ -95,7 +95,7 @@ def test_an_observer_that_raises_is_removed_and_the_step_goes_on(capfd):
             raise AssertionError("was removed")
 
     counter = CommunicationCounter()
-    observe([Broken(), counter])
+    observe([Broken(), counter], report)
     for _ in range(3):
         with communication("all_reduce", 8, "dp"):
             pass

@@ -3,10 +3,10 @@ import json
 
 import torch
 
+from dtk.parallel.regions import observe, region
 from dtk.record.guard import flush_reports
 from dtk.record.observers import ProfilerMarks
 from dtk.record.profiler import ProfilerWindow
-from dtk.record.regions import observe, region
 
 
 def train(window, steps, first=0):

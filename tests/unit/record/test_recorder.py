@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from diagnostics.contract.artifacts import read_heartbeat
+from dtk.parallel.regions import communication, observed, region
 from dtk.record.recorder import Recorder
-from dtk.record.regions import communication, observed, region
 
 CPU = torch.device("cpu")
 
@@ -19,7 +19,7 @@ import torch
 from diagnostics.contract.artifacts import RunPaths
 from dtk.config.schema import RecordConfig
 from dtk.record.recorder import Recorder
-from dtk.record.regions import communication, region
+from dtk.parallel.regions import communication, region
 sys.path.insert(0, sys.argv[2])
 from conftest import make_config
 config = make_config.__wrapped__()(level=sys.argv[3], telemetry_every_s=0.05, black_box_every_s=0.05)

@@ -8,7 +8,7 @@ from torch.distributed.tensor import DTensor, Shard
 from dtk.simulate.group import simulated_group
 from dtk.simulate.ledger import Ledger
 from dtk.simulate.replay import highest
-from dtk.simulate.surroundings import propagation_ignored
+from dtk.simulate.torch_internals import propagation_ignored
 
 MIB = 2**20
 

@@ -4,10 +4,10 @@ import pytest
 
 from dtk.errors import DtkError
 from dtk.sweep import runner as module
-from dtk.sweep.ending import say_ending
 from dtk.sweep.folder import create, find
 from dtk.sweep.points import freeze
 from dtk.sweep.runner import Runner
+from dtk.sweep.summary import say_ending
 from tests.cli.command import TINY
 from tests.unit.sweep.launches import Launches
 
@@ -104,7 +104,7 @@ def test_points_are_run_as_they_were_frozen(tmp_path, points, launches, monkeypa
     """Not composed again: conf/ may have changed since."""
     sweep, _ = begin(tmp_path, points)
     sweep, runner = go_on(tmp_path, sweep)
-    monkeypatch.setattr("dtk.run.compose", lambda *_, **__: pytest.fail("composed again"))
+    monkeypatch.setattr("dtk.launch.prepare.compose", lambda *_, **__: pytest.fail("composed again"))
     assert runner.interleaved(sweep.points) == 0
     thawed = sweep.points[0].thaw().composed
     assert thawed.plain == points[0].config and thawed.overrides == points[0].overrides

@@ -1,10 +1,13 @@
-"""The last words of a sweep: what did not finish, the comparison, what to type next. Changes nothing."""
+"""The summary at the end of a sweep: what did not finish, the comparison, what to type next. Changes nothing."""
 
 from collections.abc import Sequence
 from typing import Any
 
+from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.formatting import counted
 from diagnostics.contract.invocation import typed
+from dtk.console import output
+from dtk.errors import DtkError
 from dtk.launch.stopping import STOPPED
 from dtk.sweep.console import say
 from dtk.sweep.folder import Sweep, Trial
@@ -94,7 +97,12 @@ def _compare(trials: Sequence[Trial]) -> None:
     finished = {trial.point for trial in trials if trial.state == "finished"}
     if len(finished) < 2:
         return
-    from dtk.commands.compare import print_comparison
+    from dtk.compare import terminal
+    from dtk.compare.compare import compare
 
     say()
-    print_comparison(runs)
+    try:
+        comparison = compare(runs)
+    except DiagnosticsError as error:
+        raise DtkError(error.what, fix=error.fix) from error
+    output.put(terminal.render(comparison, columns=output.columns(), colour=output.colours()))

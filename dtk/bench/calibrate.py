@@ -107,7 +107,7 @@ def _run(device: str, ranks: int, seconds: float, say: Callable[[str], None]) ->
             command = [
                 sys.executable,
                 "-m",
-                "dtk.plan.timing.calibrate_rank",
+                "dtk.bench.calibrate_rank",
                 folder,
                 device,
                 str(rank),

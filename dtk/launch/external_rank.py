@@ -6,8 +6,9 @@ What the job is, is decided on rank 0 by whoever calls this.
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 
-from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths, Verdict
 from dtk.config.strict import from_plain
 from dtk.launch import cluster
 from dtk.parallel.context import meet
@@ -42,7 +43,12 @@ def join(launcher: str, decide: Callable[[], cluster.Shared]) -> int:
     paths = RunPaths(job.run_folder)
     cluster.rank_environment(config, paths)
     cluster.keep_logs(paths, job)
-    code = work(config, job, store)
+
+    def end_hung_run(verdict: Verdict) -> None:
+        cluster.close_failed(job)
+        cluster.say_farewell(paths, 1)
+
+    code = work(config, job, store, on_failure=partial(cluster.close_failed, job), on_hang=end_hung_run)
     if job.rank == 0:
         cluster.say_farewell(paths, code)
     return code

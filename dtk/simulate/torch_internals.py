@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from dtk.errors import DtkError
-from dtk.record import regions
+from dtk.parallel import regions
 from dtk.simulate.ledger import Ledger
 
 _VIEW_WARNING = r"FSDP2-wrapped module .* returned a view tensor"
@@ -96,7 +96,8 @@ def undisturbed() -> Iterator[None]:
 
     FSDP2's warning of views is for the run: a plan is not the place to hear it.
     """
-    observers, deterministic = regions._observers, torch.are_deterministic_algorithms_enabled()
+    observers, report = regions._observers, regions._report
+    deterministic = torch.are_deterministic_algorithms_enabled()
     matmul, cudnn, collects = torch.backends.cuda.matmul, torch.backends.cudnn, gc.isenabled()
     tf32 = matmul.allow_tf32, cudnn.allow_tf32
     gc.disable()
@@ -105,7 +106,7 @@ def undisturbed() -> Iterator[None]:
             warnings.filterwarnings("ignore", message=_VIEW_WARNING)
             yield
     finally:
-        regions.observe(observers)
+        regions.observe(observers, report)
         torch.use_deterministic_algorithms(deterministic)
         matmul.allow_tf32, cudnn.allow_tf32 = tf32
         if collects:

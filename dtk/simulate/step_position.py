@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dtk.record.regions import Region
+from dtk.parallel.regions import Region
 
 REGIONS = ("forward", "backward", "clip", "optimizer")
 BEFORE = -1

@@ -1,6 +1,6 @@
 """Asks the ranks of a watched command, before it is stopped, where they are; and whether they stood still there.
 
-They answer through files (`dtk.record.asked`), since a rank that hangs hears no signal. Knows no verdict.
+They answer through files (`dtk.record.stall_probe`), since a rank that hangs hears no signal. Knows no verdict.
 """
 
 import json
@@ -8,7 +8,7 @@ import socket
 import time
 
 from diagnostics.contract.artifacts import RunPaths, read_heartbeat
-from dtk.record.asked import STANDS_S
+from dtk.record.stall_probe import STANDS_S
 
 ANSWER_S = 2.5
 """Longest that a signal is held back for the answers."""

@@ -5,12 +5,10 @@ operation, bytes and group. With no observer installed both return one shared nu
 `record=off` costs a function call. Observers are installed once, before training.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Protocol
-
-from dtk.record.guard import report
 
 
 class Region:
@@ -63,6 +61,7 @@ _OFF: AbstractContextManager[None] = nullcontext()
 _observers: tuple[Observer, ...] = ()
 _current: Region | None = None
 _failed_in: str | None = None
+_report: Callable[[str, object], None] | None = None
 
 
 def region(name: str) -> AbstractContextManager[object]:
@@ -82,17 +81,23 @@ def communication(op: str, size_bytes: int, group: str) -> AbstractContextManage
     return Region(f"{op} {size_bytes} B {group}", op, size_bytes, group) if _observers else _OFF
 
 
-def observe(observers: Iterable[Observer]) -> None:
-    """Install the observers of this process; an empty iterable switches regions off."""
-    global _observers
-    _observers = tuple(observers)
+def observe(observers: Iterable[Observer], report: Callable[[str, object], None] | None = None) -> None:
+    """Install the observers of this process.
+
+    Args:
+        observers: in the order in which they are called; an empty iterable switches regions off.
+        report: called with a topic and the exception when an observer raised and was removed; None = silently.
+    """
+    global _observers, _report
+    _observers, _report = tuple(observers), report
 
 
 def _remove(observer: Observer, problem: Exception) -> None:
     """An observer that fails must not fail the step, nor every region after it."""
     global _observers
     _observers = tuple(other for other in _observers if other is not observer)
-    report(f"record: {type(observer).__name__}", problem)
+    if _report is not None:
+        _report(f"record: {type(observer).__name__}", problem)
 
 
 def observed() -> bool:

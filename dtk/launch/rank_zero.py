@@ -4,15 +4,15 @@ import argparse
 import json
 import os
 
+from dtk.config.placement import is_remote, place
 from dtk.errors import DtkError
 from dtk.launch import cluster
 from dtk.launch.banner import banner
 from dtk.launch.console import Console
-from dtk.launch.joining import join
-from dtk.launch.parts import check_parts
-from dtk.launch.placement import place
-from dtk.launch.remote.size import is_remote
-from dtk.run import compose_point, cuda_devices, make_folder, preflight_point, settle_point
+from dtk.launch.external_rank import join
+from dtk.launch.inputs import check_parts
+from dtk.launch.prepare import compose_point, cuda_devices, make_folder, settle_point
+from dtk.launch.start import preflight_point
 
 
 def join_job(arguments: argparse.Namespace) -> int:
@@ -35,7 +35,7 @@ def _decide(arguments: argparse.Namespace, launcher: str) -> cluster.Shared:
     data = check_parts(config)
     if would_hang := preflight_point(point.composed, world_size, local_size):
         print(would_hang, end="", flush=True)
-        raise DtkError("this job would hang", "preflight=on does not launch it", "mend what the report above names")
+        raise DtkError("this job would hang", "preflight=on does not launch it", "fix what the report above names")
     paths = make_folder(point, data, placement, world_size, launcher)
     cluster.open_status(paths, point.attempt)
     placement = cluster.as_found(placement, section, launcher, world_size)

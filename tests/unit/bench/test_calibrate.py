@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dtk.bench.calibrate import calibrate, fit
 from dtk.errors import DtkError
 from dtk.plan.timing.alpha_beta import Group, Link, ring_all_reduce
-from dtk.plan.timing.calibrate import calibrate, fit
 from dtk.plan.timing.hardware import load_hardware, measured_path
 
 SIZES = [4**i for i in range(5, 13)]

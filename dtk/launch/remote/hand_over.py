@@ -9,12 +9,12 @@ from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths
 from dtk.config.compose import Composed
+from dtk.config.placement import Placement
 from dtk.config.resume import Resumed, earlier_argv, refuse_other_data
 from dtk.config.strict import from_plain
 from dtk.console.output import put
 from dtk.errors import DtkError
-from dtk.launch.parts import check_parts
-from dtk.launch.placement import Placement
+from dtk.launch.inputs import check_parts
 from dtk.launch.remote import submit
 from dtk.launch.remote.submission import Submission, freeze
 from dtk.nccl.render import Rendered

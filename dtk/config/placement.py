@@ -1,14 +1,20 @@
-"""Decides device, backend and number of ranks on this machine, and says why. Never initialises CUDA."""
+"""Where the ranks of a job run: device, backend and number of ranks, with the reasons. Never initialises CUDA.
 
+`place` decides for this machine, `remote_placement` for the nodes that a job is submitted to, by configuration alone.
+"""
+
+import dataclasses
 import os
 import socket
 from dataclasses import dataclass
 from typing import Any
 
 from diagnostics.contract.formatting import counted
-from dtk.config.schema import LauncherConfig
+from dtk.config.limits import check_numbers
+from dtk.config.schema import Config, LauncherConfig, RemoteLauncher
 from dtk.errors import DtkError
 
+ONE_PROCESS = ("single", "dp")
 CPU_RANKS = 2
 """Ranks on a machine without a GPU: the fewest that communicate."""
 
@@ -106,3 +112,72 @@ def check_port(port: int) -> None:
                 error.strerror or str(error),
                 "choose another, or launcher.master_port=0 for a free one",
             ) from error
+
+
+def is_remote(launcher: Any) -> bool:
+    """Whether the job starts on other machines than this one."""
+    return isinstance(launcher, RemoteLauncher)
+
+
+def ranks_per_node(launcher: RemoteLauncher, strategy: str) -> int:
+    """As asked for, else one per GPU, else as many as a machine without a GPU has.
+
+    Args:
+        launcher: the section.
+        strategy: name of the strategy.
+    """
+    if launcher.nproc != "auto":
+        return launcher.nproc
+    if strategy in ONE_PROCESS:
+        return 1
+    return launcher.gpus_per_node or CPU_RANKS
+
+
+def remote_placement(config: Config) -> Placement:
+    """Device, backend and ranks per node of the job, with every rule between them checked.
+
+    Raises:
+        DtkError: a number out of range, more processes than the strategy has, GPUs that no node gives.
+    """
+    check_numbers({"launcher": dataclasses.asdict(config.launcher)})
+    launcher: RemoteLauncher = config.launcher
+    strategy = config.strategy.name
+    if strategy in ONE_PROCESS and launcher.nodes > 1:
+        raise DtkError(
+            f"strategy={strategy} is one process, not {counted(launcher.nodes, 'node')}", fix="use launcher.nodes=1"
+        )
+    device = ("cuda" if launcher.gpus_per_node else "cpu") if launcher.device == "auto" else launcher.device
+    backend = ("nccl" if device == "cuda" else "gloo") if launcher.backend == "auto" else launcher.backend
+    nproc = ranks_per_node(launcher, strategy)
+    _check_gpus(launcher, device, backend, nproc)
+    threads = launcher.threads if isinstance(launcher.threads, int) else launcher.cpus_per_rank or 0
+    return Placement(nproc, device, backend, threads, launcher.gpus_per_node if device == "cuda" else 0, ())
+
+
+def _check_gpus(launcher: RemoteLauncher, device: str, backend: str, nproc: int) -> None:
+    gpus = launcher.gpus_per_node
+    if device == "cuda" and not gpus:
+        raise DtkError(
+            "launcher.device=cuda, but launcher.gpus_per_node=0", fix="use launcher.gpus_per_node=8, or as many as are"
+        )
+    if device == "cpu" and gpus:
+        raise DtkError(
+            f"launcher.device=cpu leaves the {counted(gpus, 'GPU')} of each node idle",
+            fix="use launcher.gpus_per_node=0",
+        )
+    if backend == "nccl" and device != "cuda":
+        raise DtkError(
+            "launcher.backend=nccl needs a GPU", fix="use launcher.gpus_per_node=8, or launcher.backend=gloo"
+        )
+    if backend == "nccl" and nproc > gpus:
+        raise DtkError(
+            f"launcher.nproc={nproc} is more than launcher.gpus_per_node={gpus}",
+            "NCCL needs a device per rank",
+            f"use launcher.nproc={gpus}",
+        )
+    if device == "cuda" and nproc < gpus and launcher.nproc != "auto":
+        raise DtkError(
+            f"launcher.nproc={nproc} leaves {counted(gpus - nproc, 'GPU')} of each node idle",
+            f"launcher.gpus_per_node={gpus}",
+            f"use launcher.gpus_per_node={nproc} or launcher.nproc={gpus}",
+        )

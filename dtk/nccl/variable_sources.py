@@ -13,7 +13,7 @@ import yaml
 
 from diagnostics.detectors.environment.conf_file import ConfFile, parse_conf
 from dtk.errors import DtkError
-from dtk.nccl.conf_files import MOST_BYTES, read_system, read_user
+from dtk.nccl.nccl_conf import MOST_BYTES, read_system, read_user
 from dtk.nccl.render import ENVIRONMENT
 
 PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "PYTORCH_", "CUDA_LAUNCH_BLOCKING")

@@ -2,9 +2,9 @@ import socket
 
 import pytest
 
+from dtk.config.placement import check_port, place, usable_cores
 from dtk.config.schema import DDPConfig, LauncherConfig, SingleConfig
 from dtk.errors import DtkError
-from dtk.launch.placement import check_port, place, usable_cores
 
 
 def test_a_laptop_without_a_gpu_gets_two_gloo_ranks(monkeypatch):

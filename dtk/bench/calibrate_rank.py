@@ -1,6 +1,6 @@
 """One rank of a calibration: times matrix products, copies and all_reduce, writes the figures as JSON.
 
-Started by `calibrate`, all ranks at once: python -m dtk.plan.timing.calibrate_rank FOLDER DEVICE RANK RANKS SECONDS
+Started by `calibrate`, all ranks at once: python -m dtk.bench.calibrate_rank FOLDER DEVICE RANK RANKS SECONDS
 """
 
 import json

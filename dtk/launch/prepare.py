@@ -1,0 +1,123 @@
+"""A job before its launch: composed, placed on ranks, checked, and described in a run folder.
+
+What is needed only from a certain step on is imported there: `--cfg` and a refused job answer at once.
+"""
+
+import dataclasses
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from diagnostics.contract.artifacts import RunPaths
+from dtk.config.batch import settle
+from dtk.config.checks import check, check_ranks
+from dtk.config.compose import compose, without_reasons
+from dtk.config.instantiate import check_target
+from dtk.config.placement import Placement, check_port, is_remote, place, remote_placement
+from dtk.config.resume import Resumed, earlier_argv, refuse_other_data, rerun, resume
+from dtk.config.schema import CustomModelConfig
+from dtk.errors import DtkError
+
+
+def compose_point(overrides: list[str], config_dir: Path | None, earlier: Path | None = None) -> Resumed:
+    """One point from what was typed for it, checked as far as that goes without knowing the ranks.
+
+    Args:
+        overrides: in Hydra's grammar.
+        config_dir: the user's own YAML files.
+        earlier: a run folder whose configuration is taken instead of conf/.
+
+    Raises:
+        DtkError: anything wrong in it.
+    """
+    if earlier is not None:
+        return rerun(earlier, overrides, config_dir)
+    composed = compose(overrides, config_dir, traced=True)
+    return resume(composed, config_dir) if composed.config.resume else Resumed(composed, None, 0)
+
+
+def print_configuration(point: Resumed) -> None:
+    """What `--cfg` shows of a point."""
+    import yaml
+
+    print(yaml.safe_dump(point.composed.plain, sort_keys=False), end="")
+
+
+def place_point(point: Resumed) -> tuple[Resumed, Placement]:
+    """Settle ranks and batch of a run, and check what can be checked without reading data."""
+    launcher = point.composed.config.launcher
+    if is_remote(launcher):
+        placement = remote_placement(point.composed.config)
+        return settle_point(point, placement, launcher.nodes * placement.nproc), placement
+    placement = place(launcher, point.composed.config.strategy, cuda_devices(launcher.device))
+    point = settle_point(point, placement, placement.nproc)
+    check_port(launcher.master_port)
+    return point, placement
+
+
+def settle_point(point: Resumed, placement: Placement, world_size: int) -> Resumed:
+    """Divide the batch over the ranks, and check every rule that needs no data."""
+    from dtk.nccl.render import check_preset
+    from dtk.record.manifest import network
+
+    place = (world_size, placement.device, placement.cuda_devices)
+    check_ranks(point.composed.config, *place)
+    point = dataclasses.replace(point, composed=without_reasons(settle(point.composed, world_size)))
+    config = point.composed.config
+    check(config, *place)
+    here = None if is_remote(config.launcher) else network()["interfaces"]
+    check_preset(config.nccl, placement.backend, os.environ, here)
+    if isinstance(config.model, CustomModelConfig):
+        check_target(config.model._target_, config.model.arguments, config.allow_targets)
+    return point
+
+
+def make_folder(point: Resumed, data: dict[str, Any], placement: Placement, world_size: int, launcher: str) -> RunPaths:
+    """Make the run folder, or go on in the one that is resumed, and describe the run in it."""
+    from dtk.nccl.render import render
+    from dtk.plan.stored import keep_plan
+    from dtk.record.manifest import manifest
+    from dtk.record.run_folder import create, describe
+
+    composed = point.composed
+    earlier: list[Any] = []
+    if point.paths is not None:
+        refuse_other_data(point.paths, data)
+        earlier = earlier_argv(point.paths)
+    paths = point.paths or create(composed.config, world_size)
+    about = manifest(
+        composed.plain,
+        sys.argv,
+        run_id=paths.root.name,
+        world_size=world_size,
+        nproc=placement.nproc,
+        launcher=launcher,
+        backend=placement.backend,
+        nccl=render(composed.config.nccl, os.environ, paths.root),
+    )
+    about["data"] = data
+    about["earlier_argv"] = earlier
+    if point.earlier is not None:
+        from dtk.runs.code import warn_of_other_inputs
+
+        about["rerun_of"] = point.earlier.name
+        warn_of_other_inputs(point.earlier, composed.plain, data, world_size)
+    try:
+        describe(paths, about, composed.plain, composed.overrides, composed.origins)
+    except (DtkError, KeyboardInterrupt):
+        if point.paths is None:
+            shutil.rmtree(paths.root, ignore_errors=True)
+        raise
+    keep_plan(paths, composed, world_size, placement.nproc, "cuda" if placement.device == "cuda" else "cpu")
+    return paths
+
+
+def cuda_devices(wanted: str) -> int:
+    """CUDA devices here, counted without initialising CUDA in the parent."""
+    if wanted == "cpu":
+        return 0
+    import torch
+
+    return torch.cuda.device_count()

@@ -1,0 +1,93 @@
+"""Starts a prepared job: a preflight if one is wanted, then the ranks of this machine, or a submission to a cluster."""
+
+import gc
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext, redirect_stdout
+from pathlib import Path
+
+from diagnostics.contract.artifacts import RunPaths
+from dtk.config.compose import Composed
+from dtk.config.placement import Placement, is_remote
+from dtk.config.resume import Resumed
+from dtk.launch.prepare import make_folder
+
+FAILED = 1
+"""Exit code when a preflight refuses to launch, as when a rank fails."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C before the run has begun; once it has, `dtk.launch.stopping` says more."""
+
+
+def run_point(
+    point: Resumed, placement: Placement, opened: Callable[[RunPaths], None] | None = None, dry_run: bool = False
+) -> int:
+    """One run on this machine, or a job for others.
+
+    Args:
+        point: what to run.
+        placement: where, as `place_point` settled it.
+        opened: is told the run folder as soon as there is one.
+        dry_run: check, and print the job or what would be started.
+
+    Returns:
+        the exit code, see `dtk.run.main`.
+
+    Raises:
+        DtkError: data, tracker or runs folder cannot be used, or the cluster refuses the job.
+    """
+    nodes = point.composed.config.launcher.nodes if is_remote(point.composed.config.launcher) else 1
+    with redirect_stdout(sys.stderr) if dry_run else nullcontext():
+        would_hang = preflight_point(point.composed, nodes * placement.nproc, placement.nproc)
+    if would_hang:
+        print(would_hang, end="", flush=True)
+        return FAILED
+    if is_remote(point.composed.config.launcher):
+        from dtk.launch.remote.hand_over import hand_over
+
+        return hand_over(point, placement, dry_run, opened)
+    return _run_here(point, placement, opened, dry_run)
+
+
+def _run_here(point: Resumed, placement: Placement, opened: Callable[[RunPaths], None] | None, dry_run: bool) -> int:
+    """One run on this machine: `run_point` without what is elsewhere."""
+    from dtk.launch.banner import banner, farewell
+    from dtk.launch.console import Console
+    from dtk.launch.inputs import check_parts
+    from dtk.launch.local import launch
+    from dtk.record.run_folder import name_run
+
+    config = point.composed.config
+    data = check_parts(config)
+    if dry_run:
+        would_be = point.paths or RunPaths(Path(config.runs_folder) / name_run(config, placement.nproc))
+        banner(Console(), config, would_be, placement, point.attempt, placement.nproc)
+        print("dry run: nothing was started" + ("" if point.paths else ", and there is no such folder"))
+        return 0
+    paths = make_folder(point, data, placement, placement.nproc, "local")
+    if opened is not None:
+        opened(paths)
+    console = Console()
+    banner(console, config, paths, placement, point.attempt, placement.nproc)
+    gc.enable()
+    try:
+        outcome = launch(config, paths, placement, point.attempt, console)
+        farewell(console, paths, outcome)
+    except KeyboardInterrupt:  # The last words were cut off; the run is closed already.
+        return INTERRUPTED
+    return outcome.exit_code
+
+
+def preflight_point(composed: Composed, world_size: int, local_size: int) -> str:
+    """With preflight=on: the report on a job that would hang; empty when it may be launched."""
+    if composed.config.preflight == "off":
+        return ""
+    from dtk.preflight.run import preflight_run
+    from dtk.preflight.words import answer, terminal
+
+    found = preflight_run(composed, world_size, local_size)
+    if found.verdict.ends:
+        print(f"preflight: {answer(found)}", flush=True)
+        return ""
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    return terminal(found, columns=columns, colour=False, verbose=False, page="")
