@@ -163,7 +163,8 @@ _OWN_USE = re.compile(
 """What NCCL, the store, gloo and DDP raise about this rank's own devices, ports, interfaces and parameters."""
 _COMMUNICATION_TEXT = re.compile(
     r"\bgloo/(?:transport|rendezvous|common)/|\[[^\]\n]*\bgloo\b[^\]\n]*:\d+\]|"
-    r"onnection closed by (?:remote )?peer (?:\[|[\w.%-]+<)|(?:Read|Write|Send|Recv) (?:error|timeout) \[[\w.:%]+\]:\d+|"
+    r"onnection closed by (?:remote )?peer (?:\[|[\w.%-]+<)|"
+    r"(?:Read|Write|Send|Recv) (?:error|timeout) \[[\w.:%]+\]:\d+|"
     r"Timed out waiting \d+ms for (?:send|recv)|Application timeout caused pair closure|"
     r"NCCL (?:error in|error:|communicator|watchdog|operations? )|nccl(?:Remote|System|Internal|UnhandledCuda)Error|"
     r"unhandled (?:system|cuda) error|remote process exited|ProcessGroup(?:NCCL|Gloo|UCC|MPI|Wrapper)|\bWorkNCCL\b|"
