@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from diagnostics.analysis.environment.recorded import echoes_as, interfaces
+from diagnostics.analysis.environment.values import level, number
 from diagnostics.contract.artifacts import RunPaths, write_json
-from diagnostics.detectors.environment.gathered import echoes_as, interfaces
-from diagnostics.detectors.environment.values import level, number
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs import reader as logs
 from diagnostics.evidence.model import LogFact

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from diagnostics.analysis.environment.catalogue import Version, catalogue
+from diagnostics.analysis.environment.lint import lint
+from diagnostics.analysis.environment.situation import Lint, Severity
 from diagnostics.contract.formatting import counted
-from diagnostics.detectors.environment.catalogue import Version, catalogue
-from diagnostics.detectors.environment.lint import lint
-from diagnostics.detectors.environment.situation import Lint, Severity
 from dtk.errors import DtkError
 from dtk.nccl.machine import Machine
 from dtk.nccl.variable_sources import Given

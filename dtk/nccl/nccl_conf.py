@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from diagnostics.detectors.environment.conf_file import ConfFile, parse_conf
+from diagnostics.analysis.environment.conf_file import ConfFile, parse_conf
 
 SYSTEM = Path("/etc/nccl.conf")
 MOST_BYTES = 1 << 20

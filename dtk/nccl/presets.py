@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
-from diagnostics.detectors.environment.catalogue import catalogue
-from diagnostics.detectors.environment.rules_names import text as version_text
+from diagnostics.analysis.environment.catalogue import catalogue
+from diagnostics.analysis.environment.rules_names import text as version_text
 from dtk.config.folders import groups, search_path
 from dtk.config.help import description
 from dtk.config.schema import NCCLConfig

@@ -7,11 +7,11 @@ import shlex
 from collections import defaultdict
 from collections.abc import Iterable
 
+from diagnostics.analysis.environment.catalogue import catalogue
+from diagnostics.analysis.environment.lint import CAUSES, lint
+from diagnostics.analysis.environment.recorded import ALL, CONFIGURATION, Gathered, Source, gathered, interfaces
+from diagnostics.analysis.environment.situation import Lint
 from diagnostics.contract.findings import Detection, EvidenceItem, Finding, Remedy
-from diagnostics.detectors.environment.catalogue import catalogue
-from diagnostics.detectors.environment.gathered import ALL, CONFIGURATION, Gathered, Source, gathered, interfaces
-from diagnostics.detectors.environment.lint import CAUSES, lint
-from diagnostics.detectors.environment.situation import Lint
 from diagnostics.evidence.model import Evidence, LogFact
 
 CONFIDENCE = {"error": 0.95, "warning": 0.7, "note": 0.4}

@@ -6,8 +6,8 @@ Knows the facts of logs and the messages of exceptions; no variable but TORCH_DI
 import re
 from collections.abc import Callable
 
+from diagnostics.analysis.environment.recorded import gathered
 from diagnostics.contract.findings import Detection, EvidenceItem, Finding, Remedy
-from diagnostics.detectors.environment.gathered import gathered
 from diagnostics.evidence.model import Evidence, LogFact, RankError
 
 VERSION, SHM, GPU, DETAIL = (

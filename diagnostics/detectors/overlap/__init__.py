@@ -32,6 +32,8 @@ class OverlapDetector:
 
     def detect(self, evidence: Evidence) -> Detection:
         """Decide every cause."""
+        from diagnostics.analysis.step_profile.overview import overview
+        from diagnostics.analysis.step_profile.report import measures
         from diagnostics.detectors.overlap import (
             causes_bound,
             causes_idle,
@@ -41,8 +43,6 @@ class OverlapDetector:
             causes_units,
             decide,
         )
-        from diagnostics.detectors.overlap.overview import overview
-        from diagnostics.detectors.overlap.report import measures
 
         if not (evidence.traces or evidence.nsys):
             return Detection([decide.undecided(cause, "There is no profiler trace.") for cause in CAUSES])

@@ -3,11 +3,11 @@
 from collections import Counter, defaultdict
 from statistics import median
 
+from diagnostics.analysis.step_profile.attainable import attainable_percent
+from diagnostics.analysis.step_profile.overview import MS, SHARE, Overview
+from diagnostics.analysis.step_profile.skew import Late
 from diagnostics.contract.findings import Finding, Remedy
-from diagnostics.detectors.overlap.attainable import attainable_percent
 from diagnostics.detectors.overlap.decide import confirmed, figure, of_step, ruled_out, too_little, undecided
-from diagnostics.detectors.overlap.overview import MS, SHARE, Overview
-from diagnostics.detectors.overlap.skew import Late
 from diagnostics.evidence.model import Evidence
 
 CAUSES = ("overlap.skew", "overlap.communication_bound")

@@ -2,11 +2,9 @@
 
 from statistics import median
 
-from diagnostics.contract.findings import Finding
-from diagnostics.detectors.overlap import attainable
-from diagnostics.detectors.overlap.decide import confirmed, figure, megabytes, of_step, override, ruled_out, too_little
-from diagnostics.detectors.overlap.overview import MS, Overview
-from diagnostics.detectors.overlap.reductions import (
+from diagnostics.analysis.step_profile import attainable
+from diagnostics.analysis.step_profile.overview import MS, Overview
+from diagnostics.analysis.step_profile.reductions import (
     Reduced,
     StepReductions,
     Steps,
@@ -17,6 +15,8 @@ from diagnostics.detectors.overlap.reductions import (
     total_bytes,
     typical,
 )
+from diagnostics.contract.findings import Finding
+from diagnostics.detectors.overlap.decide import confirmed, figure, megabytes, of_step, override, ruled_out, too_little
 
 MANY = 8
 """Reductions from which on they are many."""

@@ -3,10 +3,10 @@
 from collections import Counter
 from statistics import median
 
+from diagnostics.analysis.step_profile.overview import MS, Overview
+from diagnostics.analysis.step_profile.profile import RankProfile
 from diagnostics.contract.findings import Finding, Remedy
 from diagnostics.detectors.overlap.decide import confirmed, figure, of_step, ruled_out, too_little
-from diagnostics.detectors.overlap.overview import MS, Overview
-from diagnostics.detectors.overlap.profile import RankProfile
 from diagnostics.evidence.model import Evidence
 
 CAUSES = ("overlap.host_bound", "overlap.sync_point", "overlap.data_bound")

@@ -1,8 +1,8 @@
 """A measurement that destroys what it measures: refuse to diagnose, and say how to record anew."""
 
+from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy
 from diagnostics.detectors.overlap.decide import ruled_out
-from diagnostics.detectors.overlap.overview import Overview
 from diagnostics.evidence.model import Evidence
 
 CAUSES = ("overlap.instrumented",)

@@ -1,9 +1,9 @@
 """Communication that is not allowed to overlap: on the stream that computes, or waited for at once."""
 
+from diagnostics.analysis.step_profile.overview import MS, Overview
+from diagnostics.analysis.step_profile.profile import Fact, RankProfile
 from diagnostics.contract.findings import Finding, Remedy
 from diagnostics.detectors.overlap.decide import confirmed, figure, of_step, ruled_out, too_little
-from diagnostics.detectors.overlap.overview import MS, Overview
-from diagnostics.detectors.overlap.profile import Fact, RankProfile
 from diagnostics.evidence.model import Evidence
 
 CAUSES = ("overlap.same_stream", "overlap.blocking_wait")

@@ -1,5 +1,15 @@
 """How gradients are reduced: in every micro-batch, one by one, searching for unused (`causes_buckets`: the rest)."""
 
+from diagnostics.analysis.step_profile.overview import MS, Overview
+from diagnostics.analysis.step_profile.reductions import (
+    Reduced,
+    StepReductions,
+    Steps,
+    find,
+    sample_of,
+    total_bytes,
+    typical,
+)
 from diagnostics.contract.findings import Finding, Remedy
 from diagnostics.detectors.overlap.causes_buckets import MANY, bucket_gain, single_bucket, small_buckets
 from diagnostics.detectors.overlap.decide import (
@@ -12,16 +22,6 @@ from diagnostics.detectors.overlap.decide import (
     ruled_out,
     too_little,
     undecided,
-)
-from diagnostics.detectors.overlap.overview import MS, Overview
-from diagnostics.detectors.overlap.reductions import (
-    Reduced,
-    StepReductions,
-    Steps,
-    find,
-    sample_of,
-    total_bytes,
-    typical,
 )
 from diagnostics.evidence.model import Evidence
 

@@ -4,8 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 
+from diagnostics.analysis.step_profile import attainable
+from diagnostics.analysis.step_profile.overview import Overview
+from diagnostics.analysis.step_profile.profile import RankProfile
+from diagnostics.analysis.step_profile.reductions import Reduced, large, latency, share_of, total_bytes
 from diagnostics.contract.findings import Finding
-from diagnostics.detectors.overlap import attainable
 from diagnostics.detectors.overlap.decide import (
     confirmed,
     figure,
@@ -16,9 +19,6 @@ from diagnostics.detectors.overlap.decide import (
     too_little,
     undecided,
 )
-from diagnostics.detectors.overlap.overview import Overview
-from diagnostics.detectors.overlap.profile import RankProfile
-from diagnostics.detectors.overlap.reductions import Reduced, large, latency, share_of, total_bytes
 from diagnostics.evidence.model import Evidence
 
 CAUSES = ("overlap.root_only_wrapping", "overlap.no_prefetch", "overlap.small_units")

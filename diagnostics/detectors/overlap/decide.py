@@ -6,8 +6,8 @@ Decides nothing itself.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from diagnostics.analysis.step_profile.overview import SHARE, Overview
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Remedy, Where
-from diagnostics.detectors.overlap.overview import SHARE, Overview
 from diagnostics.evidence.flight.dumps import FlightFile
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.ring.calls_file import RingFile

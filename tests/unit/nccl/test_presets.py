@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from diagnostics.detectors.environment.catalogue import catalogue
-from diagnostics.detectors.environment.lint import lint
+from diagnostics.analysis.environment.catalogue import catalogue
+from diagnostics.analysis.environment.lint import lint
 from dtk.config.compose import compose
 from dtk.config.folders import conf_folder
 from dtk.errors import DtkError

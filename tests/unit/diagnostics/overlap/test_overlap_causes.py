@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from diagnostics.analysis.step_profile import overview
 from diagnostics.contract.findings import Detection
 from diagnostics.detectors.overlap import (
     CAUSES,
@@ -15,7 +16,6 @@ from diagnostics.detectors.overlap import (
     causes_order,
     causes_reduction,
     causes_units,
-    overview,
 )
 from diagnostics.evidence.model import RunEvidence
 from diagnostics.tree.arbitrate import arbitrate

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import compress
 from operator import itemgetter
 
-from diagnostics.detectors.overlap.classify import Work
-from diagnostics.detectors.overlap.intervals import Cover, Interval, Ruler, holes, intersect, subtract, total, union
+from diagnostics.analysis.step_profile.classify import Work
+from diagnostics.analysis.step_profile.intervals import Cover, Interval, Ruler, holes, intersect, subtract, total, union
 from diagnostics.evidence.trace.model import Trace
 
 

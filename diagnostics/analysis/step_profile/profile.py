@@ -8,12 +8,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from diagnostics.detectors.overlap import names
-from diagnostics.detectors.overlap.classify import Call, Work, classify
-from diagnostics.detectors.overlap.gaps import Gap, find_gaps
-from diagnostics.detectors.overlap.intervals import Interval
-from diagnostics.detectors.overlap.measures import Breakdown, Compatible, Covers, charge, compatible
-from diagnostics.detectors.overlap.phases import Phase, Step, find_steps, window
+from diagnostics.analysis.step_profile import names
+from diagnostics.analysis.step_profile.breakdown import Breakdown, Compatible, Covers, charge, compatible
+from diagnostics.analysis.step_profile.classify import Call, Work, classify
+from diagnostics.analysis.step_profile.gaps import Gap, find_gaps
+from diagnostics.analysis.step_profile.intervals import Interval
+from diagnostics.analysis.step_profile.phases import Phase, Step, find_steps, window
 from diagnostics.evidence.trace.events import Message
 from diagnostics.evidence.trace.model import GroupInfo, Trace
 

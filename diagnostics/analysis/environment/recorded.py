@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from diagnostics.detectors.environment.catalogue import Version
-from diagnostics.detectors.environment.values import level, number
+from diagnostics.analysis.environment.catalogue import Version
+from diagnostics.analysis.environment.values import level, number
 from diagnostics.evidence.model import Evidence, LogFact
 
 CONFIGURATION = "config.yaml"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
 
-from diagnostics.detectors.overlap.profile import Fact, RankProfile
+from diagnostics.analysis.step_profile.profile import Fact, RankProfile
 
 _SIZED = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 """Operations in which all ranks move the same number of bytes."""

@@ -5,9 +5,9 @@ Each rule is a function of the situation. What the machine must be like for a ru
 
 from collections.abc import Callable, Iterator
 
-from diagnostics.detectors.environment import values
-from diagnostics.detectors.environment.catalogue import catalogue
-from diagnostics.detectors.environment.situation import Lint, Severity, Situation
+from diagnostics.analysis.environment import values
+from diagnostics.analysis.environment.catalogue import catalogue
+from diagnostics.analysis.environment.situation import Lint, Severity, Situation
 
 FIGHT = "env.contradiction"
 RISK = "env.risky_setting"

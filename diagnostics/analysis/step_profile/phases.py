@@ -8,9 +8,9 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from typing import Literal
 
-from diagnostics.detectors.overlap import names
-from diagnostics.detectors.overlap.classify import Work
-from diagnostics.detectors.overlap.intervals import Interval, Ruler, union
+from diagnostics.analysis.step_profile import names
+from diagnostics.analysis.step_profile.classify import Work
+from diagnostics.analysis.step_profile.intervals import Interval, Ruler, union
 from diagnostics.evidence.trace.model import Trace
 
 Phase = Literal["forward", "backward", "after", "optimizer", ""]

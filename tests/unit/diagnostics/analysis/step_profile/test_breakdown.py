@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from diagnostics.detectors.overlap.measures import Breakdown
-from diagnostics.detectors.overlap.profile import RankProfile, profile
+from diagnostics.analysis.step_profile.breakdown import Breakdown
+from diagnostics.analysis.step_profile.profile import RankProfile, profile
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.trace.model import TraceFile
 from tests.shared_data import shared_data

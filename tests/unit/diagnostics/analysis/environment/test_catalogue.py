@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from diagnostics.detectors.environment.catalogue import DATA, catalogue
-from diagnostics.detectors.environment.rules_values import TYPES
+from diagnostics.analysis.environment.catalogue import DATA, catalogue
+from diagnostics.analysis.environment.rules_values import TYPES
 
 
 def keys_of(file):

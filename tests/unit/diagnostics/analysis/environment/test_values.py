@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnostics.detectors.environment import values
+from diagnostics.analysis.environment import values
 
 LIBC = ctypes.CDLL(ctypes.util.find_library("c"))
 LIBC.strtoll.restype = ctypes.c_longlong

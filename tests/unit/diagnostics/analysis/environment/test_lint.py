@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnostics.detectors.environment.catalogue import catalogue
-from diagnostics.detectors.environment.lint import CAUSES, lint
-from diagnostics.detectors.environment.rules_names import nearest
+from diagnostics.analysis.environment.catalogue import catalogue
+from diagnostics.analysis.environment.lint import CAUSES, lint
+from diagnostics.analysis.environment.rules_names import nearest
 
 UNKNOWN, OLD, MISREAD, INVALID = (
     "env.unknown_variable",

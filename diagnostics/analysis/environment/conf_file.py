@@ -5,7 +5,7 @@ On Azure's and Oracle's images the settings stand there and not in the environme
 
 from dataclasses import dataclass
 
-from diagnostics.detectors.environment.catalogue import catalogue
+from diagnostics.analysis.environment.catalogue import catalogue
 
 
 @dataclass(frozen=True, slots=True)

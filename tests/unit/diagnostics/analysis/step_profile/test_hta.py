@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.detectors.overlap.profile import RankProfile, profile
+from diagnostics.analysis.step_profile.profile import RankProfile, profile
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.trace.model import TraceFile
 from tests.shared_data import shared_data

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from diagnostics.detectors.environment.catalogue import Version
-from diagnostics.detectors.environment.values import Number, number
+from diagnostics.analysis.environment.catalogue import Version
+from diagnostics.analysis.environment.values import Number, number
 
 Severity = Literal["error", "warning", "note"]
 """error: the setting does not do what it says, or breaks the job; warning: it probably hurts; note: worth knowing."""

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 
-from diagnostics.detectors.overlap.overview import Overview
-from diagnostics.detectors.overlap.profile import Fact, RankProfile
+from diagnostics.analysis.step_profile.overview import Overview
+from diagnostics.analysis.step_profile.profile import Fact, RankProfile
 
 OPS = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 _SCALAR_BYTES = 64

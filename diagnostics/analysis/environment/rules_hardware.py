@@ -5,8 +5,8 @@ A rule says nothing where the fact that it needs is unknown.
 
 from collections.abc import Iterator
 
-from diagnostics.detectors.environment import values
-from diagnostics.detectors.environment.situation import Lint, Situation
+from diagnostics.analysis.environment import values
+from diagnostics.analysis.environment.situation import Lint, Situation
 
 WRONG = "env.wrong_interface"
 

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.analysis.step_profile.profile import profile
 from diagnostics.detectors.overlap import DETECTORS
-from diagnostics.detectors.overlap.profile import profile
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.trace.nsys import NsysFile, recognise

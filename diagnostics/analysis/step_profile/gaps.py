@@ -7,10 +7,10 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Literal
 
-from diagnostics.detectors.overlap import names
-from diagnostics.detectors.overlap.classify import Work
-from diagnostics.detectors.overlap.intervals import Interval, Ruler, union
-from diagnostics.detectors.overlap.measures import Covers
+from diagnostics.analysis.step_profile import names
+from diagnostics.analysis.step_profile.breakdown import Covers
+from diagnostics.analysis.step_profile.classify import Work
+from diagnostics.analysis.step_profile.intervals import Interval, Ruler, union
 from diagnostics.evidence.trace.model import Trace
 
 Reason = Literal["data", "sync", "host", "wait"]

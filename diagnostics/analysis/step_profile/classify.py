@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from diagnostics.detectors.overlap import names
-from diagnostics.detectors.overlap.intervals import Interval
+from diagnostics.analysis.step_profile import names
+from diagnostics.analysis.step_profile.intervals import Interval
 from diagnostics.evidence.trace.events import MARKED, Message, collective_word
 from diagnostics.evidence.trace.model import Spans, Trace
 

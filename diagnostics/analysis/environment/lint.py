@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from diagnostics.detectors.environment.catalogue import Version
-from diagnostics.detectors.environment.rules_conflicts import check_conflicts
-from diagnostics.detectors.environment.rules_hardware import check_hardware
-from diagnostics.detectors.environment.rules_names import check_name
-from diagnostics.detectors.environment.rules_values import check_value
-from diagnostics.detectors.environment.situation import Lint, situation
+from diagnostics.analysis.environment.catalogue import Version
+from diagnostics.analysis.environment.rules_conflicts import check_conflicts
+from diagnostics.analysis.environment.rules_hardware import check_hardware
+from diagnostics.analysis.environment.rules_names import check_name
+from diagnostics.analysis.environment.rules_values import check_value
+from diagnostics.analysis.environment.situation import Lint, situation
 
 CAUSES = (
     "env.unknown_variable",

@@ -16,8 +16,8 @@ from multiprocessing.context import BaseContext
 from statistics import median
 from typing import Any
 
-from diagnostics.detectors.overlap.profile import Fact, RankProfile, profile
-from diagnostics.detectors.overlap.skew import Skew, find_skew
+from diagnostics.analysis.step_profile.profile import Fact, RankProfile, profile
+from diagnostics.analysis.step_profile.skew import Skew, find_skew
 from diagnostics.evidence.model import Evidence, Problem
 from diagnostics.evidence.trace.model import TraceFile
 from diagnostics.evidence.trace.nsys import NsysFile

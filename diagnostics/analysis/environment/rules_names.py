@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 
-from diagnostics.detectors.environment.catalogue import Catalogue, Variable, Version, catalogue
-from diagnostics.detectors.environment.situation import Lint, Severity, Situation
+from diagnostics.analysis.environment.catalogue import Catalogue, Variable, Version, catalogue
+from diagnostics.analysis.environment.situation import Lint, Severity, Situation
 
 CLOSE = 0.8
 """Similarity (difflib's ratio of the names behind NCCL_, 0 to 1) from which a name is taken for a slip."""

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from diagnostics.detectors.overlap.attainable import attainable_percent
-from diagnostics.detectors.overlap.overview import MS, Overview
-from diagnostics.detectors.overlap.profile import RankProfile
+from diagnostics.analysis.step_profile.attainable import attainable_percent
+from diagnostics.analysis.step_profile.overview import MS, Overview
+from diagnostics.analysis.step_profile.profile import RankProfile
 
 _STEPS_SHOWN = 50
 _GROUPS_SHOWN = 50

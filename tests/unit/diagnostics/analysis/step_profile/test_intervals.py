@@ -3,8 +3,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnostics.detectors.overlap.attainable import exposed_in_buckets, exposed_in_units
-from diagnostics.detectors.overlap.intervals import Ruler, holes, intersect, subtract, total, union
+from diagnostics.analysis.step_profile.attainable import exposed_in_buckets, exposed_in_units
+from diagnostics.analysis.step_profile.intervals import Ruler, holes, intersect, subtract, total, union
 
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda p: (p[0], p[0] + p[1])), max_size=12)
 

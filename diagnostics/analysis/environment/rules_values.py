@@ -5,10 +5,10 @@ By type of the catalogue; one function each. Knows no other variable.
 
 from collections.abc import Callable, Iterator
 
-from diagnostics.detectors.environment import values
-from diagnostics.detectors.environment.catalogue import Variable, catalogue
-from diagnostics.detectors.environment.rules_names import CLOSE, nearest
-from diagnostics.detectors.environment.situation import Lint, Severity, Situation
+from diagnostics.analysis.environment import values
+from diagnostics.analysis.environment.catalogue import Variable, catalogue
+from diagnostics.analysis.environment.rules_names import CLOSE, nearest
+from diagnostics.analysis.environment.situation import Lint, Severity, Situation
 
 MISREAD = "env.silent_zero"
 INVALID = "env.invalid_value"
