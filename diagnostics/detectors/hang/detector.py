@@ -4,18 +4,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from diagnostics.analysis.histories.read import read
+from diagnostics.analysis.job_state import build
 from diagnostics.contract.findings import Detection, Finding
 from diagnostics.contract.formatting import counted
 from diagnostics.detectors.hang import say
-from diagnostics.detectors.hang.context import Context, make
+from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.disagree import by_size, divergence
 from diagnostics.detectors.hang.disagree.words import Split
 from diagnostics.detectors.hang.ended import gone
 from diagnostics.detectors.hang.timeline import timeline
 from diagnostics.detectors.hang.unrecorded import by_place, watchdog
 from diagnostics.detectors.hang.waiting import agree, circular, idle, meeting, straggler
-from diagnostics.detectors.hang.waiting.waits import graph
 from diagnostics.evidence.model import Evidence
 
 CAUSES = (
@@ -68,10 +67,8 @@ class HangDetector:
 
     def detect(self, evidence: Evidence) -> Detection:
         """Decide; see `Detector`. Files that cannot be read become problems of the evidence."""
-        reading = read(evidence)
-        known = {(problem.file, problem.what) for problem in evidence.problems}
-        evidence.problems += [one for one in reading.problems if (one.file, one.what) not in known]
-        context = make(evidence, reading, graph(reading.survey))
+        state = build(evidence)
+        context = Context(state.evidence, state.reading, state.waits, state.endings)
         found = _merge(_found(context, self.known))
         decided = {finding.cause for finding in found}
         found += [_rest(context, cause, found) for cause in CAUSES if cause not in decided]
@@ -90,7 +87,7 @@ def _found(context: Context, known: Known | None) -> list[Finding]:
         found += agree.rooted(context)
         found += gone.find(context)
         found += watchdog.find(context)
-        found += circular.find(context) if context.stands() else []
+        found += circular.find(context) if context.stands_still() else []
         found += idle.find(context)
         found += by_place.find(context) if not any(one.status == "confirmed" for one in found) else []
         found += agree.network(context)
@@ -185,7 +182,7 @@ def _ends(context: Context, cause: str, found: list[Finding]) -> Finding:
             f"{say.verb(vague, 'its', 'their')} own, or what a peer did to {say.verb(vague, 'it', 'them')}.",
             _MISSING[cause],
         )
-    unknown = context.without_end()
+    unknown = context.without_ending()
     if unknown and not any(one.status == "confirmed" for one in found):
         return say.undecided(cause, f"Nothing says how {say.ranks(unknown)} ended.", _MISSING[cause])
     errors = len(context.ends)
@@ -197,7 +194,7 @@ def _ends(context: Context, cause: str, found: list[Finding]) -> Finding:
 def _nothing_pending(context: Context, cause: str, compared: str) -> Finding:
     """Every recorded call completed."""
     ranks = context.survey.ranks
-    apart = context.apart()
+    apart = context.behind()
     if apart and cause in {"hang.uneven_iterations", "hang.host_stall"}:
         return say.undecided(
             cause,
@@ -205,7 +202,7 @@ def _nothing_pending(context: Context, cause: str, compared: str) -> Finding:
             "nothing says whether the job had ended.",
             _MISSING.get(cause, say.RECORD),
         )
-    unseen = [rank for rank in sorted(ranks) if context.unrecorded_possible(rank)]
+    unseen = [rank for rank in sorted(ranks) if context.may_be_unrecorded(rank)]
     if cause == "hang.p2p_cycle" and unseen:
         return say.undecided(
             cause,
@@ -246,7 +243,7 @@ def _measured(context: Context, cause: str, found: list[Finding]) -> Finding:
         return say.ruled_out(cause, *context.siblings[cause])
     if waiting == 0:
         return _nothing_pending(context, cause, compared)
-    if not context.stands():
+    if not context.stands_still():
         waited = f"{context.waited_s():.1f} s"
         goes_on = "The run still goes on;" if context.state else "Nothing says whether the run has ended;"
         return say.undecided(
@@ -254,14 +251,14 @@ def _measured(context: Context, cause: str, found: list[Finding]) -> Finding:
             f"{goes_on} its oldest pending call is {waited} old, too young to call it a hang.",
             "a later look at the run",
         )
-    unknown = context.without_end()
+    unknown = context.without_ending()
     if cause == "hang.uneven_iterations" and unknown and not explained:
         return say.undecided(cause, f"Nothing says how {say.ranks(unknown)} ended.", _MISSING["hang.rank_exited"])
     if cause in _ASYMMETRIC:
         agree = "All ranks agree at every position that more than one of them reached."
         return say.ruled_out(cause, *context.siblings.get(cause, (agree, compared)))
     unclear = _unclear(found)
-    hidden = cause == "hang.p2p_cycle" and any(context.unrecorded_possible(rank) for rank in unclear)
+    hidden = cause == "hang.p2p_cycle" and any(context.may_be_unrecorded(rank) for rank in unclear)
     if unclear and (cause == "hang.straggler" or hidden):
         return _may_be(cause, unclear)
     if explained:

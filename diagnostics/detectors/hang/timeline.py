@@ -4,10 +4,10 @@ from typing import Any
 
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS, Line
+from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.contract.findings import Finding
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
-from diagnostics.detectors.hang.waiting.waits import Operation
 from diagnostics.evidence.calls import Call, GroupKey
 
 BEFORE = 12

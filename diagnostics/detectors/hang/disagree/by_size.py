@@ -11,12 +11,12 @@ from diagnostics.analysis.divergence.difference import Difference, Kind, in_back
 from diagnostics.analysis.divergence.loops import apart
 from diagnostics.analysis.divergence.vote import Vote
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
+from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.disagree import divergence
 from diagnostics.detectors.hang.disagree.words import Split
-from diagnostics.detectors.hang.waiting.waits import Operation
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import LogFact, shortened
 from diagnostics.evidence.rank_endings import mismatch_facts

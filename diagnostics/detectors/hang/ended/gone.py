@@ -63,7 +63,7 @@ def _left_somebody(context: Context, manner: str, ends: list[Ending]) -> bool:
 def _finding(context: Context, cause: str, ends: list[Ending]) -> Finding:
     ranks = tuple(end.rank for end in ends if end.rank != UNNAMED)
     first = ends[0]
-    lost = {rank for rank, end in context.ends.items() if not end.by_itself} | context.told_victims()
+    lost = {rank for rank, end in context.ends.items() if not end.by_itself} | context.reported_victims()
     victims = tuple(sorted((context.waits.reaching(ranks) | lost) - set(ranks))) if ranks else ()
     where = tuple(place for end in ends[:4] for place in _place(end))
     last = last_seen.where(context, ranks[0]) if ranks and not where else ()
@@ -251,7 +251,7 @@ def _unused(context: Context) -> list[Finding]:
 
 def _vanished(context: Context) -> list[Finding]:
     """Everybody who left a dump waits for ranks that left none: an abort if their logs say so, else it stays open."""
-    if not context.stands():
+    if not context.stands_still():
         return []
     if any(not set(cycle.ranks) & context.settled for cycle in context.waits.cycles()):
         return []  # Ranks that are there wait for each other, whatever became of the others.

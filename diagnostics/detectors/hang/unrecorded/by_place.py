@@ -55,7 +55,7 @@ def find(context: Context) -> list[Finding]:
     kinds: defaultdict[tuple[str, Frame], list[int]] = defaultdict(list)
     for rank, place in inside.items():
         kinds[place.op, place.path[0]].append(rank)
-    if len(kinds) == 1 and outside and context.stands():
+    if len(kinds) == 1 and outside and context.stands_still():
         return _stalled(context, inside, outside)
     if len(kinds) == 2 and not outside and not set(inside) & context.settled:
         return _apart(inside, *sorted(kinds.values(), key=lambda ranks: (len(ranks), ranks)))

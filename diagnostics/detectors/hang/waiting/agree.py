@@ -1,9 +1,9 @@
 """All ranks issued the same collective: it completes on none, or a rooted one completes on some. And start-up."""
 
+from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
-from diagnostics.detectors.hang.waiting.waits import Operation
 from diagnostics.evidence.calls import ROOTED
 from diagnostics.evidence.model import shortened
 from diagnostics.evidence.rank_endings import peer_vanished
@@ -133,7 +133,7 @@ def _plan(rank: int, root: int, size: int) -> list[tuple[bool, int]]:
 
 def network(context: Context) -> list[Finding]:
     """Everybody is in the same collective and nobody comes out."""
-    if not context.stands() or context.waits.waited_for() or peer_vanished(context.evidence, context.ends):
+    if not context.stands_still() or context.waits.waited_for() or peer_vanished(context.evidence, context.ends):
         return []
     found = []
     for operation, waiting in sorted(context.waits.waiting.items()):

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 from diagnostics.analysis.divergence.sequence import program_order
+from diagnostics.analysis.wait_graph.graph import Cycle, Operation, same_tag
 from diagnostics.contract.findings import Finding, Remedy, Where
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.unrecorded import unseen
 from diagnostics.detectors.hang.waiting import walked
-from diagnostics.detectors.hang.waiting.waits import Cycle, Operation, same_tag
 from diagnostics.detectors.hang.waiting.walked import Walked
 from diagnostics.evidence.calls import Call
 

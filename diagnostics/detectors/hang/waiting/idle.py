@@ -2,18 +2,18 @@
 
 from collections import defaultdict
 
+from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.contract.findings import Finding
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.waiting import stalled
-from diagnostics.detectors.hang.waiting.waits import Operation
 from diagnostics.evidence.model import Stacks
 from diagnostics.evidence.stacks import standing
 
 
 def find(context: Context) -> list[Finding]:
     """Confirmed stalls among the roots of the wait-for graph."""
-    if not context.stands():
+    if not context.stands_still():
         return []
     gone = context.settled | {rank for rank, end in context.ends.items() if end.gone}
     roots = [rank for rank in context.waits.roots() if rank not in gone and not context.silent(rank)]
@@ -117,7 +117,7 @@ def _ahead(context: Context, operation: Operation, waiting: tuple[int, ...], abs
     call = context.waits.calls[waiting[0], operation]
     peer = absent[0]
     last = context.survey.ranks[peer].last
-    hidden = all(context.unrecorded_possible(rank) for rank in absent)
+    hidden = all(context.may_be_unrecorded(rank) for rank in absent)
     summary = (
         f"Only {say.ranks(waiting)} {say.verb(waiting, 'calls', 'call')} {say.call(call)}; {say.ranks(absent)} made "
         f"no call after {say.call(last) if last else 'the start'}."

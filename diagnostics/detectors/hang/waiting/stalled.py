@@ -3,11 +3,11 @@
 from contextlib import suppress
 from dataclasses import replace
 
+from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.contract.findings import EvidenceItem, Finding, Where
 from diagnostics.contract.formatting import counted
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
-from diagnostics.detectors.hang.waiting.waits import Operation
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import Stacks
 from diagnostics.evidence.stacks import standing
@@ -128,7 +128,7 @@ def _summary(context: Context, ranks: tuple[int, ...], operation: Operation, at:
     ended = [rank for rank in ranks if rank in context.ends and context.ends[rank].kind == "failed"]
     if ended:
         summary += f" {say.sentence(say.ranks(ended))} ended with exit code 1, of its own or after a timeout."
-    if all(context.unrecorded_possible(rank) for rank in ranks):
+    if all(context.may_be_unrecorded(rank) for rank in ranks):
         summary += " It may also sit in a send or recv, which gloo's recorder does not show."
     return summary
 

@@ -8,8 +8,8 @@ other way round does so from other lines. Knows two ranks' calls; decides no cau
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from diagnostics.analysis.wait_graph.graph import Cycle, Operation
 from diagnostics.detectors.hang.context import Context
-from diagnostics.detectors.hang.waiting.waits import Cycle, Operation
 from diagnostics.evidence.calls import Call, GroupKey
 
 _LONGEST = 2048

@@ -31,7 +31,7 @@ class Cycle:
 
 
 @dataclass(slots=True)
-class Waits:
+class WaitGraph:
     """The wait-for graph at the moment of the dumps."""
 
     waiting: dict[Operation, list[int]] = field(default_factory=dict)
@@ -98,9 +98,9 @@ class Waits:
         return sorted(found, key=lambda cycle: cycle.ranks)
 
 
-def graph(survey: Survey) -> Waits:
+def build(survey: Survey) -> WaitGraph:
     """The graph of all pending collectives, sends and receives."""
-    waits = Waits()
+    waits = WaitGraph()
     for rank in sorted(survey.ranks):
         for key, line in sorted(survey.ranks[rank].lines.items()):
             if line.pending is not None:
@@ -111,13 +111,13 @@ def graph(survey: Survey) -> Waits:
     return waits
 
 
-def _wait(waits: Waits, rank: int, operation: Operation, call: Call) -> None:
+def _wait(waits: WaitGraph, rank: int, operation: Operation, call: Call) -> None:
     waits.waiting.setdefault(operation, []).append(rank)
     waits.of_rank.setdefault(rank, []).append(operation)
     waits.calls[rank, operation] = call
 
 
-def _absent(survey: Survey, waits: Waits, operation: Operation) -> None:
+def _absent(survey: Survey, waits: WaitGraph, operation: Operation) -> None:
     table = survey.groups[operation.key]
     members = survey.members(operation.key)
     if not survey.membership_known(operation.key):
@@ -136,7 +136,9 @@ def _absent(survey: Survey, waits: Waits, operation: Operation) -> None:
     waits.complete[operation] = complete
 
 
-def _with_silent_members(survey: Survey, waits: Waits, operation: Operation, seen: tuple[int, ...]) -> tuple[int, ...]:
+def _with_silent_members(
+    survey: Survey, waits: WaitGraph, operation: Operation, seen: tuple[int, ...]
+) -> tuple[int, ...]:
     """A group whose ranks nobody recorded: one rank alone in it waits for a member that never came.
 
     Gloo's dumps say which ranks never joined a group; if that leaves one candidate, it is the other member.
@@ -184,7 +186,7 @@ def _joined(survey: Survey, operation: Operation, waiter: int, other: int) -> bo
     return survey.ranks[waiter].can_be_in(theirs.key.name) and program_order(late.stack, early.stack) > 0
 
 
-def _point_to_point(survey: Survey, waits: Waits) -> None:
+def _point_to_point(survey: Survey, waits: WaitGraph) -> None:
     """A rank's oldest pending sends and receives each wait for a peer that has not posted the other half."""
     for rank in sorted(survey.ranks):
         pending = survey.ranks[rank].p2p

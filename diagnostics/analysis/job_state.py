@@ -1,0 +1,184 @@
+"""The state of a job as its files show it: who waits where, how each rank ended, whether anything stands still.
+
+Every cause of a hang is decided from this one read-only value. Decides no cause itself.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from diagnostics.analysis.histories.align import Survey
+from diagnostics.analysis.histories.one_rank import SNAPSHOTS
+from diagnostics.analysis.histories.read import Reading, read
+from diagnostics.analysis.wait_graph import graph
+from diagnostics.analysis.wait_graph.graph import WaitGraph
+from diagnostics.contract.findings import Cost
+from diagnostics.evidence import watch_files
+from diagnostics.evidence.calls import Call
+from diagnostics.evidence.endings import Ending
+from diagnostics.evidence.model import Evidence, Stacks
+from diagnostics.evidence.rank_endings import add_unnamed, peer_vanished, rank_endings, settle_exit_codes
+
+STALL_S = 10.0
+"""A call that has waited for less is no hang while the run goes on. Balanced steps and checkpoints of the fault runs
+(`benchmarks/healthy.py`) keep ranks waiting for at most a few seconds."""
+_HANG_FACTS = {
+    "watchdog_timeout",
+    "gloo_timeout",
+    "desync_report",
+    "monitored_barrier",
+    "monitor_stuck",
+    "gloo_mismatch",
+    watch_files.VERDICT,
+}
+_ENDED_BADLY = {"failed", "hung", "oom"}
+
+
+@dataclass(slots=True)
+class JobState:
+    """What the causes of hangs share."""
+
+    evidence: Evidence
+    reading: Reading
+    waits: WaitGraph
+    endings: dict[int, Ending]
+
+    @property
+    def survey(self) -> Survey:
+        """All ranks' calls."""
+        return self.reading.survey
+
+    @property
+    def is_dtk_run(self) -> bool:
+        """Whether a dtk run left it, so that overrides can be advised."""
+        return self.evidence.run is not None
+
+    @property
+    def state(self) -> str:
+        """The state in `status.json` of a dtk run; empty for others."""
+        run = self.evidence.run
+        return run.status.state if run is not None and run.status is not None else ""
+
+    def finished(self) -> bool:
+        """Whether the run, or the command under `dtk watch`, ended well: then nothing hung."""
+        return self.state == "finished" or watch_files.ended_well(self.evidence)
+
+    def reported_victims(self) -> set[int]:
+        """Ranks of a dtk run that ended because of the first that failed, as its launcher recorded."""
+        status = self.evidence.run.status if self.evidence.run is not None else None
+        victims = status.failure.victims if status is not None and status.failure is not None else []
+        return {rank for rank in victims if isinstance(rank, int)} if isinstance(victims, list) else set()
+
+    def stands_still(self) -> bool:
+        """Whether pending calls mean that something is stuck rather than under way."""
+        if self.finished():
+            return False
+        if self.state in _ENDED_BADLY or any(fact.kind in _HANG_FACTS for fact in self.evidence.facts):
+            return True
+        if any(record.stuck_dump for record in self.survey.ranks.values()) and self.state != "running":
+            return True
+        return self.waited_s() >= STALL_S
+
+    def now_s(self) -> float | None:
+        """The last moment that any file shows, in seconds since 1970."""
+        times = [record.time_s for record in self.survey.ranks.values() if record.time_s]
+        true_s = self.survey.clocks.true_s
+        times += [true_s(rank, end.time_s) for rank, end in self.endings.items() if end.time_s]
+        times += [fact.time_s for fact in self.evidence.facts if fact.kind == watch_files.VERDICT and fact.time_s]
+        run = self.evidence.run
+        if run is not None:
+            times += [true_s(rank, beat.time_s) for rank, beat in run.heartbeats.items()]
+        return max(times, default=None)
+
+    def waited_s(self, calls: Iterable[Call] | None = None) -> float:
+        """Seconds that the oldest of the pending calls had waited when the last file was written; 0 if unknown."""
+        now_s = self.now_s()
+        pending = self.waits.calls.values() if calls is None else calls
+        began_s = min((call.created_s for call in pending if call.created_s), default=None)
+        return max(0.0, now_s - began_s) if now_s is not None and began_s is not None else 0.0
+
+    def cost(self) -> Cost | None:
+        """Seconds blocked, where the times allow it."""
+        waited_s = round(self.waited_s(), 1)
+        return Cost(waited_s, "s blocked") if waited_s > 0 else None
+
+    def world(self) -> int:
+        """Ranks of the job, at least as many as any file mentions."""
+        evidence = self.evidence
+        if evidence.world_size:
+            return evidence.world_size
+        ranks = [*self.endings, *evidence.launched]
+        ranks += [fact.rank for fact in evidence.facts if fact.rank is not None]
+        ranks += [stack.rank for stack in evidence.stacks if stack.rank is not None]
+        return max(self.survey.world(), max(ranks, default=-1) + 1)
+
+    def pending_ranks(self) -> list[int]:
+        """Ranks with a call that did not complete."""
+        return sorted(self.waits.of_rank)
+
+    def any_calls(self) -> bool:
+        """Whether any rank's record holds a call."""
+        return any(record.lines or record.p2p for record in self.survey.ranks.values())
+
+    def latest_stacks(self) -> dict[int, Stacks]:
+        """The last stack dump of each rank that left one."""
+        return {stacks.rank: stacks for stacks in self.evidence.stacks if stacks.rank is not None}
+
+    def step_of(self, rank: int) -> int | None:
+        """The last step that anything shows of a rank."""
+        record = self.survey.ranks.get(rank)
+        steps = [line.last.step for line in record.lines.values() if line.last is not None] if record else []
+        run = self.evidence.run
+        beat = run.heartbeats.get(rank) if run is not None else None
+        return max((step for step in (*steps, beat.step if beat else None) if step is not None), default=None)
+
+    def region_of(self, rank: int) -> str:
+        """The region of dtk's loop that a rank of a dtk run was in last; empty where none was marked."""
+        run = self.evidence.run
+        beat = run.heartbeats.get(rank) if run is not None else None
+        return beat.region or "" if beat is not None else ""
+
+    def behind(self) -> list[int]:
+        """Ranks whose rings end before those of others in the same group; none while the run goes on."""
+        if self.state == "running":
+            return []
+        ranks = set()
+        for key, table in self.survey.groups.items():
+            issued = {rank: line.issued for rank, line in table.lines.items()}
+            if key.recorder == SNAPSHOTS and len(set(issued.values())) > 1:
+                ranks |= {rank for rank, count in issued.items() if count < max(issued.values())}
+        return sorted(ranks)
+
+    def peer_vanished(self) -> bool:
+        """Whether a connection broke while nothing timed out: some process ended before all others."""
+        return peer_vanished(self.evidence, self.endings)
+
+    def without_ending(self) -> list[int]:
+        """Ranks of which nothing shows how they ended, in a job whose connections broke or whose rings end apart."""
+        broken = self.peer_vanished() or bool(self.behind())
+        return [rank for rank in range(self.world()) if rank not in self.endings] if broken else []
+
+    def silent(self, rank: int) -> bool:
+        """Whether the rank left no dump that can be read."""
+        return rank not in self.survey.ranks
+
+    def may_be_unrecorded(self, rank: int) -> bool:
+        """Whether the rank may be in a call that gloo's recorder leaves out: send, recv, monitored_barrier."""
+        recorders = self.survey.ranks[rank].recorders if rank in self.survey.ranks else set()
+        return "gloo" in recorders and SNAPSHOTS not in recorders
+
+
+def build(evidence: Evidence) -> JobState:
+    """Read all dumps and rings, draw the wait-for graph, and classify how the ranks ended.
+
+    Files that cannot be read become problems of the evidence.
+    """
+    reading = read(evidence)
+    known = {(problem.file, problem.what) for problem in evidence.problems}
+    evidence.problems += [one for one in reading.problems if (one.file, one.what) not in known]
+    waits = graph.build(reading.survey)
+    world = evidence.world_size or reading.survey.world()
+    not_waiting = [rank for rank in range(world) if rank not in waits.of_rank]
+    endings = add_unnamed(evidence, rank_endings(evidence), not_waiting)
+    hang = any(fact.kind in _HANG_FACTS for fact in evidence.facts)
+    others_wait = bool(waits.of_rank) or bool(evidence.stacks) or hang
+    return JobState(evidence, reading, waits, settle_exit_codes(endings, others_wait))
