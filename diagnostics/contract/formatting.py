@@ -54,6 +54,21 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def sentence(text: str) -> str:
+    """Begin with a capital letter."""
+    return text[:1].upper() + text[1:]
+
+
+def verb(ranks: Iterable[int], singular: str, plural: str) -> str:
+    """Choose the form that agrees with the number of ranks."""
+    return singular if len(set(ranks)) == 1 else plural
+
+
+def file_name(path: str) -> str:
+    """Drop the folders, of a Windows path as well."""
+    return path.replace("\\", "/").rpartition("/")[2]
+
+
 def _plural(numbers: set[int]) -> str:
     return f"rank{'s' if len(numbers) > 1 else ''} "
 

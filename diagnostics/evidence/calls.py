@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from diagnostics.contract.formatting import file_name
 from diagnostics.evidence.model import Frame
 
 
@@ -19,6 +20,11 @@ class GroupKey(NamedTuple):
     """`nccl`, `gloo`, ...; `dtk` for dtk's ring. Each counts the calls by itself."""
     name: str
     desc: str
+
+    @property
+    def label(self) -> str:
+        """The description, else the name."""
+        return self.desc if self.desc not in {"", "undefined"} else self.name
 
 
 class Wire(NamedTuple):
@@ -84,6 +90,17 @@ class Call:
     def site(self) -> Frame | None:
         """The user's own line."""
         return self.stack[0] if self.stack else None
+
+    @property
+    def place(self) -> str:
+        """`/job/train.py:12`, or `position 2` where stacks were not recorded."""
+        return f"{self.site.file}:{self.site.line}" if self.site else f"position {self.seq}"
+
+    def cited(self, position: bool = True) -> str:
+        """`all_reduce [8] float32 (#2, train.py:17)`; the position only on demand and never of a send or receive."""
+        at = f"{file_name(self.site.file)}:{self.site.line}" if self.site else ""
+        inside = ", ".join(part for part in (f"#{self.seq}" if position and not self.p2p else "", at) if part)
+        return self.text + (f" ({inside})" if inside else "")
 
 
 @dataclass(slots=True)

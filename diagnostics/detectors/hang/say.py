@@ -4,11 +4,13 @@ from collections.abc import Iterable
 
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.contract.findings import EvidenceItem, Finding, Group, Remedy, Where
-from diagnostics.contract.formatting import ranks_spoken
+from diagnostics.contract.formatting import file_name as short
+from diagnostics.contract.formatting import ranks_spoken, sentence, verb
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Evidence
 from diagnostics.settings import planted
 
+__all__ = ["sentence", "short", "verb"]
 _FILES_SHOWN = 6
 RECORD = (
     "record.level=light (any job: dtk watch -- torchrun ...; under NCCL also TORCH_FR_BUFFER_SIZE=2000 "
@@ -19,26 +21,9 @@ ranks = ranks_spoken
 """`rank 2`, `ranks 0, 1 and 3`, `ranks 0-6 and 9`"""
 
 
-def sentence(text: str) -> str:
-    """With a capital letter."""
-    return text[:1].upper() + text[1:]
-
-
-def verb(numbers: Iterable[int], one: str, many: str) -> str:
-    """The form of a verb that fits the number of ranks."""
-    return one if len(set(numbers)) == 1 else many
-
-
 def call(found: Call, position: bool = True) -> str:
     """`all_reduce [8] float32 (#2, train.py:17)`."""
-    at = f"{short(found.site.file)}:{found.site.line}" if found.site else ""
-    inside = ", ".join(part for part in (f"#{found.seq}" if position and not found.p2p else "", at) if part)
-    return found.text + (f" ({inside})" if inside else "")
-
-
-def short(file: str) -> str:
-    """The file name without its folders."""
-    return file.replace("\\", "/").rpartition("/")[2]
+    return found.cited(position)
 
 
 def where(rank: int, found: Call | None, does: str | None = None) -> list[Where]:
@@ -51,7 +36,7 @@ def where(rank: int, found: Call | None, does: str | None = None) -> list[Where]
 
 def label(key: GroupKey) -> str:
     """A group's description, else its name."""
-    return key.desc if key.desc not in {"", "undefined"} else key.name
+    return key.label
 
 
 def group(survey: Survey, key: GroupKey) -> Group:

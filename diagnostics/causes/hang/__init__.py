@@ -1,0 +1,1 @@
+"""Causes of runs that stopped making progress."""
