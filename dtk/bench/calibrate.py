@@ -18,6 +18,7 @@ from typing import Any
 from diagnostics.contract.formatting import counted
 from dtk.errors import DtkError
 from dtk.launch.processes import importable
+from dtk.parallel import loopback
 from dtk.plan.timing.hardware import MEASURED, Hardware, measured_path, store_hardware
 
 SECONDS = 8.0
@@ -100,7 +101,8 @@ def _place(device: str, ranks: int) -> tuple[str, int]:
 def _run(device: str, ranks: int, seconds: float, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """What each rank measured."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    environment = importable({**os.environ, "OMP_NUM_THREADS": str(max(1, cores // ranks))})
+    threads = {"OMP_NUM_THREADS": str(max(1, cores // ranks))}
+    environment = importable({**os.environ, **threads, **loopback.interface_variables()})
     with tempfile.TemporaryDirectory() as folder:
         processes = []
         for rank in range(ranks):

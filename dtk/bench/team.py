@@ -15,6 +15,7 @@ from dtk.bench.children import Children, Failed
 from dtk.bench.spec import Spec
 from dtk.config.placement import Placement
 from dtk.launch.processes import free_port
+from dtk.parallel import loopback
 
 RANK = "dtk.bench.rank"
 POLL_S = 0.2
@@ -58,11 +59,11 @@ class LocalTeam:
         threads = str(self.placement.threads)
         environments = [
             _environment(
-                variables,
+                {**loopback.interface_variables(), **variables},
                 RANK=str(rank),
                 LOCAL_RANK=str(rank),
                 WORLD_SIZE=str(self.world_size),
-                MASTER_ADDR="127.0.0.1",
+                MASTER_ADDR=loopback.ADDRESS,
                 MASTER_PORT=port,
                 OMP_NUM_THREADS=os.environ.get("OMP_NUM_THREADS", threads),
             )

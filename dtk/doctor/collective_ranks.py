@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
+from dtk.parallel import loopback
+
 ELEMENTS = 256
 REPEATS = 3
 
@@ -25,7 +27,12 @@ def main(arguments: argparse.Namespace, say: Callable[[dict[str, Any]], None]) -
         device = torch.device("cuda", arguments.local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
     say({"begin": "meeting"})
-    store = TCPStore(arguments.host, arguments.port, is_master=arguments.serve, timeout=timeout, wait_for_workers=False)
+    if arguments.serve and loopback.is_loopback(arguments.host):
+        store = loopback.serve_store(arguments.port, arguments.timeout_s)
+    else:
+        store = TCPStore(
+            arguments.host, arguments.port, is_master=arguments.serve, timeout=timeout, wait_for_workers=False
+        )
     dist.init_process_group(
         arguments.backend,
         store=PrefixStore(arguments.prefix, store),

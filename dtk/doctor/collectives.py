@@ -12,6 +12,7 @@ from diagnostics.contract.formatting import counted
 from dtk.doctor.children import Said, run_children
 from dtk.doctor.model import Check, Finding, Remedy, Result, judged, not_applicable
 from dtk.doctor.scope import Scope
+from dtk.parallel import loopback
 
 TOPIC = "collectives"
 RANKS = 2
@@ -51,7 +52,7 @@ def on_this_machine(backend: str, ranks: int, timeout_s: float) -> list[Said]:
         port = int(probe.getsockname()[1])
     meetings = [Meeting(r, r, ranks, "127.0.0.1", port, backend, serve=r == 0) for r in range(ranks)]
     commands = [rank_command(meeting, timeout_s) for meeting in meetings]
-    return run_children(commands, timeout_s, [{"OMP_NUM_THREADS": "1"}] * ranks)
+    return run_children(commands, timeout_s, [{"OMP_NUM_THREADS": "1", **loopback.interface_variables()}] * ranks)
 
 
 def gloo(scope: Scope) -> Result:
@@ -146,7 +147,7 @@ def _remedy(backend: str, several_nodes: bool) -> Remedy:
     set_to = os.environ.get("GLOO_SOCKET_IFNAME")
     if set_to:
         return Remedy(f"GLOO_SOCKET_IFNAME={set_to} may be the cause", "unset GLOO_SOCKET_IFNAME")
-    return Remedy("try loopback: if that works, the host name is at fault", "export GLOO_SOCKET_IFNAME=lo")
+    return Remedy("see what gloo says", "TORCH_CPP_LOG_LEVEL=INFO dtk doctor --only collectives_gloo -v")
 
 
 CHECKS = (

@@ -25,6 +25,7 @@ from dtk.launch.console import Console
 from dtk.launch.diagnosis import explain
 from dtk.launch.local import Outcome
 from dtk.nccl.render import render
+from dtk.parallel import loopback
 from dtk.rank.job import Job
 from dtk.record.flight import environment as flight_environment
 from dtk.record.run_folder import begin, close
@@ -169,7 +170,9 @@ def open_status(paths: RunPaths, attempt: int) -> None:
 def rank_environment(config: Config, paths: RunPaths) -> None:
     """What must be set before torch makes a communicator; the user's own values win."""
     preset = render(config.nccl, os.environ, paths.root).variables
-    for name, value in {**flight_environment(config.record, paths), **preset}.items():
+    one_machine = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
+    interfaces = loopback.interface_variables() if one_machine else {}
+    for name, value in {**interfaces, **flight_environment(config.record, paths), **preset}.items():
         os.environ.setdefault(name, value)
     set_debug_level_from_env()  # torch read TORCH_DISTRIBUTED_DEBUG when it was imported.
 

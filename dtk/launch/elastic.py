@@ -15,6 +15,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from diagnostics.contract.artifacts import RunPaths
+from dtk.launch import local_rendezvous
 
 SHUTDOWN_TIMEOUT_S = 5
 """How long the agent waits for the peers of a failed rank after SIGTERM."""
@@ -61,7 +62,7 @@ def run_ranks(paths: RunPaths, nproc: int, first_attempt: int, max_restarts: int
         "max_nodes": 1,
         "nproc_per_node": nproc,
         "run_id": uuid.uuid4().hex,
-        "rdzv_backend": "c10d",
+        "rdzv_backend": local_rendezvous.register(),
         "rdzv_endpoint": f"127.0.0.1:{port}",
         # Without it the agent asks the resolver for this host's name, which laptops may not know.
         "local_addr": "127.0.0.1",

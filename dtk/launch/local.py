@@ -14,6 +14,7 @@ from dtk.launch.diagnosis import explain
 from dtk.launch.elastic import rank_environment, run_ranks
 from dtk.launch.stopping import StopSignals
 from dtk.nccl.render import render
+from dtk.parallel import loopback
 from dtk.rank import job
 from dtk.record.flight import environment as flight_environment
 from dtk.record.run_folder import begin, close
@@ -66,6 +67,7 @@ def _variables(config: Config, paths: RunPaths, placement: Placement, attempt: i
         # With one of the user's the ranks set their number of threads themselves, if one is configured.
         **({} if own_threads() else {"OMP_NUM_THREADS": str(placement.threads)}),
         **({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if config.train.deterministic else {}),
+        **loopback.interface_variables(),
         **flight_environment(config.record, paths),
         **render(config.nccl, os.environ, paths.root).variables,
     }

@@ -10,6 +10,8 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.rendezvous import rendezvous
 
+from dtk.parallel import loopback
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
@@ -33,7 +35,13 @@ def meet(timeout_s: float) -> PrefixStore:
     Raises:
         torch.distributed.DistError: the ranks did not meet in `timeout_s` seconds, or the port is taken.
     """
-    store: Store = next(rendezvous("env://", timeout=datetime.timedelta(seconds=timeout_s)))[0]
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
+    store: Store
+    if os.environ["RANK"] == "0" and not agent and loopback.is_loopback(host):
+        store = loopback.serve_store(port, timeout_s)
+    else:
+        store = next(rendezvous("env://", timeout=datetime.timedelta(seconds=timeout_s)))[0]
     # The elastic agent keeps one store over its restarts: without a prefix the ranks of a new attempt
     # would find the addresses of the dead ones.
     return PrefixStore(f"attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)

@@ -21,6 +21,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from diagnostics.contract.artifacts import RunPaths, write_json
 from dtk.config.schema import RecordConfig, WatchConfig
+from dtk.parallel.loopback import serve_store
 from dtk.record import flight, stacks, wrappers
 from dtk.record.collectives import CollectiveLog
 from dtk.record.failure import failure_record
@@ -180,7 +181,9 @@ def _store(store: Store, prefix: str, rank: int) -> tuple[Store, bool]:
         return PrefixStore(prefix, store), os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
     key = f"{_ADDRESS}/{prefix}"
     if rank == 0:
-        own = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        several_nodes = os.environ.get("LOCAL_WORLD_SIZE") not in (None, os.environ.get("WORLD_SIZE"))
+        several_nodes |= os.environ.get("SLURM_NNODES", "1") != "1"
+        own = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) if several_nodes else serve_store()
         store.set(key, f"{socket.gethostname()}:{own.port}")
         return own, True
     host, _, port = store.get(key).decode().rpartition(":")
