@@ -7,7 +7,7 @@ and the way from frames to the user's line. Reads no file and knows no verdict.
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from diagnostics.contract.formatting import file_name
 from diagnostics.evidence.model import Frame
@@ -133,6 +133,24 @@ class Dump:
     def last_s(self) -> float:
         """When the youngest call was made; 0 when there is none."""
         return max((call.created_s for call in self.calls[-64:] if call.created_s), default=0.0)
+
+
+class CallFile(Protocol):
+    """A handle on one rank's calls: a flight dump, a black box, a ring, or the history of a simulated rank."""
+
+    @property
+    def file(self) -> str:
+        """Relative to the evidence's root."""
+        ...
+
+    @property
+    def rank(self) -> int | None:
+        """As its name says."""
+        ...
+
+    def load(self) -> list[Dump]:
+        """Return the dumps in it; raises OSError or ValueError."""
+        ...
 
 
 _OPS = {

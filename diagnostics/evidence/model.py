@@ -13,6 +13,7 @@ from diagnostics.contract.artifacts import Heartbeat, Status
 from diagnostics.evidence.limits import Limits
 
 if TYPE_CHECKING:
+    from diagnostics.evidence.calls import CallFile
     from diagnostics.evidence.flight.dumps import FlightFile
     from diagnostics.evidence.memory.snapshot import SnapshotFile
     from diagnostics.evidence.memory.timeline import TimelineFile
@@ -149,6 +150,8 @@ class Evidence:
     flight: "list[FlightFile]" = field(default_factory=list)
     rings: "list[RingFile]" = field(default_factory=list)
     """Collectives of dtk's ranks, in files that survive SIGKILL."""
+    simulated: "list[CallFile]" = field(default_factory=list)
+    """Histories of simulated ranks, in memory."""
     traces: "list[TraceFile]" = field(default_factory=list)
     nsys: "list[NsysFile]" = field(default_factory=list)
     snapshots: "list[SnapshotFile]" = field(default_factory=list)

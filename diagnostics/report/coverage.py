@@ -7,7 +7,7 @@ from diagnostics.contract.formatting import ranks_text
 from diagnostics.evidence.model import Evidence
 from diagnostics.report.model import Coverage
 
-_PER_RANK = ("flight", "trace", "nsys", "snapshot", "timeline", "stacks")
+_PER_RANK = ("flight", "simulation", "trace", "nsys", "snapshot", "timeline", "stacks")
 """Kinds that a rank writes a file of its own of; the others (logs, error files) may be fewer than the ranks."""
 MISSING = {"flight": "dump", "trace": "trace", "nsys": "export", "snapshot": "snapshot", "timeline": "timeline"}
 PROBLEMS = 200
@@ -18,6 +18,7 @@ def coverage(evidence: Evidence, world_size: int) -> tuple[Coverage, ...]:
     """One line per kind of evidence that was found or that gave a problem."""
     found: dict[str, Collection[Any]] = {
         "flight": evidence.flight,
+        "simulation": evidence.simulated,
         "trace": evidence.traces,
         "nsys": evidence.nsys,
         "snapshot": evidence.snapshots,

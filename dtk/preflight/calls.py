@@ -5,39 +5,34 @@ and a list of events: entry i is issued, or the n-th issued call is waited for.
 """
 
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from diagnostics.evidence.ring.format import ANY_PEER, NO_PEER
+from diagnostics.evidence.calls import Wire
+from diagnostics.evidence.model import Frame, RankError
 
 NEW_GROUP = "new_group"
 """Making a process group counts as a collective of the default group: all its ranks must make the same one."""
 
 
 class Entry(NamedTuple):
-    """One kind of call: all that the ranks must agree on, and where it stands."""
+    """One kind of call: what the ranks must agree on, and where it is made."""
 
     group: int
     """Index into the rank's own list of groups."""
     op: str
-    wire: str
-    """What it is for the other ranks: several functions are one and the same collective."""
+    """The function of torch.distributed."""
+    wire: Wire
+    """What must be the same on all ranks of the group at this position; its root is the rank in the group."""
     user_op: str
+    """The object collective that the call is a part of; empty for any other call."""
     dtype: str
-    typed: bool
-    """Whether ranks must agree on the dtype, not only on bytes."""
-    reduce_op: str
-    inputs: str
-    """JSON list of shapes."""
-    outputs: str
-    splits: str
-    root: int
-    """Rank in the group of the root or peer; NO_PEER = none, ANY_PEER = any."""
-    tag: int
-    numel: int
-    amount: int
-    """What all ranks must agree on: elements or bytes over the group; -1 = may differ by rank."""
+    sizes: str
+    """JSON list of the shapes of the inputs, or of the outputs where there are no inputs."""
     p2p: Literal["", "send", "recv"]
+    peer: int | None
+    """Of a send or receive: rank in the group; None = any."""
+    tag: int
     site: str
     """`file:line<tab>function` of the user's innermost frame."""
     stack: str
@@ -49,10 +44,6 @@ class Entry(NamedTuple):
     """Bytes for each member of the group; one number = the same for all, none = not a matter of sizes."""
     taken: tuple[int, ...] = ()
     """Bytes expected of each member, likewise: what one sends another must expect."""
-
-    def agreed(self) -> tuple[object, ...]:
-        """What must be the same on all ranks of the group at this position."""
-        return (self.wire, self.amount, self.reduce_op, self.dtype if self.typed else "", self.root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +77,17 @@ class End:
     """How a rank's simulation ended."""
 
     kind: Literal["finished", "exited", "raised", "killed", "stalled"] = "finished"
-    """`finished`: it did all that was asked. `exited`: it went home earlier. `stalled`: it stood still on its own."""
-    error: dict[str, object] = field(default_factory=dict)
-    """Content of error.json for `raised`."""
+    """`finished`: it did all that was asked. `exited`: it ended earlier. `stalled`: it stopped outside any call."""
+    error: RankError | None = None
+    """The exception of `raised`."""
     signal: str = ""
+    """Of `killed`."""
     code: int = 0
     """Exit code of `exited`."""
-    stack: str = ""
-    """Where a stalled rank stood, as faulthandler writes it."""
+    stack: tuple[Frame, ...] = ()
+    """Where a stalled rank stood, innermost first."""
     step: int = -1
     """Last step that began, counted from 1."""
-    region: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +99,18 @@ class Record:
     groups: tuple[Group, ...]
     end: End
     errors: str = ""
-    """What it wrote to standard error."""
+    """What it wrote to standard error, tracebacks included."""
     made: tuple[tuple[tuple[int, ...], str], ...] = ()
     """Ranks and description of every group made after the default one, also those without this rank, in order."""
     rounds: int = 0
     """Steps that it did: those it began in a job of dtk, those its optimizer made in a script."""
 
+    def label(self, group: int) -> str:
+        """What a group of this rank is called on all ranks, also where each is in one of its own."""
+        found = self.groups[group]
+        return f"{found.desc} {len(found.ranks)}" if found.desc not in ("", "undefined") else found.name
 
-__all__ = ["ANY_PEER", "NEW_GROUP", "NO_PEER", "End", "Entry", "Group", "Program", "Record"]
+    def issued(self) -> list[Entry]:
+        """The calls in the order in which they were issued."""
+        entries = self.program.entries
+        return [entries[event] for event in self.program.steps() if event >= 0]

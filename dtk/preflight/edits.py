@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from diagnostics.evidence.calls import Wire
+
 LONGEST = 800
 """Calls after the first difference that are compared; the table has the square of it."""
 _FREE, _OTHER_LINE, _OTHER_CALL, _LEFT_OUT = 0, 10, 11, 10
@@ -18,8 +20,7 @@ class Token(NamedTuple):
     """What a call is for the comparison."""
 
     group: str
-    agreed: tuple[object, ...]
-    """What the ranks of its group must agree on; the operation comes first."""
+    agreed: Wire
     stack: str
 
 
@@ -99,4 +100,4 @@ def _cost(one: Token, other: Token) -> int:
         return _FREE
     if one.group == other.group and one.agreed == other.agreed:
         return _OTHER_LINE
-    return _OTHER_CALL if one.stack == other.stack and one.agreed[:1] == other.agreed[:1] else _NEVER
+    return _OTHER_CALL if one.stack == other.stack and one.agreed.op == other.agreed.op else _NEVER

@@ -1,81 +1,182 @@
-"""The stuck state as the records that a real run would have left, so that `dtk diagnose` explains it.
+"""What a simulated job left, as evidence in memory for the detectors of `dtk diagnose`. Decides nothing.
 
-Writes into a folder that the caller removes. Every rank's calls up to the point where nothing moves any more, the
-last one open; how ranks ended; what the job was. Decides nothing.
+Every rank's calls up to the point where nothing moves any more, how the ranks ended, and what the job was.
 """
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
-from diagnostics.contract.artifacts import Failure, RunPaths, Status, write_json
-from dtk.preflight import dump_file
-from dtk.preflight.calls import Record
-from dtk.preflight.match import Outcome
-from dtk.preflight.ring_file import RingFile
+from diagnostics.contract.artifacts import Status
+from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, is_library, text_of
+from diagnostics.evidence.job.same_end import merge_errors
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.logs.reader import read_text
+from diagnostics.evidence.model import Evidence, Frame, RankError, RunEvidence, Stacks, Thread
+from diagnostics.evidence.ring.calls_file import RECORDER
+from dtk.preflight.calls import Entry, Record
+from dtk.preflight.match import Standing
 
-SLOTS = 2048
-"""Calls written of each rank, as a run keeps them."""
-BRIEF_SLOTS = 128
+TICK_S = 1e-3
+"""Between two calls of a rank, as nothing ran."""
+LAST_CALLS = 2048
+"""Calls handed over of each rank, the last ones: as many as a run keeps (`dtk.record.ring`)."""
+LAST_CALLS_OF_MANY = 128
 MANY_RANKS = 64
-"""With more ranks than these the last BRIEF_SLOTS calls of each will do."""
+"""With more ranks than these LAST_CALLS_OF_MANY of each are enough: the pass over them is linear in both."""
+NOWHERE = Path("preflight")
+"""No folder: nothing is read from it."""
 
 
-def write(folder: Path, records: Mapping[int, Record], outcome: Outcome, plain: Mapping[str, object]) -> None:
-    """Leave behind what a run that stands there would have left.
+def evidence(
+    records: Mapping[int, Record], standings: Mapping[int, Standing], config: Mapping[str, object]
+) -> Evidence:
+    """Return the stuck state as evidence.
 
     Args:
-        folder: exists.
         records: all ranks.
-        outcome: of their match; some do not end.
-        plain: the configuration, empty for a script.
-
-    Raises:
-        OSError: the folder cannot be written.
+        standings: where each of them stands.
+        config: the job's configuration, empty for a script.
     """
-    paths = RunPaths(folder)
-    failure = _first_failure(records)
-    write_json(paths.status, Status("failed" if failure else "hung", exit_code=1, failure=failure))
-    if plain:
-        paths.config.write_text(json.dumps(plain), encoding="utf-8")
-    slots = SLOTS if len(records) <= MANY_RANKS else BRIEF_SLOTS
-    (folder / "flight").mkdir(exist_ok=True)
+    last = LAST_CALLS if len(records) <= MANY_RANKS else LAST_CALLS_OF_MANY
+    failed = any(one.end.kind in ("killed", "raised") or one.end.code for one in records.values())
+    run = RunEvidence(NOWHERE, Status("failed" if failed else "hung", exit_code=1), dict(config), {}, {}, {}, {}, {})
+    found = Evidence(NOWHERE, Limits(), run=run, world_size=len(records))
     for rank, record in sorted(records.items()):
-        standing = outcome.standings[rank]
-        if record.end.kind != "killed" or standing.issued:
-            paths.ring(rank).write_bytes(RingFile(record, len(records), standing, slots).data())
-            paths.flight(rank).write_bytes(dump_file.data(record, standing, slots))
-        _end(paths, record, came=standing.pending is None)
+        history = History(record, standings[rank], last)
+        if record.end.kind != "killed" or standings[rank].issued:
+            found.simulated.append(history)
+        if record.errors:
+            log = read_text(record.errors, history.file, rank)
+            found.facts += log.facts
+            found.errors += log.errors
+            found.stacks += log.stacks
+        _add_end(found, run, record, history.file, came=standings[rank].pending is None)
+    found.errors = merge_errors(found.errors)
+    return found
 
 
-def _first_failure(records: Mapping[int, Record]) -> Failure | None:
-    """As the launcher would name it."""
-    for rank, record in sorted(records.items()):
-        end = record.end
-        step = end.step if end.step >= 0 else None
-        if end.kind == "killed":
-            return Failure(rank, f"killed by {end.signal}" if end.signal else "gone without a word", step)
-        if end.kind == "raised":
-            return Failure(rank, f"{end.error['type']}: {end.error['message']}", step, end.region or None, exit_code=1)
-        if end.kind == "exited" and end.code:
-            return Failure(rank, f"exit code {end.code}", step, exit_code=end.code)
-    return None
-
-
-def _end(paths: RunPaths, record: Record, came: bool) -> None:
+def _add_end(found: Evidence, run: RunEvidence, record: Record, file: str, came: bool) -> None:
     """What a rank left of itself besides its calls; of a good end only where it came to it."""
-    rank, end, errors = record.rank, record.end, record.errors
-    if end.kind == "raised":
-        write_json(paths.error(0, rank), {**end.error, "step": end.step if end.step >= 0 else None})
-        errors += str(end.error.get("traceback", ""))
-    elif end.kind == "exited" and not end.code and came:
-        path = paths.events(rank)
-        path.parent.mkdir(exist_ok=True)
-        event = {"kind": "event", "name": "end", "rank": rank, "attempt": 0, "exit_code": 0}
-        path.write_text(json.dumps(event) + "\n", encoding="utf-8")
+    rank, end = record.rank, record.end
+    step = end.step if end.step >= 0 else None
+    if end.error is not None:
+        found.errors.append(replace(end.error, rank=rank, file=file, step=step))
+    elif end.kind == "killed":
+        what = f"killed by {end.signal}" if end.signal else "gone without a word"
+        found.errors.append(RankError(rank, file, 0, "", what, signal=end.signal or None, step=step))
     elif end.kind == "stalled":
-        paths.stacks(rank).parent.mkdir(exist_ok=True)
-        paths.stacks(rank).write_text(end.stack, encoding="utf-8")
-    if errors:
-        paths.logs(0, rank).mkdir(parents=True, exist_ok=True)
-        (paths.logs(0, rank) / "stderr.log").write_text(errors, encoding="utf-8")
+        found.stacks.append(Stacks(rank, file, (Thread("MainThread", end.stack, main=True),)))
+    elif end.kind == "exited" and end.code:
+        found.errors.append(RankError(rank, file, 0, "", f"exit code {end.code}", exit_code=end.code, step=step))
+    elif end.kind == "exited" and came:
+        run.events[rank] = [{"kind": "event", "name": "end", "rank": rank, "attempt": 0, "exit_code": 0}]
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The calls of one simulated rank: a `CallFile` that was never a file."""
+
+    record: Record
+    standing: Standing
+    last: int
+    """How many calls are handed over."""
+
+    @property
+    def rank(self) -> int:
+        """See `CallFile`."""
+        return self.record.rank
+
+    @property
+    def file(self) -> str:
+        """What the report calls it."""
+        return f"simulated rank {self.record.rank}"
+
+    def load(self) -> list[Dump]:
+        """See `CallFile`."""
+        record, standing = self.record, self.standing
+        keys = [GroupKey(RECORDER, group.name, group.desc) for group in record.groups]
+        incomplete = set(standing.incomplete)
+        issued, sent = [0] * len(keys), [0] * len(keys)
+        completed = [0] * len(keys)
+        calls = []
+        for number, entry in enumerate(record.issued()[: standing.issued]):
+            counts = sent if entry.p2p else issued
+            seq = counts[entry.group] = counts[entry.group] + 1
+            done = number not in incomplete
+            if done and not entry.p2p:
+                completed[entry.group] = seq
+            if number >= standing.issued - self.last:
+                call = _call(entry, record.groups[entry.group].ranks, keys[entry.group], seq)
+                call.done, call.created_s = done, 1.0 + number * TICK_S
+                # A transfer that nobody waits for yet blocks nothing.
+                call.completion_known = done or not entry.p2p or number == standing.pending
+                calls.append(call)
+        return [
+            Dump(
+                rank=record.rank,
+                file=self.file,
+                recorder=RECORDER,
+                calls=calls,
+                counters={key: (issued[n], completed[n]) for n, key in enumerate(keys)},
+                members={key: record.groups[n].ranks for n, key in enumerate(keys)},
+                step=calls[-1].step if calls else None,
+                region=calls[-1].region if calls else "",
+            )
+        ]
+
+
+def whole_history(record: Record) -> list[Call]:
+    """Return all calls that a rank would ever make, by number."""
+    issued = len(record.issued())
+    return History(record, Standing(issued, None), issued).load()[0].calls
+
+
+def _call(entry: Entry, ranks: tuple[int, ...], key: GroupKey, seq: int) -> Call:
+    """The call as a rank of the group makes it."""
+    root = None if entry.wire.root is None else ranks[entry.wire.root]
+    peer = None if entry.peer is None else ranks[entry.peer]
+    stack, in_backward = stack_of(entry.stack or entry.site)
+    return Call(
+        key=key,
+        seq=seq,
+        described=_described(entry, root, peer),
+        done=False,
+        created_s=None,
+        stack=stack,
+        user_op=entry.user_op,
+        p2p=entry.p2p,
+        peer=peer,
+        tag=entry.tag if entry.p2p else None,
+        step=entry.step if entry.step >= 0 else None,
+        region=entry.region or ("backward" if in_backward else ""),
+    )
+
+
+@lru_cache(maxsize=1 << 16)
+def _described(entry: Entry, root: int | None, peer: int | None) -> Described:
+    wire = entry.wire._replace(root=root)
+    if entry.p2p:
+        other = "any" if peer is None else str(peer)
+        extra = f"{'to' if entry.p2p == 'send' else 'from'} {other}{f' tag {entry.tag}' if entry.tag else ''}"
+    else:
+        extra = " ".join(part for part in (wire.reduce_op, "" if root is None else f"root {root}") if part)
+    sizes = json.loads(entry.sizes) if entry.sizes else []
+    return Described(wire, text_of(entry.op, sizes, (entry.dtype,), extra))
+
+
+@lru_cache(maxsize=1 << 14)
+def stack_of(text: str) -> tuple[tuple[Frame, ...], bool]:
+    """Return the user's frames of an entry's stack, innermost first, and whether torch's backward made the call."""
+    frames = [frame_of(site) for site in text.splitlines()]
+    own = tuple(frame for frame in frames if not is_library(frame.file))
+    return own, any(is_library(frame.file) and frame.function.rpartition(".")[2] == "backward" for frame in frames)
+
+
+def frame_of(site: str) -> Frame:
+    """Return the frame that `file:line<tab>function` names."""
+    place, _, function = site.partition("\t")
+    file, _, line = place.rpartition(":")
+    return Frame(file, int(line or 0), function)

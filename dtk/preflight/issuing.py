@@ -62,7 +62,7 @@ class IssuingGroup(MirrorGroup):
             assert entry is not None
             group = tape.groups[token[0].index]
             if share is not None:
-                due = simulated.bring(((group.name, group.ranks), token[2]), group.ranks, entry.agreed(), share)
+                due = simulated.bring(((group.name, group.ranks), token[2]), group.ranks, entry.wire, share)
             else:
                 due = simulated.expected.get(((group.name, group.ranks),), [])
         return Issued(tape, number, tensors, source, due)

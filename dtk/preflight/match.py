@@ -19,9 +19,12 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from dtk.preflight.calls import ANY_PEER, Entry, Group, Program, Record
+from diagnostics.evidence.calls import Wire
+from dtk.preflight.calls import Entry, Group, Program, Record
 
 _WILL_WAIT = frozenset({"finished", "exited"})
+_ANY = -1
+"""Sender of a receive from any rank."""
 
 
 @dataclass(slots=True)
@@ -71,7 +74,7 @@ class _Operation:
     """One collective at one position, or one send and its receive."""
 
     missing: int
-    agreed: tuple[object, ...]
+    agreed: Wire | None
     broken: bool = False
     """Two members issued different calls: it never completes, nor does any later one of the group."""
     complete: bool = False
@@ -85,7 +88,7 @@ class _Rank:
 
     __slots__ = ("agreed", "at", "ends_waiting", "entries", "groups", "issued", "number", "operations", "steps")
 
-    def __init__(self, record: Record, steps: "array[int]", agreed: list[tuple[object, ...]]) -> None:
+    def __init__(self, record: Record, steps: "array[int]", agreed: list[Wire]) -> None:
         self.number = record.rank
         self.entries = record.program.entries
         self.groups = record.groups
@@ -144,7 +147,10 @@ def alike(records: list[Record]) -> bool:
 
 def _form(program: Program) -> list[tuple[object, ...]]:
     """What of a program other ranks can notice, event by event."""
-    known = [(entry.group, entry.p2p, entry.sent, entry.taken, *entry.agreed()) for entry in program.entries]
+    known = [
+        (entry.group, entry.p2p, entry.sent, entry.taken, entry.peer, entry.tag, entry.wire)
+        for entry in program.entries
+    ]
     return [known[event] if event >= 0 else (event,) for event in program.steps()]
 
 
@@ -152,12 +158,12 @@ class _Play:
     """The game: runs every rank until it waits, and wakes those that need not wait any more."""
 
     def __init__(self, records: list[Record]) -> None:
-        programs: dict[int, tuple[array[int], list[tuple[object, ...]]]] = {}
+        programs: dict[int, tuple[array[int], list[Wire]]] = {}
         self.ranks: dict[int, _Rank] = {}
         for record in records:
             key = id(record.program)
             if key not in programs:
-                programs[key] = (record.program.steps(), [entry.agreed() for entry in record.program.entries])
+                programs[key] = (record.program.steps(), [entry.wire for entry in record.program.entries])
             self.ranks[record.rank] = _Rank(record, *programs[key])
         self.positions: dict[tuple[int, Group], int] = {}
         """Rank and group -> collectives that it issued there."""
@@ -165,7 +171,7 @@ class _Play:
         self.dead: set[Group] = set()
         self.misfit: Misfit | None = None
         self.posted: dict[tuple[Group, int, int], list[tuple[Entry, _Operation]]] = {}
-        """Group, sender and receiver (by rank in the group; -1 = any) -> halves without their other half."""
+        """Group, sender and receiver (by rank in the group; _ANY = any) -> halves without their other half."""
         self.ready: deque[int] = deque(self.ranks)
 
     def run(self) -> Outcome:
@@ -228,7 +234,7 @@ class _Play:
         places = {number: place for place, number in enumerate(group.ranks)}
         for sender, sent, one in members:
             for receiver, taken, other in members:
-                if one.root >= 0 and one.root not in (places[sender], places[receiver]):
+                if one.wire.root not in (None, places[sender], places[receiver]):
                     continue
                 gives, gets = _share(one.sent, places[receiver]), _share(other.taken, places[sender])
                 if gives != gets:
@@ -243,11 +249,12 @@ class _Play:
     def _post(self, rank: _Rank, entry: Entry, group: Group) -> _Operation:
         """A send or a receive: with its other half it is complete."""
         me = group.ranks.index(rank.number)
+        peer = _ANY if entry.peer is None else entry.peer
         sends = entry.p2p == "send"
-        pair = (me, entry.root) if sends else (entry.root, me)
-        others = [pair] if ANY_PEER not in pair else [(other, me) for other in range(len(group.ranks))]
+        pair = (me, peer) if sends else (peer, me)
+        others = [pair] if _ANY not in pair else [(other, me) for other in range(len(group.ranks))]
         if sends:
-            others.append((ANY_PEER, entry.root))
+            others.append((_ANY, peer))
         for sender, receiver in others:
             halves = self.posted.get((group, sender, receiver), [])
             for at, (half, operation) in enumerate(halves):
@@ -255,10 +262,10 @@ class _Play:
                     del halves[at]
                     if half.sent + half.taken != entry.sent + entry.taken:
                         self._ends_misfit(operation.members[0], (rank.number, rank.issued - 1, entry))
-                        return _Operation(1, ())
+                        return _Operation(1, None)
                     self._complete(operation)
                     return operation
-        operation = _Operation(1, (), members=[(rank.number, rank.issued - 1, entry)])
+        operation = _Operation(1, None, members=[(rank.number, rank.issued - 1, entry)])
         self.posted.setdefault((group, *pair), []).append((entry, operation))
         return operation
 
@@ -293,15 +300,5 @@ def first_points(records: Mapping[int, Record], outcome: Outcome) -> dict[int, E
     found = {}
     for number, standing in outcome.standings.items():
         if standing.pending is not None:
-            found[number] = call(records[number].program, standing.pending)
+            found[number] = records[number].issued()[standing.pending]
     return found
-
-
-def call(program: Program, number: int) -> Entry:
-    """The issued call of that number."""
-    seen = -1
-    for event in program.steps():
-        seen += event >= 0
-        if event >= 0 and seen == number:
-            return program.entries[event]
-    raise IndexError(number)

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Literal
 
 from diagnostics.evidence.calls import is_library
-from dtk.preflight.calls import Entry, Group, Program, Record
+from dtk.preflight.calls import Entry, Program, Record
 from dtk.preflight.edits import Edit, Token, edits
 
 MOST_CLASSES = 9
@@ -102,7 +102,7 @@ def _sides(records: Iterable[Record]) -> list[_Side]:
     sides: dict[tuple[tuple[Token, ...], int], tuple[tuple[int, ...], tuple[Entry, ...]]] = {}
     known: dict[tuple[int, tuple[str, ...]], tuple[tuple[Token, ...], tuple[int, ...], tuple[Entry, ...]]] = {}
     for record in records:
-        labels = tuple(_label(group) for group in record.groups)
+        labels = tuple(record.label(index) for index in range(len(record.groups)))
         form = known.setdefault((id(record.program), labels), ((), (), ()))
         if not form[0]:
             form = known[id(record.program), labels] = _form(record.program, labels)
@@ -113,14 +113,9 @@ def _sides(records: Iterable[Record]) -> list[_Side]:
     return sorted(found, key=lambda one: (-len(one.ranks), one.ranks))
 
 
-def _label(group: Group) -> str:
-    """What a group is called on all ranks, also where each is in one of its own."""
-    return f"{group.desc} {len(group.ranks)}" if group.desc not in ("", "undefined") else group.name
-
-
 def _form(program: Program, labels: Sequence[str]) -> tuple[tuple[Token, ...], tuple[int, ...], tuple[Entry, ...]]:
     """The collectives of a program: as tokens, their numbers, their entries."""
-    kinds = [Token(labels[entry.group], entry.agreed(), entry.stack) for entry in program.entries]
+    kinds = [Token(labels[entry.group], entry.wire, entry.stack) for entry in program.entries]
     issued = [event for event in program.steps() if event >= 0]
     kept = [(number, event) for number, event in enumerate(issued) if not program.entries[event].p2p]
     tokens = tuple(kinds[event] for _, event in kept)
@@ -142,7 +137,7 @@ def _compare(usual: _Side, odd: _Side, *, tie: bool) -> Parting | None:
         return None
     if first.kind == "left out" and _in_backward(usual.entries[first.at]):
         # DDP itself complains on that rank, which says more than the calls do.
-        ddp = usual.entries[first.at].wire == "all_reduce"
+        ddp = usual.entries[first.at].wire.op == "all_reduce"
         return None if ddp else _parting("bucket", first, usual, odd, "it left backward without it")
     mine, theirs = (odd, usual) if first.kind == "added" else (usual, odd)
     start = first.there if first.kind == "added" else first.at

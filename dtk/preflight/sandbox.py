@@ -18,6 +18,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from diagnostics.evidence.logs import tracebacks
+from diagnostics.evidence.model import Frame, RankError
 from dtk.parallel.regions import failed_in
 from dtk.preflight import frames, simulated_rank
 from dtk.preflight.calls import End, Record
@@ -26,7 +28,6 @@ from dtk.preflight.group import RecordingGroup
 from dtk.preflight.issuing import made_group
 from dtk.preflight.simulated_rank import SimulatedRank
 from dtk.record import frames as record_frames
-from dtk.record.failure import failure_record
 
 _PLUMBING = tuple(str(Path(__file__).parents[1] / part) for part in ("preflight", "simulate"))
 """Frames of these are not the user's call site either."""
@@ -98,7 +99,7 @@ def _play(simulated: SimulatedRank, play: Callable[[SimulatedRank], None]) -> En
         link = simulated.exchange.link
         if link is not None and link.adrift:  # It went on with made-up values; where it stands is known already.
             return End(step=simulated.step)
-        return End("stalled", stack=_stack(error), step=simulated.step)
+        return End("stalled", stack=_stack(error)[1:], step=simulated.step)  # Without the clock's own frame.
     except GoneError as error:
         if error.signal_name:
             return End("killed", signal=error.signal_name, step=simulated.step)
@@ -111,9 +112,8 @@ def _play(simulated: SimulatedRank, play: Callable[[SimulatedRank], None]) -> En
             else End(step=simulated.step)
         )
     except BaseException as error:
-        record = failure_record(error, simulated.exchange.rank, 0)
-        record.pop("time_s")
-        return End("raised", error=record, step=simulated.step, region=failed_in() or "")
+        traceback.print_exception(error)  # To the rank's own standard error, as a real process does.
+        return End("raised", error=_rank_error(error, simulated.exchange.rank), step=simulated.step)
     early = simulated.step < simulated.steps
     return End("exited" if early else "finished", step=simulated.step)
 
@@ -190,8 +190,16 @@ def _stalled(number: int, frame: FrameType | None) -> None:
     raise StalledError
 
 
-def _stack(error: BaseException) -> str:
-    """Where the rank stood, as faulthandler writes it: the innermost frame first, without the clock's own."""
-    frames = traceback.extract_tb(error.__traceback__)[:-1]
-    lines = [f'  File "{one.filename}", line {one.lineno} in {one.name}' for one in reversed(frames)]
-    return "\n".join(["Thread 0x0000000000000001 (most recent call first):", *lines, ""])
+def _rank_error(error: BaseException, rank: int) -> RankError:
+    """An exception as an error file tells it: of a chain, the one that began it."""
+    raised = tracebacks.parse("".join(traceback.format_exception(error)))
+    if raised is None:
+        raised = tracebacks.Raised(type(error).__name__, str(error), _stack(error))
+    message = raised.message[: tracebacks.MAX_MESSAGE]
+    return RankError(rank, "", 0, raised.type, message, raised.frames, region=failed_in())
+
+
+def _stack(error: BaseException) -> tuple[Frame, ...]:
+    """Where an exception was raised, the innermost frame first."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return tuple(Frame(one.filename, one.lineno or 0, one.name) for one in reversed(frames))

@@ -5,7 +5,9 @@ Keeps every call rather than the last ones, and the moment at which each is wait
 
 from array import array
 
-from dtk.preflight.calls import ANY_PEER, NEW_GROUP, NO_PEER, Entry, Group, Program
+from diagnostics.evidence.calls import Wire
+from diagnostics.evidence.ring.format import ANY_PEER, NO_PEER
+from dtk.preflight.calls import NEW_GROUP, Entry, Group, Program
 from dtk.record.signatures import KINDS
 
 WIRES = {kind.op: (kind.wire, kind.typed) for kind in KINDS.values()}
@@ -61,24 +63,22 @@ class Tape:
         """A call is issued; arguments as `Ring.begin` takes them. Returns its number."""
         site, region, op, user_op, dtype = (self._texts[one] for one in texts)
         inputs, outputs, reduce_op, splits = (self._texts[one] for one in sizes)
-        root, tag, numel, amount, _ = numbers
+        root, tag, _, amount, _ = numbers
         wire, typed = WIRES.get(op, (op, False))
+        peer = None if root in (NO_PEER, ANY_PEER) else self.groups[group].ranks.index(root)
+        agreed = Wire(
+            wire, (amount,) if amount >= 0 else (), (dtype,) if typed else (), None if p2p else peer, reduce_op
+        )
         entry = Entry(
             group=group,
             op=op,
-            wire=wire,
+            wire=agreed,
             user_op=user_op,
             dtype=dtype,
-            typed=typed,
-            reduce_op=reduce_op,
-            inputs=f"[{splits}]" if op == NEW_GROUP and splits else inputs,
-            outputs=outputs,
-            splits=splits,
-            root=root if root in (NO_PEER, ANY_PEER) else self.groups[group].ranks.index(root),
-            tag=tag,
-            numel=numel,
-            amount=amount,
+            sizes=f"[{splits}]" if op == NEW_GROUP and splits else inputs or outputs,
             p2p="" if not p2p else "send" if op in _SENDS else "recv",
+            peer=peer if p2p else None,
+            tag=tag,
             site=site,
             stack=self.stack,
             region=region,

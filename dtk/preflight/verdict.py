@@ -1,17 +1,17 @@
 """From the records of all ranks to the verdict: they end, or the report of `dtk diagnose` on where they stand."""
 
 import dataclasses
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnostics.evidence.calls import is_library
+from diagnostics.evidence.model import RankError
 from diagnostics.evidence.ring.groups import format_ranks
 from diagnostics.report.model import Report
-from dtk.preflight import evidence
-from dtk.preflight.calls import End, Record
+from dtk.preflight.calls import Record
+from dtk.preflight.evidence import evidence
 from dtk.preflight.explain import explain
 from dtk.preflight.match import Outcome, Standing, first_points, match
 from dtk.preflight.parting import part
@@ -68,9 +68,8 @@ def judge(records: Mapping[int, Record], plain: Mapping[str, object], source: st
         return Verdict(outcome, None)
     if outcome.ends:
         outcome = dataclasses.replace(outcome, standings=_all_through(records))
-    with tempfile.TemporaryDirectory(prefix="dtk-preflight-") as folder:
-        evidence.write(Path(folder), records, outcome, plain)
-        report = explain(Path(folder), records, outcome.misfit or part(records), source)
+    left = evidence(records, outcome.standings, plain)
+    report = explain(left, records, outcome.misfit or part(records), source)
     waiting = _waiting(records, outcome)
     notes = (NOTE.format("hang" if waiting else "fail"), *((MADE_UP,) if made_up else ()), *report.notes)
     report = dataclasses.replace(report, run_folder=None, notes=notes)
@@ -100,8 +99,8 @@ def _stands(records: Mapping[int, Record], outcome: Outcome) -> str:
         if rank in points:
             entry = points[rank]
             where = f"in {entry.user_op or entry.op} at {_short(entry.site)}"
-        elif end.kind == "raised":
-            where = f"raised {end.error['type']} at {_short(_place(end))}"
+        elif end.error is not None:
+            where = _raised(end.error)
         else:
             where = {"killed": f"was killed by {end.signal}", "stalled": "stands still outside any call"}.get(
                 end.kind, "ended"
@@ -111,14 +110,10 @@ def _stands(records: Mapping[int, Record], outcome: Outcome) -> str:
     return "; ".join(f"{_ranks(ranks)} {where}" for where, ranks in parts[:4])
 
 
-def _place(end: End) -> str:
-    """Where the exception came from, the user's own line if it went through one."""
-    frames = [line for line in str(end.error.get("traceback", "")).splitlines() if line.startswith('  File "')]
-    for line in reversed(frames):
-        file, _, rest = line.removeprefix('  File "').partition('", line ')
-        if not is_library(file):
-            return f"{file}:{rest.partition(',')[0]}"
-    return f"{end.error.get('file')}:{end.error.get('line')}"
+def _raised(error: RankError) -> str:
+    """The exception and where it came from, the user's own line if it went through one."""
+    frame = next((one for one in error.frames if not is_library(one.file)), next(iter(error.frames), None))
+    return f"raised {error.type}" + (f" at {Path(frame.file).name}:{frame.line}" if frame else "")
 
 
 def _short(site: str) -> str:

@@ -6,33 +6,14 @@ Stands by itself, so that a worker process can do it: the result goes through ms
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from diagnostics.evidence.calls import Call, Dump, GroupKey, Wire, settle
+from diagnostics.evidence.calls import Call, CallFile, Dump, GroupKey, Wire, settle
 from diagnostics.evidence.model import Problem
 
 SNAPSHOTS = "dtk"
 """Recorder whose files are there at any time, also when nothing is wrong."""
 MAX_P2P = 64
 """Pending point-to-point calls kept of each rank."""
-
-
-class CallFile(Protocol):
-    """A handle on one rank's calls: a flight dump, a black box or a ring."""
-
-    @property
-    def file(self) -> str:
-        """Relative to the evidence's root."""
-        ...
-
-    @property
-    def rank(self) -> int | None:
-        """As its name says."""
-        ...
-
-    def load(self) -> list[Dump]:
-        """The dumps in it; raises OSError or ValueError."""
-        ...
 
 
 @dataclass(slots=True)

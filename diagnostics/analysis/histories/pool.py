@@ -14,8 +14,9 @@ from typing import IO
 
 import msgspec
 
-from diagnostics.analysis.histories.one_rank import CallFile, Digest, digest
+from diagnostics.analysis.histories.one_rank import Digest, digest
 from diagnostics.analysis.histories.worker import LENGTH, Job, JobFile, Work
+from diagnostics.evidence.calls import CallFile
 from diagnostics.evidence.flight.dumps import FlightFile
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.ring.calls_file import RingFile

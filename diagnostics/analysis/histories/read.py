@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from diagnostics.analysis.histories import pool
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.clocks import move
-from diagnostics.analysis.histories.one_rank import CallFile, choose, load
+from diagnostics.analysis.histories.one_rank import choose, load
 from diagnostics.contract.formatting import ranks_spoken
-from diagnostics.evidence.calls import Call, GroupKey, settle
+from diagnostics.evidence.calls import Call, CallFile, GroupKey, settle
 from diagnostics.evidence.model import Evidence, Problem
 
 
@@ -44,7 +44,7 @@ def read(evidence: Evidence, workers: int | None = None) -> Reading:
         workers: processes that load files; None = as many as pay. The result does not depend on it.
     """
     reading = Reading(attempt=evidence.run.attempt if evidence.run is not None else None)
-    handles: list[CallFile] = [*evidence.flight, *evidence.rings]
+    handles: list[CallFile] = [*evidence.flight, *evidence.rings, *evidence.simulated]
     nameless = []
     for file in handles:
         if file.rank is None:

@@ -263,8 +263,9 @@ def _optimizer(marks: TraceMarks) -> str:
 
 
 def _flights(found: Situation) -> None:
-    at_least = max((handle.rank or 0 for handle in found.evidence.flight), default=0) + 1
-    for handle in _first(found.evidence.flight):
+    handles = [*found.evidence.flight, *found.evidence.simulated]
+    at_least = max((handle.rank or 0 for handle in handles), default=0) + 1
+    for handle in _first(handles):
         try:
             dumps = handle.load()
         except (OSError, ValueError):

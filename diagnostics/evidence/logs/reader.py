@@ -173,6 +173,18 @@ class _Scan:
                 RankError(-1 - local, self.read.file, line.number, "", what, signal=signal, exit_code=code)
             )
 
+    def finish(self) -> LogRead:
+        """What the log said as a whole."""
+        read, file = self.read, self.read.file
+        self.streams.finish()
+        read.errors += self.table.errors(file) or self.exits[:MAX_ERRORS]
+        read.offset = self.table.offset()
+        if self.table.rows:
+            listed = self.table.listed()
+            text = f"torchrun lists {len(listed['ranks'])} ranks that failed or were stopped"
+            read.facts.append(LogFact("torchrun_list", None, file, self.table.rows[0].line, text, listed))
+        return read
+
 
 def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -> LogRead:
     """Everything a log says; what was read before damage is kept, with the reason in `problem`.
@@ -184,19 +196,30 @@ def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -
         limits: on untrusted files.
         head: its first bytes.
     """
-    result = LogRead(file)
-    scan = _Scan(result, rank, Streams(result, rank))
+    scan = _scan(file, rank)
     labelled = is_labelled(head)
     try:
         for number, raw in LineReader(path, limits, WORDS, scan.wanted).lines():
             scan.feed(split(number, raw[:MATCHED], labelled))
     except (OSError, ValueError) as problem:
-        result.problem = str(problem) or type(problem).__name__
-    scan.streams.finish()
-    result.errors += scan.table.errors(file) or scan.exits[:MAX_ERRORS]
-    result.offset = scan.table.offset()
-    if scan.table.rows:
-        listed = scan.table.listed()
-        text = f"torchrun lists {len(listed['ranks'])} ranks that failed or were stopped"
-        result.facts.append(LogFact("torchrun_list", None, file, scan.table.rows[0].line, text, listed))
-    return result
+        scan.read.problem = str(problem) or type(problem).__name__
+    return scan.finish()
+
+
+def read_text(text: str, file: str, rank: int) -> LogRead:
+    """Return everything that a text in memory says, such as what a simulated rank wrote to standard error.
+
+    Args:
+        text: a few thousand lines at most.
+        file: how the report names it.
+        rank: the rank that wrote it.
+    """
+    scan = _scan(file, rank)
+    for number, line in enumerate(text.splitlines(), 1):
+        scan.feed(split(number, line.encode("utf-8", "replace")[:MATCHED]))
+    return scan.finish()
+
+
+def _scan(file: str, rank: int | None) -> _Scan:
+    result = LogRead(file)
+    return _Scan(result, rank, Streams(result, rank))

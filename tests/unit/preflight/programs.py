@@ -2,29 +2,24 @@
 
 from array import array
 
-from dtk.preflight.calls import NO_PEER, End, Entry, Group, Program, Record
+from diagnostics.evidence.calls import Wire
+from dtk.preflight.calls import End, Entry, Group, Program, Record
 
 Step = tuple[object, ...]
 """("call", group, op, amount), ("send" | "recv", group, peer by rank in the group), or ("wait", number of the call)."""
 
 
-def entry(group: int, op: str, amount: int = 1, p2p: str = "", root: int = NO_PEER, line: int = 1) -> Entry:
+def entry(group: int, op: str, amount: int = 1, p2p: str = "", peer: int | None = None, line: int = 1) -> Entry:
     return Entry(
         group=group,
         op=op,
-        wire=op,
+        wire=Wire(op, (amount,) if amount >= 0 else (), ("float32",), reduce_op="SUM"),
         user_op="",
         dtype="float32",
-        typed=True,
-        reduce_op="SUM",
-        inputs=f"[[{amount}]]",
-        outputs="",
-        splits="",
-        root=root,
-        tag=0,
-        numel=amount,
-        amount=amount,
+        sizes=f"[[{amount}]]",
         p2p=p2p,  # type: ignore[arg-type]
+        peer=peer,
+        tag=0,
         site=f"/job/train.py:{line}\ttrain",
         stack=f"/job/train.py:{line}\ttrain",
         region="",
@@ -44,7 +39,7 @@ def record(rank: int, groups: list[Group], steps: list[Step], kind: str = "finis
             one = entry(int(group), str(op), int(amount), line=line)  # type: ignore[call-overload]
         else:
             group, peer = rest
-            one = entry(int(group), str(what), p2p=str(what), root=int(peer), line=line)  # type: ignore[call-overload]
+            one = entry(int(group), str(what), p2p=str(what), peer=int(peer), line=line)  # type: ignore[call-overload]
         events.append(entries.setdefault(one, len(entries)))
     return Record(rank, Program(tuple(entries), events.tobytes()), tuple(groups), End(kind))  # type: ignore[arg-type]
 

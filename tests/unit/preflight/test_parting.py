@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from diagnostics.evidence.calls import Wire
 from dtk.preflight.calls import End, Entry, Group, Program, Record
 from dtk.preflight.edits import Edit, Token, edits
 from dtk.preflight.parting import Parting, part
@@ -77,7 +78,7 @@ def test_gradients_that_are_never_reduced() -> None:
 
 OTHERS = {
     "another operation": ([A, B, C], [A, call("forward", 3, op="reduce"), C]),
-    "another size at the same line": ([A, B, C], [A, B._replace(amount=4), C]),
+    "another size at the same line": ([A, B, C], [A, B._replace(wire=B.wire._replace(amounts=(4,))), C]),
     "another order": ([A, B, C], [B, A, C]),
     "an equal call from another line": ([A, B, C], [A, call("other", 30), C]),
     "a bucket of DDP": ([A, call("loss", 3, "backward", op="all_reduce"), C], [A, C]),
@@ -107,14 +108,14 @@ def test_an_innocent_branch_is_not_blamed() -> None:
 
 
 def test_long_lists_are_compared_to_where_they_were_cut_off() -> None:
-    tokens = [Token("0", ("all_reduce", number % 7), "x") for number in range(3000)]
+    tokens = [Token("0", Wire("all_reduce", (number % 7,), ()), "x") for number in range(3000)]
     assert edits(tokens, [*tokens[:5], *tokens[6:]]) == [Edit("left out", 5, 5)]
 
 
 def test_numbers_are_those_of_the_rank_that_is_shown() -> None:
     records = ranks([A, B, C], [A, B, EXTRA, C])
     events = b"".join(number.to_bytes(4, "little") for number in range(4))
-    sends = Program((entry(0, "send", p2p="send", root=1), A, B, C), events)
+    sends = Program((entry(0, "send", p2p="send", peer=1), A, B, C), events)
     records[3] = dataclasses.replace(records[3], program=sends)
     found = part(records)
     assert found is not None

@@ -174,13 +174,15 @@ def _finding(context: Context, split: Split) -> Finding:
         if there:
             summary += f" {say.sentence(say.ranks(there))} left no dump."
     confidence = min(difference.confidence, TIE_CONFIDENCE) if split.tie else difference.confidence
+    each_alone = split.tie and len(vote.sides) > 2 and len(vote.sides[0]) == 1
+    culprits = () if each_alone else split.blamed
     return Finding(
         cause=CAUSES[difference.kind],
         status="confirmed",
         summary=summary,
         confidence=confidence,
-        ranks=split.blamed,
-        victims=tuple(sorted(victims - set(split.blamed))),
+        ranks=culprits,
+        victims=tuple(sorted((victims | set(split.blamed)) - set(culprits))),
         group=group,
         position=split.odd.seq,
         step=split.odd.step or split.usual.step,
@@ -198,7 +200,8 @@ def _finding(context: Context, split: Split) -> Finding:
 def _places(split: Split, difference: Difference) -> list[Where]:
     """Both sides, the odd one first."""
     if difference.kind in {"skipped", "fewer", "bucket"}:
-        odd = say.where(split.odd_rank, split.odd, f"is already in {split.odd.text}")
+        stands = "ends after" if split.ended else "is already in"
+        odd = say.where(split.odd_rank, split.odd, f"{stands} {split.odd.text}")
         return [*odd, *_missed(split, difference)]
     return [*say.where(split.odd_rank, split.odd), *say.where(split.usual_rank, split.usual)]
 

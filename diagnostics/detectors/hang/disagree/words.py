@@ -21,6 +21,16 @@ CAUSES: dict[Kind, str] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What one rank sends another in calls that meet, where that one expects another length."""
+
+    sender: int
+    sent_bytes: int
+    receiver: int
+    expected_bytes: int
+
+
 @dataclass(slots=True)
 class Split:
     """A divergence, looked at closely."""
@@ -36,6 +46,12 @@ class Split:
     time_s: float
     said: str = ""
     """What happened, where it is known better than the calls tell; empty = in this module's words."""
+    whole: bool = False
+    """Whether the ranks' calls are known to their very end, as in a simulation."""
+    ended: bool = False
+    """Whether the odd side makes no call there: `odd` is its last one."""
+    transfer: Transfer | None = None
+    """For a signature: the lengths, where these are what differs."""
 
 
 def siblings(split: Split) -> dict[str, tuple[str, str]]:
@@ -91,7 +107,13 @@ def summary(split: Split, peers: tuple[int, ...]) -> str:
     if split.tie:
         peers = tuple(rank for rank in split.vote.all if rank not in side)
     text = split.said or _SENTENCES[split.difference.kind](split, side, peers)
-    if split.tie:
+    if split.transfer is not None:
+        text = _lengths(split.transfer, split)
+    elif split.whole and split.difference.kind in {"fewer", "more"}:
+        text = _rounds(split, side, peers)
+    if split.tie and len(split.vote.sides) > 2 and len(split.vote.sides[0]) == 1:
+        text += " No two ranks agree, so none of them is the odd one out."
+    elif split.tie:
         text += (
             f" It is a tie ({' against '.join(str(len(one)) for one in split.vote.sides)}): either side may be "
             "the wrong one."
@@ -161,6 +183,26 @@ def _more(split: Split, side: tuple[int, ...], peers: tuple[int, ...]) -> str:
     )
 
 
+def _rounds(split: Split, side: tuple[int, ...], peers: tuple[int, ...]) -> str:
+    """Another number of iterations, where the whole histories tell it."""
+    odd, usual = say.call(split.odd), say.call(split.usual)
+    meets = (
+        f"{odd} is the last call on one side, the other goes on to {usual}" if split.ended else f"{odd} meets {usual}"
+    )
+    return (
+        f"{say.sentence(say.ranks(side))} {say.verb(side, 'goes', 'go')} through the loop a different number of times "
+        f"than {_rest(peers)} ({split.difference.why}): {meets}."
+    )
+
+
+def _lengths(transfer: Transfer, split: Split) -> str:
+    return (
+        f"Rank {transfer.sender} sends {transfer.sent_bytes} bytes to rank {transfer.receiver} in "
+        f"{say.call(split.odd)}; rank {transfer.receiver} expects {transfer.expected_bytes} bytes of it in "
+        f"{say.call(split.usual)}."
+    )
+
+
 def _bucket(split: Split, side: tuple[int, ...], peers: tuple[int, ...]) -> str:
     return (
         f"{say.sentence(say.ranks(side))} left backward without {say.call(split.usual)}, which {_rest(peers)} "
@@ -193,7 +235,13 @@ def remedies(context: Context, split: Split) -> tuple[Remedy, ...]:
     here = place(odd)
     there = place(split.usual)
     override = None
-    if kind == "signature":
+    if split.transfer is not None:
+        change = (
+            f"let what rank {split.transfer.sender} sends at {here} be as long as what rank "
+            f"{split.transfer.receiver} expects at {there}"
+        )
+        why = "both ends of a transfer need the same number of bytes: exchange the sizes before the data"
+    elif kind == "signature":
         change = f"make {here} use the same shape, dtype, root and ReduceOp on every rank"
         why = "a collective needs equal arguments on all ranks of its group"
     elif kind == "operation":

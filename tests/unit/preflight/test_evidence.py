@@ -1,0 +1,103 @@
+"""The stuck state of a simulated job as evidence: calls, counters, ends, errors and stacks, none of them in a file."""
+
+from diagnostics.evidence.calls import GroupKey
+from diagnostics.evidence.model import Frame, RankError
+from dtk.preflight import evidence as module
+from dtk.preflight.calls import End, Group, Record
+from dtk.preflight.evidence import History, evidence, frame_of, stack_of, whole_history
+from dtk.preflight.match import Standing, match
+from tests.unit.preflight.programs import Step, blocking, entry, record
+
+WORLD = Group("0", (4, 7), "default_pg")
+PAIR = Group("1", (7, 4), "pair")
+KEY = GroupKey("dtk", "0", "default_pg")
+
+
+def test_calls_up_to_the_stall_and_where_the_rank_waits() -> None:
+    steps = blocking(("call", 0, "all_reduce", 8), ("call", 1, "barrier", -1), ("call", 0, "all_reduce", 4))
+    (dump,) = History(record(4, [WORLD, PAIR], steps), Standing(3, 2, (2,)), 10).load()
+    assert [(call.key.name, call.seq, call.done) for call in dump.calls] == [
+        ("0", 1, True),
+        ("1", 1, True),
+        ("0", 2, False),
+    ]
+    assert (dump.rank, dump.recorder, dump.file) == (4, "dtk", "simulated rank 4")
+    assert dump.counters == {KEY: (2, 1), GroupKey("dtk", "1", "pair"): (1, 1)}
+    assert dump.members[KEY] == (4, 7)
+    first = dump.calls[0]
+    assert first.text == "all_reduce [8] float32 SUM"
+    assert first.stack == (Frame("/job/train.py", 10, "train"),)
+    assert (first.step, first.wire.amounts, dump.calls[1].wire.amounts) == (1, (8,), ())
+
+
+def test_only_the_last_calls_are_handed_over_but_all_are_counted() -> None:
+    steps: list[Step] = [("call", 0, "all_reduce", 8)] * 5
+    (dump,) = History(record(4, [WORLD], steps), Standing(5, None, (4,)), 2).load()
+    assert [call.seq for call in dump.calls] == [4, 5]
+    assert dump.counters[KEY] == (5, 4)
+
+
+def test_calls_after_the_stall_are_in_the_whole_history_only() -> None:
+    one = record(4, [WORLD], blocking(("call", 0, "all_reduce", 8), ("call", 0, "all_reduce", 2)))
+    assert len(History(one, Standing(1, 0, (0,)), 10).load()[0].calls) == 1
+    assert [call.wire.amounts for call in whole_history(one)] == [(8,), (2,)]
+
+
+def test_roots_and_peers_are_global_ranks() -> None:
+    one = entry(1, "broadcast")._replace(wire=entry(1, "broadcast").wire._replace(root=1, reduce_op=""))
+    steps: list[Step] = [("send", 1, 1), ("recv", 1, 1)]
+    made = record(4, [WORLD, PAIR], steps)
+    program = made.program.__class__((*made.program.entries, one), made.program.events + (2).to_bytes(4, "little"))
+    (dump,) = History(Record(4, program, made.groups, made.end), Standing(3, 1, (0, 1)), 10).load()
+    send, receive, broadcast = dump.calls
+    assert (send.p2p, send.peer, send.text) == ("send", 4, "send [1] float32 to 4")
+    assert (broadcast.wire.root, broadcast.text) == (4, "broadcast [1] float32 root 4")
+    assert receive.completion_known and not send.completion_known, "a send that nobody waits for yet blocks nothing"
+
+
+def test_how_ranks_ended() -> None:
+    error = RankError(None, "", 0, "ValueError", "bad", (Frame("train.py", 3, "load"),))
+    ends = {
+        0: End("raised", error=error, step=2),
+        1: End("killed", signal="SIGKILL"),
+        2: End("exited", code=3),
+        3: End("exited"),
+        4: End("stalled", stack=(Frame("train.py", 9, "read"),)),
+        5: End(),
+    }
+    group = Group("0", tuple(ends), "default_pg")
+    records = {rank: Record(rank, record(rank, [group], []).program, (group,), end) for rank, end in ends.items()}
+    found = evidence(records, {rank: Standing(0, None) for rank in ends}, {"strategy": {"name": "ddp"}})
+    assert found.run is not None and found.run.status is not None
+    assert (found.run.status.state, found.run.get("strategy.name"), found.world_size) == ("failed", "ddp", 6)
+    told = {one.rank: (one.type, one.signal, one.exit_code, one.step) for one in found.errors}
+    assert told == {
+        0: ("ValueError", None, None, 2),
+        1: ("", "SIGKILL", None, None),
+        2: ("", None, 3, None),
+    }
+    assert list(found.run.events) == [3], "a good end, of the rank that came to it"
+    assert [(one.rank, one.threads[0].main, one.threads[0].frames[0].line) for one in found.stacks] == [(4, True, 9)]
+    assert [one.rank for one in found.simulated] == [0, 2, 3, 4, 5], "a killed rank without calls left nothing"
+
+
+def test_what_a_rank_wrote_to_standard_error_is_read() -> None:
+    text = 'Traceback (most recent call last):\n  File "train.py", line 7, in load\n    read()\nKeyError: 3\n'
+    one = Record(0, record(0, [WORLD], []).program, (WORLD,), End(), errors=text)
+    found = evidence({0: one}, {0: Standing(0, None)}, {})
+    assert [(error.rank, error.type, error.frames[0].line) for error in found.errors] == [(0, "KeyError", 7)]
+
+
+def test_stacks_say_what_is_torchs() -> None:
+    text = "/x/site-packages/torch/_tensor.py:5\tTensor.backward\n/job/train.py:3\tLoop.step"
+    assert stack_of(text) == ((Frame("/job/train.py", 3, "Loop.step"),), True)
+    assert frame_of("/job/a:b.py:12\tf") == Frame("/job/a:b.py", 12, "f")
+
+
+def test_fewer_calls_of_each_rank_where_there_are_many() -> None:
+    ranks = tuple(range(module.MANY_RANKS + 1))
+    group = Group("0", ranks)
+    steps: list[Step] = blocking(*[("call", 0, "all_reduce", 8)] * (module.LAST_CALLS_OF_MANY + 1))
+    records = {rank: record(rank, [group], steps if rank else steps[:-2]) for rank in ranks}
+    found = evidence(records, match(records.values()).standings, {})
+    assert len(found.simulated[1].load()[0].calls) == module.LAST_CALLS_OF_MANY
