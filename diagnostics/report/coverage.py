@@ -45,13 +45,14 @@ def coverage(evidence: Evidence, world_size: int) -> tuple[Coverage, ...]:
 
 def _line(kind: str, present: set[int], problems: list[str], notes: list[str], world_size: int) -> Coverage:
     expected = len(present)
-    lines = list(problems)
+    lines, text = list(problems), ""
     if kind in _PER_RANK and present:
         expected = max(world_size, len(present))
         absent = sorted(set(range(world_size)) - present)
         if absent:
-            lines.insert(0, f"{ranks_text(absent)}: no {MISSING.get(kind, kind)}")
-    return Coverage(kind, len(present), expected, _cut(lines), _cut(notes))
+            text = f"{ranks_text(absent)}: no {MISSING.get(kind, kind)}"
+            lines.insert(0, text)
+    return Coverage(kind, len(present), expected, _cut(lines), _cut(notes), text)
 
 
 def _cut(lines: list[str]) -> tuple[str, ...]:

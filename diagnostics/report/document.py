@@ -1,46 +1,343 @@
-"""The frame of an HTML page that needs no network: its style and script are in it, and its policy allows nothing else.
+"""The document model: what a report consists of, whichever command builds it and in whichever form it is shown.
 
-Knows nothing of what the page says.
+A builder turns a typed result into a `Document`; `terminal`, `markdown` and `html` render it. Texts may come from
+evidence: each renderer escapes them at the one point where they enter it, so builders pass them as they are.
 """
 
-import base64
-import hashlib
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Union
 
-from diagnostics.report.markup import Markup, el
-
-
-def document(title: str, *parts: Markup | None, script: Markup | None = None) -> str:
-    """A whole page.
-
-    Args:
-        title: of the window, plain text.
-        parts: what the body holds.
-        script: the only one that may run; None = none at all.
-    """
-    style = part("page.css")
-    policy = f"default-src 'none'; style-src '{_hash(style)}'; "
-    policy += f"script-src '{_hash(script)}'; " if script is not None else ""
-    head = el(
-        "head",
-        el("meta", charset="utf-8"),
-        Markup(
-            f"<meta http-equiv=\"Content-Security-Policy\" content=\"{policy}base-uri 'none'; form-action 'none'\">"
-        ),
-        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        el("meta", name="color-scheme", content="light dark"),
-        el("title", title),
-        el("style", style),
-    )
-    body = el("body", *parts, el("script", script) if script is not None else None)
-    return f"<!doctype html>\n{el('html', head, body, lang='en')}\n"
+Form = Literal["terminal", "markdown", "html"]
+Tone = Literal["", "good", "bad", "warn", "soft", "strong", "code"]
+"""How a text is emphasised: a colour in a terminal, a class on a page; `code` is also marked in Markdown."""
+COLOURS = 9
+"""Colours that charts tell apart."""
 
 
-def part(name: str) -> Markup:
-    """A style or script that lies beside this module."""
-    return Markup((Path(__file__).parent / name).read_text(encoding="utf-8"))
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of text in one tone."""
+
+    text: str
+    tone: Tone = ""
+    elastic: bool = False
+    """Whether it may lose its beginning where the line has no room: a path."""
 
 
-def _hash(text: str) -> str:
-    """As a policy names what is inline."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+Text = str | Span | tuple[str | Span, ...]
+
+
+def spans(text: Text) -> tuple[Span, ...]:
+    """Return the pieces of a text."""
+    pieces = text if isinstance(text, tuple) else (text,)
+    return tuple(Span(piece) if isinstance(piece, str) else piece for piece in pieces)
+
+
+def plain(text: Text) -> str:
+    """Return a text without its tones."""
+    return "".join(span.text for span in spans(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """Sentences."""
+
+    text: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A value with its name."""
+
+    label: str
+    """Empty: the text continues the field above."""
+    text: Text
+    tone: Tone = ""
+    brief: Text = ""
+    """A shorter text for a terminal in which `text` does not fit on one line; with it, the line is never folded."""
+    beside_answer: bool = False
+    """Whether a terminal shows it in brackets behind the answer where that has room."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Fields below each other, their texts aligned."""
+
+    rows: tuple[Field, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list."""
+
+    items: tuple[Text, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """A change that can be copied, what it is good for, and what it saves."""
+
+    change: str
+    why: str = ""
+    saves: str = ""
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell that has more than its text."""
+
+    text: Text
+    tone: Tone = ""
+    """Of the whole cell."""
+    below: tuple[Text, ...] = ()
+    """Further lines."""
+    hint: str = ""
+    """What a pointer over it shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under headings."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[Text | Cell, ...], ...]
+    names: int | None = None
+    """Columns of text at the left, the others being figures; None: a column of figures is recognised by its cells."""
+    kind: Literal["", "records", "dense"] = ""
+    """`records`: long texts, stacked where a page is narrow. `dense`: many columns of short cells, coloured whole."""
+    focus: int | None = None
+    """Column that a page scrolls to."""
+
+    def is_numeric(self, column: int) -> bool:
+        """Whether a column holds figures and is flush right."""
+        if self.names is not None:
+            return column >= self.names
+        cells = [plain(cell_of(row[column]).text).lstrip("<> ") for row in self.rows]
+        return bool(cells) and all(cell[:1].isdigit() or cell == "-" for cell in cells)
+
+
+def cell_of(value: Text | Cell) -> Cell:
+    """Return the cell of a table as a `Cell`."""
+    return value if isinstance(value, Cell) else Cell(value)
+
+
+def table(rows: Sequence[Sequence[Text | Cell]], names: int | None = None) -> Table:
+    """Return a table of rows whose first is the heading."""
+    head, *body = rows
+    return Table(tuple(plain(cell_of(cell).text) for cell in head), tuple(tuple(row) for row in body), names)
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One of several things to be compared."""
+
+    title: str
+    lines: tuple[Text, ...]
+    marked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cards:
+    """Things beside each other where there is room."""
+
+    cards: tuple[Card, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of a tree."""
+
+    mark: Literal["confirmed", "undecided", "ruled_out"]
+    title: str
+    name: str
+    """Its id, or the kind of a gate."""
+    is_gate: bool = False
+    notes: tuple[str, ...] = ()
+    children: "tuple[Node, ...]" = ()
+    is_open: bool = False
+    brief: Text = ""
+    """What a terminal shows behind the name, in place of the notes."""
+    folded: bool = False
+    """Whether a terminal leaves out the children."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A tree with a status for each node."""
+
+    root: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar: its name, the sizes of its parts, and what stands at its end."""
+
+    name: str
+    values: tuple[float, ...]
+    texts: tuple[str, ...]
+    """Each value in words."""
+    end: str
+    interval: tuple[float, float] | None = None
+    """Drawn across the end of a bar of one part."""
+    colour: int | None = None
+    """Number of the colour of a bar of one part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Horizontal bars of stacked parts, all on one scale."""
+
+    label: str
+    bars: tuple[Bar, ...]
+    parts: tuple[str, ...] = ("",)
+    """Names of the parts; with more than one there is a legend."""
+    colours: tuple[int, ...] | None = None
+    """Number of the colour of each part; None: their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A point that stands out of its curve."""
+
+    x: float
+    y: float
+    hint: str
+    """What a pointer over it shows."""
+    interval: tuple[float, float] | None = None
+    """Drawn upright through it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Points joined by a line, or the area between them and a lower edge."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+    colour: int | Literal["ink", "reference"] = 0
+    stroke: Literal["solid", "dashed", "dotted", "dash-dotted"] = "solid"
+    strong: bool = False
+    dots: tuple[Dot, ...] = ()
+    lower: tuple[float, ...] = ()
+    """Lower edge of an area, one value for each point."""
+    faint: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Values along one side of a plot."""
+
+    text: Callable[[float], str]
+    low: float
+    high: float
+    log: bool = False
+    ticks: tuple[float, ...] = ()
+    """Values that are written; of a vertical axis without ticks the renderer chooses them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A line across a plot, upright (`x`) or level (`y`); with both, a point and an upright line."""
+
+    text: str
+    x: float | None = None
+    y: float | None = None
+    tone: Literal["limit", "step", "peak"] = "limit"
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """Curves and areas over two axes."""
+
+    label: str
+    x: Axis
+    y: Axis
+    curves: tuple[Curve, ...]
+    marks: tuple[Mark, ...] = ()
+    legend: bool = True
+    height: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Legend:
+    """Names of the colours of several charts."""
+
+    names: tuple[str, ...]
+    colours: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Blocks that a page shows on demand."""
+
+    title: str
+    blocks: "tuple[Block, ...]"
+    is_open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Only:
+    """Blocks that some forms do not have."""
+
+    forms: tuple[Form, ...]
+    blocks: "tuple[Block, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Blocks under a heading."""
+
+    title: Text
+    blocks: "tuple[Block, ...]"
+    level: Literal[2, 3] = 2
+    id: str = ""
+    """For links and scripts of the page."""
+    kind: Literal["", "cause"] = ""
+    control: Literal["", "open-all", "filter"] = ""
+    """What the page's script offers here."""
+
+
+Block = Union[Paragraph, Fields, Items, Fix, Table, Cards, Tree, Bars, Plot, Legend, Fold, Only, Section]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A whole report."""
+
+    title: str
+    """Of the window."""
+    answer: Text
+    """First line of the text forms."""
+    blocks: tuple[Block, ...]
+    badge: tuple[str, Tone] = ("", "")
+    """The answer in a word or two, at the top of the page."""
+    heading: Text = ""
+    """Of the page; default: the answer."""
+    lead: tuple[Block, ...] = ()
+    """What stands directly below the answer."""
+    footer: str = ""
+    """Of the page."""
+    interactive: bool = False
+    """Whether the page has its script: theme, printing, trees by keyboard, copying."""
+
+
+def present(*blocks: Block | None | Iterable[Block]) -> tuple[Block, ...]:
+    """Return the blocks without those that are None; iterables of blocks are taken apart."""
+    kept: list[Block] = []
+    for block in blocks:
+        if isinstance(block, Iterable):
+            kept += block
+        elif block is not None:
+            kept.append(block)
+    return tuple(kept)
+
+
+def shown(blocks: Sequence[Block], form: Form) -> Iterator[Block]:
+    """Yield the blocks that a form has, with those inside `Only` in its place."""
+    for block in blocks:
+        if not isinstance(block, Only):
+            yield block
+        elif form in block.forms:
+            yield from shown(block.blocks, form)

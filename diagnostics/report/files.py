@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 from diagnostics.report import html, jsonform, markdown
+from diagnostics.report.diagnosis import document
 from diagnostics.report.model import Report
 
 
@@ -15,11 +16,16 @@ def write_beside_run(report: Report, run_folder: Path) -> tuple[str, str]:
         (path of the page or nothing, one line about why nothing was written or nothing).
     """
     folder = run_folder / "report"
-    forms = {"report.json": jsonform.dumps, "report.md": markdown.render, "report.html": html.render}
+    built = document(report)
+    forms = {
+        "report.json": jsonform.dumps(report),
+        "report.md": markdown.render(built),
+        "report.html": html.render(built),
+    }
     try:
         folder.mkdir(exist_ok=True)
-        for name, form in forms.items():
-            replace(folder / name, form(report))
+        for name, text in forms.items():
+            replace(folder / name, text)
     except OSError as error:
         return "", f"the report was not written into the run folder: {folder}: {error.strerror or error}"
     return str(folder / "report.html"), ""

@@ -28,7 +28,14 @@ def as_json(report: Report) -> dict[str, Any]:
         "cut_sets": [asdict(cut) | {"causes": list(cut.causes)} for cut in report.cut_sets],
         "measures": plain(report.measures),
         "coverage": [
-            asdict(one) | {"problems": list(one.problems), "notes": list(one.notes)} for one in report.coverage
+            {
+                "kind": one.kind,
+                "ranks_present": one.ranks_present,
+                "ranks_expected": one.ranks_expected,
+                "problems": list(one.problems),
+                "notes": list(one.notes),
+            }
+            for one in report.coverage
         ],
     }
 

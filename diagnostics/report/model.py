@@ -20,6 +20,8 @@ class Coverage:
     """What is absent, and what was not read or only in part."""
     notes: tuple[str, ...] = ()
     """What a reader may want to know, and by which nothing is lost."""
+    absent: str = ""
+    """That of the problems which names ranks without such evidence; not part of the JSON."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 "use strict";
-// The page works without this script; it adds the theme, opening all, a timeline that starts where ranks parted, arrow keys, the filter and copying.
+// The page works without this script; it adds the theme, opening all, a timeline that starts where ranks diverged, arrow keys, the filter and copying.
 (() => {
   const root = document.documentElement;
   const one = (selector) => document.querySelector(selector);
@@ -23,7 +23,7 @@
   paint();
   all("button[hidden], input[hidden]").forEach((control) => { control.hidden = false; });
 
-  all("th.here").forEach((column) => {
+  all("th.focus").forEach((column) => {
     const box = column.closest(".scroll");
     if (box) box.scrollLeft = column.offsetLeft + column.offsetWidth / 2 - box.clientWidth / 2;
   });

@@ -4,9 +4,11 @@ No other module of the report reads the fields that they come from. The title of
 """
 
 import re
+from collections.abc import Sequence
 
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Where, text_of
-from diagnostics.runs.text import clean
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy, Where, text_of
+from diagnostics.contract.formatting import bytes_text, numbers_text, ranks_text
+from diagnostics.report.document import Span, Text
 
 _ASIDE = re.compile(r", which (?:[^()]|\(\))*(?= \(|$)")
 
@@ -33,7 +35,7 @@ def remedies(finding: Finding) -> tuple[Remedy, ...]:
 
 def does(where: Where) -> str:
     """Return what a rank does at a place, without explanations, which belong to the summary."""
-    return without_aside(where.does) if where.does.startswith("stands ") else clean(where.does)
+    return without_aside(where.does) if where.does.startswith("stands ") else where.does
 
 
 def detail(item: EvidenceItem) -> str:
@@ -43,4 +45,53 @@ def detail(item: EvidenceItem) -> str:
 
 def without_aside(text: str) -> str:
     """Return `in user code, which leaves no frame (a.py:3)` as `in user code (a.py:3)`."""
-    return clean(_ASIDE.sub("", text))
+    return _ASIDE.sub("", text)
+
+
+def blame(finding: Finding) -> str:
+    """Return who is to blame, who suffers, in which step, in which group and at which position."""
+    parts = [ranks_text(finding.ranks) or "no rank to blame"]
+    if finding.victims:
+        parts[0] += f" (victims: {ranks_text(finding.victims)})"
+    if finding.step is not None:
+        parts.append(f"step {finding.step}")
+    if finding.group:
+        ranks = f" [{numbers_text(finding.group.ranks)}]" if finding.group.ranks else ""
+        parts.append(f"group {finding.group.desc or finding.group.name or 'default'}{ranks}")
+    if finding.position is not None:
+        parts.append(f"position {finding.position}")
+    return ", ".join(parts)
+
+
+def place(where: Where) -> str:
+    """Return `train.py:12 in log_metrics`."""
+    return f"{where.file}:{where.line}{f' in {where.function}' if where.function else ''}"
+
+
+def place_of(ranks: Sequence[int], where: Where) -> tuple[Text, Text]:
+    """Return a place with the ranks there and what they do, and the same without what they do."""
+    tail = f":{where.line}{f' in {where.function}' if where.function else ''}"
+    tail += f" ({ranks_text(ranks)})" if ranks else ""
+    brief = (Span(where.file, elastic=True), tail)
+    return ((*brief, f", {does(where)}") if where.does else brief), brief
+
+
+def sides(finding: Finding) -> list[tuple[tuple[int, ...], Where]]:
+    """Return the distinct places of a finding, each with all ranks that are there; those to blame first."""
+    ranks: dict[tuple[bool, str, int, str, str], list[int]] = {}
+    first: dict[tuple[bool, str, int, str, str], Where] = {}
+    for where in finding.where:
+        key = (where.rank not in finding.ranks, where.file, where.line, where.function, where.does)
+        first.setdefault(key, where)
+        if where.rank is not None:
+            ranks.setdefault(key, []).append(where.rank)
+    return [(tuple(ranks.get(key, ())), first[key]) for key in sorted(first, key=lambda key: key[0])]
+
+
+def cost(value: Cost | None) -> str:
+    """Return `5.2 s blocked`, `3.1 GiB`; nothing without a cost."""
+    if value is None or value.unit == "none":
+        return ""
+    if value.unit == "bytes":
+        return bytes_text(value.value)
+    return f"{value.value:.3g} {value.unit}" if value.value < 1000 else f"{value.value:,.0f} {value.unit}"

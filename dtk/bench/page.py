@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from diagnostics.analysis.statistics import METHOD
-from diagnostics.report.document import document
+from diagnostics.report.frame import document
 from diagnostics.report.markup import Markup, el, join
 from dtk.bench import tables
 from dtk.bench.bandwidth import DEFINITIONS, OPERATIONS

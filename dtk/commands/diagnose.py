@@ -124,8 +124,9 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"dtk: {problem}", file=sys.stderr)
     if arguments.html:
         from diagnostics.report import html
+        from diagnostics.report.diagnosis import document
 
-        output.write(arguments.html, html.render(report))
+        output.write(arguments.html, html.render(document(report)))
         page = str(arguments.html)
     text = _rendered(report, arguments, page)
     if arguments.output:
@@ -186,20 +187,21 @@ def _settle(arguments: argparse.Namespace) -> None:
 
 def _rendered(report: "Report", arguments: argparse.Namespace, page: str) -> str:
     """The report in the form that was asked for."""
-    from diagnostics.report import html, jsonform, markdown
+    from diagnostics.report import html, jsonform, markdown, terminal
+    from diagnostics.report.diagnosis import document
     from diagnostics.tree.export import FORMATS as DRAWINGS
 
     if arguments.format in DRAWINGS:
         return DRAWINGS[arguments.format](report.tree)
-    forms = {"json": jsonform.dumps, "markdown": markdown.render, "html": html.render}
-    if arguments.format in forms:
-        return forms[arguments.format](report)
-    from diagnostics.report import terminal
-
+    if arguments.format == "json":
+        return jsonform.dumps(report)
+    if arguments.format in ("markdown", "html"):
+        return {"markdown": markdown.render, "html": html.render}[arguments.format](document(report))
     shown = arguments.output is None
     columns = output.columns() if shown else None
     colour = arguments.color == "always" or (arguments.color == "auto" and shown and output.colours())
-    return terminal.render(report, columns=columns, colour=colour, verbose=arguments.verbose, page=page)
+    built = document(report, brief=not arguments.verbose, page=page)
+    return terminal.render(built, columns=columns, colour=colour)
 
 
 def _limits_text(limits: Limits) -> str:

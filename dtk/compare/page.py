@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from diagnostics.report.document import document
+from diagnostics.report.frame import document
 from diagnostics.report.markup import Markup, el, join
 from dtk.compare import plots, tables
 from dtk.compare.model import Comparison, Figure

@@ -21,7 +21,12 @@ def explain(console: Console, paths: RunPaths) -> None:
 def prepare() -> None:
     """Load what a diagnosis needs, so that it is there at once when it is needed."""
     with suppress(ImportError):  # `explanation` says so.
-        for module in ("diagnostics.diagnose", "diagnostics.evidence.gather", "diagnostics.report.terminal"):
+        for module in (
+            "diagnostics.diagnose",
+            "diagnostics.evidence.gather",
+            "diagnostics.report.terminal",
+            "diagnostics.report.diagnosis",
+        ):
             import_module(module)
         import_module("diagnostics.causes.registry").collect()
 
@@ -38,13 +43,14 @@ def explanation(paths: RunPaths, terminal: bool) -> str:
     def run() -> None:
         from diagnostics.contract.errors import DiagnosticsError
         from diagnostics.diagnose import diagnose
+        from diagnostics.report.diagnosis import document
         from diagnostics.report.terminal import render
 
         with suppress(DiagnosticsError):  # Nothing there to go by.
             report = diagnose(paths.root)
             if report.root_causes:
                 columns = shutil.get_terminal_size().columns if terminal else None
-                found.append(render(report, columns=columns, colour=terminal))
+                found.append(render(document(report, brief=True), columns=columns, colour=terminal))
 
     bounded("diagnosis", run, LIMIT_S)
     return "".join(found).rstrip("\n")

@@ -1,7 +1,7 @@
 """The result as one HTML page: the report on what stands, or what was proven of a job that ends."""
 
 from diagnostics.report import html
-from diagnostics.report.document import document
+from diagnostics.report.frame import document
 from diagnostics.report.markup import Markup, el
 from dtk.preflight import words
 from dtk.preflight.run import Preflight

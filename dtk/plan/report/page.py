@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from diagnostics.report.document import document
+from diagnostics.report.frame import document
 from diagnostics.report.markup import Markup, el, join
 from dtk.plan.compare import Comparison
 from dtk.plan.formatting import bytes_text

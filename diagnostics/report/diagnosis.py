@@ -1,0 +1,358 @@
+"""Builds the document of a diagnosis: the answer in the first five lines of a terminal, everything on the page."""
+
+from collections.abc import Sequence
+
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Where
+from diagnostics.contract.formatting import ranks_text
+from diagnostics.evidence.model import shortened
+from diagnostics.report import drawings, wording
+from diagnostics.report.document import (
+    Block,
+    Card,
+    Cards,
+    Cell,
+    Document,
+    Field,
+    Fields,
+    Fix,
+    Fold,
+    Form,
+    Items,
+    Node,
+    Only,
+    Paragraph,
+    Section,
+    Span,
+    Table,
+    Text,
+    Tone,
+    Tree,
+    present,
+)
+from diagnostics.report.measures import plan_lines
+from diagnostics.report.model import Coverage, Decided, Report
+from diagnostics.report.overview import (
+    OUTCOMES,
+    count,
+    families,
+    headline,
+    is_suspicion,
+    missing,
+    others_text,
+    undecided,
+)
+from diagnostics.tree.evaluate import Branch
+
+PAGES: tuple[Form, ...] = ("html", "markdown")
+SIDES_SHOWN = 8
+CUT_SETS_SHOWN = 64
+_BRIEF = 4
+"""Pieces of evidence, places, suspicions and problems that the first screen shows."""
+_LONG = 240
+"""Characters of one piece of evidence on the first screen."""
+_HIGH = 0.9
+"""Confidence from which on the first screen does not ask for more to be recorded."""
+_TONES: dict[str, Tone] = {"healthy": "good", "undecided": "warn", "at_risk": "warn", "slow": "warn"}
+_STATUSES: dict[str, Tone] = {"confirmed": "bad", "undecided": "warn", "ruled_out": "soft"}
+_DRAWN = {"hang": drawings.timeline, "memory": drawings.memory, "overlap": drawings.overlap}
+
+
+def document(report: Report, *, brief: bool = False, page: str = "") -> Document:
+    """Return the document of a diagnosis.
+
+    Args:
+        report: what was found.
+        brief: only what the first screen of a terminal shows.
+        page: path of the page to name at the end of the terminal's text.
+    """
+    tone = _TONES.get(report.outcome, "bad")
+    heading = headline(report)
+    end = [Field("note", note) for note in report.notes] + ([Field("page", page)] if page else [])
+    if brief and (report.root_causes or not report.healthy):
+        end.append(Field("more", "-v for the fault tree, all evidence and what was ruled out"))
+    return Document(
+        title=f"{OUTCOMES[report.outcome]}: {heading}",
+        badge=(OUTCOMES[report.outcome], tone),
+        heading=heading,
+        answer=(Span(f"{OUTCOMES[report.outcome]}: ", tone), Span(heading, "strong")),
+        lead=(Only(("terminal",), _first_screen(report, brief)), Only(PAGES, _about(report))),
+        blocks=(*(() if brief else _sections(report)), Only(("terminal",), (Fields(tuple(end)),) if end else ())),
+        footer="Made by dtk diagnose. Costs are ceilings, not promises; what costs less than 2 % of a step is not "
+        "reported. The same as data: report.json beside this page, or dtk diagnose PATH --json.",
+        interactive=True,
+    )
+
+
+def _first_screen(report: Report, brief: bool) -> tuple[Block, ...]:
+    """Return ranks, place, remedy and what happened; then evidence, what is open and what could not be read."""
+    rest = _open_questions(report, brief)
+    if not report.root_causes:
+        return (Fields(tuple(rest)),) if rest else ()
+    root, *others = report.root_causes
+    fixes, places = wording.remedies(root), wording.sides(root)
+    answer = [_one_line("blame", wording.blame(root))]
+    if places:
+        ranks, where = places[0]
+        suffers = set(ranks) & set(root.victims)  # Nothing tells where the rank to blame is.
+        text, shorter = wording.place_of(ranks, where)
+        answer.append(Field("victim" if suffers else "where", text, brief=shorter))
+    if fixes:
+        answer.append(Field("fix", _fix(fixes[0]), "good"))
+    answer.append(Field("what", wording.summary(root)))
+    answer.append(Field("cause", f"{root.cause}{_sure(root)}", beside_answer=True))
+    if wording.cost(root.cost):
+        answer.append(Field("cost", wording.cost(root.cost)))
+    details = []
+    for other in others:
+        change = f"; fix: {remedy[0].change}" if (remedy := wording.remedies(other)) else ""
+        cost = f", {wording.cost(other.cost)}" if wording.cost(other.cost) else ""
+        details.append(Field("also", f"{_named(report, other)}{cost}{change}"))
+    for item in root.evidence[: _BRIEF if brief else None]:
+        seen = shortened(wording.detail(item), _LONG) if brief else item.detail
+        details.append(Field("seen", f"{_source(item)}: {seen}", "soft"))
+    if brief and len(root.evidence) > _BRIEF:
+        details.append(Field("", f"and {len(root.evidence) - _BRIEF} more", "soft"))
+    details += [Field("or", f"{fix.change} ({fix.why})", "good") for fix in fixes[1 : 2 if brief else None]]
+    several = [place for place in places if place[1].does or len(root.where) > 1][:_BRIEF]
+    beside = Cards(tuple(_card(root, *place) for place in several)) if len(several) > 1 else None
+    return present(Fields(tuple(answer)), beside, Fields((*details, *rest)))
+
+
+def _one_line(label: str, text: str) -> Field:
+    return Field(label, text, brief=text)
+
+
+def _open_questions(report: Report, brief: bool) -> list[Field]:
+    """Return what was ruled out, what could not be decided, and what was wrong with the evidence."""
+    rows = [Field("plan", text) for text in plan_lines(report.measures, everything=not brief)]
+    near, others = undecided(report)
+    if report.root_causes:
+        rows.append(Field("rest", _counts(report), "soft"))
+    suspicions = [decided.finding for decided in report.findings if is_suspicion(decided.finding)]
+    rows += [Field("maybe", f"{_named(report, one)}: {wording.summary(one)}", "warn") for one in suspicions[:_BRIEF]]
+    unsure = report.root_causes and report.root_causes[0].confidence < _HIGH
+    if unsure or report.outcome == "undecided":
+        for what, causes in missing(near)[: 1 if brief else None]:
+            named = f"{', '.join(causes[:3])}{' ...' if len(causes) > 3 else ''}"
+            rows.append(Field("decide", f"{what} (for {named})", "soft"))
+    problems = [
+        Field("absent" if text == coverage.absent else "unread", f"{coverage.kind}: {text}", "warn")
+        for coverage in report.coverage
+        for text in coverage.problems
+    ]
+    rows += problems[: _BRIEF if brief else None]
+    if brief and len(problems) > _BRIEF:
+        rows.append(Field("", f"and {len(problems) - _BRIEF} more", "warn"))
+    if not brief:
+        rows += [Field("note", f"{one.kind}: {text}", "soft") for one in report.coverage for text in one.notes]
+    return rows
+
+
+def _counts(report: Report) -> str:
+    near, others = undecided(report)
+    texts = [f"{count(report)['ruled_out']} causes ruled out", f"{len(near)} of this kind undecided" if near else ""]
+    return "; ".join(filter(None, [*texts, others_text(others)]))
+
+
+def _about(report: Report) -> tuple[Block, ...]:
+    """Return what the header of a page says beside the answer."""
+    ranks = f"; {report.world_size} ranks" if report.world_size else ""
+    confirmed = f"{count(report)['confirmed']} confirmed; "
+    source = Paragraph((Span(report.source, "code"), Span(f"{ranks}; {confirmed}{_counts(report)}", "soft")))
+    return (source, *map(Paragraph, report.notes))
+
+
+def _sections(report: Report) -> tuple[Block, ...]:
+    near = families(report)
+    drawn = {kind: drawing(report) for kind, drawing in _DRAWN.items()}
+    causes = [_cause(report, root, number) for number, root in enumerate(report.root_causes)]
+    return present(
+        [Only(PAGES, tuple(causes[:1])), *causes[1:]],
+        [block for kind, block in drawn.items() if block and kind in near],
+        _consequences(report),
+        _tree(report),
+        [block for kind, block in drawn.items() if block and kind not in near],
+        Only(PAGES, (_every_cause(report),)),
+        Only(("terminal",), present(_missing(report))),
+        _coverage(report.coverage),
+    )
+
+
+def _cause(report: Report, root: Finding, number: int) -> Section:
+    rows = [Field("ranks", wording.blame(root))]
+    cost = wording.cost(root.cost)
+    for label, text in (("cost", cost), ("measured", wording.measured(root)), ("confidence", f"{root.confidence:.0%}")):
+        if text:
+            rows.append(Field(label, text))
+    places = wording.sides(root)
+    more = len(places) - SIDES_SHOWN
+    fixes = [Fix(one.change, one.why, one.saves, one.kind) for one in wording.remedies(root)]
+    seen = [(Span(_source(one), "code"), f" {one.detail} ", Span(f"({one.kind})", "soft")) for one in root.evidence]
+    title = report.title(root.cause) if number else "What happened"
+    return Section(
+        (f"{title} ", Span(root.cause, "code")),
+        present(
+            Paragraph(wording.summary(root)),
+            Cards(tuple(_card(root, *place) for place in places[:SIDES_SHOWN])) if places else None,
+            Paragraph(Span(f"and {more} more places, in report.json", "soft")) if more > 0 else None,
+            Fields(tuple(rows)),
+            Section("How to fix it", tuple(fixes), 3) if fixes else None,
+            Section("Evidence", (Items(tuple(seen)),), 3) if seen else None,
+        ),
+        id=f"cause-{number}",
+        kind="cause",
+    )
+
+
+def _card(root: Finding, ranks: tuple[int, ...], where: Where) -> Card:
+    name = ranks_text(ranks) or ("all ranks" if where.rank is None else f"rank {where.rank}")
+    blamed = bool(ranks) and set(ranks) <= set(root.ranks)
+    some = set(root.ranks) != {place.rank for place in root.where}
+    does: tuple[Text, ...] = (wording.does(where),) if where.does else ()
+    return Card(f"{name} (to blame)" if blamed and some else name, (*does, Span(wording.place(where), "code")), blamed)
+
+
+def _consequences(report: Report) -> Section | None:
+    followed = [
+        f"{report.title(one.finding.cause)} ({ranks_text(one.finding.ranks) or 'no rank'}), "
+        f"{one.finding.cause}: {wording.summary(one.finding)}"
+        for one in report.findings
+        if one.explained_by
+    ]
+    return Section("Consequences, not causes", (Items(tuple(followed)),)) if followed else None
+
+
+def _tree(report: Report) -> Section:
+    titles = {branch.id: branch.title for branch in report.tree.children}
+    confirmed = [cut for cut in report.cut_sets if cut.status == "confirmed"][:CUT_SETS_SHOWN]
+    sets = [(Span(" and ".join(cut.causes), "code"), f": {titles.get(cut.tree, cut.tree)}") for cut in confirmed]
+    possible = sum(cut.status == "undecided" for cut in report.cut_sets)
+    return Section(
+        "Fault tree",
+        present(
+            Only(("terminal",), (Paragraph(Span("[x] confirmed, [?] undecided, [ ] ruled out", "soft")),)),
+            Only(
+                ("html",),
+                (Paragraph(Span("Confirmed branches are open. The arrow keys walk through the tree.", "soft")),),
+            ),
+            Tree(_node(report.tree)),
+            Section("Minimal cut sets that are confirmed", (Items(tuple(sets)),), 3) if sets else None,
+            Only(("html",), (Paragraph(Span(f"{possible} more are undecided.", "soft")),)) if possible else None,
+        ),
+        control="open-all",
+    )
+
+
+def _node(branch: Branch) -> Node:
+    """Return a node of the drawn tree; what is ruled out or lacks the same evidence as a whole is folded."""
+    alike = branch.reason.rstrip(".").casefold() == branch.measured.rstrip(".").casefold()
+    notes = [note for note in (branch.measured, "" if alike else branch.reason) if note]
+    status = branch.status.replace("_", " ")
+    same, causes = _same_reason(branch)
+    brief: list[str | Span] = []
+    if same:
+        brief.append(Span(f" - all {causes} causes undecided: {same}", "soft"))
+    else:
+        if branch.measured and (branch.gate is None or branch.status != "ruled_out"):
+            brief.append(f": {branch.measured}")
+        if branch.reason != branch.measured and branch.reason in notes and branch.status != "confirmed":
+            brief.append(Span(f" - {status}: {branch.reason}", "soft"))
+    if branch.missing:
+        notes.append(f"record it: {branch.missing}")
+    return Node(
+        mark=branch.status,
+        title=branch.title,
+        name=branch.gate or branch.id,
+        is_gate=branch.gate is not None,
+        notes=tuple(note.removesuffix(".") for note in notes),
+        children=tuple(map(_node, branch.children)),
+        is_open=branch.status == "confirmed" or branch.id == "run",
+        brief=tuple(brief),
+        folded=bool(branch.gate) and (branch.status == "ruled_out" or bool(same)),
+    )
+
+
+def _same_reason(branch: Branch) -> tuple[str, int]:
+    """Return why all causes below a gate are undecided, where that is the same for two and more, and their number."""
+    causes, open_branches = [], [branch] if branch.gate else []
+    while open_branches:
+        for child in open_branches.pop().children:
+            (open_branches if child.gate else causes).append(child)
+    reasons = {cause.reason for cause in causes}
+    alike = len(causes) > 1 and len(reasons) == 1 and all(cause.status == "undecided" for cause in causes)
+    return (reasons.pop() if alike else ""), len(causes)
+
+
+def _every_cause(report: Report) -> Section:
+    near, others = undecided(report)
+    confirmed = [one for one in report.findings if one.finding.status == "confirmed"]
+    pruned = [one for one in report.findings if one.finding.status == "ruled_out"]
+    first, *folded = (_causes(report, causes) for causes in ((*confirmed, *near), pruned, others))
+    titles = (f"{len(pruned)} causes that are ruled out", others_text(others))
+    return Section(
+        "Every cause, and why",
+        present(first, [Fold(title, (table,)) for title, table in zip(titles, folded, strict=True) if table]),
+        id="causes",
+        control="filter",
+    )
+
+
+def _causes(report: Report, causes: Sequence[Decided]) -> Table | None:
+    rows = []
+    for decided in causes:
+        finding, by = decided.finding, decided.explained_by
+        lacks = wording.missing(finding)
+        below: list[Text] = [Span(f"explained by {', '.join(by)}", "soft")] if by else []
+        below += [f"record it: {lacks}"] if lacks else []
+        rows.append(
+            (
+                Span(finding.status.replace("_", " "), _STATUSES[finding.status]),
+                Cell(report.title(finding.cause), below=(Span(finding.cause, "code"),)),
+                ranks_text(finding.ranks),
+                Cell(wording.summary(finding), below=tuple(below)),
+            )
+        )
+    return Table(("status", "cause", "ranks", "what was seen"), tuple(rows), 4, "records") if rows else None
+
+
+def _missing(report: Report) -> Section | None:
+    near, others = undecided(report)
+    items = tuple(f"{what} (for {', '.join(causes)})" for what, causes in [*missing(near), *missing(others)])
+    return Section("Undecided, and what would record what is missing", (Items(items),)) if items else None
+
+
+def _coverage(coverage: Sequence[Coverage]) -> Section | None:
+    rows, counts = [], []
+    for one in coverage:
+        notes = [*one.problems, *(f"note: {text}" for text in one.notes)] or ["-"]
+        expected = max(one.ranks_present, one.ranks_expected)
+        cells = (str(one.ranks_present), str(expected)) if expected else ("-", "-")
+        rows.append((one.kind, *cells, Cell(notes[0], below=tuple(notes[1:]))))
+        counts.append((one.kind, *cells, str(len(one.problems)), str(len(one.notes))))
+    if not rows:
+        return None
+    heading = ("kind", "ranks", "expected")
+    full = Table((*heading, "problems and notes"), tuple(rows), 4, "records")
+    brief = Table((*heading, "problems", "notes"), tuple(counts))
+    return Section("Evidence that was read", (Only(PAGES, (full,)), Only(("terminal",), (brief,))))
+
+
+def _named(report: Report, finding: Finding) -> str:
+    """Return `ranks issued different operations [hang.collective_mismatch, 97% sure], rank 1`."""
+    ranks = f", {ranks_text(finding.ranks)}" if finding.ranks else ""
+    return f"{report.title(finding.cause)} [{finding.cause}{_sure(finding)}]{ranks}"
+
+
+def _sure(finding: Finding) -> str:
+    return "" if finding.confidence >= 1 else f", {finding.confidence:.0%} sure"
+
+
+def _fix(remedy: Remedy) -> str:
+    """Return what to change and what it saves; of a setting for which no figure is known, why."""
+    if remedy.saves:
+        return f"{remedy.change} (saves {remedy.saves})"
+    return f"{remedy.change} ({remedy.why})" if remedy.kind == "override" and remedy.why else remedy.change
+
+
+def _source(item: EvidenceItem) -> str:
+    return item.file + (f":{item.line}" if item.line else "")

@@ -1,0 +1,362 @@
+"""Draws what detectors measured: the last collectives of each rank, memory over time, and where a step's time went."""
+
+from collections.abc import Collection, Sequence
+from itertools import accumulate
+from math import ceil, floor, log
+
+from diagnostics.contract.formatting import bytes_text, seconds_text
+from diagnostics.report import measures
+from diagnostics.report.document import (
+    COLOURS,
+    Axis,
+    Bar,
+    Bars,
+    Block,
+    Cell,
+    Curve,
+    Dot,
+    Fold,
+    Legend,
+    Mark,
+    Only,
+    Paragraph,
+    Plot,
+    Section,
+    Span,
+    Table,
+    Text,
+    present,
+    table,
+)
+from diagnostics.report.measures import Call, MemoryStack, RankMemory, share_text
+from diagnostics.report.model import Report
+from diagnostics.report.overview import family
+
+_DONE = frozenset({"completed", "retired", "done"})
+_SEGMENTS = ("compute only", "compute and communication", "exposed communication", "idle and other")
+NOBODY = "not attributed"
+_KIND_COLOURS = {
+    "parameters": 0,
+    "gradients": 1,
+    "optimizer states": 2,
+    "communication buffers": 5,
+    "activations": 4,
+    "temporaries": 6,
+    "kept from earlier steps": 8,
+    NOBODY: 3,
+    "reserved, in no tensor": 7,
+}
+_ROUND = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
+_MOMENTS = 9
+"""Moments of memory over time that are written as figures."""
+_TICKS = 5
+_STEPS = 12
+"""Beginnings of steps that are marked."""
+_FAR = 1.6
+"""A capacity so many times above everything else would flatten the curves and is only written."""
+_LEAST = 1e-9
+
+
+def timeline(report: Report) -> Section | None:
+    """Return a row for each rank and a column for each position; what differs from the majority is marked."""
+    position = next((root.position for root in report.root_causes if root.position is not None), None)
+    blamed = _culprits(report, "hang")
+    lines = measures.timeline(report.measures, blamed, position)
+    if lines is None:
+        return None
+    columns = [[calls[n] for _, calls in lines.rows] for n in range(len(lines.positions))]
+    majority = [_majority(column, at == position) for column, at in zip(columns, lines.positions, strict=True)]
+    rows = [
+        (
+            Cell(f"{rank}{' *' if rank in blamed else ''}"),
+            *(_call(call, majority[n], lines.positions[n] == position) for n, call in enumerate(calls)),
+        )
+        for rank, calls in lines.rows
+    ]
+    focus = lines.positions.index(position) + 1 if position in lines.positions else None
+    header = ("rank", *map(str, lines.positions))
+    legend = (
+        "Green: completed. Yellow: issued, not completed. Grey: issued, completion not recorded. "
+        "Red: not what most ranks issued. Dashed: not issued, or not recorded. * to blame."
+    )
+    hidden = f"{lines.hidden} more ranks are in report.json."
+    blocks = present(
+        Paragraph(Span(legend, "soft")),
+        Table(header, tuple(rows), 1, "dense", focus),
+        Paragraph(Span(hidden, "soft")) if lines.hidden else None,
+    )
+    title = f"Last collectives of group {lines.group}" if lines.group else "Last collectives"
+    return _on_page(title, blocks)
+
+
+def _on_page(title: str, blocks: tuple[Block, ...]) -> Section:
+    return Section(title, (Only(("html",), blocks),))
+
+
+def _majority(calls: Sequence[Call | None], here: bool) -> tuple[str, ...]:
+    """Return what more than half of the ranks issued that issued something."""
+    counts: dict[tuple[str, ...], int] = {}
+    for call in calls:
+        if key := _compared(call, here):
+            counts[key] = counts.get(key, 0) + 1
+    best = max(counts, key=counts.__getitem__, default=())
+    return best if best and counts[best] * 2 > sum(counts.values()) else ()
+
+
+def _compared(call: Call | None, here: bool) -> tuple[str, ...]:
+    """Return what ranks are compared by; where they diverged also the line, since equal calls may match by chance."""
+    if call is None or not call.op:
+        return ()
+    return (call.op, call.signature, call.where) if here else (call.op, call.signature)
+
+
+def _call(call: Call | None, majority: tuple[str, ...], here: bool) -> Cell:
+    compared = _compared(call, here)
+    if call is None or not compared:
+        return Cell("-", "soft", hint="not issued, or not recorded")
+    differs = compared != majority
+    tone = "bad" if differs else "good" if call.state in _DONE else "" if call.state == "issued" else "warn"
+    hint = "; ".join(part for part in (call.op, call.signature, call.state, call.where) if part)
+    place = call.where.partition(" in ")[0].replace("\\", "/").rpartition("/")[2]
+    text = f"{call.op} {call.signature}".strip() if differs or here else call.op
+    return Cell(text, tone, (place,) if here else (), hint)  # type: ignore[arg-type]
+
+
+def overlap(report: Report) -> Section | None:
+    """Return a bar for each rank: where its wall time went."""
+    blamed = _culprits(report, "overlap")
+    ranks = measures.overlap(report.measures, blamed)
+    if not ranks:
+        return None
+    bars = []
+    for one in ranks:
+        figures = {name: one.values.get(name, 0.0) for name in ("compute_ms", "overlapped_ms", "exposed_ms", "idle_ms")}
+        compute, overlapped, exposed, idle = figures.values()
+        parts = compute + exposed + idle
+        wall = max(one.values.get("wall_ms", parts), parts)
+        values = (compute - overlapped, overlapped, exposed, wall - compute - exposed)
+        percent = one.values.get("overlap_percent")
+        end = f"{wall:.1f} ms" + ("" if percent is None else f", {percent:.0f} %")
+        name = f"rank {one.rank}{'*' if one.rank in blamed else ''}"
+        bars.append(Bar(name, values, tuple(f"{value:.2f} ms" for value in values), end))
+    window = measures.overlap_window(report.measures)
+    told = "At the end of a bar: wall time, and the share of communication that compute hides."
+    return Section(
+        "Overlap",
+        present(
+            Paragraph(Span(f"Of each rank: {window}.", "soft")) if window else None,
+            Only(("html",), (Paragraph(Span(told, "soft")),)),
+            Bars("Where the time of each rank went", tuple(bars), _SEGMENTS),
+            Fold("Figures", (table(measures.overlap_rows(ranks)),)),
+        ),
+    )
+
+
+def memory(report: Report) -> Section | None:
+    """Return memory over time, the highest peak first; then all ranks beside each other."""
+    blamed = _culprits(report, "memory")
+    ranks = measures.memory(report.measures, blamed)
+    if not ranks:
+        return None
+    stacked = sorted((one for one in ranks if one.stack is not None), key=lambda one: (-one.peak_bytes, one.rank))
+    curves = [one for one in ranks if len(one.curve) > 1]
+    named = [one for one in ranks if any(name != NOBODY for name, _ in one.at_peak)]
+    alone = len(ranks) == 1 and bool(stacked)
+    pictures = present(
+        _over_time(stacked, blamed) if stacked else None,
+        Section("All ranks" if stacked else "Over time", _curves(curves, blamed), 3) if curves and not alone else None,
+        Section("At the peak", (_at_peak(named),), 3) if named else None,
+    )
+    return Section(
+        "Memory",
+        present(
+            Only(
+                ("html", "markdown"),
+                tuple(Paragraph(f"Against the plan: {text}.") for text in measures.plan_lines(report.measures)),
+            ),
+            Only(("html",), pictures),
+            Fold("Figures", (table(measures.memory_rows(ranks)),)),
+        ),
+    )
+
+
+def _culprits(report: Report, kind: str) -> list[int]:
+    """Return the ranks to mark in a drawing: those that causes of its kind blame, unless that is everybody."""
+    ranks = {rank for root in report.root_causes if family(root.cause) == kind for rank in root.ranks}
+    return [] if report.world_size and len(ranks) >= report.world_size else sorted(ranks)
+
+
+def _colours(names: Sequence[str]) -> tuple[int, ...]:
+    """Return the colour of each kind of memory: the same wherever it is drawn; others take what is left."""
+    taken = {_KIND_COLOURS[name] for name in names if name in _KIND_COLOURS}
+    free = iter([n for n in range(COLOURS) if n not in taken])
+    return tuple(_KIND_COLOURS[name] if name in _KIND_COLOURS else next(free, COLOURS - 1) for name in names)
+
+
+def _over_time(ranks: Sequence[RankMemory], blamed: Collection[int]) -> Section:
+    stacks = [(one.rank, one.stack) for one in ranks if one.stack is not None]
+    names = tuple(dict.fromkeys(name for _, stack in stacks for name in stack.kinds))
+    folds = [
+        Fold(
+            f"rank {rank}{'*' if rank in blamed else ''}: peak {bytes_text(stack.peak_bytes)}",
+            present(
+                Paragraph(_described(stack)),
+                _areas(rank, stack),
+                (Paragraph(Span(f"{note[:1].upper()}{note[1:]}.", "soft")) for note in stack.notes),
+                Fold(f"Figures of rank {rank}", _moments(stack)),
+            ),
+            is_open=n == 0,
+        )
+        for n, (rank, stack) in enumerate(stacks)
+    ]
+    return Section("Over time", (Legend(names, _colours(names)), *folds), 3)
+
+
+def _described(stack: MemoryStack) -> str:
+    """Return `Peak of tensors: 14.8 GiB at 1.24 s, in step 3, backward: activations (62 %), ...`."""
+    place = f", {'' if stack.place.startswith('at ') else 'in '}{stack.place}" if stack.place else ""
+    parts = ", ".join(f"{name}{share_text(size, stack.peak_bytes)}" for name, size in stack.at_peak)
+    text = f"Peak of {stack.of}: {bytes_text(stack.peak_bytes)} at {stack.time_text(stack.peak_time)}{place}"
+    text += f": {parts}." if parts else "."
+    if stack.failed is not None:
+        text += f" A request of {bytes_text(stack.failed[1])} failed at {stack.time_text(stack.failed[0])}."
+    if stack.capacity_bytes is not None:
+        text += f" The device has {bytes_text(stack.capacity_bytes)}."
+    return text
+
+
+def _areas(rank: int, stack: MemoryStack) -> Plot:
+    """Return the kinds of memory on each other, a line over what is in tensors, steps, the peak and the capacity."""
+    most = max(sum(sizes) for _, sizes in stack.rows)
+    capacity = stack.capacity_bytes if stack.capacity_bytes and stack.capacity_bytes <= _FAR * most else None
+    start, end = stack.rows[0][0], stack.rows[-1][0]
+    shares = dict(stack.at_peak)
+    sums = [(0.0, *accumulate(sizes)) for _, sizes in stack.rows]
+    curves = []
+    for n, (name, colour) in enumerate(zip(stack.kinds, _colours(stack.kinds), strict=True)):
+        size = shares.get(name, 0.0)
+        hint = f"{name}: {bytes_text(size)}{share_text(size, stack.peak_bytes)} at the peak"
+        if name in stack.unused:
+            hint = f"{name}: at most {bytes_text(max(sizes[n] for _, sizes in stack.rows))}"
+        points = tuple((time, edges[n + 1]) for (time, _), edges in zip(stack.rows, sums, strict=True))
+        lower = tuple(edges[n] for edges in sums)
+        curves.append(Curve(hint, points, colour, lower=lower, faint=name in stack.unused))
+    used = [n for n, name in enumerate(stack.kinds) if name not in stack.unused]
+    totals = tuple((time, sum(sizes[n] for n in used)) for time, sizes in stack.rows)
+    marks = [
+        Mark(f"step {step}", x=time, tone="step", hint=f"step {step} begins")
+        for time, step in _spread([pair for pair in stack.steps if start <= pair[0] <= end], end - start)
+    ]
+    if capacity is not None:
+        marks.append(Mark(f"the device has {bytes_text(capacity)}", y=capacity))
+    if stack.failed is not None:
+        marks.append(Mark(f"a request of {bytes_text(stack.failed[1])} failed", x=stack.failed[0]))
+    peak = f"peak {bytes_text(stack.peak_bytes)}"
+    hint = f"{peak}{', ' if stack.place else ''}{stack.place}"
+    marks.append(Mark(peak, stack.peak_time, stack.peak_bytes, "peak", hint))
+    step = _round((end - start) / _TICKS)
+    ticks = tuple(n * step for n in range(ceil(start / step), floor(end / step) + 1))
+    return Plot(
+        f"Memory of rank {rank} over time. {_described(stack)}",
+        Axis(stack.time_text, start, end, ticks=ticks),
+        Axis(bytes_text, 0.0, _round_above(max(most, capacity or 0.0))),
+        (*curves, Curve(stack.of, totals, "ink")),
+        tuple(marks),
+        legend=False,
+        height=320.0,
+    )
+
+
+def _spread(steps: Sequence[tuple[float, int]], length: float) -> list[tuple[float, int]]:
+    """Return the steps that stand far enough from each other for their names."""
+    kept: list[tuple[float, int]] = []
+    for time, step in steps:
+        if not kept or time - kept[-1][0] >= length / _STEPS:
+            kept.append((time, step))
+    return kept
+
+
+def _moments(stack: MemoryStack) -> tuple[Block, ...]:
+    """Return some moments as figures, the peak among them, and where they come from."""
+    width = max(1, len(stack.rows) // _MOMENTS)
+    peak = min(range(len(stack.rows)), key=lambda n: abs(stack.rows[n][0] - stack.peak_time))
+    used = [n for n, name in enumerate(stack.kinds) if name not in stack.unused]
+    rows: list[tuple[Text | Cell, ...]] = [("moment", "total", *stack.kinds)]
+    for n in sorted({*range(0, len(stack.rows), width), len(stack.rows) - 1, peak}):
+        time, sizes = stack.rows[n]
+        figures = [bytes_text(size) if size else "0" for size in (sum(sizes[at] for at in used), *sizes)]
+        rows.append((stack.time_text(time) + (" (peak)" if n == peak else ""), *figures))
+    source = Paragraph((Span("From ", "soft"), Span(stack.source, "code"))) if stack.source else None
+    return present(table(rows, 1), source)
+
+
+def _curves(ranks: Sequence[RankMemory], blamed: Collection[int]) -> tuple[Block, ...]:
+    """Return one line for each rank; those to blame are drawn last, on top of the others."""
+    points = [point for one in ranks for point in one.curve]
+    start, end = min(time for time, _ in points), max(time for time, _ in points)
+    few = len(ranks) <= COLOURS
+    curves = []
+    for n, one in sorted(enumerate(ranks), key=lambda item: item[1].rank in blamed):
+        peak = max(one.curve, key=lambda point: point[1])
+        parts = ", ".join(f"{name} {bytes_text(size)}" for name, size in one.at_peak[:6])
+        name = f"rank {one.rank}{'*' if one.rank in blamed else ''}: peak {bytes_text(one.peak_bytes)}"
+        stroke = "dashed" if few and n else "solid"  # Equal curves lie on each other: both stay visible.
+        curves.append(
+            Curve(
+                name,
+                one.curve,
+                n if few else COLOURS - 2,
+                stroke,  # type: ignore[arg-type]
+                strong=one.rank in blamed,
+                dots=(Dot(*peak, f"{name}: {parts}" if parts else name),),
+            )
+        )
+    drawing = Plot(
+        "Memory over time",
+        Axis(lambda time: seconds_text(time - start), start, end, ticks=(start, end)),
+        Axis(bytes_text, 0.0, _round_above(max(size for _, size in points))),
+        tuple(curves),
+        legend=few,
+        height=260.0,
+    )
+    thick = Paragraph(Span("Thick: ranks to blame. A point marks a peak.", "soft"))
+    return present(None if few else thick, drawing)
+
+
+def _at_peak(ranks: Sequence[RankMemory]) -> Bars:
+    """Return what the peak of each rank consists of; what has one colour over time counts together."""
+    kinds: list[dict[str, float]] = []
+    for one in ranks:
+        sizes: dict[str, float] = {}
+        for name, size in one.at_peak:
+            kind = one.kind_of.get(name, name)
+            sizes[kind] = sizes.get(kind, 0.0) + size
+        kinds.append(sizes)
+    totals: dict[str, float] = {}
+    for sizes in kinds:
+        for name, size in sizes.items():
+            totals[name] = totals.get(name, 0.0) + size
+    names = sorted(totals, key=lambda name: (-totals[name], name))
+    parts = names if len(names) <= COLOURS else names[: COLOURS - 1]
+    others = names[len(parts) :]
+    bars = []
+    for one, sizes in zip(ranks, kinds, strict=True):
+        values = [sizes.get(name, 0.0) for name in parts]
+        values += [sum(sizes.get(name, 0.0) for name in others)] if others else []
+        texts = tuple(bytes_text(value) for value in values)
+        bars.append(Bar(f"rank {one.rank}", tuple(values), texts, bytes_text(sum(values))))
+    legend = (*parts, *(["other"] if others else []))
+    return Bars("What the peak of each rank consists of", tuple(bars), legend, _colours(legend))
+
+
+def _round_above(value: float) -> float:
+    """Return the least height above `value` bytes whose quarters are round in bytes, KiB, MiB, ..."""
+    unit = 1024.0 ** max(0, floor(log(max(value, 1.0), 1024)))
+    return _round(value / unit / 4) * 4 * unit
+
+
+def _round(value: float) -> float:
+    """Return the least round number that is not below."""
+    value = max(value, _LEAST)
+    power = 10.0 ** floor(log(value, 10))
+    return power * next(one for one in _ROUND if one * power >= value * (1 - 1e-9) or one == _ROUND[-1])

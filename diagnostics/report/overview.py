@@ -1,0 +1,110 @@
+"""What a report says as a whole: its headline, the kind of trouble it is about, and what is left open."""
+
+from collections.abc import Sequence
+
+from diagnostics.contract.findings import Finding, Status
+from diagnostics.report import wording
+from diagnostics.report.model import Decided, Report
+from diagnostics.tree.arbitrate import SURE
+
+OUTCOMES = {
+    "healthy": "HEALTHY",
+    "hung": "HUNG",
+    "oom": "OUT OF MEMORY",
+    "slow": "SLOW",
+    "crashed": "CRASHED",
+    "diverged": "DIVERGED",
+    "at_risk": "AT RISK",
+    "undecided": "UNDECIDED",
+}
+_FAMILIES = {
+    "hang": "hangs and crashes",
+    "memory": "memory",
+    "overlap": "speed",
+    "numeric": "numerics",
+    "env": "the environment",
+}
+_RECORDED_FOR = {
+    "hang": {"flight", "ring", "stacks", "error", "log"},
+    "memory": {"snapshot", "timeline"},
+    "overlap": {"trace", "nsys"},
+}
+"""Kind of trouble -> evidence that is mostly recorded because of it."""
+
+
+def headline(report: Report) -> str:
+    """Return the cause in words, or why there is none."""
+    if report.root_causes:
+        first = report.root_causes[0].cause
+        unnoticed = report.outcome == "diverged" and first.startswith("hang.")
+        return f"{report.title(first)}, unnoticed: the run ended" if unnoticed else report.title(first)
+    if report.healthy:
+        counts = count(report)
+        return f"no cause found: {counts['ruled_out']} ruled out, {counts['undecided']} undecided"
+    if any(is_suspicion(decided.finding) for decided in report.findings):
+        return "something went wrong; there is a suspicion, but no cause is sure"
+    if report.standing:
+        return report.standing
+    return "something went wrong, or too little was left behind to say; no cause is confirmed"
+
+
+def count(report: Report) -> dict[Status, int]:
+    """Return the number of findings of each status."""
+    table: dict[Status, int] = {"confirmed": 0, "undecided": 0, "ruled_out": 0}
+    for decided in report.findings:
+        table[decided.finding.status] += 1
+    return table
+
+
+def is_suspicion(finding: Finding) -> bool:
+    """Whether a finding is confirmed, but not surely enough to be a root cause."""
+    return finding.status == "confirmed" and finding.confidence < SURE
+
+
+def family(cause: str) -> str:
+    """Return the kind of trouble of a cause: the first word of its id."""
+    return cause.partition(".")[0]
+
+
+def families(report: Report) -> frozenset[str]:
+    """Return the kinds of trouble that the report is about.
+
+    They are those of the root causes, else of the suspicions, else what the evidence was recorded for. Undecided
+    causes of other kinds have nothing to do with the trouble.
+    """
+    suspicions = [decided.finding for decided in report.findings if is_suspicion(decided.finding)]
+    named = {family(finding.cause) for finding in report.root_causes or suspicions}
+    if named or report.healthy:
+        return frozenset(named)
+    kinds = {coverage.kind for coverage in report.coverage}
+    for kind, readable in _RECORDED_FOR.items():
+        if kinds & readable:
+            return frozenset((kind,))
+    return frozenset(("hang",))
+
+
+def undecided(report: Report) -> tuple[list[Decided], list[Decided]]:
+    """Return the undecided causes: those of the kind of trouble that was found, and all others."""
+    near = families(report)
+    every = [decided for decided in report.findings if decided.finding.status == "undecided"]
+    return [decided for decided in every if family(decided.finding.cause) in near], [
+        decided for decided in every if family(decided.finding.cause) not in near
+    ]
+
+
+def others_text(others: Sequence[Decided]) -> str:
+    """Return `37 causes of memory, numerics and speed could not be decided`; nothing without a cause."""
+    if not others:
+        return ""
+    kinds = sorted({_FAMILIES.get(name, name) for name in (family(one.finding.cause) for one in others)})
+    named = " and ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
+    return f"{len(others)} {'cause' if len(others) == 1 else 'causes'} of {named} could not be decided"
+
+
+def missing(causes: Sequence[Decided]) -> list[tuple[str, list[str]]]:
+    """Return what would record the missing evidence, with the causes it would decide; what decides most is first."""
+    table: dict[str, list[str]] = {}
+    for decided in causes:
+        if lacks := wording.missing(decided.finding):
+            table.setdefault(lacks, []).append(decided.finding.cause)
+    return sorted(table.items(), key=lambda item: (-len(item[1]), item[0]))

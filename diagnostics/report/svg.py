@@ -1,0 +1,202 @@
+"""Draws the charts of a document. They take the width they are given: places across are percentages of it, so text
+keeps its size on a phone and on paper. Colours are classes (`k0` to `k8`), so that the theme decides them.
+"""
+
+import math
+from collections.abc import Sequence
+
+from diagnostics.report.document import COLOURS, Axis, Bars, Curve, Mark, Plot
+from diagnostics.report.markup import Markup, el, join
+
+_BAR = 17
+_TOP, _BOTTOM = 18.0, 28.0
+"""Room above the highest and below the lowest value of a plot, in pixels."""
+_SIDE = 4.0
+"""Per cent of the width at each side of a plot, so that what is written below the outermost points is inside."""
+_SCALE = 10.0
+"""Units of a stretched drawing for one per cent."""
+_LINES = 4
+_FEW_DECADES = 4
+_STROKES = {"solid": None, "dashed": "7 4", "dotted": "2 4", "dash-dotted": "10 3 2 3"}
+_NARROW_TICKS = 5
+"""Ticks that a phone has room for; of more, every second one is left out there."""
+
+
+def legend(names: Sequence[str], colours: Sequence[int]) -> Markup:
+    """Return the names of colours."""
+    keys = [el("span", el("i", class_=f"k{n}"), name) for n, name in zip(colours, names, strict=True)]
+    return el("div", *keys, class_="legend")
+
+
+def bars(chart: Bars) -> Markup:
+    """Return a row for each bar: its name, its parts on the common scale, and the text at its end."""
+    reach = [max(sum(bar.values), bar.interval[1] if bar.interval else 0.0) for bar in chart.bars]
+    widest = max(reach, default=0.0) or 1.0
+    colours = chart.colours or tuple(range(len(chart.parts)))
+    rows = []
+    for bar in chart.bars:
+        start, parts = 0.0, []
+        for name, colour, value, text in zip(chart.parts, colours, bar.values, bar.texts, strict=True):
+            width = 100 * max(0.0, value) / widest
+            hint = el("title", f"{bar.name}{f', {name}' if name else ''}: {text}")
+            kind = f"k{colour if bar.colour is None else bar.colour}"
+            parts.append(el("rect", hint, x=_percent(start), y=0, width=_percent(width), height=_BAR, class_=kind))
+            start += width
+        if bar.interval is not None:
+            parts += _whisker(*(100 * max(0.0, bound) / widest for bound in bar.interval))
+        drawing = el("svg", *parts, class_="bar", height=_BAR, aria_hidden="true")
+        rows.append(el("div", el("span", bar.name), drawing, el("span", bar.end), class_="row"))
+    names = legend(chart.parts, colours) if len(chart.parts) > 1 else None
+    return el("figure", names, *rows, class_="bars", aria_label=chart.label)
+
+
+def plot(chart: Plot) -> Markup:
+    """Return the curves and areas with their axes and legend."""
+    place = _Places(chart)
+    stretched, parts = [], [_level(value, chart.y.text(value), place) for value in _levels(chart.y)]
+    for curve in chart.curves:
+        stretched += _lines(curve, place)
+    below = [_mark(mark, place) for mark in chart.marks if mark.tone != "peak"]
+    area = el(
+        "svg",
+        *stretched,
+        viewBox=f"0 0 {100 * _SCALE:.0f} {chart.height:.0f}",
+        preserveAspectRatio="none",
+        width="100%",
+        height=f"{chart.height:.0f}",
+    )
+    parts += [area, *below, *(dot for curve in chart.curves for dot in _dots(curve, place))]
+    parts += [_mark(mark, place) for mark in chart.marks if mark.tone == "peak"]
+    parts += _ticks(chart.x, place)
+    drawing = el("svg", *parts, class_="plot", height=f"{chart.height:.0f}", role="img", aria_label=chart.label)
+    keys = [el("span", _key(curve), curve.name) for curve in chart.curves]
+    return el("figure", el("div", *keys, class_="legend") if chart.legend else None, drawing)
+
+
+class _Places:
+    """Where values stand in a plot."""
+
+    def __init__(self, chart: Plot) -> None:
+        self.chart = chart
+
+    def x(self, value: float) -> float:
+        """Return per cent from the left; the middle when there is only one value."""
+        axis = self.chart.x
+        if axis.low == axis.high:
+            return 50.0
+        return _SIDE + _share(min(max(value, axis.low), axis.high), axis) * (100 - 2 * _SIDE)
+
+    def y(self, value: float) -> float:
+        """Return pixels from the top; what lies outside stands at the edge."""
+        axis, height = self.chart.y, self.chart.height
+        return height - _BOTTOM - _share(min(max(value, axis.low), axis.high), axis) * (height - _BOTTOM - _TOP)
+
+
+def _share(value: float, axis: Axis) -> float:
+    """Return how far a value stands between the ends of its axis, 0 to 1."""
+    if axis.log:
+        return math.log(value / axis.low) / math.log(axis.high / axis.low)
+    return (value - axis.low) / (axis.high - axis.low)
+
+
+def _levels(axis: Axis) -> list[float]:
+    """Return the values with a line across, ascending: round ones on a logarithmic axis, where two of them fit."""
+    if axis.ticks:
+        return list(axis.ticks)
+    steps = range(_LINES + 1)
+    if not axis.log:
+        return [axis.low + (axis.high - axis.low) * n / _LINES for n in steps]
+    powers = range(math.floor(math.log10(axis.low)), math.ceil(math.log10(axis.high)) + 1)
+    factors = (1,) if len(powers) > _FEW_DECADES else (1, 2, 5)
+    levels = (factor * 10.0**power for power in powers for factor in factors)
+    inside = [level for level in levels if axis.low <= level <= axis.high]
+    return inside if len(inside) > 1 else [axis.low * (axis.high / axis.low) ** (n / _LINES) for n in steps]
+
+
+def _level(value: float, text: str, place: _Places) -> Markup:
+    y = place.y(value)
+    line = el("line", x1="0", x2="100%", y1=f"{y:.1f}", y2=f"{y:.1f}", class_="grid")
+    return join(line, el("text", text, x=0, y=f"{y - 3:.1f}"))
+
+
+def _ticks(axis: Axis, place: _Places) -> list[Markup]:
+    texts = []
+    for n, value in enumerate(axis.ticks):
+        x = place.x(value)
+        anchor = "start" if x < 2 * _SIDE else "end" if x > 100 - 2 * _SIDE else "middle"
+        at = "0" if anchor == "start" else "100%" if anchor == "end" else _percent(x)
+        spare = "spare" if len(axis.ticks) > _NARROW_TICKS and n % 2 else None
+        texts.append(
+            el("text", axis.text(value), x=at, y=f"{place.chart.height - 8:.0f}", text_anchor=anchor, class_=spare)
+        )
+    return texts
+
+
+def _lines(curve: Curve, place: _Places) -> list[Markup]:
+    """Return the area and the line of a curve, in units that are stretched over the width."""
+    points = [f"{place.x(x) * _SCALE:.1f},{place.y(y):.1f}" for x, y in curve.points]
+    if curve.lower:
+        under = [
+            f"{place.x(x) * _SCALE:.1f},{place.y(low):.1f}"
+            for (x, _), low in reversed(list(zip(curve.points, curve.lower, strict=True)))
+        ]
+        kind = f"band {_colour(curve)}{' faint' if curve.faint else ''}"
+        return [el("polygon", el("title", curve.name), points=" ".join(points + under), class_=kind)]
+    kind = f"curve {_colour(curve)}{' strong' if curve.strong else ''}"
+    dashes = _STROKES[curve.stroke]
+    return [el("polyline", el("title", curve.name), points=" ".join(points), class_=kind, stroke_dasharray=dashes)]
+
+
+def _dots(curve: Curve, place: _Places) -> list[Markup]:
+    parts = []
+    for dot in curve.dots:
+        across = _percent(place.x(dot.x))
+        if dot.interval is not None:
+            low, high = (f"{place.y(bound):.1f}" for bound in dot.interval)
+            parts.append(el("line", x1=across, x2=across, y1=low, y2=high, class_=f"curve {_colour(curve)}"))
+        hint = el("title", dot.hint)
+        parts.append(el("circle", hint, cx=across, cy=f"{place.y(dot.y):.1f}", r=4, class_=f"dot {_colour(curve)}"))
+    return parts
+
+
+def _mark(mark: Mark, place: _Places) -> Markup:
+    """Return a line across or upright with its text, or a point with an upright line."""
+    top, low = _TOP, place.chart.height - _BOTTOM
+    hint = el("title", mark.hint or mark.text)
+    if mark.x is None:
+        y = f"{place.y(mark.y or 0.0):.1f}"
+        line = el("line", hint, x1="0", x2="100%", y1=y, y2=y, class_=mark.tone)
+        return join(line, el("text", mark.text, x="100%", y=f"{float(y) - 5:.1f}", text_anchor="end"))
+    x = place.x(mark.x)
+    at = _percent(x)
+    line = el("line", hint, x1=at, x2=at, y1=f"{top:.1f}", y2=f"{low:.1f}", class_=mark.tone)
+    if mark.y is None:
+        text = el("text", mark.text, x=at, y=f"{low + 12:.1f}", text_anchor="middle", class_="spare")
+        return join(line, text if mark.tone == "step" else None)
+    left = x > 50
+    y = place.y(mark.y)
+    point = el("circle", hint, cx=at, cy=f"{y:.1f}", r=3, class_=mark.tone)
+    anchor = {"x": at, "dx": -8 if left else 8, "text_anchor": "end" if left else "start"}
+    return join(line, point, el("text", mark.text, y=f"{max(y - 6, 11.0):.1f}", class_="strong", **anchor))
+
+
+def _whisker(start: float, end: float) -> list[Markup]:
+    middle = _BAR / 2
+    lines = ((start, end, middle, middle), (start, start, 3, _BAR - 3), (end, end, 3, _BAR - 3))
+    return [el("line", x1=_percent(a), x2=_percent(b), y1=c, y2=d, class_="whisker") for a, b, c, d in lines]
+
+
+def _key(curve: Curve) -> Markup:
+    if curve.lower:
+        return el("i", class_=_colour(curve))
+    dashes = _STROKES[curve.stroke]
+    line = el("line", x1=0, x2=22, y1=5, y2=5, class_=f"curve {_colour(curve)}", stroke_dasharray=dashes)
+    return el("svg", line, viewBox="0 0 22 10", class_="key", aria_hidden="true")
+
+
+def _colour(curve: Curve) -> str:
+    return f"k{curve.colour % COLOURS}" if isinstance(curve.colour, int) else curve.colour
+
+
+def _percent(value: float) -> str:
+    return f"{value:.2f}%"
