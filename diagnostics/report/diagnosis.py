@@ -1,6 +1,6 @@
 """Builds the document of a diagnosis: the answer in the first five lines of a terminal, everything on the page."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Where
 from diagnostics.contract.formatting import ranks_text
@@ -54,7 +54,11 @@ _HIGH = 0.9
 """Confidence from which on the first screen does not ask for more to be recorded."""
 _TONES: dict[str, Tone] = {"healthy": "good", "undecided": "warn", "at_risk": "warn", "slow": "warn"}
 _STATUSES: dict[str, Tone] = {"confirmed": "bad", "undecided": "warn", "ruled_out": "soft"}
-_DRAWN = {"hang": drawings.timeline, "memory": drawings.memory, "overlap": drawings.overlap}
+_DRAWN: dict[str, Callable[[Report], Block | None]] = {
+    "hang": drawings.timeline,
+    "memory": drawings.memory,
+    "overlap": drawings.overlap,
+}
 
 
 def document(report: Report, *, brief: bool = False, page: str = "") -> Document:
@@ -125,7 +129,7 @@ def _one_line(label: str, text: str) -> Field:
 def _open_questions(report: Report, brief: bool) -> list[Field]:
     """Return what was ruled out, what could not be decided, and what was wrong with the evidence."""
     rows = [Field("plan", text) for text in plan_lines(report.measures, everything=not brief)]
-    near, others = undecided(report)
+    near, _ = undecided(report)
     if report.root_causes:
         rows.append(Field("rest", _counts(report), "soft"))
     suspicions = [decided.finding for decided in report.findings if is_suspicion(decided.finding)]
@@ -274,7 +278,8 @@ def _node(branch: Branch) -> Node:
 
 def _same_reason(branch: Branch) -> tuple[str, int]:
     """Return why all causes below a gate are undecided, where that is the same for two and more, and their number."""
-    causes, open_branches = [], [branch] if branch.gate else []
+    causes: list[Branch] = []
+    open_branches = [branch] if branch.gate else []
     while open_branches:
         for child in open_branches.pop().children:
             (open_branches if child.gate else causes).append(child)

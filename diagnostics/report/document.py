@@ -6,7 +6,7 @@ evidence: each renderer escapes them at the one point where they enter it, so bu
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Union
+from typing import Literal
 
 Form = Literal["terminal", "markdown", "html"]
 Tone = Literal["", "good", "bad", "warn", "soft", "strong", "code"]
@@ -37,6 +37,14 @@ def spans(text: Text) -> tuple[Span, ...]:
 def plain(text: Text) -> str:
     """Return a text without its tones."""
     return "".join(span.text for span in spans(text))
+
+
+def capitalised(text: Text) -> tuple[Span, ...]:
+    """Return a heading with a capital at its beginning; a name such as `world_size` stays as it is typed."""
+    first, *others = spans(text) or (Span(""),)
+    if "_" in first.text.partition(" ")[0]:
+        return (first, *others)
+    return (Span(first.text[:1].upper() + first.text[1:], first.tone), *others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +307,7 @@ class Section:
     """What the page's script offers here."""
 
 
-Block = Union[Paragraph, Fields, Items, Fix, Table, Cards, Tree, Bars, Plot, Legend, Fold, Only, Section]
+Block = Paragraph | Fields | Items | Fix | Table | Cards | Tree | Bars | Plot | Legend | Fold | Only | Section
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +323,8 @@ class Document:
     """The answer in a word or two, at the top of the page."""
     heading: Text = ""
     """Of the page; default: the answer."""
+    prelude: tuple[Block, ...] = ()
+    """What the text forms say above the answer."""
     lead: tuple[Block, ...] = ()
     """What stands directly below the answer."""
     footer: str = ""
@@ -323,7 +333,7 @@ class Document:
     """Whether the page has its script: theme, printing, trees by keyboard, copying."""
 
 
-def present(*blocks: Block | None | Iterable[Block]) -> tuple[Block, ...]:
+def present(*blocks: Block | Iterable[Block] | None) -> tuple[Block, ...]:
     """Return the blocks without those that are None; iterables of blocks are taken apart."""
     kept: list[Block] = []
     for block in blocks:

@@ -57,7 +57,7 @@ _FAR = 1.6
 _LEAST = 1e-9
 
 
-def timeline(report: Report) -> Section | None:
+def timeline(report: Report) -> Only | None:
     """Return a row for each rank and a column for each position; what differs from the majority is marked."""
     position = next((root.position for root in report.root_causes if root.position is not None), None)
     blamed = _culprits(report, "hang")
@@ -82,15 +82,11 @@ def timeline(report: Report) -> Section | None:
     hidden = f"{lines.hidden} more ranks are in report.json."
     blocks = present(
         Paragraph(Span(legend, "soft")),
-        Table(header, tuple(rows), 1, "dense", focus),
+        Table(header, tuple(rows), len(header), "dense", focus),
         Paragraph(Span(hidden, "soft")) if lines.hidden else None,
     )
     title = f"Last collectives of group {lines.group}" if lines.group else "Last collectives"
-    return _on_page(title, blocks)
-
-
-def _on_page(title: str, blocks: tuple[Block, ...]) -> Section:
-    return Section(title, (Only(("html",), blocks),))
+    return Only(("html",), (Section(title, blocks),))
 
 
 def _majority(calls: Sequence[Call | None], here: bool) -> tuple[str, ...]:
@@ -177,6 +173,7 @@ def memory(report: Report) -> Section | None:
             Only(("html",), pictures),
             Fold("Figures", (table(measures.memory_rows(ranks)),)),
         ),
+        id="memory",
     )
 
 

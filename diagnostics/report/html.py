@@ -26,6 +26,7 @@ from diagnostics.report.document import (
     Table,
     Text,
     Tree,
+    capitalised,
     cell_of,
     shown,
     spans,
@@ -46,7 +47,7 @@ def render(document: Document) -> str:
         el(
             "div",
             el("div", el("span", badge, class_=f"badge {tone}") if badge else None, buttons, class_="bar"),
-            el("h1", _sentence(document.heading or document.answer)),
+            el("h1", _inline(capitalised(document.heading or document.answer))),
             *_blocks(document.lead),
         ),
     )
@@ -89,14 +90,6 @@ def _inline(text: Text) -> Markup:
         else:
             parts.append(el("span", span.text, class_=span.tone) if span.tone else span.text)
     return join(*parts)
-
-
-def _sentence(text: Text) -> Markup:
-    """Return a text with a capital at its beginning; a name such as `world_size` stays as it is typed."""
-    first, *others = spans(text)
-    if "_" in first.text.partition(" ")[0]:
-        return _inline(text)
-    return join(_inline(first.text[:1].upper() + first.text[1:]), _inline(tuple(others)))
 
 
 def _button(name: str, **attributes: str) -> Markup:
@@ -154,7 +147,7 @@ def _block(block: Block) -> Markup:
 
 
 def _section(block: Section) -> Markup:
-    heading = el(f"h{block.level}", _sentence(block.title))
+    heading = el(f"h{block.level}", _inline(capitalised(block.title)))
     if block.control == "open-all":
         heading = el("div", heading, _button("Open all", id="open-all"), class_="bar")
     elif block.control == "filter":

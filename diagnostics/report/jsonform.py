@@ -41,8 +41,13 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def dumps(report: Report) -> str:
-    """report.json: strict JSON (no NaN), ASCII."""
-    return json.dumps(as_json(report), indent=2, allow_nan=False) + "\n"
+    """Return the content of report.json."""
+    return text(as_json(report))
+
+
+def text(value: Any) -> str:
+    """Return strict JSON (no NaN, ASCII) with a newline at its end: every command writes JSON this way."""
+    return json.dumps(plain(value), indent=2, allow_nan=False) + "\n"
 
 
 def plain(value: Any, depth: int = 0) -> Any:

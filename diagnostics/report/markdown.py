@@ -14,9 +14,11 @@ from diagnostics.report.document import (
     Node,
     Paragraph,
     Section,
+    Span,
     Table,
     Text,
     Tree,
+    capitalised,
     cell_of,
     plain,
     shown,
@@ -30,8 +32,8 @@ _MARKS = {"confirmed": "[x]", "undecided": r"\[?\]", "ruled_out": "[ ]"}
 
 def render(document: Document) -> str:
     """Return the whole document; charts have no form here."""
-    heading = f"# {_inline(document.answer)}"
-    return "\n\n".join([heading, *_blocks((*document.lead, *document.blocks))]) + "\n"
+    heading = f"# {_inline(tuple(Span(span.text) for span in spans(document.answer)))}"
+    return "\n\n".join([*_blocks(document.prelude), heading, *_blocks((*document.lead, *document.blocks))]) + "\n"
 
 
 def text(value: str) -> str:
@@ -48,13 +50,13 @@ def code(value: str) -> str:
 
 
 def _inline(value: Text, *, in_table: bool = False) -> str:
-    """Return a text with its code spans; other tones are colours and have no form here."""
+    """Return a text with its code spans and what is strong; other tones are colours and have no form here."""
     pieces = []
     for span in spans(value):
-        if span.tone != "code":
-            pieces.append(text(span.text))
-        elif span.text:
+        if span.tone == "code" and span.text:
             pieces.append(code(span.text).replace("|", "\\|") if in_table else code(span.text))
+        else:
+            pieces.append(f"**{text(span.text)}**" if span.tone == "strong" else text(span.text))
     return "".join(pieces)
 
 
@@ -72,7 +74,7 @@ def _block(block: Block) -> str:
             return "\n".join(f"- **{text(row.label)}**: {_inline(row.text)}" for row in block.rows)
         case Fix():
             why = f" - {text(block.why)}" if block.why else ""
-            saves = f" Saves {text(block.saves)}." if block.saves else ""
+            saves = f" (saves {text(block.saves)})" if block.saves else ""
             return f"- **fix**{f' ({block.kind})' if block.kind else ''}: {code(block.change)}{why}{saves}"
         case Table():
             return _table(block)
@@ -84,7 +86,7 @@ def _block(block: Block) -> str:
         case Fold():
             return "\n\n".join([f"**{text(block.title)}**", *_blocks(block.blocks)])
         case Section():
-            return "\n\n".join([f"{'#' * block.level} {_inline(block.title)}", *_blocks(block.blocks)])
+            return "\n\n".join([f"{'#' * block.level} {_inline(capitalised(block.title))}", *_blocks(block.blocks)])
         case _:
             return ""
 
@@ -99,7 +101,7 @@ def _table(block: Table) -> str:
 
 
 def _node(node: Node, depth: int) -> str:
-    name = f"*{node.name}*" if node.is_gate else code(node.name)
+    name = f"*{text(node.name)}*" if node.is_gate else code(node.name)
     notes = f": {text('; '.join(node.notes))}" if node.notes else ""
     line = f"{'  ' * depth}- {_MARKS[node.mark]} {text(node.title)} ({name}), {node.mark.replace('_', ' ')}{notes}\n"
     return line + "".join(_node(child, depth + 1) for child in node.children)

@@ -53,7 +53,9 @@ def bars(chart: Bars) -> Markup:
 def plot(chart: Plot) -> Markup:
     """Return the curves and areas with their axes and legend."""
     place = _Places(chart)
-    stretched, parts = [], [_level(value, chart.y.text(value), place) for value in _levels(chart.y)]
+    levels = [(chart.y.text(value), place.y(value)) for value in _levels(chart.y)]
+    parts = [el("line", x1="0", x2="100%", y1=f"{y:.1f}", y2=f"{y:.1f}", class_="grid") for _, y in levels]
+    stretched = []
     for curve in chart.curves:
         stretched += _lines(curve, place)
     below = [_mark(mark, place) for mark in chart.marks if mark.tone != "peak"]
@@ -67,6 +69,7 @@ def plot(chart: Plot) -> Markup:
     )
     parts += [area, *below, *(dot for curve in chart.curves for dot in _dots(curve, place))]
     parts += [_mark(mark, place) for mark in chart.marks if mark.tone == "peak"]
+    parts += [el("text", text, x=0, y=f"{y - 3:.1f}") for text, y in levels]
     parts += _ticks(chart.x, place)
     drawing = el("svg", *parts, class_="plot", height=f"{chart.height:.0f}", role="img", aria_label=chart.label)
     keys = [el("span", _key(curve), curve.name) for curve in chart.curves]
@@ -113,18 +116,12 @@ def _levels(axis: Axis) -> list[float]:
     return inside if len(inside) > 1 else [axis.low * (axis.high / axis.low) ** (n / _LINES) for n in steps]
 
 
-def _level(value: float, text: str, place: _Places) -> Markup:
-    y = place.y(value)
-    line = el("line", x1="0", x2="100%", y1=f"{y:.1f}", y2=f"{y:.1f}", class_="grid")
-    return join(line, el("text", text, x=0, y=f"{y - 3:.1f}"))
-
-
 def _ticks(axis: Axis, place: _Places) -> list[Markup]:
     texts = []
     for n, value in enumerate(axis.ticks):
         x = place.x(value)
         anchor = "start" if x < 2 * _SIDE else "end" if x > 100 - 2 * _SIDE else "middle"
-        at = "0" if anchor == "start" else "100%" if anchor == "end" else _percent(x)
+        at = "100%" if anchor == "end" else _percent(x)
         spare = "spare" if len(axis.ticks) > _NARROW_TICKS and n % 2 else None
         texts.append(
             el("text", axis.text(value), x=at, y=f"{place.chart.height - 8:.0f}", text_anchor=anchor, class_=spare)
@@ -164,9 +161,9 @@ def _mark(mark: Mark, place: _Places) -> Markup:
     top, low = _TOP, place.chart.height - _BOTTOM
     hint = el("title", mark.hint or mark.text)
     if mark.x is None:
-        y = f"{place.y(mark.y or 0.0):.1f}"
-        line = el("line", hint, x1="0", x2="100%", y1=y, y2=y, class_=mark.tone)
-        return join(line, el("text", mark.text, x="100%", y=f"{float(y) - 5:.1f}", text_anchor="end"))
+        y = place.y(mark.y or 0.0)
+        line = el("line", hint, x1="0", x2="100%", y1=f"{y:.1f}", y2=f"{y:.1f}", class_=mark.tone)
+        return join(line, el("text", mark.text, x="100%", y=f"{y - 5:.1f}", text_anchor="end"))
     x = place.x(mark.x)
     at = _percent(x)
     line = el("line", hint, x1=at, x2=at, y1=f"{top:.1f}", y2=f"{low:.1f}", class_=mark.tone)
@@ -176,8 +173,9 @@ def _mark(mark: Mark, place: _Places) -> Markup:
     left = x > 50
     y = place.y(mark.y)
     point = el("circle", hint, cx=at, cy=f"{y:.1f}", r=3, class_=mark.tone)
-    anchor = {"x": at, "dx": -8 if left else 8, "text_anchor": "end" if left else "start"}
-    return join(line, point, el("text", mark.text, y=f"{max(y - 6, 11.0):.1f}", class_="strong", **anchor))
+    height, anchor = f"{max(y - 6, 11.0):.1f}", "end" if left else "start"
+    text = el("text", mark.text, x=at, dx=-8 if left else 8, y=height, text_anchor=anchor, class_="strong")
+    return join(line, point, text)
 
 
 def _whisker(start: float, end: float) -> list[Markup]:

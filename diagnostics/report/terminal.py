@@ -25,6 +25,7 @@ from diagnostics.report.document import (
     Table,
     Text,
     Tree,
+    capitalised,
     cell_of,
     plain,
     shown,
@@ -66,8 +67,10 @@ def render(document: Document, *, columns: int | None, colour: bool) -> str:
         legacy_windows=False,
     )
     writer = _Writer(console, wrap=columns is not None)
-    if document.answer:
-        writer.answer(document)
+    if document.prelude:
+        writer.blocks(document.prelude)
+        console.print()
+    writer.answer(document)
     writer.blocks((*document.lead, *document.blocks))
     return "".join(line.rstrip() + "\n" for line in out.getvalue().splitlines())
 
@@ -124,7 +127,7 @@ class _Writer:
             case Section():
                 self.console.print()
                 if block.title:
-                    self.paragraph(_styled(block.title, "strong").plain, "bold underline")
+                    self.paragraph(plain(capitalised(block.title)), "bold underline")
                 self.blocks(block.blocks)
             case _:
                 pass
@@ -208,7 +211,7 @@ def _drawing(node: Node) -> Drawing:
     mark, style = _MARKS[node.mark]
     text = Rich(f"{mark} ", style=style)
     text.append(clean(node.title), style="" if node.mark == "confirmed" else "dim")
-    text.append(f" ({node.name})" if node.is_gate else f" [{clean(node.name)}]", style="dim")
+    text.append(f" ({clean(node.name)})" if node.is_gate else f" [{clean(node.name)}]", style="dim")
     text.append_text(_styled(node.brief))
     drawing = Drawing(text, guide_style="dim")
     for child in () if node.folded else node.children:

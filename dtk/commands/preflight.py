@@ -40,7 +40,7 @@ examples:
 of a node and of each mesh dimension. A script is run as torchrun would run it, on the CPU and with its real
 data; what it writes goes nowhere.
 
-exit code: 0 every rank comes to its end; 1 the job would hang or a rank would fail; 2 wrong input (one line).
+exit code: 0 every rank finishes; 1 the job would hang or a rank would fail; 2 wrong input (one line).
 Guide, semantics and limits: docs/preflight.md"""
 
 
@@ -105,7 +105,8 @@ def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     # Ranks are simulated on the CPU; a script that asks for a device must find none.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    from dtk.preflight import page
+    from diagnostics.report import html
+    from dtk.preflight.report import document
     from dtk.preflight.run import Request, preflight
 
     if arguments.html is not None:
@@ -127,7 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
         found = preflight(request, progress.say)
     finally:
         progress.end()
-    problem = None if arguments.html is None else output.kept(arguments.html, page.render(found))
+    problem = None if arguments.html is None else output.kept(arguments.html, html.render(document(found)))
     output.put(_rendered(found, arguments))
     if problem is not None:
         raise problem
@@ -160,13 +161,13 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _rendered(found: "Preflight", arguments: argparse.Namespace) -> str:
     """The result in the form that was asked for."""
-    from dtk.preflight import words
+    from diagnostics.report import markdown, terminal
+    from dtk.preflight.report import document, dumps
 
     if arguments.json:
-        return words.dumps(found)
+        return dumps(found)
     if arguments.markdown:
-        return words.markdown(found)
+        return markdown.render(document(found))
     page = "" if arguments.html is None else str(arguments.html)
-    return words.terminal(
-        found, columns=output.columns(), colour=output.colours(), verbose=arguments.verbose, page=page
-    )
+    made = document(found, brief=not arguments.verbose, page=page)
+    return terminal.render(made, columns=output.columns(), colour=output.colours())

@@ -83,11 +83,12 @@ def preflight_point(composed: Composed, world_size: int, local_size: int) -> str
     if composed.config.preflight == "off":
         return ""
     from dtk.preflight.run import preflight_run
-    from dtk.preflight.words import answer, terminal
+    from diagnostics.report.terminal import render
+    from dtk.preflight.report import answer, document
 
     found = preflight_run(composed, world_size, local_size)
     if found.verdict.ends:
         print(f"preflight: {answer(found)}", flush=True)
         return ""
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    return terminal(found, columns=columns, colour=False, verbose=False, page="")
+    return render(document(found, brief=True), columns=columns, colour=False)

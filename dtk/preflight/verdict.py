@@ -31,7 +31,7 @@ class Verdict:
 
     outcome: Outcome
     report: Report | None
-    """None when every rank comes to its end."""
+    """None when every rank finishes."""
     stands: str = ""
     """The first point where ranks stand, in one line."""
     waiting: Mapping[int, str] = field(default_factory=dict)

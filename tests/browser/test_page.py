@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from diagnostics.report.html import render
 from tests.unit.diagnostics.report.samples import HOSTILE, finding, full, report, stacked
+from tests.unit.diagnostics.report.samples import as_page as render
 
 PERIL = "Memory ran out or is about to"
 
@@ -20,8 +20,8 @@ def test_the_text_is_there_and_nothing_is_wrong(visit: Any) -> None:
     text = page.inner_text("body")
     for told in ("HUNG", "hang.collective_mismatch", "broadcast [1] int64", "train.py:88", "strategy.bucket_cap_mb=25"):
         assert told in text
-    assert page.locator("svg").count() == 3
-    assert page.locator("table.timeline td.differs").inner_text().split("\n") == ["broadcast [1] int64", "train.py:61"]
+    assert page.locator("figure").count() == 3
+    assert page.locator("table.dense td.bad").inner_text().split("\n") == ["broadcast [1] int64", "train.py:61"]
 
 
 def test_the_tree_opens_by_click(visit: Any) -> None:
@@ -129,7 +129,7 @@ def memory(name: str = "train.py") -> str:
 
 def test_memory_over_time_is_stacked_to_its_figures(visit: Any) -> None:
     page = visit(memory())
-    shown = page.locator(".ranks > details[open]")
+    shown = page.locator("#memory > details[open]")
     assert shown.count() == 1 and "rank 2" in shown.locator("summary").first.inner_text()
     assert "in step 7" in shown.inner_text()
     places = shown.locator("polygon").evaluate_all(
@@ -139,20 +139,20 @@ def test_memory_over_time_is_stacked_to_its_figures(visit: Any) -> None:
     heights = [low - top for top, _ in places]
     sizes = [2**30, 2**30 + 21 * 2**28, 2**30 + 21 * 2**28 + 2**27, 2**30 + 21 * 2**28 + 2**27 + 2**29]
     assert [one / heights[-1] for one in heights] == pytest.approx([one / sizes[-1] for one in sizes], abs=0.01)
-    mark = shown.locator("circle.at").evaluate("one => Number(one.getAttribute('cy'))")
+    mark = shown.locator("circle.peak").evaluate("one => Number(one.getAttribute('cy'))")
     assert (low - mark) / heights[-1] == pytest.approx(sizes[2] / sizes[-1], abs=0.01)
-    assert shown.locator("polyline.limit").count() == 1
+    assert shown.locator("line.limit").count() == 2
 
 
 def test_other_ranks_and_figures_open_by_keyboard_and_on_paper(visit: Any) -> None:
     page = visit(memory())
-    page.locator(".ranks > details > summary", has_text="rank 0").focus()
+    page.locator("#memory > details > summary", has_text="rank 0").focus()
     page.keyboard.press("Enter")
-    assert page.locator(".ranks > details[open]").count() == 2
-    figures = page.locator(".ranks summary", has_text="Figures of rank 0")
+    assert page.locator("#memory > details[open]").count() == 2
+    figures = page.locator("#memory summary", has_text="Figures of rank 0")
     figures.focus()
     page.keyboard.press("Enter")
-    assert "(peak)" in page.locator(".ranks table:visible").inner_text()
+    assert "(peak)" in page.locator("#memory table:visible").inner_text()
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.locator("details:not([open])").count() == 0
 

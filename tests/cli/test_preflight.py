@@ -70,7 +70,7 @@ def test_the_page_of_a_job_that_ends_says_what_was_proven(tmp_path: Path) -> Non
     assert process.returncode == 0, process.stderr
     assert process.stdout.startswith("would end: ") and "page.html" in process.stdout
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert page.startswith("<!doctype html>") and "What was proven" in page and "every rank comes to its end" in page
+    assert page.startswith("<!doctype html>") and "What was proven" in page and "every rank finishes" in page
 
 
 @pytest.mark.parametrize("closed", ["stdout", "stderr"])

@@ -35,8 +35,8 @@ def simulate(jobs: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
 
 def _one(job: dict[str, Any]) -> dict[str, Any]:
     from dtk.errors import DtkError
+    from dtk.preflight.report import answer
     from dtk.preflight.run import Request, preflight
-    from dtk.preflight.words import answer
 
     script = Path(job["script"]) if "script" in job else None
     asked = Request(**{**job, "script": script, "overrides": tuple(job.get("overrides", ()))})

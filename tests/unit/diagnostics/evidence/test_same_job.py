@@ -7,7 +7,7 @@ import pytest
 
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
-from diagnostics.report.words import headline
+from diagnostics.report.overview import headline
 from tests.unit.diagnostics.hang.dumps import Job, Op, detect, set_clock, write
 
 A, B, C = Op(line=10), Op("all_gather", 16, 20), Op("barrier", line=30)

@@ -5,8 +5,8 @@ from typing import Any
 
 from diagnostics.detectors.hang import DETECTORS
 from diagnostics.evidence.model import RankError
-from diagnostics.report import charts, measures
 from tests.unit.diagnostics.hang.dumps import Job, Op, evidence, write
+from tests.unit.diagnostics.report.samples import as_page, finding, report
 
 A, B = Op(line=10), Op("all_gather", 16, 20)
 
@@ -68,9 +68,9 @@ def cell(position: int, where: str, state: str = "completed") -> dict[str, Any]:
 def test_equal_calls_from_another_line_differ_where_the_ranks_parted_and_only_there() -> None:
     rows = {str(rank): [cell(4, "/job/a.py:9 in f"), cell(5, "/job/a.py:10 in f", "issued")] for rank in range(3)}
     rows["1"] = [cell(4, "/job/b.py:1 in g"), cell(5, "/job/b.py:2 in g")]
-    lines = measures.timeline({"hang": {"timeline": {"group": "0", "positions": [4, 5], "ranks": rows}}})
-    assert lines is not None
-    page = charts.timeline_table(lines, [1], 5)
-    assert page.count('class="differs"') == 1
-    assert page.count('class="issued"') == 2
-    assert "<div>b.py:2</div>" in page
+    measures = {"hang": {"timeline": {"group": "0", "positions": [4, 5], "ranks": rows}}}
+    page = as_page(report(finding("hang.collective_mismatch", ranks=(1,), position=5), measures=measures))
+    drawn = page.partition('<table class="dense">')[2].partition("</table>")[0]
+    assert drawn.count('<td class="bad"') == 1
+    assert drawn.count("<td title=") == 2, "issued, completion not recorded"
+    assert "<div>b.py:2</div>" in drawn

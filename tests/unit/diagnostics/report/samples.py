@@ -7,9 +7,25 @@ from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Re
 from diagnostics.diagnose import conclude
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Problem, RankError
+from diagnostics.report import html, markdown, terminal
+from diagnostics.report.diagnosis import document
 from diagnostics.report.model import Report
 from diagnostics.tree.arbitrate import all_leaves
 from diagnostics.tree.built_in import built_in
+
+
+def shown(made: Report, *, columns: int | None, colour: bool, verbose: bool = False, page: str = "") -> str:
+    """The report in a terminal."""
+    return terminal.render(document(made, brief=not verbose, page=page), columns=columns, colour=colour)
+
+
+def as_page(made: Report) -> str:
+    return html.render(document(made))
+
+
+def as_markdown(made: Report) -> str:
+    return markdown.render(document(made))
+
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&|`[x](javascript:1)\x1b[31m\u202e\x00"
 """What a file or function name in evidence may look like."""

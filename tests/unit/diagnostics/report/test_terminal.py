@@ -7,10 +7,10 @@ import pytest
 
 from diagnostics.contract.findings import EvidenceItem, Finding, Where
 from diagnostics.evidence.model import Problem
-from diagnostics.report import html, jsonform, markdown
+from diagnostics.report import jsonform
 from diagnostics.report.model import Report
-from diagnostics.report.terminal import render
-from tests.unit.diagnostics.report.samples import HOSTILE, finding, full, mismatch, report
+from tests.unit.diagnostics.report.samples import HOSTILE, as_markdown, as_page, finding, full, mismatch, report
+from tests.unit.diagnostics.report.samples import shown as render
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -165,7 +165,7 @@ def test_what_loses_nothing_is_a_note() -> None:
     assert lines_of(made, "unread", verbose=True) == ["flight: rank_2: it is empty"]
     assert lines_of(made, "note", verbose=True) == ["flight: rank_1: its clock is 7.0 s ahead"]
     assert lines_of(made, "note") == []
-    assert "note: rank_1: its clock is 7.0 s ahead" in html.render(made)
-    assert "note\\: rank\\_1\\: its clock" in markdown.render(made)
+    assert "note: rank_1: its clock is 7.0 s ahead" in as_page(made)
+    assert "note: rank\\_1: its clock" in as_markdown(made)
     (flight,) = (one for one in jsonform.as_json(made)["coverage"] if one["kind"] == "flight")
     assert (flight["problems"], flight["notes"]) == (["rank_2: it is empty"], ["rank_1: its clock is 7.0 s ahead"])

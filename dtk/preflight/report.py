@@ -1,0 +1,127 @@
+"""What a preflight found: its answer, its document for people, and JSON for programs."""
+
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from diagnostics.contract.formatting import counted
+from diagnostics.report import diagnosis, jsonform
+from diagnostics.report.document import (
+    Block,
+    Document,
+    Field,
+    Fields,
+    Only,
+    Paragraph,
+    Section,
+    Span,
+    Table,
+    present,
+)
+from dtk.preflight.run import Preflight
+from dtk.preflight.what_if import Tried
+
+SCHEMA = "dtk.preflight/1"
+ASSUMED = (
+    "Played against each other, the calls of all ranks complete: the n-th collective of a group matches the n-th of "
+    "its other members in operation, size, dtype, ReduceOp and root, every send has its receive, and both ends of a "
+    "transfer expect the same number of bytes."
+)
+LIMITS = (
+    "Not covered: what happens after these steps, branches that only other data takes, and what a machine does to a "
+    "run: a killed process, memory that runs out, a network that breaks."
+)
+
+
+def answer(found: Preflight) -> str:
+    """Return one line: whether the job ends, and what that is based on."""
+    world_size, simulated = found.job.world_size, found.simulated
+    which = "all simulated" if simulated == world_size else f"{simulated} of them simulated, one of each class"
+    steps = counted(found.steps, "step") if found.steps else "to its own end"
+    ranks = counted(world_size, "rank")
+    basis = f"{ranks}, {which}; {steps}, {found.verdict.outcome.events:,} calls and waits; {found.seconds:.1f} s"
+    if found.verdict.ends:
+        return f"would end: every rank finishes ({basis})"
+    return f"{'would hang' if found.verdict.hangs else 'would fail'}: {found.verdict.stands} ({basis})"
+
+
+def document(found: Preflight, *, brief: bool = False, page: str = "") -> Document:
+    """Return the document; arguments as for that of a diagnosis, which it contains where the job would not end."""
+    what_if = _what_if(found.tried) if found.tried else ()
+    if found.verdict.report is None:
+        fields = [("page", page), ("note", found.job.note)]
+        return Document(
+            title="Preflight: would end",
+            badge=("WOULD END", "good"),
+            answer=answer(found),
+            lead=present(
+                Only(("html",), (Paragraph((Span(found.job.source, "code"),)),)),
+                Only(("terminal", "markdown"), (Fields(tuple(Field(*field) for field in fields if field[1])),)),
+            ),
+            blocks=(Only(diagnosis.PAGES, _proven(found)), *what_if),
+            footer="Made by dtk preflight. The same as data: dtk preflight with --json.",
+        )
+    made = diagnosis.document(found.verdict.report, brief=brief, page=page)
+    note = Fields((Field("note", found.job.note),)) if found.job.note else None
+    return replace(
+        made,
+        prelude=present(Paragraph(Span(answer(found), "strong")), note),
+        blocks=(*made.blocks, *what_if),
+    )
+
+
+def dumps(found: Preflight) -> str:
+    """Return one JSON object; `report` is that of `dtk diagnose --json`, null when every rank ends."""
+    report = found.verdict.report
+    value: dict[str, Any] = {
+        "schema": SCHEMA,
+        "ends": found.verdict.ends,
+        "hangs": found.verdict.hangs,
+        "source": found.job.source,
+        "world_size": found.job.world_size,
+        "simulated_ranks": found.simulated,
+        "steps": found.steps,
+        "events": found.verdict.outcome.events,
+        "seconds": round(found.seconds, 3),
+        "stands": found.verdict.stands,
+        "what_if": [
+            {
+                "mishap": one.mishap.title,
+                "rank": one.rank,
+                "hangs": None if one.skipped else one.hangs,
+                "cause": one.cause,
+                "where": one.where,
+                "stands": one.stands,
+                "skipped": one.skipped,
+            }
+            for one in found.tried
+        ],
+        "report": None if report is None else jsonform.as_json(report),
+    }
+    return jsonform.text(value)
+
+
+def _proven(found: Preflight) -> tuple[Block, ...]:
+    """Return what the answer of a job that ends is based on."""
+    rows = (
+        ("ranks", f"{found.job.world_size:,}"),
+        ("ranks simulated", f"{found.simulated:,}"),
+        ("steps", str(found.steps) if found.steps else "to its own end"),
+        ("calls and waits of all ranks", f"{found.verdict.outcome.events:,}"),
+        ("seconds", f"{found.seconds:.1f}"),
+    )
+    proven = Section("What was proven", (Paragraph(ASSUMED), Table(("what", "how much"), rows, 1), Paragraph(LIMITS)))
+    return present(proven, Section("What was changed", (Paragraph(found.job.note),)) if found.job.note else None)
+
+
+def _what_if(tried: tuple[Tried, ...]) -> tuple[Block, ...]:
+    rows = []
+    for one in tried:
+        outcome = f"not tried: {one.skipped}" if one.skipped else "would hang" if one.hangs else "would end"
+        call, _, place = one.where.partition(" at ")
+        with suppress(ValueError):
+            place = str(Path(place).relative_to(Path.cwd()))
+        rows.append((one.mishap.title, outcome, one.cause, f"{call} at {place}" if place else ""))
+    header = (f"if on rank {tried[0].rank}", "the job", "cause", "where the others wait")
+    return (Section(f"What if, on rank {tried[0].rank} alone", (Table(header, tuple(rows), len(header)),)),)
