@@ -82,9 +82,9 @@ def preflight_point(composed: Composed, world_size: int, local_size: int) -> str
     """With preflight=on: the report on a job that would hang; empty when it may be launched."""
     if composed.config.preflight == "off":
         return ""
-    from dtk.preflight.run import preflight_run
     from diagnostics.report.terminal import render
     from dtk.preflight.report import answer, document
+    from dtk.preflight.run import preflight_run
 
     found = preflight_run(composed, world_size, local_size)
     if found.verdict.ends:
