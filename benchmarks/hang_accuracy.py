@@ -16,9 +16,9 @@ from pathlib import Path
 
 from diagnostics.contract.findings import Finding
 from diagnostics.detectors.hang import DETECTORS
-from diagnostics.evidence.flight.dumps import FlightFile, recognise
 from diagnostics.evidence.limits import Limits, head
 from diagnostics.evidence.model import Evidence, rank_in_name
+from diagnostics.evidence.readers.flight import FlightFile, recognise
 
 TRUTH: dict[str, tuple[set[str], set[int]]] = {
     "gloo/missing": ({"conditional_collective"}, {2}),

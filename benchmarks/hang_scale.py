@@ -111,9 +111,9 @@ def write(folder: Path, world: int, entries: int) -> int:
 def diagnose(folder: Path) -> None:
     """In a fresh process: print cause, ranks, seconds and peak memory as JSON."""
     from diagnostics.detectors.hang import DETECTORS
-    from diagnostics.evidence.flight.dumps import FlightFile
     from diagnostics.evidence.limits import Limits
     from diagnostics.evidence.model import Evidence, rank_in_name
+    from diagnostics.evidence.readers.flight import FlightFile
 
     before_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     began_s, began_cpu_s = time.perf_counter(), time.process_time()

@@ -8,10 +8,10 @@ from diagnostics import settings
 from diagnostics.causes.registry import Registry, collect
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.findings import Detection, Detector, Finding, Outcome, Stated, Status, text_of
-from diagnostics.evidence import watch_files
+from diagnostics.evidence.coverage import damaged, unused
 from diagnostics.evidence.limits import Limits, reading
 from diagnostics.evidence.model import Evidence, Problem, RankError, shortened
-from diagnostics.evidence.usable import damaged, unused
+from diagnostics.evidence.readers import watch
 from diagnostics.report.coverage import coverage
 from diagnostics.report.model import Decided, Report
 from diagnostics.tree.arbitrate import SURE, Verdict, all_leaves, arbitrate
@@ -236,7 +236,7 @@ def _refuse_taken(tree: Tree, others: Sequence[Tree]) -> None:
 def _outcome(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding], measures: dict[str, object]) -> Outcome:
     """Of the first root cause; without one it is healthy only when nothing speaks against it."""
     state = evidence.run.status.state if evidence.run and evidence.run.status else None
-    if watch_files.ended_well(evidence):
+    if watch.ended_well(evidence):
         state = "finished"
     if verdict.outcome is not None:
         ran_out = state == "oom" or any(fact.kind in ("cuda_oom", "cpu_oom") for fact in evidence.facts)

@@ -12,11 +12,11 @@ from diagnostics.analysis.histories.read import Reading, read
 from diagnostics.analysis.wait_graph import graph
 from diagnostics.analysis.wait_graph.graph import WaitGraph
 from diagnostics.contract.findings import Cost
-from diagnostics.evidence import watch_files
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.endings import Ending
 from diagnostics.evidence.model import Evidence, Stacks
 from diagnostics.evidence.rank_endings import add_unnamed, peer_vanished, rank_endings, settle_exit_codes
+from diagnostics.evidence.readers import watch
 
 STALL_S = 10.0
 """A call that has waited for less is no hang while the run goes on. Balanced steps and checkpoints of the fault runs
@@ -28,7 +28,7 @@ _HANG_FACTS = {
     "monitored_barrier",
     "monitor_stuck",
     "gloo_mismatch",
-    watch_files.VERDICT,
+    watch.VERDICT,
 }
 _ENDED_BADLY = {"failed", "hung", "oom"}
 
@@ -60,7 +60,7 @@ class JobState:
 
     def finished(self) -> bool:
         """Whether the run, or the command under `dtk watch`, ended well: then nothing hung."""
-        return self.state == "finished" or watch_files.ended_well(self.evidence)
+        return self.state == "finished" or watch.ended_well(self.evidence)
 
     def reported_victims(self) -> set[int]:
         """Ranks of a dtk run that ended because of the first that failed, as its launcher recorded."""
@@ -83,7 +83,7 @@ class JobState:
         times = [record.time_s for record in self.survey.ranks.values() if record.time_s]
         true_s = self.survey.clocks.true_s
         times += [true_s(rank, end.time_s) for rank, end in self.endings.items() if end.time_s]
-        times += [fact.time_s for fact in self.evidence.facts if fact.kind == watch_files.VERDICT and fact.time_s]
+        times += [fact.time_s for fact in self.evidence.facts if fact.kind == watch.VERDICT and fact.time_s]
         run = self.evidence.run
         if run is not None:
             times += [true_s(rank, beat.time_s) for rank, beat in run.heartbeats.items()]

@@ -13,24 +13,26 @@ from pathlib import Path
 
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.invocation import command
-from diagnostics.evidence import run_folder, safe_pickle, start_files, watch_files
-from diagnostics.evidence.flight.dumps import FlightFile
-from diagnostics.evidence.job import worlds
-from diagnostics.evidence.job.merge import one_per_rank, refuse_mixed_times
-from diagnostics.evidence.job.names import Owner, owner
-from diagnostics.evidence.job.same_end import merge_errors
-from diagnostics.evidence.job.settle import adopt, adopt_listed, adopt_single, launched, settle_ranks
+from diagnostics.evidence import run_folder, safe_pickle
+from diagnostics.evidence.job import world_size
+from diagnostics.evidence.job.assign_ranks import adopt, adopt_listed, adopt_single, launched, settle_ranks
+from diagnostics.evidence.job.choose import one_per_rank, refuse_mixed_times
+from diagnostics.evidence.job.merge_errors import merge_errors
+from diagnostics.evidence.job.owner import Owner, owner
 from diagnostics.evidence.limits import Limits, head, is_deeper, whole
-from diagnostics.evidence.logs import errors_files
-from diagnostics.evidence.logs import reader as logs
-from diagnostics.evidence.memory.snapshot import SnapshotFile
-from diagnostics.evidence.memory.timeline import TimelineFile
 from diagnostics.evidence.model import Evidence, Problem, RankError, Stacks, rank_in_name
+from diagnostics.evidence.readers import error as error_file
+from diagnostics.evidence.readers import log as logs
+from diagnostics.evidence.readers import start as start_file
+from diagnostics.evidence.readers import watch
+from diagnostics.evidence.readers.flight import FlightFile
+from diagnostics.evidence.readers.nsys import NsysFile
+from diagnostics.evidence.readers.ring import RingFile
+from diagnostics.evidence.readers.snapshot import SnapshotFile
+from diagnostics.evidence.readers.timeline import TimelineFile
 from diagnostics.evidence.recognise import LOOKED_FOR, Kind, kind_of, named_like_a_log
-from diagnostics.evidence.ring.calls_file import RingFile
 from diagnostics.evidence.stacks import dumps as stacks
 from diagnostics.evidence.trace.model import TraceFile
-from diagnostics.evidence.trace.nsys import NsysFile
 from diagnostics.evidence.walk import Walk
 from diagnostics.runs.find import NoSuchRunError, find_run
 
@@ -177,7 +179,7 @@ class _Gathering:
     ends: list[tuple[RankError, Owner]] = field(default_factory=list)
     dumps: list[tuple[Stacks, Owner]] = field(default_factory=list)
     owners: set[Owner] = field(default_factory=set)
-    claims: worlds.Claims = field(default_factory=worlds.Claims)
+    claims: world_size.Claims = field(default_factory=world_size.Claims)
     heads: dict[str, bytes] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     foreign: list[str] = field(default_factory=list)
@@ -212,13 +214,13 @@ class _Gathering:
             self.claims.of_head(kind, file, start)
             self.heads[file] = start[:4096] if kind == "flight" else b""
         elif kind == "error":
-            self.ends.append((errors_files.read(path, file, of.rank, limits), of))
+            self.ends.append((error_file.read(path, file, of.rank, limits), of))
         elif kind == "stacks":
             self.dumps += [(dump, of) for dump in stacks.read(path, file, of.rank, limits)]
         elif kind == "start":
-            self.read.append((logs.LogRead(file, [start_files.read(path, file, limits)]), of))
+            self.read.append((logs.LogRead(file, [start_file.read(path, file, limits)]), of))
         elif kind == "watch":
-            self.read.append((logs.LogRead(file, [watch_files.read(path, file, limits)]), of))
+            self.read.append((logs.LogRead(file, [watch.read(path, file, limits)]), of))
         elif kind == "log":
             self._log(path, file, of, start)
         elif kind == "pickle":
@@ -279,9 +281,9 @@ class _Gathering:
         evidence.facts.sort(key=lambda fact: (fact.rank is None, fact.rank or 0, fact.file, fact.line, fact.kind))
         evidence.stacks.sort(key=lambda dump: (dump.rank is None, dump.rank or 0, dump.file, dump.time_s or 0.0))
         refuse_mixed_times(evidence, traces)
-        worlds.settle(evidence, self.claims)
+        world_size.settle(evidence, self.claims)
         adopt_single(evidence)
-        worlds.environment(evidence)
+        world_size.environment(evidence)
         evidence.problems.sort(key=lambda problem: (problem.kind, problem.file, problem.what))
 
     def tell_foreign(self) -> None:

@@ -14,12 +14,12 @@ from diagnostics.evidence.limits import Limits
 
 if TYPE_CHECKING:
     from diagnostics.evidence.calls import CallFile
-    from diagnostics.evidence.flight.dumps import FlightFile
-    from diagnostics.evidence.memory.snapshot import SnapshotFile
-    from diagnostics.evidence.memory.timeline import TimelineFile
-    from diagnostics.evidence.ring.calls_file import RingFile
+    from diagnostics.evidence.readers.flight import FlightFile
+    from diagnostics.evidence.readers.nsys import NsysFile
+    from diagnostics.evidence.readers.ring import RingFile
+    from diagnostics.evidence.readers.snapshot import SnapshotFile
+    from diagnostics.evidence.readers.timeline import TimelineFile
     from diagnostics.evidence.trace.model import TraceFile
-    from diagnostics.evidence.trace.nsys import NsysFile
 
 
 @dataclass(frozen=True, slots=True)

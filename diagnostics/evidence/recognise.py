@@ -8,15 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from diagnostics.evidence import start_files, watch_files
-from diagnostics.evidence.flight import dumps as flight
-from diagnostics.evidence.logs import errors_files
 from diagnostics.evidence.logs.lines import has_utf16_mark
-from diagnostics.evidence.memory import snapshot, timeline
-from diagnostics.evidence.ring import calls_file as ring
+from diagnostics.evidence.readers import error as error_file
+from diagnostics.evidence.readers import flight, nsys, ring, snapshot, start, timeline, watch
 from diagnostics.evidence.stacks import dumps as stacks
 from diagnostics.evidence.trace import model as trace
-from diagnostics.evidence.trace import nsys
 
 Kind = Literal[
     "flight",
@@ -49,9 +45,9 @@ _READERS: tuple[tuple[Kind, Callable[[bytes], bool]], ...] = (
     ("snapshot", snapshot.recognise),
     ("timeline", timeline.recognise),
     ("telemetry", timeline.recognise_telemetry),
-    ("start", start_files.recognise),
-    ("watch", watch_files.recognise),
-    ("error", errors_files.recognise),
+    ("start", start.recognise),
+    ("watch", watch.recognise),
+    ("error", error_file.recognise),
     ("stacks", stacks.recognise),
 )
 

@@ -23,8 +23,8 @@ from diagnostics.evidence.endings import (
     of_error,
 )
 from diagnostics.evidence.limits import Limits, small_json
-from diagnostics.evidence.logs import errors_files
 from diagnostics.evidence.model import RankError
+from diagnostics.evidence.readers import error as error_file
 from dtk.record.desync import find_desync
 
 _EXCEPTION_LINE = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b")
@@ -112,7 +112,7 @@ def where_it_was(paths: RunPaths, rank: int) -> tuple[int | None, str | None]:
 def _case(paths: RunPaths, attempt: int, rank: int, exit_code: int | None, record: dict[str, Any] | None) -> _Case:
     """A rank that left an error.json, an exit code, or both."""
     if record is not None:
-        error = replace(errors_files.decode(record, "error.json", rank), rank=rank, exit_code=exit_code)
+        error = replace(error_file.decode(record, "error.json", rank), rank=rank, exit_code=exit_code)
         message = " ".join(str(record.get("message")).split())
         place = f" ({Path(str(record['file'])).name}:{record['line']})" if record.get("file") else ""
         return _Case(of_error(error, rank), f"{record.get('type')}: {message[:300]}{place}")

@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from diagnostics.contract.artifacts import RunPaths, Verdict
-from diagnostics.evidence import start_files
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import LogFact
+from diagnostics.evidence.readers import start
 from dtk.record.desync import named
 
 FRESH_S = 5.0
@@ -65,7 +65,7 @@ def _starts(paths: RunPaths) -> tuple[int, dict[int, LogFact]]:
     found: dict[int, LogFact] = {}
     for path in last.glob("rank_*.json") if last else ():
         with suppress(OSError, ValueError):  # It is being written for the first time.
-            fact = start_files.read(path, path.name, Limits())
+            fact = start.read(path, path.name, Limits())
             if fact.rank is not None:
                 found[fact.rank] = fact
     return int(last.name[8:]) if last else 0, found
@@ -86,5 +86,5 @@ def _runs(fact: LogFact, here: str) -> bool:
 def _place(fact: LogFact) -> str:
     """`train.py:12 in load`: the innermost frame of the script."""
     frames = fact.fields["frames"]
-    own = start_files.own_frame(fact) or (frames[0] if frames else None)
+    own = start.own_frame(fact) or (frames[0] if frames else None)
     return f"{Path(own.file).name}:{own.line} in {own.function}" if own is not None else "an unknown place"

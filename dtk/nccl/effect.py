@@ -13,8 +13,8 @@ from diagnostics.analysis.environment.recorded import echoes_as, interfaces
 from diagnostics.analysis.environment.values import level, number
 from diagnostics.contract.artifacts import RunPaths, write_json
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.logs import reader as logs
 from diagnostics.evidence.model import LogFact
+from diagnostics.evidence.readers import log as logs
 from diagnostics.evidence.run_folder import last_attempt
 
 MOST_FILES = 32

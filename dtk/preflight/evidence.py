@@ -11,11 +11,11 @@ from pathlib import Path
 
 from diagnostics.contract.artifacts import Status
 from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, is_library, text_of
-from diagnostics.evidence.job.same_end import merge_errors
+from diagnostics.evidence.job.merge_errors import merge_errors
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.logs.reader import read_text
 from diagnostics.evidence.model import Evidence, Frame, RankError, RunEvidence, Stacks, Thread
-from diagnostics.evidence.ring.calls_file import RECORDER
+from diagnostics.evidence.readers.log import read_text
+from diagnostics.evidence.readers.ring import RECORDER
 from dtk.preflight.calls import Entry, Record
 from dtk.preflight.match import Standing
 

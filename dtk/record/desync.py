@@ -11,7 +11,7 @@ from pathlib import Path
 
 from diagnostics.contract.artifacts import RunPaths, Verdict
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.ring.calls_file import RingFile
+from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.ring.format import RingDump, RingRecord
 from diagnostics.evidence.ring.groups import format_ranks, parse_ranks
 

@@ -7,7 +7,7 @@ import pytest
 
 from diagnostics.contract.artifacts import RunPaths, read_verdict
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.ring.calls_file import RingFile
+from diagnostics.evidence.readers.ring import RingFile
 from tests.cli.command import FAULTY, only_run, run, start, status
 from tests.cli.test_torchrun import torchrun
 

@@ -19,19 +19,20 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.contract.errors import DiagnosticsError
-from diagnostics.evidence import safe_pickle, start_files, watch_files
-from diagnostics.evidence.flight.dumps import FlightFile
+from diagnostics.evidence import safe_pickle
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits, head
-from diagnostics.evidence.logs import errors_files
-from diagnostics.evidence.logs import reader as logs
-from diagnostics.evidence.memory.snapshot import SnapshotFile
-from diagnostics.evidence.memory.timeline import TimelineFile
-from diagnostics.evidence.ring.calls_file import RingFile
+from diagnostics.evidence.readers import error as error_file
+from diagnostics.evidence.readers import log as logs
+from diagnostics.evidence.readers import start, watch
+from diagnostics.evidence.readers.flight import FlightFile
+from diagnostics.evidence.readers.nsys import NsysFile
+from diagnostics.evidence.readers.ring import RingFile
+from diagnostics.evidence.readers.snapshot import SnapshotFile
+from diagnostics.evidence.readers.timeline import TimelineFile
+from diagnostics.evidence.stacks import activity
 from diagnostics.evidence.stacks import dumps as stacks
-from diagnostics.evidence.stacks import standing
 from diagnostics.evidence.trace.model import TraceFile
-from diagnostics.evidence.trace.nsys import NsysFile
 from tests.fuzz.seeds import seeds
 
 LIMITS = Limits(whole_bytes=8 << 20, stream_bytes=32 << 20)
@@ -46,9 +47,9 @@ HANDLES: dict[str, Any] = {
 }
 RECOGNISE: dict[str, Callable[[bytes], bool]] = {
     "stacks": stacks.recognise,
-    "errors_files": errors_files.recognise,
-    "start_files": start_files.recognise,
-    "watch_files": watch_files.recognise,
+    "errors_files": error_file.recognise,
+    "start_files": start.recognise,
+    "watch_files": watch.recognise,
     **{name: sys.modules[cls.__module__].recognise for name, cls in HANDLES.items()},
 }
 NASTY = (
@@ -91,11 +92,11 @@ def readers() -> dict[str, Callable[[Path], object]]:
     found: dict[str, Callable[[Path], object]] = {
         "safe_pickle": lambda path: safe_pickle.loads(path.read_bytes(), LIMITS),
         "stacks": lambda path: [
-            (standing.doing(dump), stacks.where(dump)) for dump in stacks.read(path, path.name, 0, LIMITS)
+            (activity.doing(dump), stacks.where(dump)) for dump in stacks.read(path, path.name, 0, LIMITS)
         ],
-        "errors_files": lambda path: errors_files.read(path, path.name, 0, LIMITS),
-        "start_files": lambda path: start_files.read(path, path.name, LIMITS),
-        "watch_files": lambda path: watch_files.read(path, path.name, LIMITS),
+        "errors_files": lambda path: error_file.read(path, path.name, 0, LIMITS),
+        "start_files": lambda path: start.read(path, path.name, LIMITS),
+        "watch_files": lambda path: watch.read(path, path.name, LIMITS),
         "logs": lambda path: logs.read(path, path.name, 0, LIMITS, head(path)),
     }
     return found | {name: _loader(cls) for name, cls in HANDLES.items()}

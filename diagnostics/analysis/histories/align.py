@@ -13,7 +13,7 @@ from diagnostics.analysis.histories.arrivals import Arrivals
 from diagnostics.analysis.histories.clocks import Clocks
 from diagnostics.analysis.histories.one_rank import Digest, Line, Positions, RankRecord
 from diagnostics.evidence.calls import GroupKey, Wire
-from diagnostics.evidence.flight.entries import DEFAULT_GROUP
+from diagnostics.evidence.flight_entries import DEFAULT_GROUP
 
 _CHUNK_BITS = 8
 _CHUNK = 1 << _CHUNK_BITS

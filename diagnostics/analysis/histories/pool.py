@@ -17,9 +17,9 @@ import msgspec
 from diagnostics.analysis.histories.one_rank import Digest, digest
 from diagnostics.analysis.histories.worker import LENGTH, Job, JobFile, Work
 from diagnostics.evidence.calls import CallFile
-from diagnostics.evidence.flight.dumps import FlightFile
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.ring.calls_file import RingFile
+from diagnostics.evidence.readers.flight import FlightFile
+from diagnostics.evidence.readers.ring import RingFile
 
 MAX_WORKERS = 8
 WORTH_BYTES = 128 << 20

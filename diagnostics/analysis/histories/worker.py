@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 
 from diagnostics.analysis.histories.one_rank import digest
-from diagnostics.evidence.flight.dumps import FlightFile
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.ring.calls_file import RingFile
+from diagnostics.evidence.readers.flight import FlightFile
+from diagnostics.evidence.readers.ring import RingFile
 
 LENGTH = 8
 """Bytes of the length before each digest; a length of 0 = this rank cannot be put into msgpack."""

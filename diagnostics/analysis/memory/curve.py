@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from diagnostics.evidence.memory.timeline import thinned
 from diagnostics.evidence.model import Frame
+from diagnostics.evidence.readers.timeline import thinned
 from diagnostics.evidence.trace.allocations import MemoryEvent
 from diagnostics.evidence.trace.memory_marks import STEP, Span, TraceMarks, step_number
 

@@ -20,10 +20,10 @@ from diagnostics.analysis.memory.source_lines import place
 from diagnostics.analysis.memory.units import Whole
 from diagnostics.contract.findings import EvidenceItem
 from diagnostics.contract.formatting import bytes_text as size
-from diagnostics.evidence.memory.snapshot import Snapshot
-from diagnostics.evidence.memory.timeline import MAX_STEPS as EACH
-from diagnostics.evidence.memory.timeline import Timeline
 from diagnostics.evidence.model import Evidence, Problem
+from diagnostics.evidence.readers.snapshot import Snapshot
+from diagnostics.evidence.readers.timeline import MAX_STEPS as EACH
+from diagnostics.evidence.readers.timeline import Timeline
 from diagnostics.evidence.trace.allocations import read_memory_events
 from diagnostics.evidence.trace.memory_marks import TraceMarks, is_worth_reading, read_marks
 

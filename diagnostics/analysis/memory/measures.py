@@ -7,7 +7,7 @@ from diagnostics.analysis.memory.job import RankMemory, Situation
 from diagnostics.analysis.memory.over_time import PROCESS, WINDOW, OverTime, of_samples, over_time
 from diagnostics.analysis.memory.plan import planned
 from diagnostics.evidence.memory.levels import AT, KINDS, RESERVED, Row, total
-from diagnostics.evidence.memory.timeline import thinned
+from diagnostics.evidence.readers.timeline import thinned
 
 MAX_POINTS = 500
 MAX_RANKS = 1024

@@ -10,9 +10,9 @@ from diagnostics.analysis.memory.curve import MAX_EVENTS
 from diagnostics.analysis.memory.job import RankMemory, Situation
 from diagnostics.analysis.memory.sweep import sweep
 from diagnostics.evidence.memory.levels import AT, KINDS, MAX_ROWS, UNKNOWN, Row, highest, total
-from diagnostics.evidence.memory.snapshot import DeviceMemory
-from diagnostics.evidence.memory.timeline import StepMemory, thinned
 from diagnostics.evidence.model import Frame
+from diagnostics.evidence.readers.snapshot import DeviceMemory
+from diagnostics.evidence.readers.timeline import StepMemory, thinned
 
 TENSORS, WINDOW, PROCESS = "tensors", "tensors allocated in the profiled window", "the process (resident set)"
 MAX_STEPS = 400

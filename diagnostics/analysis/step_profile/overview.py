@@ -19,8 +19,8 @@ from typing import Any
 from diagnostics.analysis.step_profile.profile import Fact, RankProfile, profile
 from diagnostics.analysis.step_profile.skew import Skew, find_skew
 from diagnostics.evidence.model import Evidence, Problem
+from diagnostics.evidence.readers.nsys import NsysFile
 from diagnostics.evidence.trace.model import TraceFile
-from diagnostics.evidence.trace.nsys import NsysFile
 
 SHARE = 0.02
 """Of the step: below it nothing is confirmed."""

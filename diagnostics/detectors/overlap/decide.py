@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 
 from diagnostics.analysis.step_profile.overview import SHARE, Overview
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Remedy, Where
-from diagnostics.evidence.flight.dumps import FlightFile
 from diagnostics.evidence.model import Evidence
-from diagnostics.evidence.ring.calls_file import RingFile
+from diagnostics.evidence.readers.flight import FlightFile
+from diagnostics.evidence.readers.ring import RingFile
 
 NO_TRACE = "`record=full` (a dtk run), or `torch.profiler.profile` with `record_shapes=True` on every rank"
 _RANKS_READ = 2

@@ -25,11 +25,11 @@ Kinds:
   index, sizes
 - `rendezvous_timeout` joined, expected, timeout_s; `store_timeout` peer, port, timeout_ms; `store_key_timeout` key;
   `missing_variable` name; `interface_missing` name; `port_in_use` port; `no_nccl`
-- `torchrun_list` ranks, pids: no pattern, but torchrun's list of failures (`evidence/errors_files.py`)
+- `torchrun_list` ranks, pids: no pattern, but torchrun's list of failures (`evidence/logs/launcher.py`)
 - `torchrun_failed` exit_code, local_rank, pid; `torchrun_signal` signal, pid; `srun_task` task, why; `world_size`
   nranks
 - `non_finite_loss` figure, value, step (or bar: where the progress bar stands); the first of a rank
-- `handled_error` type, message, at: no pattern, but an exception behind which the same log goes on (`evidence/logs.py`)
+- `handled_error` type, message, at: no pattern, but an exception behind which the log goes on (`logs/streams.py`)
 """
 
 from diagnostics.evidence.logs.fields import PEER, SIZE, Pattern

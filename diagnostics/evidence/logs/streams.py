@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass, field
 
 from diagnostics.evidence.logs import tracebacks
-from diagnostics.evidence.logs.errors_files import fatal_error, launcher_only
 from diagnostics.evidence.logs.lines import Line
 from diagnostics.evidence.logs.result import MAX_ERRORS, MAX_STACKS, TEXT, LogRead
 from diagnostics.evidence.model import Frame, LogFact, RankError, Stacks
+from diagnostics.evidence.readers.error import fatal_error, launcher_only
 from diagnostics.evidence.stacks import dumps as stack_dumps
 
 MAX_STREAMS = 4096

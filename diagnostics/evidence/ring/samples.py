@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from diagnostics.evidence.model import Frame
-from diagnostics.evidence.ring.calls_file import RingFile
+from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.ring.format import RingSample
 
 ENOUGH = 5

@@ -12,7 +12,7 @@ from torch._subclasses import FakeTensorMode
 
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.ring.calls_file import RingFile
+from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.ring.format import parse
 from dtk.record import wrappers
 from dtk.record.functional import OPERATORS

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.ring.calls_file import RingFile
+from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.ring.format import parse
 from dtk.record import collectives, ring, wrappers
 from dtk.record.ring import Ring

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.ring.calls_file import RingFile
+from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.ring.format import SAMPLES
 from diagnostics.evidence.ring.samples import stands_out
 from dtk.record import collectives

@@ -14,8 +14,8 @@ from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.waiting import stalled
 from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.model import Frame, Stacks
+from diagnostics.evidence.stacks import activity
 from diagnostics.evidence.stacks import dumps as stacks
-from diagnostics.evidence.stacks import standing
 
 _OPEN = ("hang.uneven_iterations", "hang.conditional_collective", "hang.collective_mismatch")
 _C10D = "distributed_c10d.py"
@@ -126,7 +126,7 @@ def _apart(inside: dict[int, _Place], few: list[int], many: list[int]) -> list[F
 
 def _stalled(context: Context, inside: dict[int, _Place], outside: dict[int, Stacks]) -> list[Finding]:
     """All others wait in one collective, and these stand elsewhere: late or stuck, as long as nothing tells more."""
-    standings = {rank: standing.doing(seen, stalled.taken_s(context, seen)) for rank, seen in sorted(outside.items())}
+    standings = {rank: activity.doing(seen, stalled.taken_s(context, seen)) for rank, seen in sorted(outside.items())}
     known = {rank: at for rank, at in standings.items() if at.doing not in {"unknown", "collective", "user code"}}
     if not known or len(known) < len(standings):
         return []

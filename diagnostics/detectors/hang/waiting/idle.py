@@ -8,7 +8,7 @@ from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.waiting import stalled
 from diagnostics.evidence.model import Stacks
-from diagnostics.evidence.stacks import standing
+from diagnostics.evidence.stacks import activity
 
 
 def find(context: Context) -> list[Finding]:
@@ -105,7 +105,7 @@ def _ran_ahead(context: Context, operation: Operation, idle: list[int], latest: 
     members = len(waiting) + len(absent)
     if 2 * len(waiting) >= members or len(waiting) + len(set(absent) & set(idle)) < members:
         return None
-    if any(rank in latest and standing.doing(latest[rank]).doing not in {"collective", "unknown"} for rank in absent):
+    if any(rank in latest and activity.doing(latest[rank]).doing not in {"collective", "unknown"} for rank in absent):
         return None
     lines = context.survey.groups[operation.key].lines
     if len({lines[rank].issued for rank in absent if rank in lines}) > 1:

@@ -7,7 +7,7 @@ from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Where
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import STALL_S, Context
 from diagnostics.evidence.model import LogFact
-from diagnostics.evidence.start_files import KIND, own_frame
+from diagnostics.evidence.readers.start import KIND, own_frame
 
 CAUSE = "hang.rendezvous"
 _MISSING = "dtk watch on every node with one --folder, or py-spy dump of the processes that did not come"

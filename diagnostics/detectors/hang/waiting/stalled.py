@@ -10,8 +10,8 @@ from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import Stacks
-from diagnostics.evidence.stacks import standing
-from diagnostics.evidence.stacks.standing import Standing
+from diagnostics.evidence.stacks import activity
+from diagnostics.evidence.stacks.activity import Standing
 
 _CURE = {
     "data loader": (
@@ -35,7 +35,7 @@ def host(context: Context, ranks: tuple[int, ...], operation: Operation, latest:
     call = context.waits.calls[waiting[0], operation]
     first = ranks[0]
     seen = latest.get(first)
-    at = standing.doing(seen, taken_s(context, seen)) if seen is not None else standing.NOWHERE
+    at = activity.doing(seen, taken_s(context, seen)) if seen is not None else activity.NOWHERE
     if context.region_of(first) == "data" and at.frame is not None and at.doing != "data loader":
         at = replace(at, doing="data loader", words=f"in the data loader, {at.words}")
     known = at.doing not in {"unknown", "collective"}

@@ -9,9 +9,9 @@ from typing import Any
 from diagnostics.contract.findings import Finding
 from diagnostics.detectors.hang import DETECTORS
 from diagnostics.evidence import safe_pickle
-from diagnostics.evidence.flight.dumps import FlightFile
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, rank_in_name
+from diagnostics.evidence.readers.flight import FlightFile
 
 START_NS = 1_790_000_000_000_000_000
 TORCH = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.ring.calls_file import RingFile
+from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.ring.format import (
     FINISHED,
     GROUP,

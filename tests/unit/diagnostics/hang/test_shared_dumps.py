@@ -3,9 +3,9 @@
 import pytest
 
 from diagnostics.contract.findings import Finding
-from diagnostics.evidence.flight.dumps import FlightFile, recognise
 from diagnostics.evidence.limits import Limits, head
 from diagnostics.evidence.model import Evidence, rank_in_name
+from diagnostics.evidence.readers.flight import FlightFile, recognise
 from tests.shared_data import shared_data
 from tests.unit.diagnostics.hang.dumps import detect
 

@@ -17,7 +17,7 @@ from diagnostics.evidence.memory import history as memory_history
 from diagnostics.evidence.memory import levels as memory_levels
 from diagnostics.evidence.memory.levels import AT, KINDS, Stack, total
 from diagnostics.evidence.memory.owner import BACKWARD, REDUCED, owner
-from diagnostics.evidence.memory.snapshot import SnapshotFile
+from diagnostics.evidence.readers.snapshot import SnapshotFile
 from tests.unit.diagnostics.analysis.memory.allocator import CLOCK_US, Allocator
 from tests.unit.diagnostics.causes.memory.jobs import detect
 from tests.unit.diagnostics.evidence.memory.test_timeline import rank_file

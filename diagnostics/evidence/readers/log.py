@@ -13,13 +13,13 @@ from diagnostics.evidence.endings import signal_of
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs import collective as log_collective
 from diagnostics.evidence.logs.collective import CollectiveStack
-from diagnostics.evidence.logs.errors_files import FailureTable
 from diagnostics.evidence.logs.fields import Pattern, decode
 from diagnostics.evidence.logs.lines import Line, LineReader, is_labelled, split
 from diagnostics.evidence.logs.patterns import TABLE
 from diagnostics.evidence.logs.result import MAX_ERRORS, TEXT, LogRead
 from diagnostics.evidence.logs.streams import Streams
 from diagnostics.evidence.model import LogFact, RankError, shortened
+from diagnostics.evidence.readers.error import FailureTable
 
 __all__ = ["LogRead", "read"]
 

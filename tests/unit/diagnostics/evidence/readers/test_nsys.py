@@ -7,7 +7,7 @@ from diagnostics.analysis.step_profile.profile import profile
 from diagnostics.detectors.overlap import DETECTORS
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
-from diagnostics.evidence.trace.nsys import NsysFile, recognise
+from diagnostics.evidence.readers.nsys import NsysFile, recognise
 from tests.shared_data import shared_data
 
 

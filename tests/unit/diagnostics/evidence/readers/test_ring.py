@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnostics.evidence.limits import Limits, head
-from diagnostics.evidence.ring.calls_file import RingFile, recognise
+from diagnostics.evidence.readers.ring import RingFile, recognise
 from diagnostics.evidence.ring.format import (
     FINISHED,
     GROUP,

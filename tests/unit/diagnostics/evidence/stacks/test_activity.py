@@ -11,9 +11,9 @@ import pytest
 
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Frame, Stacks
-from diagnostics.evidence.stacks import source_file, standing, waiting_line
+from diagnostics.evidence.stacks import activity, source_file, waiting_line
 from diagnostics.evidence.stacks.dumps import read, where
-from tests.unit.diagnostics.evidence.test_stacks import TORCH, dump, fault
+from tests.unit.diagnostics.evidence.readers.test_stacks import TORCH, dump, fault
 
 LIB = "/usr/lib/python3.11"
 
@@ -38,7 +38,7 @@ LIB = "/usr/lib/python3.11"
 )  # fmt: skip
 def test_library_frames_tell(tmp_path: Path, doing: str, words: str, frames: tuple[str, ...]) -> None:
     found = dump(tmp_path / "s.txt", fault(*frames, "/home/u/train.py:17 main", f"{TORCH}/distributed/run.py:9 run"))
-    at = standing.doing(found)
+    at = activity.doing(found)
     assert (at.doing, at.frame) == (doing, Frame("/home/u/train.py", 17, "main"))
     assert words in at.words
 
@@ -46,7 +46,7 @@ def test_library_frames_tell(tmp_path: Path, doing: str, words: str, frames: tup
 @pytest.mark.parametrize("function", ["main", "read", "wait", "open", "sleep"])
 def test_the_name_of_a_users_function_tells_nothing(tmp_path: Path, function: str) -> None:
     found = dump(tmp_path / "s.txt", fault(f"/home/u/train.py:17 {function}"))
-    assert standing.doing(found).doing == "user code"
+    assert activity.doing(found).doing == "user code"
 
 
 NATIVE = {
@@ -73,7 +73,7 @@ def test_native_frames_of_py_spy(tmp_path: Path, words: str) -> None:
     (tmp_path / "s.txt").write_text(text)
     (found,) = read(tmp_path / "s.txt", "s.txt", 0, Limits())
     assert where(found) == Frame("stall.py", 10, "waits")
-    assert words.partition(": ")[0] in standing.doing(found).words
+    assert words.partition(": ")[0] in activity.doing(found).words
 
 
 WAITS = {
@@ -126,7 +126,7 @@ def test_real_processes_that_stand_in_a_call_into_c(tmp_path: Path) -> None:
     for kind, (process, out) in started.items():
         process.wait(30)
         text = out.read_text()
-        at = standing.doing(read_text(tmp_path, text), time.time())
+        at = activity.doing(read_text(tmp_path, text), time.time())
         assert WAITS[kind][0] in at.words, (kind, at, text)
         assert at.frame is not None and at.frame.function == "stand"
 

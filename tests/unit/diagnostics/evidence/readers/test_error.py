@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.logs.errors_files import read, recognise
+from diagnostics.evidence.readers.error import read, recognise
 
 TRACE = """Traceback (most recent call last):
   File "train.py", line 14, in main

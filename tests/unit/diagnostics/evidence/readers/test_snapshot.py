@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from diagnostics.evidence.limits import Limits, head
-from diagnostics.evidence.memory.snapshot import SnapshotFile, recognise
+from diagnostics.evidence.readers.snapshot import SnapshotFile, recognise
 from tests.unit.diagnostics.causes.memory.jobs import confirmed, findings
 
 MIB = 1 << 20

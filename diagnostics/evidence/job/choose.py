@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.invocation import command
-from diagnostics.evidence.job.one_job import refuse_mixed
-from diagnostics.evidence.job.same_job import Moments, contradiction
+from diagnostics.evidence.job.dump_agreement import Moments, contradiction
+from diagnostics.evidence.job.write_times import refuse_mixed
 from diagnostics.evidence.limits import BLOCK_BYTES
 from diagnostics.evidence.model import Evidence, Problem
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import msgspec
 
-from diagnostics.evidence import safe_pickle
+from diagnostics.evidence import flight_entries, safe_pickle
 from diagnostics.evidence.calls import Dump
-from diagnostics.evidence.flight import entries as flight_entries
 from diagnostics.evidence.limits import Limits, whole
 
 _KEYS = (b"pg_config", b"pg_status", b"comm_lib_version", b"nccl_version", b"profiling_name")

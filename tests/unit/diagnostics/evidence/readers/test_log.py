@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.logs.reader import LogRead, read
+from diagnostics.evidence.readers.log import LogRead, read
 from tests.unit.diagnostics.evidence.texts import TORCHRUN, TWO_RANKS
 
 

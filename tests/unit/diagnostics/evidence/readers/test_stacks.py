@@ -9,8 +9,8 @@ import pytest
 
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Frame, Stacks
+from diagnostics.evidence.stacks import activity
 from diagnostics.evidence.stacks import dumps as stacks
-from diagnostics.evidence.stacks import standing
 
 TORCH = "/usr/lib/python3.11/site-packages/torch"
 HEAD = "# stacks at 1795259551.250 s since 1970\n"
@@ -92,7 +92,7 @@ def test_py_spy_dump(tmp_path: Path) -> None:
 
 def test_a_dump_without_frames_says_unknown(tmp_path: Path) -> None:
     found = dump(tmp_path / "s.txt", "Current thread 0x01 (most recent call first):\n  <no Python frame>\n")
-    assert standing.doing(found).doing == "unknown"
+    assert activity.doing(found).doing == "unknown"
     assert stacks.where(found) is None
 
 

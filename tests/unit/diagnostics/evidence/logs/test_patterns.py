@@ -8,8 +8,8 @@ import pytest
 
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs.fields import size_bytes
-from diagnostics.evidence.logs.reader import LogRead, read
 from diagnostics.evidence.model import LogFact
+from diagnostics.evidence.readers.log import LogRead, read
 
 MIB, GIB = 1 << 20, 1 << 30
 CASES: dict[str, tuple[str, str, int | None, dict[str, Any]]] = {

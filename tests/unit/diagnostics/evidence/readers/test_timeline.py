@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.evidence.limits import Limits, head
-from diagnostics.evidence.memory.timeline import (
+from diagnostics.evidence.readers.timeline import (
     MAX_POINTS,
     MAX_STEPS,
     TimelineFile,

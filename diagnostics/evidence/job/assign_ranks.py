@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from diagnostics.evidence.job.names import Owner
-from diagnostics.evidence.job.same_end import merge_errors
-from diagnostics.evidence.logs.reader import LogRead
+from diagnostics.evidence.job.merge_errors import merge_errors
+from diagnostics.evidence.job.owner import Owner
 from diagnostics.evidence.model import Evidence, LogFact, RankError, Stacks
+from diagnostics.evidence.readers.log import LogRead
 
 
 def settle_ranks(

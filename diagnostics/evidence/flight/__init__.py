@@ -1,1 +1,0 @@
-"""Flight-recorder dumps of torch, and dtk's black boxes."""
