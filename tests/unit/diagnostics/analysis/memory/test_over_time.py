@@ -20,7 +20,7 @@ from diagnostics.evidence.memory.owner import BACKWARD, REDUCED, owner
 from diagnostics.evidence.readers.snapshot import SnapshotFile
 from tests.unit.diagnostics.analysis.memory.allocator import CLOCK_US, Allocator
 from tests.unit.diagnostics.causes.memory.jobs import detect
-from tests.unit.diagnostics.evidence.memory.test_timeline import rank_file
+from tests.unit.diagnostics.evidence.readers.test_timeline import rank_file
 
 MIB = 1 << 20
 STEPS = 3
