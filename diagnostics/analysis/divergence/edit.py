@@ -1,0 +1,59 @@
+"""The smallest edit of one history that makes two agree again to their ends. Knows tokens, no calls and no ranks."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from diagnostics.analysis.divergence.prediction import common_prefixes
+
+EditKind = Literal["drop", "insert", "substitute", "swap"]
+"""What the minority did to the majority's calls: left some out, added some, made another one, or made two in the
+other order."""
+MOST_CALLS = 63
+"""Calls that one edit drops or inserts at most. A bucketed backward pass of a large model is some 40 calls."""
+LONGEST = 512
+"""Calls compared behind the divergence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One edit at the first call of both lists."""
+
+    kind: EditKind
+    count: int
+    """Calls dropped, inserted, substituted or swapped."""
+    agreeing: int
+    """Calls behind it that both sides made alike."""
+
+
+def smallest_edit(majority: Sequence[Hashable], minority: Sequence[Hashable], enough: int = 1) -> Edit | None:
+    """Return the edit behind which the most calls agree; None when no single edit makes all later calls agree.
+
+    Args:
+        majority: tokens from the divergence on.
+        minority: tokens from the same position on, which differ in the first.
+        enough: calls behind the edit that must agree before it counts as seen.
+    """
+    ours, theirs = tuple(majority[:LONGEST]), tuple(minority[:LONGEST])
+    edits = [Edit("drop", by, agreeing) for by, agreeing in _shifts(ours, theirs)]
+    edits += [Edit("insert", by, agreeing) for by, agreeing in _shifts(theirs, ours)]
+    edits.append(Edit("substitute", 1, _agreement(ours[1:], theirs[1:])))
+    if len(ours) > 1 and len(theirs) > 1 and ours[1::-1] == theirs[:2]:
+        edits.append(Edit("swap", 2, _agreement(ours[2:], theirs[2:])))
+    seen = [one for one in edits if one.agreeing >= enough]
+    # A shift of a periodic history by further rounds agrees as well, over fewer calls. Of equal ones: the fewest calls.
+    order: tuple[EditKind, ...] = ("swap", "substitute", "drop", "insert")
+    return max(seen, key=lambda one: (one.agreeing, -one.count, -order.index(one.kind)), default=None)
+
+
+def _shifts(longer: tuple[Hashable, ...], other: tuple[Hashable, ...]) -> list[tuple[int, int]]:
+    """Return (calls left away at the start, calls that agree then) for every shift that lines up all later calls."""
+    lengths = common_prefixes((*other, None, *longer))[len(other) + 1 :]
+    shifts = range(1, min(MOST_CALLS + 1, len(longer)))
+    return [(by, lengths[by]) for by in shifts if 0 < lengths[by] == min(len(other), len(longer) - by)]
+
+
+def _agreement(ours: tuple[Hashable, ...], theirs: tuple[Hashable, ...]) -> int:
+    """Return how many calls agree; 0 unless all do that both sides have."""
+    size = min(len(ours), len(theirs))
+    return size if ours[:size] == theirs[:size] else 0

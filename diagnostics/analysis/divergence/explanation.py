@@ -1,0 +1,265 @@
+"""How the minority's calls differ from the majority's: the edit, where it stands, and what speaks for it.
+
+Compares two histories of one group from a position at which they differ. Where both made further calls the smallest
+edit that makes these agree is the answer. Where they stand at that very position, each side's own past predicts which
+of them goes on as before. Knows two lists of calls, no ranks and no causes.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from diagnostics.analysis.divergence import edit, gradients, loop_exit
+from diagnostics.analysis.divergence.evidence_terms import Term, probability, support
+from diagnostics.analysis.divergence.identity import at_line, in_backward, replaces
+from diagnostics.analysis.divergence.prediction import predict
+from diagnostics.evidence.calls import ROOTED, Call
+from diagnostics.evidence.model import Frame
+
+Kind = Literal[
+    "other_arguments",
+    "other_operation",
+    "left_out",
+    "added",
+    "fewer_iterations",
+    "more_iterations",
+    "gradients_not_ready",
+]
+Deviation = Literal["change", "substitute", "swap", "drop", "insert"]
+"""What the minority did: `change` is another argument of the same call; for the others see `edit.EditKind`."""
+Place = Literal["within", "round", "behind", "backward", "ended"]
+"""Where: within the loop or straight code; a whole round of the loop; in a call behind the loop; in the backward pass,
+whose reductions nobody calls; followed by the minority's end in order."""
+KINDS: dict[tuple[Deviation, Place], Kind] = {
+    ("change", "within"): "other_arguments",
+    ("substitute", "within"): "other_operation",
+    ("swap", "within"): "other_operation",
+    ("drop", "within"): "left_out",
+    ("insert", "within"): "added",
+    ("drop", "round"): "fewer_iterations",
+    ("insert", "round"): "more_iterations",
+    ("insert", "behind"): "fewer_iterations",
+    ("drop", "behind"): "more_iterations",
+    ("drop", "backward"): "gradients_not_ready",
+    ("change", "ended"): "fewer_iterations",
+    ("substitute", "ended"): "fewer_iterations",
+    ("insert", "ended"): "fewer_iterations",
+}
+"""The table of kinds. A minority that inserts a call behind the loop has left it, while its peers go on; one that lacks
+a call behind the loop runs on."""
+_LONGEST_SEARCH = 256
+"""Positions before the first misfit among which an earlier edit is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """How one side differs from the other."""
+
+    deviation: Deviation
+    place: Place
+    calls: tuple[Call, ...]
+    """The calls dropped or inserted; for all other kinds the two that meet, the majority's first."""
+    terms: tuple[Term, ...]
+    """The evidence, the decisive term first."""
+    aligned: bool = False
+    """Whether later calls of both sides agree again, which proves the edit."""
+    self_evident: bool = False
+    """Whether the minority is at fault however many make either call: the program or its own calls show it."""
+    alternatives: tuple[Kind, ...] = ()
+    """Other kinds that explain the calls as well."""
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of the table."""
+        return KINDS[self.deviation, self.place]
+
+    @property
+    def confidence(self) -> float:
+        """How sure the kind is, by the weights of the terms."""
+        return probability(abs(sum(term.weight for term in self.terms)))
+
+
+def explain(majority: list[Call], minority: list[Call], position: int) -> Explanation:
+    """Explain a divergence; both sides made a call at `position`, and the two differ.
+
+    Args:
+        majority: calls of a rank of the majority in the group, oldest first.
+        minority: calls of a rank of the minority.
+        position: where they differ.
+    """
+    ours = [call for call in majority if call.seq >= position]
+    theirs = [call for call in minority if call.seq >= position]
+    before = [call for call in minority if call.seq < position]
+    expected, got = ours[0], theirs[0]
+    if _same_call(expected, got):
+        return Explanation("change", "within", (expected, got), (support("same line"),))
+    return (
+        _aligned(ours, theirs, before)
+        or _gradients(ours, theirs, before)
+        or _accumulation(expected, got, before)
+        or _predicted(expected, got, before)
+        or _program_order(expected, got, before)
+        or _unexplained(expected, got)
+    )
+
+
+def origin(majority: list[Call], minority: list[Call], position: int) -> int:
+    """Return where the two really parted: calls from other lines may fit each other for a while before two do not.
+
+    Other lines alone are no divergence: branches may issue the same call, and it completes. They are one where a call
+    dropped or inserted there lines all later lines up again, those at `position` among them.
+    """
+    places = {call.seq: number for number, call in enumerate(minority)}
+    best: tuple[int, int] | None = None
+    for number, call in enumerate(majority):
+        if not position - _LONGEST_SEARCH <= call.seq < position or call.seq not in places:
+            continue
+        other = minority[places[call.seq]]
+        if call.site is None or other.site is None or call.site == other.site:
+            continue
+        found = _edit(majority[number:], minority[places[call.seq] :])
+        if found is not None and found.kind in {"drop", "insert"}:
+            # A larger edit at an earlier, harmless place fits too: the fewest calls explain it.
+            best = min(best or (found.count, call.seq), (found.count, call.seq))
+    return best[1] if best is not None else position
+
+
+def program_order(one: tuple[Frame, ...], other: tuple[Frame, ...]) -> int:
+    """Return -1 when the first stack is at an earlier line of the innermost function they share, 1 at a later, else 0."""
+    for left, right in zip(reversed(one), reversed(other), strict=False):
+        if (left.file, left.function) != (right.file, right.function):
+            return 0
+        if left.line != right.line:
+            return -1 if left.line < right.line else 1
+    return 0
+
+
+def _same_call(one: Call, other: Call) -> bool:
+    """Whether it is the same operation from the same line, or one that differs in root or ReduceOp only."""
+    if one.wire.op != other.wire.op:
+        return False
+    if one.site and other.site:
+        if one.site == other.site and one.stack[1:3] == other.stack[1:3]:
+            return True
+        same_payload = (one.wire.amounts, one.wire.dtypes) == (other.wire.amounts, other.wire.dtypes)
+        return same_payload and (one.wire.op in ROOTED or one.wire.reduce_op != other.wire.reduce_op)
+    return one.wire.op in ROOTED
+
+
+def _edit(ours: list[Call], theirs: list[Call]) -> edit.Edit | None:
+    enough = 1 if ours[0].site and theirs[0].site else 2  # Without lines one equal call is easily met by chance.
+    tokens = [[at_line(call) for call in calls[: edit.LONGEST]] for calls in (ours, theirs)]
+    return edit.smallest_edit(tokens[0], tokens[1], enough)
+
+
+def _aligned(ours: list[Call], theirs: list[Call], before: list[Call]) -> Explanation | None:
+    """Explain by the edit behind which all later calls agree."""
+    found = _edit(ours, theirs)
+    if found is None:
+        return None
+    agree = (support("later calls agree", found.agreeing),)
+    if found.kind in {"substitute", "swap"}:
+        return Explanation(found.kind, "within", (ours[0], theirs[0]), agree, aligned=True)
+    run, rest, after = (ours, ours, theirs) if found.kind == "drop" else (theirs, theirs, ours)
+    calls = tuple(run[: found.count])
+    place: Place = "round" if _whole_rounds(calls, before, rest[found.count], after[0]) else "within"
+    return Explanation(found.kind, place, calls, agree, aligned=True)
+
+
+def _whole_rounds(run: tuple[Call, ...], before: list[Call], one: Call, other: Call) -> bool:
+    """Whether dropped or inserted calls are whole rounds of the loop that both sides were in before.
+
+    Args:
+        run: the calls.
+        before: the calls before them.
+        one: the call behind them on the side that made them.
+        other: the same call on the other side.
+    """
+    if one.step is not None and other.step is not None and one.step == other.step:
+        return False
+    tokens, past = [at_line(call) for call in run], [at_line(call) for call in before[-len(run) :]]
+    return len(run) > 1 and past == tokens
+
+
+def _gradients(ours: list[Call], theirs: list[Call], before: list[Call]) -> Explanation | None:
+    terms = gradients.not_ready(ours, theirs, before)
+    return Explanation("drop", "backward", (ours[0],), terms, self_evident=True) if terms else None
+
+
+def _accumulation(expected: Call, got: Call, before: list[Call]) -> Explanation | None:
+    """The minority goes through the same calls again within one step: another boundary of gradient accumulation."""
+    if got.step is None or got.step != expected.step:
+        return None
+    for back, call in enumerate(reversed(before[-edit.MOST_CALLS :]), 1):
+        if call.step != got.step or at_line(call) == at_line(expected):
+            return None
+        if at_line(call) == at_line(got):
+            return Explanation("insert", "round", (got,), (support("same calls again in the step", back),))
+    return None
+
+
+def _predicted(expected: Call, got: Call, before: list[Call]) -> Explanation | None:
+    """Explain by the side whose call is the next one after the longest repeated past: the other side deviates."""
+    past = [at_line(call) for call in before]
+    sides = [predict(past, at_line(call)) for call in (expected, got)]
+    contexts = [one.context if one is not None else 0 for one in sides]
+    if contexts[0] == contexts[1]:
+        return None
+    majority_goes_on = contexts[0] > contexts[1]
+    prediction = sides[0] if majority_goes_on else sides[1]
+    assert prediction is not None
+    ahead, deviating = (expected, got) if majority_goes_on else (got, expected)
+    body = before[-prediction.round :]
+    at = next((number for number, call in enumerate(body) if at_line(call) == at_line(deviating)), 0)
+    if at:
+        missed = (ahead, *body[1:at])
+        if majority_goes_on:
+            return Explanation("drop", "within", missed, (support("later in the round", at),))
+        return Explanation("insert", "within", missed, (support("round not finished by the peers", at),))
+    return _left_loop(deviating, ahead, body, majority_goes_on)
+
+
+def _left_loop(deviating: Call, ahead: Call, body: list[Call], majority_goes_on: bool) -> Explanation | None:
+    """One side makes the loop's next call, the other a call that the loop does not make in every round."""
+    expected, got = (ahead, deviating) if majority_goes_on else (deviating, ahead)
+    if loop_exit.source_says(ahead, body) == "outside":
+        return None  # The same function, called behind the loop: nobody is in the loop any more.
+    found = loop_exit.standing(deviating, body)
+    if found.place == "within":
+        if found.by_text and loop_exit.source_branches(ahead, deviating):
+            return Explanation("substitute", "within", (expected, got), (support("source branches"),))
+        if replaces(ahead, deviating):
+            return None
+    deviation: Deviation = "insert" if majority_goes_on else "drop"
+    # Who is out of the loop while the others are in backward has left it, however many they are.
+    left_backward = found.place == "behind" and in_backward(ahead) and not in_backward(deviating)
+    other = KINDS[deviation, "within" if found.place == "behind" else "behind"]
+    return Explanation(
+        deviation,
+        found.place,
+        (expected, got) if found.place == "behind" else (deviating,),
+        found.terms,
+        self_evident=found.by_text or left_backward,
+        alternatives=() if found.clear else (other,),
+    )
+
+
+def _program_order(expected: Call, got: Call, before: list[Call]) -> Explanation | None:
+    """In straight code, who stands at a later line has passed the earlier one."""
+    order = program_order(got.stack, expected.stack)
+    if order > 0:
+        return Explanation("drop", "within", (expected,), (support("past that line"),))
+    if order == 0:
+        return None
+    if expected.wire.op == got.wire.op:
+        return Explanation("change", "within", (expected, got), (support("branches of a function"),))
+    if replaces(expected, got):
+        return Explanation("substitute", "within", (expected, got), (support("branches of a function"),))
+    if expected.stack[1:] == got.stack[1:] and at_line(expected) not in {at_line(call) for call in before}:
+        return Explanation("substitute", "within", (expected, got), (support("neither came to the other"),))
+    return Explanation("insert", "within", (got,), (support("peers past that line"),))
+
+
+def _unexplained(expected: Call, got: Call) -> Explanation:
+    if expected.wire.op == got.wire.op:
+        return Explanation("change", "within", (expected, got), (support("same operation"),))
+    return Explanation("substitute", "within", (expected, got), (support("other operation"),))

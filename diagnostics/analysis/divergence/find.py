@@ -1,0 +1,247 @@
+"""Which ranks' calls differ, where first, and how: the divergences of a job, from the histories of all ranks.
+
+Votes at the first position of each group at which ranks issued different calls, reads one rank of each of the two
+largest sides again, and explains the difference. Ties stay ties unless the calls themselves show who deviates.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from diagnostics.analysis.divergence.evidence_terms import support
+from diagnostics.analysis.divergence.explanation import Explanation, Kind, explain, origin
+from diagnostics.analysis.divergence.identity import differing_parts
+from diagnostics.analysis.histories.align import GroupTable, Survey
+from diagnostics.analysis.histories.one_rank import SNAPSHOTS
+from diagnostics.evidence.calls import Call, GroupKey
+
+SAME_MOMENT_S = 0.05
+"""Two recorders note the same call at nearly the same time."""
+MAX_GROUPS = 64
+"""Groups looked at closely; the earliest divergence is what counts."""
+_TIE_CONFIDENCE = 0.8
+UNCLEAR_CONFIDENCE = 0.45
+"""Of each of two kinds that explain the same calls: a suspicion, no root cause."""
+CallsOf = Callable[[int, GroupKey], list[Call]]
+"""One rank's calls in one group, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """The ranks at one position of a group, by what they issued there."""
+
+    key: GroupKey
+    position: int
+    sides: tuple[tuple[int, ...], ...]
+    """Ranks that issued the same, the largest side first, equal ones by their lowest rank."""
+    silent: tuple[int, ...] = ()
+    """Members that left no record of this position."""
+
+    @property
+    def tie(self) -> bool:
+        """Whether no side is larger than all others."""
+        return len(self.sides) > 1 and len(self.sides[0]) == len(self.sides[1])
+
+    @property
+    def minority(self) -> tuple[int, ...]:
+        """The ranks of all sides but the largest; at a tie the ranks of all sides."""
+        sides = self.sides if self.tie else self.sides[1:]
+        return tuple(sorted(rank for side in sides for rank in side))
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        """Every rank that issued something here."""
+        return tuple(sorted(rank for side in self.sides for rank in side))
+
+    def side_of(self, rank: int) -> tuple[int, ...]:
+        """The ranks that issued the same as this one."""
+        return next((side for side in self.sides if rank in side), (rank,))
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Ranks of one group whose calls differ."""
+
+    vote: Vote
+    majority_rank: int
+    """The rank that speaks for the largest side."""
+    minority_rank: int
+    majority: Call
+    """The call of the majority where the two parted."""
+    minority: Call
+    explanation: Explanation
+    culprits: tuple[int, ...]
+    """The ranks to blame; at a tie all of them."""
+    tie: bool
+    iterations: tuple[int, int] | None = None
+    """Iterations that the minority and the majority run, where the whole programs are known."""
+    payload: tuple[int, int] | None = None
+    """Bytes that `minority_rank` sends and `majority_rank` expects, in calls that fit each other otherwise."""
+
+    @property
+    def key(self) -> GroupKey:
+        """The group."""
+        return self.vote.key
+
+    @property
+    def position(self) -> int:
+        """Position in the group at which the two parted."""
+        return self.minority.seq
+
+    @property
+    def kind(self) -> Kind:
+        """What the minority did."""
+        return self.explanation.kind
+
+    @property
+    def peers(self) -> tuple[int, ...]:
+        """The ranks at that position that are not to blame."""
+        return tuple(rank for rank in self.vote.present if rank not in self.culprits)
+
+    @property
+    def time_s(self) -> float:
+        """When the first of the two calls was made; 0 = not recorded."""
+        return min((call.created_s for call in (self.majority, self.minority) if call.created_s), default=0.0)
+
+    @property
+    def confidence(self) -> float:
+        """How sure the kind and the culprits are."""
+        if self.explanation.alternatives:
+            return UNCLEAR_CONFIDENCE
+        return min(self.explanation.confidence, _TIE_CONFIDENCE) if self.tie else self.explanation.confidence
+
+
+def count_votes(key: GroupKey, position: int, issued: Mapping[object, Iterable[int]], members: Iterable[int]) -> Vote:
+    """Count the sides at one position.
+
+    Args:
+        key: the group.
+        position: in it.
+        issued: what was issued -> the ranks that did.
+        members: of the group.
+    """
+    sides = sorted((tuple(sorted(ranks)) for ranks in issued.values()), key=lambda side: (-len(side), side))
+    present = {rank for side in sides for rank in side}
+    return Vote(key, position, tuple(sides), tuple(rank for rank in members if rank not in present))
+
+
+def first_vote(survey: Survey, key: GroupKey, table: GroupTable) -> Vote | None:
+    """Return the vote at the first position where a group's ranks differ; None when they agree everywhere."""
+    for position in sorted(table.deviations):
+        issued = table.issued_at(position)
+        if len(issued) > 1:
+            return count_votes(key, position, issued, survey.members(key))
+    return None
+
+
+def between(vote: Vote, calls_of: CallsOf, ended: Iterable[int] = (), steps: Mapping[int, bool] | None = None) -> Divergence | None:
+    """Compare the two largest sides of a vote; None where one of them left no call at the position.
+
+    Args:
+        vote: with at least two sides.
+        calls_of: reads a rank's history.
+        ended: ranks that ended in order afterwards.
+        steps: rank -> whether it stopped before the last step that was asked for.
+    """
+    ranks = [vote.sides[0][0], vote.sides[1][0]]
+    histories = [calls_of(rank, vote.key) for rank in ranks]
+    at = [{call.seq: call for call in calls} for calls in histories]
+    if any(vote.position not in one for one in at):
+        return None
+    if not differing_parts(at[0][vote.position].wire, at[1][vote.position].wire) and len(at[0]) == len(at[1]) == 1:
+        return None  # Parts of a coalesced block, of which only one was kept.
+    position = origin(*histories, vote.position)
+    found = explain(*histories, position)
+    tie, culprits = vote.tie, vote.minority
+    if tie:
+        turned = explain(histories[1], histories[0], position)
+        if _shows_itself(turned, vote, ranks[0]):
+            found = turned
+            ranks.reverse()
+            at.reverse()
+        early = found.kind == "fewer_iterations" and bool(steps and steps.get(ranks[1]))
+        if early or _shows_itself(found, vote, ranks[1]):
+            tie, culprits = False, vote.side_of(ranks[1])
+    majority, minority = at[0][position], at[1][position]
+    halves = tie and len(vote.sides[1]) > 1 and majority.wire.op != minority.wire.op
+    if halves and found.kind in {"left_out", "added"} and not found.aligned:
+        # Several ranks against as many: two branches, of which neither is the exception.
+        found = Explanation("substitute", "within", (majority, minority), (support("halves"),))
+    if not tie and found.deviation != "drop" and found.place == "within" and set(culprits) <= set(ended):
+        deviation = "substitute" if found.deviation == "swap" else found.deviation
+        found = Explanation(deviation, "ended", (majority, minority), (support("ended in order"),))
+    return Divergence(vote, *ranks, majority, minority, found, culprits, tie)
+
+
+def find(
+    survey: Survey,
+    calls_of: CallsOf,
+    reaching: Callable[[Iterable[int]], set[int]],
+    ended: Iterable[int] = (),
+    steps: Mapping[int, bool] | None = None,
+) -> list[Divergence]:
+    """Find the divergences of a job: the earliest one, and those of ranks that it cannot have touched.
+
+    Args:
+        survey: the histories of all ranks.
+        calls_of: reads a rank's own calls again.
+        reaching: the ranks that wait, directly or not, for given ones.
+        ended: see `between`.
+        steps: see `between`.
+    """
+    ended = set(ended)
+    votes = [vote for key, table in sorted(survey.groups.items()) if (vote := first_vote(survey, key, table))]
+    votes.sort(key=lambda vote: _last_seen_s(survey, vote))
+    found = [one for vote in votes[:MAX_GROUPS] if (one := between(vote, calls_of, ended, steps))]
+    return independent(found, survey, reaching)
+
+
+def independent(
+    divergences: list[Divergence], survey: Survey, reaching: Callable[[Iterable[int]], set[int]]
+) -> list[Divergence]:
+    """Keep the earliest divergence, and those whose ranks neither it nor its consequences can have touched."""
+    left = sorted(divergences, key=lambda one: (one.time_s, one.key, one.vote.position))
+    kept = []
+    while left:
+        first = left[0]
+        touched = set(survey.members(first.key)) | set(first.vote.present)
+        same = [one for one in left if one.time_s - first.time_s <= SAME_MOMENT_S and touched & set(one.vote.present)]
+        best = max(same, key=lambda one: (one.explanation.confidence, not one.tie))
+        best = _in_ring_positions(best, same)
+        touched |= reaching(touched) | set(best.vote.present)
+        kept.append(best)
+        left = [one for one in left[1:] if not touched & set(one.vote.present)]
+    return kept
+
+
+def _last_seen_s(survey: Survey, vote: Vote) -> float:
+    """Return when ranks of the sides made their last call: a cheap guess at the order of divergences."""
+    lines = [survey.groups[vote.key].lines[side[0]] for side in vote.sides]
+    calls = [line.pending or line.last for line in lines]
+    return min((call.created_s or 0.0 if call else 0.0 for call in calls), default=0.0)
+
+
+def _in_ring_positions(best: Divergence, same: list[Divergence]) -> Divergence:
+    """Return the same divergence in the positions of dtk's ring, which knows step, root and ReduceOp; the kind stays."""
+    for other in same:
+        if other is best or other.key.recorder != SNAPSHOTS or other.culprits != best.culprits:
+            continue
+        if _recorded_twice(best.majority, other.majority) and _recorded_twice(best.minority, other.minority):
+            first = other.majority if best.explanation.calls[0] is best.majority else other.minority
+            explanation = replace(best.explanation, calls=(first, *best.explanation.calls[1:]))
+            return replace(other, explanation=explanation, tie=best.tie)
+    return best
+
+
+def _recorded_twice(one: Call, other: Call) -> bool:
+    """Whether two recorders wrote down the same call."""
+    places = {(call.site.file, call.site.line) if call.site else None for call in (one, other)}
+    return one.site is not None and len(places) == 1 and one.wire.op == other.wire.op
+
+
+def _shows_itself(explanation: Explanation, vote: Vote, rank: int) -> bool:
+    """Whether it is known that `rank` deviates, however many are on its side.
+
+    Half of the ranks that make a call within the loop took a branch of it, of which neither is the exception.
+    """
+    certain = explanation.kind in {"gradients_not_ready", "fewer_iterations"}
+    return explanation.self_evident and (certain or (explanation.kind == "added" and len(vote.side_of(rank)) == 1))

@@ -1,0 +1,45 @@
+"""When two calls are the same call. Every comparison of calls in dtk and its diagnostics uses this definition.
+
+Ranks of a group must agree on the operation, the number of elements, the dtype, the root and the ReduceOp. A part that
+a recorder leaves out is unknown: it is never a difference. The split sizes of an all_to_all are not among the parts,
+because ranks need not have the same ones; they have to fit each other pair by pair.
+"""
+
+from collections.abc import Hashable
+
+from diagnostics.evidence.calls import Call, Wire
+
+PARTS = ("operation", "number of elements", "dtype", "root", "ReduceOp")
+"""The parts of a `Wire`, in its order."""
+_UNKNOWN = ((), None, "")
+_BACKWARD = "backward"
+_BACKWARD_FRAMES = 6
+"""The user's frames among which `backward` is looked for: hooks and wrappers put a few of their own above it."""
+
+
+def differing_parts(one: Wire, other: Wire) -> tuple[str, ...]:
+    """Return the names of the parts that both sides know and that differ."""
+    pairs = zip(PARTS, one, other, strict=True)
+    return tuple(name for name, left, right in pairs if left != right and left not in _UNKNOWN and right not in _UNKNOWN)
+
+
+def at_line(call: Call) -> Hashable:
+    """Return the identity of a call by what it asks for and the line that makes it."""
+    return (call.wire, call.site)
+
+
+def on_path(call: Call) -> Hashable:
+    """Return the identity of a call by what it asks for and all frames: two ways to one line are two calls."""
+    return (call.wire, call.stack)
+
+
+def in_backward(call: Call) -> bool:
+    """Whether the call was made in a backward pass."""
+    return call.region.startswith(_BACKWARD) or any(_BACKWARD in one.function for one in call.stack[:_BACKWARD_FRAMES])
+
+
+def replaces(one: Call, other: Call) -> bool:
+    """Whether both hand the same tensors to an operation in the same function, as two branches of one `if` do."""
+    if not one.site or not other.site or one.site.function != other.site.function:
+        return False
+    return (one.wire.amounts, one.wire.dtypes) == (other.wire.amounts, other.wire.dtypes)
