@@ -4,7 +4,7 @@ python benchmarks/loop_calls.py [PACKAGE ...]   (default: torch, datasets, huggi
 
 Counts, in the source of installed packages, for every loop that makes calls in each round: the conditional calls of
 the loop, and the first calls behind it. The logarithms of the ratios are the weights of the corresponding evidence
-terms in `diagnostics/analysis/divergence/place.py`.
+terms in `diagnostics/analysis/divergence/evidence_terms.py`.
 """
 
 import ast
@@ -14,9 +14,10 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
-from diagnostics.analysis.divergence.place import BEHIND_NAMES
+from diagnostics.analysis.divergence.evidence_terms import BEHIND_NAMES
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -51,10 +52,21 @@ def bucket(distance: int) -> str:
     return "> 16"
 
 
+def around(block: list[ast.stmt]) -> Iterator[tuple[str, ast.Call, int]]:
+    """Yield `within` or `behind`, a call, and the last line of the loop's calls in every round."""
+    for place, loop in enumerate(block):
+        if not isinstance(loop, LOOPS) or not (lines := [one.lineno for one in calls(loop.body, False, False)]):
+            continue
+        for call in calls(loop.body, False, True):
+            yield "within", call, max(lines)
+        behind = (one for statement in block[place + 1 :] for one in calls([statement], False, False))
+        for call in islice(behind, 1):
+            yield "behind", call, max(lines)
+
+
 def main() -> None:
     """Print the counts, and what they weigh."""
     counts: Counter[tuple[str, str, str]] = Counter()
-    loops = 0
     for package in sys.argv[1:] or ["torch", "datasets", "huggingface_hub"]:
         spec = importlib.util.find_spec(package)
         assert spec is not None and spec.origin is not None
@@ -63,30 +75,18 @@ def main() -> None:
                 tree = ast.parse(path.read_bytes())
             except (SyntaxError, ValueError):
                 continue
-            for node in ast.walk(tree):
-                for block in (getattr(node, name, None) for name in ("body", "orelse", "finalbody")):
-                    if not isinstance(block, list):
-                        continue
-                    for place, loop in enumerate(block):
-                        if not isinstance(loop, LOOPS):
-                            continue
-                        always = [one.lineno for one in calls(loop.body, False, False)]
-                        if not always:
-                            continue
-                        loops += 1
-                        behind = next((found for one in block[place + 1 :] if (found := list(calls([one], False, False)))), [])
-                        for where, group in (("within", list(calls(loop.body, False, True))), ("behind", behind[:1])):
-                            for call in group:
-                                counts["line", bucket(call.lineno - max(always)), where] += 1
-                                if re.search(BEHIND_NAMES, called(call)):
-                                    counts["name", "matches", where] += 1
-                                counts["name", "all", where] += 1
-    print(f"{loops} loops with calls in every round\n\n| term | value | within | behind | ln(behind / within) |\n|---|---|---|---|---|")
-    total = {where: counts["name", "all", where] for where in ("within", "behind")}
+            blocks = (getattr(node, name, None) for node in ast.walk(tree) for name in ("body", "orelse", "finalbody"))
+            for where, call, last in (one for block in blocks if isinstance(block, list) for one in around(block)):
+                counts["all", "", where] += 1
+                counts["line", bucket(call.lineno - last), where] += 1
+                if re.search(BEHIND_NAMES, called(call)):
+                    counts["name", "matches", where] += 1
+    total = {where: counts["all", "", where] for where in ("within", "behind")}
+    print("| term | value | within | behind | ln(behind / within) |\n|---|---|---|---|---|")
     for term, value in sorted({(term, value) for term, value, _ in counts}):
-        within, behind_ = counts[term, value, "within"], counts[term, value, "behind"]
-        weight = math.log(((behind_ + 1) / total["behind"]) / ((within + 1) / total["within"]))
-        print(f"| {term} | {value} | {within} | {behind_} | {weight:+.1f} |")
+        within, behind = counts[term, value, "within"], counts[term, value, "behind"]
+        weight = math.log(((behind + 1) / total["behind"]) / ((within + 1) / total["within"]))
+        print(f"| {term} | {value} | {within} | {behind} | {weight:+.1f} |")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,16 @@ what it did (`Kind`), the calls, the evidence with its weights, and other kinds 
 When two calls are the same is defined in `identity`, and nowhere else.
 """
 
-from diagnostics.analysis.divergence.explanation import Explanation, Kind, explain, program_order
+from diagnostics.analysis.divergence.evidence_terms import support
+from diagnostics.analysis.divergence.explanation import (
+    Deviation,
+    Explanation,
+    Kind,
+    Place,
+    explain,
+    explain_exit,
+    program_order,
+)
 from diagnostics.analysis.divergence.find import (
     UNCLEAR_CONFIDENCE,
     Divergence,
@@ -23,9 +32,11 @@ from diagnostics.analysis.divergence.prediction import Prediction, predict
 
 __all__ = [
     "UNCLEAR_CONFIDENCE",
+    "Deviation",
     "Divergence",
     "Explanation",
     "Kind",
+    "Place",
     "Prediction",
     "Vote",
     "at_line",
@@ -33,6 +44,7 @@ __all__ = [
     "count_votes",
     "differing_parts",
     "explain",
+    "explain_exit",
     "find",
     "first_vote",
     "in_backward",
@@ -40,4 +52,5 @@ __all__ = [
     "on_path",
     "predict",
     "program_order",
+    "support",
 ]

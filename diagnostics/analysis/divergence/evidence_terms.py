@@ -27,6 +27,7 @@ Support = Literal[
     "other operation",
     "halves",
     "ended in order",
+    "whole programs",
 ]
 SUPPORT: dict[Support, float] = {
     "same line": 5.0,
@@ -45,6 +46,7 @@ SUPPORT: dict[Support, float] = {
     "other operation": 1.4,
     "halves": 1.4,
     "ended in order": 2.2,
+    "whole programs": 4.0,
 }
 """What a kind rests on. `branch_calls`, `gloo` and the fault library (tests/faults) are right with these; the order
 matters, the figures only tell how sure a report may sound: 1.7 is 0.85, 3.5 is 0.97."""
@@ -80,7 +82,8 @@ line on (measured: between +0.6 and -0.5), so it is no term."""
 UNCLEAR = 0.5
 """Below this the calls tell nothing: both kinds are named."""
 UNCLEAR_WITHOUT_CALLERS = 1.5
-"""The same where only the innermost line was recorded: its caller may be in the loop, whatever it is called."""
+"""For a call behind the loop of which only the innermost line was recorded: whatever its function is called, the
+function's caller may be in the loop."""
 BEHIND_NAMES = r"(?i)eval|valid|test|save|checkpoint|finish|final|teardown|destroy|shutdown|export|epoch_end"
 
 

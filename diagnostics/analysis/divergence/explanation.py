@@ -102,6 +102,16 @@ def explain(majority: list[Call], minority: list[Call], position: int) -> Explan
     )
 
 
+def explain_exit(minority: Call, majority: Call) -> Explanation | None:
+    """Explain a call of the minority against a call of the loop that the majority is in; None when it does not fit.
+
+    Args:
+        minority: a call that the loop does not make in every round.
+        majority: the call of the loop.
+    """
+    return _left_loop(minority, majority, [majority], majority_goes_on=True)
+
+
 def origin(majority: list[Call], minority: list[Call], position: int) -> int:
     """Return where the two really parted: calls from other lines may fit each other for a while before two do not.
 
@@ -124,7 +134,7 @@ def origin(majority: list[Call], minority: list[Call], position: int) -> int:
 
 
 def program_order(one: tuple[Frame, ...], other: tuple[Frame, ...]) -> int:
-    """Return -1 when the first stack is at an earlier line of the innermost function they share, 1 at a later, else 0."""
+    """Return -1 when the first stack is at an earlier line of the innermost function that both share, 1 at a later."""
     for left, right in zip(reversed(one), reversed(other), strict=False):
         if (left.file, left.function) != (right.file, right.function):
             return 0

@@ -6,6 +6,7 @@ largest sides again, and explains the difference. Ties stay ties unless the call
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from diagnostics.analysis.divergence.evidence_terms import support
 from diagnostics.analysis.divergence.explanation import Explanation, Kind, explain, origin
@@ -70,10 +71,12 @@ class Divergence:
     minority: Call
     explanation: Explanation
     culprits: tuple[int, ...]
-    """The ranks to blame; at a tie all of them."""
+    """The ranks to blame; at a tie all of them, and none where no two ranks agree."""
     tie: bool
-    iterations: tuple[int, int] | None = None
-    """Iterations that the minority and the majority run, where the whole programs are known."""
+    whole: bool = False
+    """Whether the calls of all ranks are known to their very end, as in a simulation."""
+    ended: bool = False
+    """Whether the minority's call is its last one: it makes none where the majority's stands."""
     payload: tuple[int, int] | None = None
     """Bytes that `minority_rank` sends and `majority_rank` expects, in calls that fit each other otherwise."""
 
@@ -110,7 +113,7 @@ class Divergence:
         return min(self.explanation.confidence, _TIE_CONFIDENCE) if self.tie else self.explanation.confidence
 
 
-def count_votes(key: GroupKey, position: int, issued: Mapping[object, Iterable[int]], members: Iterable[int]) -> Vote:
+def count_votes(key: GroupKey, position: int, issued: Mapping[Any, Iterable[int]], members: Iterable[int]) -> Vote:
     """Count the sides at one position.
 
     Args:
@@ -133,7 +136,9 @@ def first_vote(survey: Survey, key: GroupKey, table: GroupTable) -> Vote | None:
     return None
 
 
-def between(vote: Vote, calls_of: CallsOf, ended: Iterable[int] = (), steps: Mapping[int, bool] | None = None) -> Divergence | None:
+def between(
+    vote: Vote, calls_of: CallsOf, ended: Iterable[int] = (), steps: Mapping[int, bool] | None = None
+) -> Divergence | None:
     """Compare the two largest sides of a vote; None where one of them left no call at the position.
 
     Args:
@@ -142,26 +147,25 @@ def between(vote: Vote, calls_of: CallsOf, ended: Iterable[int] = (), steps: Map
         ended: ranks that ended in order afterwards.
         steps: rank -> whether it stopped before the last step that was asked for.
     """
-    ranks = [vote.sides[0][0], vote.sides[1][0]]
-    histories = [calls_of(rank, vote.key) for rank in ranks]
-    at = [{call.seq: call for call in calls} for calls in histories]
-    if any(vote.position not in one for one in at):
+    most, fewest = vote.sides[0][0], vote.sides[1][0]
+    ours, theirs = calls_of(most, vote.key), calls_of(fewest, vote.key)
+    if not all(any(call.seq == vote.position for call in calls) for calls in (ours, theirs)):
         return None
-    if not differing_parts(at[0][vote.position].wire, at[1][vote.position].wire) and len(at[0]) == len(at[1]) == 1:
+    if len(ours) == len(theirs) == 1 and not differing_parts(ours[0].wire, theirs[0].wire):
         return None  # Parts of a coalesced block, of which only one was kept.
-    position = origin(*histories, vote.position)
-    found = explain(*histories, position)
+    position = origin(ours, theirs, vote.position)
+    found = explain(ours, theirs, position)
     tie, culprits = vote.tie, vote.minority
     if tie:
-        turned = explain(histories[1], histories[0], position)
-        if _shows_itself(turned, vote, ranks[0]):
-            found = turned
-            ranks.reverse()
-            at.reverse()
-        early = found.kind == "fewer_iterations" and bool(steps and steps.get(ranks[1]))
-        if early or _shows_itself(found, vote, ranks[1]):
-            tie, culprits = False, vote.side_of(ranks[1])
-    majority, minority = at[0][position], at[1][position]
+        turned = explain(theirs, ours, position)
+        if _shows_itself(turned, vote, most):
+            found, most, fewest, ours, theirs = turned, fewest, most, theirs, ours
+        early = found.kind == "fewer_iterations" and bool(steps and steps.get(fewest))
+        if early or _shows_itself(found, vote, fewest):
+            tie, culprits = False, vote.side_of(fewest)
+        elif len(vote.sides) > 2 and len(vote.sides[0]) == 1:
+            culprits = ()  # No two ranks agree, so no rank stands out.
+    majority, minority = (next(call for call in calls if call.seq == position) for calls in (ours, theirs))
     halves = tie and len(vote.sides[1]) > 1 and majority.wire.op != minority.wire.op
     if halves and found.kind in {"left_out", "added"} and not found.aligned:
         # Several ranks against as many: two branches, of which neither is the exception.
@@ -169,7 +173,7 @@ def between(vote: Vote, calls_of: CallsOf, ended: Iterable[int] = (), steps: Map
     if not tie and found.deviation != "drop" and found.place == "within" and set(culprits) <= set(ended):
         deviation = "substitute" if found.deviation == "swap" else found.deviation
         found = Explanation(deviation, "ended", (majority, minority), (support("ended in order"),))
-    return Divergence(vote, *ranks, majority, minority, found, culprits, tie)
+    return Divergence(vote, most, fewest, majority, minority, found, culprits, tie)
 
 
 def find(
@@ -221,7 +225,7 @@ def _last_seen_s(survey: Survey, vote: Vote) -> float:
 
 
 def _in_ring_positions(best: Divergence, same: list[Divergence]) -> Divergence:
-    """Return the same divergence in the positions of dtk's ring, which knows step, root and ReduceOp; the kind stays."""
+    """Return the same divergence in the positions of dtk's ring, which knows step, root and ReduceOp."""
     for other in same:
         if other is best or other.key.recorder != SNAPSHOTS or other.culprits != best.culprits:
             continue

@@ -58,7 +58,8 @@ def _announced(before: list[Call]) -> tuple[int, int]:
     for at in range(len(before) - 1):
         first, second = before[at].wire, before[at + 1].wire
         kinds = {first.op, second.op, *first.dtypes, *second.dtypes}
-        if kinds == {"broadcast", "int32"} and len(first.amounts) == len(second.amounts) == 1:
-            if 0 < second.amounts[0] < first.amounts[0]:
-                pairs.append((second.amounts[0], at + 2))
+        if kinds != {"broadcast", "int32"} or not len(first.amounts) == len(second.amounts) == 1:
+            continue
+        if 0 < second.amounts[0] < first.amounts[0]:
+            pairs.append((second.amounts[0], at + 2))
     return pairs[0] if len(pairs) == 1 else (0, 0)

@@ -20,7 +20,9 @@ _BACKWARD_FRAMES = 6
 def differing_parts(one: Wire, other: Wire) -> tuple[str, ...]:
     """Return the names of the parts that both sides know and that differ."""
     pairs = zip(PARTS, one, other, strict=True)
-    return tuple(name for name, left, right in pairs if left != right and left not in _UNKNOWN and right not in _UNKNOWN)
+    return tuple(
+        name for name, left, right in pairs if left != right and left not in _UNKNOWN and right not in _UNKNOWN
+    )
 
 
 def at_line(call: Call) -> Hashable:

@@ -54,7 +54,7 @@ def standing(call: Call, body: Sequence[Call]) -> Standing:
             terms.append(position("name"))
     weight = sum(term.weight for term in terms)
     alone = len(call.stack) == 1 and not call.region and all(len(one.stack) == 1 for one in body)
-    clear = abs(weight) >= (UNCLEAR_WITHOUT_CALLERS if alone else UNCLEAR)
+    clear = weight <= -UNCLEAR or weight >= (UNCLEAR_WITHOUT_CALLERS if alone else UNCLEAR)
     return Standing("behind" if weight > 0 else "within", abs(weight), tuple(terms), clear, by_text)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from diagnostics.analysis.divergence.sequence import program_order
+from diagnostics.analysis.divergence import program_order
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.evidence.calls import Call, GroupKey

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from diagnostics.analysis.divergence import Divergence
 from diagnostics.analysis.job_state import build
 from diagnostics.contract.findings import Detection, Finding
 from diagnostics.contract.formatting import counted
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.disagree import by_size, divergence
-from diagnostics.detectors.hang.disagree.words import Split
 from diagnostics.detectors.hang.ended import gone
 from diagnostics.detectors.hang.timeline import timeline
 from diagnostics.detectors.hang.unrecorded import by_place, watchdog
@@ -37,7 +37,7 @@ CAUSES = (
 )
 ASSUMED_CONFIDENCE = 0.65
 _BY_GROUP = {"hang.conditional_collective", "hang.group_order", "hang.host_stall"}
-Known = Callable[[Context], Split | None]
+Known = Callable[[Context], Divergence | None]
 _ASYMMETRIC = frozenset(CAUSES[:5])
 """The ranks disagree about the sequence of collectives."""
 _ONE_JOB = "the dumps of all ranks of one job, in a folder of their own"

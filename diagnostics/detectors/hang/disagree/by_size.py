@@ -7,41 +7,41 @@ only that; a mismatch in which all calls were recorded is `divergence`'s matter.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from diagnostics.analysis.divergence.difference import Difference, Kind, in_backward, token
-from diagnostics.analysis.divergence.loops import apart
-from diagnostics.analysis.divergence.vote import Vote
+from diagnostics.analysis.divergence import (
+    Divergence,
+    Explanation,
+    Vote,
+    at_line,
+    differing_parts,
+    explain_exit,
+    in_backward,
+)
+from diagnostics.analysis.divergence.evidence_terms import position
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.detectors.hang.disagree import divergence
-from diagnostics.detectors.hang.disagree.words import Split
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import LogFact, shortened
 from diagnostics.evidence.rank_endings import mismatch_facts
 
 
 def find(context: Context) -> list[Finding]:
-    """Nothing where a mismatch is known already; else one finding, or two that explain the same."""
+    """Return nothing where a mismatch is known already; else one finding, or two that explain the same."""
     facts = mismatch_facts(context.evidence)
     if not facts or context.blamed:
         return []
-    splits = list(_splits(context, {fact.rank for fact in facts}))
-    if len(splits) != 1:
+    divergences = list(_divergences(context, {fact.rank for fact in facts}))
+    if len(divergences) != 1:
         return _by_log(context, facts)
-    split = splits[0]
-    context.blamed |= set(split.blamed)
-    context.settled |= set(split.vote.all)
-    seen = tuple(EvidenceItem("log", fact.file, fact.text, fact.line) for fact in facts[:2])
-    added = f" Gloo ended a process because their sizes did not fit: {shortened(facts[0].text.strip(), 80)}."
-    return [
-        replace(one, summary=one.summary + added, position=None, evidence=(*one.evidence, *seen))
-        for one in divergence.findings(context, split)
-    ]
+    context.blamed |= set(divergences[0].culprits)
+    context.settled |= set(divergences[0].vote.present)
+    return divergence.findings(context, divergences[0], facts[0].text)
 
 
-def _splits(context: Context, ended: set[int | None]) -> Iterator[Split]:
+def _divergences(context: Context, ended: set[int | None]) -> Iterator[Divergence]:
     """Ranks in a call that nobody else made before gloo ended a process, against peers in the backward pass."""
     for operation in sorted(context.waits.waiting):
         if operation.key.recorder != SNAPSHOTS or operation.peer >= 0:
@@ -49,21 +49,22 @@ def _splits(context: Context, ended: set[int | None]) -> Iterator[Split]:
         ranks, peers, swallowed = _sides(context, operation, ended)
         if not peers or len(ranks) > len(peers):
             continue
-        odd = context.waits.calls[ranks[0], operation]
-        inside = {rank: call for rank in peers if (call := _reduces(context, rank, operation, odd)) is not None}
-        own = context.reading.calls(ranks[0], operation.key)
+        minority = context.waits.calls[ranks[0], operation]
+        inside = {rank: call for rank in peers if (call := _reduces(context, rank, operation, minority)) is not None}
+        before = {at_line(call) for call in context.reading.calls(ranks[0], operation.key) if call.seq < minority.seq}
         # A call of the loop tells nothing: the rank may have left backward without a bucket.
-        if len({call.site for call in inside.values()}) != 1 or token(odd) in {
-            token(c) for c in own if c.seq < odd.seq
-        }:
+        if len({call.site for call in inside.values()}) != 1 or at_line(minority) in before:
             continue
-        usual_rank, usual = min(inside.items())
-        difference = _difference(odd, usual, swallowed)
-        if difference is None:
-            continue
-        vote = Vote(operation.key, operation.seq, (tuple(peers), tuple(ranks)), (1, 2), ())
-        said = "" if difference.kind != "fewer" else _left(tuple(ranks), odd, tuple(peers), usual)
-        yield Split(vote, usual, odd, difference, usual_rank, ranks[0], tuple(ranks), False, odd.created_s or 0.0, said)
+        majority_rank, majority = min(inside.items())
+        if swallowed:
+            found: Explanation | None = Explanation(
+                "insert", "behind", (majority, minority), (position("peers came later"),)
+            )
+        else:
+            found = explain_exit(minority, _one_line(majority, minority))
+        if found is not None:
+            vote = Vote(operation.key, operation.seq, (tuple(peers), tuple(ranks)))
+            yield Divergence(vote, majority_rank, ranks[0], majority, minority, found, tuple(ranks), False)
 
 
 def _sides(context: Context, operation: Operation, ended: set[int | None]) -> tuple[list[int], list[int], bool]:
@@ -78,14 +79,6 @@ def _sides(context: Context, operation: Operation, ended: set[int | None]) -> tu
     lines = context.survey.groups[operation.key].lines
     busy = any(rank in lines and lines[rank].pending is not None for rank in peers)
     return ranks, [] if busy or waits.complete[operation] else peers, False
-
-
-def _difference(odd: Call, usual: Call, swallowed: bool) -> Difference | None:
-    if swallowed:
-        return Difference("fewer", 0.85, (usual, odd), "its peers came to that call after it")
-    left: tuple[Kind, tuple[Call, ...], str] = ("fewer", (usual, odd), "it is its first call from that line")
-    inside = _one_line(usual, odd)
-    return apart(odd, inside, [inside], left, ("extra", (odd,)), "it made")
 
 
 def _one_line(usual: Call, odd: Call) -> Call:
@@ -105,22 +98,12 @@ def _reduces(context: Context, rank: int, operation: Operation, odd: Call) -> Ca
     for key, table in sorted(context.survey.groups.items()):
         if key.recorder != SNAPSHOTS and (key.name, key.desc) == (operation.key.name, operation.key.desc):
             last = table.lines[rank].last if rank in table.lines else last
-            if last is not None and _fits(last, odd):
-                others = (call for call in reversed(context.reading.calls(rank, key)) if not _fits(call, odd))
+            if last is not None and not differing_parts(last.wire, odd.wire):
+                others = (
+                    call for call in reversed(context.reading.calls(rank, key)) if differing_parts(call.wire, odd.wire)
+                )
                 last = next(others, None)
     return last if last is not None and last.site is not None and in_backward(last) else None
-
-
-def _fits(one: Call, other: Call) -> bool:
-    """Whether gloo takes the two for one call: the ring knows the ReduceOp, the flight recorder does not."""
-    return (one.wire.op, one.wire.amounts, one.wire.dtypes) == (other.wire.op, other.wire.amounts, other.wire.dtypes)
-
-
-def _left(ranks: tuple[int, ...], odd: Call, peers: tuple[int, ...], usual: Call) -> str:
-    return (
-        f"{say.sentence(say.ranks(ranks))} left the loop that {say.ranks(peers)} {say.verb(peers, 'is', 'are')} still "
-        f"in: {say.call(odd, False)} meets {say.call(usual, False)} of the backward pass."
-    )
 
 
 def _by_log(context: Context, facts: list[LogFact]) -> list[Finding]:

@@ -6,8 +6,7 @@ what is lacking. Knows no other cause.
 
 from dataclasses import dataclass, replace
 
-from diagnostics.analysis.divergence.difference import path_token
-from diagnostics.analysis.divergence.loops import period_of
+from diagnostics.analysis.divergence import on_path, predict
 from diagnostics.contract.findings import Finding
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
@@ -143,10 +142,11 @@ def _stop(context: Context, rank: int) -> _Stop | None:
 
 def _in_loop(context: Context, rank: int, key: GroupKey, peer: int, pending: Call) -> _Stop | None:
     calls = [call for call in context.reading.calls(rank, key) if call.seq < pending.seq]
-    tokens = [path_token(call) for call in calls]
-    size = period_of(tokens)
-    if not size or tokens[-size] != path_token(pending):
+    tokens = [on_path(call) for call in calls]
+    prediction = predict(tokens, on_path(pending))
+    if prediction is None or not prediction.whole:
         return None
+    size = prediction.round
     start = len(tokens) - size
     while start > 0 and tokens[start - 1] == tokens[start - 1 + size]:
         start -= 1

@@ -7,8 +7,7 @@ Knows nothing of ranks that ended early, which is `early_end`'s matter.
 
 from dataclasses import dataclass, replace
 
-from diagnostics.analysis.divergence.difference import path_token
-from diagnostics.analysis.divergence.loops import period_of
+from diagnostics.analysis.divergence import on_path, predict
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import counted
@@ -69,7 +68,7 @@ def _more(context: Context, exited: tuple[int, ...], key: GroupKey) -> _More | N
     ours, theirs = ([call for call in calls if call.seq >= start] for calls in (ours, theirs))
     if not theirs or len(ours) != len(theirs) + by or not all(call.stack for call in (*ours, *theirs)):
         return None
-    mine, other = [path_token(call) for call in ours], [path_token(call) for call in theirs]
+    mine, other = [on_path(call) for call in ours], [on_path(call) for call in theirs]
     at = next((number for number, one in enumerate(other) if mine[number] != one), len(other))
     if mine[at + by :] != other[at:]:
         return _by_chance(waiting, ended, ours, theirs)
@@ -86,7 +85,7 @@ def _by_chance(waiting: tuple[int, ...], ended: tuple[int, ...], ours: list[Call
     """
     if any(one.wire != other.wire for one, other in zip(ours, theirs, strict=False)):
         return None
-    mine, other = [path_token(call) for call in ours], [path_token(call) for call in theirs]
+    mine, other = [on_path(call) for call in ours], [on_path(call) for call in theirs]
     extra = ours[len(theirs) :]
     new = not set(mine[len(theirs) :]) & set(other)
     fits = [(one, met) for one, met in zip(mine, other, strict=False) if one != met]
@@ -99,9 +98,9 @@ def _by_chance(waiting: tuple[int, ...], ended: tuple[int, ...], ours: list[Call
 def _next_round(context: Context, more: _More) -> bool:
     """Whether those that ended went through rounds of equal calls, and the call that is more begins another one."""
     calls = context.reading.calls(more.ended[0], more.there.key)
-    tokens, begins = [path_token(call) for call in calls], path_token(more.extra[0])
-    size = period_of(tokens, begins)
-    return bool(size) and tokens[-size] == begins
+    tokens, begins = [on_path(call) for call in calls], on_path(more.extra[0])
+    prediction = predict(tokens, begins)
+    return prediction is not None and prediction.whole
 
 
 def _extra(context: Context, exited: Finding, more: _More) -> Finding:

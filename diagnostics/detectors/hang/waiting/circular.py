@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from diagnostics.analysis.divergence.sequence import program_order
+from diagnostics.analysis.divergence import program_order
 from diagnostics.analysis.wait_graph.graph import Cycle, Operation, same_tag
 from diagnostics.contract.findings import Finding, Remedy, Where
 from diagnostics.detectors.hang import say

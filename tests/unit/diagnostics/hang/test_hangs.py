@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.analysis.divergence.sequence import compare
+from diagnostics.analysis.divergence import explain
 from diagnostics.evidence.calls import Call, Described, GroupKey, Wire, text_of
 from diagnostics.evidence.model import Frame, LogFact, RankError, Stacks, Thread
 from tests.unit.diagnostics.hang.dumps import Job, Op, confirmed, detect, diagnose, evidence, write
@@ -299,16 +299,16 @@ def test_gradients_reduced_once_more_within_a_step(tmp_path: Path) -> None:
     path = ("main", 90)
     usual = [replace(at(line, path, size=line), seq=seq, step=1) for seq, line in enumerate((43, 44, 50), 1)]
     odd = [*usual[:2], replace(usual[0], seq=3), replace(usual[1], seq=4)]
-    assert compare(usual, odd, 3).kind == "more"
+    assert explain(usual, odd, 3).kind == "more_iterations"
 
 
 @pytest.mark.parametrize(
     ("path", "kind"),
     [
-        ((("main", 90), ("step", 35), ("evaluate", 7)), "extra"),
-        ((("main", 88), ("end_of_epoch", 7)), "fewer"),
-        ((("main", 95), ("evaluate", 7)), "fewer"),
-        ((("main", 95), ("log_metrics", 7)), "extra"),
+        ((("main", 90), ("step", 35), ("evaluate", 7)), "added"),
+        ((("main", 88), ("end_of_epoch", 7)), "fewer_iterations"),
+        ((("main", 95), ("evaluate", 7)), "fewer_iterations"),
+        ((("main", 95), ("log_metrics", 7)), "added"),
     ],
 )
 def test_a_call_within_the_loop_is_extra_and_one_outside_ends_it(path: tuple[tuple[str, int], ...], kind: str) -> None:
@@ -318,7 +318,7 @@ def test_a_call_within_the_loop_is_extra_and_one_outside_ends_it(path: tuple[tup
     for seq, call in enumerate(calls, 1):
         calls[seq - 1] = replace(call, seq=seq)
     odd = [*calls[:4], replace(at(50, *path, size=3), seq=5)]
-    assert compare(calls, odd, 5).kind == kind
+    assert explain(calls, odd, 5).kind == kind
 
 
 @pytest.mark.parametrize(
