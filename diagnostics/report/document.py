@@ -351,3 +351,27 @@ def shown(blocks: Sequence[Block], form: Form) -> Iterator[Block]:
             yield block
         elif form in block.forms:
             yield from shown(block.blocks, form)
+
+
+def axis(
+    text: Callable[[float], str],
+    values: Iterable[float],
+    *,
+    log: bool = False,
+    room: float = 1.0,
+    ticks: Iterable[float] = (),
+) -> Axis:
+    """Return an axis that holds all values.
+
+    Args:
+        text: a value in words.
+        values: at least one; on a logarithmic axis above 0.
+        log: logarithmic.
+        room: beyond the outermost values: a factor on a logarithmic axis, else 1 + the share of their distance.
+        ticks: values that are written.
+    """
+    low, high = min(all_values := list(values)), max(all_values)
+    if log:
+        return Axis(text, low / room, high * room, log, tuple(ticks))
+    margin = ((high - low) or abs(high) or 1.0) * (room - 1.0)
+    return Axis(text, low - margin, high + margin, log, tuple(ticks))

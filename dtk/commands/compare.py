@@ -82,7 +82,6 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         DtkError: a run or an option cannot be used.
     """
-    from dtk.compare import page
     from dtk.compare.compare import Options
     from dtk.compare.steps import WARMUP_STEPS
 
@@ -96,7 +95,12 @@ def run(arguments: argparse.Namespace) -> int:
         found = _compare(_folders(arguments.runs), options)
     finally:
         progress.end()
-    problem = output.kept(arguments.html, page.render(found)) if arguments.html else None
+    problem = None
+    if arguments.html:
+        from diagnostics.report import html
+        from dtk.compare.report import document
+
+        problem = output.kept(arguments.html, html.render(document(found)))
     _put(arguments, found)
     if problem is not None:
         raise problem
@@ -107,13 +111,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _put(arguments: argparse.Namespace, found: "Comparison") -> None:
     """The comparison in the form that was asked for."""
-    from dtk.compare import jsonform, markdown, terminal
+    from diagnostics.report import markdown, terminal
+    from dtk.compare import jsonform
+    from dtk.compare.report import document
 
     if arguments.json or arguments.markdown:
-        output.put((jsonform.dumps if arguments.json else markdown.render)(found))
+        output.put(jsonform.dumps(found) if arguments.json else markdown.render(document(found)))
         return
     colour = arguments.color == "always" or (arguments.color == "auto" and output.colours())
-    output.put(terminal.render(found, columns=output.columns(), colour=colour))
+    output.put(terminal.render(document(found), columns=output.columns(), colour=colour))
 
 
 def _settle(arguments: argparse.Namespace) -> None:

@@ -8,11 +8,11 @@ from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.evidence.limits import Limits
 from dtk.compare import parity, steps, traces
 from dtk.compare.figures import batch_text, figures
+from dtk.compare.grid import places
 from dtk.compare.group import compares, variants
 from dtk.compare.load import load
 from dtk.compare.model import Check, Comparison, RunRecord, Variant
 from dtk.compare.notes import notes
-from dtk.compare.places import places
 from dtk.compare.scaling import grows_with_ranks, scaling
 from dtk.compare.surroundings import surroundings
 from dtk.compare.why import verdicts

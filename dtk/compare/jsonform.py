@@ -1,13 +1,12 @@
 """A comparison as JSON: `dtk.comparison/1`. Units are in the names or beside the figures."""
 
-import json
 from dataclasses import asdict
 from typing import Any
 
 from diagnostics.analysis.statistics import METHOD
-from diagnostics.report.jsonform import plain
-from dtk.compare import tables
+from diagnostics.report.jsonform import text
 from dtk.compare.model import SCHEMA, Comparison, Figure, RunRecord, Variant
+from dtk.compare.report import headline
 
 
 def as_json(found: Comparison) -> dict[str, Any]:
@@ -15,7 +14,7 @@ def as_json(found: Comparison) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "comparable": found.comparable,
-        "headline": tables.headline(found),
+        "headline": headline(found),
         "warmup_steps": found.warmup_steps,
         "intervals": METHOD,
         "parity": [asdict(check) for check in found.checks],
@@ -30,7 +29,7 @@ def as_json(found: Comparison) -> dict[str, Any]:
 
 def dumps(found: Comparison) -> str:
     """Strict JSON with a newline at its end."""
-    return json.dumps(plain(as_json(found)), indent=2, allow_nan=False) + "\n"
+    return text(as_json(found))
 
 
 def _variant(one: Variant) -> dict[str, Any]:

@@ -227,6 +227,12 @@ class Place:
     """`oom`, `failed`, ...: why there are no figures."""
 
 
+class Doubt(str):
+    """A note that casts doubt on the figures."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """Everything that the forms (terminal, JSON, Markdown, HTML) show."""

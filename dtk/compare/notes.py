@@ -9,10 +9,10 @@ from typing import Any
 
 from diagnostics.analysis.statistics import METHOD
 from diagnostics.contract.formatting import counted
+from dtk.compare.formatting import interval_text, joined
 from dtk.compare.group import machine
-from dtk.compare.model import Check, Figure, RunRecord, Variant
+from dtk.compare.model import Check, Doubt, Figure, RunRecord, Variant
 from dtk.compare.steps import profiled
-from dtk.compare.words import interval_text, joined
 
 REPEATS = 3
 """From which on there is an interval."""
@@ -51,11 +51,11 @@ def _disturbed(compared: Sequence[Variant]) -> Iterator[str]:
     for what, cases in found.items():
         shown = "; ".join(text for text, _ in cases[:DISTURBED_SHOWN])
         more = f", and {len(cases) - DISTURBED_SHOWN} more" if len(cases) > DISTURBED_SHOWN else ""
-        yield f"disturbed: {what} in {counted(len({name for _, name in cases}), 'run')}: {shown}{more}"
+        yield Doubt(f"disturbed: {what} in {counted(len({name for _, name in cases}), 'run')}: {shown}{more}")
     clocks = {v.label: r.clocks_mhz for v in compared for r in v.compared if r.clocks_mhz is not None}
     if clocks and max(clocks.values()) > min(clocks.values()) * (1 + CLOCKS):
         shown = ", ".join(f"{label} {mhz:,.0f} MHz" for label, mhz in clocks.items())
-        yield f"disturbed: the devices did not run at the same clocks: {shown}"
+        yield Doubt(f"disturbed: the devices did not run at the same clocks: {shown}")
 
 
 def _unlike(compared: Sequence[Variant]) -> Iterator[str]:
@@ -123,7 +123,7 @@ def _repeats(compared: Sequence[Variant], figures: Sequence[Figure]) -> Iterator
         and found.high - found.low > 2 * UNSTEADY * found.median
     ]
     if unsteady:
-        yield f"unsteady: repeats differ so much that step times are known only so far: {', '.join(unsteady)}"
+        yield Doubt(f"unsteady: repeats differ so much that step times are known only so far: {', '.join(unsteady)}")
     if any(cell.ratio is not None and cell.ratio.count > 1 for figure in figures for cell in figure.cells):
         yield "ratios are medians over pairs of repeats, the n-th of one beside the n-th of the other"
     if not _in_turns(compared):

@@ -9,8 +9,8 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
+from dtk.compare.formatting import percent_text
 from dtk.compare.model import Check, RunRecord, Variant
-from dtk.compare.words import percent_text
 
 TOLERANCE = {"float32": 1e-3, "tf32": 5e-3, "bfloat16": 2e-2, "float16": 2e-2}
 """Largest relative difference of two losses, by the type of the matrix products."""

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from diagnostics.evidence.limits import Limits, blocks
+from dtk.compare.formatting import percent_text
 from dtk.compare.model import Disturbance
-from dtk.compare.words import percent_text
 
 SLOWED = frozenset({"hardware_slowdown", "software_thermal", "hardware_thermal", "hardware_power_brake"})
 """Reasons for lower clocks that say that something is wrong (nvml.h, nvmlClocksEventReasons)."""

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from diagnostics.analysis.statistics import Estimate
 from diagnostics.contract.formatting import bytes_text, counted, seconds_text
 from dtk.compare.figures import batch_text, firsts
+from dtk.compare.formatting import bounds_text, joined, percent_text, times_text
 from dtk.compare.model import Cell, Figure, RunRecord, Traffic, Variant
-from dtk.compare.words import bounds_text, joined, percent_text, times_text
 
 _EQUAL = 0.02
 """Ratios nearer to 1 are not worth a sentence, whatever their interval."""

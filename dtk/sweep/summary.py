@@ -97,12 +97,13 @@ def _compare(trials: Sequence[Trial]) -> None:
     finished = {trial.point for trial in trials if trial.state == "finished"}
     if len(finished) < 2:
         return
-    from dtk.compare import terminal
+    from diagnostics.report.terminal import render
     from dtk.compare.compare import compare
+    from dtk.compare.report import document
 
     say()
     try:
         comparison = compare(runs)
     except DiagnosticsError as error:
         raise DtkError(error.what, fix=error.fix) from error
-    output.put(terminal.render(comparison, columns=output.columns(), colour=output.colours()))
+    output.put(render(document(comparison), columns=output.columns(), colour=output.colours()))

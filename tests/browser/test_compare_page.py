@@ -8,8 +8,8 @@ import pytest
 
 from dtk.compare.compare import compare
 from dtk.compare.model import Breakdown, Comparison
-from dtk.compare.page import render
-from tests.unit.diagnostics.compare.folders import GATHERED, losses, make_run
+from tests.unit.compare.folders import GATHERED, losses, make_run
+from tests.unit.compare.folders import as_page as render
 
 HOSTILE = '</title><script>alert(1)</script>"><img src=x onerror=alert(2)>'
 SPENT = {"ddp": (90.0, 60.0, 20.0, 12.0, 8.0, 0.0, 22.0), "fsdp": (131.0, 62.0, 70.0, 25.0, 45.0, 4.0, 20.0)}
@@ -61,12 +61,12 @@ def test_everything_is_there_and_nothing_is_wrong(visit: Any, found: Comparison)
         "initial weights (hash)",
         "Training loss",
         "Where a step goes",
-        "Over numbers of ranks",
+        "Scaling over numbers of ranks",
         "95 % interval",
         "out of memory",
     ):
         assert told in text, told
-    assert page.locator("svg[role=img]").count() == 5  # Throughput, memory, breakdown, losses, scaling.
+    assert page.locator("figure").count() == 5  # Throughput, memory, breakdown, losses, scaling.
     assert page.locator("line.whisker").count() >= 24
     assert page.locator("script").count() == 0
 
@@ -74,7 +74,7 @@ def test_everything_is_there_and_nothing_is_wrong(visit: Any, found: Comparison)
 def test_bars_are_as_long_as_their_figures(visit: Any, found: Comparison) -> None:
     page = visit(render(found))
     widths = page.eval_on_selector_all(
-        'svg[aria-label="peak memory"] rect', "all => all.map(one => Number(one.getAttribute('width')))"
+        'figure[aria-label="peak memory"] rect', "all => all.map(one => parseFloat(one.getAttribute('width')))"
     )
     labels = [cell.variant for figure in found.figures if figure.key == "peak_memory_bytes" for cell in figure.cells]
     by_label = dict(zip(labels, widths, strict=True))

@@ -10,7 +10,7 @@ import pytest
 
 from dtk.commands.main import main
 from tests.cli.command import TINY, environment, metrics, run
-from tests.unit.diagnostics.compare.folders import GATHERED, make_run
+from tests.unit.compare.folders import GATHERED, make_run
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_json_is_one_object_and_nothing_else(runs: list[Path], capsys: pytest.Ca
 
 def test_markdown_and_the_page(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "aa", "bb", "--markdown", "--html", "page.html"]) == 0
-    assert capsys.readouterr().out.startswith("**comparable")
+    assert capsys.readouterr().out.startswith("# comparable")
     assert Path("page.html").read_text().startswith("<!doctype html>")
     assert main(["compare", "--html", "runs"]) == 0
     assert "page: dtk-comparison.html" in capsys.readouterr().out

@@ -9,6 +9,9 @@ from typing import Any
 import yaml
 
 from diagnostics.contract.artifacts import RunPaths, State, Status, write_json
+from diagnostics.report import html, markdown, terminal
+from dtk.compare.model import Comparison
+from dtk.compare.report import document
 
 CONFIG: dict[str, Any] = {
     "model": {"name": "gpt2_tiny", "architecture": "gpt", "width": 128},
@@ -139,3 +142,15 @@ def _metrics(
             )
             last = n
     return lines
+
+
+def as_page(found: Comparison) -> str:
+    return html.render(document(found))
+
+
+def as_markdown(found: Comparison) -> str:
+    return markdown.render(document(found))
+
+
+def in_pipe(found: Comparison, columns: int | None = None) -> str:
+    return terminal.render(document(found), columns=columns, colour=False)

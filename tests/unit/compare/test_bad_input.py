@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from diagnostics.contract.errors import DiagnosticsError
-from dtk.compare import jsonform, markdown, page, terminal
+from dtk.compare import jsonform
 from dtk.compare.compare import compare
-from tests.unit.diagnostics.compare.folders import make_run
+from tests.unit.compare.folders import as_markdown, as_page, in_pipe, make_run
 
 HOSTILE = "</td><script>alert(1)</script>\x1b[2J[x](http://evil)|"
 
@@ -210,7 +210,7 @@ def test_senseless_values_anywhere_raise_nothing(tmp_path: Path) -> None:
     (runs[1] / "traces" / "rank_00000.json.gz").write_bytes(b"\x1f\x8bnonsense")
     found = compare(runs)
     assert not found.fair
-    for form in (jsonform.dumps, markdown.render, page.render):
+    for form in (jsonform.dumps, as_markdown, as_page):
         assert form(found)
 
 
@@ -221,11 +221,11 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
         make_run(tmp_path, "c", change={"strategy": {"name": "z"}}, state="failed", reason=HOSTILE, times_s=[]),
     ]
     found = compare(runs)
-    html = page.render(found)
+    html = as_page(found)
     assert "<script" not in html
     assert "&lt;script&gt;" in html
-    assert "\x1b" not in terminal.render(found, columns=100, colour=False)
-    text = markdown.render(found)
+    assert "\x1b" not in in_pipe(found, columns=100)
+    text = as_markdown(found)
     assert re.search(r"(?<!\\)[<|\[]script|(?<!\\)\[x", text) is None
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert all(len(re.findall(r"(?<!\\)\|", line)) in (4, 6, 8) for line in rows), rows

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from dtk.compare import jsonform, page, tables
+from dtk.compare import jsonform
 from dtk.compare.compare import Options, compare
 from dtk.compare.model import Check, Comparison
-from tests.unit.diagnostics.compare.folders import losses, make_run
+from dtk.compare.report import headline
+from tests.unit.compare.folders import as_page, losses, make_run
 
 
 def gate(tmp_path: Path, **changes: Any) -> Comparison:
@@ -60,7 +61,7 @@ def test_what_differs_is_named_and_no_speed_is_compared(
     assert not found.fair
     assert not found.verdicts
     assert all(cell.ratio is None for figure in found.figures for cell in figure.cells)
-    assert tables.headline(found).startswith("not comparable")
+    assert headline(found).startswith("not comparable")
 
 
 def test_what_was_not_recorded_is_unknown_and_losses_still_decide(tmp_path: Path) -> None:
@@ -84,8 +85,8 @@ def test_one_run_with_figures_is_the_same_as_nothing(tmp_path: Path) -> None:
         assert {one.status for one in found.checks} == {"unknown"}
         assert not found.comparable
         assert jsonform.as_json(found)["comparable"] is False
-        assert "NOT COMPARABLE" in page.render(found)
-        assert tables.headline(found) == "only ddp has figures: there is nothing to compare it with"
+        assert "NOT COMPARABLE" in as_page(found)
+        assert headline(found) == "only ddp has figures: there is nothing to compare it with"
         assert not any("not checked" in note for note in found.notes)
 
 
@@ -93,12 +94,12 @@ def test_repeats_of_one_variant_are_told_as_that(tmp_path: Path) -> None:
     runs = [make_run(tmp_path, "a"), make_run(tmp_path, "b", times_s=0.2)]
     found = compare(runs)
     assert found.comparable
-    assert tables.headline(found).startswith("one variant, 2 repeats of ddp")
+    assert headline(found).startswith("one variant, 2 repeats of ddp")
     assert jsonform.as_json(found)["comparable"] is True
     speed = next(one for one in found.figures if one.key == "step_time_s")
     assert [one.estimate and one.estimate.count for one in speed.cells] == [2]
     other = make_run(tmp_path, "c", parity={"initial_weights_hash": "7"})
-    assert tables.headline(compare([*runs, other])).startswith("not comparable")
+    assert headline(compare([*runs, other])).startswith("not comparable")
 
 
 def test_one_rank_fits_every_reduction(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from dtk.compare.figures import figures
 from dtk.compare.model import RunRecord
 from dtk.compare.traces import breakdown
 from dtk.compare.why import verdicts
-from tests.unit.diagnostics.compare.folders import GATHERED, make_run
+from tests.unit.compare.folders import GATHERED, make_run
 
 
 def measures(
