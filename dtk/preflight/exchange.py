@@ -1,105 +1,197 @@
-"""Values that one simulated rank hands to another: sizes, flags, objects, and where not-a-number spreads.
+"""Values that simulated ranks hand to each other: what code may read of a collective's or a receive's result.
 
-Where ranks are simulated one after another, a rank gets what ranks before it sent. What would come from a later one is
-noted, so that this rank can be simulated again after that one. Only small whole-number tensors travel, from one rank to
-another. Where all are simulated together, true values come over the `link` instead.
+Where all ranks are simulated at the same time, every result is the true one: a rank offers what it brings to a call
+and asks for what comes of it once it waits, and the parent process puts the offers together (`dtk.preflight.results`).
+Where ranks are simulated one after another, a rank gets what ranks before it gave: small tensors of whole numbers that
+one rank sends to others (sizes, flags, objects). What would come from a later rank is noted, so that this rank can be
+simulated again after that one. Knows tensors and bytes, no process group.
 """
 
+import pickle
+import signal
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from multiprocessing.connection import Connection
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from dtk.preflight.link import Key, Link, to_bytes
+MAX_BYTES = 1 << 28
+"""Larger tensors are data, not decisions; they stay made up."""
+MAX_BYTES_KEPT = 1 << 20
+"""The same where ranks are simulated one after another, and all that they gave is kept."""
+ADRIFT_S = 10.0
+"""How long a rank goes on with made-up values at most, once no rank can go on without them."""
+ASK, OFFER, END = b"a", b"o", b"e"
+"""First byte of each message to the parent."""
+Key = tuple[object, ...]
+How = Literal["reduce", "reduce_mine", "root", "root_mine", "all", "mine"]
+"""What comes of the offers: reduced over the members, what the root brings, what all bring. `mine`: of it, the part
+that is for the member who asks."""
+Values = tuple[bytes, ...]
 
-MAX_BYTES = 1 << 20
-"""Larger tensors are data, not decisions."""
+
+class Offer(NamedTuple):
+    """What one rank brings to a call."""
+
+    key: Key
+    rank: int
+    members: tuple[int, ...]
+    """Global ranks of those who take part, by rank in the group."""
+    agreed: tuple[object, ...]
+    """What must be the same on all members."""
+    how: How
+    reduce_op: str
+    root: int
+    """Global rank of the only giver; -1 = all give."""
+    takers: int
+    """How many members get something."""
+    dtypes: tuple[str, ...]
+    """Of the parts."""
+    parts: Values | None
+    """None: without values."""
+
+
+@dataclass(slots=True)
+class Share:
+    """A call's values on this rank: what it brings, where the result goes."""
+
+    how: How
+    inputs: Values | None
+    dtypes: tuple[str, ...]
+    outputs: list[Tensor]
+    takers: int
+    """How many members get something."""
+    takes: bool = True
+    """Whether this one does."""
+    reduce_op: str = ""
+    root: int = -1
+    """Global rank of the only giver; -1 = all give."""
 
 
 @dataclass(slots=True)
 class Exchange:
-    """What this rank gets from ranks before it, and what it leaves for ranks after it."""
+    """One rank's end of the exchange."""
 
     rank: int
-    known: dict[Key, bytes] = field(default_factory=dict)
+    known: dict[Key, Offer] = field(default_factory=dict)
     """From ranks that were simulated before."""
     done: frozenset[int] = frozenset()
     """Those of them that need not be simulated again."""
-    spoiled: frozenset[tuple[str, int]] = frozenset()
+    spoiled: frozenset[Key] = frozenset()
     """Group and position of reductions to which another rank brought a value that is not a number."""
-    given: dict[Key, bytes] = field(default_factory=dict)
-    spread: set[tuple[str, int]] = field(default_factory=set)
-    """Group and position of the reductions to which this rank brought one."""
     watches: bool = False
     """Whether to look for values that are not numbers; costs a pass over each tensor."""
+    given: dict[Key, Offer] = field(default_factory=dict)
+    spread: set[Key] = field(default_factory=set)
+    """Group and position of the reductions to which this rank brought a value that is not a number."""
     missed: set[int] = field(default_factory=set)
     """Ranks from which a value was needed that are not simulated yet."""
-    link: Link | None = None
-    """To the ranks that are simulated at the same time; None = they are simulated one after another."""
+    pipe: Connection | None = None
+    """To the parent, where all ranks are simulated at the same time; None = one after another."""
+    adrift: bool = False
+    """No rank can go on: from here on values are made up."""
     made_up: bool = False
-    """Whether a value was made up all the same, as it was too large; known at the end."""
-    _counts: dict[Key, int] = field(default_factory=dict)
+    """Whether a result that code may have read was made up before that."""
 
-    def broadcast(self, key: Key, root: int, tensors: list[Tensor]) -> None:
-        """The root's values: it leaves them, others take them."""
-        if root == self.rank:
-            self._give(key, tensors)
-        else:
-            self._take(key, root, tensors)
+    @property
+    def live(self) -> bool:
+        """Whether all ranks are simulated at the same time."""
+        return self.pipe is not None
 
-    def scatter(self, place: Key, root: int, parts: list[Tensor], outputs: list[Tensor], position: int) -> None:
-        """Each rank's part of what the root has."""
-        if root == self.rank:
-            for number, part in enumerate(parts):
-                self._give((*place, number), [part])
-        else:
-            self._take((*place, position), root, outputs)
+    def carries(self, how: How, tensors: Sequence[Tensor]) -> bool:
+        """Whether the values of such a call reach other ranks."""
+        if self.live:
+            return True
+        return how.startswith("root") and all(
+            readable(one) and not one.is_floating_point() and not one.is_complex() and one.nbytes <= MAX_BYTES_KEPT
+            for one in tensors
+        )
 
-    def send(self, group: str, peer: int, tag: int, tensors: list[Tensor]) -> None:
-        """Leave values for a peer."""
-        self._give(self._numbered((group, self.rank, peer, tag)), tensors)
+    def offer(self, offer: Offer) -> None:
+        """Leave what this rank brings; nobody answers."""
+        if self.pipe is None:
+            if offer.parts:
+                self.given[offer.key] = offer
+        elif not self.adrift:
+            self.pipe.send_bytes(OFFER + pickle.dumps(tuple(offer)))
 
-    def receive(self, group: str, peer: int, tag: int, tensors: list[Tensor]) -> None:
-        """Take what a peer sent."""
-        self._take(self._numbered((group, peer, self.rank, tag)), peer, tensors)
+    def ask(self, key: Key, needed: tuple[int, ...]) -> Values | None:
+        """Return what comes of a call, as soon as the ranks `needed` have brought their shares; None = not known.
 
-    def spoil(self, place: tuple[str, int], tensors: list[Tensor]) -> None:
+        The clock of this rank stands meanwhile.
+        """
+        if self.pipe is None:
+            offer = self.known.get(key)
+            if offer is None:
+                self.missed.update({*needed} - self.done)
+            return None if offer is None else part_of(offer, self.rank)
+        if self.adrift:
+            return None
+        left_s, _ = signal.setitimer(signal.ITIMER_REAL, 0)
+        self.pipe.send_bytes(ASK + pickle.dumps((key, needed)))
+        adrift, answer = pickle.loads(self.pipe.recv_bytes())  # noqa: S301  From our own parent.
+        self.adrift = adrift
+        signal.setitimer(signal.ITIMER_REAL, min(left_s, ADRIFT_S) if adrift and left_s else left_s)
+        self.made_up |= answer is None and not adrift
+        values: Values | None = answer
+        return values
+
+    def spoil(self, place: Key, tensors: Sequence[Tensor]) -> None:
         """What is not a number on one rank is not a number on all, once it was reduced or gathered."""
         for tensor in tensors:
-            if not _readable(tensor) or not tensor.is_floating_point() or not tensor.numel():
+            if not readable(tensor) or not tensor.is_floating_point() or not tensor.numel():
                 continue
             if place in self.spoiled:
                 tensor.detach().fill_(float("nan"))
             elif self.watches and not bool(torch.isfinite(tensor.detach()).all()):
                 self.spread.add(place)
 
-    def _numbered(self, way: Key) -> Key:
-        number = self._counts[way] = self._counts.get(way, 0) + 1
-        return (*way, number)
 
-    def _give(self, key: Key, tensors: list[Tensor]) -> None:
-        for number, tensor in enumerate(tensors):
-            if _decides(tensor):
-                self.given[(*key, number)] = to_bytes(tensor)
-
-    def _take(self, key: Key, source: int, tensors: list[Tensor]) -> None:
-        for number, tensor in enumerate(tensors):
-            if not _decides(tensor):
-                continue
-            value = self.known.get((*key, number))
-            if value is not None and len(value) == tensor.nbytes:
-                kept = torch.frombuffer(bytearray(value), dtype=tensor.dtype) if value else tensor.detach().flatten()
-                tensor.detach().copy_(kept.view(tensor.shape))
-            elif source not in self.done:
-                self.missed.add(source)
+def part_of(offer: Offer, rank: int) -> Values | None:
+    """Return what one member gets of a single giver's offer."""
+    if offer.parts is None or not offer.how.endswith("mine"):
+        return offer.parts
+    return part(offer.parts, offer.members.index(rank), len(offer.members))
 
 
-def _readable(tensor: Any) -> bool:
-    return type(tensor) in (Tensor, torch.nn.Parameter) and not tensor.is_meta
+def part(parts: Values, place: int, count: int) -> Values:
+    """Return one member's parts, of parts for all members one after another."""
+    each = len(parts) // count
+    return parts[place * each : (place + 1) * each]
 
 
-def _decides(tensor: Tensor) -> bool:
-    """Whether control flow may hang on it: a small tensor of whole numbers."""
-    whole = not tensor.is_floating_point() and not tensor.is_complex()
-    return whole and _readable(tensor) and tensor.nbytes <= MAX_BYTES
+def packed(tensors: Sequence[Tensor]) -> Values | None:
+    """Return the values of tensors; None when they have none that could be sent."""
+    if not all(readable(tensor) for tensor in tensors) or sum(tensor.nbytes for tensor in tensors) > MAX_BYTES:
+        return None
+    return tuple(to_bytes(tensor) for tensor in tensors)
+
+
+def fill(outputs: Sequence[Tensor], answer: Sequence[bytes]) -> None:
+    """Put values in their places; what does not fit is left alone, as the matcher will say so."""
+    for output, value in zip(outputs, answer, strict=False):
+        if value and readable(output) and len(value) == output.nbytes:
+            output.data.copy_(from_bytes(value, output.dtype).view(output.shape))
+
+
+def readable(tensor: Any) -> bool:
+    """Whether it is an ordinary tensor with values."""
+    plain = type(tensor) in (Tensor, torch.nn.Parameter) and not tensor.is_meta
+    return plain and tensor.layout is torch.strided and tensor.device.type == "cpu"
+
+
+def dtypes_of(tensors: Sequence[Tensor]) -> tuple[str, ...]:
+    """Return the names of their dtypes: `float32`."""
+    return tuple(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
+
+
+def to_bytes(tensor: Tensor) -> bytes:
+    """Return its values."""
+    return bytes(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+
+
+def from_bytes(value: bytes, dtype: torch.dtype) -> Tensor:
+    """Return values as a tensor of one dimension; not empty."""
+    return torch.frombuffer(bytearray(value), dtype=dtype)

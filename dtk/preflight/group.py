@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dtk.preflight.exchange import Share
 from dtk.preflight.frames import user_call
-from dtk.preflight.issuing import IssuingGroup, Sizes, current
-from dtk.preflight.link import Share
+from dtk.preflight.issuing import ANY_RANK, IssuingGroup, Sizes, current
 from dtk.preflight.simulated_rank import Issued
 
 
@@ -26,7 +26,7 @@ class RecordingGroup(IssuingGroup):
         share = self._share("reduce", kept, kept, opts)
         super().allreduce(kept, opts)
         amount = sum(tensor.numel() for tensor in kept)
-        return self._issue("all_reduce", kept, share=share, inputs=kept, amount=amount, reduce_op=opts.reduceOp)
+        return self._issue("all_reduce", kept, share=share, amount=amount, reduce_op=opts.reduceOp)
 
     allreduce_coalesced = allreduce
 
@@ -34,33 +34,25 @@ class RecordingGroup(IssuingGroup):
         kept = _listed(tensors)
         share = self._share("reduce", kept, kept, opts, to=opts.rootRank)
         super().reduce(kept, opts)
-        root = (self._global(opts.rootRank), opts.rootRank)
         amount = kept[0].numel()
-        return self._issue("reduce", kept, share=share, inputs=kept, amount=amount, reduce_op=opts.reduceOp, root=root)
+        return self._issue("reduce", kept, share=share, amount=amount, reduce_op=opts.reduceOp, root=opts.rootRank)
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:  # noqa: D102
         kept = _listed(tensors)
-        root = (self._global(opts.rootRank), opts.rootRank)
         share = self._share("root", kept, kept, root=opts.rootRank)
         if opts.rootRank != self.rank() and user_call(sys._getframe(1)):
             for tensor in kept:  # Sizes of objects: never written on the ranks that receive them.
                 tensor.zero_()
         amount = sum(tensor.nbytes for tensor in kept)
-        work = self._issue("broadcast", kept, share=share, inputs=kept, amount=amount, root=root)
-        exchange = current().exchange
-        if exchange.link is None:
-            exchange.broadcast((*self._place(), -1), root[0], kept)
-        return work
+        return self._issue("broadcast", kept, share=share, amount=amount, root=opts.rootRank)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
         share = self._share("all", inputs, _by_member(outputs))
         super().allgather(outputs, inputs)
-        parts = [part for listed in outputs for part in listed]
-        sizes = _gathered(outputs, inputs)
+        parts = _flat(outputs)
         amount = sum(part.nbytes for part in parts)
-        return self._issue(
-            "all_gather", parts, share=share, sizes=sizes, inputs=list(inputs), outputs=parts, amount=amount
-        )
+        sizes = _gathered(outputs, inputs)
+        return self._issue("all_gather", list(inputs), parts, share=share, sizes=sizes, amount=amount)
 
     allgather_coalesced = allgather
 
@@ -76,21 +68,13 @@ class RecordingGroup(IssuingGroup):
 
     def _gather_into(self, outputs: list[Tensor], inputs: list[Tensor]) -> Issued:
         share = None
-        if current().exchange.link is not None:
+        if current().exchange.live:
             share = self._share("all", inputs, _by_member([self._cut(output) for output in outputs]))
         for output, tensor in zip(outputs, inputs, strict=True):
             super().all_gather_single(output, tensor)
         amount = sum(output.nbytes for output in outputs)
         sizes = ([sum(tensor.nbytes for tensor in inputs)], [amount // self.size()])
-        return self._issue(
-            "all_gather_into_tensor",
-            outputs,
-            share=share,
-            sizes=sizes,
-            inputs=inputs,
-            outputs=outputs,
-            amount=amount,
-        )
+        return self._issue("all_gather_into_tensor", inputs, outputs, share=share, sizes=sizes, amount=amount)
 
     def _cut(self, tensor: Tensor) -> list[Tensor]:
         """One tensor as equal parts for the members: views."""
@@ -101,40 +85,21 @@ class RecordingGroup(IssuingGroup):
         share = self._share("all", inputs, _by_member(outputs or ()), to=opts.rootRank)
         if outputs:
             super().allgather(outputs, inputs)
-        parts = [part for listed in outputs or () for part in listed]
-        root = (self._global(opts.rootRank), opts.rootRank)
         sizes = _gathered(outputs or (), inputs)
-        return self._issue(
-            "gather",
-            parts or list(inputs),
-            share=share,
-            sizes=sizes,
-            inputs=list(inputs),
-            outputs=parts,
-            root=root,
-        )
+        return self._issue("gather", list(inputs), _flat(outputs or ()), share=share, sizes=sizes, root=opts.rootRank)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
-        parts = [part for listed in inputs or () for part in listed]
         share = self._share("root_mine", _by_member(inputs or ()), outputs, root=opts.rootRank)
         super().scatter(outputs, inputs)
-        root = (self._global(opts.rootRank), opts.rootRank)
         expected = [sum(output.nbytes for output in outputs)]
         sizes = (_bytes_by_member(inputs) if inputs else expected, expected)
-        work = self._issue(
-            "scatter", list(outputs), share=share, sizes=sizes, inputs=parts, outputs=list(outputs), root=root
-        )
-        exchange = current().exchange
-        if exchange.link is None:
-            exchange.scatter(self._place(), root[0], parts, list(outputs), self.rank())
-        return work
+        return self._issue("scatter", _flat(inputs or ()), list(outputs), share=share, sizes=sizes, root=opts.rootRank)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
         share = self._share("reduce_mine", _by_member(inputs), outputs, opts)
         sizes = (_bytes_by_member(inputs), [sum(output.nbytes for output in outputs)])
         super().reduce_scatter(outputs, inputs, opts)
-        parts = [part for listed in inputs for part in listed]
-        return self._scatter_sum("reduce_scatter", list(outputs), parts, opts, share, sizes)
+        return self._scatter_sum("reduce_scatter", list(outputs), _flat(inputs), opts, share, sizes)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:  # noqa: D102
         return self._reduce_scatter([output], [tensor], opts)
@@ -148,7 +113,7 @@ class RecordingGroup(IssuingGroup):
 
     def _reduce_scatter(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> Issued:
         share = None
-        if current().exchange.link is not None:
+        if current().exchange.live:
             parts = _by_member([self._cut(one.contiguous()) for one in inputs])
             share = self._share("reduce_mine", parts, outputs, opts)
         for output, tensor in zip(outputs, inputs, strict=True):
@@ -160,16 +125,7 @@ class RecordingGroup(IssuingGroup):
         self, name: str, outputs: list[Tensor], inputs: list[Tensor], opts: Any, share: Share | None, sizes: Sizes
     ) -> Issued:
         amount = sum(tensor.numel() for tensor in inputs)
-        return self._issue(
-            name,
-            outputs,
-            share=share,
-            sizes=sizes,
-            inputs=inputs,
-            outputs=outputs,
-            amount=amount,
-            reduce_op=opts.reduceOp,
-        )
+        return self._issue(name, inputs, outputs, share=share, sizes=sizes, amount=amount, reduce_op=opts.reduceOp)
 
     def all_to_all_single(  # noqa: D102
         self, output: Tensor, tensor: Tensor, output_splits: Any = None, input_splits: Any = None, opts: Any = None
@@ -179,15 +135,7 @@ class RecordingGroup(IssuingGroup):
         super().all_to_all_single(output, tensor)
         splits = [list(input_splits or ()), list(output_splits or ())]
         sizes = ([one.nbytes for one in given], [one.nbytes for one in got])
-        return self._issue(
-            "all_to_all_single",
-            [output],
-            share=share,
-            sizes=sizes,
-            inputs=[tensor],
-            outputs=[output],
-            splits=splits,
-        )
+        return self._issue("all_to_all_single", [tensor], [output], share=share, sizes=sizes, splits=splits)
 
     alltoall_base = all_to_all_single
 
@@ -202,56 +150,39 @@ class RecordingGroup(IssuingGroup):
         for output, tensor in zip(outputs, inputs, strict=True):
             super().all_to_all_single(output, tensor)
         splits = [[t.numel() for t in inputs], [t.numel() for t in outputs]]
-        return self._issue(
-            "all_to_all",
-            list(outputs),
-            share=share,
-            sizes=sizes,
-            inputs=list(inputs),
-            outputs=list(outputs),
-            splits=splits,
-        )
+        return self._issue("all_to_all", list(inputs), list(outputs), share=share, sizes=sizes, splits=splits)
 
     def barrier(self, opts: Any = None) -> Any:  # noqa: D102
-        return self._issue("barrier", [], inputs=())
+        return self._issue("barrier", ())
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:  # noqa: D102
-        self._issue("monitored_barrier", [], inputs=()).wait()
+        self._issue("monitored_barrier", ()).wait()
 
     def send(self, tensors: Any, destination: int, tag: int) -> Any:  # noqa: D102
         kept = _listed(tensors)
-        peer = (self._global(destination), destination)
         sizes = ([sum(one.nbytes for one in kept)], ())
-        work = self._issue("send", kept, self.rank(), sizes=sizes, inputs=kept, root=peer, tag=tag)
-        simulated = current()
-        if simulated.exchange.link is None:
-            simulated.exchange.send(self.group_name, peer[0], tag, kept)
-        else:
-            simulated.send((self.group_name, simulated.exchange.rank, peer[0], tag), kept)
+        work = self._issue("send", kept, sizes=sizes, root=destination, tag=tag)
+        current().send(self.group_name, self._global(destination), tag, kept)
         return work
 
     def recv(self, tensors: Any, source: int, tag: int) -> Any:  # noqa: D102
         super().recv(tensors, source, tag)
         kept = _listed(tensors)
-        peer = (self._global(source), source)
         sizes = ((), [sum(one.nbytes for one in kept)])
-        work = self._issue("recv", kept, source, sizes=sizes, inputs=(), outputs=kept, root=peer, tag=tag)
-        simulated = current()
-        if simulated.exchange.link is None:
-            simulated.exchange.receive(self.group_name, peer[0], tag, kept)
-            return work
-        way = (self.group_name, peer[0], simulated.exchange.rank, tag)
-        return work.expecting(simulated.receive(way, kept))
+        work = self._issue("recv", (), kept, sizes=sizes, root=source, tag=tag)
+        return work.receives(source, current().receive(self.group_name, self._global(source), tag, kept))
 
     def recv_anysource(self, tensors: Any, tag: int) -> Any:  # noqa: D102
         super().recv(tensors, 0, tag)
         kept = _listed(tensors)
         sizes = ((), [sum(one.nbytes for one in kept)])
-        link = current().exchange.link
-        if link is not None:
-            link.made_up = True  # Who comes first is a matter of luck.
-        source = (self.rank() + 1) % self.size()
-        return self._issue("recv", kept, source, sizes=sizes, inputs=(), outputs=kept, root=(None, None), tag=tag)
+        current().exchange.made_up = True  # Who comes first is a matter of luck.
+        work = self._issue("recv", (), kept, sizes=sizes, root=ANY_RANK, tag=tag)
+        return work.receives((self.rank() + 1) % self.size(), [])
+
+
+def _flat(listed: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    return [part for parts in listed for part in parts]
 
 
 def _by_member(listed: Sequence[Sequence[Tensor]]) -> list[Tensor]:

@@ -9,20 +9,22 @@ from torch.distributed import distributed_c10d as c10d
 
 from dtk.preflight import simulated_rank
 from dtk.preflight.calls import NEW_GROUP
+from dtk.preflight.exchange import How, Share, dtypes_of, packed
 from dtk.preflight.frames import stack_of, user_call
-from dtk.preflight.link import How, Share, packed
 from dtk.preflight.simulated_rank import Expected, Issued, SimulatedRank
 from dtk.record.collectives import _reduce_name
 from dtk.record.signatures import KINDS, Call, Kind
 from dtk.simulate.mirror import MirrorGroup
 
 _NEW_GROUP = Kind(NEW_GROUP, NEW_GROUP, Call)
+ANY_RANK = -1
+"""Sender of a receive that takes what comes first."""
 Sizes = tuple[Sequence[int], Sequence[int]]
 """Bytes sent to each member and expected of each; see `Entry`."""
 
 
 def current() -> SimulatedRank:
-    """Of the rank that is simulated now."""
+    """Return the rank that is simulated now."""
     simulated = simulated_rank.current
     assert simulated is not None
     return simulated
@@ -34,38 +36,41 @@ class IssuingGroup(MirrorGroup):
     def _issue(
         self,
         name: str,
-        tensors: list[Tensor],
-        source: int = -1,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor] = (),
+        *,
         share: Share | None = None,
         sizes: Sizes = ((), ()),
+        root: int | None = None,
         **call: Any,
     ) -> Issued:
-        """Record a call of torch.distributed's function `name` and hand out its work."""
+        """Record a call of torch.distributed's function `name` and hand out its work; `root` is a rank in the group."""
         simulated = current()
-        tape = simulated.tape
+        tape, exchange = simulated.tape, simulated.exchange
         number = tape.issued
         frame = sys._getframe(2)
-        part_of = user_call(frame)
-        if part_of and simulated.exchange.link is None:  # Objects, whose lengths may be made up.
+        object_call = user_call(frame)
+        if object_call and not exchange.live:  # Objects, whose lengths may be made up.
             sizes = ((), ())
+        if root is not None:
+            call["root"] = (None, None) if root == ANY_RANK else (self._global(root), root)
         tape.stack, tape.sent, tape.taken = stack_of(frame), _brief(sizes[0]), _brief(sizes[1])
-        token = simulated.log.begin(KINDS[name], Call(self, False, **call), part_of, frame)
+        kind = KINDS[name]
+        token = simulated.log.begin(kind, Call(self, False, inputs, outputs, **call), object_call, frame)
         tape.sent = tape.taken = ()
-        if token is not None:
-            simulated.log.end(token, 0, KINDS[name].p2p)
+        tensors = list(outputs or inputs)
+        if token is None:
+            return Issued(tape, number, tensors)
+        simulated.log.end(token, 0, kind.p2p)
         due: list[Expected] = []
-        if simulated.exchange.link is None:
-            if source == -1:
-                simulated.exchange.spoil(self._place(), tensors)
-        elif token is not None and not KINDS[name].p2p:
-            entry = tape.last
-            assert entry is not None
-            group = tape.groups[token[0].index]
-            if share is not None:
-                due = simulated.bring(((group.name, group.ranks), token[2]), group.ranks, entry.wire, share)
-            else:
-                due = simulated.expected.get(((group.name, group.ranks),), [])
-        return Issued(tape, number, tensors, source, due)
+        if not kind.p2p:
+            if not exchange.live:
+                exchange.spoil((self.group_name, token[2]), tensors)
+            if share is not None or exchange.live:
+                group, entry = tape.groups[token[0].index], tape.last
+                assert entry is not None
+                due = simulated.bring((group.name, group.ranks), token[2], entry.wire, share)
+        return Issued(tape, number, tensors, due)
 
     def _share(
         self,
@@ -86,21 +91,16 @@ class IssuingGroup(MirrorGroup):
             root: who alone brings something, by rank in the group; -1 = all do.
             to: who alone gets something; -1 = all, or all but the root.
         """
-        if current().exchange.link is None or self.size() == 1:
+        if self.size() == 1 or not current().exchange.carries(how, (*inputs, *outputs)):
             return None
         mine = self.rank()
         gives, takes = root in (-1, mine), mine == to or (to < 0 and (root != mine or how == "root_mine"))
         takers = 1 if to >= 0 else self.size() - (root >= 0 and how == "root")
-        dtypes = tuple(str(tensor.dtype).removeprefix("torch.") for tensor in inputs)
         name = _reduce_name(opts.reduceOp) if how.startswith("reduce") else ""
         source = self._global(root) if root >= 0 else -1
         brought = packed(inputs) if gives else ()
-        return Share(how, brought, dtypes, [one.data for one in outputs] if takes else [], takers, takes, name, source)
-
-    def _place(self) -> tuple[str, int]:
-        """Group and position of the call that was just issued."""
-        state = current().log.groups[self.group_name]
-        return self.group_name, 0 if state is None else state.count
+        results = [one.data for one in outputs] if takes else []
+        return Share(how, brought, dtypes_of(inputs), results, takers, takes, name, source)
 
     def _global(self, rank: int) -> int:
         return c10d.get_process_group_ranks(self)[rank]

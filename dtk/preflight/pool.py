@@ -1,8 +1,12 @@
 """Simulates ranks in forked processes, a few at a time, and collects what each of them recorded.
 
-A process for each rank: what a rank does to its memory, its modules or itself (exit, SIGKILL) stays its own, and
-memory does not grow with the ranks. Knows nothing of what a rank runs. Must be called before this process has run
-backward or more than one thread of torch, neither of which outlives a fork.
+A process for each rank: what a rank does to its memory, its modules or itself (exit, SIGKILL) stays its own. Ranks are
+simulated one after another, so that memory does not grow with them, or all at the same time (`live`), so that they can
+exchange true values: then a few of them run, and the others wait for values or for their turn. Once none of them can
+go on, the ranks stand, and each runs to its end with made-up values, so that its later calls are known too.
+
+Knows nothing of what a rank runs. Must be called before this process has run backward or more than one thread of
+torch, neither of which outlives a fork.
 """
 
 import gc
@@ -13,27 +17,31 @@ import signal
 import sys
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
+import torch
+
+from dtk.errors import DtkError
 from dtk.preflight.calls import End, Group, Program, Record
-from dtk.preflight.exchange import Exchange
-from dtk.preflight.link import END, Key, Link
+from dtk.preflight.exchange import ASK, END, Exchange, Key, Offer
+from dtk.preflight.results import Results
 
 Body = Callable[[Exchange], Record]
 """Simulates one rank in a process of its own; raises DtkError for what makes the whole job impossible to simulate."""
+MOST_LIVE_RANKS = 64
+"""Ranks simulated at the same time: each takes memory until all have ended."""
 RETRIES = 3
 """How often a rank is simulated again because it needed a value of a rank that came after it."""
+GRACE_S = 10.0
+"""A process that has not ended this long after its own limit is killed."""
 _leave = os._exit
 """Kept: a simulated rank cannot call it."""
 _LAST_STANDARD = 2
 """Standard error; 0 and 1 are input and output."""
-GRACE_S = 10.0
-"""A process that has not ended this long after its own limit is killed."""
 
 
 @dataclass(slots=True)
@@ -41,14 +49,14 @@ class Collected:
     """What is known of all simulated ranks."""
 
     records: dict[int, Record] = field(default_factory=dict)
-    known: dict[Key, bytes] = field(default_factory=dict)
+    known: dict[Key, Offer] = field(default_factory=dict)
     """What ranks left for each other."""
-    spread: frozenset[tuple[str, int]] = frozenset()
+    spread: frozenset[Key] = frozenset()
     """Where values that are not numbers went into a collective."""
     made_up: bool = False
     """Whether values of calls were made up that code may have read."""
     watches: bool = False
-    """Whether to look for such values."""
+    """Whether to look for values that are not numbers."""
     programs: dict[Program, Program] = field(default_factory=dict)
     groups: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
 
@@ -63,18 +71,20 @@ class Collected:
         self.made_up |= exchange.made_up
 
     def shared(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
-        """The same tuple for equal ones."""
+        """Return the same tuple for equal ones."""
         return self.groups.setdefault(ranks, ranks)
 
 
 @dataclass(slots=True)
-class Child:
+class _Child:
     """The process of a rank."""
 
     rank: int
     pid: int
     pipe: Connection
     deadline_s: float
+    asks: tuple[Key, tuple[int, ...]] | None = None
+    """What it waits for, and for whom."""
 
 
 def simulate(
@@ -84,52 +94,178 @@ def simulate(
     processes: int,
     limit_s: float,
     progress: Callable[[int], None] | None = None,
-    spoiled: frozenset[tuple[str, int]] = frozenset(),
+    *,
+    spoiled: frozenset[Key] = frozenset(),
+    live: bool = False,
 ) -> None:
-    """Simulate ranks, the lowest first and alone: it mostly decides for the others.
+    """Simulate ranks, the lowest first: it mostly decides for the others.
 
     Args:
         ranks: which.
         body: what each runs.
         collected: what is known from earlier simulations; gets the records.
-        processes: at most so many at once.
+        processes: at most so many run at once.
         limit_s: of one rank; the body keeps it, a process that does not is killed.
         progress: told how many ranks are done.
         spoiled: see `Exchange`.
+        live: whether all ranks are simulated at the same time; at most MOST_LIVE_RANKS.
 
     Raises:
         DtkError: a body raised it.
     """
-    waiting = deque(sorted(ranks))
-    tries: dict[int, int] = {}
-    needs: dict[int, set[int]] = {}
-    children: list[Child] = []
-    done: set[int] = set(collected.records)
-    began = bool(done)
-    with forking(children):
-        while waiting or children:
-            while len(children) < (processes if began else 1):
-                rank = _next(waiting, needs, done, idle=not children)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # Sums of live ranks are made here, and threads of torch do not outlive a fork.
+    pool = _Pool(sorted(ranks), body, collected, limit_s, progress, spoiled, live)
+    try:
+        with _forking(pool.children):
+            pool.run(processes)
+    finally:
+        torch.set_num_threads(threads)
+
+
+class _Pool:
+    """The ranks under way."""
+
+    def __init__(
+        self,
+        ranks: list[int],
+        body: Body,
+        collected: Collected,
+        limit_s: float,
+        progress: Callable[[int], None] | None,
+        spoiled: frozenset[Key],
+        live: bool,
+    ) -> None:
+        self.waiting = ranks
+        """That are to be simulated, also those that have to be again."""
+        self.body = body
+        self.collected = collected
+        self.limit_s = limit_s
+        self.progress = progress
+        self.spoiled = spoiled
+        self.live = live
+        self.children: list[_Child] = []
+        self.done: set[int] = set(collected.records)
+        self.needs: dict[int, set[int]] = {}
+        """Rank -> ranks that it has to be simulated after."""
+        self.tries: dict[int, int] = {}
+        self.results = Results()
+        self.adrift = False
+        """No live rank could go on: values are made up from here."""
+
+    def run(self, processes: int) -> None:
+        """Until every rank has ended."""
+        alone = not self.live and not self.done
+        while self.waiting or self.children:
+            self._answer(processes)
+            while self._running() < (1 if alone and not self.done else processes):
+                rank = self._next()
                 if rank is None:
                     break
-                exchange = Exchange(rank, collected.known, frozenset(done), spoiled, watches=collected.watches)
-                children.append(start(body, exchange, limit_s))
-            for child in _ready(children):
-                children.remove(child)
-                began = True
-                missed = collect(child, _answer(child), collected)
-                if missed and tries.get(child.rank, 0) < RETRIES:
-                    waiting.append(child.rank)
-                    needs[child.rank] = missed
-                    tries[child.rank] = tries.get(child.rank, 0) + 1
-                else:
-                    done.add(child.rank)
-                    if progress:
-                        progress(len(done))
+                self.waiting.remove(rank)
+                self.children.append(self._start(rank))
+            if self._running():
+                self._hear()
+            else:
+                self.adrift = True
+
+    def _running(self) -> int:
+        return sum(child.asks is None for child in self.children)
+
+    def _next(self) -> int | None:
+        """The first rank whose needs are met; any when they wait for each other and nothing runs."""
+        met = (rank for rank in self.waiting if self.needs.get(rank, set()) <= self.done)
+        return next(met, self.waiting[0] if self.waiting and not self.children else None)
+
+    def _answer(self, processes: int) -> None:
+        """Give values to those who wait for what is known by now."""
+        for child in sorted(self.children, key=lambda child: child.rank):
+            if self._running() >= processes:
+                return
+            if child.asks is None or not (self.adrift or self.results.complete(*child.asks)):
+                continue
+            answer = None if self.adrift else self.results.take(child.asks[0], child.rank)
+            child.asks, child.deadline_s = None, time.monotonic() + self.limit_s + GRACE_S
+            with suppress(OSError):  # Gone: its end is heard next.
+                child.pipe.send_bytes(pickle.dumps((self.adrift, answer)))
+
+    def _hear(self) -> None:
+        """Wait for a word of those who run; one that is far too late is killed."""
+        running = [child for child in self.children if child.asks is None]
+        pipes = wait([child.pipe for child in running], timeout=1.0)
+        for child in running:
+            if child.pipe in pipes:
+                self._take(child)
+            elif time.monotonic() > child.deadline_s:
+                os.kill(child.pid, signal.SIGKILL)
+
+    def _take(self, child: _Child) -> None:
+        """One message."""
+        try:
+            message = child.pipe.recv_bytes()
+        except (EOFError, OSError):
+            message = b""
+        kind, content = message[:1], message[1:]
+        if kind == ASK:
+            child.asks = pickle.loads(content)  # noqa: S301  From our own child.
+        elif kind and kind != END:
+            self.results.put(Offer(*pickle.loads(content)))  # noqa: S301
+        else:
+            child.pipe.close()
+            self.children.remove(child)
+            self._collect(child, content)
+
+    def _collect(self, child: _Child, content: bytes) -> None:
+        """Keep what a child recorded; it has to run again where it needed values of ranks that come after it."""
+        status = os.waitpid(child.pid, 0)[1]
+        rank, missed = child.rank, set()
+        if not content:
+            self.collected.add(_gone(rank, status), Exchange(rank))
+        else:
+            value = pickle.loads(content)  # noqa: S301  From our own child.
+            if not isinstance(value[0], Record):
+                raise DtkError(*value)
+            record, exchange, loaded = value
+            if not self.collected.records:
+                _load(loaded)
+            self.collected.add(record, exchange)
+            missed = exchange.missed - {rank}
+        if missed and self.tries.get(rank, 0) < RETRIES:
+            self.waiting.append(rank)
+            self.needs[rank] = missed
+            self.tries[rank] = self.tries.get(rank, 0) + 1
+            return
+        self.done.add(rank)
+        if self.progress:
+            self.progress(len(self.done))
+
+    def _start(self, rank: int) -> _Child:
+        """Fork a process that simulates a rank."""
+        exchange = Exchange(rank, spoiled=self.spoiled, watches=self.collected.watches)
+        if not self.live:
+            exchange.known, exchange.done = self.collected.known, frozenset(self.done)
+        here, there = Pipe()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        pid = os.fork()
+        if pid == 0:
+            here.close()
+            exchange.pipe = there if self.live else None
+            code = 1
+            try:
+                there.send_bytes(END + _run(self.body, exchange))
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                _leave(code)
+        there.close()
+        return _Child(rank, pid, here, time.monotonic() + self.limit_s + GRACE_S)
 
 
 @contextmanager
-def forking(children: list[Child]) -> Iterator[None]:
+def _forking(children: list[_Child]) -> Iterator[None]:
     """Around everything that forks: what is here stays shared, and no child outlives it.
 
     Args:
@@ -150,64 +286,14 @@ def forking(children: list[Child]) -> Iterator[None]:
             os.waitpid(child.pid, 0)
 
 
-def _next(waiting: deque[int], needs: dict[int, set[int]], done: set[int], *, idle: bool) -> int | None:
-    """The first rank whose needs are met; any when they wait for each other and nothing runs."""
-    for rank in waiting:
-        if needs.get(rank, set()) <= done or (idle and not any(needs.get(one, set()) <= done for one in waiting)):
-            waiting.remove(rank)
-            return rank
-    return None
-
-
-def _ready(children: list[Child]) -> list[Child]:
-    """Those that have answered or are gone; one that is far too late is killed."""
-    pipes = wait([child.pipe for child in children], timeout=1.0)
-    for child in children:
-        if child.pipe not in pipes and time.monotonic() > child.deadline_s:
-            os.kill(child.pid, signal.SIGKILL)
-    return [child for child in children if child.pipe in pipes]
-
-
-def start(body: Body, exchange: Exchange, limit_s: float, *, linked: bool = False) -> Child:
-    """Fork a process that simulates a rank.
-
-    Args:
-        body: what it runs.
-        exchange: what it gets from the others.
-        limit_s: see `simulate`.
-        linked: whether it exchanges values with the others on its way; each message then says what it is.
-    """
-    here, there = Pipe()
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()
-    pid = os.fork()
-    if pid == 0:
-        here.close()
-        exchange.link = Link(there) if linked else None
-        code = 1
-        try:
-            there.send_bytes((END if linked else b"") + _run(body, exchange))
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            _leave(code)
-    there.close()
-    return Child(exchange.rank, pid, here, time.monotonic() + limit_s + GRACE_S)
-
-
 def _run(body: Body, exchange: Exchange) -> bytes:
     """In the child: what goes back, a problem of the user's making included."""
-    from dtk.errors import DtkError
-
     before = set(sys.modules)
     try:
         record = body(exchange)
     except DtkError as error:
         return pickle.dumps((error.what, error.why, error.fix))
-    exchange.known = {}  # The parent has it.
-    exchange.made_up, exchange.link = exchange.link is not None and exchange.link.made_up, None
+    exchange.known, exchange.pipe = {}, None  # The parent has them.
     loaded = [name for name in sys.modules if name.partition(".")[0] == "torch" and name not in before]
     return pickle.dumps((record, exchange, loaded))
 
@@ -217,34 +303,6 @@ def _load(names: Iterable[str]) -> None:
     for name in names:
         with suppress(Exception):
             importlib.import_module(name)
-
-
-def _answer(child: Child) -> bytes | None:
-    """What the child sent; None when it is gone without a word."""
-    try:
-        return child.pipe.recv_bytes()
-    except (EOFError, OSError):
-        return None
-    finally:
-        child.pipe.close()
-
-
-def collect(child: Child, answer: bytes | None, collected: Collected) -> set[int]:
-    """Keep what a child recorded; the ranks after which it has to run again, as it needed their values."""
-    from dtk.errors import DtkError
-
-    status = os.waitpid(child.pid, 0)[1]
-    if answer is None:
-        collected.add(_gone(child.rank, status), Exchange(child.rank))
-        return set()
-    value = pickle.loads(answer)  # noqa: S301  From our own child.
-    if not isinstance(value[0], Record):
-        raise DtkError(*value)
-    record, exchange, loaded = value
-    if not collected.records:
-        _load(loaded)
-    collected.add(record, exchange)
-    return {rank for rank in exchange.missed if rank != child.rank}
 
 
 def _gone(rank: int, status: int) -> Record:

@@ -1,6 +1,6 @@
 """Puts together what simulated ranks bring to a call: the true result of a collective, and of a send.
 
-Lives in the parent of all ranks. Knows bytes and dtypes; who waits for what is for `dtk.preflight.together` to say.
+Lives in the parent of all ranks. Knows bytes and dtypes; who waits for what is for `dtk.preflight.pool` to say.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from dtk.preflight.link import Key, Offer, from_bytes, to_bytes
+from dtk.preflight.exchange import Key, Offer, Values, from_bytes, part, part_of, to_bytes
 
 _REDUCE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "SUM": torch.add,
@@ -31,7 +31,7 @@ class _Call:
     offers: dict[int, Offer] = field(default_factory=dict)
     broken: bool = False
     """Two members issued different calls: nothing comes of it."""
-    reduced: tuple[bytes, ...] | None = None
+    reduced: Values | None = None
     taken: int = 0
 
 
@@ -52,7 +52,7 @@ class Results:
         call = self._calls.get(key)
         return call is not None and not call.broken and all(rank in call.offers for rank in needed)
 
-    def take(self, key: Key, rank: int) -> tuple[bytes, ...] | None:
+    def take(self, key: Key, rank: int) -> Values | None:
         """What comes of a complete call for this rank; None where a member brought no values.
 
         Args:
@@ -68,33 +68,24 @@ class Results:
         return answer
 
 
-def _answer(call: _Call, offer: Offer, rank: int) -> tuple[bytes, ...] | None:
-    givers = [offer.root] if offer.how.startswith("root") else list(offer.members)
-    brought = [call.offers[giver].parts for giver in givers]
+def _answer(call: _Call, offer: Offer, rank: int) -> Values | None:
+    if offer.root >= 0:
+        return part_of(call.offers[offer.root], rank)
+    brought = [call.offers[giver].parts for giver in offer.members]
     parts = [one for one in brought if one is not None]
     if len(parts) < len(brought):
         return None
     if offer.how == "all":
-        return tuple(part for one in parts for part in one)
+        return tuple(one for each in parts for one in each)
     place, count = offer.members.index(rank), len(offer.members)
-    if offer.how == "root":
-        return parts[0]
-    if offer.how == "root_mine":
-        return _mine(parts[0], place, count)
     if offer.how == "mine":
-        return tuple(part for one in parts for part in _mine(one, place, count))
+        return tuple(one for each in parts for one in part(each, place, count))
     if call.reduced is None:
         call.reduced = _reduced(parts, offer)
-    return call.reduced if offer.how == "reduce" else _mine(call.reduced, place, count)
+    return call.reduced if offer.how == "reduce" else part(call.reduced, place, count)
 
 
-def _mine(parts: tuple[bytes, ...], place: int, count: int) -> tuple[bytes, ...]:
-    """Of parts for all members, one after another, those of one."""
-    each = len(parts) // count
-    return parts[place * each : (place + 1) * each]
-
-
-def _reduced(brought: list[tuple[bytes, ...]], offer: Offer) -> tuple[bytes, ...]:
+def _reduced(brought: list[Values], offer: Offer) -> Values:
     """Each part reduced over the members."""
     return tuple(
         _combined([one[number] for one in brought if number < len(one)], getattr(torch, name), offer.reduce_op)

@@ -16,9 +16,8 @@ from dtk.plan.job import planned_job
 from dtk.preflight.calls import Record
 from dtk.preflight.classes import ALL_UP_TO, replaceable, representatives, spread
 from dtk.preflight.job import play_job, simulated_config, warm_up
-from dtk.preflight.pool import Body, Collected, simulate
+from dtk.preflight.pool import MOST_LIVE_RANKS, Body, Collected, simulate
 from dtk.preflight.sandbox import simulate_rank
-from dtk.preflight.together import MOST_RANKS, simulate_together
 from dtk.preflight.verdict import Verdict, judge
 from dtk.preflight.what_if import STEPS, Tried, try_all
 
@@ -189,10 +188,9 @@ def simulate_all(job: Job, request: Request, say: Say | None) -> tuple[Collected
         if say:
             say(f"{done} of {len(chosen)} ranks simulated")
 
-    if job.reads and len(chosen) == world_size <= MOST_RANKS:
-        simulate_together(chosen, job.body, collected, processes, request.limit_s, progress)
-    else:
-        simulate(chosen, job.body, collected, processes, request.limit_s, progress)
+    live = job.reads and len(chosen) == world_size <= MOST_LIVE_RANKS
+    simulate(chosen, job.body, collected, processes, request.limit_s, progress, live=live)
+    if not live:
         collected.made_up = job.reads
     if not by_class:
         return collected, dict(sorted(collected.records.items()))

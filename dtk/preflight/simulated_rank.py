@@ -3,15 +3,14 @@
 A work has harmless values at once. Where ranks are simulated together, it gets its true ones when it is waited for.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from dtk.preflight.exchange import Exchange
-from dtk.preflight.link import Key, Link, Offer, Share, fill, packed
+from dtk.preflight.exchange import Exchange, Key, Offer, Share, dtypes_of, fill, packed
 from dtk.preflight.tape import Tape
 from dtk.record.collectives import CollectiveLog
 
@@ -39,30 +38,37 @@ class SimulatedRank:
         self._counts: dict[Key, int] = {}
         """Sends and receives so far, by way."""
 
-    def bring(self, key: Key, members: tuple[int, ...], agreed: tuple[object, ...], share: Share) -> "list[Expected]":
-        """Offer this rank's share of a call and note what it is to get; the results of its group that are due."""
-        link, rank = self.exchange.link, self.exchange.rank
-        assert link is not None
-        about = (share.how, share.reduce_op, share.root, share.takers, share.dtypes, share.inputs)
-        link.offer(Offer(key, rank, members, agreed, *about))
-        due = self.expected.setdefault(key[:1], [])
-        if share.takes:
-            due.append(Expected(link, key, members if share.root < 0 else (share.root,), share.outputs))
+    def bring(self, group: Key, position: int, agreed: tuple[object, ...], share: Share | None) -> "list[Expected]":
+        """Offer this rank's share of a call and note what it is to get; return the results of its group that are due.
+
+        Args:
+            group: its name and its ranks.
+            position: of the call in the group.
+            agreed: what all members must agree on.
+            share: None = no values are exchanged.
+        """
+        due = self.expected.setdefault(group, [])
+        if share is not None:
+            key, members = (group, position), cast("tuple[int, ...]", group[1])
+            about = (share.how, share.reduce_op, share.root, share.takers, share.dtypes, share.inputs)
+            self.exchange.offer(Offer(key, self.exchange.rank, members, agreed, *about))
+            if share.takes:
+                due.append(Expected(self.exchange, key, members if share.root < 0 else (share.root,), share.outputs))
         return due
 
-    def send(self, way: Key, tensors: list[Tensor]) -> None:
-        """Leave values for a receive: `way` is group, sender, receiver and tag."""
-        link = self.exchange.link
-        assert link is not None
-        dtypes = tuple(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
-        ends = (self.exchange.rank, int(str(way[2])))
-        link.offer(Offer(self._numbered(way), ends[0], ends, (), "root", "", ends[0], 1, dtypes, packed(tensors)))
+    def send(self, group: str, receiver: int, tag: int, tensors: list[Tensor]) -> None:
+        """Leave values for a receive."""
+        rank = self.exchange.rank
+        key = self._numbered((group, rank, receiver, tag))
+        if self.exchange.carries("root", tensors):
+            ends, dtypes = (rank, receiver), dtypes_of(tensors)
+            self.exchange.offer(Offer(key, rank, ends, (), "root", "", rank, 1, dtypes, packed(tensors)))
 
-    def receive(self, way: Key, tensors: list[Tensor]) -> list["Expected"]:
-        """What a send leaves; `way` as for `send`."""
-        link = self.exchange.link
-        assert link is not None
-        return [Expected(link, self._numbered(way), (int(str(way[1])),), tensors)]
+    def receive(self, group: str, sender: int, tag: int, tensors: list[Tensor]) -> list["Expected"]:
+        """Return what a send leaves, where it reaches this rank."""
+        key = self._numbered((group, sender, self.exchange.rank, tag))
+        carried = self.exchange.carries("root", tensors)
+        return [Expected(self.exchange, key, (sender,), tensors)] if carried else []
 
     def _numbered(self, way: Key) -> Key:
         number = self._counts[way] = self._counts.get(way, 0) + 1
@@ -76,8 +82,8 @@ current: SimulatedRank | None = None
 class Expected:
     """A result that is asked for when somebody waits."""
 
-    def __init__(self, link: Link, key: Key, needed: tuple[int, ...], outputs: list[Tensor]) -> None:
-        self._link = link
+    def __init__(self, exchange: Exchange, key: Key, needed: tuple[int, ...], outputs: list[Tensor]) -> None:
+        self._exchange = exchange
         self._key = key
         self._needed = needed
         self._outputs = outputs
@@ -87,7 +93,7 @@ class Expected:
     def fetch(self) -> None:
         """Put the values in their places."""
         self.here = True
-        answer = self._link.ask(self._key, self._needed)
+        answer = self._exchange.ask(self._key, self._needed)
         if answer is not None:
             fill(self._outputs, answer)
 
@@ -95,19 +101,20 @@ class Expected:
 class Issued(dist.Work):
     """A call that was issued. That somebody waits for it goes on the tape."""
 
-    def __init__(self, tape: Tape, number: int, tensors: list[Tensor], source: int, due: list[Expected]) -> None:
+    def __init__(self, tape: Tape, number: int, tensors: list[Tensor], due: list[Expected] | None = None) -> None:
         super().__init__()
         self._tape = tape
         self._number = number
         self._tensors = tensors
-        self._source = source
-        self._due = due
+        self._source = -1
+        self._due = [] if due is None else due
         """Results of its group, oldest first: those before its own are there when its own is."""
         self._last = due[-1] if due else None
 
-    def expecting(self, due: list[Expected]) -> "Issued":
-        """The same, with a result of its own."""
-        self._due, self._last = due, due[-1]
+    def receives(self, source: int, due: list[Expected]) -> "Issued":
+        """The same as a receive from a rank of the group, with a result of its own."""
+        self._source, self._due = source, due
+        self._last = due[-1] if due else None
         return self
 
     def wait(self, timeout: Any = None) -> bool:

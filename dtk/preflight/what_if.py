@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from dtk.config.schema import Config, RankFault
 from dtk.preflight.calls import Record
 from dtk.preflight.job import play_job
-from dtk.preflight.pool import Body, Collected, simulate
+from dtk.preflight.pool import MOST_LIVE_RANKS, Body, Collected, simulate
 from dtk.preflight.sandbox import simulate_rank
-from dtk.preflight.together import MOST_RANKS, simulate_together
 from dtk.preflight.verdict import Verdict, judge
 
 STEPS = 3
@@ -79,7 +78,7 @@ def try_all(
         reads: whether the model may read what collectives return.
     """
     rank = min(1, len(records) - 1)
-    together = reads and len(records) == len(collected.records) <= MOST_RANKS
+    together = reads and len(records) == len(collected.records) <= MOST_LIVE_RANKS
     return tuple(_try(one, config, plain, records, collected, rank, local_size, limit_s, together) for one in MISHAPS)
 
 
@@ -105,7 +104,7 @@ def _try(
         both = play, play_job(config, local_size)
         whole = Collected()
         body: Body = lambda one: simulate_rank(one, world_size, steps, limit_s, both[one.rank != rank])  # noqa: E731
-        simulate_together(records, body, whole, 2, limit_s)
+        simulate(records, body, whole, 2, limit_s, live=True)
         return _tried(mishap, rank, judge(whole.records, plain, mishap.title, made_up=whole.made_up))
     spreads = mishap.fault == "nan_on_one_rank"
     found = Collected(known=dict(collected.known), watches=spreads)

@@ -2,7 +2,7 @@
 
 import torch
 
-from dtk.preflight.link import How, Offer, to_bytes
+from dtk.preflight.exchange import How, Offer, to_bytes
 from dtk.preflight.results import Results
 
 KEY = ("0", 1)
