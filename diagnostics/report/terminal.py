@@ -41,7 +41,7 @@ _CARD = 36
 """Least columns of one of several cards beside each other."""
 _SHORTEST = 12
 """Characters that stay of a path that is cut."""
-_STYLES = {"good": "bold green", "bad": "bold red", "warn": "yellow", "soft": "dim", "strong": "bold", "code": "cyan"}
+_STYLES = {"good": "green", "bad": "bold red", "warn": "yellow", "soft": "dim", "strong": "bold", "code": "cyan"}
 _MARKS = {"confirmed": ("[x]", "bold red"), "undecided": ("[?]", "yellow"), "ruled_out": ("[ ]", "dim")}
 
 
@@ -70,9 +70,10 @@ def render(document: Document, *, columns: int | None, colour: bool) -> str:
     if document.prelude:
         writer.blocks(document.prelude)
         console.print()
-    writer.answer(document)
+    if document.answer:
+        writer.answer(document)
     writer.blocks((*document.lead, *document.blocks))
-    return "".join(line.rstrip() + "\n" for line in out.getvalue().splitlines())
+    return "".join(line.rstrip() + "\n" for line in out.getvalue().lstrip("\n").splitlines())
 
 
 def _styled(text: Text, tone: str = "") -> Rich:

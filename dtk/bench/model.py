@@ -1,10 +1,10 @@
 """What `dtk bench comm` found, as values, and its JSON. Measures nothing."""
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
 from diagnostics.analysis.statistics import METHOD, Estimate
+from diagnostics.report import jsonform
 from dtk.bench.bandwidth import DEFINITIONS, OPERATIONS, algorithm_bandwidth, bus_bandwidth
 
 SCHEMA = "dtk.bench.comm/1"
@@ -65,8 +65,8 @@ class Gain:
     """Above 1: the second is faster."""
 
     @property
-    def told(self) -> str:
-        """What can be said of it."""
+    def verdict(self) -> str:
+        """What the figures allow to say."""
         if self.ratio.low is None or self.ratio.holds(1.0):
             return "cannot be told from noise"
         return "faster" if self.ratio.median > 1 else "slower"
@@ -115,7 +115,12 @@ def as_json(report: BenchReport) -> dict[str, Any]:
         "sides": [{"name": one.name, "variables": one.variables, "kept": one.kept} for one in report.sides],
         "results": [_result(one, report.world_size) for one in report.results],
         "gains": [
-            {"operation": one.operation, "size_bytes": one.size_bytes, "ratio": one.ratio.as_json(), "told": one.told}
+            {
+                "operation": one.operation,
+                "size_bytes": one.size_bytes,
+                "ratio": one.ratio.as_json(),
+                "told": one.verdict,
+            }
             for one in report.gains
         ],
         "left_out": list(report.left_out),
@@ -127,7 +132,7 @@ def as_json(report: BenchReport) -> dict[str, Any]:
 
 def dumps(report: BenchReport) -> str:
     """The JSON text with a newline at its end."""
-    return json.dumps(as_json(report), indent=2, allow_nan=False) + "\n"
+    return jsonform.text(as_json(report))
 
 
 def _result(one: Result, world_size: int) -> dict[str, Any]:

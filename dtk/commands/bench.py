@@ -182,9 +182,10 @@ def _measure(arguments: argparse.Namespace, chosen: "Chosen", team: "Team") -> i
     progress.end()
     problem = None
     if arguments.html is not None and report.results:
-        from dtk.bench.page import render
+        from diagnostics.report.html import render
+        from dtk.bench.report import document
 
-        problem = output.kept(arguments.html, render(report))
+        problem = output.kept(arguments.html, render(document(report)))
     if report.results or arguments.json:
         output.put(_rendered(report, arguments, problem is None))
     if problem is not None:
@@ -237,7 +238,8 @@ def _rendered(report: "BenchReport", arguments: argparse.Namespace, written: boo
         from dtk.bench.model import dumps
 
         return dumps(report)
-    from dtk.bench.terminal import render
+    from diagnostics.report.terminal import render
+    from dtk.bench.report import document
 
     page = str(arguments.html) if arguments.html is not None and report.results and written else ""
-    return render(report, columns=output.columns(), colour=output.colours(), page=page)
+    return render(document(report, page=page), columns=output.columns(), colour=output.colours())

@@ -177,9 +177,11 @@ def _examine(arguments: argparse.Namespace) -> int:
 
 
 def _print(report: "Report", arguments: argparse.Namespace) -> None:
-    from dtk.doctor.report import dumps, terminal
+    from diagnostics.report.terminal import render
+    from dtk.doctor.report import document, dumps
 
     if arguments.json:
         output.put(dumps(report))
         return
-    output.put(terminal(report, columns=output.columns(), colour=output.colours(), verbose=arguments.verbose))
+    made = document(report, verbose=arguments.verbose)
+    output.put(render(made, columns=output.columns(), colour=output.colours()))

@@ -166,6 +166,7 @@ def _rendered(report: "TuneReport", arguments: argparse.Namespace) -> str:
         from dtk.tune.model import dumps
 
         return dumps(report)
-    from dtk.tune.terminal import render
+    from diagnostics.report.terminal import render
+    from dtk.tune.report import document
 
-    return render(report, columns=output.columns(), colour=output.colours())
+    return render(document(report), columns=output.columns(), colour=output.colours())

@@ -1,23 +1,18 @@
-"""The doctor's answer as text for people and JSON for programs. Decides nothing but the exit code."""
+"""What the doctor found: its document for people, and JSON for programs. Decides nothing but the exit code."""
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from diagnostics.contract.formatting import counted
-from diagnostics.report.console import written
-from diagnostics.runs.text import clean
+from diagnostics.report.document import Block, Cell, Document, Paragraph, Section, Span, Table, Text, Tone
+from diagnostics.report.jsonform import text as strict_json
 from dtk.doctor.examine import Made
 from dtk.doctor.model import Remedy, Result, Status, worst
 
 SCHEMA = "dtk.doctor/1"
 FIT, UNFIT = 0, 1
-STYLES = {"ok": "green", "warning": "yellow", "failure": "bold red", "not_applicable": "dim"}
+STYLES: dict[Status, Tone] = {"ok": "good", "warning": "warn", "failure": "bad", "not_applicable": "soft"}
 MARKS = {"ok": "ok", "warning": "warning", "failure": "FAILURE", "not_applicable": "n/a"}
 FULL_TABLES = 8
 """With more nodes, one that is well takes one line."""
@@ -73,7 +68,7 @@ def dumps(report: Report) -> str:
         ],
         "between": [as_plain(one) for one in report.between],
     }
-    return json.dumps(value, indent=2) + "\n"
+    return strict_json(value)
 
 
 def as_plain(made: Made) -> dict[str, Any]:
@@ -101,79 +96,52 @@ def from_plain(plain: dict[str, Any]) -> Made:
     return Made(plain["name"], plain["topic"], result, plain["seconds"])
 
 
-def terminal(report: Report, *, columns: int | None, colour: bool, verbose: bool) -> str:
-    """A table a node, then what lies between them, then the sum.
+def document(report: Report, *, verbose: bool = False) -> Document:
+    """Return the document: a table for each node, then what lies between them, then the sum.
 
     Args:
         report: what was found.
-        columns: width of the terminal; None = a pipe.
-        colour: with colours (ANSI).
-        verbose: with the details of checks that are well, and one line for each that does not apply.
+        verbose: with the details of checks that are ok, and one line for each that does not apply.
     """
-
-    def write(console: Console) -> None:
-        for node in report.nodes:
-            _node(console, node, alone=len(report.nodes) == 1, brief=_brief(node, report, verbose), verbose=verbose)
-        if report.between:
-            console.print(Text("between the nodes", style="bold"))
-            console.print(_table(report.between, verbose))
-            console.print()
-        console.print(Text(_sum(report), style=STYLES[report.status()]), soft_wrap=True)
-
-    return written(write, columns=columns, colour=colour)
-
-
-def _brief(node: Node, report: Report, verbose: bool) -> bool:
-    """Whether one line is enough for a node."""
-    well = worst(one.result.status for one in node.made) not in ("warning", "failure")
-    return well and len(report.nodes) > FULL_TABLES and not verbose
-
-
-def _node(console: Console, node: Node, *, alone: bool, brief: bool, verbose: bool) -> None:
-    title = clean(node.host if alone else f"node {node.number}: {node.host}")
-    if brief:
-        console.print(Text(f"{title}: all {len(node.made)} checks are ok or do not apply", style="bold"))
-        return
-    console.print(Text(title, style="bold"))
-    console.print(_table(node.made, verbose))
-    console.print()
+    several = len(report.nodes) > 1
+    blocks: list[Block] = []
+    for node in report.nodes:
+        title = f"node {node.number}: {node.host}" if several else node.host
+        well = worst(one.result.status for one in node.made) not in ("warning", "failure")
+        if well and len(report.nodes) > FULL_TABLES and not verbose:
+            blocks.append(Paragraph(Span(f"{title}: all {len(node.made)} checks are ok or do not apply", "strong")))
+        else:
+            blocks.append(Section(title, (_table(node.made, verbose),)))
+    if report.between:
+        blocks.append(Section("between the nodes", (_table(report.between, verbose),)))
+    return Document("Doctor", "", (*blocks, Section("", (Paragraph(Span(_sum(report), STYLES[report.status()])),))))
 
 
 def _table(made: Sequence[Made], verbose: bool) -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=not verbose, max_width=24)
-    table.add_column(overflow="fold", ratio=1)
+    rows: list[tuple[Text | Cell, ...]] = []
+    inapplicable: dict[str, list[Made]] = {}
     for one in made:
         result = one.result
         if result.status == "not_applicable" and not verbose:
+            inapplicable.setdefault(result.summary, []).append(one)
             continue
-        lines = [clean(result.summary)]
+        below: list[Text] = []
         if verbose or result.status in ("warning", "failure"):
-            lines += [f"  {clean(line)}" for line in result.details]
-        text = Text("\n".join(lines))
+            below += [f"  {line}" for line in result.details]
         for remedy in result.remedies:
-            text.append(f"\n  fix: {clean(remedy.what)}", style="cyan")
-            if remedy.command:
-                text.append(f"\n       {clean(remedy.command)}", style="bold cyan")
-        table.add_row(Text(MARKS[result.status], style=STYLES[result.status]), Text(one.name), text)
-    if not verbose:
-        _inapplicable(table, made)
-    return table
-
-
-def _inapplicable(table: Table, made: Sequence[Made]) -> None:
-    """Checks that do not apply for one reason, as one row."""
-    reasons: dict[str, list[Made]] = {}
-    for one in made:
-        if one.result.status == "not_applicable":
-            reasons.setdefault(one.result.summary, []).append(one)
-    for reason, those in reasons.items():
-        text = clean(reason) if len(those) == 1 else f"{clean(reason)} ({', '.join(one.name for one in those)})"
-        name = those[0].name if len(those) == 1 else counted(len(those), "check")
-        for remedy in dict.fromkeys(remedy for one in those for remedy in one.result.remedies):
-            text += f"\n  {clean(remedy.what)}: {clean(remedy.command)}"
-        table.add_row(*(Text(part, style=STYLES["not_applicable"]) for part in (MARKS["not_applicable"], name, text)))
+            below.append(Span(f"  fix: {remedy.what}", "code"))
+            below += [Span(f"       {remedy.command}", "code")] if remedy.command else []
+        rows.append(
+            (Span(MARKS[result.status], STYLES[result.status]), one.name, Cell(result.summary, "", tuple(below)))
+        )
+    for reason, those in inapplicable.items():  # Checks that do not apply for one reason are one row.
+        names = [one.name for one in those]
+        text = reason if len(those) == 1 else f"{reason} ({', '.join(names)})"
+        name = names[0] if len(those) == 1 else counted(len(those), "check")
+        remedies = dict.fromkeys(remedy for one in those for remedy in one.result.remedies)
+        fixes = tuple(Span(f"  {remedy.what}: {remedy.command}", "soft") for remedy in remedies)
+        rows.append((Span(MARKS["not_applicable"], "soft"), Span(name, "soft"), Cell(text, "soft", fixes)))
+    return Table(("", "", ""), tuple(rows), 3)
 
 
 def _sum(report: Report) -> str:

@@ -1,21 +1,20 @@
 """How presets, differences, lints and recommendations look: for terminals and pipes, and the table of docs/nccl.md."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from diagnostics.contract.formatting import counted
 from diagnostics.contract.invocation import command
-from diagnostics.report.console import Writer, written
+from diagnostics.report.document import Block, Document, Field, Fields, Paragraph, Section, Span, Tone
+from diagnostics.report.terminal import render
 from diagnostics.runs.text import clean
 from dtk.console import output
 from dtk.errors import DtkError
 from dtk.nccl.lint import Linted
-from dtk.nccl.presets import Preset, Setting
+from dtk.nccl.presets import Preset
 from dtk.nccl.recommend import Advice
 
 _WORDS = {"any": "NCCL or gloo", "nccl": "NCCL", "gloo": "gloo"}
-_STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
-_FIELD = 10
-"""Width of labels."""
+_TONES: dict[str, Tone] = {"error": "bad", "warning": "warn", "note": "soft"}
 
 
 def listing(presets: Mapping[str, Preset], problems: Mapping[str, DtkError]) -> str:
@@ -32,33 +31,28 @@ def listing(presets: Mapping[str, Preset], problems: Mapping[str, DtkError]) -> 
 
 
 def shown(preset: Preset) -> str:
-    """Everything about one preset."""
-
-    def write(out: Writer) -> None:
-        out.line("", f"nccl={preset.name}: {preset.summary}", "bold", width=0)
-        out.line("for", f"ranks over {_WORDS[preset.config.backend]}", width=_FIELD)
-        for key in ("source", "versions", "harms", "remove", "advice"):
-            if preset.about.get(key):
-                out.line(key, preset.about[key], width=_FIELD)
-        out.line("use", _usage(preset), width=_FIELD)
-        for setting in preset.settings:
-            _setting(out, setting, preset)
-
-    return _written(write)
+    """Return everything about one preset."""
+    rows = [Field("for", f"ranks over {_WORDS[preset.config.backend]}")]
+    rows += [
+        Field(key, preset.about[key])
+        for key in ("source", "versions", "harms", "remove", "advice")
+        if preset.about.get(key)
+    ]
+    rows.append(Field("use", _usage(preset)))
+    settings = []
+    for setting in preset.settings:
+        texts = {key: getattr(setting, key) for key in ("why", "versions", "source", "harms", "remove")}
+        # What holds for the whole preset stands above.
+        fields = [Field(key, text) for key, text in texts.items() if text and text != preset.about.get(key)]
+        settings.append(Section((Span(f"{setting.name}={setting.value}"),), (Fields(tuple(fields)),)))
+    answer = Span(f"nccl={preset.name}: {preset.summary}", "strong")
+    return _rendered(Document(preset.name, answer, (Fields(tuple(rows)), *settings)))
 
 
 def _usage(preset: Preset) -> str:
     """The command of the file's second line."""
     lines = preset.path.read_text(encoding="utf-8", errors="replace").splitlines()
     return lines[1].removeprefix("# Use:").strip() if len(lines) > 1 else f"python -m dtk.run nccl={preset.name}"
-
-
-def _setting(out: Writer, setting: Setting, preset: Preset) -> None:
-    out.title(f"{setting.name}={setting.value}")
-    for key in ("why", "versions", "source", "harms", "remove"):
-        text = getattr(setting, key)
-        if text and text != preset.about.get(key):  # What holds for the whole preset stands above.
-            out.line(key, text, width=_FIELD)
 
 
 def differences(first: str, second: str, a: Mapping[str, str], b: Mapping[str, str]) -> str:
@@ -76,22 +70,20 @@ def differences(first: str, second: str, a: Mapping[str, str], b: Mapping[str, s
 
 
 def linted(found: Linted) -> str:
-    """Lints, the worst first, with a last line that counts them."""
-
-    def write(out: Writer) -> None:
-        for item in found.items:
-            what = f"{item.variable}={item.value}" if item.variable else item.place
-            where = f" ({item.place})" if item.variable and item.place else ""
-            out.line(item.severity, f"{what}{where}: {item.message}", _STYLES[item.severity], width=_FIELD)
-            if not item.message.endswith("?"):
-                out.line("", item.fix, width=_FIELD)
-        out.line("", _verdict(found), width=0)
-
-    return _written(write)
+    """Return the lints, the worst first, with a last line that counts them."""
+    rows = []
+    for item in found.items:
+        what = f"{item.variable}={item.value}" if item.variable else item.place
+        where = f" ({item.place})" if item.variable and item.place else ""
+        rows.append(Field(item.severity, f"{what}{where}: {item.message}", _TONES[item.severity]))
+        if not item.message.endswith("?"):
+            rows.append(Field("", item.fix))
+    fields = (Fields(tuple(rows)),) if rows else ()
+    return _rendered(Document("", "", (*fields, Paragraph(_verdict(found)))))
 
 
 def _verdict(found: Linted) -> str:
-    counts = {kind: sum(item.severity == kind for item in found.items) for kind in _STYLES}
+    counts = {kind: sum(item.severity == kind for item in found.items) for kind in _TONES}
     told = ", ".join(f"{count} {kind}{'s' * (count != 1)}" for kind, count in counts.items() if count)
     version = f"NCCL {found.nccl_version}" if found.nccl_version else "version of NCCL unknown"
     where = f"{counted(found.checked, 'variable')} of {', '.join(found.read)}"
@@ -99,20 +91,15 @@ def _verdict(found: Linted) -> str:
 
 
 def recommended(found: Sequence[Advice], besides: Sequence[str]) -> str:
-    """A preset for each case, with the reasons."""
-
-    def write(out: Writer) -> None:
-        for advice in found:
-            out.line("", f"{advice.case}: nccl={advice.preset}", "bold", width=0)
-            for reason in advice.because:
-                out.line("because", reason, width=_FIELD)
-            for need in advice.needs:
-                out.line("give", need, width=_FIELD)
-            out.line("use", command("run", f"nccl={advice.preset}"), width=_FIELD)
-        for note in besides:
-            out.line("also", note, width=_FIELD)
-
-    return _written(write)
+    """Return a preset for each case, with the reasons."""
+    blocks: list[Block] = []
+    for advice in found:
+        rows = [Field("because", reason) for reason in advice.because]
+        rows += [Field("give", need) for need in advice.needs]
+        rows.append(Field("use", command("run", f"nccl={advice.preset}")))
+        blocks += [Paragraph(Span(f"{advice.case}: nccl={advice.preset}", "strong")), Fields(tuple(rows))]
+    blocks.append(Fields(tuple(Field("also", note) for note in besides)))
+    return _rendered(Document("", "", tuple(blocks)))
 
 
 def markdown(presets: Mapping[str, Preset]) -> str:
@@ -134,8 +121,5 @@ def _section(preset: Preset) -> str:
     return "".join(parts)
 
 
-def _written(write: Callable[[Writer], None]) -> str:
-    columns = output.columns()
-    return written(
-        lambda console: write(Writer(console, wrap=columns is not None)), columns=columns, colour=output.colours()
-    )
+def _rendered(document: Document) -> str:
+    return render(document, columns=output.columns(), colour=output.colours())

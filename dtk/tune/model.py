@@ -1,11 +1,11 @@
 """What `dtk tune` found, as values, and its JSON. Runs nothing."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from diagnostics.analysis.statistics import METHOD, Estimate, estimate, ratio
+from diagnostics.report import jsonform
 from dtk.tune.candidates import Candidate
 from dtk.tune.probe import Probe
 from dtk.tune.trials import told
@@ -140,7 +140,7 @@ def as_json(report: TuneReport) -> dict[str, Any]:
 
 def dumps(report: TuneReport) -> str:
     """The JSON text with a newline at its end."""
-    return json.dumps(as_json(report), indent=2, allow_nan=False) + "\n"
+    return jsonform.text(as_json(report))
 
 
 def _row(one: Row) -> dict[str, Any]:

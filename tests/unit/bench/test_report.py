@@ -3,13 +3,18 @@
 import json
 import re
 
-from dtk.bench import page, terminal
-from dtk.bench.model import dumps
+from diagnostics.report import html, terminal
+from dtk.bench.model import BenchReport, dumps
+from dtk.bench.report import document
 from tests.unit.bench.samples import HOSTILE, SIZES, compared, report
 
 
 def text(made: object) -> str:
-    return terminal.render(made, columns=None, colour=False)  # type: ignore[arg-type]
+    return terminal.render(document(made), columns=None, colour=False)  # type: ignore[arg-type]
+
+
+def as_page(made: BenchReport) -> str:
+    return html.render(document(made))
 
 
 def test_every_operation_and_size_is_in_the_table() -> None:
@@ -55,12 +60,12 @@ def test_two_presets_side_by_side() -> None:
 def test_wrong_and_early_ends_come_first() -> None:
     made = report(failure="rank 1 was killed by SIGKILL")
     assert text(made).splitlines()[1] == "ended early: rank 1 was killed by SIGKILL"
-    assert "ENDED EARLY" in page.render(made)
+    assert "ENDED EARLY" in as_page(made)
     spoiled = report(results=tuple(type(one)(**{**_fields(one), "wrong_elements": 3}) for one in made.results))
-    assert "WRONG RESULTS" in text(spoiled) and "WRONG RESULTS" in page.render(spoiled)
-    assert "RESULTS VERIFIED" in page.render(report())
+    assert "WRONG RESULTS" in text(spoiled) and "WRONG RESULTS" in as_page(spoiled)
+    assert "RESULTS VERIFIED" in as_page(report())
     unknown = report(results=tuple(type(one)(**{**_fields(one), "wrong_elements": None}) for one in made.results))
-    assert "NOT VERIFIED" in page.render(unknown) and "not verified" in text(unknown)
+    assert "NOT VERIFIED" in as_page(unknown) and "not verified" in text(unknown)
 
 
 def _fields(one: object) -> dict[str, object]:
@@ -68,13 +73,13 @@ def _fields(one: object) -> dict[str, object]:
 
 
 def test_what_the_user_named_stays_text() -> None:
-    made = page.render(compared(HOSTILE))
+    made = as_page(compared(HOSTILE))
     assert "<script" not in made and "&lt;script&gt;" in made
     assert "\x1b" not in made and "\x1b" not in text(compared(HOSTILE))
 
 
 def test_the_page_draws_every_operation() -> None:
-    made = page.render(report())
+    made = as_page(report())
     assert made.count("<polyline") == 5 and made.count("<circle") == 5 * len(SIZES)
-    assert page.render(compared()).count("<polyline") == 2
+    assert as_page(compared()).count("<polyline") == 2
     assert set(re.findall(r"https?://[\w.]+", made)) == {"https://github.com"}, "the source, as text"

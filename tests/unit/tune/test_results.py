@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from diagnostics.contract.artifacts import Failure, RunPaths, Status, write_json
+from diagnostics.report.terminal import render
 from dtk.commands.main import main
 from dtk.tune import micro
 from dtk.tune.candidates import Candidate
 from dtk.tune.make import STOPPED, Asked, _in_turns, _Job, _searched
 from dtk.tune.model import TuneReport, dumps
 from dtk.tune.probe import Probe, _read, terms
-from dtk.tune.terminal import render
+from dtk.tune.report import document
 from dtk.tune.trials import Trials
 
 MIB = 2**20
@@ -68,7 +69,7 @@ def test_a_gain_beyond_noise_is_taken() -> None:
     )
     assert made.take is not None and made.take.override == "strategy.bucket_cap_mb=100"
     assert made.verdict.startswith("take strategy.bucket_cap_mb=100: 1.20x the tokens/s of strategy.bucket_cap_mb=25")
-    shown = render(made, columns=None, colour=False)
+    shown = render(document(made), columns=None, colour=False)
     assert "run strategy=ddp strategy.bucket_cap_mb=100\n" in shown
     assert "no gain that can be told from noise" in shown or "no loss that can be told from noise" in shown
     data = json.loads(dumps(made))
@@ -196,7 +197,7 @@ def test_a_search_that_was_stopped_recommends_nothing() -> None:
     asked = asked_for("micro_batch_size")
     report = _searched(made, [1, 2, 4], asked, _Job(None, Place()))  # type: ignore[arg-type]
     assert report.take is None and report.verdict == "stopped before the search had ended: nothing is recommended"
-    shown = render(report, columns=None, colour=False)
+    shown = render(document(report), columns=None, colour=False)
     assert "take" not in shown and "dtk run" not in shown
     made.stopped = ""
     assert _searched(made, [1, 2, 4], asked, _Job(None, Place())).take == micro.candidate(2)  # type: ignore[arg-type]

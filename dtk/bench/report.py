@@ -1,0 +1,228 @@
+"""Builds the document of `dtk bench comm`: the verdict or the best of each operation, curves, and all figures."""
+
+from collections.abc import Sequence
+
+from diagnostics.analysis.statistics import METHOD, Estimate
+from diagnostics.contract.formatting import bytes_text, counted, seconds_text
+from diagnostics.report.document import (
+    COLOURS,
+    Block,
+    Curve,
+    Document,
+    Dot,
+    Field,
+    Fields,
+    Only,
+    Paragraph,
+    Plot,
+    Section,
+    Span,
+    Tone,
+    axis,
+    present,
+    table,
+)
+from dtk.bench.bandwidth import DEFINITIONS, OPERATIONS
+from dtk.bench.model import BenchReport, Result
+
+_ROOM = 1.25
+"""Above and below the outermost figures of a logarithmic axis, as a factor."""
+_TICKS = 10
+
+
+def document(report: BenchReport, *, page: str = "") -> Document:
+    """Return the document.
+
+    Args:
+        report: what was measured.
+        page: path of the page to name at the end of the terminal's text.
+    """
+    versions = [f"{name} {report.about[name]}" for name in ("host", "torch", "nccl") if report.about.get(name)]
+    best = _best(report)
+    alarms = [f"ended early: {report.failure}"] if report.failure else []
+    alarms += ["WRONG RESULTS: see the last column"] if report.wrong else []
+    verdict = Paragraph(Span(_verdict(report), "strong")) if len(report.sides) == 2 else None
+    variables = tuple(
+        Field(side.name, " ".join(f"{name}={value}" for name, value in side.effective.items()) or "sets no variable")
+        for side in report.sides
+        if len(report.sides) > 1 or side.variables
+    )
+    about = tuple(Field("best", text) for text in best)
+    return Document(
+        title=f"Collectives: {_title(report)}",
+        badge=_badge(report),
+        answer=Span(_title(report), "strong"),
+        heading=_title(report),
+        lead=present(
+            [Paragraph(Span(text, "bad")) for text in alarms],
+            verdict,
+            Fields(variables) if variables else None,
+            Fields(about) if about else None,
+            Only(("html",), (Paragraph(Span(", ".join(versions), "soft")),)),
+        ),
+        blocks=present(
+            _plots(report),
+            Section("Side by side, launches in turns", (table(_gains(report)),)) if report.gains else None,
+            _figures(report),
+            _meaning(report, page),
+        ),
+        footer="Made by dtk bench comm. The same as data: dtk bench comm with --json.",
+    )
+
+
+def _badge(report: BenchReport) -> tuple[str, Tone]:
+    if report.failure:
+        return "ENDED EARLY", "bad"
+    if report.wrong:
+        return "WRONG RESULTS", "bad"
+    unknown = all(result.wrong_elements is None for result in report.results)
+    return ("NOT VERIFIED", "warn") if unknown else ("RESULTS VERIFIED", "good")
+
+
+def _title(report: BenchReport) -> str:
+    """Return `5 operations over gloo, 2 ranks on cpu (x86_64), float32`."""
+    operations = counted(len({result.operation for result in report.results}), "operation")
+    device = str(report.about.get("device", ""))
+    on = f"{report.device} ({device})" if device else report.device
+    return f"{operations} over {report.backend}, {counted(report.world_size, 'rank')} on {on}, {report.dtype}"
+
+
+def _verdict(report: BenchReport) -> str:
+    """Return the comparison of two presets in one sentence."""
+    (first, second), sizes = (side.name for side in report.sides), len(report.gains)
+    faster = sum(gain.verdict == "faster" for gain in report.gains)
+    slower = sum(gain.verdict == "slower" for gain in report.gains)
+    if not sizes:
+        return "nothing was measured under both presets"
+    if not faster and not slower:
+        return f"no gain that can be told from noise: {second} over {first}, {counted(sizes, 'size')}"
+    noise = f"not told from noise at {sizes - faster - slower} of {counted(sizes, 'size')}"
+    return f"{second} over {first}: faster at {faster}, slower at {slower}, {noise}"
+
+
+def _best(report: BenchReport) -> list[str]:
+    """Return for every operation and side where its bus bandwidth is highest."""
+    texts = []
+    for side in report.sides:
+        for operation in OPERATIONS:
+            results = [one for one in report.results if (one.operation, one.side) == (operation, side.name)]
+            if results:
+                top = max(results, key=lambda one: one.busbw(report.world_size).median)
+                under = f" under {side.name}" if len(report.sides) > 1 else ""
+                rate = _rate(top.busbw(report.world_size).median)
+                texts.append(f"{operation}{under}: {rate} GB/s bus bandwidth at {bytes_text(top.size_bytes)}")
+    return texts
+
+
+def _plots(report: BenchReport) -> Only | None:
+    """Return one picture of all operations, or one for each operation with both presets."""
+    title = "Bus bandwidth over message size"
+    pictures: tuple[Block, ...] = ()
+    if len(report.sides) == 1:
+        curves = [_curve(report, report.results, name, name, n) for n, name in enumerate(OPERATIONS)]
+        pictures = present(_plot(curves, title))
+    else:
+        for operation in OPERATIONS:
+            curves = []
+            for n, side in enumerate(report.sides):
+                results = [one for one in report.results if one.side == side.name]
+                curves.append(_curve(report, results, operation, side.name, n))
+            drawing = _plot(curves, f"Bus bandwidth of {operation} over message size")
+            pictures = present(pictures, Section(operation, (drawing,), 3) if drawing else None)
+    if not pictures:
+        return None
+    axes = Paragraph(Span("Both axes are logarithmic. The line through a point is its interval.", "soft"))
+    return Only(("html",), (Section(title, (axes, *pictures)),))
+
+
+def _curve(report: BenchReport, results: Sequence[Result], operation: str, name: str, colour: int) -> Curve | None:
+    """Return the points that a logarithmic axis can show."""
+    dots = []
+    for result in results:
+        rate = result.busbw(report.world_size)
+        if result.operation != operation or rate.median <= 0:
+            continue
+        interval = None if rate.low is None or rate.high is None else (rate.low, rate.high)
+        hint = f"{name}, {bytes_text(result.size_bytes)}: {rate.median:.3g} GB/s"
+        hint += f" ({interval[0]:.3g} - {interval[1]:.3g})" if interval else ""
+        dots.append(Dot(result.size_bytes, rate.median, hint, interval))
+    points = tuple((dot.x, dot.y) for dot in dots)
+    return Curve(name, points, colour % COLOURS, dots=tuple(dots)) if dots else None
+
+
+def _plot(curves: Sequence[Curve | None], label: str) -> Plot | None:
+    drawn = [curve for curve in curves if curve is not None]
+    if not drawn:
+        return None
+    dots = [dot for curve in drawn for dot in curve.dots]
+    middle = [dot.y for dot in dots]
+    bounds = [bound for dot in dots for bound in dot.interval or ()]
+    # One repeat far off, as an interval of few figures is, must not flatten the curves.
+    inside = [min(max(bound, min(middle) / 10), max(middle) * 10) for bound in bounds]
+    sizes = sorted({dot.x for dot in dots})
+    across = axis(bytes_text, sizes, log=True, ticks=sizes[:: -(-len(sizes) // _TICKS)])
+    up = axis(lambda value: f"{value:.3g} GB/s", [*middle, *inside], log=True, room=_ROOM)
+    return Plot(label, across, up, tuple(drawn))
+
+
+def _gains(report: BenchReport) -> list[tuple[str, ...]]:
+    """Return the second preset over the first."""
+    first, second = (side.name for side in report.sides)
+    at = {(one.side, one.operation, one.size_bytes): one.busbw(report.world_size) for one in report.results}
+    rows: list[tuple[str, ...]] = [
+        ("operation", "size", f"{first} GB/s", f"{second} GB/s", "ratio", "interval", f"{second} is")
+    ]
+    for gain in report.gains:
+        rates = (_rate(at[name, gain.operation, gain.size_bytes].median) for name in (first, second))
+        ratio = (f"{gain.ratio.median:.3f}", _span(gain.ratio, 3))
+        rows.append((gain.operation, bytes_text(gain.size_bytes), *rates, *ratio, gain.verdict))
+    return rows
+
+
+def _figures(report: BenchReport) -> Section | None:
+    """Return all figures as nccl-tests lists them, with intervals."""
+    if not report.results:
+        return None
+    several = len(report.sides) > 1
+    heading = ["operation", "size", "count", "calls", "time", "interval", "algbw GB/s", "busbw GB/s", "interval"]
+    rows = [(*(("preset",) if several else ()), *heading, "wrong")]
+    for one in report.results:
+        low, high, busbw = one.time_s.low, one.time_s.high, one.busbw(report.world_size)
+        figures = (
+            one.operation,
+            bytes_text(one.size_bytes),
+            f"{one.count:,}",
+            str(one.calls),
+            seconds_text(one.time_s.median),
+            "-" if low is None or high is None else f"{seconds_text(low)} - {seconds_text(high)}",
+            _rate(one.algbw().median),
+            _rate(busbw.median),
+            _span(busbw),
+            "not verified" if one.wrong_elements is None else f"{one.wrong_elements:,}",
+        )
+        rows.append((one.side, *figures) if several else figures)
+    left_out = tuple(
+        Field("left out", f"{one['operation']} not from {bytes_text(one['size_bytes'])} on: {one['reason']}")
+        for one in report.left_out
+    )
+    return Section("All figures", present(table(rows), Fields(left_out) if left_out else None))
+
+
+def _meaning(report: BenchReport, page: str) -> Section:
+    defined = tuple(Field(name, Span(text, "soft")) for name, text in {**DEFINITIONS, "interval": METHOD}.items())
+    notes = tuple(Field("note", Span(note, "warn")) for note in report.notes)
+    named = Only(("terminal",), (Fields((Field("page", page),)),)) if page else None
+    return Section("What the figures mean", present(Fields((*defined, *notes)), named))
+
+
+def _span(value: Estimate, digits: int | None = None) -> str:
+    """Return `0.98 - 1.02`, or `-` where one figure is all there is."""
+    if value.low is None or value.high is None:
+        return "-"
+    low, high = (_rate(bound) if digits is None else f"{bound:.{digits}f}" for bound in (value.low, value.high))
+    return f"{low} - {high}"
+
+
+def _rate(value: float) -> str:
+    """Return GB/s to three digits."""
+    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
