@@ -66,6 +66,9 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         "--rerun", metavar="RUN", help="take the configuration of that run instead of conf/ (dtk rerun RUN)"
     )
     parser.add_argument("--strict", action="store_true", help="with --rerun: refuse if the code is not what it was")
+    parser.add_argument(
+        "--trust", action="store_true", help="with --rerun or resume=: take a run folder that others can write to"
+    )
     parser.add_argument("--dry-run", action="store_true", help="check everything and print the job; start nothing")
     parser.add_argument("--cfg", action="store_true", help="print the composed configuration and stop")
     return parser.parse_intermixed_args(argv)
@@ -96,7 +99,7 @@ def _main(arguments: argparse.Namespace) -> int:
         return multirun(arguments)
     if arguments.resume:
         raise DtkError("--resume goes on with a sweep", "this is no sweep", "add -m; one run goes on by resume=RUN")
-    point = compose_point(arguments.overrides, arguments.config_dir, arguments.rerun)
+    point = compose_point(arguments.overrides, arguments.config_dir, arguments.rerun, trust=arguments.trust)
     if arguments.cfg:
         print_configuration(point)
         return 0

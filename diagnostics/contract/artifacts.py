@@ -5,11 +5,11 @@ of either, only the standard library. Layout and meaning: docs/architecture.md, 
 """
 
 import json
-import os
-import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+from diagnostics.contract.files import replacing
 
 SCHEMA_VERSION = 1
 """Raised when a record changes so that an old reader would misread it."""
@@ -262,16 +262,9 @@ def write_json(path: Path, record: Any) -> None:
     """
     value = asdict(record) if hasattr(record, "__dataclass_fields__") else record
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(value, file, indent=2, default=str)
-            file.write("\n")
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with replacing(path) as aside, aside.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=2, default=str)
+        file.write("\n")
 
 
 class NewerSchemaError(ValueError):

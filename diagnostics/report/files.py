@@ -1,9 +1,8 @@
 """Writes the report's files: readers see the old file or the new one, never half of it."""
 
-import os
-import tempfile
 from pathlib import Path
 
+from diagnostics.contract.files import replacing
 from diagnostics.report import html, jsonform, markdown
 from diagnostics.report.diagnosis import document
 from diagnostics.report.model import Report
@@ -16,6 +15,8 @@ def write_beside_run(report: Report, run_folder: Path) -> tuple[str, str]:
         (path of the page or nothing, one line about why nothing was written or nothing).
     """
     folder = run_folder / "report"
+    if folder.is_symlink():  # Somebody else's folder may lead the report over files of the reader.
+        return "", f"the report was not written into the run folder: {folder} is a link"
     built = document(report)
     forms = {
         "report.json": jsonform.dumps(report),
@@ -40,12 +41,5 @@ def replace(path: Path, text: str) -> None:
     if path.exists() and not path.is_file() and not path.is_dir():
         path.write_text(text, encoding="utf-8", errors="replace")
         return
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with replacing(path) as aside:
+        aside.write_text(text, encoding="utf-8", errors="replace")

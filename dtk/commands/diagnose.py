@@ -92,6 +92,9 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         action="store_true",
         help="of a dtk run: run it again for a few steps with the first remedy, and print before and after",
     )
+    parser.add_argument(
+        "--trust", action="store_true", help="with --verify-fix: take a run folder that others own or can write to"
+    )
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="auto honours NO_COLOR")
     parser.set_defaults(command=run)
 
@@ -134,11 +137,11 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         output.put(text)
     if arguments.verify_fix:
-        return _verify(report)
+        return _verify(report, trust=arguments.trust)
     return HEALTHY if report.healthy else FOUND
 
 
-def _verify(report: "Report") -> int:
+def _verify(report: "Report", *, trust: bool) -> int:
     """Run again with the first remedy."""
     require_training("--verify-fix runs the job and needs")
     from dtk.verify.proof import table
@@ -147,7 +150,7 @@ def _verify(report: "Report") -> int:
     def say(text: str) -> None:
         print(f"verify: {text} ...", file=sys.stderr, flush=True)
 
-    proof = verify(report, say)
+    proof = verify(report, say, trust=trust)
     sys.stdout.write("\n" + table(proof))
     return HEALTHY if proof.holds else FOUND
 

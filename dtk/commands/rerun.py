@@ -40,6 +40,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help="what is to differ")
     parser.add_argument("--strict", action="store_true", help="refuse if the code differs, or cannot be compared")
+    parser.add_argument("--trust", action="store_true", help="take a run folder that others own or can write to")
     parser.add_argument("--config-dir", type=Path, metavar="FOLDER", help="YAML files of your own for choices")
     parser.add_argument("--cfg", action="store_true", help="print the configuration and stop")
     parser.set_defaults(command=rerun)
@@ -56,6 +57,7 @@ def rerun(arguments: argparse.Namespace) -> int:
 
     options = [f"--rerun={arguments.run}"]
     options += ["--strict"] if arguments.strict else []
+    options += ["--trust"] if arguments.trust else []
     options += ["--cfg"] if arguments.cfg else []
     options += [f"--config-dir={arguments.config_dir}"] if arguments.config_dir else []
     return main([*options, *arguments.overrides])

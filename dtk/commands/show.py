@@ -1,11 +1,13 @@
 """`dtk show RUN`: how one run stands, and who set a key of it."""
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
 from diagnostics.runs.find import read_details
 from diagnostics.runs.text import details, details_json
+from dtk.config.trust import owner
 from dtk.console import output
 from dtk.console.help_text import HelpFormatter
 from dtk.runs.find import RUN_HELP, find_readable
@@ -50,4 +52,6 @@ def show(arguments: argparse.Namespace) -> int:
         return 0
     run = read_details(path)
     output.put(details_json(run) if arguments.json else details(run))
+    if not arguments.json and hasattr(os, "geteuid") and path.stat().st_uid != os.geteuid():
+        output.put(f"owner  {owner(path)}, not you: --rerun and resume= refuse it without --trust\n")
     return 0

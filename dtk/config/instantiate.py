@@ -16,24 +16,25 @@ from dtk.config.locate import cannot_import, locate
 from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError
 
-ALLOWED = ("dtk.*", "torch.nn.*", "torch.optim.*")
-"""Prefixes that need no `allow_targets`."""
+ALLOWED = ("dtk.models.*", "torch.nn.*")
+"""Prefixes that need no `allow_targets`; only classes of the expected kind below them can be named."""
 
 
-def instantiate(target: str, arguments: dict[str, Any], allow: list[str]) -> Any:
+def instantiate(target: str, arguments: dict[str, Any], allow: list[str], kind: type = object) -> Any:
     """Import `target` and call it with keyword arguments.
 
     Args:
-        target: dotted import path of a class or function.
+        target: dotted import path of a class.
         arguments: keyword arguments, checked against the signature before the call.
         allow: import paths, or prefixes that end in `.*`, besides `ALLOWED`.
+        kind: the class that it must derive from, checked before anything is called.
 
     Raises:
-        DtkError: the target is not allowed, does not exist, cannot be called, or not with these arguments.
+        DtkError: the target is not allowed, does not exist, is no class of this kind, or does not take these arguments.
             What the target itself raises goes through unchanged: it is the user's own code.
     """
     _check_named(target, allow)
-    return _found(target, arguments, allow)(**arguments)
+    return _found(target, arguments, allow, kind)(**arguments)
 
 
 def check_target(target: str, arguments: dict[str, Any], allow: list[str]) -> None:
@@ -59,15 +60,18 @@ def _check_named(target: str, allow: list[str]) -> None:
         raise _forbidden(target)
 
 
-def _found(target: str, arguments: dict[str, Any], allow: list[str]) -> Callable[..., Any]:
+def _found(target: str, arguments: dict[str, Any], allow: list[str], kind: type = object) -> Callable[..., Any]:
     """What the target names, after all that can be checked before it is called."""
     found = _find(target)
-    if not callable(found):
-        raise DtkError(f"_target_={target} cannot be called", f"it is a {type(found).__name__}", "name a class")
+    if not isinstance(found, type):
+        raise DtkError(f"_target_={target} is no class", f"it is a {type(found).__name__}", "name a class")
     # A module also holds what it imported: dtk.launch.local.subprocess.run must not pass as dtk's own.
     home = f"{getattr(found, '__module__', None)}.{getattr(found, '__qualname__', '')}"
     if target not in allow and not _listed(home, allow):
         raise _imported(target, found, home)
+    if not issubclass(found, kind):
+        expected = f"{kind.__module__}.{kind.__qualname__}"
+        raise DtkError(f"_target_={target} is no {expected}", "it does not derive from it", f"derive from {expected}")
     _check_arguments(target, found, arguments)
     return cast("Callable[..., Any]", found)
 

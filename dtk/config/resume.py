@@ -12,7 +12,9 @@ from diagnostics.runs.find import NoSuchRunError, find_run
 from diagnostics.runs.processes import still_runs
 from dtk.config.checkpoint_files import refuse_damaged
 from dtk.config.compose import Composed
-from dtk.config.stored import change, read_stored
+from dtk.config.overrides import parse
+from dtk.config.stored import Stored, change, read_stored
+from dtk.config.trust import check_owner, refuse_stored_code
 from dtk.errors import DtkError
 
 FIXED = ("model", "data", "seed", "train.global_batch_size")
@@ -30,14 +32,22 @@ class Resumed:
     """The run folder whose configuration is run once more."""
 
 
-def resume(composed: Composed, config_dir: Path | None) -> Resumed:
+def resume(composed: Composed, config_dir: Path | None, *, trust: bool = False) -> Resumed:
     """Take the stored configuration and apply the new overrides to it.
 
+    Args:
+        composed: what was typed, with `resume=`.
+        config_dir: the user's own YAML files.
+        trust: also continue in a folder that others own or can write to.
+
     Raises:
-        DtkError: no such run, a run still going, a damaged folder or checkpoint, an override that may not change.
+        DtkError: no such run, a run still going, a damaged folder or checkpoint, an override that may not change, a
+            folder of somebody else, or a setting of the folder that would execute something.
     """
     paths = RunPaths(_named(Path(str(composed.config.resume)), Path(composed.config.runs_folder)))
-    stored = read_stored(paths, f"resume={paths.root}")
+    option = f"resume={paths.root}"
+    check_owner(paths.root, option, trust=trust)
+    stored = read_stored(paths, option)
     _refuse_running(paths)
     new = [override for override in composed.overrides if not override.lstrip("+~").startswith("resume=")]
     for override in new:
@@ -47,24 +57,36 @@ def resume(composed: Composed, config_dir: Path | None) -> Resumed:
                 f"{key} cannot change in a resumed run", "it would be another experiment", "start a new run for it"
             )
     stored.plain["resume"] = str(paths.root)
-    again = change(stored, new, config_dir)
+    again = _as_data(stored, new, config_dir, option)
     _refuse_other_optimizer(stored.plain["optimizer"]["name"], again.config.optimizer.name)
     check_continuable(paths, again.config.train.steps)
     return Resumed(again, paths, next_attempt(paths))
 
 
-def rerun(run: Path, new: list[str], config_dir: Path | None) -> Resumed:
-    """A run's configuration once more, as a run of its own.
+def rerun(run: Path, new: list[str], config_dir: Path | None, *, trust: bool = False) -> Resumed:
+    """Take a run's configuration once more, for a run of its own.
 
     Raises:
-        DtkError: no such run, a damaged folder, an override that does not fit.
+        DtkError: no such run, a damaged folder, an override that does not fit, a folder of somebody else without
+            `trust`, or a setting of the folder that would execute something.
     """
-    stored = read_stored(RunPaths(run), f"--rerun {run}")
+    option = f"--rerun {run}"
+    check_owner(run, option, trust=trust)
+    stored = read_stored(RunPaths(run), option)
     stored.plain["resume"] = None
-    again = change(stored, new, config_dir)
+    again = _as_data(stored, new, config_dir, option)
     if again.config.resume:
         raise DtkError("--rerun starts a new run and resume= goes on with one", fix="give one of them")
     return Resumed(again, None, 0, run)
+
+
+def _as_data(stored: Stored, new: list[str], config_dir: Path | None, option: str) -> Composed:
+    """The stored configuration with overrides on top; what the folder allows or would execute does not count."""
+    stored.plain["allow_targets"] = []
+    again = change(stored, new, config_dir)
+    typed = [parse(text).key_or_group.lstrip("+") for text in new]
+    refuse_stored_code(stored.plain, again.plain, typed, option)
+    return again
 
 
 def _named(path: Path, runs_folder: Path) -> Path:

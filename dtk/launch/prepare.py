@@ -21,21 +21,26 @@ from dtk.config.schema import CustomModelConfig
 from dtk.errors import DtkError
 
 
-def compose_point(overrides: list[str], config_dir: Path | None, earlier: Path | None = None) -> Resumed:
+def compose_point(
+    overrides: list[str], config_dir: Path | None, earlier: Path | None = None, *, trust: bool = False
+) -> Resumed:
     """One point from what was typed for it, checked as far as that goes without knowing the ranks.
 
     Args:
         overrides: in Hydra's grammar.
         config_dir: the user's own YAML files.
         earlier: a run folder whose configuration is taken instead of conf/.
+        trust: also take one that others own or can write to.
 
     Raises:
         DtkError: anything wrong in it.
     """
     if earlier is not None:
-        return rerun(earlier, overrides, config_dir)
+        return rerun(earlier, overrides, config_dir, trust=trust)
     composed = compose(overrides, config_dir, traced=True)
-    return resume(composed, config_dir) if composed.config.resume else Resumed(composed, None, 0)
+    if composed.config.resume:
+        return resume(composed, config_dir, trust=trust)
+    return Resumed(composed, None, 0)
 
 
 def print_configuration(point: Resumed) -> None:

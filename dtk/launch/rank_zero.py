@@ -25,7 +25,7 @@ def _decide(arguments: argparse.Namespace, launcher: str) -> cluster.Shared:
     """What rank 0 settles for all ranks of torchrun or Slurm, run folder included."""
     world_size = int(os.environ["WORLD_SIZE"])
     local_size = cluster.local_size(os.environ)
-    point = compose_point(arguments.overrides, arguments.config_dir, arguments.rerun)
+    point = compose_point(arguments.overrides, arguments.config_dir, arguments.rerun, trust=arguments.trust)
     section, strategy = point.composed.config.launcher, point.composed.config.strategy
     if is_remote(section):
         raise DtkError(f"launcher={section.name} submits a job", f"and this is a rank of {launcher} already", "drop it")

@@ -8,8 +8,6 @@ whole on the CPU of each rank under `torch.manual_seed(seed)`, so that all ranks
 shards it from there; every rank then needs host memory for the whole model once.
 """
 
-from typing import Any
-
 from torch import nn
 
 from dtk.config.schema import CustomModelConfig, EncoderConfig, GPTConfig, LlamaConfig
@@ -45,13 +43,7 @@ def build_model(config: ModelConfig, allow_targets: list[str]) -> nn.Module:
 def _build_custom(config: CustomModelConfig, allow_targets: list[str]) -> nn.Module:
     from dtk.config.instantiate import instantiate
 
-    model: Any = instantiate(config._target_, config.arguments, allow_targets)
-    if not isinstance(model, nn.Module):
-        raise DtkError(
-            f"model._target_={config._target_} is no model",
-            f"it made a {type(model).__name__}, not a torch.nn.Module",
-            "name a class that derives from torch.nn.Module",
-        )
+    model: nn.Module = instantiate(config._target_, config.arguments, allow_targets, nn.Module)
     return model
 
 

@@ -5,14 +5,14 @@ library's own writer wants all tensors at once. Reading is the library's busines
 """
 
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from diagnostics.contract.files import replacing
 
 _ITEM_BYTES = 4
 
@@ -30,24 +30,17 @@ def write_safetensors(path: Path, shapes: Mapping[str, Sequence[int]], tensors: 
         ValueError: a tensor that was not announced, has another shape, comes twice or never.
     """
     header, offsets = _header(shapes)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(header)
-            missing = dict(offsets)
-            for name, tensor in tensors:
-                if name not in missing or tuple(tensor.shape) != tuple(shapes[name]):
-                    raise ValueError(f"tensor {name} {tuple(tensor.shape)} was not announced, or came before")
-                file.seek(len(header) + missing.pop(name))
-                data = tensor.detach().to("cpu", torch.float32).contiguous()
-                file.write(data.view(-1).numpy().astype("<f4", copy=False).data)
+    with replacing(path) as aside, aside.open("wb") as file:
+        file.write(header)
+        missing = dict(offsets)
+        for name, tensor in tensors:
+            if name not in missing or tuple(tensor.shape) != tuple(shapes[name]):
+                raise ValueError(f"tensor {name} {tuple(tensor.shape)} was not announced, or came before")
+            file.seek(len(header) + missing.pop(name))
+            data = tensor.detach().to("cpu", torch.float32).contiguous()
+            file.write(data.view(-1).numpy().astype("<f4", copy=False).data)
         if missing:
             raise ValueError(f"tensors that never came: {', '.join(missing)}")
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _header(shapes: Mapping[str, Sequence[int]]) -> tuple[bytes, dict[str, int]]:

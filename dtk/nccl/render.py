@@ -21,6 +21,11 @@ KEYS = ("interface", "hca", "address_range", "traffic_class", "topo_file", "ras_
 ENVIRONMENT = "environment"
 _BRACES = re.compile(r"\{(" + "|".join((*KEYS, RUN)) + r")(\??)\}")
 _LIST = re.compile(r"[\w.@:-]+(?:,[\w.@:-]+)*")
+_FAMILIES = re.compile(
+    r"(NCCL|RCCL|GLOO|TORCH_NCCL|TORCH_GLOO|TORCH_FR|UCX|FI|SHARP|MSCCL|NVSHMEM|HSA|IBV)_[A-Z0-9_]+|TORCH_DISTRIBUTED_DEBUG"
+    r"|TORCH_CPP_LOG_LEVEL|CUDA_DEVICE_MAX_CONNECTIONS|CUDA_DEVICE_ORDER|OFI_NCCL_[A-Z0-9_]+"
+)
+"""Variables that a preset may set: of NCCL and RCCL, gloo, torch's process groups, and their transports."""
 _BACKENDS = {"nccl": "NCCL", "gloo": "gloo"}
 _EXAMPLES = {"interface": "eth0", "hca": '"mlx5_0,mlx5_1"', "address_range": "10.1.0.0/16", "topo_file": "FILE"}
 
@@ -131,8 +136,12 @@ def check_preset(
                 f"nccl.{key}={value!r} is no list of names", "the preset adds = and ^ itself", f"nccl.{key}=NAME,NAME"
             )
     for name in config.variables:
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise DtkError(f"nccl.variables has {name!r}, which is no name of a variable")
+        if not _FAMILIES.fullmatch(name):
+            raise DtkError(
+                f"nccl.variables.{name} is not a variable of NCCL, gloo or their transports",
+                "others could make the ranks load or run something",
+                f"set it yourself: export {name}=..." if name.isidentifier() else "",
+            )
         if "\0" in config.variables[name] or "\n" in config.variables[name]:
             raise DtkError(f"nccl.variables.{name} has a line break or a zero byte", "no variable can hold that")
     _check_interface(config, interfaces)

@@ -36,7 +36,7 @@ def create(config: Config, world_size: int) -> RunPaths:
     """
     paths = RunPaths(Path(config.runs_folder) / name_run(config, world_size))
     try:
-        paths.root.mkdir(parents=True)
+        paths.root.mkdir(parents=True, mode=0o755)  # Less the umask: never writable by others (`dtk.config.trust`).
     except OSError as error:
         raise unwritable(paths.root.parent, error) from error
     return paths

@@ -30,7 +30,7 @@ def multirun(arguments: argparse.Namespace) -> int:
     config_dir: Path | None = arguments.config_dir
     if arguments.cfg:
         for _, overrides in combinations(given, config_dir):
-            print_configuration(compose_point(overrides, config_dir, arguments.rerun))
+            print_configuration(compose_point(overrides, config_dir, arguments.rerun, trust=arguments.trust))
         return 0
     sweep = _again(given, repeats, arguments) if arguments.resume else _new(given, repeats, arguments)
     try:
@@ -54,7 +54,8 @@ def _new(given: list[str], repeats: int, arguments: argparse.Namespace) -> Sweep
 def _again(given: list[str], repeats: int, arguments: argparse.Namespace) -> Sweep:
     """The sweep of the same command, with its points as they were frozen."""
     _, first = combinations(given, arguments.config_dir)[0]
-    runs_folder = Path(compose_point(first, arguments.config_dir, arguments.rerun).composed.config.runs_folder)
+    point = compose_point(first, arguments.config_dir, arguments.rerun, trust=arguments.trust)
+    runs_folder = Path(point.composed.config.runs_folder)
     sweep = find(runs_folder, METHOD, _source(given, arguments), repeats)
     say(f"going on with the sweep {sweep.about.id}, its points as they were then")
     return sweep
@@ -63,7 +64,7 @@ def _again(given: list[str], repeats: int, arguments: argparse.Namespace) -> Swe
 def _points(given: list[str], arguments: argparse.Namespace) -> list[Point]:
     found = combinations(given, arguments.config_dir)
     return [
-        freeze(index, name, overrides, arguments.config_dir, earlier=arguments.rerun)
+        freeze(index, name, overrides, arguments.config_dir, earlier=arguments.rerun, trust=arguments.trust)
         for index, (name, overrides) in enumerate(found)
     ]
 

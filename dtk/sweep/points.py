@@ -77,6 +77,7 @@ def freeze(
     *,
     earlier: Path | None = None,
     values: dict[str, Any] | None = None,
+    trust: bool = False,
 ) -> Point:
     """Compose and check one point as a run of its own.
 
@@ -87,11 +88,12 @@ def freeze(
         config_dir: the user's own YAML files.
         earlier: a run folder whose configuration is taken instead of conf/.
         values: what the search proposed.
+        trust: also take a run folder that others own or can write to.
 
     Raises:
         DtkError: anything that would keep it from being launched.
     """
-    composed = compose_point(overrides, config_dir, earlier)
+    composed = compose_point(overrides, config_dir, earlier, trust=trust)
     if composed.paths is not None:
         raise NO_RESUME
     settled = place_point(composed)[0].composed

@@ -19,7 +19,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
@@ -34,6 +33,7 @@ from dtk.parallel.regions import region
 from dtk.record.guard import report
 from dtk.record.recorder import Recorder
 from dtk.strategies.base import owned_state
+from dtk.train.metadata import Reader
 from dtk.train.storage import Writer, in_words, is_out_of_memory
 
 
@@ -155,7 +155,7 @@ class Checkpoints:
         Raises:
             DtkError: the checkpoint is of another model or damaged.
         """
-        reader = FileSystemReader(folder)
+        reader = Reader(folder)
         try:
             entries = reader.read_metadata().state_dict_metadata
         except Exception as error:

@@ -22,6 +22,7 @@ from diagnostics.evidence.limits import Limits
 from diagnostics.report.model import Report
 from diagnostics.runs.find import FAILED as FAILED_STATES
 from diagnostics.runs.find import Details, read_details
+from dtk.config.trust import check_owner
 from dtk.errors import DtkError
 from dtk.verify.proof import Figures, Proof
 
@@ -36,12 +37,13 @@ FAILED = ("hung", "crashed", "oom")
 Say = Callable[[str], None]
 
 
-def verify(report: Report, say: Say) -> Proof:
+def verify(report: Report, say: Say, *, trust: bool = False) -> Proof:
     """Run with the first remedy that is an override, and compare.
 
     Args:
         report: of a dtk run folder.
         say: told what is being run.
+        trust: also run what lies in a folder that others own or can write to.
 
     Raises:
         DtkError: not a run of dtk, no remedy that is an override, or the short run could not start.
@@ -50,6 +52,7 @@ def verify(report: Report, say: Say) -> Proof:
         raise DtkError("--verify-fix runs the job again, and this is no run of dtk", fix="make the change by hand")
     finding, remedy = _first_override(report)
     paths = RunPaths(Path(report.run_folder))
+    check_owner(paths.root, "--verify-fix", trust=trust)
     short = _short(finding, paths)
     if report.outcome in FAILED:
         before = _figures(paths.root, report)
@@ -99,7 +102,7 @@ def _run(overrides: list[str], paths: RunPaths) -> Figures:
     """One short run to its end; its output stays in its run folder."""
     home = paths.verify.absolute()
     before = {entry.name for entry in home.iterdir()} if home.is_dir() else set()
-    command = [sys.executable, "-m", "dtk.run", "--rerun", str(paths.root), *overrides]
+    command = [sys.executable, "-m", "dtk.run", "--trust", "--rerun", str(paths.root), *overrides]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     made = sorted(entry for entry in (home.iterdir() if home.is_dir() else ()) if entry.name not in before)
     if not made or done.returncode == 2:

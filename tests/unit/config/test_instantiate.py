@@ -60,9 +60,20 @@ def test_what_is_named_exactly_may_come_from_elsewhere() -> None:
             "_target_=their_package.subprocess.Popen is not allowed: subprocess is only imported there",
         ),
         (
-            "dtk.commands.main.sys.exit",
+            "dtk.commands.main.main",
             [],
-            "_target_=dtk.commands.main.sys.exit is not allowed: sys is only imported there",
+            "_target_=dtk.commands.main.main is not allowed: a configuration may only name what is on the allow list - "
+            "allow it: 'allow_targets=[dtk.*]'",
+        ),
+        (
+            "torch.nn.init.zeros_",
+            [],
+            "_target_=torch.nn.init.zeros_ is no class: it is a function - name a class",
+        ),
+        (
+            "dtk.models.build.importlib.import_module",
+            [],
+            '_target_=dtk.models.build.importlib.import_module: "importlib" is not in dtk.models.build',
         ),
         (
             "their_package._hidden",
@@ -83,7 +94,7 @@ def test_what_is_named_exactly_may_come_from_elsewhere() -> None:
         (
             "their_package.constant",
             ["their_package.*"],
-            "_target_=their_package.constant cannot be called: it is a int - name a class",
+            "_target_=their_package.constant is no class: it is a int - name a class",
         ),
         ("Model", ["Model"], '_target_="Model" is not an import path - write it as my_package.MyModel'),
         ("a b.c", ["a b.c"], '_target_="a b.c" is not an import path - write it as my_package.MyModel'),
@@ -119,3 +130,11 @@ def test_arguments_are_checked_before_the_call(arguments: dict[str, int], expect
     with pytest.raises(DtkError) as caught:
         instantiate("their_package.Model", arguments, ["their_package.*"])
     assert str(caught.value) == expected
+
+
+def test_a_class_of_another_kind_is_not_called() -> None:
+    with pytest.raises(DtkError) as caught:
+        instantiate("their_package.Model", {"width": 1}, ["their_package.*"], dict)
+    assert str(caught.value) == (
+        "_target_=their_package.Model is not a builtins.dict: it does not derive from it - derive from builtins.dict"
+    )

@@ -1,0 +1,107 @@
+"""What comes from a run folder is data: whose folder it is, and what in its configuration may not decide by itself.
+
+A run folder may be somebody else's. Nothing in it may name code to import, commands to run, or libraries to load;
+such settings count only when the user types them again.
+"""
+
+import os
+import pwd
+import stat
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dtk.errors import DtkError
+
+_WRITABLE = stat.S_IWGRP | stat.S_IWOTH
+COMMANDS = (
+    "launcher.setup",
+    "launcher.python",
+    "launcher.extra",
+    "launcher.srun_extra",
+    "launcher.image",
+    "launcher.workdir",
+    "launcher.secrets",
+)
+"""Settings that become commands, or name what is executed."""
+
+
+def check_owner(folder: Path, option: str, *, trust: bool) -> None:
+    """Refuse to run what lies in a folder that others may have written.
+
+    Args:
+        folder: the run folder.
+        option: what the user typed to name it, for the message.
+        trust: the user said `--trust`.
+
+    Raises:
+        DtkError: another user owns the folder, or its group or everybody may write to it.
+    """
+    try:
+        status = folder.stat()
+    except OSError:
+        return  # What reads the folder says so.
+    if trust or not hasattr(os, "geteuid"):
+        return
+    fix = "look at its config.yaml, then add --trust"
+    if status.st_uid != os.geteuid():
+        raise DtkError(f"{option}: the folder belongs to {owner(folder)}", "its configuration may not be yours", fix)
+    if status.st_mode & _WRITABLE:
+        who = "everybody" if status.st_mode & stat.S_IWOTH else "its group"
+        raise DtkError(
+            f"{option}: {who} can write to the folder", "somebody may have changed it", f"chmod go-w, or {fix}"
+        )
+
+
+def owner(folder: Path) -> str:
+    """Return the name of the user who owns a folder, or the number where it has no name."""
+    uid = folder.stat().st_uid
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
+
+
+def refuse_stored_code(stored: Mapping[str, Any], plain: Mapping[str, Any], typed: Iterable[str], option: str) -> None:
+    """Refuse settings of a run folder that would execute something, unless they were typed again.
+
+    Args:
+        stored: the configuration that the folder holds.
+        plain: the same with the user's overrides applied.
+        typed: keys and groups that were typed now.
+        option: what the user typed to name the folder.
+
+    Raises:
+        DtkError: such a setting came from the folder.
+    """
+    keys = set(typed)
+    for key in COMMANDS:
+        value = _get(plain, key)
+        if value and value == _get(stored, key) and not keys & {key, key.split(".")[0]}:
+            raise DtkError(
+                f"{option}: its {key} would be executed",
+                "what a run folder holds is data",
+                f"if it is right, type it again: '{key}={_shown(value)}'",
+            )
+    variables = _get(plain, "nccl.variables") or {}
+    for name, value in variables.items():
+        library = name.endswith("_PLUGIN") and "/" in str(value)
+        written = name.endswith("_FILE") and "/" in str(value) and not str(value).startswith("{run}/")
+        same = (_get(stored, "nccl.variables") or {}).get(name) == value
+        if (library or written) and same and not keys & {"nccl", f"nccl.variables.{name}"}:
+            raise DtkError(
+                f"{option}: its nccl.variables.{name} names {'a library to load' if library else 'a file outside it'}",
+                "what a run folder holds is data",
+                f"if it is right, type it again: 'nccl.variables.{name}={value}'",
+            )
+
+
+def _get(plain: Mapping[str, Any], key: str) -> Any:
+    value: Any = plain
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _shown(value: Any) -> str:
+    return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
