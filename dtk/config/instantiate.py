@@ -71,7 +71,9 @@ def _found(target: str, arguments: dict[str, Any], allow: list[str], kind: type 
         raise _imported(target, found, home)
     if not issubclass(found, kind):
         expected = f"{kind.__module__}.{kind.__qualname__}"
-        raise DtkError(f"_target_={target} is no {expected}", "it does not derive from it", f"derive from {expected}")
+        raise DtkError(
+            f"_target_={target} is not a {expected}", "it does not derive from it", f"derive from {expected}"
+        )
     _check_arguments(target, found, arguments)
     return cast("Callable[..., Any]", found)
 

