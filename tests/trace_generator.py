@@ -1,21 +1,17 @@
-"""Simulates steps of several ranks on accelerators and writes them as Kineto traces. Knows no diagnosis.
-
-Host, compute stream and communication stream of each rank are clocks (us). A collective starts on a rank when it
-arrives there and ends on all ranks together, after the last arrival plus its transfer.
-"""
+"""Writes the simulated jobs of `diagnostics.causes.overlap` in the styles that profilers and exporters have."""
 
 import gzip
 import json
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-MAIN, AUTOGRAD, COMPUTE, COMMUNICATION = 11, 12, 7, 20
-LATENCY_US = 3.0
-Per = Callable[[int], float]
-"""A duration for each rank."""
+from diagnostics.causes.overlap._simulator import BASE_NS, COMMUNICATION, COMPUTE, Simulator, rounded
+
+__all__ = ["Simulator", "Style", "write"]
+
+_OLD = {"kernel": "Kernel", "cpu_op": "Operator", "cuda_runtime": "Runtime", "gpu_memcpy": "Memcpy"}
 
 
 @dataclass
@@ -32,158 +28,7 @@ class Style:
     streams: tuple[int, int] = (COMPUTE, COMMUNICATION)
     kernel_name: str = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
     """Of collectives; `{op}` is the operation."""
-    base_ns: int = 1_700_000_000_000_000_000
-
-
-@dataclass
-class Clock:
-    host: float = 1000.0
-    compute: float = 0.0
-    communication: float = 0.0
-
-
-@dataclass
-class Simulator:
-    """One job. Its verbs happen on every rank, in program order."""
-
-    ranks: int = 4
-    launch_us: float = 8.0
-    blocking: bool = False
-    """Every launch waits for its kernel."""
-    clocks: list[Clock] = field(default_factory=list)
-    events: list[list[dict[str, Any]]] = field(default_factory=list)
-    thread: int = MAIN
-    correlation: int = 100
-    sequence: int = 0
-    open_marks: list[tuple[str, list[float]]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.clocks = [Clock() for _ in range(self.ranks)]
-        self.events = [[] for _ in range(self.ranks)]
-
-    def _event(self, rank: int, cat: str, name: str, start: float, duration: float, **args: Any) -> None:
-        where = {"pid": 500 + rank, "tid": self.thread}
-        if "stream" in args:
-            where = {"pid": rank, "tid": args["stream"]}
-            args["device"] = rank
-        self.events[rank].append(
-            {"ph": "X", "cat": cat, "name": name, **where, "ts": start, "dur": duration, "args": args}
-        )
-
-    def _launch(self, rank: int, name: str) -> float:
-        """The host launches; returns the earliest start on the device."""
-        clock = self.clocks[rank]
-        start = clock.host
-        duration = self.launch_us * 0.6
-        self._event(rank, "cuda_runtime", name, start, duration, correlation=self.correlation)
-        clock.host += self.launch_us
-        return start + duration + LATENCY_US
-
-    def kernel(self, duration: float | Per, name: str = "ampere_bf16_s16816gemm", stream: int = COMPUTE) -> None:
-        """One kernel on the compute stream; in backward from within an operation of autograd."""
-        for rank, clock in enumerate(self.clocks):
-            length = duration(rank) if callable(duration) else duration
-            begun = clock.host
-            start = max(self._launch(rank, "cudaLaunchKernel"), clock.compute)
-            self._event(rank, "kernel", name, start, length, stream=stream, correlation=self.correlation)
-            clock.compute = start + length
-            if self.blocking:
-                clock.host = max(clock.host, clock.compute + 2)
-            if self.thread == AUTOGRAD:
-                title = "autograd::engine::evaluate_function: MmBackward0"
-                self._event(rank, "cpu_op", title, begun, clock.host - begun)
-            else:
-                self._event(rank, "cpu_op", "aten::mm", begun, clock.host - begun)
-        self.correlation += 1
-
-    def collective(
-        self,
-        op: str,
-        size_bytes: int,
-        transfer: float,
-        *,
-        group: str = "0",
-        same_stream: bool = False,
-        dtype: str = "Float",
-    ) -> list[float]:
-        """Issue one; it needs what was computed so far. Returns when it ends."""
-        stream = COMPUTE if same_stream else COMMUNICATION
-        self.sequence += 1
-        arrivals, begun = [], [clock.host for clock in self.clocks]
-        for rank, clock in enumerate(self.clocks):
-            ready = max(self._launch(rank, "cudaLaunchKernelExC"), clock.compute)
-            arrivals.append(ready if same_stream else max(ready, clock.communication))
-        end = max(arrivals) + transfer
-        width = {"Float": 4, "Int": 4, "BFloat16": 2}[dtype]
-        for rank, clock in enumerate(self.clocks):
-            told = {
-                "Collective name": {"all_gather": "_allgather_base", "reduce_scatter": "_reduce_scatter_base"}.get(
-                    op, op.replace("_", "")
-                ),
-                "In msg nelems": size_bytes // width,
-                "Out msg nelems": size_bytes // width,
-                "Group size": self.ranks,
-                "dtype": dtype,
-                "Process Group Name": group,
-                "Process Group Description": "default_pg",
-                "Process Group Ranks": str(list(range(self.ranks))),
-                "Seq": self.sequence,
-            }
-            link = {"stream": stream, "correlation": self.correlation}
-            self._event(rank, "kernel", f"NCCL {op}", arrivals[rank], end - arrivals[rank], **link, **told)
-            shapes = {"Input Dims": [[size_bytes // width]], "Input type": [dtype.lower()]}
-            self._event(rank, "user_annotation", f"nccl:{op}", begun[rank], clock.host - begun[rank] - 0.2, **shapes)
-            self._event(rank, "cpu_op", "record_param_comms", begun[rank] - 0.5, clock.host - begun[rank] + 0.4, **told)
-            self._event(rank, "gpu_user_annotation", f"nccl:{op}", arrivals[rank], end - arrivals[rank], **link)
-            if self.thread == AUTOGRAD:
-                title = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
-                self._event(rank, "cpu_op", title, begun[rank] - 0.8, clock.host - begun[rank] + 0.8)
-            if same_stream:
-                clock.compute = end
-            else:
-                clock.communication = end
-            if self.blocking:
-                clock.host = max(clock.host, end + 2)
-        self.correlation += 1
-        return [end] * self.ranks
-
-    def wait(self, ends: list[float]) -> None:
-        """The compute stream waits for a collective."""
-        for clock, end in zip(self.clocks, ends):
-            clock.compute = max(clock.compute, end)
-
-    def host(self, duration: float | Per, mark: str = "", op: str = "") -> None:
-        """The host does something else."""
-        for rank, clock in enumerate(self.clocks):
-            length = duration(rank) if callable(duration) else duration
-            if mark:
-                self._event(rank, "user_annotation", mark, clock.host, length)
-            if op:
-                self._event(rank, "cpu_op", op, clock.host, length)
-            clock.host += length
-
-    def drain(self, op: str = "aten::item") -> None:
-        """The host waits for the compute stream."""
-        for rank, clock in enumerate(self.clocks):
-            end = max(clock.host, clock.compute) + 2
-            self._event(rank, "cpu_op", op, clock.host, end - clock.host + 2)
-            self._event(rank, "cuda_runtime", "cudaStreamSynchronize", clock.host + 1, end - clock.host, correlation=0)
-            clock.host = end + 2
-
-    def mark(self, name: str) -> None:
-        """Open an annotation of the host."""
-        self.open_marks.append((name, [clock.host for clock in self.clocks]))
-
-    def unmark(self) -> None:
-        """Close the innermost one."""
-        name, starts = self.open_marks.pop()
-        thread, self.thread = self.thread, MAIN
-        for rank, start in enumerate(starts):
-            self._event(rank, "user_annotation", name, start, self.clocks[rank].host - start)
-        self.thread = thread
-
-
-_OLD = {"kernel": "Kernel", "cpu_op": "Operator", "cuda_runtime": "Runtime", "gpu_memcpy": "Memcpy"}
+    base_ns: int = BASE_NS
 
 
 def write(simulator: Simulator, folder: Path, style: Style | None = None) -> list[Path]:
@@ -196,15 +41,7 @@ def _write_rank(simulator: Simulator, rank: int, folder: Path, style: Style) -> 
     events = [_styled(event, style) for event in simulator.events[rank]]
     if style.shuffled:
         random.Random(rank).shuffle(events)
-    ranks = list(range(simulator.ranks))
-    header: dict[str, Any] = {
-        "schemaVersion": 1,
-        "deviceProperties": [{"id": n, "name": "NVIDIA H100"} for n in ranks],
-        "distributedInfo": {
-            "backend": "nccl", "rank": rank, "world_size": simulator.ranks, "pg_count": 1,
-            "pg_config": [{"pg_name": "0", "pg_desc": "default_pg", "pg_size": simulator.ranks, "ranks": ranks}],
-        },
-    }  # fmt: skip
+    header = simulator.header(rank)
     if style.base_ns:
         header["baseTimeNanoseconds"] = style.base_ns
     value: Any = events if style.bare else {**header, "traceEvents": events, "traceName": "generated"}
@@ -216,10 +53,7 @@ def _write_rank(simulator: Simulator, rank: int, folder: Path, style: Style) -> 
 
 
 def _styled(event: dict[str, Any], style: Style) -> dict[str, Any]:
-    event = {**event, "args": dict(event["args"])}
-    start, end = event["ts"], event["ts"] + event["dur"]
-    event["ts"] = round(start, 3) if style.fractional else round(start)
-    event["dur"] = round(end - event["ts"], 3) if style.fractional else max(0, round(end) - event["ts"])
+    event = {**rounded(event, 3 if style.fractional else 0), "args": dict(event["args"])}
     args = event["args"]
     if event["name"].startswith("NCCL "):
         event["name"] = style.kernel_name.format(op=event["name"][5:])

@@ -94,6 +94,13 @@ class Compatible:
     non_compute: float
     window: str
 
+    def json(self) -> dict[str, float | str]:
+        """As the report has it."""
+        shares = {
+            f"{name}_percent": round(getattr(self, name), 2) for name in self.__dataclass_fields__ if name != "window"
+        }
+        return {**shares, "window": self.window}
+
 
 def compatible(trace: Trace, work: Work) -> Compatible | None:
     """As HTA counts by default; None without communication on a device.

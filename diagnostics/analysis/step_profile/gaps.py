@@ -1,6 +1,6 @@
-"""Why a device stood idle: data loader, a wait of the host, a host that launches late, or another stream.
+"""Why a device stood idle: data loader, a wait of the host, a host that launches late or pauses, or another stream.
 
-Compares each stretch without work with what the host did meanwhile. Judges nothing.
+Compares each stretch without work with what the host did meanwhile. No verdicts.
 """
 
 from bisect import bisect_right
@@ -13,13 +13,22 @@ from diagnostics.analysis.step_profile.classify import Work
 from diagnostics.analysis.step_profile.intervals import Interval, Ruler, union
 from diagnostics.evidence.trace.model import Trace
 
-Reason = Literal["data", "sync", "host", "wait"]
+Reason = Literal["data", "sync", "host", "pause", "wait"]
+"""`host`: late launches, spread over many kernels; `pause`: a few long stretches that hold nearly all of them."""
 DEVICE_NS = 2_000
 """Shorter stretches between two kernels are the device's own."""
 CPU_NS = 50_000
 """Of a run on CPU: shorter stretches are the interpreter between two operations."""
 _NEAR_NS = 20_000
 """The device drains, and the host's wait for it returns, within that."""
+
+
+_PAUSES = 5
+_PAUSE_SHARE = 0.7
+"""When so many gaps hold that share of a step's time without launches, they are pauses: of 12 real traces with much
+such time, 6 had 73 to 100 % of it in five gaps, and none of those was limited by its launches."""
+_PAUSE_NS = 1_000_000
+"""No pause is shorter: launches take 5 to 100 us."""
 
 
 @dataclass(slots=True)
@@ -56,6 +65,33 @@ def find_gaps(trace: Trace, work: Work, covers: Covers, begin: int, end: int) ->
         launch = launches[n][1] if n < len(launches) else -1
         result.append(_on_device(start, until, launch, loader, waits))
     return result
+
+
+def mark_pauses(gaps: list[Gap], trace: Trace) -> None:
+    """Turn late launches into pauses where a few gaps hold nearly all of the time, and name what lies there.
+
+    Args:
+        gaps: of one step of a device.
+        trace: where the host's operations and annotations stand.
+    """
+    late = [gap for gap in gaps if gap.reason == "host"]
+    longest = sorted(late, key=lambda gap: (-gap.length, gap.start))[:_PAUSES]
+    longest = [gap for gap in longest if gap.length >= _PAUSE_NS]
+    if not longest or sum(gap.length for gap in longest) < _PAUSE_SHARE * sum(gap.length for gap in late):
+        return
+    least = min(gap.length for gap in longest) // 2
+    innermost: dict[int, int] = {}
+    for spans in (trace.ops, trace.marks):
+        for start, end, name in zip(spans.start, spans.end, spans.name):
+            if end - start < least or names.STEP.match(trace.names[name]):
+                continue
+            for gap in longest:
+                covered = min(end, gap.end) - max(start, gap.start)
+                if 2 * covered >= gap.length and end - start < innermost.get(gap.start, end - start + 1):
+                    innermost[gap.start] = end - start
+                    gap.detail = trace.names[name]
+    for gap in longest:
+        gap.reason = "pause"
 
 
 def _on_device(start: int, end: int, launch: int, loader: "_Loader", waits: "_Waits") -> Gap:

@@ -29,4 +29,6 @@ ISSUE = re.compile(r"^c10d::")
 COMM_MARK = re.compile(r"^(?:nccl|gloo|mpi|ucc|rccl|xccl|hccl):")
 LOGGING = re.compile(r"^logging$|^control$|^evaluation$|^checkpoint")
 UNUSED_SEARCH = re.compile(r"search_unused_parameters")
+COMPILED = re.compile(r"^triton_(?:poi|red|per|tem|mm|for)_|Torch-Compiled Region|CompiledFx|^CompiledFunction")
+"""Kernels and annotations that `torch.compile` leaves in a trace."""
 SYNC_OPS = re.compile(r"^aten::(?:item|_local_scalar_dense|nonzero|is_nonzero|equal|masked_select|unique\w*)$")

@@ -1,34 +1,44 @@
 """All ranks together: profiles, the split into waiting and transfer, and what the run declared.
 
-Reads one trace at a time, several at once in processes when they are large. The causes work on this alone.
+Reads one trace at a time, several at once in processes when they are large. The causes are decided from this alone.
 """
 
 import gc
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.context import BaseContext
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
-from diagnostics.analysis.step_profile.profile import Fact, RankProfile, profile
+from diagnostics.analysis.step_profile.attainable import attainable_percent
+from diagnostics.analysis.step_profile.breakdown import Breakdown
+from diagnostics.analysis.step_profile.instrument import Instrument, find_instrument
+from diagnostics.analysis.step_profile.profile import CallProfile, RankProfile, profile
+from diagnostics.analysis.step_profile.reductions import TINY_BYTES, Reductions, find_reductions
 from diagnostics.analysis.step_profile.skew import Skew, find_skew
-from diagnostics.evidence.model import Evidence, Problem
+from diagnostics.analysis.step_profile.units import Units, find_units
+from diagnostics.evidence.readers.flight import FlightFile
+from diagnostics.evidence.model import Evidence, Problem, RunEvidence
+from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.readers.nsys import NsysFile
 from diagnostics.evidence.trace.model import TraceFile
 
 SHARE = 0.02
-"""Of the step: below it nothing is confirmed."""
+"""Of the step: what costs less is not worth a finding (overlapping runs of one configuration differ by 1 to 2 %)."""
+MS = 1e6
+"""ns"""
+Unusable = Literal["", "no_trace", "unreadable", "instrumented"]
 _LARGE_BYTES = 512 << 20
 """Of all files, decompressed (some seconds of reading): from there on processes are worth their start."""
 _GZIP_RATIO = 20
-MS = 1e6
-"""ns"""
+_STEPS_SHOWN = 50
+_GROUPS_SHOWN = 50
 
 
 @dataclass(slots=True)
@@ -38,61 +48,77 @@ class Overview:
     profiles: list[RankProfile]
     """By rank."""
     skew: Skew
-    world_size: int | None
-    run: Any = None
-    """`RunEvidence` of a dtk run, else None."""
-    environment: dict[int, dict[str, str]] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    reductions: Reductions
+    units: Units
+    traced: bool = True
+    """Whether there is a file of a trace at all."""
+    instrument: Instrument | None = None
+    """What destroys overlap in these traces, so that nothing else can be concluded from them."""
+    world_size: int | None = None
+    run: RunEvidence | None = None
+    """Of a dtk run, else None."""
+    records: list[RingFile | FlightFile] = field(default_factory=list)
+    """Records of calls beside the traces, by rank."""
+    latency_ns: float = 20_000.0
+    """Fixed cost of a collective: the shortest transfers seen, at most 200 us on a device."""
+
+    @property
+    def unusable(self) -> Unusable:
+        """Why nothing can be concluded from the traces; empty when something can."""
+        if not self.profiles:
+            return "unreadable" if self.traced else "no_trace"
+        return "instrumented" if self.instrument is not None else ""
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """Traced ranks, ascending."""
-        return tuple(one.rank for one in self.profiles)
+        return tuple(profile.rank for profile in self.profiles)
+
+    @property
+    def calls(self) -> list[CallProfile]:
+        """The collectives of all ranks."""
+        return [call for profile in self.profiles for call in profile.calls]
 
     @property
     def on_device(self) -> bool:
         """Whether the work ran on accelerators."""
-        return any(one.on_device for one in self.profiles)
+        return any(profile.on_device for profile in self.profiles)
 
     @property
     def step_ms(self) -> float:
         """Median length of a step over steps and ranks."""
-        return median([(s.end - s.start) / MS for one in self.profiles for s in one.steps] or [0.0])
+        return median([(step.end - step.start) / MS for profile in self.profiles for step in profile.steps] or [0.0])
 
     @property
-    def unit(self) -> str:
-        """What a cost refers to, in words."""
-        return "step" if all(one.marked for one in self.profiles) else "window"
+    def unit(self) -> Literal["step", "window"]:
+        """What a cost refers to: the whole window where steps are not marked."""
+        return "step" if all(profile.marked for profile in self.profiles) else "window"
 
     def per_step_ms(self, amount: Callable[[RankProfile], float]) -> dict[int, float]:
         """An amount of ns per rank, as ms per step of that rank."""
-        return {one.rank: amount(one) / MS / max(1, len(one.steps)) for one in self.profiles}
+        return {profile.rank: amount(profile) / MS / max(1, len(profile.steps)) for profile in self.profiles}
 
     def typical_ms(self, amount: Callable[[RankProfile], float]) -> float:
         """The median over ranks of that."""
         return median(self.per_step_ms(amount).values())
 
-    def calls(self, one: RankProfile) -> Iterator[tuple[Fact, int, int]]:
-        """(call, transfer ns, exposed transfer ns) of one rank; what is left of exposed is waiting for late ranks."""
-        for call, floor in zip(one.calls, self.skew.floors.get(one.rank, ())):
-            transfer = call.duration if floor < 0 else floor
-            yield call, transfer, min(call.exposed, transfer)
+    def typical_count(self, amount: Callable[[RankProfile], int]) -> float:
+        """A number per rank and step, as the median over ranks."""
+        return median([amount(profile) / max(1, len(profile.steps)) for profile in self.profiles])
 
     def declared(self, key: str) -> Any:
         """A value of the run's configuration; None without a dtk run."""
         return None if self.run is None else self.run.get(key)
 
     @property
-    def crowded(self) -> str:
-        """Ranks that share the cores of a CPU, in words; empty where each has its own, or nothing tells."""
+    def crowded(self) -> tuple[int, int] | None:
+        """Ranks and the fewer cores of a CPU that they share; None where each has its own, or nothing tells."""
         manifest = {} if self.run is None or self.on_device else self.run.manifest
         parts = [manifest.get(name) for name in ("topology", "hardware")]
         nproc, cores = (
             part.get(key) if isinstance(part, dict) else None for part, key in zip(parts, ("nproc", "cores"))
         )
-        if isinstance(nproc, int) and isinstance(cores, int) and nproc > cores:
-            return f"{nproc} ranks share {cores} cores"
-        return ""
+        return (nproc, cores) if isinstance(nproc, int) and isinstance(cores, int) and nproc > cores else None
 
     @property
     def split(self) -> bool:
@@ -100,24 +126,86 @@ class Overview:
         return self.world_size == 1 or (self.skew.complete and self.skew.matched > 0)
 
     def worth(self, cost_ms: float) -> bool:
-        """Whether a cost is worth a word."""
+        """Whether a cost is worth a finding."""
         return cost_ms >= SHARE * self.step_ms and cost_ms > 0
+
+    def measures(self) -> dict[str, Any]:
+        """`overlap` of `report.measures`."""
+        if not self.profiles:
+            return {}
+        values = {
+            "unit": "ms",
+            "window": "whole file" if self.on_device else "marked steps",
+            "step_ms": round(self.step_ms, 3),
+            "steps": max(len(profile.steps) for profile in self.profiles),
+            "steps_marked": all(profile.marked for profile in self.profiles),
+            "matched_collectives": self.skew.matched,
+            "differing": self.skew.differing[:20],
+            "ranks": {profile.rank: _rank_measures(profile) for profile in self.profiles},
+        }
+        return {"overlap": values}
 
 
 def overview(evidence: Evidence) -> Overview:
-    """Read and profile all traces of the evidence; what cannot be read becomes a problem."""
-    problems: list[Problem] = []
+    """Read and profile all traces of the evidence; what cannot be read becomes one of its problems."""
+    problems = evidence.problems
     profiles = _unique(_profiles(_files(evidence, problems), problems), problems)
-    evidence.inside["trace" if evidence.traces else "nsys"] = {one.rank for one in profiles}
-    world = evidence.world_size or next((one.world_size for one in profiles if one.world_size), None)
-    return Overview(
+    traced = bool(evidence.traces or evidence.nsys)
+    if traced:
+        evidence.inside["trace" if evidence.traces else "nsys"] = {profile.rank for profile in profiles}
+    world_size = evidence.world_size or next((one.world_size for one in profiles if one.world_size), None)
+    records: list[RingFile | FlightFile] = [*evidence.rings, *evidence.flight]
+    view = Overview(
         profiles=profiles,
-        skew=find_skew(profiles, world),
-        world_size=world,
+        skew=find_skew(profiles, world_size),
+        reductions=find_reductions(profiles),
+        units=find_units(profiles),
+        traced=traced,
+        instrument=find_instrument(profiles, evidence.environment),
+        world_size=world_size,
         run=evidence.run,
-        environment=evidence.environment,
-        problems=problems,
+        records=sorted(records, key=lambda file: (file.rank is None, file.rank or 0, file.file)),
     )
+    shortest = sorted(call.transfer for call in view.calls if call.message.size_bytes <= TINY_BYTES)
+    if shortest:
+        most = 200_000.0 if view.on_device else 2e6
+        view.latency_ns = min(float(median(shortest[: max(1, len(shortest) // 4)])), most)
+    return view
+
+
+def _rank_measures(profile: RankProfile) -> dict[str, Any]:
+    transfer = sum(call.transfer for call in profile.calls) / MS
+    waiting = sum(call.exposed - call.exposed_transfer for call in profile.calls) / MS
+    known = any(call.floor >= 0 for call in profile.calls)
+    reasons = sorted({reason for step in profile.steps for reason in step.gaps})
+    result: dict[str, Any] = {name: round(value, 4) for name, value in profile.window.json().items()}
+    result |= {
+        "transfer_ms": round(transfer, 4) if known else None,
+        "waiting_exposed_ms": round(waiting, 4) if known else None,
+        "attainable_overlap_percent": round(attainable_percent(transfer, profile.window.compute / MS), 2),
+        "idle_by_reason_ms": {
+            reason: round(sum(step.gaps.get(reason, 0) for step in profile.steps) / MS, 4) for reason in reasons
+        },
+        "steps": [
+            {"step": step.number, **{name: round(value, 4) for name, value in step.times.json().items()}}
+            for step in profile.steps[:_STEPS_SHOWN]
+        ],
+        "groups": {name: _part(part) for name, part in list(profile.by_group.items())[:_GROUPS_SHOWN]},
+        "regions": {name: _part(part) for name, part in profile.by_phase.items()},
+        "recognised_by": profile.recognised,
+    }
+    if profile.hta is not None:
+        result["hta"] = profile.hta.json()
+    if profile.unknown:
+        result["unknown_kernels"] = profile.unknown
+    if profile.fused:
+        result["fused_kernels"] = profile.fused
+    return result
+
+
+def _part(part: Breakdown) -> dict[str, float]:
+    times = part.json()
+    return {name: round(times[name], 4) for name in ("communication_ms", "overlapped_ms", "exposed_ms")}
 
 
 def _files(evidence: Evidence, problems: list[Problem]) -> list[TraceFile | NsysFile]:

@@ -11,7 +11,7 @@ from operator import attrgetter
 from diagnostics.analysis.step_profile import names
 from diagnostics.analysis.step_profile.breakdown import Breakdown, Compatible, Covers, charge, compatible
 from diagnostics.analysis.step_profile.classify import Call, Work, classify
-from diagnostics.analysis.step_profile.gaps import Gap, find_gaps
+from diagnostics.analysis.step_profile.gaps import Gap, find_gaps, mark_pauses
 from diagnostics.analysis.step_profile.intervals import Interval
 from diagnostics.analysis.step_profile.phases import Phase, Step, find_steps, window
 from diagnostics.evidence.trace.events import Message
@@ -27,7 +27,7 @@ _AT_ONCE = 0.1
 
 
 @dataclass(slots=True)
-class Fact:
+class CallProfile:
     """One collective of one rank, with what surrounds it."""
 
     step: int
@@ -51,15 +51,27 @@ class Fact:
     busy: int
     """Compute between the collective before it and this one."""
     why: str
+    floor: int = -1
+    """The shortest duration of this collective on any rank: its transfer without waiting; -1 = not matched."""
 
     @property
     def duration(self) -> int:
         """In ns."""
         return self.end - self.start
 
+    @property
+    def transfer(self) -> int:
+        """Its duration without waiting for late ranks, as far as that is known."""
+        return self.duration if self.floor < 0 else self.floor
+
+    @property
+    def exposed_transfer(self) -> int:
+        """Of the transfer; what is left of `exposed` is waiting for late ranks."""
+        return min(self.exposed, self.transfer)
+
 
 @dataclass(slots=True)
-class StepFact:
+class StepProfile:
     """One step of one rank."""
 
     number: int | None
@@ -88,13 +100,13 @@ class RankProfile:
     on_device: bool
     base_ns: int
     groups: dict[str, GroupInfo]
-    steps: list[StepFact]
+    steps: list[StepProfile]
     window: Breakdown
     """Of the whole file."""
     by_group: dict[str, Breakdown]
     by_phase: dict[str, Breakdown]
     hta: Compatible | None
-    calls: list[Fact]
+    calls: list[CallProfile]
     gaps: list[Gap]
     """The longest ones."""
     recognised: dict[str, int]
@@ -107,6 +119,8 @@ class RankProfile:
     long_kernels: int
     search_ns: int
     """Spent in the search for unused parameters."""
+    compiled: bool
+    """Whether `torch.compile` made some of the kernels."""
     settings: dict[str, object]
     marked: bool
     """Whether the trace marks its steps."""
@@ -120,6 +134,9 @@ def profile(trace: Trace) -> RankProfile:
     steps = find_steps(trace, work)
     begin, end = window(trace, work)
     gaps = find_gaps(trace, work, covers, begin, end)
+    for step in steps if trace.on_device else ():
+        first, last = (bisect_left(gaps, border, key=_start) for border in step.device)
+        mark_pauses(gaps[first:last], trace)
     calls = _calls(trace, work, covers, steps, gaps)
     blocking, long_kernels = _blocking(trace)
     search = [name for name, text in enumerate(trace.names) if names.UNUSED_SEARCH.search(text)]
@@ -147,18 +164,19 @@ def profile(trace: Trace) -> RankProfile:
         blocking=blocking,
         long_kernels=long_kernels,
         search_ns=sum(e - s for s, e, n in zip(ops.start, ops.end, ops.name) if n in search) if search else 0,
+        compiled=any(map(names.COMPILED.search, trace.names)),
         settings=trace.settings,
         marked=steps[0].number is not None,
         problems=trace.problems,
     )
 
 
-def _step(step: Step, covers: Covers, gaps: list[Gap]) -> StepFact:
+def _step(step: Step, covers: Covers, gaps: list[Gap]) -> StepProfile:
     reasons: Counter[str] = Counter()
     first, last = (bisect_left(gaps, border, key=_start) for border in step.device)
     for gap in gaps[first:last]:
         reasons[gap.reason] += gap.end - gap.start
-    return StepFact(
+    return StepProfile(
         number=step.number,
         start=step.device[0],
         end=step.device[1],
@@ -171,13 +189,13 @@ def _step(step: Step, covers: Covers, gaps: list[Gap]) -> StepFact:
     )
 
 
-def _calls(trace: Trace, work: Work, covers: Covers, steps: list[Step], gaps: list[Gap]) -> list[Fact]:
+def _calls(trace: Trace, work: Work, covers: Covers, steps: list[Step], gaps: list[Gap]) -> list[CallProfile]:
     exposed = charge(covers.exposed, ((call.start, call.end) for call in work.calls))
     starts = [step.device[0] for step in steps]
     hosts = [step.host[0] for step in steps]
     compute = _Launched(work)
     gap_starts = [gap.start for gap in gaps]
-    facts: list[Fact] = []
+    facts: list[CallProfile] = []
     before = starts[0]
     for call, alone in zip(work.calls[:MAX_CALLS], exposed):
         known = call.issued >= 0
@@ -189,7 +207,7 @@ def _calls(trace: Trace, work: Work, covers: Covers, steps: list[Step], gaps: li
         phase, micro = step.phase(call.issued, call.thread)
         overlapped = covers.overlapped.within(call.start, call.end)
         facts.append(
-            Fact(
+            CallProfile(
                 step=n,
                 message=call.message,
                 start=call.start,
@@ -251,7 +269,7 @@ def _blocking(trace: Trace) -> tuple[float, int]:
 
 
 def _parts(
-    calls: list[Call], facts: list[Fact], keys: list[str], covers: Covers, span: Interval
+    calls: list[Call], facts: list[CallProfile], keys: list[str], covers: Covers, span: Interval
 ) -> dict[str, Breakdown]:
     """Communication by a property of the calls; exposed and overlapped times add up to the rank's."""
     exposed: Counter[str] = Counter()

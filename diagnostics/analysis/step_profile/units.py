@@ -1,0 +1,79 @@
+"""The gathers and reductions of sharded parameters, by micro-batch. No verdicts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from diagnostics.analysis.step_profile.profile import CallProfile, RankProfile
+
+
+@dataclass(slots=True)
+class MicroBatch:
+    """Gathers and reductions of one micro-batch of one step of one rank."""
+
+    gathers: list[CallProfile] = field(default_factory=list)
+    """In forward."""
+    again: list[CallProfile] = field(default_factory=list)
+    """Gathers in backward."""
+    scatters: list[CallProfile] = field(default_factory=list)
+    compute: int = 0
+    """Of one micro-batch, ns."""
+
+    @property
+    def calls(self) -> list[CallProfile]:
+        """All of them."""
+        return self.gathers + self.again + self.scatters
+
+
+@dataclass(slots=True)
+class Units:
+    """Those of all ranks."""
+
+    sharded: bool
+    """Whether there are all_gathers and reduce_scatters at all."""
+    phases: bool
+    """Whether the trace shows when forward and backward run."""
+    batches: dict[int, list[MicroBatch]]
+    """Rank -> its micro-batches, by time."""
+
+    def typical(self, amount: Callable[[MicroBatch], float]) -> float:
+        """Median over the micro-batches of a rank, then over ranks."""
+        ranks = [median(map(amount, batches)) for batches in self.batches.values() if batches]
+        return median(ranks) if ranks else 0.0
+
+    @property
+    def sample(self) -> MicroBatch:
+        """One in the middle of a rank, to name sizes and counts."""
+        batches = next(batches for batches in self.batches.values() if batches)
+        return batches[len(batches) // 2]
+
+
+def find_units(profiles: Sequence[RankProfile]) -> Units:
+    """Return those of all ranks."""
+    calls = [call for profile in profiles for call in profile.calls]
+    return Units(
+        sharded={"all_gather", "reduce_scatter"} <= {call.message.op for call in calls},
+        phases=any(call.phase for call in calls),
+        batches={profile.rank: _of_rank(profile) for profile in profiles},
+    )
+
+
+def hidden_share(calls: Sequence[CallProfile]) -> float:
+    """Share of their time that runs beside compute."""
+    time = sum(call.duration for call in calls)
+    return sum(call.overlapped for call in calls) / time if time else 0.0
+
+
+def _of_rank(profile: RankProfile) -> list[MicroBatch]:
+    batches: dict[tuple[int, int], MicroBatch] = {}
+    for call in profile.calls:
+        if call.message.op not in ("all_gather", "reduce_scatter") or call.phase in ("", "optimizer"):
+            continue
+        batch = batches.setdefault((call.step, call.micro), MicroBatch())
+        if call.message.op == "reduce_scatter":
+            batch.scatters.append(call)
+        else:
+            (batch.gathers if call.phase == "forward" else batch.again).append(call)
+    for (step, _), batch in batches.items():
+        batch.compute = profile.steps[step].times.compute // max(1, profile.steps[step].micros)
+    return [batches[key] for key in sorted(batches)]
