@@ -22,12 +22,15 @@ ROOT = Path(__file__).resolve().parents[1]
 DTK = """
 import sys
 from pathlib import Path
-from diagnostics.detectors.overlap import DETECTORS
+from diagnostics.causes.registry import Registry, built_in
+from diagnostics.diagnose import decide
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 if __name__ == "__main__":
-    found = DETECTORS[0].detect(gather(Path(sys.argv[1]), Limits())).measures["overlap"]["ranks"]
-    print({rank: one["hta"]["overlap_percent"] for rank, one in found.items()})
+    causes = tuple(cause for cause in built_in() if cause.id.startswith("overlap."))
+    evidence = gather(Path(sys.argv[1]), Limits())
+    ranks = decide(Registry(causes), evidence, lambda text: None)[1]["overlap"]["ranks"]
+    print({rank: measures["hta"]["overlap_percent"] for rank, measures in ranks.items()})
 """
 HTA = """
 import logging, sys, warnings
@@ -43,8 +46,8 @@ PARSER = """
 import sys
 from pathlib import Path
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.trace_events import Event
-from diagnostics.evidence.trace_scan import Scan
+from diagnostics.evidence.trace.events import Event
+from diagnostics.evidence.trace.scan import Scan
 if __name__ == "__main__":
     print(sum(len(batch) for path in Path(sys.argv[1]).iterdir() for batch in Scan(path, Limits(), Event).batches()))
 """

@@ -23,10 +23,10 @@ from diagnostics.analysis.step_profile.profile import CallProfile, RankProfile, 
 from diagnostics.analysis.step_profile.reductions import TINY_BYTES, Reductions, find_reductions
 from diagnostics.analysis.step_profile.skew import Skew, find_skew
 from diagnostics.analysis.step_profile.units import Units, find_units
-from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.model import Evidence, Problem, RunEvidence
-from diagnostics.evidence.readers.ring import RingFile
+from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.nsys import NsysFile
+from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.trace.model import TraceFile
 
 SHARE = 0.02

@@ -8,6 +8,7 @@ from diagnostics.causes.overlap._idle import idle_ms, occupation, others
 from diagnostics.causes.overlap._shared import Costly, OnCpu, cost_of, figure, judged, ruled_out, step_cause
 from diagnostics.contract.causes import ExplainedBy
 from diagnostics.contract.findings import Finding, Remedy
+from diagnostics.contract.formatting import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +34,11 @@ class Pauses(Costly):
 
     def remedy(self) -> Remedy:
         """Return how to fix it."""
-        if self.within:
-            return self.cost.code(
-                f"take {self.within} out of the step, or do it in a thread", "the host can then launch"
-            )
+        look = f"look at what the host does within {self.within}"
+        if not self.within:
+            look = "record stacks (`with_stack=True`) and look at what the host does in the longest gap"
         return self.cost.code(
-            "record stacks (`with_stack=True`) and look at what the host does in the longest gap: garbage collection, "
-            "a checkpoint, logging, a request that is waited for",
+            f"{look} (garbage collection, a checkpoint, logging, a request) and take it out of the step",
             "launches go on only when it is over",
         )
 
@@ -53,7 +52,7 @@ def decide(view: Overview) -> list[Finding]:
     within, count = occupation(view, ranks, "pause")
     lengths = [gap.length for one in view.profiles if one.rank in ranks for gap in one.gaps if gap.reason == "pause"]
     facts = Pauses(cost=cost_of(view, idle), count=count, longest_ms=max(lengths, default=0) / 1e6, within=within)
-    shown = f"{count} pauses, the longest {figure(facts.longest_ms)} ms"
+    shown = f"{counted(count, 'pause')}, the longest {figure(facts.longest_ms)} ms"
     victims = others(view, ranks)
     return judged(view, cause, facts, shown, ranks=ranks, victims=victims, confidence=0.85, of_transfer=False)
 

@@ -70,15 +70,12 @@ class LateRanks(Costly):
     def summary(self) -> str:
         """Return what is wrong."""
         several = len(self.ranks) > 1
-        why = _REASONS.get(self.reason, "")
-        why = f"it {why}" if why else "what it does longer cannot be told from the trace"
+        why = f"it {_REASONS[self.reason]}" if self.reason else "what it does longer cannot be told from the trace"
         why += f" ({self.within})" if self.within and self.reason in ("data", "sync", "pause") else ""
-        come = (
-            "come late to the collectives and the others wait"
-            if several
-            else "comes late to the collectives and the others wait"
+        return (
+            f"{sentence(ranks_spoken(self.ranks))} {'come' if several else 'comes'} late to the collectives and the "
+            f"others wait: {self.cost}; {'of each, ' if several else ''}{why}."
         )
-        return f"{sentence(ranks_spoken(self.ranks))} {come}: {self.cost}; {'of each, ' if several else ''}{why}."
 
     def remedy(self) -> Remedy:
         """Return how to fix it."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.causes.branches import BRANCHES
-from diagnostics.causes.registry import built_in
+from diagnostics.causes.registry import built_in, collect
 from diagnostics.contract.causes import AnyCause
 from diagnostics.diagnose import diagnose
 
@@ -30,7 +30,7 @@ def test_the_example_is_diagnosed(cause: AnyCause, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.id)
 def test_relations_name_causes_that_exist(cause: AnyCause) -> None:
-    known = {one.id for one in CAUSES}
+    known = collect().ids
     for reason in cause.explained_by:
         for pattern in reason.causes:
             assert any(fnmatchcase(name, pattern) for name in known), pattern

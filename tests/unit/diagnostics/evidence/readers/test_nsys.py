@@ -4,9 +4,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.analysis.step_profile.profile import profile
-from diagnostics.detectors.overlap import DETECTORS
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.readers.nsys import NsysFile, recognise
 from tests.shared_data import shared_data
 
@@ -24,12 +22,6 @@ def test_each_device_of_an_export_becomes_a_rank() -> None:
         assert times.compute + times.exposed + times.memory + times.idle == times.wall
         assert {call.message.op for call in one.calls} == {"send_recv"}
         assert all(call.on_compute and not call.overlapped for call in one.calls)
-
-
-def test_collectives_on_the_compute_stream_are_found() -> None:
-    evidence = Evidence(root=Path("/"), limits=Limits(), nsys=[real()])
-    confirmed = [one.cause for one in DETECTORS[0].detect(evidence).findings if one.status == "confirmed"]
-    assert confirmed == ["overlap.same_stream"]
 
 
 @pytest.mark.parametrize("kept", [100, 5_000, 400_000])

@@ -1,0 +1,37 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diagnostics.contract.findings import text_of
+from tests.unit.diagnostics.causes.overlap.helpers import dtk_run
+
+
+def on_gloo(folder: Path, ranks: int) -> None:
+    """Steps of 10 ms of compute and of an all_reduce of 38 ms beside it, on the threads of a CPU."""
+    for rank in range(ranks):
+        events: list[dict[str, Any]] = []
+        for step in range(4):
+            for cat, name, tid, start, length, args in (
+                ("user_annotation", f"ProfilerStep#{step}", 1, 0, 40_000, {}),
+                ("cpu_op", "aten::mm", 1, 0, 10_000, {}),
+                ("user_annotation", "gloo:all_reduce", 2, 1_000, 38_000, {"Input Dims": [[1 << 20]]}),
+            ):
+                where = {"ph": "X", "pid": 500 + rank, "tid": tid, "ts": 1e6 + step * 40_000 + start, "dur": length}
+                events.append({"cat": cat, "name": name, **where, "args": args})
+        info = {"backend": "gloo", "rank": rank, "world_size": ranks}
+        (folder / f"rank_{rank}.json").write_text(json.dumps({"distributedInfo": info, "traceEvents": events}))
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(2, "undecided"), (4, "confirmed"), (None, "confirmed")])
+def test_ranks_that_share_a_core_are_not_said_to_be_bound_by_communication(
+    tmp_path: Path, detect: Any, cores: int | None, expected: str
+) -> None:
+    on_gloo(tmp_path, 4)
+    manifest = {"topology": {"nproc": 4}, "hardware": {"cores": cores}}
+    evidence = replace(dtk_run({"strategy": {"name": "ddp"}}), manifest=manifest)
+    found = {one.cause: one for one in detect(tmp_path, run=evidence).findings}["overlap.communication_bound"]
+    assert found.status == expected, text_of(found).summary
+    assert ("4 ranks share 2 cores" in text_of(found).summary) == (cores == 2)

@@ -1,0 +1,44 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diagnostics.contract.findings import text_of
+from tests.trace_generator import Simulator, write
+from tests.trace_scenarios import LATE, ddp
+from tests.unit.diagnostics.causes.overlap.helpers import scenario, status
+
+
+def test_one_rank_alone_makes_no_claim_about_others(tmp_path: Path, detect: Any) -> None:
+    paths = write(scenario("longer_compute").build(), tmp_path)
+    for rank in (0, LATE):
+        detection = detect(paths[rank])
+        found = {one.cause: one for one in detection.findings}
+        assert found["overlap.skew"].status == "undecided"
+        assert "one rank alone" in text_of(found["overlap.skew"]).summary
+        assert text_of(found["overlap.skew"]).missing
+        assert not [
+            one for one in detection.findings if one.status == "confirmed" and one.ranks and one.ranks != (rank,)
+        ]
+
+
+def test_a_rank_that_was_not_traced_may_be_the_late_one(tmp_path: Path, detect: Any) -> None:
+    paths = write(scenario("longer_compute").build(), tmp_path)
+    assert status(detect(*paths[:LATE]))["overlap.skew"] == "undecided"
+
+
+def test_several_late_ranks_are_all_named(tmp_path: Path, detect: Any) -> None:
+    write(ddp(Simulator(ranks=6), scale=lambda rank: 1.4 if rank in (1, 4) else 1.0), tmp_path)
+    (finding,) = (one for one in detect(tmp_path).findings if one.cause == "overlap.skew")
+    assert (finding.status, finding.ranks, finding.victims) == ("confirmed", (1, 4), (0, 2, 3, 5))
+    assert "computes longer" in text_of(finding).summary
+
+
+def test_skew_costs_what_the_late_rank_adds(tmp_path: Path, detect: Any) -> None:
+    write(ddp(Simulator(), scale=lambda rank: 1.4 if rank == LATE else 1.0), tmp_path / "late")
+    write(ddp(Simulator()), tmp_path / "even")
+    late, even = detect(tmp_path / "late"), detect(tmp_path / "even")
+    (finding,) = (one for one in late.findings if one.cause == "overlap.skew")
+    saved = late.measures["overlap"]["step_ms"] - even.measures["overlap"]["step_ms"]
+    assert finding.cost is not None
+    assert finding.cost.value == pytest.approx(saved, rel=0.05)
