@@ -1,6 +1,6 @@
 """`dtk nccl lint`: the linter over variables with their places, and what is odd about NCCL's own files.
 
-The rules are the diagnosis' own (`diagnostics.detectors.environment`); this module brings facts of this machine to
+The rules are the diagnosis' own (`diagnostics.analysis.environment`); this module brings facts of this machine to
 them, and knows how the answer looks.
 """
 
