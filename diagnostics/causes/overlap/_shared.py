@@ -187,7 +187,8 @@ def step_cause(
         decide=decide_usable,
         decided_from=decided_from,
         remedy=remedy,
-        explained_by=explained_by,
+        # Figures taken under an instrument that serialises say nothing about the run without it.
+        explained_by=(*explained_by, ExplainedBy(("overlap.instrumented",), ("any",))),
         example=example,
         source=source,
     )
