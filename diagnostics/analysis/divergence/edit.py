@@ -39,7 +39,9 @@ def smallest_edit(majority: Sequence[Hashable], minority: Sequence[Hashable], en
     edits += [Edit("insert", by, agreeing) for by, agreeing in _shifts(theirs, ours)]
     edits.append(Edit("substitute", 1, _agreement(ours[1:], theirs[1:])))
     if len(ours) > 1 and len(theirs) > 1 and ours[1::-1] == theirs[:2]:
-        edits.append(Edit("swap", 2, _agreement(ours[2:], theirs[2:])))
+        rest = _agreement(ours[2:], theirs[2:])
+        if rest or len(ours) == 2 or len(theirs) == 2:
+            edits.append(Edit("swap", 2, 2 + rest))  # Both sides made the two calls, so they agree as well.
     seen = [one for one in edits if one.agreeing >= enough]
     # A shift of a periodic history by further rounds agrees as well, over fewer calls. Of equal ones: the fewest calls.
     order: tuple[EditKind, ...] = ("swap", "substitute", "drop", "insert")

@@ -10,8 +10,8 @@ from typing import Literal
 
 from diagnostics.analysis.divergence import edit, gradients, loop_exit
 from diagnostics.analysis.divergence.evidence_terms import Term, probability, support
-from diagnostics.analysis.divergence.identity import at_line, in_backward, replaces
-from diagnostics.analysis.divergence.prediction import predict
+from diagnostics.analysis.divergence.identity import at_line, in_backward, on_path, replaces
+from diagnostics.analysis.divergence.prediction import common_prefixes, predict
 from diagnostics.evidence.calls import ROOTED, Call
 from diagnostics.evidence.model import Frame
 
@@ -46,6 +46,8 @@ KINDS: dict[tuple[Deviation, Place], Kind] = {
 }
 """The table of kinds. A minority that inserts a call behind the loop has left it, while its peers go on; one that lacks
 a call behind the loop runs on."""
+_ROUNDS_OF_ONE_CALL = 2
+"""Equal calls before a single one that make it a round of a loop; one may be the other half of a pair of calls."""
 _LONGEST_SEARCH = 256
 """Positions before the first misfit among which an earlier edit is looked for."""
 
@@ -175,19 +177,22 @@ def _aligned(ours: list[Call], theirs: list[Call], before: list[Call]) -> Explan
     return Explanation(found.kind, place, calls, agree, aligned=True)
 
 
-def _whole_rounds(run: tuple[Call, ...], before: list[Call], one: Call, other: Call) -> bool:
+def _whole_rounds(run: tuple[Call, ...], before: list[Call], behind: Call, other: Call) -> bool:
     """Whether dropped or inserted calls are whole rounds of the loop that both sides were in before.
 
     Args:
         run: the calls.
         before: the calls before them.
-        one: the call behind them on the side that made them.
+        behind: the call behind them on the side that made them.
         other: the same call on the other side.
     """
-    if one.step is not None and other.step is not None and one.step == other.step:
+    if behind.step is not None and behind.step == other.step:
         return False
-    tokens, past = [at_line(call) for call in run], [at_line(call) for call in before[-len(run) :]]
-    return len(run) > 1 and past == tokens
+    tokens = [on_path(call) for call in run]
+    repeats = common_prefixes(tokens)
+    size = next((at for at in range(1, len(run)) if len(run) % at == 0 and repeats[at] == len(run) - at), len(run))
+    rounds = _ROUNDS_OF_ONE_CALL if len(run) == 1 else 1
+    return [on_path(call) for call in before[-size * rounds :]] == tokens[:size] * rounds
 
 
 def _gradients(ours: list[Call], theirs: list[Call], before: list[Call]) -> Explanation | None:
@@ -210,22 +215,40 @@ def _accumulation(expected: Call, got: Call, before: list[Call]) -> Explanation 
 def _predicted(expected: Call, got: Call, before: list[Call]) -> Explanation | None:
     """Explain by the side whose call is the next one after the longest repeated past: the other side deviates."""
     past = [at_line(call) for call in before]
-    sides = [predict(past, at_line(call)) for call in (expected, got)]
-    contexts = [one.context if one is not None else 0 for one in sides]
-    if contexts[0] == contexts[1]:
-        return None
+    predictions = [predict(past, at_line(call)) for call in (expected, got)]
+    contexts = [one.context if one is not None else 0 for one in predictions]
     majority_goes_on = contexts[0] > contexts[1]
-    prediction = sides[0] if majority_goes_on else sides[1]
-    assert prediction is not None
     ahead, deviating = (expected, got) if majority_goes_on else (got, expected)
+    prediction = predictions[0] if majority_goes_on else predictions[1]
+    if prediction is None:
+        return None
     body = before[-prediction.round :]
-    at = next((number for number, call in enumerate(body) if at_line(call) == at_line(deviating)), 0)
-    if at:
-        missed = (ahead, *body[1:at])
-        if majority_goes_on:
-            return Explanation("drop", "within", missed, (support("later in the round", at),))
-        return Explanation("insert", "within", missed, (support("round not finished by the peers", at),))
-    return _left_loop(deviating, ahead, body, majority_goes_on)
+    if at_line(deviating) not in {at_line(call) for call in body} and contexts[0] != contexts[1]:
+        return _left_loop(deviating, ahead, body, majority_goes_on)
+    ways = {True: _way(before, expected, got), False: _way(before, got, expected)}
+    rounds = {drop: bool(way) and _whole_rounds(way, before, expected, got) for drop, way in ways.items()}
+    drop = majority_goes_on
+    if not ways[drop] or (rounds[not drop] and len(ways[not drop]) < len(ways[drop])):
+        drop = not drop  # One more or one less round of an inner loop is the smaller edit.
+    if contexts[0] == contexts[1]:
+        # Both calls came after such a past: the one goes round again, the other leaves the loop.
+        drop = rounds[True] or (not rounds[False] and 0 < len(ways[True]) < (len(ways[False]) or len(past) + 1))
+    if not ways[drop]:
+        return None
+    term = support("later in the round" if drop else "round not finished by the peers", len(ways[drop]))
+    return Explanation("drop" if drop else "insert", "round" if rounds[drop] else "within", ways[drop], (term,))
+
+
+def _way(past: list[Call], start: Call, end: Call) -> tuple[Call, ...]:
+    """Return `start` and the calls between such a call and the next one like `end`, the fewest that were."""
+    best: tuple[Call, ...] = ()
+    last = None
+    for place, call in enumerate(past):
+        if at_line(call) == at_line(end) and last is not None and (not best or place - last <= len(best)):
+            best = (start, *past[last + 1 : place])
+        if at_line(call) == at_line(start):
+            last = place
+    return best
 
 
 def _left_loop(deviating: Call, ahead: Call, body: list[Call], majority_goes_on: bool) -> Explanation | None:
@@ -257,7 +280,8 @@ def _program_order(expected: Call, got: Call, before: list[Call]) -> Explanation
     """In straight code, who stands at a later line has passed the earlier one."""
     order = program_order(got.stack, expected.stack)
     if order > 0:
-        return Explanation("drop", "within", (expected,), (support("past that line"),))
+        missed = _way(before, expected, got) or (expected,)
+        return Explanation("drop", "within", missed, (support("past that line"),))
     if order == 0:
         return None
     if expected.wire.op == got.wire.op:

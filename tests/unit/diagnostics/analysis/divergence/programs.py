@@ -1,0 +1,344 @@
+"""Random programs of several ranks and groups, an edit planted on a minority, and what of it the divergence tells.
+
+A program is a tree of loops, functions and calls. Every call has a line of its own, loops may stand in functions of
+their own. The same tree runs on all ranks; the edit changes what the minority does once, or how often a loop runs.
+"""
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from diagnostics.analysis.divergence import Divergence, at_line, differing_parts, find
+from diagnostics.analysis.histories.align import Survey
+from diagnostics.analysis.histories.one_rank import digest
+from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, Wire
+from diagnostics.evidence.model import Frame
+
+Planted = Literal["insert", "drop", "swap", "change", "substitute", "stop early", "run on"]
+PLANTED: tuple[Planted, ...] = ("insert", "drop", "swap", "change", "substitute", "stop early", "run on")
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier")
+FILE = "/job/train.py"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A call of the program."""
+
+    group: int
+    wire: Wire
+    stack: tuple[Frame, ...]
+
+    @property
+    def token(self) -> object:
+        return (self.wire, self.stack[0])
+
+
+@dataclass(frozen=True)
+class Loop:
+    number: int
+    times: int
+    body: tuple["Site | Loop", ...]
+
+
+Node = Site | Loop
+
+
+class Writer:
+    """Writes a program line by line."""
+
+    def __init__(self, chance: random.Random, groups: int) -> None:
+        self.chance, self.groups = chance, groups
+        self.lines: dict[str, int] = {}
+        self.loops = 0
+
+    def line(self, function: str) -> int:
+        self.lines[function] = self.lines.get(function, 100 * (len(self.lines) + 1)) + self.chance.randint(3, 6)
+        return self.lines[function]
+
+    def wire(self) -> Wire:
+        op = self.chance.choice(OPERATIONS)
+        if op == "barrier":
+            return Wire(op, (), ())
+        root = 0 if op == "broadcast" else None
+        return Wire(op, (self.chance.randint(1, 6),), (self.chance.choice(["float32", "bfloat16"]),), root)
+
+    def site(self, path: tuple[Frame, ...], function: str) -> Site:
+        own = Frame(FILE, self.line(function), function)
+        return Site(self.chance.randrange(self.groups), self.wire(), (own, *path))
+
+    def block(self, path: tuple[Frame, ...], function: str, depth: int) -> tuple[Node, ...]:
+        nodes: list[Node] = []
+        for _ in range(self.chance.randint(1, 4)):
+            if depth and self.chance.random() < 0.4:
+                self.loops += 1
+                number, inner, way = self.loops, function, path
+                if self.chance.random() < 0.5:
+                    inner, way = f"function_{number}", (Frame(FILE, self.line(function), function), *path)
+                body = self.block(way, inner, depth - 1)
+                nodes.append(Loop(number, self.chance.randint(2, 5), body))
+            else:
+                nodes.append(self.site(path, function))
+        return tuple(nodes)
+
+
+def run(nodes: Iterable[Node], once: dict[tuple[int, int], int], seen: dict[int, int]) -> list[Site]:
+    """Return the calls in order. `once`: (loop, entry) -> how often it runs that time."""
+    calls: list[Site] = []
+    for node in nodes:
+        if isinstance(node, Site):
+            calls.append(node)
+            continue
+        seen[node.number] = seen.get(node.number, 0) + 1
+        for _ in range(once.get((node.number, seen[node.number]), node.times)):
+            calls += run(node.body, once, seen)
+    return calls
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program with one planted edit."""
+
+    planted: Planted
+    world: int
+    members: tuple[tuple[int, ...], ...]
+    """Ranks of each group."""
+    minority: tuple[int, ...]
+    usual: tuple[Site, ...]
+    edited: tuple[Site, ...]
+    blocked: bool
+    """Whether each rank stops at its first call that does not fit, as under gloo; else all its calls are recorded."""
+
+
+def plant(chance: random.Random) -> Case | None:
+    """Return a random case; None where the edit changes nothing that other ranks could see."""
+    groups = chance.randint(1, 3)
+    writer = Writer(chance, groups)
+    nodes = (*writer.block((), "main", 3), *writer.block((), "main", 3))
+    usual = run(nodes, {}, {})
+    planted = chance.choice(PLANTED)
+    world = chance.randint(3, 7)
+    minority = tuple(sorted(chance.sample(range(world), chance.randint(1, (world - 1) // 2))))
+    others = [rank for rank in range(world) if rank not in minority]
+    # Each group holds the minority and a majority, so that a vote can tell them apart.
+    size = len(minority) + 1
+    members = tuple(
+        tuple(range(world))
+        if not number
+        else tuple(sorted({*minority, *chance.sample(others, min(size, len(others)))}))
+        for number in range(groups)
+    )
+    edited = _edit(chance, writer, planted, nodes, usual)
+    if not 4 <= len(usual) <= 600 or edited is None or edited == usual:
+        return None
+    return Case(planted, world, members, minority, tuple(usual), tuple(edited), chance.random() < 0.5)
+
+
+def _edit(
+    chance: random.Random, writer: Writer, planted: Planted, nodes: tuple[Node, ...], usual: list[Site]
+) -> list[Site] | None:
+    if planted in {"stop early", "run on"}:
+        seen: dict[int, int] = {}
+        run(nodes, {}, seen)
+        if not seen:
+            return None
+        number = chance.choice(sorted(seen))
+        loop = next(one for one in _loops(nodes) if one.number == number)
+        by = chance.randint(1, loop.times - 1) if planted == "stop early" else chance.randint(1, 3)
+        times = loop.times - by if planted == "stop early" else loop.times + by
+        return run(nodes, {(number, chance.randint(1, seen[number])): times}, {})
+    at = chance.randrange(len(usual))
+    here = usual[at]
+    if planted == "insert":
+        new = _above(here, writer.wire())
+        return [*usual[:at], *[new] * chance.randint(1, 2), *usual[at:]]
+    if planted == "drop":
+        return [*usual[:at], *usual[at + chance.randint(1, 3) :]]
+    if planted == "swap":
+        later = [place for place in range(at + 1, len(usual)) if usual[place].group == here.group]
+        if not later or usual[later[0]].token == here.token:
+            return None
+        between = usual[at + 1 : later[0]]
+        return [*usual[:at], usual[later[0]], *between, here, *usual[later[0] + 1 :]]
+    if planted == "change":
+        if not here.wire.amounts:
+            return None
+        wire = here.wire._replace(amounts=(here.wire.amounts[0] + 10,))
+        return [*usual[:at], replace(here, wire=wire), *usual[at + 1 :]]
+    wire = Wire("all_to_all_uneven", (chance.randint(20, 30),), ("float32",))
+    return [*usual[:at], _above(here, wire), *usual[at + 1 :]]
+
+
+def _above(site: Site, wire: Wire) -> Site:
+    """Return a call one line above another, in an `if` that only the minority goes into."""
+    own = replace(site.stack[0], line=site.stack[0].line - 1)
+    return Site(site.group, wire, (own, *site.stack[1:]))
+
+
+def _loops(nodes: Iterable[Node]) -> list[Loop]:
+    return [one for node in nodes if isinstance(node, Loop) for one in (node, *_loops(node.body))]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One rank's dump, in memory."""
+
+    dump: Dump
+    file: str = ""
+    rank: int | None = 0
+
+    def load(self) -> list[Dump]:
+        return [self.dump]
+
+
+def key(group: int) -> GroupKey:
+    return GroupKey("nccl", str(group), "default_pg" if group == 0 else f"group_{group}")
+
+
+def histories(case: Case) -> dict[int, dict[GroupKey, list[Call]]]:
+    """Return what every rank recorded, by group."""
+    recorded: dict[int, dict[GroupKey, list[Call]]] = {}
+    for rank in range(case.world):
+        calls = case.edited if rank in case.minority else case.usual
+        groups: dict[GroupKey, list[Call]] = {}
+        for at, site in enumerate(one for one in calls if rank in case.members[one.group]):
+            own = groups.setdefault(key(site.group), [])
+            text = f"{site.wire.op} {site.wire.amounts}"
+            described = Described(site.wire, text)
+            own.append(Call(key(site.group), len(own) + 1, described, True, 1e9 + at, stack=site.stack))
+        recorded[rank] = groups
+    if case.blocked:
+        _block(case, recorded)
+    return recorded
+
+
+def _block(case: Case, recorded: dict[int, dict[GroupKey, list[Call]]]) -> None:
+    """Cut every rank off behind its first call that does not fit."""
+    usual, edited = (recorded[rank] for rank in (_peer(case), case.minority[0]))
+    firsts = []
+    for name in sorted(usual.keys() & edited.keys()):
+        pairs = zip(usual[name], edited[name], strict=False)
+        differs = next((one.seq for one, other in pairs if differing_parts(one.wire, other.wire)), None)
+        if differs is not None:
+            other = edited[name][differs - 1]
+            firsts.append((other.created_s or 0.0, name, differs))
+    if not firsts:
+        return
+    _, name, position = min(firsts)
+    for groups in recorded.values():
+        if name in groups:
+            ends = [call.created_s for call in groups[name] if call.seq == position]
+            end = ends[0] if ends else None
+        else:
+            end = None
+        for group, calls in groups.items():
+            groups[group] = [call for call in calls if end is None or (call.created_s or 0.0) <= end]
+
+
+def _peer(case: Case) -> int:
+    """A rank of the majority that is in every group, if there is one."""
+    others = [rank for rank in range(case.world) if rank not in case.minority]
+    return max(others, key=lambda rank: sum(rank in ranks for ranks in case.members))
+
+
+def diverge(case: Case) -> tuple[list[Divergence], dict[int, dict[GroupKey, list[Call]]]]:
+    """Return the divergences found in the recorded histories, and these."""
+    recorded = histories(case)
+    survey = Survey()
+    survey.world_size = case.world
+    members = {key(number): ranks for number, ranks in enumerate(case.members)}
+    for rank, groups in recorded.items():
+        calls = sorted((call for own in groups.values() for call in own), key=lambda call: call.created_s or 0.0)
+        dump = Dump(rank, f"rank_{rank}", "nccl", calls, members=members, world_size=case.world)
+        survey.take(digest(rank, [Memory(dump, dump.file, rank)], None))
+    survey.close()
+    found = find(survey, lambda rank, group: recorded[rank].get(group, []), lambda ranks: set(range(case.world)))
+    return found, recorded
+
+
+def judge(case: Case) -> str:
+    """Return `right`, `equal` (another edit that explains every recorded call as well), or what is wrong."""
+    found, recorded = diverge(case)
+    visible = _visible(case, recorded)
+    if not visible:
+        return "nothing to see" if not found else "a divergence where all calls fit"
+    if not found:
+        return "missed"
+    (one,) = found
+    if one.culprits != case.minority:
+        return f"blames {one.culprits}"
+    usual, edited = (recorded[rank].get(one.key, []) for rank in (one.majority_rank, one.minority_rank))
+    if one.position not in visible.get(one.key, ()):
+        return f"position {one.position} is not in {visible}"
+    if case.blocked:
+        whole = [call for call in case.usual if one.majority_rank in case.members[call.group]]
+        future = [call.token for call in whole if key(call.group) == one.key][one.position :]
+        fits = _fits_blocked(one, [at_line(call) for call in usual[: one.position - 1]], future)
+    else:
+        fits = _fits_whole(one, usual, edited)
+    if not fits:
+        return f"{one.kind} does not explain the calls"
+    kinds = {one.kind, *one.explanation.alternatives}
+    return "right" if _EXPECTED[case.planted] in kinds else "equal"
+
+
+_EXPECTED = {
+    "insert": "added",
+    "drop": "left_out",
+    "swap": "other_operation",
+    "change": "other_arguments",
+    "substitute": "other_operation",
+    "stop early": "fewer_iterations",
+    "run on": "more_iterations",
+}
+
+
+def _visible(case: Case, recorded: dict[int, dict[GroupKey, list[Call]]]) -> dict[GroupKey, set[int]]:
+    """Return for each group the positions at which the edit shows: the first other call, and the first other line."""
+    found = {}
+    for number, ranks in enumerate(case.members):
+        peers = [rank for rank in ranks if rank not in case.minority]
+        usual, edited = (recorded[rank].get(key(number), []) for rank in (peers[0], case.minority[0]))
+        pairs = list(zip(usual, edited, strict=False))
+        differs = next((one.seq for one, other in pairs if differing_parts(one.wire, other.wire)), None)
+        if differs is not None:
+            lines = [one.seq for one, other in pairs if at_line(one) != at_line(other)]
+            found[key(number)] = {seq for seq in lines if seq <= differs}
+    return found
+
+
+def _fits_whole(one: Divergence, usual: list[Call], edited: list[Call]) -> bool:
+    """Whether the edit that was found makes one history of the other, to the end of the shorter one."""
+    explanation = one.explanation
+    ours, theirs = ([at_line(call) for call in calls[one.position - 1 :]] for calls in (usual, edited))
+    count = len(explanation.calls)
+    if not explanation.aligned:
+        return True  # No single edit explains all later calls: several groups or rounds are mixed.
+    if explanation.deviation == "drop":
+        ours = ours[count:]
+    elif explanation.deviation == "insert":
+        theirs = theirs[count:]
+    else:
+        skipped = 2 if explanation.deviation == "swap" else 1
+        ours, theirs = ours[skipped:], theirs[skipped:]
+    size = min(len(ours), len(theirs))
+    return ours[:size] == theirs[:size]
+
+
+def _fits_blocked(one: Divergence, past: list[object], future: list[object]) -> bool:
+    """Whether what was found can come before what the minority stands in, given what the majority calls later."""
+    got = at_line(one.minority)
+    calls = [at_line(call) for call in one.explanation.calls]
+    if one.explanation.terms[0].name == "any call":
+        return True  # Nothing tells whether the call is in a branch of the loop or behind it.
+    if one.kind == "left_out":
+        way = [*calls, got]
+        shown = [*past, at_line(one.majority), *future]
+        # A call that was never made before shows nothing of what comes before it.
+        return any(shown[at : at + len(way)] == way for at in range(len(shown))) or not {
+            got,
+            at_line(one.majority),
+        } <= set(past)
+    if one.kind == "fewer_iterations" and one.explanation.place == "behind":
+        return got in future or not {got, at_line(one.majority)} <= set(past)
+    return True
