@@ -36,6 +36,7 @@ class Offer(NamedTuple):
     """What one rank brings to a call."""
 
     key: Key
+    """Of the call; the same on all members."""
     rank: int
     members: tuple[int, ...]
     """Global ranks of those who take part, by rank in the group."""
@@ -51,23 +52,6 @@ class Offer(NamedTuple):
     """Of the parts."""
     parts: Values | None
     """None: without values."""
-
-
-@dataclass(slots=True)
-class Share:
-    """A call's values on this rank: what it brings, where the result goes."""
-
-    how: How
-    inputs: Values | None
-    dtypes: tuple[str, ...]
-    outputs: list[Tensor]
-    takers: int
-    """How many members get something."""
-    takes: bool = True
-    """Whether this one does."""
-    reduce_op: str = ""
-    root: int = -1
-    """Global rank of the only giver; -1 = all give."""
 
 
 @dataclass(slots=True)

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dtk.preflight.exchange import Share
 from dtk.preflight.frames import user_call
-from dtk.preflight.issuing import ANY_RANK, IssuingGroup, Sizes, current
+from dtk.preflight.issuing import ANY_RANK, IssuingGroup, Share, Sizes, current
 from dtk.preflight.simulated_rank import Issued
 
 
@@ -67,7 +66,7 @@ class RecordingGroup(IssuingGroup):
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def _gather_into(self, outputs: list[Tensor], inputs: list[Tensor]) -> Issued:
-        share = None
+        share: Share = None
         if current().exchange.live:
             share = self._share("all", inputs, _by_member([self._cut(output) for output in outputs]))
         for output, tensor in zip(outputs, inputs, strict=True):
@@ -112,7 +111,7 @@ class RecordingGroup(IssuingGroup):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def _reduce_scatter(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> Issued:
-        share = None
+        share: Share = None
         if current().exchange.live:
             parts = _by_member([self._cut(one.contiguous()) for one in inputs])
             share = self._share("reduce_mine", parts, outputs, opts)
@@ -122,7 +121,7 @@ class RecordingGroup(IssuingGroup):
         return self._scatter_sum("reduce_scatter_tensor", outputs, inputs, opts, share, sizes)
 
     def _scatter_sum(
-        self, name: str, outputs: list[Tensor], inputs: list[Tensor], opts: Any, share: Share | None, sizes: Sizes
+        self, name: str, outputs: list[Tensor], inputs: list[Tensor], opts: Any, share: Share, sizes: Sizes
     ) -> Issued:
         amount = sum(tensor.numel() for tensor in inputs)
         return self._issue(name, inputs, outputs, share=share, sizes=sizes, amount=amount, reduce_op=opts.reduceOp)

@@ -9,7 +9,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from dtk.preflight import simulated_rank
 from dtk.preflight.calls import NEW_GROUP
-from dtk.preflight.exchange import How, Share, dtypes_of, packed
+from dtk.preflight.exchange import How, Key, Offer, dtypes_of, packed
 from dtk.preflight.frames import stack_of, user_call
 from dtk.preflight.simulated_rank import Expected, Issued, SimulatedRank
 from dtk.record.collectives import _reduce_name
@@ -19,6 +19,8 @@ from dtk.simulate.mirror import MirrorGroup
 _NEW_GROUP = Kind(NEW_GROUP, NEW_GROUP, Call)
 ANY_RANK = -1
 """Sender of a receive that takes what comes first."""
+Share = tuple[Offer, list[Tensor] | None] | None
+"""What a rank brings to a call, not yet numbered, and where its result goes (None = it gets none); None = no values."""
 Sizes = tuple[Sequence[int], Sequence[int]]
 """Bytes sent to each member and expected of each; see `Entry`."""
 
@@ -39,7 +41,7 @@ class IssuingGroup(MirrorGroup):
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor] = (),
         *,
-        share: Share | None = None,
+        share: Share = None,
         sizes: Sizes = ((), ()),
         root: int | None = None,
         **call: Any,
@@ -67,9 +69,17 @@ class IssuingGroup(MirrorGroup):
             if not exchange.live:
                 exchange.spoil((self.group_name, token[2]), tensors)
             if share is not None or exchange.live:
-                group, entry = tape.groups[token[0].index], tape.last
-                assert entry is not None
-                due = simulated.bring((group.name, group.ranks), token[2], entry.wire, share)
+                group = tape.groups[token[0].index]
+                way: Key = ((group.name, group.ranks),)
+                due = simulated.expected.setdefault(way, [])
+            if share is not None:
+                offer, results = share
+                assert tape.last is not None
+                offer = offer._replace(key=(*way, token[2]), members=group.ranks, agreed=tape.last.wire)
+                exchange.offer(offer)
+                if results is not None:
+                    needed = group.ranks if offer.root < 0 else (offer.root,)
+                    due.append(Expected(exchange, offer.key, needed, results))
         return Issued(tape, number, tensors, due)
 
     def _share(
@@ -80,7 +90,7 @@ class IssuingGroup(MirrorGroup):
         opts: Any = None,
         root: int = -1,
         to: int = -1,
-    ) -> Share | None:
+    ) -> Share:
         """What this rank brings to a call, taken before the mirror changes it; None when nobody would get it.
 
         Args:
@@ -91,16 +101,23 @@ class IssuingGroup(MirrorGroup):
             root: who alone brings something, by rank in the group; -1 = all do.
             to: who alone gets something; -1 = all, or all but the root.
         """
-        if self.size() == 1 or not current().exchange.carries(how, (*inputs, *outputs)):
+        exchange, mine = current().exchange, self.rank()
+        if self.size() == 1 or not exchange.carries(how, (*inputs, *outputs)):
             return None
-        mine = self.rank()
-        gives, takes = root in (-1, mine), mine == to or (to < 0 and (root != mine or how == "root_mine"))
-        takers = 1 if to >= 0 else self.size() - (root >= 0 and how == "root")
-        name = _reduce_name(opts.reduceOp) if how.startswith("reduce") else ""
-        source = self._global(root) if root >= 0 else -1
-        brought = packed(inputs) if gives else ()
-        results = [one.data for one in outputs] if takes else []
-        return Share(how, brought, dtypes_of(inputs), results, takers, takes, name, source)
+        offer = Offer(
+            key=(),
+            rank=exchange.rank,
+            members=(),
+            agreed=(),
+            how=how,
+            reduce_op=_reduce_name(opts.reduceOp) if how.startswith("reduce") else "",
+            root=self._global(root) if root >= 0 else -1,
+            takers=1 if to >= 0 else self.size() - (root >= 0 and how == "root"),
+            dtypes=dtypes_of(inputs),
+            parts=packed(inputs) if root in (-1, mine) else (),
+        )
+        takes = mine == to or (to < 0 and (root != mine or how == "root_mine"))
+        return offer, [one.data for one in outputs] if takes else None
 
     def _global(self, rank: int) -> int:
         return c10d.get_process_group_ranks(self)[rank]

@@ -16,7 +16,7 @@ Each event is looked at once, so the work is linear in the calls. Knows neither 
 
 from array import array
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from diagnostics.evidence.calls import Wire
@@ -293,12 +293,3 @@ def _standing(rank: _Rank) -> Standing:
     elif rank.at == len(rank.steps) and rank.ends_waiting and incomplete:
         pending = incomplete[0]
     return Standing(rank.issued, pending, incomplete)
-
-
-def first_points(records: Mapping[int, Record], outcome: Outcome) -> dict[int, Entry]:
-    """The call in which each rank stands; ranks that stand in none are left out."""
-    found = {}
-    for number, standing in outcome.standings.items():
-        if standing.pending is not None:
-            found[number] = records[number].issued()[standing.pending]
-    return found

@@ -3,14 +3,14 @@
 A work has harmless values at once. Where ranks are simulated together, it gets its true ones when it is waited for.
 """
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from dtk.preflight.exchange import Exchange, Key, Offer, Share, dtypes_of, fill, packed
+from dtk.preflight.exchange import Exchange, Key, Offer, dtypes_of, fill, packed
 from dtk.preflight.tape import Tape
 from dtk.record.collectives import CollectiveLog
 
@@ -37,24 +37,6 @@ class SimulatedRank:
         """By group: results that are not there yet, in the order of their calls."""
         self._counts: dict[Key, int] = {}
         """Sends and receives so far, by way."""
-
-    def bring(self, group: Key, position: int, agreed: tuple[object, ...], share: Share | None) -> "list[Expected]":
-        """Offer this rank's share of a call and note what it is to get; return the results of its group that are due.
-
-        Args:
-            group: its name and its ranks.
-            position: of the call in the group.
-            agreed: what all members must agree on.
-            share: None = no values are exchanged.
-        """
-        due = self.expected.setdefault(group, [])
-        if share is not None:
-            key, members = (group, position), cast("tuple[int, ...]", group[1])
-            about = (share.how, share.reduce_op, share.root, share.takers, share.dtypes, share.inputs)
-            self.exchange.offer(Offer(key, self.exchange.rank, members, agreed, *about))
-            if share.takes:
-                due.append(Expected(self.exchange, key, members if share.root < 0 else (share.root,), share.outputs))
-        return due
 
     def send(self, group: str, receiver: int, tag: int, tensors: list[Tensor]) -> None:
         """Leave values for a receive."""

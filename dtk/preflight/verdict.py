@@ -7,22 +7,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnostics.evidence.calls import is_library
-from diagnostics.evidence.model import RankError
 from diagnostics.evidence.ring.groups import format_ranks
 from diagnostics.report.model import Report
-from dtk.preflight.calls import Record
+from dtk.preflight.calls import End, Record
 from dtk.preflight.evidence import evidence
-from dtk.preflight.explain import explain
-from dtk.preflight.match import Outcome, Standing, first_points, match
-from dtk.preflight.parting import part
+from dtk.preflight.explain import divergence_of, explain
+from dtk.preflight.match import Outcome, Standing, match
 
 NOTE = "This is a preflight: every rank was simulated on this machine, nothing was launched. The job would {} here."
 MADE_UP = (
     "Results of some collectives were made up (tensors above 256 MiB, receives from any rank, ranks by classes or more "
     "than 64): if the code decides by their values, this is undecided. Try fewer ranks or a smaller model."
 )
-
-TAB = "\t"
+MOST_PLACES = 4
+"""Places at which ranks stand that the answer names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,63 +61,43 @@ def judge(records: Mapping[int, Record], plain: Mapping[str, object], source: st
         made_up: whether results of collectives were made up that the code may have read.
     """
     outcome = match(records.values())
-    failed = [record for record in records.values() if record.end.kind not in ("finished", "exited")]
+    failed = any(record.end.kind not in ("finished", "exited") for record in records.values())
     if outcome.ends and not failed:
         return Verdict(outcome, None)
-    if outcome.ends:
-        outcome = dataclasses.replace(outcome, standings=_all_through(records))
+    if outcome.ends:  # Every call of every rank is complete, and one of the ranks failed all the same.
+        standings = {rank: Standing(len(record.issued()), None) for rank, record in records.items()}
+        outcome = dataclasses.replace(outcome, standings=standings)
     left = evidence(records, outcome.standings, plain)
-    report = explain(left, records, outcome.misfit or part(records), source)
-    waiting = _waiting(records, outcome)
+    report = explain(left, divergence_of(records, outcome.misfit), source)
+    waiting: dict[int, str] = {}
+    stands: dict[str, list[int]] = {}
+    for rank, standing in sorted(outcome.standings.items()):
+        record = records[rank]
+        if standing.pending is not None:
+            entry = record.issued()[standing.pending]
+            call, place = entry.user_op or entry.op, entry.site.partition("\t")[0]
+            waiting[rank] = f"{call} at {place}"
+            text = f"in {call} at {place.rpartition('/')[2]}"
+        else:
+            text = _end(record.end)
+            if record.end.kind == "stalled":
+                waiting[rank] = text
+        stands.setdefault(text, []).append(rank)
+    parts = sorted(stands.items(), key=lambda item: -len(item[1]))[:MOST_PLACES]
     notes = (NOTE.format("hang" if waiting else "fail"), *((MADE_UP,) if made_up else ()), *report.notes)
     report = dataclasses.replace(report, run_folder=None, notes=notes)
-    return Verdict(outcome, report, _stands(records, outcome), waiting)
+    return Verdict(outcome, report, "; ".join(f"{_ranks(ranks)} {text}" for text, ranks in parts), waiting)
 
 
-def _waiting(records: Mapping[int, Record], outcome: Outcome) -> dict[int, str]:
-    found = {rank: "stands still outside any call" for rank, one in records.items() if one.end.kind == "stalled"}
-    for rank, entry in first_points(records, outcome).items():
-        found[rank] = f"{entry.user_op or entry.op} at {entry.site.partition(TAB)[0]}"
-    return found
-
-
-def _all_through(records: Mapping[int, Record]) -> dict[int, Standing]:
-    """Every call of every rank is complete, and one of them failed all the same."""
-    return {
-        rank: Standing(sum(event >= 0 for event in record.program.steps()), None) for rank, record in records.items()
-    }
-
-
-def _stands(records: Mapping[int, Record], outcome: Outcome) -> str:
-    """`ranks 0-2 in all_reduce at train.py:12; rank 3 raised ValueError`, the largest part first."""
-    places: dict[str, list[int]] = {}
-    points = first_points(records, outcome)
-    for rank in sorted(outcome.standings):
-        end = records[rank].end
-        if rank in points:
-            entry = points[rank]
-            where = f"in {entry.user_op or entry.op} at {_short(entry.site)}"
-        elif end.error is not None:
-            where = _raised(end.error)
-        else:
-            where = {"killed": f"was killed by {end.signal}", "stalled": "stands still outside any call"}.get(
-                end.kind, "ended"
-            )
-        places.setdefault(where, []).append(rank)
-    parts = sorted(places.items(), key=lambda item: -len(item[1]))
-    return "; ".join(f"{_ranks(ranks)} {where}" for where, ranks in parts[:4])
-
-
-def _raised(error: RankError) -> str:
-    """The exception and where it came from, the user's own line if it went through one."""
-    frame = next((one for one in error.frames if not is_library(one.file)), next(iter(error.frames), None))
-    return f"raised {error.type}" + (f" at {Path(frame.file).name}:{frame.line}" if frame else "")
-
-
-def _short(site: str) -> str:
-    place = site.partition("\t")[0]
-    file, _, line = place.rpartition(":")
-    return f"{Path(file).name}:{line}"
+def _end(end: End) -> str:
+    """How a rank ended that waits for nobody; of an exception the user's own line, if it went through one."""
+    if end.error is not None:
+        frames = end.error.frames
+        frame = next((one for one in frames if not is_library(one.file)), next(iter(frames), None))
+        return f"raised {end.error.type}" + (f" at {Path(frame.file).name}:{frame.line}" if frame else "")
+    if end.kind == "killed":
+        return f"was killed by {end.signal}"
+    return "stands still outside any call" if end.kind == "stalled" else "ended"
 
 
 def _ranks(ranks: list[int]) -> str:

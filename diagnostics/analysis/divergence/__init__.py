@@ -29,6 +29,7 @@ from diagnostics.analysis.divergence.find import (
 )
 from diagnostics.analysis.divergence.identity import at_line, differing_parts, in_backward, on_path
 from diagnostics.analysis.divergence.prediction import Prediction, predict
+from diagnostics.analysis.divergence.whole_programs import Program, compare_programs
 
 __all__ = [
     "UNCLEAR_CONFIDENCE",
@@ -38,9 +39,11 @@ __all__ = [
     "Kind",
     "Place",
     "Prediction",
+    "Program",
     "Vote",
     "at_line",
     "between",
+    "compare_programs",
     "count_votes",
     "differing_parts",
     "explain",

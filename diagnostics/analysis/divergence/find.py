@@ -77,6 +77,8 @@ class Divergence:
     """Whether the calls of all ranks are known to their very end, as in a simulation."""
     ended: bool = False
     """Whether the minority's call is its last one: it makes none where the majority's stands."""
+    iterations: tuple[int, int] | None = None
+    """How many the minority and the majority run, where whole programs tell it."""
     payload: tuple[int, int] | None = None
     """Bytes that `minority_rank` sends and `majority_rank` expects, in calls that fit each other otherwise."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from diagnostics.analysis.divergence import Divergence, Kind, differing_parts
 from diagnostics.analysis.divergence.evidence_terms import Position, Support, Term
 from diagnostics.contract.findings import Finding, Remedy, Text
-from diagnostics.contract.formatting import ranks_spoken, sentence, verb
+from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import shortened
 
@@ -165,7 +165,9 @@ def _sentence(facts: Disagreement) -> str:
         meets = f"{mine} meets {theirs}"
         if divergence.ended:
             meets = f"{mine} is the last call on one side, the other goes on to {theirs}"
-        return f"{who} {verb(side, 'goes', 'go')} through the loop {times} times than {rest}: {meets}."
+        run, usual = divergence.iterations or (0, 0)
+        counts = f" ({counted(run, 'iteration')} instead of {usual})" if run != usual else ""
+        return f"{who} {verb(side, 'goes', 'go')} through the loop {times} times than {rest}{counts}: {meets}."
     if facts.kind == "other_arguments":
         hidden = ""
         if divergence.minority.text == divergence.majority.text:
