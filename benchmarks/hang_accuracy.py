@@ -50,7 +50,7 @@ def dtk(folder: Path) -> list[Finding]:
     limits = Limits()
     paths = [path for path in sorted(folder.iterdir()) if recognise(head(path))]
     files = [FlightFile(path, path.name, rank_in_name(path), limits) for path in paths]
-    findings = DETECTORS[0].detect(Evidence(folder, limits, flight=files)).findings
+    findings = DETECTORS[0].detect(Evidence(folder, limits, files={"flight": files})).findings
     return [finding for finding in findings if finding.status == "confirmed"]
 
 

@@ -119,7 +119,7 @@ def diagnose(folder: Path) -> None:
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
     limits = Limits()
     files = [FlightFile(path, path.name, rank_in_name(path), limits) for path in folder.iterdir()]
-    detection = DETECTORS[0].detect(Evidence(folder, limits, flight=files))
+    detection = DETECTORS[0].detect(Evidence(folder, limits, files={"flight": files}))
     roots = [finding for finding in detection.findings if finding.status == "confirmed"]
     workers = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(

@@ -1,4 +1,4 @@
-"""Whether what was gathered could be read at all, and whether something that is evidence was left unread.
+"""What there is of each kind of evidence, and whether it could be read.
 
 Asked after the detectors, since they load the large files. Decides nothing about the job.
 """
@@ -6,11 +6,29 @@ Asked after the detectors, since they load the large files. Decides nothing abou
 from typing import Any
 
 from diagnostics.evidence.model import Evidence, Problem
+from diagnostics.evidence.registry import LOG, readers
 
-KINDS = frozenset(
-    {"flight", "ring", "trace", "nsys", "snapshot", "timeline", "telemetry", "error", "stacks", "log", "metrics"}
-)
-"""Kinds of `Problem` that are about a file which was recognised as evidence."""
+_OWN_PROBLEMS = "metrics"
+"""Kind of the problems with a run's own metrics, which no reader gives."""
+
+
+def records(evidence: Evidence) -> dict[str, list[Any]]:
+    """Return kind -> its handles, or the errors, stacks and facts that its files gave; each has `rank` and `file`."""
+    by_kind: dict[str, list[Any]] = {reader.kind: [] for reader in readers()}
+    for kind, handles in evidence.files.items():
+        by_kind[kind] = [*handles]
+    by_kind["stacks"] += evidence.stacks
+    by_kind["error"] += evidence.errors
+    counted = {fact: reader.kind for reader in readers() for fact in reader.facts}
+    for fact in evidence.facts:
+        by_kind[counted.get(fact.kind, LOG)].append(fact)
+    return by_kind
+
+
+def absent_without(kind: str) -> str:
+    """Return what a rank lacks that left no file of a kind; empty where not every rank writes one."""
+    reader = next((reader for reader in readers() if reader.kind == kind), None)
+    return reader.per_rank if reader is not None else kind if kind == "simulation" else ""
 
 
 def unused(evidence: Evidence) -> list[Problem]:
@@ -20,36 +38,27 @@ def unused(evidence: Evidence) -> list[Problem]:
     """
     if evidence.run is not None or evidence.errors or evidence.facts or evidence.stacks:
         return []
-    why = {problem.file: problem for problem in evidence.problems if problem.kind in KINDS}
-    handles = _handles(evidence)
+    why = {problem.file: problem for problem in damaged(evidence, harmless=True)}
+    handles = [handle for of_kind in evidence.files.values() for handle in of_kind]
     if any(handle.file not in why for handle in handles) or any(_loads(handle) for handle in handles):
         return []
     return [why[handle.file] for handle in handles]
 
 
-def damaged(evidence: Evidence) -> list[Problem]:
-    """Problems by which something that the job left behind is not known."""
-    return [problem for problem in evidence.problems if problem.kind in KINDS and not problem.harmless]
+def damaged(evidence: Evidence, harmless: bool = False) -> list[Problem]:
+    """Return the problems by which something that the job left behind is not known.
 
-
-def _handles(evidence: Evidence) -> list[Any]:
-    return [
-        *evidence.flight,
-        *evidence.rings,
-        *evidence.traces,
-        *evidence.nsys,
-        *evidence.snapshots,
-        *evidence.timelines,
-        *evidence.telemetry,
-    ]
+    Args:
+        evidence: after the detectors.
+        harmless: also those by which nothing is lost.
+    """
+    kinds = {*(reader.kind for reader in readers()), *evidence.files, _OWN_PROBLEMS}
+    return [one for one in evidence.problems if one.kind in kinds and (harmless or not one.harmless)]
 
 
 def _loads(handle: Any) -> bool:
-    load = getattr(handle, "load", None)
-    if load is None:
-        return True
     try:
-        load()
+        handle.load()
     except (OSError, ValueError):
         return False
     return True

@@ -15,24 +15,16 @@ from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.invocation import command
 from diagnostics.evidence import run_folder, safe_pickle
 from diagnostics.evidence.job import world_size
-from diagnostics.evidence.job.assign_ranks import adopt, adopt_listed, adopt_single, launched, settle_ranks
+from diagnostics.evidence.job.assign_ranks import adopt, adopt_listed, adopt_single, assign_ranks, launched
 from diagnostics.evidence.job.choose import one_per_rank, refuse_mixed_times
 from diagnostics.evidence.job.merge_errors import merge_errors
 from diagnostics.evidence.job.owner import Owner, owner
+from diagnostics.evidence.job.world_size import Claims
 from diagnostics.evidence.limits import Limits, head, is_deeper, whole
-from diagnostics.evidence.model import Evidence, Problem, RankError, Stacks, rank_in_name
-from diagnostics.evidence.readers import error as error_file
-from diagnostics.evidence.readers import log as logs
-from diagnostics.evidence.readers import start as start_file
-from diagnostics.evidence.readers import watch
-from diagnostics.evidence.readers.flight import FlightFile
-from diagnostics.evidence.readers.nsys import NsysFile
-from diagnostics.evidence.readers.ring import RingFile
-from diagnostics.evidence.readers.snapshot import SnapshotFile
-from diagnostics.evidence.readers.timeline import TimelineFile
-from diagnostics.evidence.recognise import LOOKED_FOR, Kind, kind_of, named_like_a_log
-from diagnostics.evidence.stacks import dumps as stacks
-from diagnostics.evidence.trace.model import TraceFile
+from diagnostics.evidence.model import Evidence, Problem
+from diagnostics.evidence.reader import Contents, Reader, Source
+from diagnostics.evidence.readers.log import is_named_like_a_log
+from diagnostics.evidence.registry import LOG, Unreadable, reader_of, readers, suffixes, titles
 from diagnostics.evidence.walk import Walk
 from diagnostics.runs.find import NoSuchRunError, find_run
 
@@ -43,16 +35,6 @@ NAMED = 8
 """Files without evidence that are named; the others are counted."""
 MAX_FOREIGN_PICKLE_BYTES = 16 << 20
 """Pickles that no reader knows are looked into only to say what they would have run."""
-
-_HANDLES = {
-    "flight": ("flight", FlightFile),
-    "ring": ("rings", RingFile),
-    "nsys": ("nsys", NsysFile),
-    "trace": ("traces", TraceFile),
-    "snapshot": ("snapshots", SnapshotFile),
-    "timeline": ("timelines", TimelineFile),
-    "telemetry": ("telemetry", TimelineFile),
-}
 
 
 def gather(path: Path, limits: Limits, progress: Callable[[str], None] | None = None) -> Evidence:
@@ -84,7 +66,7 @@ def gather(path: Path, limits: Limits, progress: Callable[[str], None] | None = 
         walk = Walk(root, limits, evidence.problems, seen=Counter({target.suffix.lower() or "without an ending": 1}))
         gathering.take(target)
     gathering.finish()
-    _refuse_nothing(path, evidence, walk.seen, gathering.counts["log"], gathering.empty)
+    _refuse_nothing(path, evidence, walk.seen, gathering.counts[LOG], gathering.empty)
     gathering.tell_foreign()
     return evidence
 
@@ -137,24 +119,23 @@ def _skipped(evidence: Evidence) -> frozenset[str]:
 
 def _refuse_nothing(path: Path, evidence: Evidence, seen: Counter[str], logs_read: int, empty: int) -> None:
     """Raises DiagnosticsError when there is nothing to go by."""
-    lists = (evidence.flight, evidence.rings, evidence.traces, evidence.nsys, evidence.snapshots, evidence.timelines)
-    if evidence.run is not None or any(lists) or evidence.stacks or evidence.errors or evidence.facts:
+    if evidence.run is not None or any(evidence.files.values()) or evidence.stacks or evidence.errors or evidence.facts:
         return
     if evidence.problems:
-        hint = f"looked for {LOOKED_FOR}" if all(one.what == "it is empty" for one in evidence.problems) else ""
+        hint = f"looked for {titles()}" if all(one.what == "it is empty" for one in evidence.problems) else ""
         first = sorted(evidence.problems, key=lambda problem: problem.file)[0]
         more = f" (and {len(evidence.problems) - 1} more files)" if len(evidence.problems) > 1 else ""
         raise DiagnosticsError(f"nothing in {path} can be used: {first.file}: {first.what}{more}", hint)
     if not seen:
-        raise DiagnosticsError(f"{path} is empty", f"looked for {LOOKED_FOR}")
+        raise DiagnosticsError(f"{path} is empty", f"looked for {titles()}")
     if logs_read:
         few = "1 log was" if logs_read == 1 else f"{logs_read:,} logs were"
         raise DiagnosticsError(
             f"no evidence in {path}: found {_found(seen, empty)}; {few} read, and no line of "
             f"{'it' if logs_read == 1 else 'them'} is known to be trouble; that alone does not show what a run did",
-            f"add other evidence: {LOOKED_FOR.replace(', logs', '')}",
+            f"add other evidence: {titles(but=LOG)}",
         )
-    raise DiagnosticsError(f"no evidence in {path}: found {_found(seen, empty)}", f"looked for {LOOKED_FOR}")
+    raise DiagnosticsError(f"no evidence in {path}: found {_found(seen, empty)}", f"looked for {titles()}")
 
 
 def _found(seen: Counter[str], empty: int) -> str:
@@ -175,12 +156,9 @@ class _Gathering:
 
     evidence: Evidence
     progress: Callable[[str], None] | None
-    read: list[tuple[logs.LogRead, Owner]] = field(default_factory=list)
-    ends: list[tuple[RankError, Owner]] = field(default_factory=list)
-    dumps: list[tuple[Stacks, Owner]] = field(default_factory=list)
+    read: list[tuple[Contents, Owner]] = field(default_factory=list)
     owners: set[Owner] = field(default_factory=set)
-    claims: world_size.Claims = field(default_factory=world_size.Claims)
-    heads: dict[str, bytes] = field(default_factory=dict)
+    claims: Claims = field(default_factory=Claims)
     counts: Counter[str] = field(default_factory=Counter)
     foreign: list[str] = field(default_factory=list)
     """Files that hold no evidence, though their names allow it."""
@@ -194,62 +172,48 @@ class _Gathering:
         self._say()
         self.looked += 1
         file = self.evidence.relative(path)
-        kind: Kind = "none"
+        kind = "file"
         try:
             start = head(path)
-            kind = kind_of(path, start)
-            self._take(path, file, kind, start)
+            reader = reader_of(path, start)
+            if isinstance(reader, Reader):
+                kind = reader.kind
+                self._read(reader, Source(path, file, start, self.evidence.limits, owner(Path(file))))
+            else:
+                self._cannot_read(path, file, reader, start)
         except (OSError, ValueError) as problem:
             what = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
-            self._problem("file" if kind in ("none", "pickle") else kind, file, what or type(problem).__name__)
+            self._problem(kind, file, what or type(problem).__name__)
 
-    def _take(self, path: Path, file: str, kind: Kind, start: bytes) -> None:
-        limits = self.evidence.limits
-        of = owner(Path(file))
-        self.owners.add(of)
-        if kind in _HANDLES:
-            name, handle = _HANDLES[kind]
-            rank = rank_in_name(path) if kind != "trace" or "rank" in path.name.lower() else None
-            getattr(self.evidence, name).append(handle(path=path, file=file, rank=rank, limits=limits))
-            self.claims.of_head(kind, file, start)
-            self.heads[file] = start[:4096] if kind == "flight" else b""
-        elif kind == "error":
-            self.ends.append((error_file.read(path, file, of.rank, limits), of))
-        elif kind == "stacks":
-            self.dumps += [(dump, of) for dump in stacks.read(path, file, of.rank, limits)]
-        elif kind == "start":
-            self.read.append((logs.LogRead(file, [start_file.read(path, file, limits)]), of))
-        elif kind == "watch":
-            self.read.append((logs.LogRead(file, [watch.read(path, file, limits)]), of))
-        elif kind == "log":
-            self._log(path, file, of, start)
-        elif kind == "pickle":
+    def _read(self, reader: Reader, source: Source) -> None:
+        self.owners.add(source.owner)
+        size = reader.world_size(source.head)
+        contents = reader.open(source)
+        self.evidence.files.setdefault(reader.kind, []).extend(contents.handles)
+        if size is not None:
+            self.claims.add_of_rank(size, source.file)
+        if contents.problem:
+            self._problem(reader.kind, source.file, contents.problem)
+        if contents.dropped:
+            self._problem(reader.kind, source.file, f"{contents.dropped:,} more lines of known kinds were not kept")
+        if contents.facts or contents.errors or contents.stacks:
+            self.read.append((contents, source.owner))
+        elif not contents and not is_named_like_a_log(source.path):
+            self.foreign.append(source.file)
+        self.counts[reader.kind] += 1
+
+    def _cannot_read(self, path: Path, file: str, what: Unreadable, start: bytes) -> None:
+        self.owners.add(owner(Path(file)))
+        if what == "pickle":
             self._foreign_pickle(path, file)
-        elif kind == "none" and is_deeper(start, limits):
-            self._problem("file", file, f"JSON nested over {limits.depth} levels: not read")
-        self.empty += kind == "empty"
-        if kind in ("none", "empty") and path.parent.name not in run_folder.SKIPPED:
-            self.foreign.append(file)
-        if kind == "empty" and path.suffix.lower() in (".pickle", ".pkl", ".json", ".gz", ".sqlite", ".ring"):
-            self._problem("file", file, "it is empty")
-        if kind not in ("none", "empty", "pickle"):
-            self.counts[kind] += 1
-
-    def _log(self, path: Path, file: str, of: Owner, start: bytes) -> None:
-        limits = self.evidence.limits
-        size = path.stat().st_size
-        if size > limits.whole_bytes and not named_like_a_log(path):
-            self._problem("log", file, f"text of {size >> 20} MiB that is not named like a log: not read")
             return
-        read = logs.read(path, file, of.rank, limits, start)
-        if read.problem and (read or named_like_a_log(path)):
-            self._problem("log", file, read.problem)
-        if read.dropped:
-            self._problem("log", file, f"{read.dropped:,} more lines of known kinds were not kept")
-        if read:
-            self.read.append((read, of))
-        elif not named_like_a_log(path):
+        if what == "none" and is_deeper(start, self.evidence.limits):
+            self._problem("file", file, f"JSON nested over {self.evidence.limits.depth} levels: not read")
+        self.empty += what == "empty"
+        if path.parent.name not in run_folder.SKIPPED:
             self.foreign.append(file)
+        if what == "empty" and path.suffix.lower() in suffixes():
+            self._problem("file", file, "it is empty")
 
     def _foreign_pickle(self, path: Path, file: str) -> None:
         """Of no kind that is known; a refusal is worth a line."""
@@ -267,12 +231,12 @@ class _Gathering:
         """Ranks, duplicates, world size and environment, in an order that no name and no listing decides."""
         evidence = self.evidence
         traces = list(evidence.traces)
-        for name, _ in _HANDLES.values():
-            handles = getattr(evidence, name)
-            chosen = one_per_rank(name, handles, self.heads, evidence) if name != "nsys" else handles
-            chosen.sort(key=lambda handle: (handle.rank is None, handle.rank or 0, handle.file))
-            setattr(evidence, name, chosen)
-        settle_ranks(evidence, self.read, self.ends, self.dumps)
+        for reader in readers():
+            if handles := evidence.files.get(reader.kind):
+                chosen = one_per_rank(reader, handles, evidence)
+                chosen.sort(key=lambda handle: (handle.rank is None, handle.rank or 0, handle.file))
+                evidence.files[reader.kind] = chosen
+        assign_ranks(evidence, self.read)
         evidence.launched = launched(self.owners, self.read)
         failure = run_folder.failure_error(evidence.run.status) if evidence.run else None
         evidence.errors = merge_errors([*evidence.errors, *([failure] if failure else [])])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from diagnostics.evidence.readers.ring import RingFile
     from diagnostics.evidence.readers.snapshot import SnapshotFile
     from diagnostics.evidence.readers.timeline import TimelineFile
-    from diagnostics.evidence.trace.model import TraceFile
+    from diagnostics.evidence.readers.trace import TraceFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,17 +147,9 @@ class Evidence:
     """Ranks of the job as far as any file says; the ranks seen are at most a lower bound."""
     launched: frozenset[int] = frozenset()
     """Ranks for which torchrun made a folder of logs; the job may have more."""
-    flight: "list[FlightFile]" = field(default_factory=list)
-    rings: "list[RingFile]" = field(default_factory=list)
-    """Collectives of dtk's ranks, in files that survive SIGKILL."""
-    simulated: "list[CallFile]" = field(default_factory=list)
-    """Histories of simulated ranks, in memory."""
-    traces: "list[TraceFile]" = field(default_factory=list)
-    nsys: "list[NsysFile]" = field(default_factory=list)
-    snapshots: "list[SnapshotFile]" = field(default_factory=list)
-    timelines: "list[TimelineFile]" = field(default_factory=list)
-    telemetry: "list[TimelineFile]" = field(default_factory=list)
-    """One of each node; `rank` is the number of the node."""
+    files: dict[str, list[Any]] = field(default_factory=dict)
+    """Kind -> the handles of its files: objects with `rank`, `file` and `load()`, on disk or in memory. A history of
+    calls that was never a file is one too (`calls.CallFile`, under `flight`, `ring` or `simulation`)."""
     stacks: list[Stacks] = field(default_factory=list)
     errors: list[RankError] = field(default_factory=list)
     facts: list[LogFact] = field(default_factory=list)
@@ -168,6 +160,46 @@ class Evidence:
     problems: list[Problem] = field(default_factory=list)
     doubt: str = ""
     """Why the dumps may not be of one job, so that ranks cannot be compared; empty where nothing speaks for it."""
+
+    @property
+    def flight(self) -> "list[FlightFile]":
+        """Dumps of the flight recorder and black boxes."""
+        return self.files.setdefault("flight", [])
+
+    @property
+    def rings(self) -> "list[RingFile]":
+        """Collectives of dtk's ranks, in files that survive SIGKILL."""
+        return self.files.setdefault("ring", [])
+
+    @property
+    def simulated(self) -> "list[CallFile]":
+        """Histories of simulated ranks, in memory."""
+        return self.files.setdefault("simulation", [])
+
+    @property
+    def traces(self) -> "list[TraceFile]":
+        """Traces of the profiler."""
+        return self.files.setdefault("trace", [])
+
+    @property
+    def nsys(self) -> "list[NsysFile]":
+        """Exports of Nsight Systems, of one or several ranks."""
+        return self.files.setdefault("nsys", [])
+
+    @property
+    def snapshots(self) -> "list[SnapshotFile]":
+        """Snapshots of the allocator."""
+        return self.files.setdefault("snapshot", [])
+
+    @property
+    def timelines(self) -> "list[TimelineFile]":
+        """Memory of each rank by step."""
+        return self.files.setdefault("timeline", [])
+
+    @property
+    def telemetry(self) -> "list[TimelineFile]":
+        """Samples of each node; `rank` is the number of the node."""
+        return self.files.setdefault("telemetry", [])
 
     def relative(self, path: Path) -> str:
         """A path as the report prints it."""

@@ -10,13 +10,28 @@ from pathlib import Path
 
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Problem
-from diagnostics.evidence.recognise import surely_none
+from diagnostics.evidence.registry import suffixes
 
 SKIPPED_FOLDERS = frozenset(
     {".git", ".hg", ".svn", "__pycache__", "node_modules", "wandb", "site-packages", ".venv", "venv", ".tox", ".cache"}
 )
-_OF_FILES = frozenset({".json", ".pickle", ".pkl", ".gz", ".log", ".ring", ".sqlite", ".txt"})
+_NEVER = {
+    ".py", ".pyc", ".pyi", ".ipynb", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".js", ".ts", ".css",
+    ".html", ".md", ".rst", ".tex", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".csv", ".tsv", ".parquet", ".arrow",
+    ".npy", ".npz", ".bin", ".safetensors", ".ckpt", ".distcp", ".gguf", ".onnx", ".h5", ".tfrecord", ".bpe",
+    ".model", ".whl", ".zip", ".tar", ".tgz", ".7z", ".xz", ".zst", ".bz2", ".png", ".jpg", ".jpeg", ".gif",
+    ".webp", ".svg", ".pdf", ".mp4", ".wav", ".so", ".o", ".a", ".wandb", ".lock", ".idx",
+}  # fmt: skip
+"""Endings of source files, data, weights, archives and pictures: not even opened."""
+
+_NEVER_NAMES = re.compile(r"events\.out\.tfevents|^\.|^(?:merges|vocab)\.txt$|^requirements.*\.txt$|^LICENSE|^README")
+_TEXT = frozenset({".log", ".txt"})
 _NUMBER = re.compile(r"\d+")
+
+
+def is_ruled_out(path: Path) -> bool:
+    """Whether the name alone says that a file is no evidence."""
+    return path.suffix.lower() in _NEVER or bool(_NEVER_NAMES.search(path.name))
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
@@ -51,7 +66,7 @@ class Walk:
                 kind = self._kind(entry, path)
                 if kind == "folder":
                     inner.append(path)
-                    if path.suffix.lower() in _OF_FILES or (
+                    if path.suffix.lower() in suffixes() | _TEXT or (
                         "#" in (like := _NUMBER.sub("#", entry.name)) and like in files
                     ):
                         self._problem(path, "a folder in the place of a file")
@@ -63,7 +78,7 @@ class Walk:
                         self.problems.append(Problem("file", ".", what))
                         return
                     self.seen[path.suffix.lower() or "without an ending"] += 1
-                    if not surely_none(path):
+                    if not is_ruled_out(path):
                         yield path
             folders += reversed(inner)
 

@@ -4,29 +4,17 @@ from collections.abc import Collection
 from typing import Any
 
 from diagnostics.contract.formatting import ranks_text
+from diagnostics.evidence.coverage import absent_without, records
 from diagnostics.evidence.model import Evidence
 from diagnostics.report.model import Coverage
 
-_PER_RANK = ("flight", "simulation", "trace", "nsys", "snapshot", "timeline", "stacks")
-"""Kinds that a rank writes a file of its own of; the others (logs, error files) may be fewer than the ranks."""
-MISSING = {"flight": "dump", "trace": "trace", "nsys": "export", "snapshot": "snapshot", "timeline": "timeline"}
 PROBLEMS = 200
 """Problems and notes listed per kind; the rest are counted."""
 
 
 def coverage(evidence: Evidence, world_size: int) -> tuple[Coverage, ...]:
     """One line per kind of evidence that was found or that gave a problem."""
-    found: dict[str, Collection[Any]] = {
-        "flight": evidence.flight,
-        "simulation": evidence.simulated,
-        "trace": evidence.traces,
-        "nsys": evidence.nsys,
-        "snapshot": evidence.snapshots,
-        "timeline": evidence.timelines,
-        "stacks": evidence.stacks,
-        "error": evidence.errors,
-        "log": evidence.facts,
-    }
+    found: dict[str, Collection[Any]] = {**records(evidence)}
     unread = {problem.file for problem in evidence.problems if problem.unread}
     ranks = {
         kind: evidence.inside.get(kind) or {one.rank for one in of if one.rank is not None and one.file not in unread}
@@ -46,11 +34,11 @@ def coverage(evidence: Evidence, world_size: int) -> tuple[Coverage, ...]:
 def _line(kind: str, present: set[int], problems: list[str], notes: list[str], world_size: int) -> Coverage:
     expected = len(present)
     lines, text = list(problems), ""
-    if kind in _PER_RANK and present:
+    if (what := absent_without(kind)) and present:
         expected = max(world_size, len(present))
         absent = sorted(set(range(world_size)) - present)
         if absent:
-            text = f"{ranks_text(absent)}: no {MISSING.get(kind, kind)}"
+            text = f"{ranks_text(absent)}: no {what}"
             lines.insert(0, text)
     return Coverage(kind, len(present), expected, _cut(lines), _cut(notes), text)
 

@@ -16,42 +16,20 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.evidence import safe_pickle
 from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.owner import Owner
 from diagnostics.evidence.limits import Limits, head
-from diagnostics.evidence.readers import error as error_file
-from diagnostics.evidence.readers import log as logs
-from diagnostics.evidence.readers import start, watch
-from diagnostics.evidence.readers.flight import FlightFile
-from diagnostics.evidence.readers.nsys import NsysFile
-from diagnostics.evidence.readers.ring import RingFile
-from diagnostics.evidence.readers.snapshot import SnapshotFile
-from diagnostics.evidence.readers.timeline import TimelineFile
+from diagnostics.evidence.reader import Reader, Source
+from diagnostics.evidence.registry import readers as all_readers
 from diagnostics.evidence.stacks import activity
-from diagnostics.evidence.stacks import dumps as stacks
-from diagnostics.evidence.trace.model import TraceFile
+from diagnostics.evidence.stacks.dumps import where
 from tests.fuzz.seeds import seeds
 
 LIMITS = Limits(whole_bytes=8 << 20, stream_bytes=32 << 20)
 ALLOWED = (OSError, ValueError)
-HANDLES: dict[str, Any] = {
-    "flight": FlightFile,
-    "ring": RingFile,
-    "trace": TraceFile,
-    "nsys": NsysFile,
-    "memory_snapshot": SnapshotFile,
-    "memory_timeline": TimelineFile,
-}
-RECOGNISE: dict[str, Callable[[bytes], bool]] = {
-    "stacks": stacks.recognise,
-    "errors_files": error_file.recognise,
-    "start_files": start.recognise,
-    "watch_files": watch.recognise,
-    **{name: sys.modules[cls.__module__].recognise for name, cls in HANDLES.items()},
-}
 NASTY = (
     b"", b"\0", b"\xff" * 8, b"[" * 300, b"{" * 300, b"1e999", b"-1", b"NaN", b"null", b"[]", b"{}", b'"', b"true",
     b"99999999999999999999", b"\x80\x04", b"cposix\nsystem\n", b"\x93", b"R.", b"r\xff\xff\xff\x7f", b"2", b"\n", b"\r",
@@ -89,24 +67,17 @@ def mutate(data: bytes, others: list[bytes], random_: random.Random) -> bytes:
 
 def readers() -> dict[str, Callable[[Path], object]]:
     """Every reader as a function of a path."""
-    found: dict[str, Callable[[Path], object]] = {
-        "safe_pickle": lambda path: safe_pickle.loads(path.read_bytes(), LIMITS),
-        "stacks": lambda path: [
-            (activity.doing(dump), stacks.where(dump)) for dump in stacks.read(path, path.name, 0, LIMITS)
-        ],
-        "errors_files": lambda path: error_file.read(path, path.name, 0, LIMITS),
-        "start_files": lambda path: start.read(path, path.name, LIMITS),
-        "watch_files": lambda path: watch.read(path, path.name, LIMITS),
-        "logs": lambda path: logs.read(path, path.name, 0, LIMITS, head(path)),
-    }
-    return found | {name: _loader(cls) for name, cls in HANDLES.items()}
+    by_kind = {reader.kind: _loader(reader) for reader in all_readers()}
+    return by_kind | {"safe_pickle": lambda path: safe_pickle.loads(path.read_bytes(), LIMITS)}
 
 
-def _loader(cls: Any) -> Callable[[Path], object]:
+def _loader(reader: Reader) -> Callable[[Path], object]:
     def load(path: Path) -> object:
-        handle = cls(path=path, file=path.name, rank=None, limits=LIMITS)
-        value = handle.load()
-        return list(value) if hasattr(value, "__next__") else value
+        contents = reader.open(Source(path, path.name, head(path), LIMITS, Owner(0)))
+        loaded = [handle.load() for handle in contents.handles]
+        loaded = [list(value) if hasattr(value, "__next__") else value for value in loaded]
+        seen = [(activity.doing(dump), where(dump)) for dump in contents.stacks]
+        return loaded or seen or contents.errors or contents.facts
 
     return load
 
@@ -146,8 +117,8 @@ def fuzz(inputs: int, seed: int, folder: Path, only: int | None = None) -> Count
 def _readers_for(path: Path, found: dict[str, Callable[[Path], object]], random_: random.Random) -> list[str]:
     """The readers that would be asked, and one that would not."""
     start = head(path)
-    asked = [kind for kind, recognise in RECOGNISE.items() if recognise(start)]
-    return sorted({*asked, random_.choice(sorted(found)), *(["logs"] if path.suffix in (".log", ".txt") else [])})
+    asked = [reader.kind for reader in all_readers() if reader.recognise(start)]
+    return sorted({*asked, random_.choice(sorted(found))})
 
 
 def _one(

@@ -24,9 +24,9 @@ def test_every_seed_is_read_by_its_reader(tmp_path: Path) -> None:
     owners = {
         "rank_0.pickle": "flight", "rank_1.pkl": "flight", "rank_2.json": "flight", "rank_3.blackbox.json": "flight",
         "rank_4.ring": "ring", "rank5.pt.trace.json": "trace", "rank6.pt.trace.json.gz": "trace",
-        "rank_7.snapshot.pickle": "memory_snapshot", "rank_9.txt": "stacks", "pyspy.txt": "stacks",
-        "attempt_0_rank_1_error.json": "errors_files", "rank_2_error.json": "errors_files", "out.log": "logs",
-        "plain.pickle": "safe_pickle", "start_0.json": "start_files", "watch.json": "watch_files",
+        "rank_7.snapshot.pickle": "snapshot", "rank_9.txt": "stacks", "pyspy.txt": "stacks",
+        "attempt_0_rank_1_error.json": "error", "rank_2_error.json": "error", "out.log": "log",
+        "plain.pickle": "safe_pickle", "start_0.json": "start", "watch.json": "watch",
     }  # fmt: skip
     for name, data in seeds(tmp_path).items():
         if name in owners and owners[name] in found:

@@ -11,10 +11,10 @@ from dataclasses import replace
 from diagnostics.analysis.memory.curve import Curve
 from diagnostics.analysis.memory.gathers import TRANSPARENT, Gather
 from diagnostics.evidence.model import Frame
+from diagnostics.evidence.readers.trace import TraceFile
 from diagnostics.evidence.stacks.dumps import is_users
 from diagnostics.evidence.trace.allocations import base_time_ns
 from diagnostics.evidence.trace.host_place import stacks_at
-from diagnostics.evidence.trace.model import TraceFile
 
 MAX_GATHERS = 1000
 MAX_KEPT = 200

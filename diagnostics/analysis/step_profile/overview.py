@@ -27,7 +27,7 @@ from diagnostics.evidence.model import Evidence, Problem, RunEvidence
 from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.nsys import NsysFile
 from diagnostics.evidence.readers.ring import RingFile
-from diagnostics.evidence.trace.model import TraceFile
+from diagnostics.evidence.readers.trace import TraceFile
 
 SHARE = 0.02
 """Of the step: what costs less is not worth a finding (overlapping runs of one configuration differ by 1 to 2 %)."""

@@ -10,43 +10,30 @@ from typing import Any
 
 from diagnostics.evidence.job.merge_errors import merge_errors
 from diagnostics.evidence.job.owner import Owner
-from diagnostics.evidence.model import Evidence, LogFact, RankError, Stacks
-from diagnostics.evidence.readers.log import LogRead
+from diagnostics.evidence.model import Evidence, LogFact, RankError
+from diagnostics.evidence.reader import Contents
 
 
-def settle_ranks(
-    evidence: Evidence,
-    logs: list[tuple[LogRead, Owner]],
-    errors: list[tuple[RankError, Owner]],
-    stacks: list[tuple[Stacks, Owner]],
-) -> None:
-    """Moves records into the evidence, with local ranks made global and NCCL's processes made ranks."""
-    owners = [of for _, of in (*logs, *errors, *stacks)]
+def assign_ranks(evidence: Evidence, read: list[tuple[Contents, Owner]]) -> None:
+    """Move records into the evidence, with local ranks made global and NCCL's processes made ranks."""
     newest: dict[str, int] = {}
-    for of in owners:
+    for _, of in read:
         if of.attempt is not None:
             newest[of.node] = max(newest.get(of.node, 0), of.attempt)
-    nodes = {of.node for of in owners if of.local_rank is not None}
-    single = len(nodes) <= 1 and _one_node([read for read, _ in logs])
-    processes = _processes(logs)
-    for read, of in logs:
+    nodes = {of.node for _, of in read if of.local_rank is not None}
+    single = len(nodes) <= 1 and _one_node([contents for contents, _ in read])
+    processes = _processes(read)
+    for contents, of in read:
         if of.attempt is not None and of.attempt < newest[of.node]:
             continue
-        offset = read.offset if read.offset is not None else 0 if single else None
+        offset = contents.offset if contents.offset is not None else 0 if single else None
         settle = _Settle(offset, of, processes)
-        evidence.facts += [replace(fact, rank=settle.rank(fact.rank, fact)) for fact in read.facts]
-        evidence.errors += [replace(error, rank=settle.rank(error.rank)) for error in read.errors]
-        evidence.stacks += [replace(dump, rank=settle.rank(dump.rank)) for dump in read.stacks]
-    whole = 0 if single else None
-    for error, of in errors:
-        if of.attempt is None or of.attempt >= newest[of.node]:
-            evidence.errors.append(replace(error, rank=_Settle(whole, of, {}).rank(error.rank)))
-    for dump, of in stacks:
-        if of.attempt is None or of.attempt >= newest[of.node]:
-            evidence.stacks.append(replace(dump, rank=_Settle(whole, of, {}).rank(dump.rank)))
+        evidence.facts += [replace(fact, rank=settle.rank(fact.rank, fact)) for fact in contents.facts]
+        evidence.errors += [replace(error, rank=settle.rank(error.rank)) for error in contents.errors]
+        evidence.stacks += [replace(dump, rank=settle.rank(dump.rank)) for dump in contents.stacks]
 
 
-def _one_node(reads: list[LogRead]) -> bool:
+def _one_node(reads: list[Contents]) -> bool:
     """Whether torchrun's `[default3]:` can be taken for rank 3: no second node, no rank beyond those of this one."""
     prefixed = [read for read in reads if read.local]
     stated = [
@@ -77,7 +64,7 @@ class _Settle:
         return stated
 
 
-def _processes(logs: Iterable[tuple[LogRead, Owner]]) -> dict[str, int]:
+def _processes(logs: Iterable[tuple[Contents, Owner]]) -> dict[str, int]:
     """NCCL's `host:pid` -> rank, from the communicators with the most ranks in the whole evidence."""
     known: dict[str, tuple[int, int]] = {}
     for read, _ in logs:
@@ -102,7 +89,7 @@ def adopt_single(evidence: Evidence) -> None:
     evidence.facts = [replace(fact, rank=0) for fact in evidence.facts]
 
 
-def launched(owners: Iterable[Owner], logs: list[tuple[LogRead, Owner]]) -> frozenset[int]:
+def launched(owners: Iterable[Owner], logs: list[tuple[Contents, Owner]]) -> frozenset[int]:
     """Ranks for which torchrun made a folder, also where nothing was written into it; none with several nodes."""
     placed = [(of.node, of.attempt or 0, of.local_rank) for of in owners if of.local_rank is not None]
     offsets = {read.offset for read, _ in logs if read.offset is not None}

@@ -4,52 +4,42 @@ Every choice depends on contents only, never on names or the order of a listing.
 """
 
 import hashlib
-import re
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.invocation import command
-from diagnostics.evidence.job.dump_agreement import Moments, contradiction
+from diagnostics.evidence.job.dump_agreement import Moments
 from diagnostics.evidence.job.write_times import refuse_mixed
 from diagnostics.evidence.limits import BLOCK_BYTES
 from diagnostics.evidence.model import Evidence, Problem
-
-_BACKEND = re.compile(rb"\b(nccl|gloo|xccl|hccl|ucc|mpi):[a-z_]")
-_BLACK_BOX = b'"recorders"'
+from diagnostics.evidence.reader import Reader
 
 
-class Handle(Protocol):
-    """What all handles of large files have."""
-
-    path: Path
-    file: str
-    rank: int | None
-
-
-def one_per_rank(name: str, handles: list[Any], heads: dict[str, bytes], evidence: Evidence) -> list[Any]:
-    """At most one handle of a kind for each rank; for flight dumps one for each backend.
-
-    A dump with stacks (pickle) is preferred to the same in JSON, both to a black box; then the larger file.
+def one_per_rank(reader: Reader, handles: list[Any], evidence: Evidence) -> list[Any]:
+    """At most one handle of a kind for each rank and group of `Reader.groups`: the larger file.
 
     Raises:
         DiagnosticsError: several folders hold the same ranks: a choice for each rank would mix jobs.
     """
-    groups: defaultdict[tuple[int, str], list[Any]] = defaultdict(list)
+    if reader.groups is None:
+        return handles
+    by_rank: defaultdict[int, list[Any]] = defaultdict(list)
     kept = []
     for handle in handles:
         if handle.rank is None:
             kept.append(handle)
         else:
-            groups[handle.rank, ""].append(handle)
-    _refuse_several_jobs(name, groups, evidence)
-    for key in sorted(groups):
-        kept += _flight(groups[key], heads, evidence) if name == "flight" else _choose(groups[key], evidence, name)
+            by_rank[handle.rank].append(handle)
+    _refuse_several_jobs(reader.kind, by_rank, evidence)
+    for rank in sorted(by_rank):
+        for group in reader.groups(by_rank[rank], evidence.run is not None):
+            kept += _choose(group, evidence, reader)
     return kept
 
 
-def _refuse_several_jobs(kind: str, groups: dict[tuple[int, str], list[Any]], evidence: Evidence) -> None:
+def _refuse_several_jobs(kind: str, groups: dict[int, list[Any]], evidence: Evidence) -> None:
     """Raises DiagnosticsError where two or more ranks have different files in different folders."""
     folders: set[Path] = set()
     ranks = 0
@@ -95,26 +85,7 @@ def _watched(evidence: Evidence) -> bool:
     return bool(beside) and all((dump.path.parent, dump.rank) in beside for dump in evidence.flight)
 
 
-def _flight(group: list[Any], heads: dict[str, bytes], evidence: Evidence) -> list[Any]:
-    """Dumps of one rank: pickles by backend, else JSON, else the black box."""
-    if len(group) == 1:
-        return group
-    forms: defaultdict[int, list[Any]] = defaultdict(list)
-    for handle in group:
-        start = heads.get(handle.file, b"")
-        is_json = start.lstrip()[:1] == b"{"
-        forms[2 if is_json and _BLACK_BOX in start else 1 if is_json else 0].append(handle)
-    best = forms[min(forms)]
-    if evidence.run is not None:  # torch's own watchdog dumps beside dtk's: the same ring, written twice
-        best = [handle for handle in best if "watchdog" not in handle.path.name] or best
-    backends: defaultdict[bytes, list[Any]] = defaultdict(list)
-    for handle in best:
-        match = _BACKEND.search(heads.get(handle.file, b""))
-        backends[match[1] if match else b""].append(handle)
-    return [handle for key in sorted(backends) for handle in _choose(backends[key], evidence, "flight")]
-
-
-def _choose(group: list[Any], evidence: Evidence, kind: str) -> list[Any]:
+def _choose(group: list[Any], evidence: Evidence, reader: Reader) -> list[Any]:
     """The larger of several files, then the one with the smaller hash; copies are no contradiction."""
     if len(group) == 1:
         return group
@@ -123,9 +94,9 @@ def _choose(group: list[Any], evidence: Evidence, kind: str) -> list[Any]:
     )
     best = sized[0]
     others = sorted(item[2] for item in sized[1:] if item[1] != best[1])
-    if kind == "flight" and evidence.run is None:
+    if evidence.run is None:
         for item in sized[1:]:
-            if item[1] != best[1] and (why := contradiction(best[3], item[3])):
+            if item[1] != best[1] and (why := reader.contradiction(best[3], item[3])):
                 files = " and ".join(sorted((best[2], item[2])))
                 raise DiagnosticsError(
                     f"{evidence.root} holds files of 2 jobs: {files} are both of rank {best[3].rank}, and {why}",
@@ -135,7 +106,7 @@ def _choose(group: list[Any], evidence: Evidence, kind: str) -> list[Any]:
         what = (
             f"rank {best[3].rank} has {len(others) + 1} different files: {best[2]} is used, {', '.join(others[:3])} not"
         )
-        evidence.problems.append(Problem(kind.rstrip("s"), best[2], what))
+        evidence.problems.append(Problem(reader.kind, best[2], what))
     return [best[3]]
 
 

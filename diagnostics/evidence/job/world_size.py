@@ -11,8 +11,6 @@ from diagnostics.evidence.model import Evidence, Problem
 MAX_WORLD = 10_000_000
 ALL_RANKS = -1
 """Key of `Evidence.environment` for variables of the whole job."""
-_TRACE_WORLD = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]{0,2000}?"world_size"\s*:\s*(\d{1,8})')
-_DEFAULT_RANKS = re.compile(rb"default_pg[^\[\]]{1,64}\[(0(?:, ?\d{1,7})*)\]")
 _VARIABLES = re.compile(r"^(?:NCCL|TORCH|GLOO|CUDA|PYTORCH|OMP|RCCL|HIP)[A-Z0-9_]*$")
 
 
@@ -29,14 +27,10 @@ class Claims:
         if 0 < size <= MAX_WORLD:
             self.sizes[size].append(file)
 
-    def of_head(self, kind: str, file: str, start: bytes) -> None:
-        """What the first bytes of a large file state: the rest need not be read for it."""
-        if kind == "trace" and (match := _TRACE_WORLD.search(start)):
-            self.add(int(match[1]), file)
-            self.by_rank.add(int(match[1]))
-        elif kind == "flight" and (match := _DEFAULT_RANKS.search(start)):
-            self.add(match[1].count(b",") + 1, file)
-            self.by_rank.add(match[1].count(b",") + 1)
+    def add_of_rank(self, size: int, file: str) -> None:
+        """Note what a rank's own dump or trace states."""
+        self.add(size, file)
+        self.by_rank.add(size)
 
 
 def settle(evidence: Evidence, claims: Claims) -> None:
@@ -52,12 +46,6 @@ def settle(evidence: Evidence, claims: Claims) -> None:
             claims.add(nranks, fact.file)
         elif fact.kind == "nccl_init" and isinstance(nranks, int):
             weakest = max(weakest, nranks)  # a communicator may be of a sub-group
-    handles: list[Any] = [*evidence.flight, *evidence.rings, *evidence.traces]
-    for handle in handles:
-        hint = getattr(handle, "world_size_hint", None)
-        size = hint() if callable(hint) else None
-        if isinstance(size, int):
-            claims.add(size, handle.file)
     stated = _of_run(evidence)
     if stated is not None:
         claims.add(stated, "manifest.json")

@@ -7,12 +7,16 @@ import re
 from dataclasses import dataclass, field
 
 from diagnostics.evidence.logs import tracebacks
+from diagnostics.evidence.logs.launcher import fatal_error, launcher_only
 from diagnostics.evidence.logs.lines import Line
-from diagnostics.evidence.logs.result import MAX_ERRORS, MAX_STACKS, TEXT, LogRead
 from diagnostics.evidence.model import Frame, LogFact, RankError, Stacks
-from diagnostics.evidence.readers.error import fatal_error, launcher_only
+from diagnostics.evidence.reader import Contents
 from diagnostics.evidence.stacks import dumps as stack_dumps
 
+MAX_ERRORS = 2000
+MAX_STACKS = 4096
+TEXT = 400
+"""Characters of a line that a fact keeps."""
 MAX_STREAMS = 4096
 """Writers in one log whose tracebacks are followed at the same time."""
 GOES_ON = 3
@@ -50,7 +54,7 @@ class _Stream:
 class Streams:
     """All writers of one log; what they complete goes into `read`."""
 
-    read: LogRead
+    read: Contents
     rank: int | None
     """Whose log it is, where its name says so."""
     following: int = 0

@@ -4,6 +4,9 @@ Recognised by content. Holds one file at a time and gives its calls in the commo
 what the entries mean is settled in `entries`. Knows no verdict.
 """
 
+import re
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +15,18 @@ import msgspec
 
 from diagnostics.evidence import flight_entries, safe_pickle
 from diagnostics.evidence.calls import Dump
-from diagnostics.evidence.limits import Limits, whole
+from diagnostics.evidence.job.dump_agreement import contradiction
+from diagnostics.evidence.limits import Limits, head, whole
+from diagnostics.evidence.reader import Reader, opens
+from diagnostics.evidence.readers import trace
 
 _KEYS = (b"pg_config", b"pg_status", b"comm_lib_version", b"nccl_version", b"profiling_name")
 
 
 def recognise(head: bytes) -> bool:
     """Whether a file that begins so is a dump of a flight recorder, or a black box of dtk."""
-    if head.lstrip()[:1] == b"{":
-        return any(b'"%b"' % key in head for key in (*_KEYS, b"recorders"))
+    if head.lstrip()[:1] == b"{":  # Newer traces repeat the pg_config of the recorder.
+        return any(b'"%b"' % key in head for key in (*_KEYS, b"recorders")) and not trace.recognise(head)
     return head[:1] == b"\x80" and any(key in head for key in _KEYS)
 
 
@@ -82,3 +88,43 @@ class FlightFile:
                     dump.rank = flight_entries.integer(value.get("rank"))
                 dumps.append(dump)
         return dumps
+
+
+_BACKEND = re.compile(rb"\b(nccl|gloo|xccl|hccl|ucc|mpi):[a-z_]")
+_BLACK_BOX = b'"recorders"'
+_DEFAULT_RANKS = re.compile(rb"default_pg[^\[\]]{1,64}\[(0(?:, ?\d{1,7})*)\]")
+_HEAD_BYTES = 4096
+
+
+def _groups(files: Sequence[FlightFile], in_run: bool) -> list[list[FlightFile]]:
+    """Sort a rank's dumps by backend. A dump with stacks (pickle) is preferred to JSON, both to a black box."""
+    if len(files) == 1:
+        return [list(files)]
+    forms: defaultdict[int, list[tuple[bytes, FlightFile]]] = defaultdict(list)
+    for file in files:
+        start = head(file.path)[:_HEAD_BYTES]
+        backend = match[1] if (match := _BACKEND.search(start)) else b""
+        is_json = start.lstrip()[:1] == b"{"
+        forms[2 if is_json and _BLACK_BOX in start else 1 if is_json else 0].append((backend, file))
+    best = forms[min(forms)]
+    if in_run:  # torch's own watchdog dumps beside dtk's: the same ring, written twice
+        best = [(backend, file) for backend, file in best if "watchdog" not in file.path.name] or best
+    return [[file for other, file in best if other == backend] for backend in sorted({backend for backend, _ in best})]
+
+
+def _world_size(start: bytes) -> int | None:
+    match = _DEFAULT_RANKS.search(start)
+    return match[1].count(b",") + 1 if match else None
+
+
+READER = Reader(
+    kind="flight",
+    title="flight-recorder dumps",
+    recognise=recognise,
+    open=opens(FlightFile),
+    suffixes=(".pickle", ".pkl", ".json"),
+    per_rank="dump",
+    world_size=_world_size,
+    groups=_groups,
+    contradiction=contradiction,
+)

@@ -14,14 +14,12 @@ from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs import collective as log_collective
 from diagnostics.evidence.logs.collective import CollectiveStack
 from diagnostics.evidence.logs.fields import Pattern, decode
-from diagnostics.evidence.logs.lines import Line, LineReader, is_labelled, split
+from diagnostics.evidence.logs.launcher import FailureTable
+from diagnostics.evidence.logs.lines import Line, LineReader, has_utf16_mark, is_labelled, split
 from diagnostics.evidence.logs.patterns import TABLE
-from diagnostics.evidence.logs.result import MAX_ERRORS, TEXT, LogRead
-from diagnostics.evidence.logs.streams import Streams
+from diagnostics.evidence.logs.streams import MAX_ERRORS, TEXT, Streams
 from diagnostics.evidence.model import LogFact, RankError, shortened
-from diagnostics.evidence.readers.error import FailureTable
-
-__all__ = ["LogRead", "read"]
+from diagnostics.evidence.reader import Contents, Reader, Source
 
 PER_KIND_AND_RANK = 64
 PER_KIND = 20_000
@@ -60,7 +58,7 @@ for _pattern in TABLE:
 class _Scan:
     """The state of one pass over one log."""
 
-    read: LogRead
+    read: Contents
     rank: int | None
     streams: Streams
     table: FailureTable = field(default_factory=FailureTable)
@@ -173,7 +171,7 @@ class _Scan:
                 RankError(-1 - local, self.read.file, line.number, "", what, signal=signal, exit_code=code)
             )
 
-    def finish(self) -> LogRead:
+    def finish(self) -> Contents:
         """What the log said as a whole."""
         read, file = self.read, self.read.file
         self.streams.finish()
@@ -186,7 +184,7 @@ class _Scan:
         return read
 
 
-def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -> LogRead:
+def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -> Contents:
     """Everything a log says; what was read before damage is kept, with the reason in `problem`.
 
     Args:
@@ -206,7 +204,7 @@ def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -
     return scan.finish()
 
 
-def read_text(text: str, file: str, rank: int) -> LogRead:
+def read_text(text: str, file: str, rank: int) -> Contents:
     """Return everything that a text in memory says, such as what a simulated rank wrote to standard error.
 
     Args:
@@ -221,5 +219,44 @@ def read_text(text: str, file: str, rank: int) -> LogRead:
 
 
 def _scan(file: str, rank: int | None) -> _Scan:
-    result = LogRead(file)
+    result = Contents(file)
     return _Scan(result, rank, Streams(result, rank))
+
+
+_NOT_LOGS = frozenset({".json", ".jsonl", ".xml", ".sqlite", ".db", ".pickle", ".pkl", ".pt", ".pth", ".gz"})
+_LOG_NAME = re.compile(r"\.(?:log|out|err|stdout|stderr|txt)\b|log|stdout|stderr|slurm|nohup|nccl|console|dmesg", re.I)
+_CONTROL = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
+
+
+def recognise(head: bytes) -> bool:
+    """Whether it reads as text: UTF-8 (UTF-16 by its mark) but for a cut at the end, hardly any control characters."""
+    if has_utf16_mark(head):
+        head = head[: len(head) & ~1].decode("utf-16", "replace").encode("utf-8", "replace")
+    if len(_CONTROL.findall(head)) > len(head) // 100:
+        return False
+    return head.decode("utf-8", "replace").count("\ufffd") <= 1 + len(head) // 100
+
+
+def is_named_like_a_log(path: Path) -> bool:
+    """Whether a text without known lines is a log all the same, and one of gigabytes is worth reading."""
+    return bool(_LOG_NAME.search(path.name))
+
+
+def _open(source: Source) -> Contents:
+    size, named = source.path.stat().st_size, is_named_like_a_log(source.path)
+    if size > source.limits.whole_bytes and not named:
+        return Contents(source.file, problem=f"text of {size >> 20} MiB that is not named like a log: not read")
+    contents = read(source.path, source.file, source.owner.rank, source.limits, source.head)
+    if not (contents or named):
+        contents.problem = ""  # It may be any text.
+    return contents
+
+
+READER = Reader(
+    kind="log",
+    title="logs",
+    recognise=recognise,
+    open=_open,
+    order=2,  # Every other text comes before.
+    not_suffixes=_NOT_LOGS,
+)

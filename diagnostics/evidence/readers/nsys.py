@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.evidence.limits import Limits, TooLargeError
+from diagnostics.evidence.reader import Reader, opens
 from diagnostics.evidence.trace.events import Lane, Message, collective_word
 from diagnostics.evidence.trace.model import Trace
 
@@ -223,3 +224,14 @@ class _Reader:
         """Devices that a host thread works for; all when it works for several or launches nothing itself."""
         device = owners.get(thread, -1)
         return [device] if device >= 0 else sorted(self.traces_by_device)
+
+
+READER = Reader(
+    kind="nsys",
+    title="Nsight sqlite exports",
+    recognise=recognise,
+    open=opens(NsysFile),
+    suffixes=(".sqlite",),
+    per_rank="export",
+    groups=None,
+)

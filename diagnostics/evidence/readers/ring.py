@@ -11,6 +11,7 @@ from pathlib import Path
 from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, Wire, dtype, operation, text_of
 from diagnostics.evidence.limits import Limits, head, whole
 from diagnostics.evidence.model import Frame
+from diagnostics.evidence.reader import Reader, opens
 from diagnostics.evidence.ring.format import HEADER, MAGIC, RingDump, RingGroup, RingRecord, parse
 
 RECORDER = "dtk"
@@ -144,3 +145,6 @@ def _sizes(text: str) -> list[object]:
     except (ValueError, RecursionError):
         return []
     return value if isinstance(value, list) else []
+
+
+READER = Reader(kind="ring", title="", recognise=recognise, open=opens(RingFile), suffixes=(".ring",))

@@ -20,6 +20,7 @@ from diagnostics.evidence.memory.history import Annotation, History, plausible
 from diagnostics.evidence.memory.levels import total
 from diagnostics.evidence.memory.owner import owner
 from diagnostics.evidence.model import Frame
+from diagnostics.evidence.reader import Reader, opens
 
 MAX_HOLDERS = 20
 _WORDS = (b"total_size", b"device_traces", b"allocator_settings", b"segment_type")
@@ -248,3 +249,13 @@ def site_of(frames: object) -> Frame | None:
 
 def _dicts(value: object) -> Iterable[dict[str, Any]]:
     return (one for one in value if isinstance(one, dict)) if isinstance(value, list) else ()
+
+
+READER = Reader(
+    kind="snapshot",
+    title="memory snapshots",
+    recognise=recognise,
+    open=opens(SnapshotFile),
+    suffixes=(".pickle",),
+    per_rank="snapshot",
+)

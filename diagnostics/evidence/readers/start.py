@@ -9,6 +9,7 @@ from typing import Any
 from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.limits import Limits, small_json
 from diagnostics.evidence.model import Frame, LogFact
+from diagnostics.evidence.reader import Contents, Reader
 
 KIND = "start"
 MAX_FRAMES = 64
@@ -57,3 +58,12 @@ def _frame(value: Any) -> Frame | None:
     if not isinstance(value, list) or len(value) != 3 or type(value[1]) is not int:
         return None
     return Frame(str(value[0])[:4096], value[1], str(value[2])[:256])
+
+
+READER = Reader(
+    kind=KIND,
+    title="",
+    recognise=recognise,
+    open=lambda source: Contents(source.file, facts=[read(source.path, source.file, source.limits)]),
+    facts=(KIND,),
+)

@@ -13,6 +13,7 @@ import msgspec
 
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs.lines import LineReader
+from diagnostics.evidence.reader import Reader, opens
 
 MAX_STEPS = 4000
 """Steps kept for growth; a longer timeline keeps every second one, then every fourth, ..."""
@@ -28,12 +29,6 @@ def recognise(head: bytes) -> bool:
     """Whether a file that begins so is a memory timeline of a rank."""
     line = head.partition(b"\n")[0].lstrip()
     return line[:1] == b"{" and b'"step"' in line and b'"rss_bytes"' in line
-
-
-def recognise_telemetry(head: bytes) -> bool:
-    """Whether a file that begins so is the telemetry of a node."""
-    line = head.partition(b"\n")[0].lstrip()
-    return line[:1] == b"{" and b'"kind": "about"' in line and b'"every_s"' in line and b'"cores"' in line
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,3 +218,8 @@ def _time(value: object) -> float | None:
 
 def _size(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 50 else None
+
+
+READER = Reader(
+    kind="timeline", title="memory timelines", recognise=recognise, open=opens(TimelineFile), per_rank="timeline"
+)

@@ -9,6 +9,7 @@ from pathlib import Path
 from diagnostics.contract.artifacts import FINISHED
 from diagnostics.evidence.limits import Limits, small_json
 from diagnostics.evidence.model import Evidence, LogFact, shortened
+from diagnostics.evidence.reader import Contents, Reader
 
 VERDICT, ENDED_WELL = "watch_verdict", "command_finished"
 _HEAD = re.compile(rb'\{\s{0,8}"kind": "(?:stall|desync|' + FINISHED.encode() + rb')",\s{0,8}"(?:reason|command)": ')
@@ -38,3 +39,12 @@ def read(path: Path, file: str, limits: Limits) -> LogFact:
     if value.get("kind") == FINISHED:
         return LogFact(ENDED_WELL, None, file, 0, "the command ended with exit code 0", {}, float(time_s))
     return LogFact(VERDICT, None, file, 0, shortened(reason, 400), {}, float(time_s))
+
+
+READER = Reader(
+    kind="watch",
+    title="",
+    recognise=recognise,
+    open=lambda source: Contents(source.file, facts=[read(source.path, source.file, source.limits)]),
+    facts=(VERDICT, ENDED_WELL),
+)

@@ -1,28 +1,26 @@
 """Stacks of living or dying processes: faulthandler's dumps and py-spy's, alone or within logs.
 
-Owns their formats and which thread is the main one. Knows no verdict, and not what a thread is doing (`standing`).
+Owns their formats and which thread is the main one. Knows no verdict, and not what a thread is doing (`activity`).
 """
 
 import re
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from diagnostics.evidence.calls import is_library
-from diagnostics.evidence.limits import Limits, whole
 from diagnostics.evidence.model import Frame, Stacks, Thread
 
-_FAULT_THREAD = re.compile(
+FAULT_THREAD = re.compile(
     r"^(?P<kind>Current thread|Thread|Stack) (?:0x[0-9a-fA-F]+)?(?: ?\[(?P<name>[^\]]*)\])? ?"
     r"\(most recent call first\):"
 )
 _FAULT_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d{1,9}|\?\?\?) in (?P<function>.*)$')
-_SPY_THREAD = re.compile(r'^Thread (?:0x[0-9A-Fa-f]+|\d+)(?:/\d+)? \((?:active|idle)[^)]*\)(?:: "(?P<name>.*)")?$')
+SPY_THREAD = re.compile(r'^Thread (?:0x[0-9A-Fa-f]+|\d+)(?:/\d+)? \((?:active|idle)[^)]*\)(?:: "(?P<name>.*)")?$')
 _SPY_FRAME = re.compile(r"^    (?P<function>\S.*) \((?P<file>[^():]+(?:\([^)]*\))?[^():]*)(?::(?P<line>\d{1,9}))?\)$")
 _SPY_DETAIL = re.compile(r"^ {8}")
-_SPY_PROCESS = re.compile(r"^Process \d+: (?P<command>.*)$")
+SPY_PROCESS = re.compile(r"^Process \d+: (?P<command>.*)$")
 _LOCAL_RANK = re.compile(r"--local[_-]rank[= ](\d{1,5})")
-_WHEN = re.compile(r"^# stacks at (\d{1,12}(?:\.\d+)?) s since 1970")
+WHEN = re.compile(r"^# stacks at (\d{1,12}(?:\.\d+)?) s since 1970")
 _THREAD_START = re.compile(r"(?:^|/)threading\.py$")
 _NATIVE = re.compile(r"\.(?:so(?:\.\d+)*|c|cc|cpp|cxx|h|hh|hpp|cu|cuh|rs|S|pyx)$")
 _PACKAGES = frozenset(
@@ -36,16 +34,6 @@ _PACKAGES = frozenset(
 """Packages whose calls block; py-spy prints their files without the folders before."""
 MAX_THREADS = 4096
 MAX_FRAMES = 400
-
-
-def recognise(head: bytes) -> bool:
-    """Whether a file that begins so is a dump of stacks and nothing else."""
-    lines = [line for line in head.decode("utf-8", "replace").splitlines() if line.strip()][:4]
-    if not lines:
-        return False
-    if _SPY_PROCESS.match(lines[0]):
-        return any(line.startswith("Python v") or _SPY_THREAD.match(line) for line in lines[1:])
-    return any(pattern.match(lines[0]) for pattern in (_WHEN, _FAULT_THREAD, _SPY_THREAD))
 
 
 @dataclass(slots=True)
@@ -69,14 +57,14 @@ class Assembler:
 
     def feed(self, text: str) -> bool:
         """One line without its prefix; whether it belongs to a dump."""
-        when, process = _WHEN.match(text), _SPY_PROCESS.match(text)
+        when, process = WHEN.match(text), SPY_PROCESS.match(text)
         if when or process:
             self.close()
             self.time_s = float(when[1]) if when else None
             local = _LOCAL_RANK.search(process["command"]) if process else None
             self.local_rank = int(local[1]) if local else None
             return True
-        thread = _FAULT_THREAD.match(text) or _SPY_THREAD.match(text)
+        thread = FAULT_THREAD.match(text) or SPY_THREAD.match(text)
         if thread:
             self._begin(thread)
             return True
@@ -91,7 +79,7 @@ class Assembler:
 
     def _begin(self, match: re.Match[str]) -> None:
         self._end_thread()
-        self.spy = match.re is _SPY_THREAD
+        self.spy = match.re is SPY_THREAD
         kind = "" if self.spy else match["kind"]
         self.name = match["name"] or ("" if self.spy else "current" if kind.startswith("Current") else "")
         self.current, self.blanks = [], 0
@@ -134,23 +122,6 @@ def _with_main(threads: list[Thread]) -> tuple[Thread, ...]:
     ]
     main = (named or own or [len(threads) - 1])[-1]
     return tuple(Thread(thread.name, thread.frames, index == main) for index, thread in enumerate(threads))
-
-
-def read(path: Path, file: str, rank: int | None, limits: Limits) -> list[Stacks]:
-    """All dumps in a file of stacks; with several, later ones are later moments.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is too large, damaged, or holds no stack.
-    """
-    assembler = Assembler()
-    for line in whole(path, limits).decode("utf-8", "replace").splitlines():
-        assembler.feed(line)
-    assembler.close()
-    if not assembler.done:
-        raise ValueError("no stack in it")
-    return [Stacks(rank if local is None or rank is not None else local, file, threads, time_s)
-            for threads, time_s, local in assembler.done]  # fmt: skip
 
 
 def main_thread(stacks: Stacks) -> Thread | None:

@@ -1,16 +1,12 @@
-"""Profiler traces (Kineto Chrome JSON): recognised by content, read into compact columns of what matters.
+"""A profiler trace as compact columns of what matters.
 
 Owns the columns. Which of it is communication, and what is wrong with it, is for the overlap detectors.
 """
 
 from array import array
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.trace.events import Lane, Message
-
-_KEYS = (b'"traceEvents"', b'"deviceProperties"', b'"distributedInfo"', b'"baseTimeNanoseconds"', b'"displayTimeUnit"')
 
 
 @dataclass(slots=True)
@@ -88,36 +84,3 @@ class Trace:
     def on_device(self) -> bool:
         """Whether the work ran on an accelerator that the trace shows."""
         return bool(self.device)
-
-
-@dataclass(frozen=True, slots=True)
-class TraceFile:
-    """A trace on disk."""
-
-    path: Path
-    file: str
-    """Relative to the evidence's root."""
-    rank: int | None
-    """As its name says; None when it does not."""
-    limits: Limits
-
-    def load(self) -> Trace:
-        """Read it; damage in the middle keeps what was before it and says so in `problems`.
-
-        Raises:
-            OSError: it cannot be read.
-            ValueError: it is no trace, or nothing in it could be used.
-        """
-        from diagnostics.evidence.trace.read import read
-
-        return read(self.path, self.file, self.rank, self.limits)
-
-
-def recognise(head: bytes) -> bool:
-    """Whether a file that begins so is a Chrome trace."""
-    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
-    if start[:1] == b"[":
-        return b'"ph"' in head and (b'"ts"' in head or b'"pid"' in head)
-    if start[:1] != b"{":
-        return False
-    return _KEYS[0] in head or sum(key in head for key in _KEYS) + (b'"schemaVersion"' in head) >= 2

@@ -9,7 +9,7 @@ from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.diagnose import Options, diagnose
 from diagnostics.evidence.limits import MOST_DEPTH, Limits, TooLargeError, blocks, head, is_deeper, reading, whole
 from diagnostics.evidence.model import rank_in_name
-from diagnostics.evidence.trace.model import TraceFile
+from diagnostics.evidence.readers.trace import TraceFile
 
 SMALL = Limits(whole_bytes=1 << 20, stream_bytes=4 << 20, ratio=100)
 

@@ -237,7 +237,7 @@ def evidence(folder: Path, **more: Any) -> Evidence:
     """Every file in the folder as a dump, in the order in which the folder lists them."""
     limits = Limits()
     files = [FlightFile(path, path.name, rank_in_name(path), limits) for path in folder.iterdir()]
-    return Evidence(folder, limits, flight=files, **more)
+    return Evidence(folder, limits, files={"flight": files}, **more)
 
 
 def detect(found: Evidence) -> list[Finding]:

@@ -22,7 +22,7 @@ def job(folder: Path, hosts: tuple[str, str] = ("node-1", "node-1"), **more: obj
         write_ring(folder / f"rank_{rank:05d}.ring", rank, 2, [*DONE, RAISED] if rank == 0 else DONE, 5 + rank, host)
         for rank, host in enumerate(hosts)
     ]
-    found = detect(Evidence(folder, Limits(), rings=rings, **more))  # type: ignore[arg-type]
+    found = detect(Evidence(folder, Limits(), files={"ring": rings}, **more))  # type: ignore[arg-type]
     return {one.cause.removeprefix("hang."): one for one in found}
 
 

@@ -112,7 +112,7 @@ def with_text(folder: Path, text: str, played: Job, age_s: float) -> Evidence:
             entry["frames"] = [{**frame, "filename": str(program)} for frame in entry["frames"][1:2]]
         (folder / f"tr_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
     found = evidence(folder, world_size=len(played.programs))
-    found.flight = [file for file in found.flight if file.file.startswith("tr_")]
+    found.files["flight"] = [file for file in found.flight if file.file.startswith("tr_")]
     return found
 
 
@@ -239,7 +239,9 @@ def test_a_ring_tells_what_a_process_that_gloo_ended_was_in(tmp_path: Path) -> N
     fact = LogFact("gloo_mismatch", 0, "stderr.log", 2, "4160 vs 4. Received data size doesn't match expected size")
     (one,) = [
         one
-        for one in detect(Evidence(tmp_path, Limits(), flight=flight, rings=rings, facts=[fact], world_size=2))
+        for one in detect(
+            Evidence(tmp_path, Limits(), files={"flight": flight, "ring": rings}, facts=[fact], world_size=2)
+        )
         if one.status == "confirmed"
     ]
     assert one.ranks == (0,) and one.where[0].line == 90 and "4160 vs 4" in one.summary
@@ -252,7 +254,7 @@ def test_who_swallows_the_error_and_comes_to_the_same_call_was_in_the_loop(tmp_p
     flight = evidence(tmp_path).flight
     rings = [write_ring(tmp_path / f"rank_{rank:05d}.ring", rank, 2, [STARTED], 90) for rank in (0, 1)]
     fact = LogFact("gloo_mismatch", 0, "stderr.log", 2, "320 vs 32. Received data size doesn't match expected size")
-    found = detect(Evidence(tmp_path, Limits(), flight=flight, rings=rings, facts=[fact], world_size=2))
+    found = detect(Evidence(tmp_path, Limits(), files={"flight": flight, "ring": rings}, facts=[fact], world_size=2))
     (one,) = [one for one in found if one.status == "confirmed"]
     assert (one.cause, one.ranks, one.where[0].line) == ("hang.uneven_iterations", (0,), 90)
 
@@ -281,7 +283,7 @@ def test_the_line_of_a_ring_is_compared_in_the_function_that_both_are_in(
     site = (str(program), "main")
     rings = [write_ring(tmp_path / f"rank_{n:05d}.ring", n, 2, [STARTED] * (n == 0), 7, site=site) for n in (0, 1)]
     fact = LogFact("gloo_mismatch", 0, "stderr.log", 2, "320 vs 32. Received data size doesn't match expected size")
-    found = detect(Evidence(tmp_path, Limits(), flight=flight, rings=rings, facts=[fact], world_size=2))
+    found = detect(Evidence(tmp_path, Limits(), files={"flight": flight, "ring": rings}, facts=[fact], world_size=2))
     assert [(one.cause, one.ranks) for one in found if one.status == "confirmed"] == [(cause, (0,))]
 
 
@@ -331,5 +333,5 @@ def test_real_ranks_of_gloo(tmp_path: Path, case: str, cause: str) -> None:
     for process in ranks:
         process.wait(60)
     found = evidence(tmp_path, world_size=2)
-    found.flight = [file for file in found.flight if file.file.startswith("tr_")]
+    found.files["flight"] = [file for file in found.flight if file.file.startswith("tr_")]
     assert confirmed(found) == [(cause, (1,))]

@@ -40,7 +40,11 @@ def findings(name: str, form: str = "pickle") -> list[Finding]:
         path for path in folder.iterdir() if recognise(head(path)) and (path.suffix == ".json") == (form == "json")
     ]
     return detect(
-        Evidence(folder, limits, flight=[FlightFile(path, path.name, rank_in_name(path), limits) for path in paths])
+        Evidence(
+            folder,
+            limits,
+            files={"flight": [FlightFile(path, path.name, rank_in_name(path), limits) for path in paths]},
+        )
     )
 
 
@@ -89,7 +93,7 @@ def left_of(name: str, without: int) -> list[Finding]:
     limits = Limits()
     files = [FlightFile(path, path.name, rank_in_name(path), limits) for path in folder.iterdir() if not path.suffix]
     files = [file for file in files if file.rank != without]
-    return [one for one in detect(Evidence(folder, limits, flight=files)) if one.status == "confirmed"]
+    return [one for one in detect(Evidence(folder, limits, files={"flight": files})) if one.status == "confirmed"]
 
 
 @pytest.mark.parametrize(

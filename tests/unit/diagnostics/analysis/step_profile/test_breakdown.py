@@ -7,7 +7,7 @@ import pytest
 from diagnostics.analysis.step_profile.breakdown import Breakdown
 from diagnostics.analysis.step_profile.profile import RankProfile, profile
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.trace.model import TraceFile
+from diagnostics.evidence.readers.trace import TraceFile
 from tests.shared_data import shared_data
 from tests.trace_generator import Simulator, Style, write
 from tests.trace_scenarios import SCENARIOS, ddp

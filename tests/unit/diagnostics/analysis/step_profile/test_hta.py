@@ -6,7 +6,7 @@ import pytest
 
 from diagnostics.analysis.step_profile.profile import RankProfile, profile
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.trace.model import TraceFile
+from diagnostics.evidence.readers.trace import TraceFile
 from tests.shared_data import shared_data
 
 # rank -> overlap, idle, compute, non-compute as HTA prints them; overlap of the whole file

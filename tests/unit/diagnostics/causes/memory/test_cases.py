@@ -195,7 +195,7 @@ def test_without_frames_nobody_is_accused_by_sizes_alone(jobs, tmp_path):
 def test_black_boxes_of_a_job_that_shards_tell_it_by_sizes(jobs, case, cause, monkeypatch):
     """The last collectives of a killed rank have no frames, but a dtk run says that it shards and how large it is."""
     evidence = gather(jobs / case, Limits())
-    evidence.traces = []
+    evidence.files["trace"] = []
     whole = Facts(2, "fsdp", 4 * PARAMETERS, 4 * PARAMETERS, 8 * PARAMETERS, "summary.json", 2)
     monkeypatch.setattr("diagnostics.analysis.memory.model_size.read", lambda _: whole)
     monkeypatch.setattr("diagnostics.analysis.memory.gathers._caller", lambda _: ("unknown", False))

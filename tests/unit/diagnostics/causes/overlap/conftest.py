@@ -8,7 +8,7 @@ from diagnostics.contract.findings import Detection
 from diagnostics.diagnose import decide
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
-from diagnostics.evidence.trace.model import TraceFile
+from diagnostics.evidence.readers.trace import TraceFile
 
 CAUSES = tuple(cause for cause in built_in() if cause.id.startswith("overlap."))
 Detect = Callable[..., Detection]
@@ -21,7 +21,7 @@ def detect() -> Detect:
     def run(*paths: Path, **more: object) -> Detection:
         files = [file for path in paths for file in (sorted(path.rglob("*.json*")) if path.is_dir() else [path])]
         evidence = Evidence(root=Path("/"), limits=Limits(), **more)  # type: ignore[arg-type]
-        evidence.traces = [TraceFile(file, file.name, None, evidence.limits) for file in files]
+        evidence.files["trace"] = [TraceFile(file, file.name, None, evidence.limits) for file in files]
         findings, measures = decide(Registry(CAUSES), evidence, lambda text: None)
         assert not [problem for problem in evidence.problems if problem.kind == "cause"]
         return Detection(findings, measures)

@@ -9,7 +9,8 @@ import pytest
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs.fields import size_bytes
 from diagnostics.evidence.model import LogFact
-from diagnostics.evidence.readers.log import LogRead, read
+from diagnostics.evidence.reader import Contents
+from diagnostics.evidence.readers.log import read
 
 MIB, GIB = 1 << 20, 1 << 30
 CASES: dict[str, tuple[str, str, int | None, dict[str, Any]]] = {
@@ -131,7 +132,7 @@ CASES: dict[str, tuple[str, str, int | None, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def scan(path: Path, text: str, rank: int | None = None) -> LogRead:
+def scan(path: Path, text: str, rank: int | None = None) -> Contents:
     path.write_text(text, encoding="utf-8")
     data = path.read_bytes()
     return read(path, path.name, rank, Limits(), data[:8192])

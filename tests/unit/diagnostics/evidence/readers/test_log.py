@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.readers.log import LogRead, read
+from diagnostics.evidence.reader import Contents
+from diagnostics.evidence.readers.log import read
 from tests.unit.diagnostics.evidence.texts import TORCHRUN, TWO_RANKS
 
 
-def scan(path: Path, text: str | bytes, rank: int | None = None, limits: Limits | None = None) -> LogRead:
+def scan(path: Path, text: str | bytes, rank: int | None = None, limits: Limits | None = None) -> Contents:
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return read(path, path.name, rank, limits or Limits(), path.read_bytes()[:8192])
 

@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.readers.trace import TraceFile, recognise
 from diagnostics.evidence.trace import index as trace_index
 from diagnostics.evidence.trace.allocations import read_memory_events
 from diagnostics.evidence.trace.events import Message
-from diagnostics.evidence.trace.model import Trace, TraceFile, recognise
+from diagnostics.evidence.trace.model import Trace
 from tests.shared_data import shared_data
 
 

@@ -1,0 +1,136 @@
+"""What a launcher's log says about ranks that ended: torchrun's list of failures; and the interpreter's fatal errors.
+
+Owns these formats. What follows from an end, and who is a victim, is for the causes.
+"""
+
+import re
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from diagnostics.evidence.endings import signal_of
+from diagnostics.evidence.logs import tracebacks
+from diagnostics.evidence.model import RankError
+
+_MAX_ERRORS = 100_000
+_LAUNCHER_TYPES = {"ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException"}
+_FATAL = re.compile(r"^Fatal Python error: (?P<what>.{1,200})$")
+_FATAL_SIGNALS = {
+    "Aborted": "SIGABRT",
+    "Segmentation fault": "SIGSEGV",
+    "Bus error": "SIGBUS",
+    "Floating point exception": "SIGFPE",
+    "Floating-point exception": "SIGFPE",
+    "Illegal instruction": "SIGILL",
+}
+
+
+def fatal_error(text: str, rank: int | None, file: str, line: int) -> RankError | None:
+    """The interpreter's last words in a log: `Fatal Python error: Aborted`."""
+    match = _FATAL.match(text)
+    if match is None:
+        return None
+    return RankError(rank, file, line, "", text.strip(), signal=_FATAL_SIGNALS.get(match["what"].strip()))
+
+
+def launcher_only(kind: str) -> bool:
+    """Whether an exception is the launcher's way to say that a rank failed, not a rank's own."""
+    return kind in _LAUNCHER_TYPES
+
+
+_ROW = re.compile(r"^\s{1,8}(?P<key>time|host|rank|exitcode|error_file|traceback)\s*: ?(?P<value>.*)$")
+_RANKS = re.compile(r"(\d{1,7}) \(local_rank: (\d{1,5})\)")
+_CODE = re.compile(r"(-?\d{1,5}) \(pid: (\d{1,9})\)")
+_SIGNAL = re.compile(r"Signal (\d{1,2}) \((SIG\w+)\) received")
+
+
+def signal_in(text: str) -> str | None:
+    """Return the signal that a line of torchrun names: `Signal 9 (SIGKILL) received`."""
+    match = _SIGNAL.search(text)
+    return match[2] if match else None
+
+
+@dataclass(slots=True)
+class _Row:
+    """One rank in torchrun's list of failures."""
+
+    line: int
+    rank: int | None = None
+    local_rank: int | None = None
+    code: int | None = None
+    pid: int | None = None
+    signal: str | None = None
+    time_s: float | None = None
+    what: str = ""
+    trace: tracebacks.Assembler = field(default_factory=tracebacks.Assembler)
+
+
+@dataclass(slots=True)
+class FailureTable:
+    """torchrun's summary, fed line by line: `rank : 3 (local_rank: 3)`, `exitcode : -9 (pid: 4000)`, ..."""
+
+    rows: list[_Row] = field(default_factory=list)
+    row: _Row | None = None
+
+    def feed(self, text: str, number: int) -> bool:
+        """One line without its prefix; whether the table goes on."""
+        match = _ROW.match(text)
+        if match is None:
+            if self.row is not None and self.row.what.startswith("Traceback") and text.startswith("  "):
+                self.row.trace.feed(text[2:])  # the whole traceback is indented by two
+                return True
+            self.row = None
+            return False
+        key, value = match["key"], match["value"].strip()
+        if key == "time" or self.row is None:
+            self.row = _Row(number)
+        self._set(self.row, key, value)
+        return True
+
+    def _set(self, row: _Row, key: str, value: str) -> None:
+        if key == "time":
+            row.time_s = _local_time(value)
+        elif key == "rank" and (ranks := _RANKS.match(value)):
+            row.rank, row.local_rank = int(ranks[1]), int(ranks[2])
+            if len(self.rows) < _MAX_ERRORS:
+                self.rows.append(row)
+        elif key == "exitcode" and (code := _CODE.match(value)):
+            row.code, row.pid = int(code[1]), int(code[2])
+            row.signal = signal_of(row.code) if row.code < 0 else None
+        elif key == "traceback":
+            row.what = value
+            row.signal = signal_in(value) or row.signal
+            row.trace.feed(value)
+
+    def offset(self) -> int | None:
+        """Global minus local rank where all rows of this node agree; None without rows."""
+        offsets = {
+            row.rank - row.local_rank for row in self.rows if row.rank is not None and row.local_rank is not None
+        }
+        return offsets.pop() if len(offsets) == 1 else None
+
+    def listed(self) -> dict[str, list[int]]:
+        """Ranks of the list and their process ids."""
+        pids = [row.pid for row in self.rows if row.pid is not None]
+        return {"ranks": sorted({row.rank for row in self.rows if row.rank is not None}), "pids": sorted(set(pids))}
+
+    def errors(self, file: str) -> list[RankError]:
+        """One error for each row, in the order of the ranks."""
+        found = []
+        for row in self.rows:
+            raised = next(iter(row.trace.take(end=True)), None)
+            what = f"killed by {row.signal}" if row.signal else f"exit code {row.code}"
+            found.append(
+                RankError(
+                    row.rank, file, row.line, raised.type if raised else "", raised.message if raised else what,
+                    raised.frames if raised else (), row.signal, row.code, row.time_s,
+                )
+            )  # fmt: skip
+        return sorted({(e.rank, e.line): e for e in found}.values(), key=lambda e: (e.rank or 0, e.line))
+
+
+def _local_time(text: str) -> float | None:
+    """Local time of the node, written without its zone; taken for UTC, so only differences mean something."""
+    try:
+        return datetime.strptime(text, "%Y-%m-%d_%H:%M:%S").replace(tzinfo=UTC).timestamp()
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,104 @@
+"""What a reader of one kind of evidence is, and what it gives. Reads nothing itself.
+
+A reader is one file in `diagnostics/evidence/readers/` that ends in a `READER`; `registry` collects them from there.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from diagnostics.evidence.job.owner import Owner
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import LogFact, RankError, Stacks, rank_in_name
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file that a reader recognised."""
+
+    path: Path
+    file: str
+    """Relative to the evidence's root, as the report prints it."""
+    head: bytes
+    """Its first bytes, decompressed."""
+    limits: Limits
+    owner: Owner
+    """Which rank it belongs to, by words in its path that mean a rank."""
+
+    @property
+    def numbered_rank(self) -> int | None:
+        """The rank of a dump, whose last number is its rank where no word says so."""
+        return rank_in_name(self.path)
+
+
+@dataclass(slots=True)
+class Contents:
+    """What one file says."""
+
+    file: str
+    handles: list[Any] = field(default_factory=list)
+    """For files too large to be held: objects with `rank`, `file`, `path` and `load()`, which a detector calls."""
+    facts: list[LogFact] = field(default_factory=list)
+    errors: list[RankError] = field(default_factory=list)
+    stacks: list[Stacks] = field(default_factory=list)
+    processes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """NCCL's `host:pid` -> ranks in the largest communicator, rank in it."""
+    dropped: int = 0
+    """Facts beyond the limits."""
+    local: int = 0
+    """Ranks within the node that torchrun's prefixes name; 0 when there are none. Records that only such a prefix
+    gives a rank have -1 - local rank instead, until `assign_ranks` knows the node."""
+    offset: int | None = None
+    """Global minus local rank on this node, where torchrun's list of failures says so."""
+    problem: str = ""
+    """Why it was not read to its end."""
+
+    def __bool__(self) -> bool:
+        """Whether it says anything."""
+        return bool(self.handles or self.facts or self.errors or self.stacks)
+
+
+def one_group(handles: Sequence[Any], in_run: bool) -> list[list[Any]]:
+    """Say that a rank has one file of the kind."""
+    return [list(handles)]
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """One kind of evidence."""
+
+    kind: str
+    """`flight`, `log`: the key of `Evidence.files`, and the kind under coverage."""
+    title: str
+    """What it reads, in the plural; empty for files that only come with others."""
+    recognise: Callable[[bytes], bool]
+    """Whether a file that begins with these bytes is one."""
+    open: Callable[[Source], Contents]
+    """Read a small file, or make a handle for a large one. Raises OSError or ValueError, whose text is shown."""
+    order: int = 0
+    """Readers are asked in ascending order; one that recognises loosely comes later."""
+    suffixes: tuple[str, ...] = ()
+    """Suffixes of files that hold nothing but evidence: an empty one, or a folder of that name, is worth a line."""
+    not_suffixes: frozenset[str] = frozenset()
+    """Suffixes of files that are not read even if their content fits."""
+    per_rank: str = ""
+    """What a rank without such a file lacks (`dump`); empty where not every rank writes one."""
+    facts: tuple[str, ...] = ()
+    """Kinds of its facts, where they are counted under this kind rather than as lines of logs."""
+    world_size: Callable[[bytes], int | None] = lambda head: None
+    """The number of ranks that the first bytes of a file state."""
+    groups: Callable[[Sequence[Any], bool], list[list[Any]]] | None = one_group
+    """Sort a rank's handles into groups of which one each is kept; the second argument says whether they lie in a run
+    folder of dtk. None where one file may hold several ranks, so that all are kept."""
+    contradiction: Callable[[Any, Any], str] = lambda one, other: ""
+    """Why two handles of one rank cannot be of one job; empty when they can."""
+
+
+def opens(handle: Callable[..., Any]) -> Callable[[Source], Contents]:
+    """Return an `open` that makes a handle from path, file, rank and limits."""
+
+    def open_(source: Source) -> Contents:
+        return Contents(source.file, [handle(source.path, source.file, source.numbered_rank, source.limits)])
+
+    return open_

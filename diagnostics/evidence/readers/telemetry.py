@@ -1,0 +1,13 @@
+"""dtk's telemetry: one file for each node, which `timeline` knows how to load."""
+
+from diagnostics.evidence.reader import Reader, opens
+from diagnostics.evidence.readers.timeline import TimelineFile
+
+
+def recognise(head: bytes) -> bool:
+    """Whether a file that begins so is the telemetry of a node."""
+    line = head.partition(b"\n")[0].lstrip()
+    return line[:1] == b"{" and b'"kind": "about"' in line and b'"every_s"' in line and b'"cores"' in line
+
+
+READER = Reader(kind="telemetry", title="", recognise=recognise, open=opens(TimelineFile))

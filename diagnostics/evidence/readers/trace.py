@@ -1,0 +1,67 @@
+"""Profiler traces (Kineto Chrome JSON), recognised by content."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import rank_in_name
+from diagnostics.evidence.reader import Contents, Reader, Source
+from diagnostics.evidence.trace.model import Trace
+from diagnostics.evidence.trace.read import read
+
+_KEYS = (b'"traceEvents"', b'"deviceProperties"', b'"distributedInfo"', b'"baseTimeNanoseconds"', b'"displayTimeUnit"')
+_WORLD_SIZE = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]{0,2000}?"world_size"\s*:\s*(\d{1,8})')
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFile:
+    """A trace on disk."""
+
+    path: Path
+    file: str
+    """Relative to the evidence's root."""
+    rank: int | None
+    """As its name says; None when it does not."""
+    limits: Limits
+
+    def load(self) -> Trace:
+        """Read it; damage in the middle keeps what was before it and says so in `problems`.
+
+        Raises:
+            OSError: it cannot be read.
+            ValueError: it is no trace, or nothing in it could be used.
+        """
+        return read(self.path, self.file, self.rank, self.limits)
+
+
+def recognise(head: bytes) -> bool:
+    """Whether a file that begins so is a Chrome trace."""
+    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if start[:1] == b"[":
+        return b'"ph"' in head and (b'"ts"' in head or b'"pid"' in head)
+    if start[:1] != b"{":
+        return False
+    return _KEYS[0] in head or sum(key in head for key in _KEYS) + (b'"schemaVersion"' in head) >= 2
+
+
+def _open(source: Source) -> Contents:
+    """Take the rank from a name with that word only: the last number in a trace's name is a time."""
+    rank = rank_in_name(source.path) if "rank" in source.path.name.lower() else None
+    return Contents(source.file, [TraceFile(source.path, source.file, rank, source.limits)])
+
+
+def _world_size(head: bytes) -> int | None:
+    match = _WORLD_SIZE.search(head)
+    return int(match[1]) if match else None
+
+
+READER = Reader(
+    kind="trace",
+    title="profiler traces",
+    recognise=recognise,
+    open=_open,
+    suffixes=(".json", ".gz"),
+    per_rank="trace",
+    world_size=_world_size,
+)
