@@ -36,10 +36,10 @@ READER = Reader(
     kind="toy", title="toy files", recognise=recognise, open=read, facts=("toy",), per_rank="toy file"
 )
 '''
-TOY_TEST = '''
+TOY_TEST = """
 HONEST = b"toy watcher v1\\nall is well\\n"
 DAMAGED = b"toy watcher v1\\n"
-'''
+"""
 
 
 @pytest.fixture

@@ -88,3 +88,7 @@ def test_fields_of_other_types_do_no_harm(tmp_path: Path) -> None:
     assert (found.rank, found.type, found.frames) == (None, "", ())
     odd = {"message": {"message": "x", "extraInfo": {"py_callstack": 5, "timestamp": "nan"}, "errorCode": 1e400}}
     assert error(tmp_path / "error.json", odd).time_s is None
+
+
+HONEST = json.dumps(DTK).encode()
+DAMAGED = HONEST[:-40]

@@ -253,3 +253,7 @@ def test_gloos_abort_is_told_without_its_c_plus_plus(tmp_path: Path) -> None:
     (fact,) = (fact for fact in scan(tmp_path / "x.log", text).facts if fact.kind == "gloo_mismatch")
     assert fact.text == "12 vs 8. Received data size doesn't match expected size"
     assert (fact.fields["received_bytes"], fact.fields["expected_bytes"]) == (12, 8)
+
+
+HONEST = b"step 1\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+DAMAGED = None

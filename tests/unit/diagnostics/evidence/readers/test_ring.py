@@ -25,6 +25,7 @@ from diagnostics.evidence.ring.format import (
     parse,
 )
 from diagnostics.evidence.ring.groups import format_ranks, parse_ranks
+from tests.fuzz.seeds import ring as ring_file
 
 TEXTS = [
     "0-1",
@@ -164,3 +165,7 @@ def test_the_common_form_takes_whatever_a_damaged_ring_says(tmp_path):
         path.write_bytes(data)
         (dump,) = RingFile(path, path.name, 3, Limits()).load()
         assert all(call.text is not None for call in dump.calls)
+
+
+HONEST = ring_file()
+DAMAGED = HONEST[: HEADER.size + 8]

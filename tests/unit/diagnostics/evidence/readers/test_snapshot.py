@@ -128,3 +128,7 @@ def test_every_cut_is_damage_not_a_traceback(tmp_path):
         path.write_bytes(data[:end])
         with pytest.raises(ValueError, match=r"damaged|empty|refused|no snapshot"):
             SnapshotFile(path, path.name, 0, Limits()).load()
+
+
+HONEST = pickle.dumps(snapshot(5), protocol=4)
+DAMAGED = HONEST[: len(HONEST) // 2]

@@ -103,3 +103,7 @@ def test_no_stacks_is_a_value_error(tmp_path: Path, text: str) -> None:
     assert not stacks.recognise(text.encode())
     with pytest.raises(ValueError, match="no stack"):
         stacks.read(path, "s.txt", None, Limits())
+
+
+HONEST = (HEAD + OTHER).encode()
+DAMAGED = HEAD.encode()

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from diagnostics.evidence.limits import Limits, head
+from diagnostics.evidence.readers import telemetry
 from diagnostics.evidence.readers.timeline import (
     MAX_POINTS,
     MAX_STEPS,
     TimelineFile,
     recognise,
-    recognise_telemetry,
     thinned,
 )
 from tests.unit.diagnostics.causes.memory.jobs import confirmed, findings
@@ -85,7 +85,7 @@ def test_telemetry_has_the_devices_and_the_hosts_memory(tmp_path):
         host = {"memory_used_bytes": n, "memory_total_bytes": 9999, "rank_rss_bytes": {"0": n, "1": 2}}
         lines.append({"kind": "sample", "time_s": float(n), "gpu": gpu, "host": host})
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert recognise_telemetry(head(path))
+    assert telemetry.recognise(head(path))
     assert not recognise(head(path))
     timeline = load(path)
     assert timeline.devices[0].peak_bytes == 4999
@@ -129,3 +129,7 @@ def test_the_process_alone_must_grow_longer_and_more(tmp_path):
     assert "leak" not in confirmed(findings(tmp_path))
     rank_file(tmp_path, None, [400 * MIB + step * 5 * MIB for step in range(200)])
     assert confirmed(findings(tmp_path)) == ["leak"]
+
+
+HONEST = b'{"step": 1, "time_s": 1.0, "rss_bytes": 1048576, "peak_rss_bytes": 1048576}\n' * 3
+DAMAGED = b'{"step": "one", "rss_bytes": 1}\n'

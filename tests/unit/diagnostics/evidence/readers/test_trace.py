@@ -10,6 +10,7 @@ from diagnostics.evidence.trace import index as trace_index
 from diagnostics.evidence.trace.allocations import read_memory_events
 from diagnostics.evidence.trace.events import Message
 from diagnostics.evidence.trace.model import Trace
+from tests.fuzz.seeds import trace as trace_file
 from tests.shared_data import shared_data
 
 
@@ -122,3 +123,7 @@ def test_real_traces_are_read_whole() -> None:
     assert len(trace.device) == 2700 + 960 + 114
     assert len(trace.messages) == 21
     assert min(trace.launch) >= 0
+
+
+HONEST = json.dumps(trace_file()).encode()
+DAMAGED = b'{"schemaVersion": 1, "deviceProperties": [], "traceEvents": ['

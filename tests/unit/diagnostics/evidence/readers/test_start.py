@@ -1,0 +1,54 @@
+"""How far a rank was on its way to its process group."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.readers.start import own_frame, read
+from tests.fuzz.seeds import START
+
+
+def write(folder: Path, **changed: Any) -> Path:
+    path = folder / "rank_00000.json"
+    path.write_text(json.dumps({**json.loads(START), **changed}), encoding="utf-8")
+    return path
+
+
+def test_state_and_times(tmp_path: Path) -> None:
+    fact = read(write(tmp_path), "start/rank_00000.json", Limits())
+    assert (fact.kind, fact.rank, fact.time_s, fact.fields["state"]) == ("start", 0, 2.0, "meets")
+    assert fact.text == "rank 0 is in init_process_group"
+    assert {name: fact.fields[name] for name in ("nranks", "pid", "host", "since_s", "worked_s")} == {
+        "nranks": 2, "pid": 7, "host": "h", "since_s": 1.0, "worked_s": 1.5
+    }  # fmt: skip
+
+
+def test_the_scripts_own_line(tmp_path: Path) -> None:
+    inner = "/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+    frames = [[inner, 99, "init_process_group"], ["/w/train.py", 3, "main"]]
+    frame = own_frame(read(write(tmp_path, frames=frames), "f", Limits()))
+    assert frame is not None and (frame.file, frame.line) == ("/w/train.py", 3)
+    assert own_frame(read(write(tmp_path, frames=frames[:1]), "f", Limits())) is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"rank": 2}, {"rank": True}, {"rank": -1}, {"world_size": "2"}, {"state": "asleep"}, {"since_s": -1},
+     {"alive_s": 1e300}, {"worked_s": None}],
+)  # fmt: skip
+def test_a_record_that_contradicts_itself_is_refused(tmp_path: Path, changed: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="no start of a rank"):
+        read(write(tmp_path, **changed), "f", Limits())
+
+
+def test_frames_of_other_types_are_left_out(tmp_path: Path) -> None:
+    frames = [5, ["a"], ["/w/t.py", "3", "f"], ["/w/t.py", 3, "f"]]
+    assert len(read(write(tmp_path, frames=frames), "f", Limits()).fields["frames"]) == 1
+    assert read(write(tmp_path, frames="x"), "f", Limits()).fields["frames"] == ()
+
+
+HONEST = START.encode()
+DAMAGED = HONEST[:-20]

@@ -1,0 +1,49 @@
+"""What the watch of a job left: its verdict, or that the command ended well."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diagnostics.contract.artifacts import FINISHED
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence
+from diagnostics.evidence.readers.watch import ENDED_WELL, VERDICT, ended_well, read, recognise
+
+STALL = {"kind": "stall", "reason": "nothing moved", "blamed": [], "time_s": 1.5}
+DONE = {"kind": FINISHED, "command": ["python", "t.py"], "time_s": 2.5}
+
+
+def write(folder: Path, value: Any) -> Path:
+    path = folder / "watch.json"
+    path.write_text(json.dumps(value, indent=2), encoding="utf-8")
+    return path
+
+
+def test_a_verdict_and_a_good_end(tmp_path: Path) -> None:
+    verdict = read(write(tmp_path, STALL), "watch.json", Limits())
+    done = read(write(tmp_path, DONE), "watch.json", Limits())
+    assert (verdict.kind, verdict.text, verdict.time_s) == (VERDICT, "nothing moved", 1.5)
+    assert (done.kind, done.time_s) == (ENDED_WELL, 2.5)
+    evidence = Evidence(tmp_path, Limits(), facts=[verdict])
+    assert not ended_well(evidence)
+    evidence.facts.append(done)
+    assert ended_well(evidence)
+
+
+def test_other_records_with_a_kind_are_not_the_watchs() -> None:
+    assert recognise(json.dumps(STALL, indent=2).encode())
+    assert recognise(json.dumps({"kind": "desync", "reason": "x"}).encode())
+    assert not recognise(json.dumps({"kind": "about", "every_s": 1}).encode())
+    assert not recognise(json.dumps({"kind": "stall", "step": 1}).encode())
+
+
+@pytest.mark.parametrize("changed", [{"time_s": "x"}, {"time_s": -1}, {"time_s": 1e300}, {"reason": ["x"]}])
+def test_a_record_that_contradicts_itself_is_refused(tmp_path: Path, changed: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="no record of the watch"):
+        read(write(tmp_path, {**STALL, **changed}), "f", Limits())
+
+
+HONEST = json.dumps(STALL, indent=2).encode()
+DAMAGED = HONEST[:-3]
