@@ -11,8 +11,9 @@ import pytest
 
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Frame, Stacks
+from diagnostics.evidence.readers.stacks import read
 from diagnostics.evidence.stacks import activity, source_file, waiting_line
-from diagnostics.evidence.stacks.dumps import read, where
+from diagnostics.evidence.stacks.dumps import where
 from tests.unit.diagnostics.evidence.readers.test_stacks import TORCH, dump, fault
 
 LIB = "/usr/lib/python3.11"
