@@ -9,6 +9,7 @@ import pytest
 
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Frame, Stacks
+from diagnostics.evidence.readers import stacks as stack_file
 from diagnostics.evidence.stacks import activity
 from diagnostics.evidence.stacks import dumps as stacks
 
@@ -33,7 +34,7 @@ def fault(*frames: str) -> str:
 
 def dump(path: Path, text: str) -> Stacks:
     path.write_text(text, encoding="utf-8")
-    return stacks.read(path, path.name, 3, Limits())[0]
+    return stack_file.read(path, path.name, 3, Limits())[0]
 
 
 def test_faulthandler_itself_is_read_back(tmp_path: Path) -> None:
@@ -48,8 +49,8 @@ def test_faulthandler_itself_is_read_back(tmp_path: Path) -> None:
     finally:
         stop.set()
         waiting.join()
-    assert stacks.recognise(path.read_bytes()[:8192])
-    (found,) = stacks.read(path, "x", 3, Limits())
+    assert stack_file.recognise(path.read_bytes()[:8192])
+    (found,) = stack_file.read(path, "x", 3, Limits())
     assert found.time_s == 1795259551.25
     assert found.rank == 3
     main = stacks.main_thread(found)
@@ -77,10 +78,10 @@ Thread 4720 (active+gil): "Thread-1 (pin)"
 
 
 def test_py_spy_dump(tmp_path: Path) -> None:
-    assert stacks.recognise(PY_SPY.encode())
+    assert stack_file.recognise(PY_SPY.encode())
     path = tmp_path / "pyspy_4711.txt"
     path.write_text(PY_SPY, encoding="utf-8")
-    (found,) = stacks.read(path, path.name, None, Limits())
+    (found,) = stack_file.read(path, path.name, None, Limits())
     assert found.rank == 2
     main = stacks.main_thread(found)
     assert main is not None
@@ -100,9 +101,9 @@ def test_a_dump_without_frames_says_unknown(tmp_path: Path) -> None:
 def test_no_stacks_is_a_value_error(tmp_path: Path, text: str) -> None:
     path = tmp_path / "s.txt"
     path.write_text(text, encoding="utf-8")
-    assert not stacks.recognise(text.encode())
+    assert not stack_file.recognise(text.encode())
     with pytest.raises(ValueError, match="no stack"):
-        stacks.read(path, "s.txt", None, Limits())
+        stack_file.read(path, "s.txt", None, Limits())
 
 
 HONEST = (HEAD + OTHER).encode()
