@@ -11,6 +11,6 @@ from tests.unit.diagnostics.causes.overlap.conftest import CAUSES
 
 def test_collectives_on_the_compute_stream_of_a_real_export_are_found() -> None:
     path = shared_data("traces/nsys_2gpu_h100/mfu_2gpu_before.sqlite")
-    evidence = Evidence(root=Path("/"), limits=Limits(), nsys=[NsysFile(path, path.name, None, Limits())])
+    evidence = Evidence(root=Path("/"), limits=Limits(), files={"nsys": [NsysFile(path, path.name, None, Limits())]})
     findings, _ = decide(Registry(CAUSES), evidence, lambda text: None)
     assert [one.cause for one in findings if one.status == "confirmed"] == ["overlap.same_stream"]
