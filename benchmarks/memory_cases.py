@@ -11,8 +11,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from diagnostics.contract.findings import Finding
-from diagnostics.detectors.memory.say import size
+from diagnostics.contract.findings import Finding, text_of
+from diagnostics.contract.formatting import bytes_text
 from tests.dist.ranks import run_ranks
 from tests.unit.diagnostics.causes.memory.jobs import findings
 from tests.unit.diagnostics.causes.memory.memory_ranks import CASES
@@ -25,9 +25,9 @@ def row(case: str, finding: Finding | None) -> str:
     """One Markdown row."""
     if finding is None:
         return f"| {case} | none | - | - | - |"
-    future = _FUTURE.search(finding.summary)
+    future = _FUTURE.search(text_of(finding).summary)
     needs, without = future.groups() if future else ("-", "-")
-    cost = size(finding.cost.value) if finding.cost else "-"
+    cost = bytes_text(finding.cost.value) if finding.cost else "-"
     return f"| {case} | `{finding.cause}` | {cost} | {needs} | {without} |"
 
 

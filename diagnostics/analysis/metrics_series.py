@@ -1,4 +1,4 @@
-"""metrics.jsonl of a dtk run, read as a stream: where the first figure that is not finite stands. No verdicts."""
+"""Losses and gradient norms over the steps: metrics.jsonl of a dtk run, read as a stream. Decides nothing."""
 
 import json
 import math
@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from diagnostics.contract.artifacts import RunPaths
 from diagnostics.evidence.limits import Limits, blocks
+from diagnostics.evidence.model import Evidence, Problem
 
 FIGURES = ("loss", "grad_norm", "validation_loss")
 
@@ -41,6 +43,29 @@ class Metrics:
     """Newest finite loss before the first bad one."""
     recovered: bool = False
     """Whether a finite loss followed a bad one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What the causes of numerics are decided from."""
+
+    evidence: Evidence
+    metrics: Metrics | None
+    """None: there is no metrics.jsonl, or it is damaged."""
+
+
+def read(evidence: Evidence) -> Figures:
+    """Read the metrics of a run; damage is a problem under coverage."""
+    metrics = None
+    if evidence.run is not None:
+        path = RunPaths(evidence.run.root).metrics
+        try:
+            if not path.is_symlink() and path.is_file():
+                metrics = read_metrics(path, evidence.limits)
+        except (OSError, ValueError) as problem:
+            what = " ".join(str(problem).split())[:200]
+            evidence.problems.append(Problem("metrics", evidence.relative(path), what))
+    return Figures(evidence, metrics)
 
 
 def read_metrics(path: Path, limits: Limits) -> Metrics:

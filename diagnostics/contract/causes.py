@@ -51,6 +51,8 @@ class Example:
     """Relative path -> content, as a job leaves them in a folder."""
     ranks: tuple[int, ...] = ()
     """Culprits that the diagnosis must name; the cause must be the first root cause."""
+    outcome: Outcome | None = None
+    """Of the diagnosis; None = the cause's own. A risk becomes what it led to: memory that ran out is `oom`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

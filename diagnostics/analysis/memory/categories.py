@@ -1,15 +1,22 @@
-"""What the peak of one rank consists of: measured where allocations were recorded, computed for what lay
-there before the profiled window. What neither tells stays `unknown`. Decides nothing.
+"""What the memory of one rank consists of, at its peak and over time.
+
+Measured where allocations were recorded, computed for what lay there before the profiled window; what neither tells
+stays `unknown`. Decides nothing.
 """
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from heapq import merge
+from math import inf
+from operator import itemgetter
 
 from diagnostics.analysis.memory.curve import Allocation, Curve
-from diagnostics.analysis.memory.job import RankMemory, Situation
+from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.analysis.memory.model_size import States
 from diagnostics.evidence.memory import levels as memory_levels
+from diagnostics.evidence.memory.levels import AT, KINDS, RESERVED, Row, Stack
 
 PARAMETERS, GATHERED, GRADIENTS = "parameters", "gathered parameters", "gradients"
 OPTIMIZER, ACTIVATIONS, LOGITS = "optimizer states", "activations", "logits"
@@ -20,20 +27,18 @@ KIND_OF = {
     PARAMETERS: memory_levels.PARAMETERS,
     GRADIENTS: memory_levels.GRADIENTS,
     OPTIMIZER: memory_levels.OPTIMIZER,
-    GATHERED: memory_levels.BUFFERS,
-    BUCKETS: memory_levels.BUFFERS,
-    COLLECTED: memory_levels.BUFFERS,
-    COPIES: memory_levels.BUFFERS,
-    ACTIVATIONS: memory_levels.ACTIVATIONS,
-    LOGITS: memory_levels.ACTIVATIONS,
+    **dict.fromkeys((GATHERED, BUCKETS, COLLECTED, COPIES), memory_levels.BUFFERS),
+    **dict.fromkeys((ACTIVATIONS, LOGITS), memory_levels.ACTIVATIONS),
     TEMPORARIES: memory_levels.TEMPORARIES,
     KEPT: memory_levels.KEPT,
-    OTHER: memory_levels.UNKNOWN,
-    UNKNOWN: memory_levels.UNKNOWN,
+    **dict.fromkeys((OTHER, UNKNOWN), memory_levels.UNKNOWN),
 }
 """What each category is drawn as over time."""
 _BY_PHASE = {"gather": GATHERED, "reduce": BUCKETS, "forward": ACTIVATIONS, "evaluation": ACTIVATIONS}
-_LOGITS_TOLERANCE = 512
+_ROUND = 512
+"""CUDA's allocator rounds sizes up to this."""
+_Move = tuple[float, int, tuple[tuple[int, int], ...]]
+"""When, what goes first at equal times (releases before allocations), changes of levels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +51,8 @@ class Peak:
     computed: tuple[str, ...]
     """Categories that rest on the model's size rather than on recorded allocations."""
 
-    def share(self, *names: str) -> float:
-        """Of these categories together, a fraction of 1."""
-        return sum(self.categories.get(name, 0) for name in names) / self.total_bytes if self.total_bytes else 0.0
 
-
-class Sorter:
+class _Sorter:
     """Says what allocations of one curve are for; each question takes a search among its steps at most."""
 
     def __init__(self, curve: Curve, logits_bytes: int | None) -> None:
@@ -61,11 +62,11 @@ class Sorter:
         self._backward = sorted(curve.backward)
         self._backward_starts = [start for start, _ in self._backward]
 
-    def next_step_us(self, one: Allocation) -> float | None:
+    def next_step_us(self, one: Allocation) -> float:
         """When the step after the allocation's own begins: what lives then has outlived its step."""
         span = self._steps.get(one.step) if one.step is not None else None
         at = bisect_right(self._step_starts, span.start_us) if span is not None else len(self._step_starts)
-        return self._step_starts[at] if at < len(self._step_starts) else None
+        return self._step_starts[at] if at < len(self._step_starts) else inf
 
     def category(self, one: Allocation, *, outlived: bool) -> str:
         """What it is for.
@@ -74,33 +75,26 @@ class Sorter:
             one: an allocation of the curve.
             outlived: whether asked of a moment in a later step than its own.
         """
+        communicates = one.phase in ("gather", "reduce")
         if one.gathered:
             return COLLECTED
         if one.phase == "optimizer":
-            return OPTIMIZER if self._outlives_its_step(one) else TEMPORARIES
+            span = self._steps.get(one.step) if one.step is not None else None
+            stays = one.end_us is None or (span is not None and one.end_us > span.end_us)
+            return OPTIMIZER if stays else TEMPORARIES
         if one.sent:
             return BUCKETS
         if one.backend:
-            return _BY_PHASE[one.phase] if one.phase in ("gather", "reduce") else COPIES
+            return _BY_PHASE[one.phase] if communicates else COPIES
         if outlived:
-            return self._of_later(one)
-        if self._logits_bytes and self._logits_bytes <= one.size_bytes < self._logits_bytes + _LOGITS_TOLERANCE:
+            if one.phase in ("backward", "reduce") and one.end_us is not None:
+                return GRADIENTS
+            return _BY_PHASE[one.phase] if communicates else KEPT
+        if self._logits_bytes and self._logits_bytes <= one.size_bytes < self._logits_bytes + _ROUND:
             return LOGITS
         if one.phase in ("backward", "reduce") and self._outlives_backward(one):
             return GRADIENTS
-        if one.phase == "backward":
-            return ACTIVATIONS
-        return _BY_PHASE.get(one.phase, OTHER)
-
-    def _of_later(self, one: Allocation) -> str:
-        """In a later step than its own."""
-        if one.phase in ("backward", "reduce") and one.end_us is not None:
-            return GRADIENTS
-        return _BY_PHASE[one.phase] if one.phase in ("gather", "reduce") else KEPT
-
-    def _outlives_its_step(self, one: Allocation) -> bool:
-        span = self._steps.get(one.step) if one.step is not None else None
-        return one.end_us is None or (span is not None and one.end_us > span.end_us)
+        return ACTIVATIONS if one.phase == "backward" else _BY_PHASE.get(one.phase, OTHER)
 
     def _outlives_backward(self, one: Allocation) -> bool:
         """Gradients of parameters live on into clipping and the optimizer; those of activations do not."""
@@ -109,42 +103,92 @@ class Sorter:
         return one.end_us is None or (end_us is not None and one.end_us > end_us)
 
 
-def peak(situation: Situation, rank: RankMemory) -> Peak | None:
-    """The categories at the peak of the recorded window; None without recorded allocations."""
+def peak(job: JobMemory, rank: RankMemory) -> Peak | None:
+    """Return the categories at the peak of the recorded window; None without recorded allocations."""
     curve = rank.curve
     if curve is None:
         return None
-    sorter = Sorter(curve, situation.facts.logits_bytes)
-    found: Counter[str] = Counter()
+    sorter = _Sorter(curve, job.size.logits_bytes)
+    sizes: Counter[str] = Counter()
     for one in curve.at_peak:
-        later_us = sorter.next_step_us(one)
-        outlived = later_us is not None and later_us <= curve.peak_us
-        found[sorter.category(one, outlived=outlived)] += one.size_bytes
-    measured = sum(found.values())
-    states = situation.states()
-    before = curve.peak_bytes - measured if curve.baseline_bytes is not None else situation.before_window(rank)
-    computed: tuple[str, ...] = ()
-    if before:
-        parts = shared_out(before, states)
-        computed = tuple(name for name in parts if name != UNKNOWN)
-        found.update(parts)
+        sizes[sorter.category(one, outlived=sorter.next_step_us(one) <= curve.peak_us)] += one.size_bytes
+    measured = sum(sizes.values())
+    before = curve.peak_bytes - measured if curve.baseline_bytes is not None else job.before_window(rank)
+    parts = shared_out(before or 0, job.size.states())
+    sizes.update(parts)
     total = measured + (before or 0)
-    ordered = dict(
-        sorted(((name, size) for name, size in found.items() if size > 0), key=lambda one: (-one[1], one[0]))
-    )
-    return Peak(total, ordered, computed) if total > 0 else None
+    largest = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))
+    ordered = {name: size for name, size in largest if size > 0}
+    return Peak(total, ordered, tuple(name for name in parts if name != UNKNOWN)) if total > 0 else None
 
 
-def shared_out(before: int, states: States | None) -> dict[str, int]:
-    """Bytes that lay there before the window, as model states in the order of their life; the rest is unknown."""
+def shared_out(before_bytes: int, states: States | None) -> dict[str, int]:
+    """Share bytes from before the window among the model states in the order of their life; the rest is unknown."""
     parts = {}
     if states is not None:
         sizes = ((PARAMETERS, states.parameters), (OPTIMIZER, states.optimizer), (GRADIENTS, states.gradients))
         for name, size in sizes:
-            part = min(before, size)
-            if part > 0:
+            if (part := min(before_bytes, size)) > 0:
                 parts[name] = part
-                before -= part
-    if before > 0:
-        parts[UNKNOWN] = before
+                before_bytes -= part
+    if before_bytes > 0:
+        parts[UNKNOWN] = before_bytes
     return parts
+
+
+def sweep(curve: Curve, before_bytes: int, states: States | None, logits_bytes: int | None) -> list[Row]:
+    """Return rows of bytes by kind over time, in seconds from the first event; the peak of the curve is one of them.
+
+    Args:
+        curve: of one rank.
+        before_bytes: what lay on the device before the window, measured or computed.
+        states: of the model, to share that out among; None = not known.
+        logits_bytes: of one micro-batch, where known.
+    """
+    levels = _levels(before_bytes, states)
+    levels[AT[RESERVED]] = curve.reserved[0][1] if curve.reserved else 0
+    stack = Stack(curve.start_us, curve.end_us, levels, pinned=curve.peak_us)
+    stack.begin()
+    starts: list[_Move] = []
+    ends: list[_Move] = []
+    outlived: list[_Move] = []
+    sorter = _Sorter(curve, logits_bytes)
+    for one in curve.allocations:
+        end_us, later_us, size = inf if one.end_us is None else one.end_us, sorter.next_step_us(one), one.size_bytes
+        if end_us <= one.start_us:
+            continue  # shorter than the clock can tell
+        place = last = AT[KIND_OF[sorter.category(one, outlived=False)]]
+        if later_us < end_us:  # in the next step it is for something else: gradients, or kept
+            last = AT[KIND_OF[sorter.category(one, outlived=True)]]
+        starts.append((one.start_us, 3, ((place, size),)))
+        if last != place:
+            outlived.append((later_us, 1, ((place, -size), (last, size))))
+        if end_us < inf:
+            ends.append((end_us, 0, ((last, -size),)))
+    at = itemgetter(0, 1)
+    moves = (sorted(ends, key=at), _released(curve, before_bytes, states), sorted(outlived, key=at), _reserved(curve))
+    for time_us, _, changes in merge(*moves, starts, key=at):
+        stack.move(time_us, changes)
+    return [((time_us - curve.start_us) / 1e6, sizes) for time_us, sizes in stack.finish()]
+
+
+def _levels(before_bytes: int, states: States | None) -> list[int]:
+    levels = [0] * len(KINDS)
+    for name, size in shared_out(before_bytes, states).items():
+        levels[AT[KIND_OF[name]]] += size
+    return levels
+
+
+def _released(curve: Curve, before_bytes: int, states: States | None) -> Iterator[_Move]:
+    """Of what lay there before: the youngest goes first."""
+    left, old = before_bytes, _levels(before_bytes, states)
+    for time_us, size in curve.released if curve.baseline_bytes is not None else ():
+        left = max(0, left - size)
+        new = _levels(left, states)
+        yield time_us, 0, tuple((at, new[at] - old[at]) for at in range(len(KINDS)) if new[at] != old[at])
+        old = new
+
+
+def _reserved(curve: Curve) -> Iterator[_Move]:
+    for (_, old), (time_us, new) in zip(curve.reserved, curve.reserved[1:], strict=False):
+        yield time_us, 2, ((AT[RESERVED], new - old),)

@@ -1,40 +1,55 @@
-"""All that the memory causes look at, read once: sizes, and per rank the curve, gathers, timeline and snapshot.
+"""What was read of the memory of a job: the size of the model, and of each rank the curve, gathers, timeline, snapshot.
 
-Gathers are the same on all ranks of a group, so of the large files those of the first ranks are read.
-Decides nothing.
+The causes of memory are decided from it. Gathers are the same on all ranks of a group, so of the large files those of
+the first ranks are read. Decides nothing.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from diagnostics.analysis.memory import gathers as collectives
-from diagnostics.analysis.memory import model_size as facts
-from diagnostics.analysis.memory import trace_gathers as annotated
-from diagnostics.analysis.memory.buffers import mark_lent, mark_outputs
+from diagnostics.analysis.memory import gathers, model_size, profiled
 from diagnostics.analysis.memory.curve import Curve, build
 from diagnostics.analysis.memory.gathers import Gather, Traffic
-from diagnostics.analysis.memory.model_size import Facts, States
+from diagnostics.analysis.memory.model_size import ModelSize
 from diagnostics.analysis.memory.out_of_memory import RanOut, ran_out
-from diagnostics.analysis.memory.source_lines import place
 from diagnostics.analysis.memory.units import Whole
-from diagnostics.contract.findings import EvidenceItem
-from diagnostics.contract.formatting import bytes_text as size
+from diagnostics.contract.findings import EvidenceItem, Where
+from diagnostics.contract.formatting import bytes_text
 from diagnostics.evidence.model import Evidence, Problem
 from diagnostics.evidence.readers.snapshot import Snapshot
-from diagnostics.evidence.readers.timeline import MAX_STEPS as EACH
-from diagnostics.evidence.readers.timeline import Timeline
+from diagnostics.evidence.readers.timeline import MAX_STEPS as MAX_STEPS_OF_RANK
+from diagnostics.evidence.readers.timeline import StepMemory, Timeline
 from diagnostics.evidence.trace.allocations import read_memory_events
-from diagnostics.evidence.trace.memory_marks import TraceMarks, is_worth_reading, read_marks
+from diagnostics.evidence.trace.memory_marks import is_worth_reading, read_marks
 
-MAX_RANKS = 8
-"""Ranks whose traces, dumps and rings are read."""
-MAX_SNAPSHOTS = 16
+MAX_FILES = 16
+"""Traces, dumps, rings and snapshots of each kind that are read: those of the first ranks."""
 MAX_STEPS = 500_000
 """Of the timelines of all ranks together; each keeps at least `_LEAST_STEPS`."""
 _LEAST_STEPS = 64
+PREDICTED_RANKS = 64
+"""Size of the job of which a small one is a trial."""
 _OPTIMIZER = "Optimizer.step#"
-T = TypeVar("T")
+H = TypeVar("H")
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One rank's peak on `PREDICTED_RANKS` ranks."""
+
+    peak_bytes: int
+    without_bytes: int
+    """The same without what the finding is about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What one rank may use."""
+
+    size_bytes: int
+    source: str
+    """File or kind of evidence."""
 
 
 @dataclass(slots=True)
@@ -54,46 +69,57 @@ class RankMemory:
     optimizer: str = ""
     """Class of the optimizer, as the trace names it."""
 
+    @property
+    def steps(self) -> list[StepMemory]:
+        """Of the timeline."""
+        return self.timeline.steps if self.timeline is not None else []
+
     def user_gathers(self) -> list[Gather]:
-        """Gathers that are not a sharded unit's, from the evidence that knows most about each."""
+        """Return gathers that are not a sharded unit's, from the evidence that knows most about each."""
         for traffic in (self.ring, self.flight, self.trace):
-            found = [one for one in traffic.gathers if one.kind in ("user", "object")] if traffic else []
-            if found:
-                return found
+            calls = [call for call in traffic.gathers if call.kind in ("user", "object")] if traffic else []
+            if calls:
+                return calls
         return []
 
     def unit_gathers(self, sharded: bool) -> list[Gather]:
-        """Gathers of sharded units: by annotation or frames, and by size if the job is known to be `sharded`."""
+        """Return gathers of sharded units: by annotation or frames; if the job is known as `sharded`, also by size."""
         for traffic in (self.trace, self.ring, self.flight):
-            found = [one for one in traffic.gathers if one.kind == "unit"] if traffic else []
-            found = [one for one in found if sharded or not one.guessed]
-            if found:
-                return found
+            calls = [call for call in traffic.gathers if call.kind == "unit"] if traffic else []
+            calls = [call for call in calls if sharded or not call.guessed]
+            if calls:
+                return calls
         return []
 
     def scattered(self) -> set[int]:
-        """Full sizes, in bytes, that are reduced and scattered as well as gathered."""
+        """Return full sizes, in bytes, that are reduced and scattered as well as gathered."""
         return {size for traffic in (self.trace, self.ring, self.flight) if traffic for size in traffic.scattered}
 
     def whole(self) -> Whole:
-        """All sharded units together, as they are gathered."""
+        """Return all sharded units together, as they are gathered."""
         for traffic in (self.trace, self.flight):
-            if traffic is not None and traffic.moves and not any(one.guessed for one in traffic.gathers):
+            if traffic is not None and traffic.moves and not any(call.guessed for call in traffic.gathers):
                 return traffic.whole
         return Whole(0)
 
 
 @dataclass(slots=True)
-class Situation:
+class JobMemory:
     """The whole job."""
 
     evidence: Evidence
-    facts: Facts
+    size: ModelSize
     ranks: dict[int, RankMemory] = field(default_factory=dict)
-    """Ascending."""
+    """With any evidence of memory, ascending."""
     nodes: dict[int, Timeline] = field(default_factory=dict)
     """Telemetry by node."""
     ran_out: list[RanOut] = field(default_factory=list)
+
+    def measures(self) -> dict[str, Any]:
+        """Return JSON values for `report.measures`; nothing where memory was not recorded."""
+        from diagnostics.analysis.memory.measures import measures
+
+        return {"memory": measures(self)} if self.ranks or self.nodes else {}
 
     @property
     def is_dtk(self) -> bool:
@@ -105,188 +131,209 @@ class Situation:
         """Whether memory ran out, by any evidence."""
         run = self.evidence.run
         state = run.status.state if run is not None and run.status is not None else ""
-        return bool(self.ran_out) or state == "oom" or any(r.snapshot and r.snapshot.out_of_memory for r in self.all())
+        snapshots = [rank.snapshot for rank in self.ranks.values() if rank.snapshot is not None]
+        return bool(self.ran_out) or state == "oom" or any(snapshot.out_of_memory for snapshot in snapshots)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the job's tensors are in host memory, so that there is neither a caching allocator nor a device."""
+        last = [rank.steps[-1] for rank in self.ranks.values() if rank.steps]
+        return (
+            any(record.device == "cpu" for record in self.ran_out)
+            or any(rank.curve is not None and rank.curve.device_type == 0 for rank in self.ranks.values())
+            or any(step.rss_bytes is not None and step.reserved_bytes is None for step in last)
+        )
 
     @property
     def is_sharded(self) -> bool:
         """Whether parameters are known to be sharded."""
-        return (self.facts.shards or 1) > 1
-
-    def all(self) -> list[RankMemory]:
-        """Ranks with any evidence of memory."""
-        return list(self.ranks.values())
-
-    def states(self, world_size: int | None = None) -> States | None:
-        """Model states of one rank."""
-        return self.facts.states(world_size)
+        return (self.size.shards or 1) > 1
 
     def before_window(self, rank: RankMemory) -> int | None:
         """Bytes that lay on the device before the profiled window: measured, or computed from the model states."""
-        curve = rank.curve
-        if curve is None:
-            return None
-        if curve.baseline_bytes is not None:
-            return curve.baseline_bytes
-        states = self.states()
-        if states is None:
-            return None
-        kept = self.facts.strategy in ("ddp", "zero1", "dp")  # DDP's buckets hold the gradients between steps
-        return states.parameters + states.optimizer + (states.gradients if kept else 0)
-
-    def peak_bytes(self, rank: RankMemory) -> int | None:
-        """Of tensors on this rank's device: curve with what lay there before, allocator's figure, snapshot."""
-        found = [size for size in (self._curve_peak(rank), *_recorded_peaks(rank)) if size]
-        return max(found, default=None)
-
-    def _curve_peak(self, rank: RankMemory) -> int | None:
         if rank.curve is None:
             return None
         if rank.curve.baseline_bytes is not None:
-            return rank.curve.peak_bytes
-        return rank.curve.peak_bytes + (self.before_window(rank) or 0)
+            return rank.curve.baseline_bytes
+        states = self.size.states()
+        if states is None:
+            return None
+        kept = self.size.strategy in ("ddp", "zero1", "dp")  # DDP's buckets hold the gradients between steps
+        return states.parameters + states.optimizer + (states.gradients if kept else 0)
+
+    def peak_bytes(self, rank: RankMemory) -> int | None:
+        """Peak of tensors on this rank's device: by its curve, the allocator's own figure, the snapshot."""
+        sizes = [self._curve_peak(rank), *(step.peak_allocated_bytes or 0 for step in rank.steps)]
+        sizes += [device.peak_bytes for device in rank.snapshot.devices.values()] if rank.snapshot else []
+        return max(sizes) or None
+
+    def _curve_peak(self, rank: RankMemory) -> int:
+        if rank.curve is None:
+            return 0
+        before = 0 if rank.curve.baseline_bytes is not None else self.before_window(rank) or 0
+        return rank.curve.peak_bytes + before
 
     def peak(self) -> int | None:
-        """Of the rank with the highest."""
-        return max((size for one in self.all() if (size := self.peak_bytes(one)) is not None), default=None)
+        """Peak of the rank with the highest."""
+        return max((self.peak_bytes(rank) or 0 for rank in self.ranks.values()), default=0) or None
 
     def peak_items(self) -> tuple[EvidenceItem, ...]:
         """Where the highest recorded peak stood, as a line of evidence."""
-        rank = max(self.all(), key=lambda one: self._curve_peak(one) or 0, default=None)
+        rank = max(self.ranks.values(), key=self._curve_peak, default=None)
         if rank is None or rank.curve is None:
             return ()
         curve = rank.curve
         step = f" in step {curve.peak_step}" if curve.peak_step is not None else ""
-        place = f", {curve.peak_region}" if curve.peak_region not in ("step", "outside") else ""
-        detail = f"peak of rank {rank.rank}: {size(self._curve_peak(rank) or 0)}{step}{place}"
+        region = f", {curve.peak_region}" if curve.peak_region not in ("step", "outside") else ""
+        detail = f"peak of rank {rank.rank}: {bytes_text(self._curve_peak(rank))}{step}{region}"
         return (EvidenceItem("trace", rank.trace_file, detail),)
 
     def least_bytes(self) -> int:
         """All sharded units together have at least so many bytes; 0 = not known."""
-        return max((rank.whole().least_bytes for rank in self.all()), default=0)
+        return max((rank.whole().least_bytes for rank in self.ranks.values()), default=0)
 
     def ranks_of(self, seen: Iterable[int], group_size: int) -> tuple[int, ...]:
         """Ranks that issued a collective: all of the job when its group is the job, else those it was seen on."""
-        world = self.facts.world_size
+        world = self.size.world_size
         return tuple(range(world)) if world and group_size == world else tuple(sorted(set(seen)))
 
+    def ran_out_at(self, ranks: Iterable[int]) -> tuple[Where, ...]:
+        """Lines in which these ranks ran out of memory, by their tracebacks; at most 8."""
+        records = [one for one in self.ran_out if one.site is not None and one.rank in set(ranks)]
+        sites = [(one.rank, one.site) for one in records if one.site is not None]
+        return tuple(Where(rank, at.file, at.line, at.function, "ran out of memory") for rank, at in sites[:8])
 
-def _recorded_peaks(rank: RankMemory) -> Iterator[int | None]:
-    if rank.timeline is not None:
-        yield max((step.peak_allocated_bytes or 0 for step in rank.timeline.steps), default=None)
-    for device in rank.snapshot.devices.values() if rank.snapshot else ():
-        yield device.peak_bytes
+    def capacity(self) -> Capacity | None:
+        """What a rank may use: the device by the message or telemetry; on CPU this node's memory over its ranks."""
+        for record in self.ran_out:
+            if size_bytes := record.limit_bytes or record.total_bytes:
+                return Capacity(size_bytes, record.item.file)
+        for node in self.nodes.values():
+            totals = [device.total_bytes for device in node.devices.values() if device.total_bytes]
+            if totals:
+                return Capacity(min(totals), "telemetry")
+            if node.host_total_bytes and node.rank_rss:
+                return Capacity(node.host_total_bytes // len(node.rank_rss), "telemetry")
+        return None
+
+    def predicted(self, fixed_bytes: int = 0, linear_bytes: int = 0) -> Prediction | None:
+        """Peak of a rank on `PREDICTED_RANKS` ranks; None where the peak or the ranks are not known, or are as many.
+
+        Model states shrink as they are sharded further, what is gathered whole stays, outputs that hold every rank's
+        part grow with the ranks (measured exponents of the peak over world_size: -1, 0 and +1).
+
+        Args:
+            fixed_bytes: of the finding, the same on any number of ranks.
+            linear_bytes: of the finding, proportional to the ranks.
+        """
+        world, peak = self.size.world_size, self.peak()
+        if not world or peak is None or world >= PREDICTED_RANKS:
+            return None
+        now, then = self.size.states(), self.size.states(PREDICTED_RANKS)
+        states = then.total - now.total if now is not None and then is not None else 0
+        rest = max(0, peak - fixed_bytes - linear_bytes + states)
+        return Prediction(rest + fixed_bytes + linear_bytes * PREDICTED_RANKS // world, rest)
 
 
-def read(evidence: Evidence) -> Situation:
+def read(evidence: Evidence) -> JobMemory:
     """Read what there is; what cannot be read is a problem under coverage."""
-    found = Situation(evidence, facts.read(evidence), ran_out=ran_out(evidence))
-    _timelines(found)
-    _snapshots(found)
-    _traces(found)
-    _flights(found)
-    _rings(found)
-    found.ranks = dict(sorted(found.ranks.items()))
-    for rank in found.all():
+    job = JobMemory(evidence, model_size.read(evidence), ran_out=ran_out(evidence))
+    for add in (_timelines, _snapshots, _traces, _flights, _rings):
+        add(job)
+    job.ranks = dict(sorted(job.ranks.items()))
+    for rank in job.ranks.values():
         optimizer = "adamw" if "adam" in rank.optimizer.lower() else ""
-        ranks = max((one.ranks for one in rank.unit_gathers(sharded=False)), default=1)
+        ranks = max((call.ranks for call in rank.unit_gathers(sharded=False)), default=1)
         whole = rank.whole()
-        found.facts = found.facts.with_units(whole.least_bytes if whole.is_exact else 0, optimizer, ranks)
-    return found
+        job.size = job.size.with_units(whole.least_bytes if whole.is_exact else 0, optimizer, ranks)
+    return job
 
 
-def _of(found: Situation, rank: int) -> RankMemory:
-    return found.ranks.setdefault(rank, RankMemory(rank))
+def _of(job: JobMemory, rank: int) -> RankMemory:
+    return job.ranks.setdefault(rank, RankMemory(rank))
 
 
-def _first(handles: Iterable[T]) -> list[T]:
-    """Of the first ranks; without a rank in the name last, by file."""
+def _first(handles: Iterable[H]) -> list[H]:
+    """Handles of the first ranks; those without a rank in the name last, by file."""
     ordered = sorted(handles, key=lambda one: (one.rank is None, one.rank or 0, one.file))  # type: ignore[attr-defined]
-    return ordered[: MAX_RANKS * 2]
+    return ordered[:MAX_FILES]
 
 
-def _timelines(found: Situation) -> None:
-    most = min(EACH, max(_LEAST_STEPS, MAX_STEPS // max(1, len(found.evidence.timelines))))
-    for handle in sorted(
-        [*found.evidence.timelines, *found.evidence.telemetry], key=lambda one: (one.rank or 0, one.file)
-    ):
+def _timelines(job: JobMemory) -> None:
+    evidence = job.evidence
+    most = min(MAX_STEPS_OF_RANK, max(_LEAST_STEPS, MAX_STEPS // max(1, len(evidence.timelines))))
+    for handle in sorted([*evidence.timelines, *evidence.telemetry], key=lambda one: (one.rank or 0, one.file)):
         try:
             timeline = handle.load(most)
         except (OSError, ValueError) as problem:
-            found.evidence.problems.append(Problem("timeline", handle.file, str(problem), unread=True))
+            evidence.problems.append(Problem("timeline", handle.file, str(problem), unread=True))
             continue
         if timeline.steps and handle.rank is not None:
-            rank = _of(found, handle.rank)
+            rank = _of(job, handle.rank)
             rank.timeline, rank.timeline_file = timeline, handle.file
         elif timeline.host_used or timeline.devices:
-            found.nodes[handle.rank or 0] = timeline
+            job.nodes[handle.rank or 0] = timeline
 
 
-def _snapshots(found: Situation) -> None:
-    ordered = sorted(found.evidence.snapshots, key=lambda one: (one.rank or 0, one.file))
-    for handle in ordered[:MAX_SNAPSHOTS]:
+def _snapshots(job: JobMemory) -> None:
+    for handle in _first(job.evidence.snapshots):
         try:
             snapshot = handle.load()
         except (OSError, ValueError) as problem:
-            found.evidence.problems.append(Problem("snapshot", handle.file, str(problem), unread=True))
+            job.evidence.problems.append(Problem("snapshot", handle.file, str(problem), unread=True))
             continue
-        rank = _of(found, handle.rank or 0)
+        rank = _of(job, handle.rank or 0)
         rank.snapshot, rank.snapshot_file = snapshot, handle.file
 
 
-def _traces(found: Situation) -> None:
-    limits, world = found.evidence.limits, found.facts.world_size
-    for handle in _first(found.evidence.traces):
+def _traces(job: JobMemory) -> None:
+    limits = job.evidence.limits
+    for handle in _first(job.evidence.traces):
         try:
             if not is_worth_reading(handle.path, limits):
                 continue
             marks = read_marks(handle.path, limits)
             number = handle.rank if marks.rank is None else marks.rank
-            if number is None or found.ranks.get(number, RankMemory(number)).trace is not None:
+            if number is None or job.ranks.get(number, RankMemory(number)).trace is not None:
                 continue  # a second window of one rank says nothing new about gathers
-            rank = _of(found, number)
-            rank.trace, rank.trace_file = annotated.of_trace(marks, handle.file, world), handle.file
-            rank.optimizer = _optimizer(marks)
+            rank = _of(job, number)
+            rank.trace, rank.trace_file = profiled.traffic(marks, handle.file, job.size.world_size), handle.file
+            names = (span.name for span in marks.spans if span.name.startswith(_OPTIMIZER))
+            rank.optimizer = next(names, "").removeprefix(_OPTIMIZER).partition(".")[0]
             if marks.has_memory:
                 rank.curve = build(read_memory_events(handle.path, limits), marks)
                 if rank.curve is not None:
-                    mark_outputs(rank.curve, rank.trace.gathers)
-                    mark_lent(rank.curve, marks.calls)
+                    profiled.mark_outputs(rank.curve, rank.trace.gathers)
+                    profiled.mark_lent(rank.curve, marks.calls)
             if marks.has_functions:
-                place(handle, rank.trace.gathers, rank.trace.threads, rank.curve, marks.has_memory)
+                profiled.add_sites(handle, rank.trace, rank.curve, marks.has_memory)
         except (OSError, ValueError):
-            continue  # the overlap detectors say so
+            continue  # the causes of slow steps say so
 
 
-def _optimizer(marks: TraceMarks) -> str:
-    name = next((span.name for span in marks.spans if span.name.startswith(_OPTIMIZER)), "")
-    return name.removeprefix(_OPTIMIZER).partition(".")[0]
-
-
-def _flights(found: Situation) -> None:
-    handles = [*found.evidence.flight, *found.evidence.simulated]
+def _flights(job: JobMemory) -> None:
+    handles = [*job.evidence.flight, *job.evidence.simulated]
     at_least = max((handle.rank or 0 for handle in handles), default=0) + 1
     for handle in _first(handles):
         try:
             dumps = handle.load()
         except (OSError, ValueError):
-            continue  # the hang detectors say so
+            continue  # the causes of hangs say so
         for dump in dumps:
             number = dump.rank if dump.rank is not None else handle.rank
             if number is None:
                 continue
-            rank = _of(found, number)
-            world = found.facts.world_size or dump.world_size or at_least
-            traffic = collectives.of_calls(dump.calls, dump.members, handle.file, world)
-            known = rank.flight is not None and any(one.kind != "unknown" for one in rank.flight.gathers)
+            rank, world = _of(job, number), job.size.world_size or dump.world_size or at_least
+            traffic = gathers.of_calls(dump.calls, dump.members, handle.file, world)
+            known = rank.flight is not None and any(call.kind != "unknown" for call in rank.flight.gathers)
             if not known and (rank.flight is None or len(traffic.gathers) >= len(rank.flight.gathers)):
                 rank.flight = traffic
 
 
-def _rings(found: Situation) -> None:
-    for handle in _first(getattr(found.evidence, "rings", [])):
+def _rings(job: JobMemory) -> None:
+    for handle in _first(job.evidence.rings):
         try:
             ring = handle.read()
         except (OSError, ValueError):
-            continue  # the hang detectors say so
-        number = ring.rank if handle.rank is None else handle.rank
-        _of(found, number).ring = collectives.of_ring(ring, handle.file)
+            continue  # the causes of hangs say so
+        _of(job, ring.rank if handle.rank is None else handle.rank).ring = gathers.of_ring(ring, handle.file)

@@ -10,6 +10,8 @@ from typing import Any
 from diagnostics.evidence.model import Evidence, RunEvidence
 
 _ITEM_BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
+FROM_UNITS = "the sum of its gathered units"
+"""`ModelSize.source` where nothing but the units tells the size."""
 SHARDED = frozenset({"fsdp", "zero3", "zero2", "hsdp"})
 """Strategies of dtk that shard parameters."""
 
@@ -29,7 +31,7 @@ class States:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ModelSize:
     """Sizes of the whole model; None = not known."""
 
     world_size: int | None
@@ -65,7 +67,7 @@ class Facts:
             return States(size // shards, size // shards, optimizer // shards)
         return States(size, size, optimizer // ranks if self.strategy == "zero1" else optimizer)
 
-    def with_units(self, gathered_bytes: int, optimizer: str, ranks: int) -> "Facts":
+    def with_units(self, gathered_bytes: int, optimizer: str, ranks: int) -> "ModelSize":
         """Completed by the sum of the gathered units of a sharded model that nothing else describes.
 
         Args:
@@ -81,30 +83,30 @@ class Facts:
             parameter_bytes=gathered_bytes,
             gather_bytes=gathered_bytes,
             optimizer_bytes=None if factor is None else factor * gathered_bytes,
-            source="the sum of its gathered units",
+            source=FROM_UNITS,
             shards=self.shards or ranks,
             world_size=self.world_size or ranks,
         )
 
 
-def read(evidence: Evidence) -> Facts:
+def read(evidence: Evidence) -> ModelSize:
     """As far as the run's records tell."""
     run = evidence.run
     if run is None:
-        return Facts(evidence.world_size, "")
+        return ModelSize(evidence.world_size, "")
     world_size = evidence.world_size or _count(_figure(run, "world_size"))
     strategy = str(run.get("strategy.name", "") or "")
     shards, replicas = _shards(run, strategy, world_size)
-    facts = Facts(world_size, strategy, shards=shards, replicas=replicas)
+    size = ModelSize(world_size, strategy, shards=shards, replicas=replicas)
     count, source = _parameters(run)
     if count is None:
-        return facts
+        return size
     item = _ITEM_BYTES.get(str(run.get("precision.compute_dtype", "float32")), 4)
     item = item if strategy in SHARDED else 4
     layers, width = _count(run.get("model.layers")), _count(run.get("model.width"))
     block = 12 * width * width + 13 * width if layers and width and run.get("model.architecture") == "gpt" else None
     return replace(
-        facts,
+        size,
         parameter_bytes=4 * count,
         gather_bytes=item * count,
         optimizer_bytes=_optimizer(run, 4 * count),

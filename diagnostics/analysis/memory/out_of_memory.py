@@ -1,12 +1,26 @@
-"""Where memory ran out, by log lines, error files and the run's status: one record a rank. Decides nothing."""
+"""Where memory ran out, by log lines and error files: one record for each rank. Decides nothing."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
-from diagnostics.contract.findings import EvidenceItem, Finding, Where
+from diagnostics.contract.findings import EvidenceItem
 from diagnostics.evidence.logs.fields import oom_parts, size_bytes
-from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
+from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, shortened
 
 _CUDA_TYPES = ("OutOfMemoryError", "torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError")
+_FIGURES = {
+    "requested_bytes": "requested_bytes",
+    "total_bytes": "total_bytes",
+    "free_bytes": "free_bytes",
+    "allocated_bytes": "allocated_bytes",
+    "reserved_unallocated_bytes": "unused_bytes",
+    "in_use_bytes": "in_use_bytes",
+    "other_bytes": "listed_bytes",
+    "other_processes": "listed_processes",
+    "allowed_bytes": "limit_bytes",
+}
+"""Figures of a message (`evidence/logs/fields.py`) -> fields of `RanOut`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,105 +40,97 @@ class RanOut:
     unused_bytes: int | None = None
     """Reserved by PyTorch but in no tensor."""
     in_use_bytes: int | None = None
-    """By the process, memory outside PyTorch included."""
-    other_bytes: int | None = None
-    """By other processes on the device."""
+    """By this process, memory outside PyTorch included."""
+    listed_bytes: int | None = None
+    """By processes that the message lists by number."""
+    listed_processes: int | None = None
     limit_bytes: int | None = None
     """The fraction of the device that the process allows itself, where that was the limit."""
     step: int | None = None
-    region: str = ""
+    site: Frame | None = None
+    """The innermost line outside torch, where there is a traceback."""
+
+    @property
+    def reserved_bytes(self) -> int | None:
+        """What PyTorch's allocator holds."""
+        return None if self.allocated_bytes is None or self.unused_bytes is None else self._own()
 
     @property
     def outside_bytes(self) -> int | None:
         """In use on the device, but neither in tensors nor reserved by this process's allocator."""
-        if self.allocated_bytes is None or self.unused_bytes is None:
+        if self.reserved_bytes is None:
             return None
-        own = self.allocated_bytes + self.unused_bytes
-        if self.in_use_bytes is not None:
-            return max(0, self.in_use_bytes - own) + (self.other_bytes or 0)
+        if self.total_bytes is not None and self.free_bytes is not None:
+            return max(0, self.total_bytes - self.free_bytes - self._own())
+        return None if self.in_use_bytes is None else max(0, self.in_use_bytes - self._own()) + (self.listed_bytes or 0)
+
+    @property
+    def other_bytes(self) -> int:
+        """Of it in other processes: those that the message lists, or what neither this process nor nobody holds.
+
+        In a container torch does not recognise its own process by its number and lists it among the others.
+        """
+        listed = self.listed_bytes or 0
+        if self.in_use_bytes is None:
+            is_own = self.listed_processes == 1 and listed >= self._own()
+            return 0 if is_own else max(0, listed - self._own())
         if self.total_bytes is None or self.free_bytes is None:
-            return None
-        return max(0, self.total_bytes - self.free_bytes - own)
+            return listed
+        return max(listed, self.total_bytes - self.free_bytes - self.in_use_bytes)
+
+    def _own(self) -> int:
+        return (self.allocated_bytes or 0) + (self.unused_bytes or 0)
 
 
 def ran_out(evidence: Evidence) -> list[RanOut]:
-    """One for each rank that is known to have run out, by rank; the message with the most figures counts."""
-    found: dict[int | None, RanOut] = {}
-    for one in [*map(_of_fact, evidence.facts), *map(_of_error, evidence.errors)]:
-        if one is None:
+    """Return one record for each rank that is known to have run out, by rank; the message with most figures counts."""
+    records: dict[int | None, RanOut] = {}
+    for record in [*map(_of_fact, evidence.facts), *map(_of_error, evidence.errors)]:
+        if record is None:
             continue
-        other = found.get(one.rank)
-        if other is None or _figures(one) > _figures(other):
-            found[one.rank] = replace(one, step=one.step or (other.step if other else None))
-    if len(found) > 1 and None in found:
-        del found[None]
-    return [found[key] for key in sorted(found, key=lambda rank: -1 if rank is None else rank)]
+        other = records.get(record.rank, record)
+        better, worse = (record, other) if _figures(record) > _figures(other) else (other, record)
+        records[record.rank] = replace(better, step=better.step or worse.step, site=better.site or worse.site)
+    if len(records) > 1:
+        records.pop(None, None)
+    return [records[rank] for rank in sorted(records, key=lambda rank: -1 if rank is None else rank)]
 
 
-def placed(finding: Finding, errors: list[RankError]) -> Finding:
-    """The finding with the line in which its ranks ran out, where it names none and a traceback does."""
-    if finding.status != "confirmed" or finding.where:
-        return finding
-    places = []
-    for error in errors:
-        frame = next((one for one in error.frames if "/torch/" not in one.file), None)
-        if frame and error.rank in finding.ranks and _of_error(error) is not None:
-            places.append(Where(error.rank, frame.file, frame.line, frame.function, "ran out of memory"))
-    return replace(finding, where=tuple(places[:8])) if places else finding
-
-
-def _figures(one: RanOut) -> int:
-    values = (one.requested_bytes, one.total_bytes, one.allocated_bytes, one.unused_bytes, one.in_use_bytes)
-    return sum(value is not None for value in values)
+def _figures(record: RanOut) -> int:
+    return sum(getattr(record, name) is not None for name in _FIGURES.values())
 
 
 def _of_fact(fact: LogFact) -> RanOut | None:
-    if fact.kind == "cuda_oom":
-        item = EvidenceItem("log", fact.file, shortened(fact.text, 300), fact.line)
-        return _cuda(fact.rank, fact.fields, item)
-    if fact.kind == "cpu_oom":
-        item = EvidenceItem("log", fact.file, shortened(fact.text, 300), fact.line)
-        return RanOut(fact.rank, "cpu", item, requested_bytes=_size(fact.fields.get("requested_bytes")))
-    return None
+    if fact.kind not in ("cuda_oom", "cpu_oom"):
+        return None
+    item = EvidenceItem("log", fact.file, shortened(fact.text, 300), fact.line)
+    return _decoded(fact.rank, fact.kind.partition("_")[0], fact.fields, item)
 
 
 def _of_error(error: RankError) -> RanOut | None:
-    """The message of an error file holds the whole text."""
+    """Read the message of an error file, which holds the whole text."""
     text = error.message
-    item = EvidenceItem("error", error.file, shortened(f"{error.type}: {text}", 300), error.line or None)
     if "CUDA out of memory" in text or error.type in _CUDA_TYPES:
-        fields: dict[str, object] = dict(oom_parts(text))
-        after = text.partition("ried to allocate ")[2] or text.partition("Requested size: ")[2]
-        fields["requested_bytes"] = size_bytes(after)
-        return replace(_cuda(error.rank, fields, item), step=error.step, region=error.region or "")
-    if "DefaultCPUAllocator" in text:
+        device, fields = "cuda", dict(oom_parts(text))
+        fields["requested_bytes"] = size_bytes(
+            text.partition("ried to allocate ")[2] or text.partition("Requested size: ")[2]
+        )
+    elif "DefaultCPUAllocator" in text:
         digits = text.partition("tried to allocate ")[2].partition(" ")[0]
-        requested = int(digits) if digits.isdecimal() and len(digits) < 20 else None
-        return RanOut(error.rank, "cpu", item, requested, step=error.step, region=error.region or "")
-    return None
+        device = "cpu"
+        fields = {"requested_bytes": int(digits) if digits.isdecimal() and len(digits) < 20 else None}
+    else:
+        return None
+    item = EvidenceItem("error", error.file, shortened(f"{error.type}: {text}", 300), error.line or None)
+    site = next((frame for frame in error.frames if "/torch/" not in frame.file), None)
+    return replace(_decoded(error.rank, device, fields, item), step=error.step, site=site)
 
 
-def _cuda(rank: int | None, fields: dict[str, object], item: EvidenceItem) -> RanOut:
-    values = {
-        name: _size(fields.get(f"{name}_bytes")) for name in ("requested", "total", "free", "allocated", "in_use")
+def _decoded(rank: int | None, device: str, fields: Mapping[str, object], item: EvidenceItem) -> RanOut:
+    figures: dict[str, Any] = {
+        name: value for key, name in _FIGURES.items() if isinstance(value := fields.get(key), int)
     }
-    unused, reserved = _size(fields.get("reserved_unallocated_bytes")), _size(fields.get("reserved_bytes"))
-    if unused is None and reserved is not None and values["allocated"] is not None:
-        unused = max(0, reserved - values["allocated"])  # torch before 2.1 gives the sum
-    return RanOut(
-        rank=rank,
-        device="cuda",
-        item=item,
-        requested_bytes=values["requested"],
-        total_bytes=values["total"],
-        free_bytes=values["free"],
-        allocated_bytes=values["allocated"],
-        unused_bytes=unused,
-        in_use_bytes=values["in_use"],
-        other_bytes=_size(fields.get("other_bytes")),
-        limit_bytes=_size(fields.get("allowed_bytes")),
-    )
-
-
-def _size(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    reserved, allocated = fields.get("reserved_bytes"), figures.get("allocated_bytes")
+    if "unused_bytes" not in figures and isinstance(reserved, int) and allocated is not None:
+        figures["unused_bytes"] = max(0, reserved - allocated)  # torch before 2.1 gives the sum
+    return RanOut(rank, device, item, **figures)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from diagnostics.analysis.memory import categories
 from diagnostics.analysis.memory.curve import MAX_EVENTS
-from diagnostics.analysis.memory.job import RankMemory, Situation
-from diagnostics.analysis.memory.sweep import sweep
+from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.evidence.memory.levels import AT, KINDS, MAX_ROWS, UNKNOWN, Row, highest, total
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.readers.snapshot import DeviceMemory
@@ -61,9 +60,9 @@ class OverTime:
     notes: list[str] = field(default_factory=list)
 
 
-def over_time(situation: Situation, rank: RankMemory) -> OverTime | None:
+def over_time(job: JobMemory, rank: RankMemory) -> OverTime | None:
     """Of trace and snapshot the one that saw more bytes; else totals."""
-    found = [one for one in (_of_trace(situation, rank), _of_snapshot(rank)) if one is not None]
+    found = [one for one in (_of_trace(job, rank), _of_snapshot(rank)) if one is not None]
     if found:
         return max(found, key=lambda one: total(one.peak))
     return _of_timeline(rank)
@@ -76,12 +75,12 @@ def of_samples(samples: Sequence[tuple[float, int]], file: str) -> OverTime | No
     return None if peak is None else OverTime(PROCESS, "telemetry", file, rows, peak, notes=[_WHOLE_PROCESS])
 
 
-def _of_trace(situation: Situation, rank: RankMemory) -> OverTime | None:
+def _of_trace(job: JobMemory, rank: RankMemory) -> OverTime | None:
     curve = rank.curve
     if curve is None:
         return None
-    before, states = situation.before_window(rank), situation.states()
-    rows = sweep(curve, before or 0, states, situation.facts.logits_bytes)
+    before, states = job.before_window(rank), job.size.states()
+    rows = categories.sweep(curve, before or 0, states, job.size.logits_bytes)
     at_s = (curve.peak_us - curve.start_us) / 1e6
     peak = highest([row for row in rows if row[0] == at_s]) or highest(rows)
     if peak is None:
@@ -123,7 +122,7 @@ def _of_snapshot(rank: RankMemory) -> OverTime | None:
 
 
 def _of_timeline(rank: RankMemory) -> OverTime | None:
-    steps = rank.timeline.steps if rank.timeline is not None else []
+    steps = rank.steps
     if not steps:
         return None
     exact = all(one.allocated_bytes is not None for one in steps)

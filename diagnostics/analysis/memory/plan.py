@@ -9,7 +9,7 @@ from typing import Any
 
 from diagnostics.analysis.memory import categories
 from diagnostics.analysis.memory.curve import without_backend
-from diagnostics.analysis.memory.job import RankMemory, Situation
+from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.contract.formatting import bytes_text
 
 SCHEMA = "dtk.plan/"
@@ -22,32 +22,32 @@ _SAME = {categories.TEMPORARIES: "temporaries"}
 """Categories that a plan calls otherwise."""
 
 
-def planned(situation: Situation) -> dict[str, Any]:
+def planned(job: JobMemory) -> dict[str, Any]:
     """For `report.measures.memory.plan`; empty without a plan.
 
     `text` says how the peak differs by more than `TELLING`, `missing` why it cannot be compared.
     """
-    found = _plan(situation)
+    found = _plan(job)
     if not found:
         return {}
     total = sum(found.values())
     record: dict[str, Any] = {"planned_bytes": total, "planned": found}
-    rank = _fullest(situation)
+    rank = _fullest(job)
     if rank is None:
         why = "no memory of tensors was recorded, and that of the whole process is no measure of it"
         return {**record, "missing": f"planned {bytes_text(total)}; what it was is not known: {why} (record=full)"}
-    was, peak = _was(situation, rank)
+    was, peak = _was(job, rank)
     record |= {"rank": rank.rank, "was_bytes": peak, "was": was}
     if abs(peak - total) > TELLING * total:
-        left_out = " without gloo's own copies" if (situation.peak_bytes(rank) or 0) > (1 + _LEAST) * peak else ""
-        why = _why(situation, found, was, peak)
+        left_out = " without gloo's own copies" if (job.peak_bytes(rank) or 0) > (1 + _LEAST) * peak else ""
+        why = _why(job, found, was, peak)
         record["text"] = f"planned {bytes_text(total)}, was {bytes_text(peak)}{left_out}{why}"
     return record
 
 
-def _plan(situation: Situation) -> dict[str, int]:
+def _plan(job: JobMemory) -> dict[str, int]:
     """Categories at the planned peak, bytes; empty when there is no plan or it is none."""
-    run = situation.evidence.run
+    run = job.evidence.run
     plan = run.plan if run is not None else {}
     memory = plan.get("memory") if str(plan.get("schema", "")).startswith(SCHEMA) else None
     parts = memory.get("at_peak_bytes") if isinstance(memory, dict) else None
@@ -60,28 +60,28 @@ def _plan(situation: Situation) -> dict[str, int]:
     }
 
 
-def _fullest(situation: Situation) -> RankMemory | None:
+def _fullest(job: JobMemory) -> RankMemory | None:
     """The rank with the highest peak of tensors."""
-    known = [rank for rank in situation.all() if situation.before_window(rank) is not None or _allocator(rank)]
-    return max(known, key=lambda rank: situation.peak_bytes(rank) or 0, default=None)
+    known = [
+        rank
+        for rank in job.ranks.values()
+        if job.before_window(rank) is not None
+        or rank.snapshot is not None
+        or any(step.peak_allocated_bytes for step in rank.steps)
+    ]
+    return max(known, key=lambda rank: job.peak_bytes(rank) or 0, default=None)
 
 
-def _allocator(rank: RankMemory) -> bool:
-    """Whether the device's allocator has told its own peak."""
-    steps = rank.timeline.steps if rank.timeline is not None else []
-    return rank.snapshot is not None or any(step.peak_allocated_bytes for step in steps)
-
-
-def _was(situation: Situation, rank: RankMemory) -> tuple[dict[str, int], int]:
+def _was(job: JobMemory, rank: RankMemory) -> tuple[dict[str, int], int]:
     """Categories in a plan's words, and the peak; no categories where allocations were not recorded."""
     own = rank if rank.curve is None else replace(rank, curve=without_backend(rank.curve))
-    peak = categories.peak(situation, own)
+    peak = categories.peak(job, own)
     if peak is None:
-        return {}, situation.peak_bytes(rank) or 0
+        return {}, job.peak_bytes(rank) or 0
     return {_SAME.get(name, name): value for name, value in peak.categories.items()}, peak.total_bytes
 
 
-def _why(situation: Situation, plan: Mapping[str, int], was: Mapping[str, int], peak: int) -> str:
+def _why(job: JobMemory, plan: Mapping[str, int], was: Mapping[str, int], peak: int) -> str:
     """The categories that the difference is made of, the largest first."""
     if not was:
         return ""
@@ -89,12 +89,12 @@ def _why(situation: Situation, plan: Mapping[str, int], was: Mapping[str, int], 
     changes = {name: was.get(name, 0) - plan.get(name, 0) for name in {**plan, **was}}
     changes = {name: by for name, by in changes.items() if (by > 0) == more and abs(by) > _LEAST * peak}
     named = sorted(changes, key=lambda name: (-abs(changes[name]), name))[:_NAMED]
-    told = [_told(situation, name, plan.get(name, 0), was.get(name, 0)) for name in named]
-    return f": {', '.join(told)}" if told else ""
+    parts = [_difference(job, name, plan.get(name, 0), was.get(name, 0)) for name in named]
+    return f": {', '.join(parts)}" if parts else ""
 
 
-def _told(situation: Situation, name: str, planned_bytes: int, was_bytes: int) -> str:
-    block = situation.facts.block_bytes
+def _difference(job: JobMemory, name: str, planned_bytes: int, was_bytes: int) -> str:
+    block = job.size.block_bytes
     if name == categories.GATHERED and block and was_bytes > planned_bytes and round(was_bytes / block) > 1:
         return f"gathered parameters of {round(was_bytes / block)} blocks alive at once ({bytes_text(was_bytes)})"
     if not planned_bytes:

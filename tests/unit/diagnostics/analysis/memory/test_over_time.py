@@ -19,7 +19,7 @@ from diagnostics.evidence.memory.levels import AT, KINDS, Stack, total
 from diagnostics.evidence.memory.owner import BACKWARD, REDUCED, owner
 from diagnostics.evidence.readers.snapshot import SnapshotFile
 from tests.unit.diagnostics.analysis.memory.allocator import CLOCK_US, Allocator
-from tests.unit.diagnostics.causes.memory.jobs import detect
+from tests.unit.diagnostics.causes.memory.jobs import measures
 from tests.unit.diagnostics.evidence.readers.test_timeline import rank_file
 
 MIB = 1 << 20
@@ -189,7 +189,7 @@ def test_an_out_of_memory_moment_is_kept_and_frames_of_old_torch_have_no_times()
 
 def measures_of(folder: Path) -> dict[str, Any]:
     """As they stand in report.json, which the published schema describes."""
-    found: dict[str, Any] = json.loads(json.dumps(detect(folder).measures["memory"]))
+    found: dict[str, Any] = json.loads(json.dumps(measures(folder)))
     jsonschema.validate(found, {**SCHEMA["properties"]["measures"]["properties"]["memory"], "$defs": SCHEMA["$defs"]})
     return found
 

@@ -12,7 +12,7 @@ from diagnostics.contract.artifacts import RunPaths, Status, write_json
 from diagnostics.evidence.trace.allocations import MemoryEvent
 from diagnostics.evidence.trace.memory_marks import Span, TraceMarks
 from diagnostics.report.measures import plan_lines
-from tests.unit.diagnostics.causes.memory.jobs import detect
+from tests.unit.diagnostics.causes.memory.jobs import measures
 
 GIB = 1 << 30
 PLAN = {"parameters": GIB, "optimizer states": 2 * GIB, "activations": 6 * GIB}
@@ -34,7 +34,7 @@ def run_of(folder: Path, plan: object, **step: Any) -> Path:
 
 
 def planned(folder: Path) -> dict[str, Any]:
-    return detect(folder).measures["memory"].get("plan", {})
+    return measures(folder).get("plan", {})
 
 
 def stored(**parts: int) -> dict[str, Any]:

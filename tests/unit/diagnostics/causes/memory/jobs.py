@@ -1,20 +1,34 @@
-"""Evidence for the memory tests: the real small trainings, and jobs put together from texts and snapshots."""
+"""Findings about the memory of a job, by the causes of this family."""
 
 from pathlib import Path
+from typing import Any
 
-from diagnostics.contract.findings import Detection, Finding
-from diagnostics.detectors.memory import DETECTORS
+from diagnostics.analysis.memory.job import read
+from diagnostics.causes.registry import Registry, built_in
+from diagnostics.contract.findings import Finding, text_of
+from diagnostics.diagnose import decide
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence
+
+CAUSES = tuple(cause for cause in built_in() if cause.id.startswith("memory."))
 
 
-def detect(folder: Path) -> Detection:
-    return DETECTORS[0].detect(gather(folder, Limits()))
+def decided(evidence: Evidence) -> dict[str, Finding]:
+    found, _ = decide(Registry(CAUSES), evidence, lambda text: None)
+    return {one.cause.removeprefix("memory."): one for one in found}
 
 
 def findings(folder: Path) -> dict[str, Finding]:
-    return {one.cause.removeprefix("memory."): one for one in detect(folder).findings}
+    return decided(gather(folder, Limits()))
+
+
+def measures(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = read(gather(folder, Limits())).measures()["memory"]
+    return found
 
 
 def confirmed(found: dict[str, Finding]) -> list[str]:
+    for one in found.values():
+        assert text_of(one).summary
     return [name for name, one in found.items() if one.status == "confirmed"]

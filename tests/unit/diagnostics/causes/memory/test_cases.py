@@ -9,19 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.analysis.memory import categories
-from diagnostics.analysis.memory import job as situation
+from diagnostics.analysis.memory import categories, job
 from diagnostics.analysis.memory.curve import Curve
-from diagnostics.analysis.memory.model_size import Facts
+from diagnostics.analysis.memory.model_size import ModelSize
 from diagnostics.analysis.memory.over_time import over_time
-from diagnostics.detectors.memory import DETECTORS
+from diagnostics.contract.findings import text_of
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.memory.levels import KINDS, MAX_ROWS, total
 from tests.dist.ranks import run_ranks
 from tests.shared_data import shared_data
 from tests.unit.diagnostics.causes.memory import memory_ranks
-from tests.unit.diagnostics.causes.memory.jobs import confirmed, detect, findings
+from tests.unit.diagnostics.causes.memory.jobs import confirmed, decided, findings, measures
 
 MIB = 1 << 20
 PARAMETERS = 96 * 128 + 4 * (128 * 512 + 512 + 512 * 128 + 128) + 128 * 96 + 96
@@ -67,7 +66,7 @@ def test_one_cause_with_ranks_and_line(jobs, case, cause, line):
     assert finding.ranks == (0, 1)
     if line:
         assert [(Path(w.file).name, w.line) for w in finding.where] == [("memory_ranks.py", line_of(case))]
-    assert finding.remedies and finding.remedies[0].saves
+    assert text_of(finding).remedies and text_of(finding).remedies[0].saves
 
 
 @pytest.mark.parametrize(
@@ -91,7 +90,7 @@ def test_costs_are_the_bytes_that_the_code_wastes(jobs, case, cause, expected_by
 
 def test_copies_of_all_ranks_grow_with_the_ranks_and_gathered_parameters_do_not(jobs):
     def predicted(case: str, cause: str) -> tuple[float, float]:
-        text = findings(jobs / case)[cause].summary
+        text = text_of(findings(jobs / case)[cause]).summary
         found = re.search(r"on 64 ranks a rank would need ([\d.]+) MiB, without it ([\d.]+) MiB", text)
         assert found, text
         return float(found[1]), float(found[2])
@@ -103,14 +102,14 @@ def test_copies_of_all_ranks_grow_with_the_ranks_and_gathered_parameters_do_not(
 
 
 def test_measures_have_a_short_curve_and_categories_that_add_up(jobs):
-    measures = json.loads(json.dumps(detect(jobs / "healthy").measures["memory"]))
+    recorded = json.loads(json.dumps(measures(jobs / "healthy")))
     for rank in ("0", "1"):
-        record = measures["ranks"][rank]
+        record = recorded["ranks"][rank]
         assert 2 < len(record["curve"]) <= 500
         assert max(size for _, size in record["curve"]) == record["peak_bytes"]
         assert sum(record["categories"].values()) == pytest.approx(record["peak_bytes"], rel=1e-6)
         assert record["categories"]["optimizer states"] == pytest.approx(4 * PARAMETERS, rel=0.02)
-    assert measures["parameter_bytes"] == pytest.approx(4 * PARAMETERS, rel=0.02)
+    assert recorded["parameter_bytes"] == pytest.approx(4 * PARAMETERS, rel=0.02)
 
 
 def _seconds(curve: Curve, time_us: float | None) -> float:
@@ -120,7 +119,7 @@ def _seconds(curve: Curve, time_us: float | None) -> float:
 @pytest.mark.parametrize("case", sorted(memory_ranks.CASES))
 def test_over_time_every_moment_holds_what_was_alive(jobs, case):
     """Against the sum of the allocations that live at that moment; what lay there before is computed."""
-    found = situation.read(gather(jobs / case, Limits()))
+    found = job.read(gather(jobs / case, Limits()))
     rank = found.ranks[0]
     curve, stack = rank.curve, over_time(found, rank)
     assert curve is not None and stack is not None
@@ -144,7 +143,7 @@ def test_over_time_every_moment_holds_what_was_alive(jobs, case):
 
 def test_over_time_tells_what_a_leak_keeps_and_where_gradients_are(jobs):
     def over(case: str, kind: str) -> list[int]:
-        found = situation.read(gather(jobs / case, Limits()))
+        found = job.read(gather(jobs / case, Limits()))
         stack = over_time(found, found.ranks[0])
         assert stack is not None
         return [row[1][KINDS.index(kind)] for row in stack.rows]
@@ -174,7 +173,7 @@ def test_flight_dumps_alone_show_who_gathers_what(jobs, tmp_path, case, cause):
     found = findings(tmp_path)
     assert confirmed(found) == ([cause] if cause else [])
     assert found["leak"].status == "undecided"
-    assert found["leak"].missing
+    assert text_of(found["leak"]).missing
 
 
 def test_without_frames_nobody_is_accused_by_sizes_alone(jobs, tmp_path):
@@ -196,10 +195,10 @@ def test_black_boxes_of_a_job_that_shards_tell_it_by_sizes(jobs, case, cause, mo
     """The last collectives of a killed rank have no frames, but a dtk run says that it shards and how large it is."""
     evidence = gather(jobs / case, Limits())
     evidence.files["trace"] = []
-    whole = Facts(2, "fsdp", 4 * PARAMETERS, 4 * PARAMETERS, 8 * PARAMETERS, "summary.json", 2)
+    whole = ModelSize(2, "fsdp", 4 * PARAMETERS, 4 * PARAMETERS, 8 * PARAMETERS, "summary.json", 2)
     monkeypatch.setattr("diagnostics.analysis.memory.model_size.read", lambda _: whole)
     monkeypatch.setattr("diagnostics.analysis.memory.gathers._caller", lambda _: ("unknown", False))
-    found = {one.cause.removeprefix("memory."): one for one in DETECTORS[0].detect(evidence).findings}
+    found = decided(evidence)
     assert confirmed(found) == ([cause] if cause else [])
 
 

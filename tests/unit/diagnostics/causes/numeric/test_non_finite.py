@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from diagnostics.detectors.numerics import DETECTORS
-from diagnostics.detectors.numerics.non_finite import CAUSE
+from diagnostics.causes.numeric.non_finite import CAUSE
+from diagnostics.contract.findings import text_of
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 from tests.unit.diagnostics.causes.numeric.runs import foreign, non_finite, run, write
@@ -14,12 +14,13 @@ BAD = [*GOOD, *({"step": step, "loss": NAN, "grad_norm": NAN} for step in range(
 
 
 def decide(evidence):
-    (found,) = [one for one in DETECTORS[0].detect(evidence).findings if one.cause == CAUSE]
+    (found,) = CAUSE.decide(CAUSE.facts(evidence))
+    assert text_of(found).summary
     return found
 
 
 def changes(found):
-    return [remedy.change for remedy in found.remedies if remedy.kind == "override"]
+    return [remedy.change for remedy in text_of(found).remedies if remedy.kind == "override"]
 
 
 def test_the_rank_whose_own_loss_broke_first_is_named(tmp_path):
@@ -31,10 +32,10 @@ def test_the_rank_whose_own_loss_broke_first_is_named(tmp_path):
     }
     found = decide(run(tmp_path, events, world_size=3))
     assert (found.status, found.ranks, found.victims, found.step) == ("confirmed", (1,), (0, 2), 5)
-    assert found.summary.startswith("The loss of rank 1 became nan at step 5;")
+    assert text_of(found).summary.startswith("The loss of rank 1 became nan at step 5;")
     assert (found.cost.value, found.cost.unit) == (4.0, "steps lost")
     assert found.evidence[0].file == "events/rank_00001.jsonl"
-    assert "rank 1 in step 5" in found.remedies[0].change
+    assert "rank 1 in step 5" in text_of(found).remedies[0].change
     assert found.confidence > 0.9
 
 
@@ -42,7 +43,7 @@ def test_when_all_ranks_break_at_once_nobody_is_blamed(tmp_path):
     write(tmp_path, BAD)
     found = decide(run(tmp_path, {rank: [non_finite(5)] for rank in range(2)}))
     assert (found.status, found.ranks, found.victims) == ("confirmed", (), ())
-    assert "no single rank" in found.summary
+    assert "no single rank" in text_of(found).summary
     assert changes(found) == ["optimizer.lr=0.001"]
 
 
@@ -50,7 +51,7 @@ def test_ranks_without_a_record_lower_the_confidence(tmp_path):
     found = decide(run(tmp_path, {0: [non_finite(6)], 1: [non_finite(5)]}, world_size=4))
     assert found.ranks == (1,)
     assert found.confidence == 0.8
-    assert "2 ranks left no record" in found.summary
+    assert "2 ranks left no record" in text_of(found).summary
 
 
 def test_a_gradient_that_broke_before_the_loss_names_the_parameter(tmp_path):
@@ -58,13 +59,13 @@ def test_a_gradient_that_broke_before_the_loss_names_the_parameter(tmp_path):
     events = {rank: [non_finite(5, "grad_norm", "inf", **gradient), non_finite(6)] for rank in range(2)}
     found = decide(run(tmp_path, events))
     assert (found.status, found.ranks, found.step) == ("confirmed", (), 5)
-    assert "blocks.1.mlp.up.weight (1 of 40 parameters)" in found.summary
-    assert "do not tell which began" in found.summary
+    assert "blocks.1.mlp.up.weight (1 of 40 parameters)" in text_of(found).summary
+    assert "do not tell which began" in text_of(found).summary
 
 
 def test_a_norm_that_overflows_by_itself(tmp_path):
     found = decide(run(tmp_path, {0: [non_finite(5, "grad_norm", "inf", parameters_seen=40, parameter=None)]}, 1))
-    assert "sum of squares overflowed" in found.summary
+    assert "sum of squares overflowed" in text_of(found).summary
     assert found.ranks == (0,)
 
 
@@ -72,19 +73,19 @@ def test_metrics_alone_give_the_step_but_no_rank(tmp_path):
     write(tmp_path, [*GOOD, {"step": 10, "loss": NAN, "grad_norm": NAN}])
     found = decide(run(tmp_path))
     assert (found.status, found.ranks, found.step) == ("confirmed", (), 10)
-    assert "after step 4" in found.summary
+    assert "after step 4" in text_of(found).summary
     assert (found.evidence[0].file, found.evidence[0].line) == ("metrics.jsonl", 5)
 
 
 def test_finite_figures_rule_it_out(tmp_path):
     write(tmp_path, GOOD)
     found = decide(run(tmp_path))
-    assert (found.status, found.measured) == ("ruled_out", "0 of 4 records")
+    assert (found.status, text_of(found).measured) == ("ruled_out", "0 of 4 records")
 
 
 def test_without_a_record_it_stays_open(tmp_path):
     found = decide(run(tmp_path))
-    assert found.status == "undecided" and found.missing
+    assert found.status == "undecided" and text_of(found).missing
     assert decide(foreign(tmp_path)).status == "undecided"
 
 
@@ -106,13 +107,13 @@ def test_remedies_fit_the_configuration(tmp_path):
     write(tmp_path, rising)
     found = decide(run(tmp_path, train={"clip_norm": None}))
     assert changes(found) == ["train.clip_norm=1.0", "optimizer.lr=0.001"]
-    assert "had risen" in [remedy.why for remedy in found.remedies][1]
+    assert "had risen" in [remedy.why for remedy in text_of(found).remedies][1]
 
 
 def test_anomaly_detection_names_the_function(tmp_path):
     found = decide(foreign(tmp_path, "", "Function 'SqrtBackward0' returned nan values in its 0th output."))
     assert (found.status, found.ranks) == ("confirmed", (1,))
-    assert "SqrtBackward0" in found.summary
+    assert "SqrtBackward0" in text_of(found).summary
 
 
 def test_the_rank_that_checks_is_not_blamed(tmp_path):
@@ -139,7 +140,7 @@ def test_a_log_that_prints_its_loss(tmp_path, text, step):
     (tmp_path / "train.log").write_text(text)
     found = decide(gather(tmp_path, Limits()))
     assert (found.status, found.step, found.ranks) == ("confirmed", step, ())
-    assert "train.log:" in found.summary
+    assert "train.log:" in text_of(found).summary
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,14 @@
 import pytest
 
-from diagnostics.detectors.numerics import DETECTORS
-from diagnostics.detectors.numerics.divergence import CAUSE, REPLICATED, SHARDED
+from diagnostics.causes.numeric.rank_divergence import CAUSE, REPLICATED, SHARDED
+from diagnostics.contract.findings import text_of
 from dtk.strategies.build import STRATEGIES
 from tests.unit.diagnostics.causes.numeric.runs import foreign, run
 
 
 def decide(evidence):
-    (found,) = [one for one in DETECTORS[0].detect(evidence).findings if one.cause == CAUSE]
+    (found,) = CAUSE.decide(CAUSE.facts(evidence))
+    assert text_of(found).summary
     return found
 
 
@@ -26,7 +27,7 @@ def test_the_odd_replica_is_named_with_its_parameter(tmp_path):
     events[0].insert(0, equal(100))
     found = decide(run(tmp_path, events, 4, last_step=250))
     assert (found.status, found.ranks, found.step, found.group.ranks) == ("confirmed", (2,), 200, (0, 1, 2, 3))
-    assert found.summary == (
+    assert text_of(found).summary == (
         "Rank 2 drifted apart from the other replicas between step 100 and step 200, first in head.weight "
         "(1 of 40 parameters)."
     )
@@ -38,8 +39,8 @@ def test_two_replicas_are_a_tie(tmp_path):
     events = {0: [drift(100, [0, 1], [0, 1], True)], 1: [drift(100, [0, 1], [0, 1], True, "head.weight")]}
     found = decide(run(tmp_path, events))
     assert found.ranks == (0, 1)
-    assert "it is a tie" in found.summary
-    assert "not later than step 100" in found.summary
+    assert "it is a tie" in text_of(found).summary
+    assert "not later than step 100" in text_of(found).summary
 
 
 def test_several_groups_are_one_finding(tmp_path):
@@ -51,7 +52,7 @@ def test_several_groups_are_one_finding(tmp_path):
 
 def test_equal_replicas_rule_it_out(tmp_path):
     found = decide(run(tmp_path, {0: [equal(100), equal(200)], 1: []}))
-    assert (found.status, found.measured) == ("ruled_out", "0 of 2 comparisons differ")
+    assert (found.status, text_of(found).measured) == ("ruled_out", "0 of 2 comparisons differ")
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", "single"])
@@ -61,9 +62,9 @@ def test_without_replicas_there_is_nothing_to_drift(tmp_path, strategy):
 
 def test_what_was_not_compared_is_open(tmp_path):
     early = decide(run(tmp_path))
-    assert (early.status, early.missing) == ("undecided", "record.replica_hash_every=10")
+    assert (early.status, text_of(early).missing) == ("undecided", "record.replica_hash_every=10")
     off = decide(run(tmp_path, record={"level": "off", "replica_hash_every": 100}))
-    assert "record=light" in off.missing
+    assert "record=light" in text_of(off).missing
     assert decide(foreign(tmp_path)).status == "undecided"
 
 

@@ -1,0 +1,184 @@
+"""What a profiler trace tells of one rank's gathers: whose they are, which allocations are theirs, and their lines.
+
+FSDP's annotations tell whose a gather is. Traces give sizes and times of calls and of allocations but no addresses of
+calls, so these are matched by size and order. Where Python functions were traced (`with_stack=True`) a line is that of
+a function's head. Decides nothing.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from diagnostics.analysis.memory.curve import Allocation, Curve
+from diagnostics.analysis.memory.gathers import GATHERS, TRANSPARENT, Gather, Kind, Traffic, UnitUse
+from diagnostics.analysis.memory.units import Move, Phase
+from diagnostics.evidence.model import Frame
+from diagnostics.evidence.readers.trace import TraceFile
+from diagnostics.evidence.stacks.dumps import is_users
+from diagnostics.evidence.trace.allocations import base_time_ns
+from diagnostics.evidence.trace.host_place import stacks_at
+from diagnostics.evidence.trace.memory_marks import Span, TraceCall, TraceMarks
+
+_UNIT, _FORWARD, _BACKWARD = "FSDP::all_gather", "FSDP::pre_forward", "FSDP::pre_backward"
+_REDUCES, _ROOT_ENDS = "FSDP::post_backward_reduce", "FSDP::root_post_backward_callback"
+_ROUND = 512
+"""CUDA's allocator rounds sizes up to this (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize)."""
+_LOOK_AHEAD = 6
+"""Allocations that a functional collective makes itself: its output and the backend's copies."""
+_LOOK_BACK = 400
+"""Allocations in front of a call among which its output is looked for."""
+MAX_GATHERS = 1000
+MAX_KEPT = 200
+"""Allocations that outlive their step and get a line: the largest ones."""
+LEAST_BYTES = 64 << 10
+"""Of a gather that is worth a line."""
+
+
+def traffic(marks: TraceMarks, file: str, world_size: int | None) -> Traffic:
+    """Return the gathers of a trace; one inside an annotation of FSDP is that unit's."""
+    result = Traffic()
+    moves: list[tuple[float, Move]] = []
+    units = [span for span in marks.spans if span.name.startswith("FSDP::")]
+    forward = [span for span in units if span.name.startswith(_FORWARD)]
+    for span in units:
+        if span.name.startswith(_FORWARD):
+            result.units.setdefault(_unit(span), UnitUse()).forwards += 1
+        elif span.name.startswith(_BACKWARD):
+            result.units.setdefault(_unit(span), UnitUse()).backwards += 1
+        elif span.name.startswith(_REDUCES):
+            moves.append((span.start_us, Move("reduce", _unit(span))))
+        elif span.name.startswith(_ROOT_ENDS):
+            moves.append((span.start_us, Move("root_end", "")))
+    in_unit = _Open([span for span in units if span.name.startswith(_UNIT) and "copy" not in span.name])
+    in_region = _Open([span for span in marks.spans if not span.name.startswith(("FSDP::", "ProfilerStep"))])
+    in_forward, steps = _Open(forward), marks.steps
+    for call in marks.calls:
+        if call.op == "reduce_scatter":
+            result.scattered.add(call.in_bytes)
+        unit = next((span for span in reversed(in_unit.at(call.start_us)) if span.thread == call.thread), None)
+        regions = in_region.at(call.start_us)
+        if call.op not in GATHERS:
+            continue
+        ranks = call.ranks or world_size or marks.world_size or 1
+        full = call.out_bytes or call.in_bytes * ranks
+        kind: Kind = "unit" if unit is not None else "library" if call.functional else "user"
+        if unit is not None:
+            use = result.units.setdefault(_unit(unit), UnitUse())
+            use.full_bytes, use.gathers = max(use.full_bytes, full), use.gathers + 1
+            phase: Phase = "forward" if in_forward.at(call.start_us) else "backward"
+            moves.append((call.start_us, Move("gather", _unit(unit), full, phase)))
+        gather = Gather(kind, full, ranks, file, "trace", call.is_list, _unit(unit) if unit else "", call.op)
+        step = next((n for n, s in steps if s.start_us <= call.start_us <= s.end_us), None)
+        region = regions[-1].name if regions else ""
+        like = call.in_bytes in marks.gradient_bytes
+        gather = replace(gather, step=step, region=region, start_us=call.start_us, like_parameter=like)
+        result.gathers.append(gather)
+        result.threads.append(call.thread)
+    result.moves = [move for _, move in sorted(moves, key=lambda one: one[0])]
+    return result
+
+
+class _Open:
+    """Spans that are open, for moments that only go forward."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self._spans = spans
+        self._next = 0
+        self._open: list[Span] = []
+
+    def at(self, now_us: float) -> list[Span]:
+        while self._next < len(self._spans) and self._spans[self._next].start_us <= now_us:
+            self._open.append(self._spans[self._next])
+            self._next += 1
+        self._open = [span for span in self._open if span.end_us >= now_us]
+        return self._open
+
+
+def _unit(span: Span) -> str:
+    """`blocks.0` of `FSDP::all_gather (blocks.0)`."""
+    return span.name.partition("(")[2].rstrip(")")
+
+
+def mark_outputs(curve: Curve, gathers: Iterable[Gather]) -> None:
+    """Mark the allocations that gathers of the user's code write into: same size, made shortly before the call."""
+    starts = [one.start_us for one in curve.allocations]
+    for call in gathers:
+        if call.kind not in ("user", "library") or call.start_us is None:
+            continue
+        ends = bisect_right(starts, call.start_us)
+        before = curve.allocations[max(0, ends - _LOOK_BACK) : ends]
+        alive = [one for one in before if one.end_us is None or one.end_us > call.start_us]
+        made_by_call = curve.allocations[ends : ends + _LOOK_AHEAD] if call.kind == "library" else []
+        longest = sorted(made_by_call, key=lambda one: -(one.end_us or float("inf")))  # the backend's copy goes first
+        for one in _output([*longest, *reversed(alive)], call):
+            one.gathered = True
+
+
+def mark_lent(curve: Curve, calls: Iterable[TraceCall]) -> None:
+    """Mark the buffers that collectives read or write: of their sizes, the youngest ones alive at the call."""
+    starts = [one.start_us for one in curve.allocations]
+    for call in calls:
+        ends = bisect_right(starts, call.start_us)
+        for wanted in {call.in_bytes, call.out_bytes or 0}:
+            for one in reversed(curve.allocations[max(0, ends - _LOOK_BACK) : ends]):
+                alive = one.end_us is None or one.end_us > call.start_us
+                if alive and not one.gathered and not one.lent and _fits(one.size_bytes, wanted):
+                    one.lent = True
+                    one.sent = call.op == "reduce_scatter" and wanted == call.in_bytes
+                    break
+
+
+def _output(candidates: list[Allocation], call: Gather) -> list[Allocation]:
+    """One block of the whole size, or as many of a part's size as there are ranks; the likeliest come first."""
+    whole = [one for one in candidates if _fits(one.size_bytes, call.full_bytes)]
+    if whole and not call.is_list:
+        return whole[:1]
+    part = call.full_bytes // max(call.ranks, 1)
+    for factor in (1.0, 0.5, 2.0, 0.25):  # a list of tensors does not say its type
+        parts = [one for one in candidates if _fits(one.size_bytes, int(part * factor))]
+        if len(parts) >= call.ranks > 1:
+            return parts[: call.ranks]
+    return whole[:1]
+
+
+def _fits(size_bytes: int, wanted_bytes: int) -> bool:
+    return 0 < wanted_bytes <= size_bytes < wanted_bytes + _ROUND
+
+
+def add_sites(handle: TraceFile, traffic: Traffic, curve: Curve | None, shifted: bool) -> None:
+    """Give lines to the user's gathers, to the peak, and to what steps leave behind; one pass over the trace.
+
+    Args:
+        handle: of the trace.
+        traffic: of the same trace; changed in place.
+        curve: of the same trace; changed in place.
+        shifted: the times of the gathers are counted from the trace's base.
+    """
+    base_us = base_time_ns(handle.path, handle.limits) / 1000
+    gathers = traffic.gathers
+    chosen = [n for n, one in enumerate(gathers) if one.kind == "user" and one.full_bytes >= LEAST_BYTES][:MAX_GATHERS]
+    offset_us = base_us if shifted else 0.0
+    moments = [((gathers[n].start_us or 0.0) - offset_us, traffic.threads[n]) for n in chosen]
+    kept = curve.outlive()[:MAX_KEPT] if curve is not None else []
+    moments += [(one.start_us - base_us, one.thread) for one in kept]
+    if curve is not None:
+        moments.append((curve.peak_us - base_us, curve.peak_thread))
+    stacks = stacks_at(handle.path, handle.limits, moments)
+    for n, stack in zip(chosen, stacks, strict=False):
+        gathers[n] = _called(gathers[n], stack)
+    if curve is not None:
+        curve.peak_site = next(filter(is_users, stacks[-1]), None)
+        for one, stack in zip(kept, stacks[len(chosen) :], strict=False):
+            if (site := next(filter(is_users, stack), None)) is not None:
+                curve.kept_sites.setdefault(one.region, Counter())[site] += one.size_bytes
+
+
+def _called(gather: Gather, stack: Sequence[Frame]) -> Gather:
+    """With the function that called it; not the user's when other code than torch's own wrappers lies in between."""
+    direct = True
+    for frame in stack:
+        if is_users(frame):
+            return replace(gather, kind="user" if direct else "unknown", site=frame, at_head=True)
+        direct = direct and (frame.file.endswith(TRANSPARENT) or frame.file.startswith("<"))
+    return gather

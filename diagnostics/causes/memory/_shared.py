@@ -1,0 +1,200 @@
+"""What the findings of memory share: the confirmed finding, facts about what was not recorded, phrases."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from diagnostics.analysis.memory.gathers import Gather
+from diagnostics.analysis.memory.job import PREDICTED_RANKS, JobMemory, Prediction
+from diagnostics.contract.causes import ExplainedBy
+from diagnostics.contract.findings import Cost, EvidenceItem, Facts, Finding, Text, Where
+from diagnostics.contract.formatting import bytes_text, ranks_spoken
+from diagnostics.evidence.model import Frame
+
+ALMOST_ALL = 0.9
+"""Of all parameters: from here on a gather is the whole model; a root unit with the embeddings alone is less."""
+SOME_MORE = 1.3
+"""Of all parameters: padding makes a gather of the whole model up to so much larger (dim-0 sharding of GPT-2, 1024
+ranks: +12 to +17 %)."""
+LEAST_SHARE = 0.02
+"""Of the peak: what costs less is not reported."""
+UNITS_IN_USE = 2
+"""Units that are gathered at once with prefetch: the one in use and the next."""
+WASTE = (
+    ExplainedBy(
+        (
+            "memory.full_gather",
+            "memory.no_reshard",
+            "memory.replicated_gather",
+            "memory.full_state_dict",
+            "memory.leak",
+        ),
+        when=("ranks", "victims"),
+    ),
+)
+"""What is wasted explains that the rest does not fit."""
+_TRACE = "a profiler trace with profile_memory=True and record_shapes=True"
+_NOT_RECORDED = {
+    "collectives": ("No collectives were recorded.", "record=full", _TRACE),
+    "callers": ("Who gathers what was not recorded.", "record=full", _TRACE),
+    "lifetimes": ("Parameters are gathered outside the step; whether they are kept is open.", "record=full", _TRACE),
+    "units": ("No use of sharded units was recorded.", "record=full", _TRACE),
+    "model": (
+        "The size of the model is not known.",
+        "record=full, and strategy, model and optimizer in the run's configuration",
+        "the size of the model and its optimizer",
+    ),
+    "capacity": ("How large the device is was not recorded.", "record=full", "the text of the out-of-memory error"),
+    "allocations": ("What the peak consists of was not recorded.", "record=full", _TRACE),
+    "allocator": (
+        "The allocator was not recorded.",
+        "record=full",
+        "torch.cuda.memory._dump_snapshot() when memory runs out",
+    ),
+    "device": (
+        "What the device held was not recorded.",
+        "record=full",
+        "the text of the out-of-memory error, or nvidia-smi beside it",
+    ),
+    "steps": (
+        "Memory over the steps was not recorded.",
+        "record=full, and at least 20 steps",
+        "a profiler trace of two steps with profile_memory=True",
+    ),
+}
+"""Summary; what a run of dtk has to set; what another job has to leave behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotRecorded:
+    """What it takes to decide is not among the evidence."""
+
+    what: str
+    """A key of `_NOT_RECORDED`."""
+    is_dtk: bool
+    measured: str = ""
+
+    def text(self, finding: Finding) -> Text:
+        """Say what is missing."""
+        summary, override, file = _NOT_RECORDED[self.what]
+        return Text(summary=summary, measured=self.measured, missing=override if self.is_dtk else file)
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """Nothing of what the cause is about: no gather of that kind, no sharding, no device."""
+
+    what: Literal["gather", "gather outside the sharded units", "sharded unit", "gather for a state dict", "sharding"]
+    strategy: str = ""
+    """Of dtk, where it shards no parameters."""
+
+    def text(self, finding: Finding) -> Text:
+        """Say that there is none."""
+        what = f"no {self.what} in what was recorded"
+        if self.what == "sharding":
+            what = f"strategy {self.strategy} shards no parameters"
+        return Text(summary=f"{what[0].upper()}{what[1:]}.", measured=what)
+
+
+@dataclass(frozen=True, slots=True)
+class OnCpu:
+    """Tensors are in host memory."""
+
+    def text(self, finding: Finding) -> Text:
+        """Say that there is no device."""
+        what = "the run is on CPU: there is neither a caching allocator nor a device"
+        return Text(summary=f"{what[0].upper()}{what[1:]}.", measured=what)
+
+
+def ruled_out(cause: str, facts: Facts) -> list[Finding]:
+    """Return the finding that it is not so."""
+    return [Finding(cause=cause, status="ruled_out", facts=facts)]
+
+
+def undecided(cause: str, facts: Facts) -> list[Finding]:
+    """Return the finding that it is open."""
+    return [Finding(cause=cause, status="undecided", facts=facts)]
+
+
+def confirmed(
+    cause: str,
+    job: JobMemory,
+    facts: Facts,
+    *,
+    confidence: float,
+    ranks: Iterable[int],
+    cost_bytes: float,
+    evidence: tuple[EvidenceItem, ...],
+    where: tuple[Where, ...] = (),
+    step: int | None = None,
+) -> list[Finding]:
+    """Return the finding that it is so; without a line of its own it gets those in which its ranks ran out."""
+    culprits = tuple(ranks)
+    return [
+        Finding(
+            cause=cause,
+            status="confirmed",
+            facts=facts,
+            confidence=confidence,
+            ranks=culprits,
+            step=step,
+            where=where or job.ran_out_at(culprits),
+            cost=Cost(cost_bytes, "bytes"),
+            evidence=evidence,
+        )
+    ]
+
+
+def call_site(call: Gather, ranks: tuple[int, ...]) -> tuple[Where, ...]:
+    """The line of a gather, of the first of the ranks."""
+    does = f"{call.op} of {bytes_text(call.full_bytes)}"
+    return where(call.site, call.at_head, ranks[0] if ranks else None, does)
+
+
+def where(site: Frame | None, at_head: bool, rank: int | None, does: str) -> tuple[Where, ...]:
+    """The line, and whether it is only that of the function's head."""
+    if site is None:
+        return ()
+    head = "a line of the script around it" if site.function == "<module>" else "the line is the function's first"
+    return (Where(rank, site.file, site.line, site.function, f"{does} ({head})" if at_head else does),)
+
+
+def spot(site: Frame | None, at_head: bool) -> str:
+    """` at sharded.py:54`; where the line is only the function's head, ` in log_norms (sharded.py:50)`."""
+    if site is None:
+        return ""
+    name = site.file.replace("\\", "/").rpartition("/")[2]
+    if not at_head:
+        return f" at {name}:{site.line}"
+    return f" in {name}" if site.function == "<module>" else f" in {site.function} ({name}:{site.line})"
+
+
+def percent(part: float) -> str:
+    """`22 %`"""
+    return f"{part:.0%}".replace("%", " %")
+
+
+def share(part_bytes: float, peak_bytes: int | None) -> str:
+    """` (22 % of the peak of 15.1 MiB)`; empty without a peak."""
+    if not peak_bytes:
+        return ""
+    return f" ({percent(min(part_bytes / peak_bytes, 9.99))} of the peak of {bytes_text(peak_bytes)})"
+
+
+def of_peak(saved_bytes: float, peak_bytes: int | None) -> str:
+    """`3.1 GiB of 14.8 GiB`"""
+    return bytes_text(saved_bytes) + (f" of {bytes_text(peak_bytes)}" if peak_bytes else "")
+
+
+def rank_names(ranks: Iterable[int]) -> str:
+    """`rank 2`, `ranks 0-3`; `every rank` where none is named."""
+    numbers = set(ranks)
+    return ranks_spoken(numbers) if numbers else "every rank"
+
+
+def on_more_ranks(prediction: Prediction | None, before: str = "; ") -> str:
+    """`; on 64 ranks a rank would need 120 MiB, without it 40 MiB`"""
+    if prediction is None:
+        return ""
+    needs, without = bytes_text(prediction.peak_bytes), bytes_text(prediction.without_bytes)
+    return f"{before}on {PREDICTED_RANKS} ranks a rank would need {needs}, without it {without}"

@@ -1,0 +1,126 @@
+"""`memory.activations`: what forward keeps for backward is most of a peak that does not fit."""
+
+from dataclasses import dataclass
+
+from diagnostics.analysis.memory import categories
+from diagnostics.analysis.memory.categories import ACTIVATIONS, LOGITS
+from diagnostics.analysis.memory.job import JobMemory, read
+from diagnostics.causes.memory import _examples
+from diagnostics.causes.memory._shared import (
+    WASTE,
+    NotRecorded,
+    confirmed,
+    percent,
+    rank_names,
+    ruled_out,
+    undecided,
+)
+from diagnostics.contract.causes import Cause, Example
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
+from diagnostics.contract.formatting import bytes_text
+
+ID = "memory.activations"
+TIGHT = 0.9
+"""Of the device: a peak beyond this is as good as out of memory."""
+DOMINANT = 0.5
+"""Of the peak."""
+MANY_LOGITS = 0.25
+"""Of the activations: logits beyond this have remedies of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """Activations at the peak of the rank with the highest."""
+
+    rank: int
+    activation_bytes: int
+    """Logits included."""
+    logits_bytes: int
+    peak_bytes: int
+    region: str
+    """The annotation that was open at the peak."""
+    micro_batch: int | None
+    """Of dtk."""
+    checkpoints: bool | None
+    """Whether activations are checkpointed; None = not a run of dtk."""
+    strategy: str
+
+    @property
+    def measured(self) -> str:
+        """`activations 6 GiB = 75 % of the peak of 8 GiB`"""
+        part = percent(self.activation_bytes / self.peak_bytes)
+        return f"activations {bytes_text(self.activation_bytes)} = {part} of the peak of {bytes_text(self.peak_bytes)}"
+
+    def text(self, finding: Finding) -> Text:
+        """Say how much they are and how to keep fewer."""
+        work, logits, peak = self.activation_bytes, self.logits_bytes, bytes_text(self.peak_bytes)
+        if finding.status == "ruled_out":
+            few = work < DOMINANT * self.peak_bytes
+            summary = "Activations are not most of the peak." if few else "Activations are most of a peak that fits."
+            return Text(summary=summary, measured=self.measured)
+        at = f" in step {finding.step}, {self.region}" if finding.step is not None else ""
+        summary = f"Activations hold {bytes_text(work)} of the peak of {peak} on {rank_names([self.rank])}{at}"
+        summary += f", {bytes_text(logits)} of them logits." if logits > MANY_LOGITS * work else "."
+        remedies, saves = list[Remedy](), f"up to {bytes_text(max(0, work - logits))} of {peak}"
+        why = "only the inputs of each block are kept; the rest is computed again in backward"
+        if self.checkpoints is None:
+            remedies.append(Remedy("code", "checkpoint each block (torch.utils.checkpoint)", why, saves))
+        elif not self.checkpoints:
+            remedies.append(Remedy("override", "train.activation_checkpoint_every=1", why, saves))
+        if self.micro_batch is not None and self.micro_batch > 1:
+            change, half = f"train.micro_batch_size={self.micro_batch // 2}", f"{bytes_text(work / 2)} of {peak}"
+            remedies.append(Remedy("override", change, "activations are proportional to the micro-batch", half))
+        if logits > MANY_LOGITS * work and not self.strategy:
+            change = "compute the loss in chunks (fused cross entropy)"
+            remedies.append(Remedy("code", change, "logits exist in pieces"))
+        return Text(summary=summary, measured=self.measured, remedies=tuple(remedies))
+
+
+def decide(job: JobMemory) -> list[Finding]:
+    """Take the highest peak apart, where memory ran out or is about to."""
+    peaks = [(rank, peak) for rank in job.ranks.values() if (peak := categories.peak(job, rank)) is not None]
+    if not peaks:
+        return undecided(ID, NotRecorded("allocations", job.is_dtk))
+    rank, peak = max(peaks, key=lambda item: item[1].total_bytes)
+    curve, run, capacity = rank.curve, job.evidence.run, job.capacity()
+    logits = peak.categories.get(LOGITS, 0)
+    work = peak.categories.get(ACTIVATIONS, 0) + logits
+    micro = run.get("train.micro_batch_size") if run is not None else None
+    facts = Activations(
+        rank.rank,
+        work,
+        logits,
+        peak.total_bytes,
+        curve.peak_region if curve is not None else "",
+        micro if isinstance(micro, int) else None,
+        bool(run.get("train.activation_checkpoint_every")) if run is not None else None,
+        job.size.strategy,
+    )
+    tight = job.out_of_memory or (capacity is not None and peak.total_bytes >= TIGHT * capacity.size_bytes)
+    if not tight or work < DOMINANT * peak.total_bytes:
+        return ruled_out(ID, facts)
+    return confirmed(
+        ID,
+        job,
+        facts,
+        confidence=0.85,
+        ranks=(one.rank for one in job.ranks.values() if one.curve is not None),
+        step=curve.peak_step if curve is not None else None,
+        cost_bytes=work,
+        evidence=(EvidenceItem("trace", rank.trace_file, facts.measured),),
+    )
+
+
+CAUSE = Cause(
+    id=ID,
+    title="activations dominate the peak",
+    outcome="at_risk",
+    branch="memory.demand",
+    facts=read,
+    decide=decide,
+    decided_from="timeline or snapshot",
+    remedy="train.activation_checkpoint_every=1, smaller micro-batch or sequence",
+    explained_by=WASTE,
+    example=Example(_examples.large_activations, ranks=(0,)),
+    source="arXiv 2205.05198: bytes of activations per layer, and what recomputation saves",
+)

@@ -1,0 +1,172 @@
+"""`memory.fragmentation`: the allocator holds enough for a request, in pieces that are too small."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from diagnostics.analysis.memory.job import JobMemory, read
+from diagnostics.causes.memory import _examples
+from diagnostics.causes.memory._shared import (
+    WASTE,
+    NotRecorded,
+    OnCpu,
+    confirmed,
+    rank_names,
+    ruled_out,
+    undecided,
+    where,
+)
+from diagnostics.contract.causes import Cause, Example
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where
+from diagnostics.contract.formatting import bytes_text
+from diagnostics.evidence.model import Evidence
+
+ID = "memory.fragmentation"
+LEAST_UNUSED = 0.2
+"""Of what is reserved: below this the caching allocator works as it should (torchtune 1185, a published case: 34 %)."""
+LEAST_BYTES = 256 << 20
+"""Unused without a failed request: less costs nothing but retries."""
+_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""torch reads the first since 2.9, the second before; its own message names the one that it reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unused:
+    """Memory of one rank that the allocator holds and no tensor uses."""
+
+    rank: int | None
+    unused_bytes: int
+    reserved_bytes: int
+    item: EvidenceItem
+    failed: bool = False
+    """A request could not be met."""
+    requested_bytes: int | None = None
+    """By it; None = not known, as of a request beyond 1 EB."""
+    limit_bytes: int | None = None
+    """What the process may use; None = not known."""
+    retries: int = 0
+    where: tuple[Where, ...] = ()
+    variable: str = ""
+    """That sets the allocator; empty = it depends on torch's version."""
+    is_expandable: bool = False
+    """expandable_segments is on already."""
+
+    @property
+    def is_cause(self) -> bool:
+        """Whether the request fits into what is unused, in one piece; or the allocator had to ask again and again.
+
+        A request that would not fit beside the tensors even if nothing were lost in pieces needs more memory instead.
+        """
+        if self.unused_bytes < LEAST_UNUSED * self.reserved_bytes or not self.reserved_bytes:
+            return False
+        if not self.failed:
+            return self.retries > 0 and self.unused_bytes >= LEAST_BYTES
+        if self.requested_bytes is None or self.requested_bytes > self.unused_bytes:
+            return False
+        needed = self.reserved_bytes - self.unused_bytes + self.requested_bytes
+        return self.limit_bytes is None or needed <= self.limit_bytes
+
+    def text(self, finding: Finding) -> Text:
+        """Say what is unused, and how to join the pieces."""
+        unused, reserved = bytes_text(self.unused_bytes), bytes_text(self.reserved_bytes)
+        measured = f"{unused} of {reserved} reserved is in no tensor"
+        if finding.status == "ruled_out":
+            summary = "What is reserved is used."
+            if self.failed and self.unused_bytes >= LEAST_UNUSED * self.reserved_bytes:
+                wanted = "of unknown size" if self.requested_bytes is None else f"of {bytes_text(self.requested_bytes)}"
+                summary = f"The request {wanted} does not fit even if nothing were lost in small pieces."
+            return Text(summary=summary, measured=measured)
+        who = rank_names(finding.ranks) if finding.ranks else "a rank"
+        if self.requested_bytes is not None:
+            summary = (
+                f"On {who} a request of {bytes_text(self.requested_bytes)} failed while {unused} of the {reserved} "
+            )
+            summary += (
+                "that PyTorch holds was free, in pieces that are too small. What the rest of the step needs beyond "
+            )
+            summary += "that is not known."
+        else:
+            summary = f"On {who} PyTorch holds {reserved}, of which {unused} is unused, and had to give memory back "
+            summary += f"{self.retries} times to go on."
+        saves, setting = f"up to {unused} of {reserved}", "expandable_segments:True"
+        change = f"{self.variable}={setting}"
+        if not self.variable:
+            change = f"{_VARIABLES[0]}={setting} (before torch 2.9: {_VARIABLES[1]})"
+        remedy = Remedy("environment", change, "segments grow in place, so free pieces join", saves)
+        if self.is_expandable:
+            change = "keep shapes fixed (pad batches) and allocate long-lived tensors first"
+            remedy = Remedy("code", change, "same sizes fit again", saves)
+        return Text(summary=summary, measured=measured, remedies=(remedy,))
+
+
+def decide(job: JobMemory) -> list[Finding]:
+    """Compare what is reserved and unused with the request that failed."""
+    records = [*_of_messages(job), *_of_recordings(job)]
+    if not records:
+        return ruled_out(ID, OnCpu()) if job.on_cpu else undecided(ID, NotRecorded("allocator", job.is_dtk))
+    guilty = [record for record in records if record.is_cause]
+    worst = max(guilty or records, key=lambda record: record.unused_bytes)
+    if not guilty:
+        return ruled_out(ID, worst)
+    settings = [value for own in job.evidence.environment.values() for value in own.values()]
+    is_expandable = any("expandable_segments:True" in value for value in settings)
+    return confirmed(
+        ID,
+        job,
+        replace(worst, variable=_variable(job.evidence), is_expandable=is_expandable),
+        confidence=0.7,
+        ranks=sorted({record.rank for record in guilty if record.rank is not None}),
+        where=worst.where,
+        cost_bytes=worst.unused_bytes,
+        evidence=(worst.item,),
+    )
+
+
+def _variable(evidence: Evidence) -> str:
+    """The variable that the job's torch reads, by its messages."""
+    texts = [error.message for error in evidence.errors] + [fact.text for fact in evidence.facts]
+    named = [name for name in _VARIABLES if any(f"{name}=" in text for text in texts)]
+    return named[0] if len(named) == 1 else ""
+
+
+def _of_messages(job: JobMemory) -> Iterator[Unused]:
+    for one in job.ran_out:
+        if one.unused_bytes is not None and one.reserved_bytes is not None:
+            limit = one.limit_bytes or one.total_bytes
+            requested = one.requested_bytes
+            yield Unused(one.rank, one.unused_bytes, one.reserved_bytes, one.item, True, requested, limit)
+
+
+def _of_recordings(job: JobMemory) -> Iterator[Unused]:
+    for rank in job.ranks.values():
+        snapshot = rank.snapshot
+        for device in snapshot.devices.values() if snapshot is not None else ():
+            failures = [one for one in snapshot.out_of_memory if one.device == device.device] if snapshot else []
+            largest = bytes_text(device.largest_free_bytes)
+            detail = f"{device.segments} segments, {device.free_blocks} free blocks, the largest {largest}"
+            item = EvidenceItem("snapshot", rank.snapshot_file, detail)
+            record = Unused(rank.rank, device.unused_bytes, device.reserved_bytes, item)
+            if failures:
+                site = where(failures[0].site, False, rank.rank, "the request that failed")
+                record = replace(record, failed=True, requested_bytes=failures[0].requested_bytes, where=site)
+            yield record
+        if (steps := [step for step in rank.steps if step.reserved_bytes]) and (last := steps[-1]):
+            reserved = last.peak_reserved_bytes or last.reserved_bytes or 0
+            unused = max(0, reserved - (last.peak_allocated_bytes or last.allocated_bytes or 0))
+            retries = last.allocation_retries or 0
+            item = EvidenceItem("timeline", rank.timeline_file, f"step {last.step}: {retries} retries")
+            yield Unused(rank.rank, unused, reserved, item, retries=retries)
+
+
+CAUSE = Cause(
+    id=ID,
+    title="reserved memory is far above what is allocated",
+    outcome="at_risk",
+    branch="memory.lost",
+    facts=read,
+    decide=decide,
+    decided_from="out-of-memory text, snapshot: reserved far above allocated",
+    remedy="PYTORCH_ALLOC_CONF=expandable_segments:True",
+    explained_by=WASTE,
+    example=Example(_examples.fragmented, ranks=(0,)),
+    source="torch's CUDACachingAllocator frees unused segments before it fails: what is left unused is in pieces",
+)

@@ -1,0 +1,138 @@
+"""`memory.full_state_dict`: a checkpoint brings the whole model (or more) to the memory of each rank at once."""
+
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from diagnostics.analysis.memory.gathers import Gather
+from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory, read
+from diagnostics.causes.memory import _examples
+from diagnostics.causes.memory._shared import (
+    ALMOST_ALL,
+    Absent,
+    NotRecorded,
+    call_site,
+    confirmed,
+    on_more_ranks,
+    rank_names,
+    ruled_out,
+    share,
+    undecided,
+)
+from diagnostics.contract.causes import Cause, Example
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
+from diagnostics.contract.formatting import bytes_text
+
+ID = "memory.full_state_dict"
+ALIVE = 0.5
+"""Of all parameters, alive at one moment: a state dict that is written tensor by tensor holds one of them."""
+WITH_OPTIMIZER = 1.5
+"""Of all parameters, gathered in one checkpoint: with AdamW's states it is 3."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateDict:
+    """Parameters that are gathered outside the step."""
+
+    gathers: int
+    gathered_bytes: int
+    alive_bytes: int
+    """Most of it that was alive at one moment."""
+    whole_bytes: int
+    peak_bytes: int | None = None
+    prediction: Prediction | None = None
+    is_dtk: bool = False
+
+    def text(self, finding: Finding) -> Text:
+        """Say what a checkpoint holds, and how to write it sharded."""
+        alive = bytes_text(self.alive_bytes)
+        if finding.status == "ruled_out":
+            measured = f"{self.gathers} gathers, at most {alive} of {bytes_text(self.whole_bytes)} alive together"
+            summary = "Parameters are gathered outside the step, but freed one by one."
+            return Text(summary=summary, measured=measured)
+        few = self.gathered_bytes < WITH_OPTIMIZER * self.whole_bytes
+        what = "parameters" if few else "parameters and optimizer states"
+        summary = f"A full state dict is built on {rank_names(finding.ranks)}: {self.gathers} gathers bring all {what},"
+        summary += f" {alive} of them alive at once{share(self.alive_bytes, self.peak_bytes)}"
+        change = "save sharded with torch.distributed.checkpoint (or full_state_dict with cpu_offload on rank 0 only)"
+        remedy = Remedy("code", change, "each rank writes its own shard: no gather, no copy", alive)
+        if self.is_dtk:
+            why = "checkpoints are sharded; only the export gathers"
+            remedy = Remedy("override", "checkpoint.export=false", why)
+        return Text(
+            summary=f"{summary}{on_more_ranks(self.prediction)}.",
+            measured=f"{alive} alive at once",
+            remedies=(remedy,),
+        )
+
+
+def decide(job: JobMemory) -> list[Finding]:
+    """Add up what is gathered outside the steps, and what of it is alive at one moment."""
+    whole = job.size.gather_bytes
+    for rank in job.ranks.values():
+        calls = _outside_gathers(rank)
+        times = len({call.step for call in calls}) or 1
+        total = sum(call.full_bytes for call in calls) // times
+        if not whole or total < ALMOST_ALL * whole or len(calls) < 2 * times:
+            continue
+        if rank.curve is None:
+            return undecided(ID, NotRecorded("lifetimes", job.is_dtk))
+        alive, calls = _alive_together(rank), calls[: len(calls) // times]
+        facts = StateDict(len(calls), total, alive, whole, job.peak(), None, job.is_dtk)
+        if alive < ALIVE * whole:
+            return ruled_out(ID, facts)
+        call = next((call for call in calls if call.site is not None), None) or _with_line(job) or calls[0]
+        ranks = job.ranks_of(job.ranks, calls[0].ranks)
+        item = EvidenceItem(call.evidence, call.file, f"{len(calls)} gathers of {bytes_text(total)} together")
+        return confirmed(
+            ID,
+            job,
+            replace(facts, prediction=job.predicted(fixed_bytes=alive)),
+            confidence=0.9,
+            ranks=ranks,
+            step=call.step,
+            where=call_site(call, ranks),
+            cost_bytes=alive,
+            evidence=(item, *job.peak_items()),
+        )
+    if job.size.shards == 1:
+        return ruled_out(ID, Absent("sharding", job.size.strategy))
+    if any(rank.trace or rank.flight for rank in job.ranks.values()):
+        return ruled_out(ID, Absent("gather for a state dict"))
+    return undecided(ID, NotRecorded("collectives", job.is_dtk))
+
+
+def _outside_gathers(rank: RankMemory) -> list[Gather]:
+    """One gather for each parameter, by DTensor or by the state-dict functions."""
+    if rank.trace is not None and (calls := [call for call in rank.trace.gathers if call.kind == "library"]):
+        return calls
+    return [call for call in rank.flight.gathers if call.kind == "state_dict"] if rank.flight is not None else []
+
+
+def _alive_together(rank: RankMemory) -> int:
+    """Most bytes of gathered outputs that were alive at one moment."""
+    moves = []
+    for one in rank.curve.allocations if rank.curve is not None else ():
+        if one.gathered:
+            moves += [(one.start_us, one.size_bytes)]
+            moves += [(one.end_us, -one.size_bytes)] if one.end_us is not None else []
+    return max(accumulate(change for _, change in sorted(moves)), default=0)
+
+
+def _with_line(job: JobMemory) -> Gather | None:
+    """A gather of a state dict whose line a flight dump knows."""
+    calls = (call for rank in job.ranks.values() for call in (rank.flight.gathers if rank.flight else ()))
+    return next((call for call in calls if call.site is not None and call.kind == "state_dict"), None)
+
+
+CAUSE = Cause(
+    id=ID,
+    title="the checkpoint gathers the full state",
+    outcome="at_risk",
+    branch="memory.gathers",
+    facts=read,
+    decide=decide,
+    decided_from="all_gathers while a checkpoint is written, timeline",
+    remedy="sharded checkpoints (torch.distributed.checkpoint)",
+    example=Example(_examples.full_state_dict, ranks=(0, 1)),
+    source="measured: full_tensor of each parameter keeps 1.0 times the parameters on all ranks, a sharded save none",
+)

@@ -1,0 +1,256 @@
+"""`memory.leak`: what each step leaves behind, by allocations that outlive their step or by a timeline that rises."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from diagnostics.analysis.memory.growth import Growth, growth
+from diagnostics.analysis.memory.job import JobMemory, RankMemory, read
+from diagnostics.causes.memory import _examples
+from diagnostics.causes.memory._shared import (
+    NotRecorded,
+    confirmed,
+    rank_names,
+    ruled_out,
+    spot,
+    undecided,
+    where,
+)
+from diagnostics.contract.causes import Cause, Example
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
+from diagnostics.contract.formatting import bytes_text
+from diagnostics.evidence.model import Frame
+
+ID = "memory.leak"
+LEAST_BYTES = 64 << 10
+LEAST_SHARE = 0.01
+"""Of the peak, per step, where single allocations are known."""
+ALIKE = 2
+"""Largest over smallest leftover of the steps of a leak."""
+LEAST_GROWTH = 0.05
+"""Of the last value, over the whole timeline."""
+STEADY = 0.99
+"""Share of rising stretches: all of them."""
+CORROBORATES = 0.25
+"""Of the growth by allocations: what the timeline must show of it."""
+LONG = 16
+"""Steps from which on a timeline that does not rise speaks against a leak."""
+LONG_OF_PROCESS = 40
+"""Steps of the resident set, which moves for many reasons, that it takes to speak for a leak."""
+PROCESS_FACTOR = 3
+"""How much more of `LEAST_GROWTH` it takes there."""
+CERTAIN_STEPS = 3
+"""From so many profiled steps on one rank's leftovers are proof; with two, all ranks must show the same."""
+HELD = 2
+"""Last stretches between backward passes of which a backend may still hold buffers (gloo: its work objects)."""
+ASSUMED_STEPS = 100
+"""For the cost, where the length of the run is not known."""
+_UNMARKED = frozenset({"step", "outside"})
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """What each step leaves behind on one rank."""
+
+    rank: int
+    per_step_bytes: int
+    item: EvidenceItem
+    confidence: float
+    steps: int
+    """Over which it was seen."""
+    region: str = ""
+    """The annotation within which it was allocated."""
+    site: Frame | None = None
+    """The function that allocated it, by its head."""
+    total_steps: int = ASSUMED_STEPS
+    """Of the run."""
+
+    def text(self, finding: Finding) -> Text:
+        """Say what grows where, and what to keep instead."""
+        each, region = bytes_text(self.per_step_bytes), self.region
+        at = (f", allocated in {region}" if region else "") + spot(self.site, at_head=True)
+        summary = f"Each step leaves {each} behind on {rank_names(finding.ranks)}{at}: "
+        summary += f"{bytes_text(self.per_step_bytes * self.total_steps)} after {self.total_steps} steps."
+        change, why = "find what keeps the step's tensors (a list, a dict, a hook, loss without .item()) ", ""
+        change, why = f"{change}and keep numbers instead", "memory must not depend on the step"
+        if region.startswith("Optimizer."):
+            change = "make the optimizer once, before the loop: its states are made anew in every step and the old "
+            change, why = f"{change}ones kept", "an optimizer that something still refers to keeps its states"
+        elif region or self.site is not None:
+            what = region or spot(self.site, at_head=False).removeprefix(" at ")
+            change = f"keep no tensors of {what}: store numbers (.item()), or .detach().cpu() what must stay"
+        return Text(
+            summary=summary, measured=f"{each} a step", remedies=(Remedy("code", change, why, f"{each} a step"),)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NoLeftover:
+    """Profiled steps, or a timeline, without growth."""
+
+    steps: int = 0
+    """Of the profiled window; 0 = by a timeline."""
+    per_step_bytes: float = 0
+
+    def text(self, finding: Finding) -> Text:
+        """Say what shows it."""
+        if self.steps:
+            measured = f"nothing of one step is left {self.steps - 1} step later"
+            return Text(summary="What a step allocates it frees.", measured=measured)
+        measured = f"{bytes_text(max(0.0, self.per_step_bytes))} a step in the second half"
+        return Text(summary="Memory does not rise steadily.", measured=measured)
+
+
+@dataclass(frozen=True, slots=True)
+class FewSteps:
+    """Some ranks, not all, kept something of both profiled steps."""
+
+    ranks: tuple[int, ...]
+    is_dtk: bool
+
+    def text(self, finding: Finding) -> Text:
+        """Ask for more steps."""
+        summary = f"Only {rank_names(self.ranks)} kept something of both profiled steps: that may be a buffer that a "
+        missing = "record.profile_steps=4" if self.is_dtk else "a profiler window of four steps"
+        return Text(summary=f"{summary}backend still holds.", missing=missing)
+
+
+@dataclass(frozen=True, slots=True)
+class UnmarkedSteps:
+    """Allocations without the steps they belong to."""
+
+    per_backward: dict[int, int]
+    """Rank -> bytes that stay after each of the last backward passes."""
+
+    def text(self, finding: Finding) -> Text:
+        """Say what stays between backward passes, which nothing tells to be steps, and ask for marks."""
+        summary = "Allocations were recorded, but not which steps they belong to."
+        if self.per_backward:
+            summary = f"After each of the last backward passes {bytes_text(max(self.per_backward.values()))} more are "
+            summary += f"kept on {rank_names(self.per_backward)}: a leak if each is a step, none if they are "
+            summary += "micro-batches of one."
+        missing = "marked steps: torch.profiler.profile(schedule=torch.profiler.schedule(...), profile_memory=True) "
+        missing += "and profiler.step() after each (without a schedule nothing is marked)"
+        return Text(summary=summary, missing=missing)
+
+
+def decide(job: JobMemory) -> list[Finding]:
+    """Look for what every step of a window leaves behind at the same place, else for a rise that does not end."""
+    all_ranks = list(job.ranks.values())
+    leftovers = [one for rank in all_ranks if (one := _by_allocations(job, rank) or _by_timeline(rank)) is not None]
+    traced = [rank for rank in all_ranks if rank.curve is not None]
+    if leftovers and (len(leftovers) >= len(traced) or any(one.steps >= CERTAIN_STEPS for one in leftovers)):
+        return _confirmed(job, leftovers)
+    if leftovers:
+        return undecided(ID, FewSteps(tuple(one.rank for one in leftovers), job.is_dtk))
+    windows = [len(rank.curve.steps) for rank in traced if rank.curve is not None]
+    if any(count >= 2 for count in windows):
+        return ruled_out(ID, NoLeftover(max(windows)))
+    series = [grown for rank in all_ranks if (grown := _series(rank)) is not None and grown[1].steps >= LONG]
+    if series:
+        return ruled_out(ID, NoLeftover(per_step_bytes=max(grown.second_half for _, grown in series)))
+    unmarked = [rank for rank in traced if rank.curve is not None and not rank.curve.steps]
+    if unmarked:
+        return undecided(ID, UnmarkedSteps(_between_backwards(job, unmarked)))
+    return undecided(ID, NotRecorded("steps", job.is_dtk))
+
+
+def _confirmed(job: JobMemory, leftovers: list[Leftover]) -> list[Finding]:
+    worst = max(leftovers, key=lambda one: (one.per_step_bytes, -one.rank))
+    ranks = sorted(one.rank for one in leftovers)
+    run = job.evidence.run
+    steps = run.get("train.steps") if run is not None else None
+    steps = steps if isinstance(steps, int) and steps > 0 else ASSUMED_STEPS
+    return confirmed(
+        ID,
+        job,
+        replace(worst, total_steps=steps),
+        confidence=worst.confidence,
+        ranks=ranks,
+        where=where(worst.site, True, ranks[0], "allocates what stays"),
+        cost_bytes=worst.per_step_bytes * steps,
+        evidence=tuple(one.item for one in leftovers[:2]),
+    )
+
+
+def _least_bytes(job: JobMemory) -> float:
+    return max(LEAST_BYTES, LEAST_SHARE * (job.peak() or 0))
+
+
+def _between_backwards(job: JobMemory, unmarked: list[RankMemory]) -> dict[int, int]:
+    """Rank -> bytes by which what stays grows between backward passes, where it does so steadily."""
+    steady = {}
+    for rank in unmarked:
+        sums = rank.curve.between_backwards() if rank.curve is not None else []
+        sums = sums[len(sums) // 3 : -HELD]
+        if len(sums) >= CERTAIN_STEPS and min(sums) >= _least_bytes(job) and max(sums) <= ALIKE * min(sums):
+            steady[rank.rank] = min(sums)
+    return steady
+
+
+def _by_allocations(job: JobMemory, rank: RankMemory) -> Leftover | None:
+    """Every step of the window leaves as much behind, at the same place; gathered outputs are another cause."""
+    curve = rank.curve
+    if curve is None or len(curve.steps) < 2:
+        return None
+    kept, least = curve.retained(), _least_bytes(job)
+    regions = {region: [kept[step][region] for step in sorted(kept)] for sizes in kept.values() for region in sizes}
+    steady = {
+        region: min(sizes)
+        for region, sizes in regions.items()
+        if min(sizes) >= least and max(sizes) <= ALIKE * min(sizes)
+    }
+    if not steady:
+        return None
+    region = max(steady, key=lambda name: steady[name])
+    series, per_step = _series(rank), sum(steady.values())
+    rising = series is not None and series[1].second_half >= CORROBORATES * per_step
+    if series is not None and series[1].steps >= LONG and not rising:
+        return None  # two steps looked like growth, but the whole run does not grow so
+    shown = "" if region in _UNMARKED else region
+    detail = f"steps {min(kept)}-{max(kept)} each leave {bytes_text(steady[region])} behind, allocated "
+    detail += f"in {shown}" if shown else "outside any marked region"
+    confidence = 0.95 if rising or len(kept) > CERTAIN_STEPS else 0.9 if len(kept) == CERTAIN_STEPS else 0.75
+    sites = curve.kept_sites.get(region, Counter())
+    site = max(sites, key=lambda frame: (sites[frame], frame.file, frame.line), default=None)
+    item = EvidenceItem("trace", rank.trace_file, detail)
+    return Leftover(rank.rank, per_step, item, confidence, len(kept), shown, site)
+
+
+def _by_timeline(rank: RankMemory) -> Leftover | None:
+    """A rise that does not end: the allocator's figure, else the process's, which needs more of it."""
+    series = _series(rank)
+    if series is None:
+        return None
+    exact, grown = series
+    total, last = grown.second_half * grown.steps, rank.steps[-1]
+    size = last.allocated_bytes or last.rss_bytes or 0
+    steady = grown.rising >= STEADY and grown.first_half > 0 and grown.second_half / grown.first_half >= 1 / ALIKE
+    least_steps, factor = (LONG, 1) if exact else (LONG_OF_PROCESS, PROCESS_FACTOR)
+    enough = grown.steps >= least_steps and total >= max(factor * LEAST_GROWTH * size, LEAST_BYTES)
+    if not steady or not enough or grown.second_half > ALIKE * grown.first_half:
+        return None
+    what = "allocated memory" if exact else "the process's memory"
+    detail = f"{what} rises by {bytes_text(grown.second_half)} a step over {grown.steps} steps"
+    item = EvidenceItem("timeline", rank.timeline_file, detail)
+    return Leftover(rank.rank, int(grown.second_half), item, 0.9 if exact else 0.7, grown.steps)
+
+
+def _series(rank: RankMemory) -> tuple[bool, Growth] | None:
+    """(of the allocator, growth); without the first steps, which build what stays."""
+    steps = rank.steps[max(2, len(rank.steps) // 10) :]
+    exact = growth([(one.step, one.allocated_bytes) for one in steps if one.allocated_bytes is not None])
+    process = exact or growth([(one.step, one.rss_bytes) for one in steps if one.rss_bytes is not None])
+    return None if process is None else (exact is not None, process)
+
+
+CAUSE = Cause(
+    id=ID,
+    title="memory grows from step to step",
+    outcome="at_risk",
+    branch="memory.lost",
+    facts=read,
+    decide=decide,
+    decided_from="timeline over 16 steps or more",
+    remedy="drop what keeps tensors alive: lists of losses with graph, hooks, caches",
+    example=Example(_examples.rising, ranks=(0,)),
+)

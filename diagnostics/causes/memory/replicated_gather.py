@@ -1,0 +1,181 @@
+"""`memory.replicated_gather`: every rank collects the copies of all ranks of something large."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from diagnostics.analysis.memory.gathers import Gather
+from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory, read
+from diagnostics.causes.memory import _examples
+from diagnostics.causes.memory._shared import (
+    ALMOST_ALL,
+    SOME_MORE,
+    Absent,
+    NotRecorded,
+    call_site,
+    confirmed,
+    of_peak,
+    on_more_ranks,
+    ruled_out,
+    share,
+    spot,
+    undecided,
+)
+from diagnostics.contract.causes import Cause, Example
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
+from diagnostics.contract.formatting import bytes_text
+from diagnostics.evidence.model import Frame
+
+ID = "memory.replicated_gather"
+LEAST_SHARE = 0.05
+"""Of the peak, for one call's output; a quarter of it for what each step adds to what is kept."""
+LEAST_BYTES = 1 << 20
+LEAST_UNWEIGHED_BYTES = 64 << 20
+"""Where neither the peak nor the model's size is known."""
+
+
+@dataclass(slots=True)
+class Site:
+    """All calls of one place with one size."""
+
+    call: Gather
+    calls: int
+    ranks: set[int]
+    retained_bytes: int = 0
+    """Outputs still alive when the profiled window closed, of the rank that keeps most."""
+    per_step_bytes: int = 0
+    """What each step adds to them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """A gather that brings every rank's copy."""
+
+    call: Gather
+    per_step_bytes: int
+    cost_bytes: int
+    peak_bytes: int | None
+    prediction: Prediction | None
+
+    def text(self, finding: Finding) -> Text:
+        """Say what is collected where, and what to do instead."""
+        call, at = self.call, spot(self.call.site, self.call.at_head)
+        what = "pickled objects" if call.kind == "object" else "a tensor"
+        what += ", as large as one of the parameters," if call.like_parameter else ""
+        part, whole = bytes_text(call.full_bytes // call.ranks), bytes_text(call.full_bytes)
+        summary = f"Every rank collects the copies of all {call.ranks} ranks of {what} of {part} ({call.op}{at}), "
+        summary += f"{whole} a call{share(call.full_bytes, self.peak_bytes)}"
+        if self.per_step_bytes:
+            summary += f", and keeps them: {bytes_text(self.per_step_bytes)} more with every step"
+        saves = f"up to {of_peak(self.cost_bytes, self.peak_bytes)}"
+        if call.kind == "object":
+            change = f"gather tensors of fixed size, or only the scalars you need, instead of objects{at}"
+            why = "objects are pickled and unpickled: 2 N + 1 copies at the peak"
+        elif call.like_parameter:
+            change = f"do not gather parameters or gradients{at}: to compare ranks, gather a norm or a hash of each; "
+            change += "to average, all_reduce in place; to save, save on one rank"
+            why = "every rank has a copy of its own and needs no other"
+        else:
+            change = f"reduce before you gather{at}: argmax or the metric's sums on each rank, then one all_reduce of "
+            change += "scalars"
+            why = "no rank needs N copies of a full tensor"
+        return Text(
+            summary=f"{summary}. It grows with the number of ranks{on_more_ranks(self.prediction, ': ')}.",
+            measured=f"{whole} a call, {call.ranks} copies",
+            remedies=(Remedy("code", change, why, saves),),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SmallCopies:
+    """The largest gather outside the sharded units weighs little."""
+
+    full_bytes: int
+
+    def text(self, finding: Finding) -> Text:
+        """Say how small it is."""
+        measured = f"largest output of a gather outside the sharded units {bytes_text(self.full_bytes)}"
+        return Text(summary="No gather of the code is large.", measured=measured)
+
+
+def decide(job: JobMemory) -> list[Finding]:
+    """Weigh the gathers of the user's code by their outputs and by what of them is kept."""
+    peak = job.peak() or job.size.parameter_bytes
+    worst = max(_sites(job), key=lambda site: (site.retained_bytes, site.call.full_bytes), default=None)
+    if worst is not None and _is_large(worst, peak):
+        call, cost = worst.call, max(worst.call.full_bytes, worst.retained_bytes)
+        ranks = job.ranks_of(worst.ranks, call.ranks)
+        item = EvidenceItem(call.evidence, call.file, f"{worst.calls} x {call.op} of {bytes_text(call.full_bytes)}")
+        return confirmed(
+            ID,
+            job,
+            Copies(call, worst.per_step_bytes, cost, peak, job.predicted(linear_bytes=cost)),
+            confidence=0.95 if call.site is not None else 0.8,
+            ranks=ranks,
+            step=call.step,
+            where=call_site(call, ranks),
+            cost_bytes=cost,
+            evidence=(item, *job.peak_items()),
+        )
+    if worst is not None:
+        return ruled_out(ID, SmallCopies(worst.call.full_bytes))
+    known = [rank.flight for rank in job.ranks.values() if rank.flight is not None]
+    known = [flight for flight in known if all(call.kind != "unknown" for call in flight.gathers)]
+    if known or any(rank.ring or rank.trace for rank in job.ranks.values()):
+        return ruled_out(ID, Absent("gather outside the sharded units"))
+    return undecided(ID, NotRecorded("callers", job.is_dtk))
+
+
+def _sites(job: JobMemory) -> list[Site]:
+    sites: dict[tuple[Frame | None, int, str], Site] = {}
+    whole = job.size.gather_bytes
+    for rank in job.ranks.values():
+        scattered = rank.scattered()
+        for call in rank.user_gathers():
+            if call.ranks < 2 or call.full_bytes in scattered or "checkpoint" in call.region:
+                continue  # sequence parallelism scatters what it gathers; checkpoints exchange plans as objects
+            is_whole = whole is not None and ALMOST_ALL * whole <= call.full_bytes <= SOME_MORE * whole
+            if is_whole and job.is_sharded and call.kind == "user":
+                continue  # that is `memory.full_gather`
+            site = sites.setdefault((call.site, call.full_bytes, call.op), Site(call, 0, set()))
+            site.calls += 1
+            site.ranks.add(rank.rank)
+        _retain(rank, [site for site in sites.values() if rank.rank in site.ranks])
+    return list(sites.values())
+
+
+def _retain(rank: RankMemory, sites: list[Site]) -> None:
+    """Give what stays alive of gathered outputs to the site with the largest."""
+    steps = Counter[int]()
+    for one in rank.curve.allocations if rank.curve is not None and sites else ():
+        if one.gathered and one.end_us is None and one.step is not None:
+            steps[one.step] += one.size_bytes
+    if len(steps) >= 2:
+        largest = max(sites, key=lambda site: site.call.full_bytes)
+        largest.retained_bytes = max(largest.retained_bytes, sum(steps.values()))
+        largest.per_step_bytes = max(largest.per_step_bytes, min(steps.values()))
+
+
+def _is_large(site: Site, peak: int | None) -> bool:
+    """Whether outputs are kept, or a single one weighs.
+
+    Into one tensor it may be what a parallel layer computes with, so there the line must be known as well as the
+    peak; a list of tensors and objects are copies by nature.
+    """
+    call = site.call
+    least = max(LEAST_SHARE * peak, LEAST_BYTES) if peak else LEAST_UNWEIGHED_BYTES
+    copies = call.is_list or call.kind == "object" or (peak is not None and call.site is not None)
+    return site.per_step_bytes >= least / 4 or (copies and call.full_bytes >= least)
+
+
+CAUSE = Cause(
+    id=ID,
+    title="world_size copies of a full tensor are gathered",
+    outcome="at_risk",
+    branch="memory.gathers",
+    facts=read,
+    decide=decide,
+    decided_from="all_gathers of lists, objects or logits, their sizes against world_size",
+    remedy="reduce instead of gather, or gather to one rank in pieces",
+    example=Example(_examples.gathered_copies, ranks=(0, 1)),
+    source="measured: all_gather_object peaks at (2 N + 1) times the object; kept logits grow with steps and N",
+)

@@ -1,0 +1,1 @@
+"""Why the figures went wrong: one file for each cause."""

@@ -1,0 +1,387 @@
+"""`numeric.non_finite`: at which step a loss or gradient first was NaN or infinite, and on which rank.
+
+The rank's own loss tells it: the reduced loss and gradient are NaN on every rank, whoever began.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from diagnostics.analysis.metrics_series import BadFigure, Figures, Metrics, read
+from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.causes import Cause, Example
+from diagnostics.contract.findings import Cost, EvidenceItem, Facts, Finding, Remedy, Text, Where
+from diagnostics.contract.formatting import ranks_spoken
+from diagnostics.evidence.model import LogFact, RankError, RunEvidence
+
+ID = "numeric.non_finite"
+RISING = 1.5
+"""Loss over its lowest value from which it counts as having risen before it broke."""
+MAX_SHOWN = 8
+"""Events and exceptions that are shown as evidence."""
+_ANOMALY = re.compile(r"Function '(?P<function>\w+)' returned nan values in its (?P<output>\d+)th output")
+_CHECKED = re.compile(r"\b(?:loss|grad\w*)\b.{0,60}\b(?:nan|inf|infinite|not finite|non-?finite)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What of a run's configuration and losses speaks for a remedy."""
+
+    float16: bool = False
+    unclipped: bool = False
+    rate: float | None = None
+    """Learning rate of dtk's optimizer."""
+    rose: bool = False
+    """The loss had risen before it broke."""
+
+    def remedies(self, step: int | None, ranks: Sequence[int] = ()) -> tuple[Remedy, ...]:
+        """What usually helps; one rank alone speaks for its data or its device."""
+        remedies = []
+        if ranks:
+            who = ", ".join(map(str, ranks[:MAX_SHOWN]))
+            change = f"look at the samples of rank {who} in step {step}, then at that rank's device (nvidia-smi -q, "
+            why = "the other ranks ran the same code on other samples without it"
+            remedies.append(Remedy("code", f"{change}dmesg)", why))
+        if self.float16:
+            why = "float16 ends at 65504; bfloat16 has the range of float32"
+            remedies.append(Remedy("override", "precision=bf16", why))
+        if self.unclipped:
+            remedies.append(Remedy("override", "train.clip_norm=1.0", "gradients are not clipped"))
+        if self.rate is not None and (self.rose or not ranks):
+            why = "too high a learning rate is the most frequent reason"
+            why = "the loss had risen before it broke" if self.rose else why
+            remedies.append(Remedy("override", f"optimizer.lr={self.rate / 2:g}", why))
+        change = f"with torch.autograd.set_detect_anomaly(True):{f' around step {step}' if step is not None else ''}"
+        why = "it names the operation whose backward is the first to return NaN"
+        return (*remedies, Remedy("code", change, why))
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLoss:
+    """Some rank's own loss was the first figure that was not finite."""
+
+    value: str
+    ranks: tuple[int, ...]
+    world_size: int
+    alone: bool
+    """Other ranks' losses were finite, or there are none."""
+    silent: int
+    """Ranks without a record."""
+    recovered: bool
+    """Finite again later, under loss scaling."""
+    settings: Settings
+
+    def text(self, finding: Finding) -> Text:
+        """Say whose loss broke, and whether the others' did."""
+        summary = (
+            f"The losses of all ranks became {self.value} at step {finding.step} at once: no single rank began it."
+        )
+        if self.alone:
+            others = "; the other ranks' own losses were finite there and broke after it" if self.world_size > 1 else ""
+            summary = f"The loss of {ranks_spoken(self.ranks)} became {self.value} at step {finding.step}{others}."
+            if self.silent:
+                summary += f" {self.silent} ranks left no record, so another may have broken in the same step."
+        if self.recovered:
+            summary += " It was finite again later, as loss scaling allows."
+        measured = f"loss {self.value} on {len(self.ranks)} of {self.world_size} ranks at step {finding.step}"
+        blamed = self.ranks if self.alone and self.world_size > 1 else ()
+        return Text(summary=summary, measured=measured, remedies=self.settings.remedies(finding.step, blamed))
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """All losses were finite, and the gradient that came of them was not."""
+
+    value: str
+    parameter: str
+    """The first that is affected; empty = not recorded, or none."""
+    affected: int
+    seen: int
+    """Parameters whose gradients were looked at; 0 = the step was not logged."""
+    settings: Settings
+
+    def text(self, finding: Finding) -> Text:
+        """Say which gradient broke first."""
+        where = "in a step that was not logged, so the parameter is not known"
+        if self.parameter:
+            where = f"first in {self.parameter} ({self.affected} of {self.seen} parameters)"
+        elif self.seen:
+            where = "though every single gradient was finite: their sum of squares overflowed"
+        who = " Gradients are the same on all ranks after the reduction, so they do not tell which began."
+        who = "" if finding.ranks else who
+        return Text(
+            summary=f"The gradient became {self.value} at step {finding.step} while the loss was finite, {where}.{who}",
+            measured=f"grad_norm {self.value} at step {finding.step}",
+            remedies=self.settings.remedies(finding.step),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalFigure:
+    """Only the global figures of metrics.jsonl are there."""
+
+    bad: BadFigure
+    settings: Settings
+
+    def text(self, finding: Finding) -> Text:
+        """Say between which steps it broke."""
+        bad = self.bad
+        since = f"after step {bad.step_before} and " if bad.step_before is not None else ""
+        summary = f"{bad.figure} is {bad.value} at step {bad.step}; it began {since}not later than that. "
+        return Text(
+            summary=f"{summary}Which rank began it is not recorded.",
+            measured=f"{bad.figure} {bad.value} at step {bad.step}",
+            remedies=self.settings.remedies(finding.step),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An exception about it: of anomaly detection, or of the script's own check."""
+
+    errors: int
+    function: str = ""
+    """Of autograd, whose backward returned NaN; empty = the script's own check."""
+    message: str = ""
+
+    def text(self, finding: Finding) -> Text:
+        """Say what stopped the run."""
+        if not self.function:
+            summary = f"The script's own check stopped it: {self.message}. Which rank began it is open."
+            measured = f"{self.errors} exceptions say so"
+            return Text(summary=summary, measured=measured, remedies=Settings().remedies(None))
+        change = f"make the input of {self.function} safe (eps, clamp, float32)"
+        return Text(
+            summary=f"The backward of {self.function} returned NaN; anomaly detection stopped the run there.",
+            measured=f"{self.errors} ranks by anomaly detection",
+            remedies=(Remedy("code", change, "it returned NaN"),),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """A figure that the script's own log prints."""
+
+    figure: str
+    value: str
+    file: str
+    line: int
+    lines: int
+
+    def text(self, finding: Finding) -> Text:
+        """Say where the log first shows it."""
+        at = f"{self.file}:{self.line}"
+        at = f"in {at}" if finding.step is None else f"at step {finding.step} ({at})"
+        return Text(
+            summary=f"The log first shows {self.figure} {self.value} {at}. Which rank began it is not in a log.",
+            measured=f"{self.figure} {self.value} in {self.lines:,} lines",
+            remedies=Settings().remedies(finding.step),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NothingSeen:
+    """No figure that is not finite."""
+
+    records: int
+    is_dtk: bool
+
+    def text(self, finding: Finding) -> Text:
+        """Say how many figures there are."""
+        if self.records:
+            summary = f"All {self.records} recorded losses and gradient norms are finite."
+            return Text(summary=summary, measured=f"0 of {self.records} records")
+        if self.is_dtk:
+            summary, missing = "Not decided: the run ended before its first record.", "train.log_every=1"
+        else:
+            summary = "Not decided: no metrics are among the evidence."
+            missing = "a dtk run records losses; or torch.autograd.set_detect_anomaly"
+        return Text(summary=summary, missing=missing)
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """One `non_finite` event of a rank."""
+
+    rank: int
+    step: int
+    fields: dict[str, Any]
+
+
+def decide(figures: Figures) -> list[Finding]:
+    """Decide by what tells most: own losses, gradients, anomaly detection, global figures, own checks, the log."""
+    evidence, metrics, run = figures.evidence, figures.metrics, figures.evidence.run
+    if run is not None:
+        losses, norms = _first_events(run, "loss"), _first_events(run, "grad_norm")
+        if losses and (not norms or losses[0].step <= norms[0].step):
+            return _by_losses(figures, run, losses)
+        if norms:
+            return _by_gradient(figures, run, norms)
+    if raised := [error for error in evidence.errors if _ANOMALY.search(error.message)]:
+        return _by_anomaly(raised)
+    scaled = run is not None and run.get("precision.initial_loss_scale") is not None
+    bad = [one for one in (metrics.bad.values() if metrics else ()) if not (scaled and one.figure == "grad_norm")]
+    if run is not None and bad:
+        first = min(bad, key=lambda one: (one.step, one.line, one.figure != "loss"))
+        file = evidence.relative(RunPaths(run.root).metrics)
+        item = EvidenceItem("metrics", file, f"{first.figure} {first.value}", first.line)
+        facts, cost = GlobalFigure(first, _settings(run, metrics)), _cost(first.step, metrics)
+        return [_confirmed(facts, confidence=0.9, step=first.step, cost=cost, evidence=(item,))]
+    if checked := [error for error in evidence.errors if _CHECKED.search(f"{error.type} {error.message}")]:
+        victims = tuple(sorted({error.rank for error in checked if error.rank is not None}))
+        check = Raised(len(checked), message=checked[0].message[:160])
+        items = _items(checked)
+        return [_confirmed(check, confidence=0.8, step=checked[0].step, evidence=items, victims=victims)]
+    printed = [fact for fact in evidence.facts if fact.kind == "non_finite_loss"]
+    if printed and metrics is None:
+        return _by_log(printed)
+    records = metrics.records if metrics is not None else 0
+    nothing = NothingSeen(records, run is not None)
+    return [Finding(cause=ID, status="ruled_out" if records else "undecided", facts=nothing)]
+
+
+def _confirmed(
+    facts: Facts,
+    confidence: float,
+    step: int | None,
+    evidence: tuple[EvidenceItem, ...],
+    ranks: tuple[int, ...] = (),
+    victims: tuple[int, ...] = (),
+    where: tuple[Where, ...] = (),
+    cost: Cost | None = None,
+) -> Finding:
+    return Finding(
+        cause=ID,
+        status="confirmed",
+        facts=facts,
+        confidence=confidence,
+        ranks=ranks,
+        victims=victims,
+        step=step,
+        where=where,
+        cost=cost,
+        evidence=evidence,
+    )
+
+
+def _first_events(run: RunEvidence, figure: str) -> list[_Event]:
+    """The first event of each rank about this figure; those of the earliest step, and no others."""
+    first: dict[int, _Event] = {}
+    for rank, events in sorted(run.events.items()):
+        for event in events:
+            step = event.get("step")
+            if event.get("name") == "non_finite" and event.get("figure") == figure and isinstance(step, int):
+                first.setdefault(rank, _Event(rank, step, event))
+    earliest = min((event.step for event in first.values()), default=0)
+    return [event for event in first.values() if event.step == earliest]
+
+
+def _by_losses(figures: Figures, run: RunEvidence, first: list[_Event]) -> list[Finding]:
+    """Blame the ranks whose own losses broke first, unless all did at once."""
+    metrics, step, ranks = figures.metrics, first[0].step, tuple(event.rank for event in first)
+    world = figures.evidence.world_size or len(run.events)
+    alone = len(ranks) < len(run.events) or world == 1
+    silent = len(set(range(min(world, 1_000_000))) - set(run.events))
+    scaled = run.get("precision.initial_loss_scale") is not None
+    passing = scaled and metrics is not None and metrics.recovered
+    settings, value = _settings(run, metrics), str(first[0].fields.get("value"))
+    return [
+        _confirmed(
+            OwnLoss(value, ranks, world, alone, silent, passing, settings),
+            confidence=0.4 if passing else 0.8 if silent else 0.97,
+            ranks=ranks if alone else (),
+            victims=tuple(rank for rank in sorted(run.events) if rank not in ranks) if alone else (),
+            step=step,
+            cost=_cost(step, metrics),
+            evidence=_event_items(figures, run, first),
+        )
+    ]
+
+
+def _by_gradient(figures: Figures, run: RunEvidence, first: list[_Event]) -> list[Finding]:
+    """Blame nobody: the reduced gradient is the same on all ranks."""
+    named = [event.fields for event in first if event.fields.get("parameter")]
+    logged = named or [event.fields for event in first if event.fields.get("parameters_seen")] or [{}]
+    parameter, counts = (
+        logged[0].get("parameter"),
+        [logged[0].get(f"parameters_{what}") for what in ("affected", "seen")],
+    )
+    affected, seen = (count if isinstance(count, int) else 0 for count in counts)
+    value = str(first[0].fields.get("value"))
+    facts = Gradient(value, str(parameter or ""), affected, seen, _settings(run, figures.metrics))
+    ranks = (0,) if (figures.evidence.world_size or len(run.events)) == 1 else ()
+    step, items = first[0].step, _event_items(figures, run, first)
+    cost = _cost(step, figures.metrics)
+    return [_confirmed(facts, confidence=0.95, step=step, evidence=items, ranks=ranks, cost=cost)]
+
+
+def _by_anomaly(raised: list[RankError]) -> list[Finding]:
+    """Blame the ranks on which anomaly detection stopped the backward pass."""
+    error = raised[0]
+    match = _ANOMALY.search(error.message)
+    function = match["function"] if match else "a function"
+    ranks = tuple(sorted({one.rank for one in raised if one.rank is not None}))
+    own = [frame for frame in error.frames if "/torch/" not in frame.file and "site-packages" not in frame.file]
+    where = tuple(Where(error.rank, at.file, at.line, at.function, f"backward of {function}") for at in own[:1])
+    facts = Raised(len(raised), function)
+    return [_confirmed(facts, confidence=0.95, step=error.step, evidence=_items(raised), ranks=ranks, where=where)]
+
+
+def _by_log(printed: list[LogFact]) -> list[Finding]:
+    """Blame nobody: mostly one rank prints, and a loss that was reduced is NaN on all."""
+    steps = {id(fact): fact.fields.get("step", fact.fields.get("bar")) for fact in printed}
+    first = min(printed, key=lambda fact: (steps[id(fact)] is None, steps[id(fact)] or 0, fact.file, fact.line))
+    lines = sum(fact.fields.get("count", 1) for fact in printed)
+    facts = Printed(first.fields["figure"], first.fields["value"], first.file, first.line, lines)
+    items = tuple(EvidenceItem("log", fact.file, fact.text, fact.line) for fact in printed[:4])
+    return [_confirmed(facts, confidence=0.85, step=steps[id(first)], evidence=items)]
+
+
+def _items(errors: Sequence[RankError]) -> tuple[EvidenceItem, ...]:
+    return tuple(EvidenceItem("error", e.file, e.message[:200], e.line or None) for e in errors[:MAX_SHOWN])
+
+
+def _event_items(figures: Figures, run: RunEvidence, events: Sequence[_Event]) -> tuple[EvidenceItem, ...]:
+    items = []
+    for event in events[:MAX_SHOWN]:
+        parameter = event.fields.get("parameter")
+        detail = f"{event.fields.get('figure')} {event.fields.get('value')} at step {event.step}"
+        file = figures.evidence.relative(RunPaths(run.root).events(event.rank))
+        items.append(EvidenceItem("events", file, f"{detail}{f', first in {parameter}' if parameter else ''}"))
+    return tuple(items)
+
+
+def _cost(step: int, metrics: Metrics | None) -> Cost | None:
+    """Every step from the first bad one on is lost."""
+    if metrics is None or metrics.last_step is None or metrics.last_step < step:
+        return None
+    return Cost(float(metrics.last_step - step + 1), "steps lost")
+
+
+def _settings(run: RunEvidence, metrics: Metrics | None) -> Settings:
+    rate = run.get("optimizer.lr")
+    return Settings(
+        float16=run.get("precision.compute_dtype") == "float16",
+        unclipped=run.get("train.clip_norm", 0) is None and not run.get("optimizer.in_backward"),
+        rate=rate if isinstance(rate, float) else None,
+        rose=metrics is not None and metrics.last_finite is not None and metrics.last_finite > RISING * metrics.lowest,
+    )
+
+
+def _example() -> dict[str, str]:
+    """Leftovers of a job whose log prints a loss that is NaN from step 101 on."""
+    return {"train.log": "step 100 loss 2.31\nstep 101 loss nan\nstep 102 loss nan\n"}
+
+
+CAUSE = Cause(
+    id=ID,
+    title="NaN or Inf appeared",
+    outcome="diverged",
+    branch="numerics",
+    facts=read,
+    decide=decide,
+    decided_from="metrics.jsonl, non_finite events of the ranks, anomaly detection",
+    remedy="the samples of that rank and step; lower learning rate, clipping, bfloat16",
+    example=Example(_example),
+)

@@ -1,0 +1,50 @@
+"""Sizes of models and of their states, against the ZeRO paper and the published sizes of GPT-2."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from diagnostics.analysis.memory import model_size
+from diagnostics.analysis.memory.model_size import ModelSize
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence
+from diagnostics.evidence.run_folder import read
+
+GB = 10**9
+
+
+def paper(strategy: str, shards: int) -> ModelSize:
+    """7.5 billion parameters, 16 bytes each all in all, on 64 ranks: table of the ZeRO paper, in our fp32 terms."""
+    whole = 30 * GB
+    return ModelSize(64, strategy, whole, whole, 2 * whole, "test", shards)
+
+
+def test_states_follow_the_formulas_of_zero():
+    assert paper("ddp", 1).states().total == 120 * GB
+    assert paper("zero1", 1).states().total == 60 * GB + 60 * GB // 64
+    assert paper("zero3", 64).states().total == pytest.approx(120 * GB / 64, rel=1e-6)
+    assert paper("zero3", 64).states(1024).total == pytest.approx(120 * GB / 1024, rel=1e-6)
+    hybrid = replace(paper("hsdp", 8), replicas=8)
+    assert hybrid.states().total == pytest.approx(120 * GB / 8, rel=1e-6)
+    assert ModelSize(64, "").states() is None
+
+
+@pytest.mark.parametrize(
+    ("layers", "width", "vocab", "count"), [(12, 768, 50257, 124_439_808), (48, 1600, 50257, 1_557_611_200)]
+)
+def test_parameters_of_gpt2_by_the_configuration(tmp_path, layers, width, vocab, count):
+    model = {"architecture": "gpt", "layers": layers, "width": width, "vocab_size": vocab, "context_length": 1024}
+    config = {"model": model, "strategy": {"name": "ddp"}, "optimizer": {"name": "adamw"}}
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
+    size = model_size.read(Evidence(tmp_path, Limits(), run=read(tmp_path, Limits(), []), world_size=2))
+    assert size.parameter_bytes == 4 * count
+    assert size.optimizer_bytes == 8 * count
+
+
+def test_the_sum_of_the_units_completes_what_nothing_else_describes():
+    size = ModelSize(None, "").with_units(400, "adamw", 4)
+    assert (size.parameter_bytes, size.optimizer_bytes, size.world_size, size.shards) == (400, 800, 4, 4)
+    assert size.states().total == 400
+    assert ModelSize(2, "").with_units(400, "", 2).states() is None
+    assert paper("zero3", 64).with_units(400, "adamw", 4) == paper("zero3", 64)
