@@ -196,6 +196,33 @@ def text_of(op: str, sizes: Iterable[object], dtypes: Iterable[str], extra: str 
     return " ".join(part for part in (op, shown, kinds, extra) if part)
 
 
+def describe(
+    op: str,
+    wire: Wire,
+    sizes: Iterable[object],
+    kind: str,
+    p2p: str = "",
+    peer: int | None = None,
+    tag: int | None = None,
+) -> Described:
+    """Return a signature with its text: `broadcast [8] float32 root 2`, `recv [4] float32 from any tag 1`.
+
+    Args:
+        op: the function that was called.
+        wire: the signature; its root is a global rank.
+        sizes: shapes of the tensors.
+        kind: their dtype.
+        p2p: see `Call`, as for `peer` and `tag`.
+        peer: of a send or receive.
+        tag: of a send or receive.
+    """
+    if p2p:
+        parts = [f"{'to' if p2p == 'send' else 'from'} {'any' if peer is None else peer}", f"tag {tag}" if tag else ""]
+    else:
+        parts = [wire.reduce_op, "" if wire.root is None else f"root {wire.root}"]
+    return Described(wire, text_of(op, sizes, (kind,), " ".join(part for part in parts if part)))
+
+
 _LIBRARY = re.compile(
     r"(?:^|/)(?:site-packages|dist-packages)/|(?:^|/)lib/python3[.\d]*t?/|(?:^|/)torch/(?:distributed|nn|utils|_|autograd|"
     r"optim|multiprocessing|func|fx|cuda|onnx|export)|^<|frozen |(?:^|/)(?:pytorch|libtorch)[^/]*\.so|^\?*$"

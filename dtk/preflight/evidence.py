@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from diagnostics.contract.artifacts import Status
-from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, is_library, text_of
+from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, describe, is_library
 from diagnostics.evidence.job.merge_errors import merge_errors
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, RankError, RunEvidence, Stacks, Thread
@@ -157,14 +157,8 @@ def _call(entry: Entry, ranks: tuple[int, ...], key: GroupKey, seq: int) -> Call
 
 @lru_cache(maxsize=1 << 16)
 def _described(entry: Entry, root: int | None, peer: int | None) -> Described:
-    wire = entry.wire._replace(root=root)
-    if entry.p2p:
-        other = "any" if peer is None else str(peer)
-        extra = f"{'to' if entry.p2p == 'send' else 'from'} {other}{f' tag {entry.tag}' if entry.tag else ''}"
-    else:
-        extra = " ".join(part for part in (wire.reduce_op, "" if root is None else f"root {root}") if part)
     sizes = json.loads(entry.sizes) if entry.sizes else []
-    return Described(wire, text_of(entry.op, sizes, (entry.dtype,), extra))
+    return describe(entry.op, entry.wire._replace(root=root), sizes, entry.dtype, entry.p2p, peer, entry.tag)
 
 
 @lru_cache(maxsize=1 << 14)

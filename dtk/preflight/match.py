@@ -83,22 +83,19 @@ class _Operation:
     """Rank and number of each call of it."""
 
 
+@dataclass(slots=True)
 class _Rank:
     """One rank on its way."""
 
-    __slots__ = ("agreed", "at", "ends_waiting", "entries", "groups", "issued", "number", "operations", "steps")
-
-    def __init__(self, record: Record, steps: "array[int]", agreed: list[Wire]) -> None:
-        self.number = record.rank
-        self.entries = record.program.entries
-        self.groups = record.groups
-        self.steps = steps
-        self.agreed = agreed
-        self.ends_waiting = record.end.kind in _WILL_WAIT
-        self.at = 0
-        self.issued = 0
-        self.operations: list[_Operation] = []
-        """By number of the call."""
+    number: int
+    entries: tuple[Entry, ...]
+    groups: tuple[Group, ...]
+    steps: "array[int]"
+    ends_waiting: bool
+    at: int = 0
+    issued: int = 0
+    operations: list[_Operation] = field(default_factory=list)
+    """By number of the call."""
 
 
 def match(records: Iterable[Record]) -> Outcome:
@@ -158,13 +155,14 @@ class _Play:
     """The game: runs every rank until it waits, and wakes those that need not wait any more."""
 
     def __init__(self, records: list[Record]) -> None:
-        programs: dict[int, tuple[array[int], list[Wire]]] = {}
-        self.ranks: dict[int, _Rank] = {}
-        for record in records:
-            key = id(record.program)
-            if key not in programs:
-                programs[key] = (record.program.steps(), [entry.wire for entry in record.program.entries])
-            self.ranks[record.rank] = _Rank(record, *programs[key])
+        programs = {id(record.program): record.program for record in records}
+        steps = {key: program.steps() for key, program in programs.items()}
+        self.ranks = {
+            one.rank: _Rank(
+                one.rank, one.program.entries, one.groups, steps[id(one.program)], one.end.kind in _WILL_WAIT
+            )
+            for one in records
+        }
         self.positions: dict[tuple[int, Group], int] = {}
         """Rank and group -> collectives that it issued there."""
         self.operations: dict[tuple[Group, int], _Operation] = {}
@@ -209,11 +207,10 @@ class _Play:
             rank.operations.append(self._post(rank, entry, group))
             return
         position = self.positions[rank.number, group] = self.positions.get((rank.number, group), 0) + 1
-        agreed = rank.agreed[index]
         operation = self.operations.get((group, position))
         if operation is None:
-            operation = self.operations[group, position] = _Operation(len(group.ranks), agreed)
-        elif operation.agreed != agreed:
+            operation = self.operations[group, position] = _Operation(len(group.ranks), entry.wire)
+        elif operation.agreed != entry.wire:
             operation.broken = True
             self.dead.add(group)
         rank.operations.append(operation)
@@ -238,13 +235,10 @@ class _Play:
                     continue
                 gives, gets = _share(one.sent, places[receiver]), _share(other.taken, places[sender])
                 if gives != gets:
-                    self._misfit(Misfit(sender, sent, receiver, taken, gives, gets))
+                    self.misfit = self.misfit or Misfit(sender, sent, receiver, taken, gives, gets)
                     self.dead.add(group)
                     return False
         return True
-
-    def _misfit(self, found: Misfit) -> None:
-        self.misfit = self.misfit or found
 
     def _post(self, rank: _Rank, entry: Entry, group: Group) -> _Operation:
         """A send or a receive: with its other half it is complete."""
@@ -261,18 +255,16 @@ class _Play:
                 if half.p2p != entry.p2p and half.tag == entry.tag:
                     del halves[at]
                     if half.sent + half.taken != entry.sent + entry.taken:
-                        self._ends_misfit(operation.members[0], (rank.number, rank.issued - 1, entry))
+                        ends = [operation.members[0], (rank.number, rank.issued - 1, entry)]
+                        send, receive = ends if not sends else ends[::-1]
+                        lengths = sum(send[2].sent), sum(receive[2].taken)
+                        self.misfit = self.misfit or Misfit(*send[:2], *receive[:2], *lengths)
                         return _Operation(1, None)
                     self._complete(operation)
                     return operation
         operation = _Operation(1, None, members=[(rank.number, rank.issued - 1, entry)])
         self.posted.setdefault((group, *pair), []).append((entry, operation))
         return operation
-
-    def _ends_misfit(self, one: tuple[int, int, Entry], other: tuple[int, int, Entry]) -> None:
-        """A send and a receive of different lengths."""
-        send, receive = (one, other) if one[2].p2p == "send" else (other, one)
-        self._misfit(Misfit(*send[:2], *receive[:2], sum(send[2].sent), sum(receive[2].taken)))
 
     def _complete(self, operation: _Operation) -> None:
         operation.complete = True

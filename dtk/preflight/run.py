@@ -18,6 +18,7 @@ from dtk.preflight.classes import ALL_UP_TO, replaceable, representatives, sprea
 from dtk.preflight.job import play_job, simulated_config, warm_up
 from dtk.preflight.pool import MOST_LIVE_RANKS, Body, Collected, simulate
 from dtk.preflight.sandbox import simulate_rank
+from dtk.preflight.script import play_script
 from dtk.preflight.verdict import Verdict, judge
 from dtk.preflight.what_if import STEPS, Tried, try_all
 
@@ -156,8 +157,6 @@ def _settled(composed: Composed, world_size: int, title: str, request: Request) 
 
 def script_job(request: Request) -> Job:
     """A plain script."""
-    from dtk.preflight.script import play_script
-
     script, world_size = request.script, request.world_size
     assert script is not None and world_size is not None
     play = play_script(script, request.script_arguments, request.local_size)

@@ -10,6 +10,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -20,6 +21,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.model import Frame, RankError
+from dtk.errors import DtkError
 from dtk.parallel.regions import failed_in
 from dtk.preflight import frames, simulated_rank
 from dtk.preflight.calls import End, Record
@@ -28,6 +30,7 @@ from dtk.preflight.group import RecordingGroup
 from dtk.preflight.issuing import made_group
 from dtk.preflight.simulated_rank import SimulatedRank
 from dtk.record import frames as record_frames
+from dtk.simulate.group import stand_in
 
 _PLUMBING = tuple(str(Path(__file__).parents[1] / part) for part in ("preflight", "simulate"))
 """Frames of these are not the user's call site either."""
@@ -35,6 +38,10 @@ _PLUMBING = tuple(str(Path(__file__).parents[1] / part) for part in ("preflight"
 
 MAX_ERRORS = 64 << 10
 """Characters of standard error that are kept of a rank."""
+
+
+_open = ExitStack()
+"""What stays open until the process ends."""
 
 
 class EnoughError(BaseException):
@@ -87,8 +94,6 @@ def simulate_rank(
 
 def _play(simulated: SimulatedRank, play: Callable[[SimulatedRank], None]) -> End:
     """How the rank ended."""
-    from dtk.errors import DtkError
-
     try:
         play(simulated)
     except EnoughError:
@@ -121,13 +126,12 @@ def _install(simulated: SimulatedRank) -> None:
     """Every process group that is made from now on records."""
     record_frames.PLUMBING = (*record_frames.PLUMBING, *_PLUMBING)
     module: Any = c10d
-    init, new_group, to_object = module.init_process_group, module._new_group_with_tag, module._tensor_to_object
+    init, new_group = module.init_process_group, module._new_group_with_tag
 
     @functools.wraps(init)
     def init_process_group(*args: Any, **kwargs: Any) -> None:
         simulated.joined = True
-        module.ProcessGroupGloo = RecordingGroup
-        module._tensor_to_object = received
+        _open.enter_context(stand_in(RecordingGroup))
         store = torch._C._distributed_c10d.HashStore()
         init("gloo", store=store, rank=simulated.exchange.rank, world_size=simulated.world_size)
 
@@ -137,9 +141,6 @@ def _install(simulated: SimulatedRank) -> None:
         if not kw.get("use_local_synchronization"):
             made_group(list(members), str(kw.get("group_desc") or ""))
         return new_group(ranks, None, "gloo", *args, **kw)
-
-    def received(tensor: Any, size: Any, source: Any) -> Any:
-        return to_object(tensor, size, source) if tensor.numel() else None
 
     module._new_group_with_tag = new_group_with_tag
     module.init_process_group = dist.init_process_group = init_process_group

@@ -42,7 +42,7 @@ def simulated_group(rank: int, world_size: int, local_size: int = 8, heard: Hear
             "a simulated rank needs the default group for itself",
             "call torch.distributed.destroy_process_group() before",
         )
-    with _stand_in(heard):
+    with stand_in(type("ListeningGroup", (MirrorGroup,), {"heard": staticmethod(heard) if heard else None})):
         try:
             store = torch._C._distributed_c10d.HashStore()
             dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
@@ -60,8 +60,12 @@ def simulated_group(rank: int, world_size: int, local_size: int = 8, heard: Hear
 
 
 @contextmanager
-def _stand_in(heard: Heard | None) -> Iterator[None]:
-    """Gloo's group is a mirror meanwhile, and objects that never came are None."""
+def stand_in(group: type[MirrorGroup]) -> Iterator[None]:
+    """Make every gloo group one of this class meanwhile; objects that never came are None.
+
+    Raises:
+        DtkError: this torch has no gloo to stand in for.
+    """
     missing = [name for name in _NEEDED if not hasattr(c10d, name)]
     if missing or not hasattr(torch._C._distributed_c10d, "_create_work_from_future"):
         raise DtkError(
@@ -70,14 +74,13 @@ def _stand_in(heard: Heard | None) -> Iterator[None]:
             "use the torch version that dtk is tested with",
         )
     module: Any = c10d
-    group, to_object = module.ProcessGroupGloo, module._tensor_to_object
+    gloo, to_object = module.ProcessGroupGloo, module._tensor_to_object
 
     def received(tensor: Any, size: Any, source: Any) -> Any:
         return to_object(tensor, size, source) if tensor.numel() else None
 
-    listening = type("ListeningGroup", (MirrorGroup,), {"heard": staticmethod(heard) if heard else None})
-    module.ProcessGroupGloo, module._tensor_to_object = listening, received
+    module.ProcessGroupGloo, module._tensor_to_object = group, received
     try:
         yield
     finally:
-        module.ProcessGroupGloo, module._tensor_to_object = group, to_object
+        module.ProcessGroupGloo, module._tensor_to_object = gloo, to_object

@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, Wire, dtype, operation, text_of
+from diagnostics.evidence.calls import Call, Dump, GroupKey, Wire, describe, dtype, operation
 from diagnostics.evidence.limits import Limits, head, whole
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.reader import Reader, opens
@@ -116,15 +116,11 @@ def _call(record: RingRecord) -> Call:
         root=root,
         reduce_op=record.reduce_op,
     )
-    extra = " ".join(part for part in (record.reduce_op, "" if root is None else f"root {root}") if part)
     p2p = _SENDS.get(record.op, "")
-    if p2p:
-        extra = f"{'to' if p2p == 'send' else 'from'} {'any' if record.root is None else record.root}"
-        extra += f" tag {record.tag}" if record.tag else ""
     return Call(
         key=_key(record.group),
         seq=record.seq,
-        described=Described(wire, text_of(record.op, sizes, (kind,), extra)),
+        described=describe(record.op, wire, sizes, kind, p2p, record.root, record.tag),
         done=record.state == "finished",
         created_s=record.time_s,
         stack=(Frame(record.file, record.line, record.function),) if record.file else (),
