@@ -19,7 +19,7 @@ from diagnostics.evidence.model import Problem
 
 ENTRY_POINTS = "dtk.detectors"
 """Entry points of a user's own detectors."""
-_LEGACY = ("hang", "environment")
+_LEGACY = ("hang",)
 """Packages below `diagnostics.detectors` whose causes have not moved to files of their own yet."""
 
 

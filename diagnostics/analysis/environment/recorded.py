@@ -1,4 +1,4 @@
-"""The variables, versions and facts of the machine as the evidence tells them, for the linter. Judges nothing."""
+"""The variables, versions and facts of the machine as the evidence tells them, for the linter. No verdicts."""
 
 import re
 from collections.abc import Iterable
@@ -12,6 +12,8 @@ from diagnostics.evidence.model import Evidence, LogFact
 CONFIGURATION = "config.yaml"
 ALL = -1
 """Stands for every rank, as in `Evidence.environment`."""
+_SHOWN = 80
+"""Characters of a value that are shown."""
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 _TEMPLATE = re.compile(r"\{[a-z_]+\??\}")
 _INTERFACE = re.compile(r"\[\d+\]([\w.@-]+):")
@@ -26,7 +28,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class Recorded:
     """What the evidence tells of the environment."""
 
     variables: dict[int, dict[str, str]]
@@ -40,8 +42,24 @@ class Gathered:
     complete: bool
     """Whether a whole environment was recorded, not only what a log echoes."""
 
+    def source(self, name: str, ranks: tuple[int, ...]) -> Source:
+        """Where a variable of these ranks (empty = all) was seen."""
+        keys = ((rank, name) for rank in (*ranks[:1], ALL))
+        return next((self.sources[key] for key in keys if key in self.sources), Source("environment", None))
 
-def gathered(evidence: Evidence) -> Gathered:
+    def value(self, name: str, ranks: tuple[int, ...]) -> str:
+        """Its text, shortened; empty when unset."""
+        values = (self.variables.get(rank, {}).get(name, "") for rank in (*ranks[:1], ALL))
+        return next((text[:_SHOWN] for text in values if text), "")
+
+    @property
+    def count(self) -> int:
+        """Distinct names of variables that are looked at."""
+        names = {name for variables in self.variables.values() for name in variables}
+        return sum(name.startswith(("NCCL_", "TORCH_", "GLOO_", "PYTORCH_")) for name in names)
+
+
+def recorded(evidence: Evidence) -> Recorded:
     """Merge what manifest, configuration and logs say."""
     echoes = {
         (ALL if fact.rank is None else fact.rank, str(fact.fields.get("name"))): Source(fact.file, fact.line)
@@ -59,7 +77,7 @@ def gathered(evidence: Evidence) -> Gathered:
             if name not in common or not echoes_as(common[name], text):
                 into[name] = text
                 sources[rank, name] = echoes.get((rank, name), Source("environment", None))
-    return Gathered(
+    return Recorded(
         variables={ALL: common} | {rank: {**common, **mine} for rank, mine in own.items()},
         sources=sources,
         nccl_version=_nccl_version(evidence.facts),
@@ -84,7 +102,7 @@ def _recorded(evidence: Evidence, sources: dict[tuple[int, str], Source]) -> dic
             texts = {str(name): str(value) for name, value in record.items()}
             if file == CONFIGURATION:  # What `{interface}` became stands in the manifest.
                 texts = {name: text for name, text in texts.items() if not _TEMPLATE.search(text)}
-            # What dtk put into the environment stands in both; it is mended in the configuration.
+            # What dtk put into the environment stands in both; the fix belongs into the configuration.
             sources |= {(ALL, name): Source(file, None) for name, text in texts.items() if found.get(name) != text}
             found |= texts
     return found

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from diagnostics.analysis.environment import values
 from diagnostics.analysis.environment.catalogue import catalogue
-from diagnostics.analysis.environment.situation import Lint, Severity, Situation
+from diagnostics.analysis.environment.situation import Lint, Severity, Situation, assign, unset
 
 FIGHT = "env.contradiction"
 RISK = "env.risky_setting"
@@ -63,13 +63,13 @@ def _sockets(where: Situation) -> Iterator[Lint]:
 def _mnnvl(where: Situation) -> Iterator[Lint]:
     if where.number("NCCL_MNNVL_ENABLE") == 1 and where.number("NCCL_CUMEM_ENABLE") == 0:
         message = "multi-node NVLink needs cuMem, which NCCL_CUMEM_ENABLE=0 switches off: NCCL will not start"
-        yield Lint("error", "NCCL_MNNVL_ENABLE", message, "NCCL_CUMEM_ENABLE=1", FIGHT)
+        yield Lint("error", "NCCL_MNNVL_ENABLE", message, assign("NCCL_CUMEM_ENABLE", "1"), FIGHT)
 
 
 def _collnet(where: Situation) -> Iterator[Lint]:
     if where.number("NCCL_COLLNET_ENABLE") == 1 and where.get("NCCL_NET_PLUGIN").lower() == "none":
         message = "in-network reduction (CollNet) lives in a network plugin, which NCCL_NET_PLUGIN=none forbids"
-        yield Lint("error", "NCCL_COLLNET_ENABLE", message, "unset NCCL_NET_PLUGIN", FIGHT)
+        yield Lint("error", "NCCL_COLLNET_ENABLE", message, unset("NCCL_NET_PLUGIN"), FIGHT)
 
 
 def _algorithm_off(where: Situation) -> Iterator[Lint]:
@@ -94,7 +94,7 @@ def _queue_pairs(where: Situation) -> Iterator[Lint]:
     pairs = where.number("NCCL_IB_QPS_PER_CONNECTION")
     if pairs is not None and pairs > 1 and where.number("NCCL_IB_SPLIT_DATA_ON_QPS") == 1:
         message = f"every message is cut into {pairs} parts, one for each queue pair: small ones get slower"
-        yield Lint("note", "NCCL_IB_SPLIT_DATA_ON_QPS", message, "NCCL_IB_SPLIT_DATA_ON_QPS=0", FIGHT)
+        yield Lint("note", "NCCL_IB_SPLIT_DATA_ON_QPS", message, assign("NCCL_IB_SPLIT_DATA_ON_QPS", "0"), FIGHT)
 
 
 def _same_setting_twice(where: Situation) -> Iterator[Lint]:
@@ -104,7 +104,7 @@ def _same_setting_twice(where: Situation) -> Iterator[Lint]:
         mine, theirs = where.get(name), where.get(other)
         if mine and theirs and mine.lower() != theirs.lower():
             message = f"{name}={mine} and {other}={theirs} are one setting; the first counts"
-            yield Lint("warning", other, message, f"unset {other}", FIGHT)
+            yield Lint("warning", other, message, unset(other), FIGHT)
 
 
 def _log_settings(where: Situation) -> Iterator[Lint]:
@@ -116,7 +116,7 @@ def _log_settings(where: Situation) -> Iterator[Lint]:
     file = where.get("NCCL_DEBUG_FILE")
     if file and "%p" not in file and level and (where.nproc or 0) > 1:
         message = f"{where.nproc} processes write over each other in {file}"
-        yield Lint("warning", "NCCL_DEBUG_FILE", message, f"NCCL_DEBUG_FILE={_with_process(file)}", FIGHT)
+        yield Lint("warning", "NCCL_DEBUG_FILE", message, assign("NCCL_DEBUG_FILE", _with_process(file)), FIGHT)
 
 
 def _with_process(file: str) -> str:
@@ -128,7 +128,7 @@ def _risks(where: Situation) -> Iterator[Lint]:
     """Settings with which a fault turns into a silent hang or into wrong numbers."""
     if where.get("NCCL_PROTO").strip().upper() == "LL128":
         message = "forcing LL128 corrupts data on platforms that do not support it; NCCL picks it where it is safe"
-        yield Lint("warning", "NCCL_PROTO", message, "unset NCCL_PROTO", RISK)
+        yield Lint("warning", "NCCL_PROTO", message, unset("NCCL_PROTO"), RISK)
     handling = where.get("TORCH_NCCL_ASYNC_ERROR_HANDLING") or where.get("NCCL_ASYNC_ERROR_HANDLING")
     if handling and values.torch_int(handling) == 0:
         message = "with 0 a failed or timed-out collective hangs for ever instead of ending the job"
@@ -159,18 +159,18 @@ def _debugging(where: Situation) -> Iterator[Lint]:
     heavy = subsystems & {"ALL", "COLL", "CALL"} and not where.get("NCCL_DEBUG_SUBSYS").startswith("^")
     if level == "TRACE" or (level == "INFO" and heavy):
         message = "NCCL writes lines for every collective"
-        yield Lint("warning", "NCCL_DEBUG", message, "NCCL_DEBUG=WARN", DEBUG)
+        yield Lint("warning", "NCCL_DEBUG", message, assign("NCCL_DEBUG", "WARN"), DEBUG)
     elif level == "INFO":
-        yield Lint("note", "NCCL_DEBUG", "NCCL logs its whole start-up", "NCCL_DEBUG=WARN", DEBUG)
+        yield Lint("note", "NCCL_DEBUG", "NCCL logs its whole start-up", assign("NCCL_DEBUG", "WARN"), DEBUG)
     if where.get("TORCH_DISTRIBUTED_DEBUG").upper() == "DETAIL":
         message = "DETAIL checks every collective over an extra gloo group, which is slow and fails on some networks"
-        yield Lint("warning", "TORCH_DISTRIBUTED_DEBUG", message, "TORCH_DISTRIBUTED_DEBUG=INFO", DEBUG)
+        yield Lint("warning", "TORCH_DISTRIBUTED_DEBUG", message, assign("TORCH_DISTRIBUTED_DEBUG", "INFO"), DEBUG)
     if where.get("CUDA_LAUNCH_BLOCKING") not in ("", "0"):
         message = "every CUDA kernel is waited for: nothing overlaps"
-        yield Lint("warning", "CUDA_LAUNCH_BLOCKING", message, "unset CUDA_LAUNCH_BLOCKING", DEBUG)
+        yield Lint("warning", "CUDA_LAUNCH_BLOCKING", message, unset("CUDA_LAUNCH_BLOCKING"), DEBUG)
     for name in ("TORCH_NCCL_NAN_CHECK", "TORCH_NCCL_TRACE_CPP_STACK", "TORCH_FR_CPP_STACK"):
         if where.get(name) and values.torch_bool(where.get(name)):
-            yield Lint("note", name, "it adds work to every collective", f"unset {name}", DEBUG)
+            yield Lint("note", name, "it adds work to every collective", unset(name), DEBUG)
 
 
 def _have(names: list[str]) -> str:

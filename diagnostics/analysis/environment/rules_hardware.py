@@ -6,7 +6,7 @@ A rule says nothing where the fact that it needs is unknown.
 from collections.abc import Iterator
 
 from diagnostics.analysis.environment import values
-from diagnostics.analysis.environment.situation import Lint, Situation
+from diagnostics.analysis.environment.situation import Lint, Situation, assign, unset
 
 WRONG = "env.wrong_interface"
 
@@ -36,7 +36,7 @@ def _rdma_off(where: Situation) -> Iterator[Lint]:
             f"this node has RDMA devices ({_some(where.infiniband)}), but {name}={where.get(name)} sends everything "
             f"between the {where.nnodes} nodes through TCP sockets"
         )
-        yield Lint("error", name, message, f"unset {name}", "env.ib_disabled")
+        yield Lint("error", name, message, unset(name), "env.ib_disabled")
 
 
 def _p2p_off(where: Situation) -> Iterator[Lint]:
@@ -44,10 +44,10 @@ def _p2p_off(where: Situation) -> Iterator[Lint]:
     name = "NCCL_P2P_DISABLE" if where.number("NCCL_P2P_DISABLE") == 1 else "NCCL_P2P_LEVEL"
     if where.nvlink and off:
         message = f"the GPUs are connected by NVLink, but {name}={where.get(name)} makes them copy through host memory"
-        yield Lint("error", name, message, f"unset {name}", "env.p2p_disabled")
+        yield Lint("error", name, message, unset(name), "env.p2p_disabled")
     elif off and where.number("NCCL_SHM_DISABLE") not in (None, 0):
         message = "with P2P and shared memory both off, the GPUs of one node talk over the network"
-        yield Lint("warning", name, message, "unset NCCL_SHM_DISABLE", "env.p2p_disabled")
+        yield Lint("warning", name, message, unset("NCCL_SHM_DISABLE"), "env.p2p_disabled")
 
 
 def _interfaces(where: Situation) -> Iterator[Lint]:
@@ -103,7 +103,7 @@ def _hcas(where: Situation) -> Iterator[Lint]:
             more = [one for one in where.infiniband if one.startswith(wanted) and one[len(wanted) :].isdigit()]
             if wanted in where.infiniband and more:
                 message = f"{wanted} is a prefix and also takes {_some(tuple(more))}"
-                yield Lint("warning", name, message, f"{name}==" + ",".join(chosen.names), WRONG)
+                yield Lint("warning", name, message, assign(name, "=" + ",".join(chosen.names)), WRONG)
 
 
 def _absent(chosen: values.Names, here: tuple[str, ...]) -> tuple[str, ...]:

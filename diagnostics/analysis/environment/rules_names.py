@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from difflib import SequenceMatcher
 
 from diagnostics.analysis.environment.catalogue import Catalogue, Variable, Version, catalogue
-from diagnostics.analysis.environment.situation import Lint, Severity, Situation
+from diagnostics.analysis.environment.situation import Change, Lint, Severity, Situation, unset
 
 CLOSE = 0.8
 """Similarity (difflib's ratio of the names behind NCCL_, 0 to 1) from which a name is taken for a slip."""
@@ -34,7 +34,7 @@ def _known(variable: Variable, where: Situation) -> Iterator[Lint]:
         yield _unknown("warning", name, message, f"unset it, or use NCCL {text(variable.since)} or newer")
     if variable.deprecated and (version is None or version >= variable.deprecated):
         message = f"it is deprecated since NCCL {text(variable.deprecated)}"
-        yield Lint("note", name, message, f"use {variable.use}", "env.deprecated_variable")
+        yield Lint("note", name, message, _use(name, variable.use), "env.deprecated_variable")
 
 
 def _nccl(name: str, where: Situation, book: Catalogue) -> Iterator[Lint]:
@@ -44,17 +44,17 @@ def _nccl(name: str, where: Situation, book: Catalogue) -> Iterator[Lint]:
     old = "env.deprecated_variable"
     if name in book.legacy:
         new = book.legacy[name]
-        yield Lint("note", name, "torch still reads it, but renamed it in 2.2", f"use {new}", old)
+        yield Lint("note", name, "torch still reads it, but renamed it in 2.2", _use(name, new), old)
     elif name in book.gone_legacy:
         new = book.gone_legacy[name]
-        yield Lint("warning", name, "torch does not read it since it was renamed in 2.2", f"use {new}", old)
+        yield Lint("warning", name, "torch does not read it since it was renamed in 2.2", _use(name, new), old)
     elif name in book.removed:
         gone = book.removed[name]
         if where.nccl_version is None or where.nccl_version[: len(gone.last)] > gone.last:
             message = f"NCCL {text(gone.last)} was the last to read it; now it does nothing"
-            yield Lint("warning", name, message, f"use {gone.use}" if gone.use else "unset it", old)
+            yield Lint("warning", name, message, _use(name, gone.use) if gone.use else unset(name, "unset it"), old)
     elif name in book.dead:
-        yield _unknown("warning", name, book.dead[name], "unset it")
+        yield _unknown("warning", name, book.dead[name], unset(name, "unset it"))
     elif name in book.advice:
         yield _unknown("error", name, "nothing reads this variable", book.advice[name])
     else:
@@ -89,8 +89,12 @@ def text(version: Version) -> str:
 
 def _slip(name: str, meant: str) -> Lint:
     message = f"nothing reads this variable, so it has no effect; did you mean {meant}?"
-    return _unknown("error", name, message, f"rename it to {meant}")
+    return _unknown("error", name, message, Change(f"rename it to {meant}", name, meant, in_message=True))
 
 
-def _unknown(severity: Severity, name: str, message: str, fix: str) -> Lint:
+def _use(name: str, successor: str) -> Change:
+    return Change(f"use {successor}", name, successor)
+
+
+def _unknown(severity: Severity, name: str, message: str, fix: Change | str) -> Lint:
     return Lint(severity, name, message, fix, "env.unknown_variable")

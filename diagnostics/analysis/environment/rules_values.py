@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from diagnostics.analysis.environment import values
 from diagnostics.analysis.environment.catalogue import Variable, catalogue
 from diagnostics.analysis.environment.rules_names import CLOSE, nearest
-from diagnostics.analysis.environment.situation import Lint, Severity, Situation
+from diagnostics.analysis.environment.situation import Lint, Severity, Situation, assign
 
 MISREAD = "env.silent_zero"
 INVALID = "env.invalid_value"
@@ -42,7 +42,7 @@ def check_value(name: str, text: str, where: Situation) -> Iterator[Lint]:
 def _blanks(variable: Variable, text: str) -> Iterator[Lint]:
     """Blanks around a value, or the carriage return of a file with Windows' line ends; numbers are read past them."""
     what = "a carriage return (Windows line ends)" if "\r" in text else "a blank"
-    fix = f"{variable.name}={text.strip()}"
+    fix = assign(variable.name, text.strip())
     if variable.type not in _NUMBERS:
         message = f"{what} is part of the value {text!r}, which is compared whole"
         yield Lint("error", variable.name, message, fix, INVALID)
@@ -56,7 +56,7 @@ def _integer(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
     name = variable.name
     if not read.digits:
         word = text.strip("\"' ").lower()
-        fix = f"{name}=1" if word in _ON_WORDS else f"{name}=0" if word in _OFF_WORDS else "write a number"
+        fix = assign(name, "1") if word in _ON_WORDS else assign(name, "0") if word in _OFF_WORDS else "write a number"
         severity: Severity = "note" if word in _OFF_WORDS else "error"
         yield Lint(severity, name, f"NCCL reads {text!r} as the number 0, without a message", fix, MISREAD)
     elif read.rest.strip() or read.octal:
@@ -93,7 +93,7 @@ def _level(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
     upper = text.strip().upper()
     if upper in values.LEVELS:
         message = f"NCCL drops {text!r} without a message: levels count only in capitals"
-        yield Lint("error", variable.name, message, f"{variable.name}={upper}", INVALID)
+        yield Lint("error", variable.name, message, assign(variable.name, upper), INVALID)
     else:
         yield Lint("error", variable.name, f"NCCL drops {text!r} without a message", f"use one of {_levels()}", INVALID)
 

@@ -5,13 +5,41 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from diagnostics.analysis.environment.catalogue import Version
-from diagnostics.analysis.environment.values import Number, number
+from diagnostics.analysis.environment.values import number
 
 Severity = Literal["error", "warning", "note"]
 """error: the setting does not do what it says, or breaks the job; warning: it probably hurts; note: worth knowing."""
 
 _NVLINK_GPUS = ("SXM", "H100 80GB HBM3", "H200", "B200", "B300", "GB200", "GB300", "GH200", "DGX", "HGX")
 """Parts of NVML's names of GPUs that are sold on NVLink boards only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A fix that leaves nothing to decide: what to unset, then what to set."""
+
+    words: str
+    unset: str = ""
+    name: str = ""
+    """Variable to set; empty = none."""
+    value: str | None = None
+    """None: the value of the variable that is unset."""
+    in_message: bool = False
+    """Whether the lint's message says it already."""
+
+    def __str__(self) -> str:
+        """Return what to do."""
+        return self.words
+
+
+def unset(name: str, words: str = "") -> Change:
+    """Return the fix that only takes a variable away."""
+    return Change(words or f"unset {name}", unset=name)
+
+
+def assign(name: str, value: str) -> Change:
+    """Return the fix that gives a variable this value."""
+    return Change(f"{name}={value}", name=name, value=value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +50,14 @@ class Lint:
     variable: str
     message: str
     """What is the matter, one sentence."""
-    fix: str
-    """What to type instead."""
+    change: Change | str
+    """What to type instead; a text where something is left to decide."""
     cause_id: str
+
+    @property
+    def fix(self) -> str:
+        """What to type instead, in words."""
+        return str(self.change)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +86,7 @@ class Situation:
     def number(self, name: str) -> int | None:
         """The number that NCCL makes of it; None when unset."""
         text = self.get(name)
-        return self.parsed(text).value if text else None
-
-    @staticmethod
-    def parsed(text: str) -> Number:
-        """What NCCL makes of a text that should be a number."""
-        return number(text)
+        return number(text).value if text else None
 
     def set_among(self, names: Iterable[str]) -> list[str]:
         """Those of `names` that have a value."""

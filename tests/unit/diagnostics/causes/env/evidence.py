@@ -2,8 +2,19 @@
 
 from pathlib import Path
 
+from diagnostics.causes.registry import Registry, built_in
+from diagnostics.diagnose import decide as decide_all
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact, RunEvidence
+
+CAUSES = tuple(cause for cause in built_in() if cause.id.startswith("env."))
+
+
+def decide(evidence):
+    """The finding of each cause that lies in the environment."""
+    findings, _ = decide_all(Registry(CAUSES), evidence, lambda text: None)
+    assert not evidence.problems
+    return {one.cause: one for one in findings}
 
 
 def fact(kind, text, rank=None, **fields):

@@ -1,15 +1,16 @@
 import pytest
 
-from diagnostics.detectors.environment.failures import DETAIL, GPU, SHM, VERSION, FailureDetector
+from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.model import Frame, RankError
-from tests.unit.diagnostics.environment.evidence import dtk_run, fact, job
+from tests.unit.diagnostics.causes.env.evidence import decide, dtk_run, fact, job
 
-
-def decide(evidence):
-    found = {one.cause: one for one in FailureDetector().detect(evidence).findings}
-    assert set(found) == set(FailureDetector.causes)
-    return found
+VERSION, SHM, GPU, DETAIL = FAILURES = (
+    "env.version_mismatch",
+    "env.shm_too_small",
+    "env.duplicate_gpu",
+    "env.debug_detail_crash",
+)
 
 
 def error(rank, message="", signal=None, frames=()):
@@ -17,26 +18,26 @@ def error(rank, message="", signal=None, frames=()):
 
 
 def test_without_logs_nothing_is_decided():
-    assert {one.status for one in decide(job()).values()} == {"undecided"}
+    assert {decide(job())[cause].status for cause in FAILURES} == {"undecided"}
 
 
 def test_logs_that_say_nothing_of_it_rule_it_out():
     quiet = fact("nccl_net", "Using network Socket", 0, net="Socket")
     found = decide(job({-1: {"NCCL_DEBUG": "INFO"}}, [quiet]))
-    assert {one.status for one in found.values()} == {"ruled_out"}
+    assert {found[cause].status for cause in FAILURES} == {"ruled_out"}
 
 
 def test_shm_too_small():
     text = "Error: failed to extend /dev/shm/nccl-AbCdEf to 9637892 bytes, error: No space left on device (28)"
     found = decide(job(facts=[fact("nccl_shm", text, 3, path="/dev/shm/nccl-AbCdEf", needed_bytes=9637892)]))[SHM]
     assert (found.status, found.ranks) == ("confirmed", (3,))
-    assert "9.2 MiB" in found.summary
-    assert "--shm-size" in found.remedies[0].change
+    assert "9.19 MiB" in text_of(found).summary
+    assert "--shm-size" in text_of(found).remedies[0].change
 
 
 def test_shm_of_the_data_loader():
     message = "DataLoader worker (pid 41) is killed by signal: Bus error. It is possible that dataloader's workers..."
-    assert "data loader" in decide(job(errors=[error(0, message)]))[SHM].summary
+    assert "data loader" in text_of(decide(job(errors=[error(0, message)]))[SHM]).summary
 
 
 def test_two_ranks_on_one_gpu():
@@ -44,7 +45,7 @@ def test_two_ranks_on_one_gpu():
     fields = {"first": 1, "second": 0, "gpu": "1b000"}
     found = decide(job(facts=[fact("nccl_duplicate_gpu", text, 1, **fields)]))[GPU]
     assert (found.status, found.ranks) == ("confirmed", (0, 1))
-    assert found.summary == "Ranks 0, 1 use one GPU (device 1b000); NCCL needs one each."
+    assert text_of(found).summary == "Ranks 0, 1 use one GPU (device 1b000); NCCL needs one each."
 
 
 def test_the_last_error_of_an_exception_counts_too():
@@ -59,7 +60,7 @@ def test_versions_that_do_not_match():
     text = "NCCL WARN Mismatched NCCL version detected : rank 0 version 22703 rank 1 version 22005"
     found = decide(job(facts=[fact("nccl_version_mismatch", text, 0)]))[VERSION]
     assert found.status == "confirmed"
-    assert "22005" in found.summary
+    assert "22005" in text_of(found).summary
 
 
 @pytest.mark.parametrize(

@@ -1,25 +1,22 @@
 import pytest
 
-from diagnostics.detectors.environment import DETECTORS
-from diagnostics.detectors.environment.detector import EnvironmentDetector
-from tests.unit.diagnostics.environment.evidence import dtk_run, fact, job
+from diagnostics.analysis.environment import job as job_module
+from diagnostics.analysis.environment.lint import CAUSES as CAUSES_OF_LINTS
+from diagnostics.contract.findings import text_of
+from tests.unit.diagnostics.causes.env.evidence import CAUSES, decide, dtk_run, fact, job
 
+FAILURES = ("env.version_mismatch", "env.shm_too_small", "env.duplicate_gpu", "env.debug_detail_crash")
+LINTED = {cause.id for cause in CAUSES} - set(FAILURES)
 RDMA = {"interfaces": ["lo", "eth0"], "infiniband": ["mlx5_0"]}
 
 
-def decide(evidence):
-    findings = EnvironmentDetector().detect(evidence).findings
-    assert {one.cause for one in findings} == set(EnvironmentDetector.causes), "every cause is decided"
-    return {one.cause: one for one in findings}
-
-
 def statuses(evidence):
-    return {one.status for one in decide(evidence).values()}
+    return {one.status for cause, one in decide(evidence).items() if cause in LINTED}
 
 
 def test_without_evidence_nothing_is_decided():
     assert statuses(job()) == {"undecided"}
-    assert all(one.missing for one in decide(job()).values())
+    assert all(text_of(one).missing for one in decide(job()).values())
 
 
 def test_a_clean_run_rules_everything_out():
@@ -32,13 +29,14 @@ def test_the_shipped_typo_is_found_and_its_remedy_is_in_the_configuration():
     found = decide(job(run=dtk_run(variables=variables, hardware=RDMA, backend="gloo")))
     typo = found["env.unknown_variable"]
     assert (typo.status, typo.ranks, typo.confidence) == ("confirmed", (), 0.95)
-    assert typo.summary.startswith("NCCL_SOCKET_IFNAM=eth0: nothing reads this variable")
-    assert typo.summary.endswith("did you mean NCCL_SOCKET_IFNAME?")
-    assert typo.remedies[0].kind == "override"
-    assert typo.remedies[0].change == "'~nccl.variables.NCCL_SOCKET_IFNAM' nccl.variables.NCCL_SOCKET_IFNAME=eth0"
+    text = text_of(typo)
+    assert text.summary.startswith("NCCL_SOCKET_IFNAM=eth0: nothing reads this variable")
+    assert text.summary.endswith("did you mean NCCL_SOCKET_IFNAME?")
+    assert text.remedies[0].kind == "override"
+    assert text.remedies[0].change == "'~nccl.variables.NCCL_SOCKET_IFNAM' nccl.variables.NCCL_SOCKET_IFNAME=eth0"
     assert typo.evidence[0].file == "config.yaml"
     assert found["env.silent_zero"].status == "confirmed"
-    assert found["env.silent_zero"].remedies[0].change == "nccl.variables.NCCL_IB_DISABLE=1"
+    assert text_of(found["env.silent_zero"]).remedies[0].change == "nccl.variables.NCCL_IB_DISABLE=1"
     assert found["env.ib_disabled"].status == "ruled_out"
 
 
@@ -64,7 +62,7 @@ def test_the_shipped_typo_is_found_and_its_remedy_is_in_the_configuration():
     ],
 )
 def test_a_remedy_is_what_to_type(variables, cause, change):
-    (remedy,) = decide(job({-1: variables}))[cause].remedies
+    (remedy,) = text_of(decide(job({-1: variables}))[cause]).remedies
     assert (remedy.kind, remedy.change) == ("environment", change)
 
 
@@ -85,14 +83,14 @@ def test_rdma_switched_off_on_two_nodes():
     run = dtk_run({"NCCL_IB_DISABLE": "1"}, nodes=2, hardware=RDMA)
     found = decide(job(run=run))["env.ib_disabled"]
     assert (found.status, found.confidence) == ("confirmed", 0.95)
-    assert "2 nodes" in found.summary and "mlx5_0" in found.summary
+    assert "2 nodes" in text_of(found).summary and "mlx5_0" in text_of(found).summary
     assert decide(job(run=dtk_run({"NCCL_IB_DISABLE": "1"}, hardware=RDMA)))["env.ib_disabled"].status == "ruled_out"
 
 
 def test_rdma_switched_off_where_the_machine_is_not_known_is_left_open():
     found = decide(job({-1: {"NCCL_IB_DISABLE": "1", "PATH": "/bin"}}))["env.ib_disabled"]
     assert found.status == "undecided"
-    assert "how many nodes" in found.summary
+    assert "how many nodes" in text_of(found).summary
 
 
 def test_gloo_is_not_concerned_by_nccls_settings():
@@ -122,7 +120,7 @@ def test_ranks_that_disagree_are_named_by_the_majority():
     environment = {rank: {"NCCL_ALGO": "Tree" if rank == 2 else "Ring"} for rank in range(4)}
     found = decide(job(environment))["env.contradiction"]
     assert (found.status, found.ranks) == ("confirmed", (2,))
-    assert "'Tree' on rank 2" in found.summary
+    assert "'Tree' on rank 2" in text_of(found).summary
 
 
 def test_two_ranks_that_disagree_are_a_tie():
@@ -139,19 +137,17 @@ def test_a_lint_on_one_rank_names_that_rank():
     environment = {0: {"NCCL_BUFFSIZE": "4194304"}, 1: {"NCCL_BUFFSIZE": "4M"}}
     found = decide(job(environment))["env.silent_zero"]
     assert found.ranks == (1,)
-    assert "(on rank 1)" in found.summary
+    assert "(on rank 1)" in text_of(found).summary
 
 
 def test_many_ranks_with_one_environment_are_linted_once(monkeypatch):
     calls = []
-    from diagnostics.detectors.environment import detector
-
-    real = detector.lint
-    monkeypatch.setattr(detector, "lint", lambda *arguments: calls.append(1) or real(*arguments))
+    real = job_module.lint
+    monkeypatch.setattr(job_module, "lint", lambda *arguments: calls.append(1) or real(*arguments))
     found = decide(job({rank: {"NCCL_DEBUG": "TRACE"} for rank in range(1000)}))
     assert len(calls) <= 2
     assert len(found["env.debug_left_on"].ranks) == 1000
-    assert len(found["env.debug_left_on"].summary) < 400
+    assert len(text_of(found["env.debug_left_on"]).summary) < 400
 
 
 def test_notes_are_never_root_causes():
@@ -170,7 +166,7 @@ def test_an_interface_that_gloo_does_not_find():
     missing = fact("interface_missing", "Unable to find address for: nope0", 1, name="nope0")
     found = decide(job(facts=[missing]))["env.wrong_interface"]
     assert (found.status, found.ranks) == ("confirmed", (1,))
-    assert "'nope0'" in found.summary
+    assert "'nope0'" in text_of(found).summary
 
 
 def test_docker_chosen_between_nodes():
@@ -199,12 +195,12 @@ def test_damaged_records_are_survived():
     assert statuses(job(run=run)) <= {"ruled_out", "undecided"}
 
 
-def test_every_built_in_detector_has_a_name_and_causes():
-    causes = [cause for detector in DETECTORS for cause in detector.causes]
-    assert len(causes) == len(set(causes)) == 14
+def test_the_linter_names_the_causes_that_it_decides():
+    assert len(CAUSES) == 14
+    assert set(CAUSES_OF_LINTS) == LINTED
 
 
 def test_the_remedy_carries_the_value_that_one_rank_had():
     found = decide(job({2: {"NCCL_IB_DISABEL": "1"}}))["env.unknown_variable"]
     assert found.ranks == (2,)
-    assert found.remedies[0].change == "unset NCCL_IB_DISABEL; export NCCL_IB_DISABLE=1"
+    assert text_of(found).remedies[0].change == "unset NCCL_IB_DISABEL; export NCCL_IB_DISABLE=1"

@@ -1,0 +1,85 @@
+"""The environment of a job: its variables, what the linter says about each rank's, and what libraries said of it."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from diagnostics.analysis.environment.catalogue import catalogue
+from diagnostics.analysis.environment.lint import lint
+from diagnostics.analysis.environment.recorded import ALL, Recorded, recorded
+from diagnostics.analysis.environment.situation import Lint
+from diagnostics.contract.formatting import ranks_spoken
+from diagnostics.evidence.model import Evidence, LogFact, RankError
+
+_SHOWN = 3
+"""Different values of one variable that are shown."""
+_PER_RANK = re.compile(
+    r"_FILE$|IFNAME$|IB_HCA$|HOSTID$|DEBUG|CPUSET|AFFINITY|VISIBLE_DEVICES|GID_INDEX|RAS_ADDR|_RANK$"
+)
+"""Variables that may well differ between ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankLint:
+    """A lint, and the ranks that have it."""
+
+    lint: Lint
+    ranks: tuple[int, ...]
+    """Ascending; empty = all."""
+
+
+@dataclass(slots=True)
+class JobEnvironment:
+    """What the causes that lie in the environment are decided from."""
+
+    recorded: Recorded
+    lints: dict[str, list[RankLint]]
+    """By cause."""
+    log: list[LogFact] = field(default_factory=list)
+    errors: list[RankError] = field(default_factory=list)
+    spoken: bool = False
+    """Whether there is any record in which a library would say what it refuses: logs, exceptions, a dtk run."""
+
+
+def job_environment(evidence: Evidence) -> JobEnvironment:
+    """Merge the records of the environment and lint every rank's variables."""
+    record = recorded(evidence)
+    lints: dict[str, list[RankLint]] = defaultdict(list)
+    for seen in (*_linted(record), *_differences(record)):
+        lints[seen.lint.cause_id].append(seen)
+    spoken = bool(evidence.facts or evidence.errors or evidence.run is not None)
+    return JobEnvironment(record, lints, evidence.facts, evidence.errors, spoken)
+
+
+def _linted(record: Recorded) -> Iterator[RankLint]:
+    """Lint each distinct set of variables once, however many ranks have it."""
+    alike: dict[frozenset[tuple[str, str]], list[int]] = defaultdict(list)
+    for rank, variables in record.variables.items():
+        alike[frozenset(variables.items())].append(rank)
+    ranks_of: dict[Lint, set[int]] = defaultdict(set)
+    for items, ranks in alike.items():
+        for found in lint(dict(sorted(items)), record.nccl_version, record.nnodes, record.hardware):
+            ranks_of[found].update(ranks)
+    for found, having in ranks_of.items():
+        yield RankLint(found, () if ALL in having else tuple(sorted(having)))
+
+
+def _differences(record: Recorded) -> Iterator[RankLint]:
+    """Find variables that have to be alike on all ranks; the minority is named, and all ranks of a tie."""
+    values: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for rank, variables in sorted(record.variables.items()):
+        for name, value in variables.items():
+            if rank != ALL and not _PER_RANK.search(name) and catalogue().find(name) is not None:
+                values[name][value].append(rank)
+    for name, by_value in sorted(values.items()):
+        if len(by_value) < 2:
+            continue
+        most = max(map(len, by_value.values()))
+        tie = sum(len(ranks) == most for ranks in by_value.values()) > 1
+        minority = sorted(rank for ranks in by_value.values() if tie or len(ranks) < most for rank in ranks)
+        shown = "; ".join(f"{value!r} on {ranks_spoken(ranks)}" for value, ranks in list(by_value.items())[:_SHOWN])
+        message = f"ranks disagree: {shown}"
+        yield RankLint(
+            Lint("error", name, message, "give all ranks the same value", "env.contradiction"), tuple(minority)
+        )

@@ -1,0 +1,194 @@
+"""The causes that the linter decides: variables of NCCL, torch and gloo that do harm or nothing."""
+
+import re
+import shlex
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from diagnostics.analysis.environment.job import JobEnvironment, RankLint, job_environment
+from diagnostics.analysis.environment.recorded import ALL, CONFIGURATION, Recorded
+from diagnostics.analysis.environment.situation import Change, Severity
+from diagnostics.contract.causes import Cause, Example
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
+from diagnostics.contract.formatting import ranks_spoken
+
+CONFIDENCE: dict[Severity, float] = {"error": 0.95, "warning": 0.7, "note": 0.4}
+"""A note is never a root cause (that begins at 0.5)."""
+_NAMED = 3
+"""Variables that a summary names; the rest are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A variable that a lint is about, as it was recorded."""
+
+    found: RankLint
+    value: str
+    in_configuration: bool
+    """Set by `nccl.variables` of a dtk run, so that the fix belongs there."""
+
+    def __str__(self) -> str:
+        """Return what is wrong with it, and the fix."""
+        lint, ranks = self.found.lint, self.found.ranks
+        where = f" (on {ranks_spoken(ranks)})" if ranks else ""
+        fix = "" if isinstance(lint.change, Change) and lint.change.in_message else f"; {lint.fix}"
+        return f"{lint.variable}{'=' + self.value if self.value else ''}{where}: {lint.message}{fix}"
+
+    def remedy(self) -> Remedy:
+        """Return what to type: an override for what the configuration sets, a command of the shell for the rest."""
+        lint = self.found.lint
+        change = lint.change
+        if not isinstance(change, Change):
+            return Remedy("environment", f"{lint.variable}: {change}", lint.message)
+        value = self.value if change.value is None else change.value
+        if self.in_configuration:
+            parts = [f"~nccl.variables.{change.unset}"] if change.unset else []
+            parts += [f"nccl.variables.{change.name}={_hydra(value)}"] if change.name else []
+            return Remedy("override", shlex.join(parts), lint.message)
+        parts = [f"unset {change.unset}"] if change.unset else []
+        parts += [f"export {change.name}={shlex.quote(value)}"] if change.name else []
+        return Remedy("environment", "; ".join(parts), lint.message)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Variables with one cause, the worst first."""
+
+    settings: tuple[Setting, ...]
+    count: int
+    """Variables that were looked at."""
+
+    def text(self, finding: Finding) -> Text:
+        """Put them into words."""
+        parts = [str(setting) for setting in self.settings[:_NAMED]]
+        more = f" And {len(self.settings) - _NAMED} more." if len(self.settings) > _NAMED else ""
+        return Text(
+            summary=". ".join(parts).replace("?.", "?") + ("" if parts[-1].endswith("?") else ".") + more,
+            measured=f"{len(self.settings)} of {self.count} variables",
+            remedies=tuple(setting.remedy() for setting in self.settings),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NoneAtFault:
+    """Every variable was looked at."""
+
+    count: int
+
+    def text(self, finding: Finding) -> Text:
+        """Put it into words."""
+        summary = f"None of the {self.count} recorded variables is at fault."
+        if not self.count:
+            summary = "No variable of this kind is set."
+        return Text(summary=summary, measured=f"0 of {self.count} variables")
+
+
+@dataclass(frozen=True, slots=True)
+class OtherBackend:
+    """The ranks do not use NCCL."""
+
+    def text(self, finding: Finding) -> Text:
+        """Put it into words."""
+        summary = "The ranks talk through gloo, which these settings of NCCL do not concern."
+        return Text(summary=summary, measured="backend gloo")
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """A record without which the cause cannot be ruled out."""
+
+    what: str = "record of the environment variables"
+
+    def text(self, finding: Finding) -> Text:
+        """Put it into words."""
+        missing = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET (dtk's runs record the environment by themselves)"
+        return Text(summary=f"Not decided: there is no {self.what}.", missing=missing)
+
+
+def lint_cause(
+    *,
+    id: str,
+    title: str,
+    branch: str,
+    remedy: str,
+    example: Example,
+    decided_from: str = "environment in manifest or log",
+    nccl_only: bool = False,
+    names: bool = False,
+    lacking: Callable[[Recorded], str] = lambda record: "",
+    from_logs: Callable[[JobEnvironment], Finding | None] = lambda job: None,
+) -> Cause[JobEnvironment]:
+    """Return a cause that the linter decides.
+
+    Args:
+        id: as in a lint's `cause_id`.
+        title: in words.
+        branch: of the fault tree.
+        remedy: for docs/causes.md.
+        example: variables with this cause.
+        decided_from: for docs/causes.md.
+        nccl_only: it matters only where NCCL moves the data.
+        names: it is about names, which a log does not tell: NCCL repeats only those that it knows.
+        lacking: the fact of the machine without which it cannot be ruled out; empty = nothing lacks.
+        from_logs: what libraries said themselves.
+    """
+
+    def decide(job: JobEnvironment) -> Iterable[Finding]:
+        record = job.recorded
+        if nccl_only and record.backend == "gloo":
+            yield Finding(cause=id, status="ruled_out", facts=OtherBackend())
+            return
+        said = from_logs(job)
+        if said is not None:
+            yield said
+        if lints := job.lints.get(id):
+            yield _confirmed(id, lints, record)
+        elif said is None:
+            known = record.complete or (record.count > 0 and not names)
+            what = lacking(record)
+            if known and not what:
+                yield Finding(cause=id, status="ruled_out", facts=NoneAtFault(record.count))
+            else:
+                yield Finding(cause=id, status="undecided", facts=Lacking(what) if what else Lacking())
+
+    return Cause(
+        id=id,
+        title=title,
+        outcome="at_risk",
+        branch=branch,
+        facts=job_environment,
+        decide=lambda job: tuple(decide(job)),
+        decided_from=decided_from,
+        remedy=remedy,
+        example=example,
+    )
+
+
+def set_anywhere(record: Recorded, *names: str) -> bool:
+    """Return whether one of these variables is set for all ranks."""
+    return any(record.variables.get(ALL, {}).get(name) for name in names)
+
+
+def _confirmed(cause: str, lints: list[RankLint], record: Recorded) -> Finding:
+    """Return one finding for all variables with this cause."""
+    ordered = sorted(lints, key=lambda seen: (-CONFIDENCE[seen.lint.severity], seen.lint.variable, seen.lint.message))
+    settings, items = [], []
+    for seen in ordered:
+        name = seen.lint.variable
+        value, source = record.value(name, seen.ranks), record.source(name, seen.ranks)
+        settings.append(Setting(seen, value, record.source(name, ()).file == CONFIGURATION))
+        items.append(EvidenceItem("environment", source.file, f"{name}={value}", source.line))
+    everywhere = any(not seen.ranks for seen in ordered)
+    return Finding(
+        cause=cause,
+        status="confirmed",
+        facts=Settings(tuple(settings), record.count),
+        confidence=max(CONFIDENCE[seen.lint.severity] for seen in ordered),
+        ranks=() if everywhere else tuple(sorted({rank for seen in ordered for rank in seen.ranks})),
+        evidence=tuple(items),
+    )
+
+
+def _hydra(text: str) -> str:
+    """Return a text as a value of an override, in quotes where the grammar needs them."""
+    return text if re.fullmatch(r"[\w.]+", text) else "'" + text.replace("'", "\\'") + "'"

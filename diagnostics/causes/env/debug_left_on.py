@@ -1,0 +1,12 @@
+"""A debugging setting that was left on and costs time."""
+
+from diagnostics.causes.env._examples import dtk_run
+from diagnostics.causes.env._lint import lint_cause
+
+CAUSE = lint_cause(
+    id="env.debug_left_on",
+    title="a debugging setting that was left on",
+    branch="environment.settings",
+    remedy="unset it once the fault is found",
+    example=dtk_run({"NCCL_DEBUG": "TRACE"}),
+)

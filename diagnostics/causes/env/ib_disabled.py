@@ -1,0 +1,26 @@
+"""RDMA is there but not used between the nodes."""
+
+from diagnostics.analysis.environment.recorded import Recorded
+from diagnostics.causes.env._examples import dtk_run
+from diagnostics.causes.env._lint import lint_cause, set_anywhere
+
+
+def _lacking(record: Recorded) -> str:
+    """Return the fact of the job without which it cannot be ruled out."""
+    if not set_anywhere(record, "NCCL_IB_DISABLE", "NCCL_NET"):
+        return ""
+    if record.nnodes is None:
+        return "record of how many nodes the job had"
+    return "list of the node's RDMA devices" if record.nnodes > 1 and "infiniband" not in record.hardware else ""
+
+
+CAUSE = lint_cause(
+    id="env.ib_disabled",
+    title="RDMA is there but not used",
+    branch="environment.hardware",
+    remedy="unset NCCL_IB_DISABLE or NCCL_NET",
+    example=dtk_run({"NCCL_IB_DISABLE": "1"}, nodes=2),
+    decided_from="environment, the node's RDMA devices, number of nodes",
+    nccl_only=True,
+    lacking=_lacking,
+)

@@ -1,0 +1,12 @@
+"""A setting that can hang or crash the job, or give wrong numbers."""
+
+from diagnostics.causes.env._examples import dtk_run
+from diagnostics.causes.env._lint import lint_cause
+
+CAUSE = lint_cause(
+    id="env.risky_setting",
+    title="a setting that can hang or crash the job",
+    branch="environment.settings",
+    remedy="unset it: the default is safe",
+    example=dtk_run({"NCCL_PROTO": "LL128"}),
+)

@@ -1,0 +1,108 @@
+"""The ranks communicate over a network interface that does not exist or does not reach the other nodes."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from diagnostics.analysis.environment.job import JobEnvironment
+from diagnostics.analysis.environment.recorded import Recorded, interfaces
+from diagnostics.causes.env._examples import dtk_run
+from diagnostics.causes.env._failures import lines
+from diagnostics.causes.env._lint import lint_cause, set_anywhere
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
+from diagnostics.evidence.model import LogFact
+
+_SHOWN = 8
+"""Lines that a finding cites."""
+_LOCAL = re.compile(r"^(?:docker|veth|br-|virbr|cni|flannel|cali|tunl|podman|lxc|lo$)")
+"""Names of interfaces that do not leave the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What NCCL and gloo said about the interface that they use."""
+
+    why: Literal["missing", "local", "unreachable"]
+    """It does not exist; it does not leave the node although there are others; and a connection failed."""
+    name: str
+    """Empty = none is named."""
+    nnodes: int | None
+    lines: int
+
+    def text(self, finding: Finding) -> Text:
+        """Put it into words."""
+        if self.why == "missing":
+            named = f"has no interface or address {self.name!r}" if self.name else "found no interface that it may use"
+            summary = f"The node {named}, so the ranks cannot meet."
+        elif self.why == "local":
+            summary = (
+                f"NCCL meets over {self.name}, which does not leave the node, and the job has {self.nnodes} nodes."
+            )
+        else:
+            summary = "NCCL chose an interface that does not leave the node, and then could not connect."
+        change = "NCCL_SOCKET_IFNAME==<interface between the nodes> GLOO_SOCKET_IFNAME=<the same>"
+        remedy = Remedy("environment", change, "both take the interface that the other nodes can reach")
+        return Text(summary=summary, measured=lines(self.lines), remedies=(remedy,))
+
+
+def _from_logs(job: JobEnvironment) -> Finding | None:
+    """Return an interface that was refused, or that cannot reach the other nodes."""
+    nnodes = job.recorded.nnodes
+    refused = [fact for fact in job.log if fact.kind == "interface_missing"]
+    refused += [fact for fact in job.log if fact.kind == "nccl_warn" and "no socket interface found" in fact.text]
+    if refused:
+        return _finding("missing", str(refused[0].fields.get("name") or ""), nnodes, refused, 0.97)
+    chosen = [
+        fact for fact in job.log if fact.kind == "nccl_bootstrap" and _LOCAL.match(str(fact.fields.get("interface")))
+    ]
+    if chosen and (nnodes or 0) > 1:
+        return _finding("local", str(chosen[0].fields["interface"]), nnodes, chosen, 0.9)
+    sockets = [
+        fact for fact in job.log if fact.kind == "nccl_socket" and _all_local(str(fact.fields.get("interfaces")))
+    ]
+    failed = [fact for fact in job.log if fact.kind == "nccl_connect"]
+    if (chosen or sockets) and failed:
+        return _finding("unreachable", "", nnodes, [*chosen, *sockets, *failed[:1]], 0.8)
+    return None
+
+
+def _finding(
+    why: Literal["missing", "local", "unreachable"],
+    name: str,
+    nnodes: int | None,
+    facts: Iterable[LogFact],
+    confidence: float,
+) -> Finding:
+    shown = list(facts)
+    return Finding(
+        cause="env.wrong_interface",
+        status="confirmed",
+        facts=Chosen(why, name, nnodes, len(shown)),
+        confidence=confidence,
+        ranks=tuple(sorted({fact.rank for fact in shown if fact.rank is not None})),
+        evidence=tuple(EvidenceItem("log", fact.file, fact.text[:200], fact.line) for fact in shown[:_SHOWN]),
+    )
+
+
+def _all_local(text: str) -> bool:
+    names = interfaces(text)
+    return bool(names) and all(map(_LOCAL.match, names))
+
+
+def _lacking(record: Recorded) -> str:
+    """Return the fact of the machine without which it cannot be ruled out."""
+    named = set_anywhere(record, "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+    return "list of the node's network interfaces" if named and "interfaces" not in record.hardware else ""
+
+
+CAUSE = lint_cause(
+    id="env.wrong_interface",
+    title="communication on the wrong network interface",
+    branch="environment.hardware",
+    remedy="NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME by their exact names",
+    example=dtk_run({"NCCL_SOCKET_IFNAME": "=ens3"}, nodes=2),
+    decided_from="environment against the node's interfaces; what NCCL and gloo say they use",
+    lacking=_lacking,
+    from_logs=_from_logs,
+)
