@@ -112,7 +112,7 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[tuple[Text | Cell, ...], ...]
     names: int | None = None
-    """Columns of text at the left, the others being figures; None: a column of figures is recognised by its cells."""
+    """Columns of text at the left, the others being figures; None: the first, and others by what their cells hold."""
     kind: Literal["", "records", "dense"] = ""
     """`records`: long texts, stacked where a page is narrow. `dense`: many columns of short cells, coloured whole."""
     focus: int | None = None
@@ -123,7 +123,7 @@ class Table:
         if self.names is not None:
             return column >= self.names
         cells = [plain(cell_of(row[column]).text).lstrip("<> ") for row in self.rows]
-        return bool(cells) and all(cell[:1].isdigit() or cell == "-" for cell in cells)
+        return column > 0 and bool(cells) and all(cell[:1].isdigit() or cell == "-" for cell in cells)
 
 
 def cell_of(value: Text | Cell) -> Cell:

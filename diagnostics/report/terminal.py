@@ -139,7 +139,7 @@ class _Writer:
         self.console.print(made, soft_wrap=not self.wrap)
 
     def fields(self, rows: Sequence[Field], width: int = 0) -> None:
-        width = width or max(LABEL, *(len(clean(row.label)) + 2 for row in rows))
+        width = width or max(LABEL, *(len(clean(row.label)) + 1 for row in rows))
         for row in rows:
             if row.beside_answer and self.aside_is_shown:
                 continue

@@ -108,9 +108,10 @@ def run(arguments: argparse.Namespace) -> int:
         return INTERRUPTED
     problem = None
     if arguments.html is not None:
-        from dtk.plan.report import page
+        from diagnostics.report import html
+        from dtk.plan.report.document import document
 
-        problem = output.kept(arguments.html, page.render(report))
+        problem = output.kept(arguments.html, html.render(document(report)))
     output.put(_rendered(report, arguments, "" if problem or arguments.html is None else str(arguments.html)))
     if problem is not None:
         raise problem
@@ -123,19 +124,25 @@ def _rendered(report: "PlanReport", arguments: argparse.Namespace, page: str) ->
         from dtk.plan.report.model import dumps
 
         return dumps(report)
-    from dtk.plan.report import terminal
+    from diagnostics.report import terminal
+    from dtk.plan.report.document import document
 
-    return terminal.render(report, columns=output.columns(), colour=output.colours(), page=page)
+    return terminal.render(document(report, page=page), columns=output.columns(), colour=output.colours())
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:
     """Measure this machine and say what was found."""
     if arguments.overrides:
         raise DtkError("--calibrate measures this machine", f"{arguments.overrides[0]} has no effect on it", "drop it")
+    from diagnostics.report import terminal
     from dtk.bench.calibrate import calibrate
-    from dtk.plan.report.measured import render
+    from dtk.plan.report import measured
     from dtk.plan.timing.hardware import measured_path
 
     found = calibrate(say=lambda line: print(f"dtk: {line}", file=sys.stderr, flush=True))
-    output.put(render(found, measured_path(), as_json=arguments.json))
+    made = measured.document(found, measured_path())
+    shown = (
+        measured.dumps(found, measured_path()) if arguments.json else terminal.render(made, columns=None, colour=False)
+    )
+    output.put(shown)
     return FITS

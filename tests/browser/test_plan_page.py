@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
-from dtk.plan.report.page import render
 from tests.unit.plan.samples import HOSTILE, on_device, plan, report
+from tests.unit.plan.test_report import as_page as render
 
 
 def test_everything_is_there_and_nothing_is_wrong(visit: Any) -> None:
@@ -14,14 +14,14 @@ def test_everything_is_there_and_nothing_is_wrong(visit: Any) -> None:
         "FITS",
         "gpt2_xl (1.56 B parameters) under fsdp on 8 ranks",
         "4 GiB (16.7 %) to spare",
-        "Take strategy=fsdp",
         "device 24 GiB",
         "across nodes",
         "they disagree",
         "dropout is 0",
     ):
         assert told in text, told
-    assert page.locator("svg[role=img]").count() == 4
+    assert page.locator("dt:text-is('take') + dd").inner_text() == "strategy=fsdp"
+    assert page.locator("figure").count() == 4
     assert page.locator("polyline").count() == 3
     assert page.locator("circle").count() == 9
     assert page.locator("table tbody tr").count() > 20
@@ -31,7 +31,7 @@ def test_the_points_of_a_plot_stand_where_their_values_are(visit: Any) -> None:
     """Tokens/s grow with the ranks, so later points are further right and higher; the limit is above the memory."""
     page = visit(render(report()))
     places = page.eval_on_selector_all(
-        "circle.l0", "all => all.map(one => [Number(one.getAttribute('cx')), Number(one.getAttribute('cy'))])"
+        "circle.k0", "all => all.map(one => [parseFloat(one.getAttribute('cx')), Number(one.getAttribute('cy'))])"
     )
     memory, speed = places[:3], places[3:]
     assert [x for x, _ in speed] == sorted({x for x, _ in speed})

@@ -1,33 +1,29 @@
-"""What calibration found, as text or JSON."""
+"""Builds the document of a calibration: the figures, where they are kept, and what to type next."""
 
 import dataclasses
-import json
 from pathlib import Path
 
-from diagnostics.contract.formatting import bytes_text
+from diagnostics.contract.formatting import bytes_text, seconds_text
 from diagnostics.contract.invocation import command
-from dtk.plan.formatting import seconds_text
+from diagnostics.report import jsonform
+from diagnostics.report.document import Document, Field, Fields
 from dtk.plan.timing.hardware import Hardware
 
 
-def render(found: Hardware, path: Path, *, as_json: bool) -> str:
-    """The figures, where they are kept, and what to type next.
-
-    Args:
-        found: what was measured.
-        path: where it was stored.
-        as_json: one JSON object instead of text.
-    """
-    if as_json:
-        plain = dataclasses.asdict(found)
-        return json.dumps({**plain, "path": str(path)}, indent=2, default=dict) + "\n"
+def document(found: Hardware, path: Path) -> Document:
+    """Return the document of what was measured and stored at `path`."""
     rates = ", ".join(f"{dtype} {rate / 1e9:.3g} GFLOP/s" for dtype, rate in found.matmul_flops.items())
     link = found.intra_node
     rows = (
-        ("matmul", rates),
-        ("memory", f"{bytes_text(found.memory_rate)}/s, {bytes_text(found.memory_bytes)} a rank"),
-        ("link", f"{bytes_text(link.bytes_per_s)}/s, {seconds_text(link.latency_s)} a step"),
-        ("kept in", str(path)),
-        ("next", command("plan", "strategy=ddp", "model=gpt2_tiny", "hardware=measured")),
+        Field("matmul", rates),
+        Field("memory", f"{bytes_text(found.memory_rate)}/s, {bytes_text(found.memory_bytes)} a rank"),
+        Field("link", f"{bytes_text(link.bytes_per_s)}/s, {seconds_text(link.latency_s)} a step"),
+        Field("kept in", str(path)),
+        Field("next", command("plan", "strategy=ddp", "model=gpt2_tiny", "hardware=measured")),
     )
-    return "".join(f"{name:<9}{value}\n" for name, value in rows)
+    return Document("Calibration", "", (Fields(rows),))
+
+
+def dumps(found: Hardware, path: Path) -> str:
+    """Return the same as one JSON object."""
+    return jsonform.text({**dataclasses.asdict(found), "path": str(path)})

@@ -1,9 +1,9 @@
 """The report as values: what every form of it is made from, and its JSON. Computes no plan."""
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
+from diagnostics.report import jsonform
 from dtk.plan.compare import Comparison, Row
 from dtk.plan.engines import Difference
 from dtk.plan.prediction import Prediction
@@ -73,7 +73,7 @@ def as_json(report: PlanReport) -> dict[str, Any]:
 
 def dumps(report: PlanReport) -> str:
     """The JSON text with a newline at its end."""
-    return json.dumps(as_json(report), indent=2, allow_nan=False) + "\n"
+    return jsonform.text(as_json(report))
 
 
 def _check(check: Check) -> dict[str, Any]:

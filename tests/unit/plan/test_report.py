@@ -4,14 +4,23 @@ import dataclasses
 import json
 import re
 
+from diagnostics.report import html, terminal
 from dtk.plan.formatting import percent_text
-from dtk.plan.report import page, terminal
-from dtk.plan.report.model import dumps
+from dtk.plan.report.document import document
+from dtk.plan.report.model import PlanReport, dumps
 from tests.unit.plan.samples import GIB, HOSTILE, check, on_device, plan, report
 
 
 def text(**values: object) -> str:
-    return terminal.render(report(**values), columns=None, colour=False)
+    return in_terminal(report(**values))
+
+
+def in_terminal(made: PlanReport, columns: int | None = None, *, colour: bool = False) -> str:
+    return terminal.render(document(made), columns=columns, colour=colour)
+
+
+def as_page(made: PlanReport) -> str:
+    return html.render(document(made))
 
 
 def test_the_answer_is_the_first_line() -> None:
@@ -26,10 +35,10 @@ def test_precision_is_told_with_the_peak_behind_mfu() -> None:
     assert plan_on.time is not None
     time = dataclasses.replace(plan_on.time, matmul_dtype="bfloat16", peak_flops=989.4e12, exposed_s=0.2, compute_s=0.4)
     made = report(plan=dataclasses.replace(plan_on, time=time))
-    shown = terminal.render(made, columns=None, colour=False)
+    shown = in_terminal(made)
     assert "compute bf16, 989 TFLOP/s peak a device; parameters and optimizer state in fp32\n" in shown
     assert "41.0 % of 989 TFLOP/s (bf16)" in shown
-    assert "989 TFLOP/s peak a device" in page.render(made)
+    assert "989 TFLOP/s peak a device" in as_page(made)
     assert json.loads(dumps(made))["precision"] == {"compute_dtype": "bfloat16", "peak_flops": 989.4e12}
 
 
@@ -64,7 +73,7 @@ def test_every_section_that_was_asked_for_is_there() -> None:
         "all_gather      dp_shard",
         "inside a node",
         "across nodes",
-        "the peak stands in backward (forward 12 GiB, optimizer 6 GiB)",
+        "peak    in backward (forward 12 GiB, optimizer 6 GiB)",
         "41.0 %",
         "*  fsdp ",
         "take    strategy=fsdp",
@@ -94,7 +103,7 @@ def test_engines_that_disagree_are_shown_with_both_figures() -> None:
 
 
 def test_a_narrow_terminal_loses_no_figure() -> None:
-    narrow = terminal.render(report(), columns=50, colour=True)
+    narrow = in_terminal(report(), 50, colour=True)
     assert "\x1b[" in narrow
     assert "20 GiB" in narrow
 
@@ -124,7 +133,7 @@ def test_a_hostile_name_stays_text() -> None:
     shown = text(plan=named)
     assert "\x1b" not in shown
     assert "[bold]" in shown
-    markup = page.render(report(plan=named, job=(HOSTILE,)))
+    markup = as_page(report(plan=named, job=(HOSTILE,)))
     assert "<script" not in markup
     assert "&lt;script&gt;alert(1)" in markup
 
@@ -133,6 +142,6 @@ def test_a_category_has_one_colour_on_the_whole_page() -> None:
     made = report()
     held = {name: size for name, size in made.plan.memory.at_peak_bytes.items() if name != "optimizer states"}
     fewer = dataclasses.replace(made.plan, memory=dataclasses.replace(made.plan.memory, at_peak_bytes=held))
-    legends = re.findall(r'<div class="legend">(<span><i class="k.*?)</div>', page.render(report(plan=fewer)))
+    legends = re.findall(r'<div class="legend">(<span><i class="k.*?)</div>', as_page(report(plan=fewer)))
     assert len(legends) == 2 and legends[0] == legends[1]
     assert "optimizer states" in legends[0]

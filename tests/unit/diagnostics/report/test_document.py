@@ -172,9 +172,9 @@ def test_any_document_is_markdown_without_markup_of_its_texts(made: Document) ->
 def test_fields_that_follow_each_other_are_aligned_and_fold_beside_their_label() -> None:
     rows = (Fields((Field("a", "x " * 30),)), Fields((Field("a longer label", "y", "good"),)))
     lines = terminal.render(Document("", "answer", rows), columns=50, colour=False).splitlines()
-    assert lines[0] == "answer" and lines[-1] == "a longer label  y"
-    assert [line[:16].strip() for line in lines[1:-1]] == ["a", *[""] * (len(lines) - 3)]
-    assert all(line[16:].startswith("x") for line in lines[1:-1])
+    assert lines[0] == "answer" and lines[-1] == "a longer label y"
+    assert [line[:15].strip() for line in lines[1:-1]] == ["a", *[""] * (len(lines) - 3)]
+    assert all(line[15:].startswith("x") for line in lines[1:-1])
 
 
 @pytest.mark.parametrize(("columns", "expected"), [(None, "whole"), (60, "whole"), (29, "short"), (24, "...")])
