@@ -140,9 +140,8 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     from dtk.plan.timing.hardware import measured_path
 
     found = calibrate(say=lambda line: print(f"dtk: {line}", file=sys.stderr, flush=True))
-    made = measured.document(found, measured_path())
-    shown = (
-        measured.dumps(found, measured_path()) if arguments.json else terminal.render(made, columns=None, colour=False)
-    )
-    output.put(shown)
+    if arguments.json:
+        output.put(measured.dumps(found, measured_path()))
+    else:
+        output.put(terminal.render(measured.document(found, measured_path()), columns=None, colour=False))
     return FITS
