@@ -17,7 +17,8 @@ def test_content() -> None:
         "- **confidence**: 97%",
         "- **rank 1 \\(to blame\\)**: `/home/me/project/train.py:88 in log_metrics`, broadcast \\[1\\] int64",
         "- **fix** (override): `strategy.bucket_cap_mb=25`",
-        "- [x] gradients are reduced in many tiny buckets (`overlap.small_buckets`), confirmed: exposed 41 ms of 180 ms",
+        "- [x] gradients are reduced in many tiny buckets (`overlap.small_buckets`), "
+        "confirmed: exposed 41 ms of 180 ms",
         "| confirmed | a rank raised an exception; `hang.rank_raised` | ranks 0, 2-3 | ",
         "| Connection closed by peer; explained by hang.collective\\_mismatch |",
     ):

@@ -129,10 +129,10 @@ def test_advice_is_about_the_trouble_that_was_found() -> None:
 
 
 def test_causes_that_lack_the_same_evidence_are_folded_in_the_tree() -> None:
-    causes = ("overlap.host_bound", "overlap.sync_point", "overlap.data_bound")
+    causes = ("overlap.host_bound", "overlap.sync_point", "overlap.data_bound", "overlap.pause")
     alike = [Finding(cause=cause, status="undecided", summary="No trace.") for cause in causes]
     text = render(report(mismatch(), *alike), columns=None, colour=False, verbose=True)
-    assert "[?] The device waits for its host (or) - all 3 causes undecided: No trace." in text
+    assert "[?] The device waits for its host (or) - all 4 causes undecided: No trace." in text
     mixed = render(
         report(mismatch(), *alike[:2], unlike("overlap.data_bound")), columns=None, colour=False, verbose=True
     )
