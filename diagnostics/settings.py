@@ -10,8 +10,9 @@ from pathlib import Path
 
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.findings import Finding, Remedy, Where, text_of
-from diagnostics.contract.origins import Origins, read
+from diagnostics.contract.origins import Origins
 from diagnostics.evidence.model import Evidence
+from diagnostics.runs.records import read_origins
 
 CAUSES = ("strategy.", "nccl.")
 """Sections whose settings are a cause by themselves. A batch size and the like only happen to be of help."""
@@ -23,7 +24,7 @@ def place(evidence: Evidence, findings: Iterable[Finding]) -> list[Finding]:
     if evidence.run is None or not any(_open(finding) for finding in found):
         return found
     try:
-        origins = read(RunPaths(evidence.run.root).origins)
+        origins = read_origins(RunPaths(evidence.run.root).origins)
     except (OSError, ValueError):  # An older run, or a damaged file: the findings stand without it.
         return found
     return [replace(one, where=_where(one, origins)) if _open(one) else one for one in found]

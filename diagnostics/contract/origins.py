@@ -6,7 +6,6 @@ Recorded, because the files under conf/ may have changed or gone when somebody a
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 from diagnostics.contract.artifacts import SCHEMA_VERSION, NewerSchemaError
@@ -130,21 +129,6 @@ def loads(content: bytes) -> Origins:
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError("origins.json is not what dtk wrote") from error
     return origins
-
-
-def read(path: Path) -> Origins:
-    """Read origins.json.
-
-    Raises:
-        OSError: there is none, or it cannot be read.
-        ValueError: see `loads`.
-    """
-    from diagnostics.runs.records import content
-
-    try:
-        return loads(content(str(path)))
-    except RecursionError as error:
-        raise ValueError("origins.json is not what dtk wrote") from error
 
 
 def _short(setting: Setting) -> dict[str, str]:

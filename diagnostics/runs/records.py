@@ -5,7 +5,10 @@ Knows files, not what a run is. A problem is one line in the list that the calle
 
 import json
 import os
+from pathlib import Path
 from typing import Any
+
+from diagnostics.contract.origins import Origins, loads
 
 MOST_BYTES = 4 << 20
 """A record larger than that is not dtk's."""
@@ -36,6 +39,19 @@ def content(path: str) -> bytes:
     if len(found) >= MOST_BYTES:
         raise ValueError(f"larger than {MOST_BYTES >> 20} MiB")
     return found
+
+
+def read_origins(path: Path) -> Origins:
+    """Read origins.json.
+
+    Raises:
+        OSError: there is none, or it cannot be read.
+        ValueError: see `origins.loads`.
+    """
+    try:
+        return loads(content(str(path)))
+    except RecursionError as error:
+        raise ValueError("origins.json is not what dtk wrote") from error
 
 
 def mapping(path: str, problems: list[str]) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.invocation import command
-from diagnostics.contract.origins import Origins, Setting, add_typed, flat, read
+from diagnostics.contract.origins import Origins, Setting, add_typed, flat
+from diagnostics.runs.records import read_origins
 from dtk.config.compose import Composed, compose, make_absolute
 from dtk.config.folders import groups, search_path
 from dtk.config.overrides import parse
@@ -62,7 +63,7 @@ def read_stored(paths: RunPaths, option: str) -> Stored:
 
 def _origins(paths: RunPaths, plain: dict[str, Any]) -> Origins:
     try:
-        return read(paths.origins)
+        return read_origins(paths.origins)
     except (OSError, ValueError):  # What it explains is all there.
         return Origins({key: [Setting("run", paths.root.name)] for key in flat(plain)}, values=flat(plain))
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from diagnostics.contract.artifacts import NewerSchemaError, RunPaths
 from diagnostics.contract.invocation import command
-from diagnostics.contract.origins import Choice, Origins, Setting, read
-from diagnostics.runs.records import reason
+from diagnostics.contract.origins import Choice, Origins, Setting
+from diagnostics.runs.records import read_origins, reason
 from diagnostics.runs.text import clean
 from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError
@@ -44,7 +44,7 @@ def why(run: Path, key: str, *, as_json: bool) -> str:
 
 def _read(run: Path) -> Origins:
     try:
-        return read(RunPaths(run).origins)
+        return read_origins(RunPaths(run).origins)
     except FileNotFoundError as error:
         what = f"{run} has no record of who set its keys"
         raise DtkError(what, "it is of an older dtk", f"{command('show', run)} says what was typed") from error

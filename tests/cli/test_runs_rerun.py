@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from diagnostics.contract.artifacts import RunPaths, Status, write_json
-from diagnostics.contract.origins import LONGEST, read
+from diagnostics.contract.origins import LONGEST
+from diagnostics.runs.records import read_origins
 from dtk.commands.main import main
 from dtk.config.compose import Composed, compose
 from dtk.record.manifest import git_state, versions
@@ -203,7 +204,7 @@ def test_why_of_a_section(project: Path, capsys: Any) -> None:
 
 def test_every_key_has_an_origin_and_its_value(project: Path) -> None:
     run = made(project)
-    origins = read(run / "origins.json")
+    origins = read_origins(run / "origins.json")
     stored = yaml.safe_load((run / "config.yaml").read_text())
     for key, value in origins.values.items():
         section: Any = stored
