@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from diagnostics.contract.origins import read
+from diagnostics.runs.records import read_origins
 from tests.cli.command import ROOT, environment
 from tests.faults.runs import run_fault
 
@@ -69,7 +69,7 @@ def test_a_run_again_has_its_own_folder_and_what_was_changed(fault_folder, tmp_p
     assert after["strategy"]["bucket_cap_mb"] == 3
     assert {key for key in before if before[key] != after[key]} == {"train", "strategy", "runs_folder"}
     assert json.loads((again / "manifest.json").read_text())["rerun_of"] == first.name
-    (typed, *_, base) = reversed(read(again / "origins.json").keys["train.steps"])
+    (typed, *_, base) = reversed(read_origins(again / "origins.json").keys["train.steps"])
     assert (typed.by, base.by.split(":")[0]) == ("train.steps=2", "conf/config.yaml")
     for words, said in (
         (("--rerun", str(tmp_path / "absent")), f'no run "{tmp_path / "absent"}" here or in runs'),
