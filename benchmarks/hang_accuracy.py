@@ -3,7 +3,7 @@
 python benchmarks/hang_accuracy.py [--dumps FOLDER]   (default: shared/data/flight beside the repository)
 The dumps alone cannot tell an exception, a sleep or an unrecorded recv on one rank apart: there the rank counts,
 and `host_stall` (its host is outside any recorded collective) is accepted. The last column is torchfrtrace of the
-installed torch on the same dumps after mending gloo's `pg_config`, without which it ends in a KeyError.
+installed torch on the same dumps after repairing gloo's `pg_config`, without which it ends in a KeyError.
 """
 
 import argparse
@@ -14,8 +14,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from diagnostics.causes.registry import Registry, built_in
 from diagnostics.contract.findings import Finding
-from diagnostics.detectors.hang import DETECTORS
+from diagnostics.diagnose import decide
 from diagnostics.evidence.limits import Limits, head
 from diagnostics.evidence.model import Evidence, rank_in_name
 from diagnostics.evidence.readers.flight import FlightFile, recognise
@@ -50,7 +51,8 @@ def dtk(folder: Path) -> list[Finding]:
     limits = Limits()
     paths = [path for path in sorted(folder.iterdir()) if recognise(head(path))]
     files = [FlightFile(path, path.name, rank_in_name(path), limits) for path in paths]
-    findings = DETECTORS[0].detect(Evidence(folder, limits, files={"flight": files})).findings
+    causes = tuple(cause for cause in built_in() if cause.id.startswith("hang."))
+    findings, _ = decide(Registry(causes), Evidence(folder, limits, files={"flight": files}), lambda _: None)
     return [finding for finding in findings if finding.status == "confirmed"]
 
 

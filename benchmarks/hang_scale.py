@@ -110,7 +110,9 @@ def write(folder: Path, world: int, entries: int) -> int:
 
 def diagnose(folder: Path) -> None:
     """In a fresh process: print cause, ranks, seconds and peak memory as JSON."""
-    from diagnostics.detectors.hang import DETECTORS
+    from diagnostics.causes.registry import Registry, built_in
+    from diagnostics.contract.findings import text_of
+    from diagnostics.diagnose import decide
     from diagnostics.evidence.limits import Limits
     from diagnostics.evidence.model import Evidence, rank_in_name
     from diagnostics.evidence.readers.flight import FlightFile
@@ -119,14 +121,15 @@ def diagnose(folder: Path) -> None:
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
     limits = Limits()
     files = [FlightFile(path, path.name, rank_in_name(path), limits) for path in folder.iterdir()]
-    detection = DETECTORS[0].detect(Evidence(folder, limits, files={"flight": files}))
-    roots = [finding for finding in detection.findings if finding.status == "confirmed"]
+    causes = tuple(cause for cause in built_in() if cause.id.startswith("hang."))
+    findings, _ = decide(Registry(causes), Evidence(folder, limits, files={"flight": files}), lambda _: None)
+    roots = [finding for finding in findings if finding.status == "confirmed"]
     workers = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(
         json.dumps(
             {
                 "causes": [[finding.cause, list(finding.ranks)] for finding in roots],
-                "summary": roots[0].summary if roots else "",
+                "summary": text_of(roots[0]).summary if roots else "",
                 "seconds": time.perf_counter() - began_s,
                 "cpu_s": time.process_time() - began_cpu_s + workers.ru_utime + workers.ru_stime,
                 "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,

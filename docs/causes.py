@@ -1,12 +1,9 @@
 """Write docs/causes.md from the causes and their fault trees: python docs/causes.py.
 
-A test checks that it is up to date and that no cause is left out. Causes without a file of their own are described in
-docs/causes.yaml.
+A test checks that it is up to date and that no cause is left out.
 """
 
 from pathlib import Path
-
-import yaml
 
 from diagnostics.causes import registry
 from diagnostics.tree.built_in import built_in
@@ -18,8 +15,7 @@ About = dict[str, tuple[str, str]]
 
 def render() -> str:
     """All causes, tree by tree."""
-    about: About = yaml.safe_load(Path(__file__).with_name("causes.yaml").read_text())
-    about |= {cause.id: (cause.decided_from, cause.remedy) for cause in registry.built_in()}
+    about: About = {cause.id: (cause.decided_from, cause.remedy) for cause in registry.built_in()}
     head = (
         "# Causes\n\nThe ids that reports, tests and users share; they never change. Made from the files in "
         "`diagnostics/causes/` by `python docs/causes.py`.\n"

@@ -4,7 +4,7 @@ Every cause of a hang is decided from this one read-only value. Decides no cause
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
@@ -41,6 +41,9 @@ class JobState:
     reading: Reading
     waits: WaitGraph
     endings: dict[int, Ending]
+    """How the ranks ended; one that ended after the job stood still is taken for a victim."""
+    after_stall: dict[int, Ending] = field(default_factory=dict)
+    """What was recorded of ranks that ended only after they had waited: effects of what they waited for."""
 
     @property
     def survey(self) -> Survey:
@@ -181,4 +184,36 @@ def build(evidence: Evidence) -> JobState:
     endings = add_unnamed(evidence, rank_endings(evidence), not_waiting)
     hang = any(fact.kind in _HANG_FACTS for fact in evidence.facts)
     others_wait = bool(waits.of_rank) or bool(evidence.stacks) or hang
-    return JobState(evidence, reading, waits, settle_exit_codes(endings, others_wait))
+    job = JobState(evidence, reading, waits, settle_exit_codes(endings, others_wait))
+    job.after_stall = _after_stall(job)
+    job.endings |= {rank: replace(end, kind="timed_out") for rank, end in job.after_stall.items()}
+    return job
+
+
+def _after_stall(job: JobState) -> dict[int, Ending]:
+    """Endings that explain nothing, since the rank had waited for others long before: what came first is the cause.
+
+    A job's own watchdog ends all ranks with the same exit code, so that one such exit shows what the others are.
+    """
+    late = {rank: end for rank, end in job.endings.items() if end.gone and _waited_before(job, rank, end)}
+    exits = {rank: end for rank, end in job.endings.items() if end.only_exit_code and end.kind == "exited"}
+    codes = {end.exit_code for end in late.values() if end.only_exit_code}
+    if len(exits) == job.world() > 1 and len({end.exit_code for end in exits.values()}) == 1:
+        codes |= {end.exit_code for end in exits.values()}
+    return late | {rank: end for rank, end in exits.items() if end.exit_code in codes}
+
+
+def _waited_before(job: JobState, rank: int, end: Ending) -> bool:
+    """Whether the rank had waited for `STALL_S` when it ended, and for somebody, or then left by an exit code.
+
+    A dump of torch says that it was written because of a hang, but not when.
+    """
+    pending = [job.waits.calls[rank, operation] for operation in job.waits.of_rank.get(rank, [])]
+    began_s = min((call.created_s for call in pending if call.created_s), default=None)
+    if began_s is None or not (end.only_exit_code or job.waits.blockers(rank)):
+        return False
+    record = job.survey.ranks[rank]
+    ended_s = job.survey.clocks.true_s(rank, end.time_s) if end.time_s else record.time_s
+    if ended_s is None:
+        return end.only_exit_code and record.stuck_dump
+    return ended_s - began_s >= STALL_S

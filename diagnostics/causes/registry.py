@@ -19,8 +19,6 @@ from diagnostics.evidence.model import Problem
 
 ENTRY_POINTS = "dtk.detectors"
 """Entry points of a user's own detectors."""
-_LEGACY = ("hang",)
-"""Packages below `diagnostics.detectors` whose causes have not moved to files of their own yet."""
 
 
 @cache
@@ -65,11 +63,6 @@ class Registry:
 def collect() -> Registry:
     """Collect everything. A detector that cannot be imported is a problem under coverage, never an error."""
     registry = Registry(built_in())
-    for name in _LEGACY:
-        try:
-            registry.detectors += import_module(f"diagnostics.detectors.{name}").DETECTORS
-        except Exception as error:
-            registry.problems.append(Problem("detector", f"diagnostics.detectors.{name}", _one_line(error)))
     for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
         registry.detectors.extend(_loaded(entry, registry.problems))
     return registry

@@ -5,12 +5,13 @@ later, and by how many bytes two ends of a transfer differ.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 
 from diagnostics.analysis.divergence import Divergence, Explanation, Program, Vote, compare_programs, support
 from diagnostics.causes.registry import collect
-from diagnostics.contract.findings import Finding
-from diagnostics.detectors.hang import HangDetector
-from diagnostics.diagnose import conclude, run_detector
+from diagnostics.detectors.hang import stall
+from diagnostics.diagnose import conclude, decide
 from diagnostics.evidence.model import Evidence
 from diagnostics.report.model import Report
 from diagnostics.tree.built_in import built_in
@@ -29,14 +30,11 @@ def explain(evidence: Evidence, divergence: Divergence | None, source: str) -> R
     """
     registry = collect()
     evidence.problems.extend(registry.problems)
-    findings: list[Finding] = []
-    measures: dict[str, object] = {}
-    for detector in registry.detectors:
-        if isinstance(detector, HangDetector) and divergence is not None:
-            detector = HangDetector(lambda _: divergence)
-        detection = run_detector(detector, evidence)
-        findings += detection.findings
-        measures.update(detection.measures)
+    explained = partial(stall.explain, known=divergence)
+    registry.causes = tuple(
+        replace(cause, facts=explained) if cause.facts is stall.explain else cause for cause in registry.causes
+    )
+    findings, measures = decide(registry, evidence, lambda _: None)
     return conclude(evidence, built_in(), findings, measures, source)
 
 

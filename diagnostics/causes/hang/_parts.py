@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from diagnostics.analysis.histories.align import Survey
-from diagnostics.contract.findings import EvidenceItem, Group, Where
+from diagnostics.analysis.stall.last_seen import LastSeen
+from diagnostics.contract.findings import EvidenceItem, Finding, Group, Where
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Frame, LogFact
 
@@ -42,3 +43,36 @@ def dumps(survey: Survey, details: Mapping[int, str]) -> tuple[EvidenceItem, ...
 def lines(facts: "list[LogFact] | tuple[LogFact, ...]") -> tuple[EvidenceItem, ...]:
     """Lines of logs."""
     return tuple(EvidenceItem("log", fact.file, fact.text, fact.line) for fact in facts)
+
+
+def last_places(last: LastSeen | None) -> tuple[Where, ...]:
+    """Where a rank was seen last, and the call in which a peer waits for it."""
+    if last is None or last.call.site is None:
+        return ()
+    region = f" (region {last.call.region})" if last.call.region else ""
+    does = f"was in {last.call.text}{region}" if last.inside else f"made {last.call.text} last{region}"
+    peer: tuple[Where, ...] = ()
+    if last.peer_call is not None:
+        peer = where(last.peer, last.peer_call, f"waits in {last.peer_call.text}")
+    return (*where(last.rank, last.call, does), *peer)
+
+
+def after(last: LastSeen | None, ranks: tuple[int, ...]) -> str:
+    """` after all_reduce [8] float32 (#3, train.py:17)`, for one rank whose calls are known."""
+    if last is None or len(ranks) != 1:
+        return ""
+    return f"{' in' if last.inside else ' after'} {last.call.cited()}"
+
+
+def surest(findings: list[Finding]) -> list[Finding]:
+    """Of findings of one cause about the same ranks the surest; without ties of which another one shows the culprit."""
+    best: dict[tuple[int, ...], Finding] = {}
+    for finding in findings:
+        if finding.ranks not in best or finding.confidence > best[finding.ranks].confidence:
+            best[finding.ranks] = finding
+    return [one for one in best.values() if not any(_settles(other, one) for other in best.values())]
+
+
+def _settles(finding: Finding, tie: Finding) -> bool:
+    confirmed = finding.status == tie.status == "confirmed" and finding.confidence >= tie.confidence
+    return confirmed and bool(finding.ranks) and set(finding.ranks) < set(tie.ranks) and not tie.victims

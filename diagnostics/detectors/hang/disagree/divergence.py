@@ -1,15 +1,12 @@
 """Ranks that disagree about the sequence of collectives: what `diagnostics.analysis.divergence` finds, as findings."""
 
-from dataclasses import replace
-
 from diagnostics.analysis.divergence import Divergence
 from diagnostics.analysis.divergence import find as find_divergences
 from diagnostics.causes.hang import _asymmetric
-from diagnostics.contract.findings import EvidenceItem, Finding, Where, text_of
+from diagnostics.contract.findings import EvidenceItem, Finding, Where
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.evidence.rank_endings import mismatch_facts
-from diagnostics.settings import planted
 
 
 def find(context: Context, known: Divergence | None = None) -> list[Finding]:
@@ -92,16 +89,7 @@ def findings(context: Context, divergence: Divergence, payload_text: str = "") -
             cost=context.cost(),
             evidence=(*say.flight(survey, details), *lines),
         )
-        text = text_of(finding)
-        found.append(
-            replace(
-                finding,
-                facts=None,
-                summary=text.summary,
-                measured=text.measured,
-                remedies=(*planted(context.evidence), *text.remedies),
-            )
-        )
+        found.append(finding)
     return found
 
 

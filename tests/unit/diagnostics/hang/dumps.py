@@ -2,12 +2,13 @@
 
 import json
 import pickle
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from diagnostics.contract.findings import Finding
-from diagnostics.detectors.hang import DETECTORS
+from diagnostics.causes.registry import Registry, built_in
+from diagnostics.contract.findings import Finding, text_of
+from diagnostics.diagnose import decide
 from diagnostics.evidence import safe_pickle
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, rank_in_name
@@ -240,8 +241,22 @@ def evidence(folder: Path, **more: Any) -> Evidence:
     return Evidence(folder, limits, files={"flight": files}, **more)
 
 
+def decided(found: Evidence) -> tuple[list[Finding], dict[str, Any]]:
+    """The findings of all causes of hangs, with their texts filled in, and the measures."""
+    causes = tuple(cause for cause in built_in() if cause.id.startswith("hang."))
+    measures: dict[str, Any]
+    findings, measures = decide(Registry(causes), found, lambda _: None)
+    assert not [problem for problem in found.problems if problem.kind == "cause"], found.problems
+    texts = [text_of(finding) for finding in findings]
+    shown = [
+        replace(one, summary=text.summary, measured=text.measured, missing=text.missing, remedies=text.remedies)
+        for one, text in zip(findings, texts, strict=True)
+    ]
+    return shown, measures
+
+
 def detect(found: Evidence) -> list[Finding]:
-    return DETECTORS[0].detect(found).findings
+    return decided(found)[0]
 
 
 def confirmed(found: Evidence) -> list[tuple[str, tuple[int, ...]]]:

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from diagnostics.contract.findings import Finding
-from diagnostics.detectors.hang import DETECTORS
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, Stacks, Thread
+from tests.unit.diagnostics.hang.dumps import detect
 
 C10D = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 LOGGER = "/venv/lib/python3.11/site-packages/torch/distributed/c10d_logger.py"
@@ -35,7 +35,7 @@ def timeout(rank: int = 0) -> LogFact:
 
 def found(**evidence: object) -> dict[str, Finding]:
     whole = Evidence(Path("nowhere"), Limits(), **evidence)  # type: ignore[arg-type]
-    return {one.cause.removeprefix("hang."): one for one in DETECTORS[0].detect(whole).findings}
+    return {one.cause.removeprefix("hang."): one for one in detect(whole)}
 
 
 @pytest.mark.parametrize("as_stacks", [False, True])

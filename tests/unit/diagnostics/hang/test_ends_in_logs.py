@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from diagnostics.contract.findings import Finding
+from diagnostics.contract.findings import Finding, text_of
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
@@ -250,7 +250,7 @@ def test_one_that_works_or_is_hardly_late_is_not_blamed(tmp_path: Path, lasted_s
     report = diagnose(tmp_path)
     assert (report.outcome, report.root_causes) == ("undecided", ())
     assert any(
-        one.finding.cause == "hang.rendezvous" and "rank 1 has not come" in one.finding.summary
+        one.finding.cause == "hang.rendezvous" and "rank 1 has not come" in text_of(one.finding).summary
         for one in report.findings
     )
 
@@ -259,7 +259,7 @@ def test_one_that_left_nothing_is_named_as_missing(tmp_path: Path) -> None:
     start(tmp_path, 0, "meets", 40, 40)
     report = diagnose(tmp_path)
     assert report.outcome == "undecided"
-    assert any("nothing was left by rank 1" in one.finding.summary for one in report.findings)
+    assert any("nothing was left by rank 1" in text_of(one.finding).summary for one in report.findings)
 
 
 def test_a_log_in_utf_16(tmp_path: Path) -> None:

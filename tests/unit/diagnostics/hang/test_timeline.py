@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from diagnostics.detectors.hang import DETECTORS
 from diagnostics.evidence.model import RankError
-from tests.unit.diagnostics.hang.dumps import Job, Op, evidence, write
+from tests.unit.diagnostics.hang.dumps import Job, Op, decided, evidence, write
 from tests.unit.diagnostics.report.samples import as_page, finding, report
 
 A, B = Op(line=10), Op("all_gather", 16, 20)
@@ -13,8 +12,8 @@ A, B = Op(line=10), Op("all_gather", 16, 20)
 
 def timeline(folder: Path, played: Job, **more: Any) -> dict[str, Any] | None:
     write(folder, played)
-    found = DETECTORS[0].detect(evidence(folder, world_size=len(played.programs), **more))
-    return found.measures["hang"].get("timeline")
+    _, measures = decided(evidence(folder, world_size=len(played.programs), **more))
+    return measures["hang"].get("timeline")
 
 
 def test_it_shows_both_sides_of_the_divergence(tmp_path: Path) -> None:

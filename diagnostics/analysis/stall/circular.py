@@ -1,0 +1,111 @@
+"""Cycles of the wait-for graph, by what they are: groups in different orders, point-to-point calls, a missed call."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from diagnostics.analysis.job_state import JobState
+from diagnostics.analysis.wait_graph import missed_call
+from diagnostics.analysis.wait_graph.graph import Cycle, Operation, same_tag
+from diagnostics.analysis.wait_graph.missed_call import MissedCall
+from diagnostics.evidence.calls import Call
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Ranks of a cycle that wait in one operation."""
+
+    ranks: tuple[int, ...]
+    operation: Operation
+    call: Call
+    """Of the first rank."""
+    waited_for: tuple[int, ...]
+    """Ranks of the cycle that did not reach it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOrder:
+    """Ranks that use process groups in different orders."""
+
+    cycle: Cycle
+    sides: tuple[Side, ...]
+    culprits: tuple[int, ...]
+    """The ranks that are not on the largest side; all where no side is larger than the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class PointToPoint:
+    """Ranks that wait in a send or receive of which the other half is never posted."""
+
+    cycle: Cycle
+    calls: tuple[tuple[int, Call], ...]
+    """Rank and call of each that waits in a send or receive."""
+    elsewhere: tuple[tuple[int, Call], ...]
+    """Rank and call of those in the cycle that wait in a collective instead."""
+    peers: dict[int, Call]
+    """What the peers of the first call wait in."""
+
+    @property
+    def tags_differ(self) -> bool:
+        """Whether two ranks wait for each other in the two halves of a message that only their tags keep apart."""
+        if self.elsewhere or len(self.calls) != 2:
+            return False
+        (one, mine), (other, theirs) = self.calls
+        facing = (mine.peer, theirs.peer) == (other, one) and {mine.p2p, theirs.p2p} == {"send", "recv"}
+        return facing and mine.key == theirs.key and not same_tag(mine, theirs)
+
+
+CircularWait = GroupOrder | PointToPoint | MissedCall
+
+
+def circular_waits(job: JobState, explained: Collection[int]) -> list[CircularWait]:
+    """The cycles of ranks that nothing explains, smallest rank first; none while the job may go on."""
+    if not job.stands_still():
+        return []
+    cases: list[CircularWait] = []
+    taken = set(explained)
+    for cycle in job.waits.cycles():
+        if not set(cycle.ranks) & taken:
+            cases.append(_case(job, cycle))
+            taken |= set(cycle.ranks) | job.waits.reaching(cycle.ranks)
+    return cases
+
+
+def _case(job: JobState, cycle: Cycle) -> CircularWait:
+    waits = job.waits
+    if not any(operation.peer >= 0 for operation in cycle.operations):
+        return missed_call.find(job, cycle) or _group_order(job, cycle)
+    p2p = {
+        rank: waits.calls[rank, operation]
+        for rank in cycle.ranks
+        for operation in waits.of_rank[rank][::-1]
+        if operation.peer >= 0 and operation in cycle.operations
+    }
+    elsewhere = tuple((r, waits.calls[r, waits.of_rank[r][0]]) for r in cycle.ranks if r not in p2p)
+    peer = next(iter(p2p.values())).peer
+    peers = {peer: waits.calls[peer, waits.of_rank[peer][0]]} if peer is not None and waits.of_rank.get(peer) else {}
+    return PointToPoint(cycle, tuple(sorted(p2p.items())), elsewhere, peers)
+
+
+def _group_order(job: JobState, cycle: Cycle) -> GroupOrder:
+    waits = job.waits
+    sides: dict[Operation, list[int]] = {}
+    for rank in cycle.ranks:
+        first = next((operation for operation in waits.of_rank.get(rank, []) if operation in cycle.operations), None)
+        if first is not None:
+            sides.setdefault(first, []).append(rank)
+    sizes = sorted((len(ranks) for ranks in sides.values()), reverse=True)
+    largest = max(sides.values(), key=len) if len(sizes) > 1 and sizes[0] > sizes[1] else []
+    culprits = tuple(rank for rank in cycle.ranks if rank not in largest)
+    return GroupOrder(
+        cycle,
+        tuple(
+            Side(
+                tuple(ranks),
+                operation,
+                waits.calls[ranks[0], operation],
+                tuple(rank for rank in waits.absent[operation] if rank in cycle.ranks),
+            )
+            for operation, ranks in sorted(sides.items(), key=lambda side: side[1])
+        ),
+        culprits,
+    )

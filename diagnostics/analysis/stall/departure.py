@@ -1,0 +1,207 @@
+"""Ranks that ended in order while others wait: who deviates, those that ended or those that went on?
+
+By content and line, from the calls of both sides. A call from a line that no rank that ended ever came to, behind which
+all later calls fit again, is one too many whoever makes it. Else it counts in which step, or where in the rounds of
+equal calls, the ranks ended.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from diagnostics.analysis.divergence import on_path, predict
+from diagnostics.analysis.histories.one_rank import SNAPSHOTS
+from diagnostics.analysis.job_state import JobState
+from diagnostics.analysis.stall.last_seen import LastSeen, last_seen
+from diagnostics.evidence.calls import Call, GroupKey
+
+_LONGEST = 64
+"""Calls that one side may have made more than the other."""
+_ROUNDS = 2
+"""Whole rounds that show a loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoreCalls:
+    """Ranks that wait, in calls that those that ended never made."""
+
+    ranks: tuple[int, ...]
+    ended: tuple[int, ...]
+    extra: tuple[Call, ...]
+    there: Call
+    """The call of a rank that ended at the same position, or its last one."""
+    pending: Call
+    agreeing: int
+    """Later calls that agree when the extra ones are left out."""
+    new_line: bool
+    """Whether the first extra call comes from a line that no rank that ended came to."""
+    by_chance: int = 0
+    """Earlier calls from that line, which fitted other calls of those that ended."""
+    kind: Literal["added", "another round"] = "added"
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierStep:
+    """Ranks that ended in an earlier step than the one a peer is in."""
+
+    step: int
+    peer: int
+    peer_step: int
+    peer_call: Call | None
+    peers: tuple[int, ...]
+    last: LastSeen | None
+
+
+@dataclass(frozen=True, slots=True)
+class EndedInRound:
+    """Where a rank's calls end in the loop that a peer is in."""
+
+    ranks: tuple[int, ...]
+    size: int
+    """Calls of one round."""
+    rounds: int
+    """Whole rounds that the first rank made, as far as its record goes back."""
+    over: int
+    """Calls of the round in which it ended; 0 = it ended between two rounds."""
+    last: Call
+    peer: int
+    pending: Call
+
+
+@dataclass(frozen=True, slots=True)
+class RoundUnknown:
+    """Nothing shows where in a loop the ranks ended."""
+
+    ranks: tuple[int, ...]
+    no_dump: bool
+    """Whether they left no dump; else their calls do not show where a round begins."""
+
+
+Departure = MoreCalls | EarlierStep | EndedInRound | RoundUnknown
+
+
+def departure(job: JobState, ended: tuple[int, ...]) -> Departure:
+    """Compare ranks that ended in order with those that went on.
+
+    Args:
+        job: in which others wait for these ranks, or lost them.
+        ended: ranks that all ended with exit code 0.
+    """
+    keys = sorted(job.survey.groups, key=lambda key: (key.recorder != SNAPSHOTS, key))
+    more = next((case for key in keys if (case := _more_calls(job, ended, key)) is not None), None)
+    if more is not None:
+        alone = len(more.ranks) < len(more.ended)
+        if more.new_line and (more.agreeing or more.by_chance or alone):
+            return more
+        if alone and not more.agreeing and _opens_round(job, more):
+            return MoreCalls(more.ranks, more.ended, more.extra, more.there, more.pending, 0, False, 0, "another round")
+    by_step = _earlier_step(job, ended)
+    if by_step is not None:
+        return by_step
+    stops = [_ended_in_round(job, rank) for rank in ended if rank in job.survey.ranks]
+    cases = [stop for stop in stops if stop is not None]
+    between = [stop for stop in cases if not stop.over]
+    if between:
+        first, ranks = between[0], tuple(sorted(stop.ranks[0] for stop in between))
+        return EndedInRound(ranks, first.size, first.rounds, 0, first.last, first.peer, first.pending)
+    if cases:
+        return cases[0]
+    silent = tuple(rank for rank in ended if job.silent(rank))
+    return RoundUnknown(silent or ended, bool(silent))
+
+
+def _more_calls(job: JobState, exited: tuple[int, ...], key: GroupKey) -> MoreCalls | None:
+    lines = job.survey.groups[key].lines
+    ended = tuple(rank for rank in exited if rank in lines)
+    waiting = tuple(sorted(rank for rank in lines if rank not in exited))
+    lengths = [{lines[rank].issued for rank in side} for side in (ended, waiting)]
+    if not all(len(issued) == 1 for issued in lengths) or set(exited) & set(job.survey.members(key)) - set(ended):
+        return None
+    by = lengths[1].pop() - lengths[0].pop()
+    if not 0 < by <= _LONGEST:
+        return None
+    ours, theirs = job.reading.calls(waiting[0], key), job.reading.calls(ended[0], key)
+    start = max(ours[0].seq, theirs[0].seq) if ours and theirs else 0
+    ours, theirs = ([call for call in calls if call.seq >= start] for calls in (ours, theirs))
+    if not theirs or len(ours) != len(theirs) + by or not all(call.stack for call in (*ours, *theirs)):
+        return None
+    mine, other = [on_path(call) for call in ours], [on_path(call) for call in theirs]
+    at = next((number for number, token in enumerate(other) if mine[number] != token), len(other))
+    if mine[at + by :] != other[at:]:
+        return _fitting_by_chance(waiting, ended, ours, theirs)
+    there = theirs[min(at, len(theirs) - 1)]
+    extra = tuple(ours[at : at + by])
+    return MoreCalls(waiting, ended, extra, there, ours[-1], len(other) - at, mine[at] not in set(other))
+
+
+def _fitting_by_chance(
+    waiting: tuple[int, ...], ended: tuple[int, ...], ours: list[Call], theirs: list[Call]
+) -> MoreCalls | None:
+    """The last calls come from a line whose earlier calls met those of other lines, and fitted them by chance.
+
+    So they do where DDP's buffers are sent from the first forward pass after a step: rank 0's evaluation, or the next
+    step of the others.
+    """
+    if any(call.wire != other.wire for call, other in zip(ours, theirs, strict=False)):
+        return None
+    mine, other = [on_path(call) for call in ours], [on_path(call) for call in theirs]
+    new = not set(mine[len(theirs) :]) & set(other)
+    fits = [(token, met) for token, met in zip(mine, other, strict=False) if token != met]
+    by_chance = sum(token == mine[-1] for token, _ in fits)
+    if not (new and by_chance) or 2 * len(fits) > len(other):  # Ranks that share no path cannot be compared by it.
+        return None
+    return MoreCalls(waiting, ended, tuple(ours[len(theirs) :]), theirs[-1], ours[-1], 0, True, by_chance)
+
+
+def _opens_round(job: JobState, more: MoreCalls) -> bool:
+    """Whether those that ended went through rounds of equal calls, and the extra call opens another one."""
+    tokens = [on_path(call) for call in job.reading.calls(more.ended[0], more.there.key)]
+    prediction = predict(tokens, on_path(more.extra[0]))
+    return prediction is not None and prediction.whole
+
+
+def _earlier_step(job: JobState, ended: tuple[int, ...]) -> EarlierStep | None:
+    own = max((job.step_of(rank) or 0 for rank in ended), default=0)
+    peers = {rank: job.step_of(rank) or 0 for rank in job.survey.ranks if rank not in ended}
+    if not own or not peers or max(peers.values()) <= own:
+        return None
+    ahead = min(rank for rank, step in peers.items() if step == max(peers.values()))
+    pending = job.survey.ranks[ahead].pending()
+    call = pending[0] if pending else job.survey.ranks[ahead].last
+    return EarlierStep(own, ahead, peers[ahead], call, tuple(sorted(peers)), last_seen(job, ended[0]))
+
+
+def _ended_in_round(job: JobState, rank: int) -> EndedInRound | None:
+    """Where the rank stopped, seen from a peer that made the call after its last one."""
+    for key, line in sorted(job.survey.ranks[rank].lines.items()):
+        peers = job.survey.groups[key].lines
+        # Gloo marks a call that failed as it marks one that completed, so it need not be pending.
+        peer = next((one for one in sorted(peers) if one != rank and peers[one].issued > line.issued), None)
+        theirs = job.reading.calls(peer, key) if peer is not None else []
+        pending = next((call for call in theirs if call.seq == line.issued + 1), None)
+        if peer is None or pending is None:
+            continue
+        calls = [call for call in job.reading.calls(rank, key) if call.seq < pending.seq]
+        tokens = [on_path(call) for call in calls]
+        prediction = predict(tokens, on_path(pending))
+        if prediction is None or not prediction.whole:
+            return None
+        size = prediction.round
+        start = len(tokens) - size
+        while start > 0 and tokens[start - 1] == tokens[start - 1 + size]:
+            start -= 1
+        whole, over = divmod(len(tokens) - start, size)
+        if whole < _ROUNDS or (size > 1 and not _opens_at(calls, start, size)):
+            return None
+        return EndedInRound((rank,), size, whole, over, calls[-1], peer, pending)
+    return None
+
+
+def _opens_at(calls: list[Call], start: int, size: int) -> bool:
+    """Whether a round begins where the calls begin to repeat.
+
+    Not so where the record has lost its beginning, or where the first round differs in part, as DDP's does: then the
+    calls before come from the same lines.
+    """
+    if start == 0:
+        return calls[0].seq == 1
+    return calls[start - 1].stack not in {call.stack for call in calls[start : start + size]}

@@ -1,0 +1,139 @@
+"""Which ranks ended first and by themselves, and which ranks are missing without a word."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Literal
+
+from diagnostics.analysis.job_state import JobState
+from diagnostics.analysis.stall.last_seen import LastSeen, last_seen
+from diagnostics.evidence.calls import is_library
+from diagnostics.evidence.endings import UNNAMED, Ending, Kind
+from diagnostics.evidence.model import Frame, LogFact
+
+FIRST: tuple[Kind, ...] = ("raised", "oom", "killed", "exited")
+"""The ways in which a rank fails or leaves by itself."""
+_DDP_UNUSED = {"ddp_unused", "ddp_unused_names", "ddp_unused_indices"}
+
+
+@dataclass(frozen=True, slots=True)
+class FirstEndings:
+    """Ranks that ended first and in the same way."""
+
+    kind: Kind
+    endings: tuple[Ending, ...]
+    culprits: tuple[int, ...]
+    """Empty where no file says which rank it was."""
+    victims: tuple[int, ...]
+    last: LastSeen | None
+    """Of the first rank, where its ending shows no line."""
+    gave_up: Ending | None
+    """Of a victim whose traceback shows where it waited; only for ranks that ended in order."""
+    model: Literal["", "rank 0", "tie"] = ""
+    """Whose model differs where DDP compared the parameters of all ranks with those of rank 0, which itself never
+    raises: its own where all others raised, either one where there are two."""
+
+    @property
+    def first(self) -> Ending:
+        """The ending of the lowest rank."""
+        return self.endings[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Ranks that all others wait for and of which nothing says how they ended."""
+
+    ranks: tuple[int, ...]
+    waiting: tuple[int, ...]
+    no_dump: bool
+    """Whether they left no dump that can be read; else their connections broke."""
+    abort: Ending | None = None
+    """How one of them ended, where something says that it aborted."""
+    last: LastSeen | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DdpUnused:
+    """DDP's own message that gradients were missing."""
+
+    facts: tuple[LogFact, ...]
+    ranks: tuple[int, ...]
+    """Empty where no line names one."""
+    names: str
+    """Of the parameters."""
+    endings: tuple[Ending, ...]
+
+
+def first_endings(job: JobState) -> tuple[FirstEndings, ...]:
+    """The ranks that ended first, one value for each way to end; an error about a lost peer is never a beginning."""
+    by_kind: defaultdict[Kind, list[Ending]] = defaultdict(list)
+    for rank in sorted(job.endings):
+        by_kind[job.endings[rank].kind].append(job.endings[rank])
+    if job.finished():
+        return ()
+    return tuple(_first(job, kind, by_kind[kind]) for kind in FIRST if by_kind[kind] and _matters(job, by_kind[kind]))
+
+
+def _matters(job: JobState, endings: list[Ending]) -> bool:
+    """Whether it ends the job: an exit in order does so only if others wait for these ranks or lost them."""
+    if not all(end.in_order for end in endings):
+        return True
+    ended = {end.rank for end in endings}
+    lost = {rank for rank, end in job.endings.items() if end.victim or end.kind == "aborted"}
+    others = set(range(job.world())) - ended
+    return bool(others) and bool(ended & job.waits.waited_for() or lost - ended)
+
+
+def _first(job: JobState, kind: Kind, endings: list[Ending]) -> FirstEndings:
+    ranks = tuple(end.rank for end in endings if end.rank != UNNAMED)
+    lost = {rank for rank, end in job.endings.items() if not end.by_itself} | job.reported_victims()
+    victims = tuple(sorted((job.waits.reaching(ranks) | lost) - set(ranks))) if ranks else ()
+    gave_up = None
+    if endings[0].in_order:
+        gave_up = next((job.endings[rank] for rank in victims if rank in job.endings and line(job.endings[rank])), None)
+    last = last_seen(job, ranks[0]) if ranks and not any(line(end) for end in endings[:4]) else None
+    world = job.world()
+    model: Literal["", "rank 0", "tie"] = ""
+    if all(end.detail == "model_differs" for end in endings) and len(ranks) >= world - 1 and 0 not in ranks:
+        model = "rank 0" if world > 2 else "tie"
+        ranks, victims = ((0,), tuple(range(1, world))) if world > 2 else ((0, 1), ())
+    return FirstEndings(kind, tuple(endings), ranks, victims, last, gave_up, model)
+
+
+def line(ending: Ending) -> Frame | None:
+    """The user's line in the traceback of an ending."""
+    return next((frame for frame in ending.frames if not is_library(frame.file)), None)
+
+
+def missing_ranks(job: JobState, explained: set[int]) -> Missing | None:
+    """Ranks that all others wait for, and that went away or left nothing.
+
+    Args:
+        job: of which no rank is known to have ended by itself.
+        explained: ranks whose waiting is explained already.
+    """
+    if job.finished():
+        return None
+    roots = [rank for rank in job.waits.roots() if rank not in explained]
+    if job.peer_vanished():
+        gone = tuple(rank for rank in roots if rank not in job.endings)
+        if gone and not any(job.silent(rank) for rank in gone):
+            waiting = tuple(sorted(job.waits.reaching(gone) - set(gone)))
+            return Missing(gone, waiting, no_dump=False, last=last_seen(job, gone[0]))
+    if not job.stands_still() or any(not set(cycle.ranks) & explained for cycle in job.waits.cycles()):
+        return None  # Ranks that are there wait for each other, whatever became of the others.
+    silent = tuple(rank for rank in roots if job.silent(rank))
+    if not silent or len(silent) != len(roots) or 2 * len(silent) > job.world():
+        return None
+    abort = next((job.endings[rank] for rank in silent if rank in job.endings and job.endings[rank].gone), None)
+    return Missing(silent, tuple(sorted(job.waits.reaching(silent))), no_dump=True, abort=abort)
+
+
+def ddp_unused(job: JobState) -> DdpUnused | None:
+    """What DDP itself printed about missing gradients."""
+    facts = tuple(fact for fact in job.evidence.facts if fact.kind in _DDP_UNUSED)
+    if not facts:
+        return None
+    stated = {fact.fields.get("stated", fact.rank) for fact in facts}
+    ranks = tuple(sorted(rank for rank in stated if isinstance(rank, int)))
+    names = next((str(fact.fields["names"]) for fact in facts if "names" in fact.fields), "")
+    return DdpUnused(facts, ranks, names, tuple(job.endings[rank] for rank in ranks[:2] if rank in job.endings))

@@ -1,0 +1,40 @@
+"""Where a rank was seen last, by its ring or its dump."""
+
+from dataclasses import dataclass
+
+from diagnostics.analysis.job_state import JobState
+from diagnostics.evidence.calls import Call
+
+SAME_MOMENT_S = 0.05
+"""Two recorders note the same call at nearly the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastSeen:
+    """The youngest call of a rank, and a peer that waits for the rank."""
+
+    rank: int
+    call: Call
+    inside: bool
+    """Whether the rank never came out of the call."""
+    peer: int | None = None
+    peer_call: Call | None = None
+
+
+def last_seen(job: JobState, rank: int) -> LastSeen | None:
+    """The youngest call of a rank, as the recorder has it that knows its line: two write down the same one."""
+    record = job.survey.ranks.get(rank)
+    if record is None or record.last is None:
+        return None
+    calls = [record.last, *(line.last for line in record.lines.values() if line.last is not None)]
+    youngest_s = max(call.created_s or 0.0 for call in calls)
+    same = [call for call in calls if youngest_s - (call.created_s or 0.0) <= SAME_MOMENT_S]
+    call = max(same, key=lambda call: (call.site is not None, call.created_s or 0.0))
+    end = job.endings.get(rank)
+    # A rank that ended in order came out of its last call, though gloo marks it complete only later.
+    inside = not call.done and call.completion_known and not (end is not None and end.in_order)
+    for operation, absent in sorted(job.waits.absent.items()):
+        waiting = job.waits.waiting[operation]
+        if rank in absent and waiting:
+            return LastSeen(rank, call, inside, waiting[0], job.waits.calls[waiting[0], operation])
+    return LastSeen(rank, call, inside)

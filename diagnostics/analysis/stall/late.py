@@ -1,0 +1,211 @@
+"""Ranks that are there and that others wait for: their host or device stands still, or the waiting ones ran ahead."""
+
+from collections import defaultdict
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from diagnostics.analysis.job_state import JobState
+from diagnostics.analysis.wait_graph.graph import Operation
+from diagnostics.evidence.calls import Call
+from diagnostics.evidence.model import Stacks
+from diagnostics.evidence.stacks import activity
+from diagnostics.evidence.stacks.activity import Standing
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStall:
+    """Ranks whose device does not complete what the devices of others completed."""
+
+    ranks: tuple[int, ...]
+    operation: Operation
+    call: Call
+    """On the first rank."""
+    completed: int
+    """Last position of the group that the first rank completed."""
+    enqueued: int
+    peers: tuple[int, ...]
+    """Ranks that completed the operation."""
+    peers_completed: int
+    waiting: tuple[int, ...]
+    """Other ranks that wait for these."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostStall:
+    """Ranks that never reached what others wait in, and that wait in nothing themselves."""
+
+    ranks: tuple[int, ...]
+    operation: Operation
+    call: Call
+    waiting: tuple[int, ...]
+    standing: Standing
+    """Of the first rank; unknown without a stack."""
+    stack_file: str
+    last: Call | None
+    """The last call of the first rank."""
+    issued: int
+    """Last position of the group that the first rank reached."""
+    failed: tuple[int, ...]
+    """Those of them that ended with exit code 1 and nothing else."""
+    may_be_unrecorded: bool
+
+    @property
+    def known(self) -> bool:
+        """Whether a stack shows what the host does."""
+        return self.standing.doing not in {"unknown", "collective"}
+
+
+@dataclass(frozen=True, slots=True)
+class RanAhead:
+    """Few ranks wait in a call while most are outside any collective, agree with each other, and are not there."""
+
+    ranks: tuple[int, ...]
+    others: tuple[int, ...]
+    operation: Operation
+    call: Call
+    last: Call | None
+    """The last call of the first of the others."""
+    may_be_unrecorded: bool
+
+
+def device_stall(job: JobState, explained: Collection[int]) -> DeviceStall | None:
+    """Ranks whose device lags behind its peers', by the completion counters of NCCL's dumps."""
+    roots = _roots(job, explained)
+    gone = _gone(job, explained)
+    ranks = {rank for rank in roots if _completed_elsewhere(job, rank)}
+    ranks |= {rank for rank in lagging(job) if rank not in gone}
+    ranks |= set(_lone_laggards(job, explained)) - set(roots)
+    if not ranks:
+        return None
+    first = min(ranks)
+    operation = (_completed_elsewhere(job, first) or job.waits.of_rank[first])[0]
+    line = job.survey.ranks[first].lines[operation.key]
+    lines = job.survey.groups[operation.key].lines
+    peers = tuple(job.waits.complete[operation])
+    return DeviceStall(
+        tuple(sorted(ranks)),
+        operation,
+        job.waits.calls[first, operation],
+        line.done,
+        line.issued,
+        peers,
+        max((lines[rank].done for rank in peers), default=line.done),
+        tuple(sorted(job.waits.reaching(ranks) - ranks)),
+    )
+
+
+def late_hosts(job: JobState, explained: Collection[int]) -> HostStall | RanAhead | None:
+    """Ranks with nothing pending that others wait for, taken at the call in which most of them are missed."""
+    idle = [rank for rank in _roots(job, explained) if not job.waits.of_rank.get(rank)]
+    missed: defaultdict[Operation, list[int]] = defaultdict(list)
+    ended = {rank for rank, end in job.endings.items() if end.gone}
+    for operation, absent in sorted(job.waits.absent.items()):
+        # A rank that ended by itself with a call under way waits no longer: nobody is late for that call.
+        if set(job.waits.waiting[operation]) - ended:
+            for rank in idle:
+                if rank in absent:
+                    missed[operation].append(rank)
+    if not missed:
+        return None
+    operation = min(missed, key=lambda one: (-len(missed[one]), _began_s(job, one), one))
+    waiting = tuple(job.waits.waiting[operation])
+    stacks = job.latest_stacks()
+    if _ran_ahead(job, operation, idle, stacks):
+        absent = job.waits.absent[operation]
+        hidden = all(job.may_be_unrecorded(rank) for rank in absent)
+        last = job.survey.ranks[absent[0]].last
+        return RanAhead(waiting, absent, operation, job.waits.calls[waiting[0], operation], last, hidden)
+    first = idle[0]
+    line = job.survey.ranks[first].lines.get(operation.key)
+    return HostStall(
+        tuple(idle),
+        operation,
+        job.waits.calls[waiting[0], operation],
+        waiting,
+        _standing(job, first, stacks.get(first)),
+        stacks[first].file if first in stacks else "",
+        job.survey.ranks[first].last,
+        line.issued if line is not None else 0,
+        tuple(rank for rank in idle if rank in job.endings and job.endings[rank].kind == "failed"),
+        all(job.may_be_unrecorded(rank) for rank in idle),
+    )
+
+
+def taken_s(job: JobState, stacks: Stacks) -> float | None:
+    """When a stack dump was taken (s since 1970), at the latest; None where not even its file shows it."""
+    if stacks.time_s is not None:
+        return stacks.time_s
+    with suppress(OSError, ValueError):
+        return (job.evidence.root / stacks.file).stat().st_mtime
+    return None
+
+
+def lagging(job: JobState) -> list[int]:
+    """Ranks whose device does not complete what their peers did, and that wait for nobody but ranks without a dump."""
+    return [
+        rank
+        for rank in sorted(job.waits.of_rank)
+        if _completed_elsewhere(job, rank)
+        and all(job.silent(one) for op in job.waits.blockers(rank) for one in job.waits.absent[op])
+    ]
+
+
+def _gone(job: JobState, explained: Collection[int]) -> set[int]:
+    return set(explained) | {rank for rank, end in job.endings.items() if end.gone}
+
+
+def _roots(job: JobState, explained: Collection[int]) -> list[int]:
+    """Ranks with a dump that others wait for, that wait for nobody, and that nothing explains."""
+    gone = _gone(job, explained)
+    return [rank for rank in job.waits.roots() if rank not in gone and not job.silent(rank)]
+
+
+def _counts_completion(operation: Operation) -> bool:
+    """Gloo and dtk's ring do not show whether a device completed a call."""
+    return operation.peer < 0 and operation.key.recorder not in {"gloo", "dtk"}
+
+
+def _completed_elsewhere(job: JobState, rank: int) -> list[Operation]:
+    """Pending operations of a rank that completed on other members and that every member reached."""
+    return [
+        operation
+        for operation in job.waits.of_rank.get(rank, [])
+        if _counts_completion(operation) and job.waits.complete[operation] and not job.waits.absent[operation]
+    ]
+
+
+def _lone_laggards(job: JobState, explained: Collection[int]) -> list[int]:
+    """Nobody is absent, but most members completed what few still wait in: those few's devices are stuck."""
+    if job.waits.waited_for():
+        return []
+    few = set()
+    for operation, waiting in job.waits.waiting.items():
+        if _counts_completion(operation) and len(job.waits.complete[operation]) > len(waiting):
+            few |= set(waiting)
+    return sorted(few - set(explained))
+
+
+def _began_s(job: JobState, operation: Operation) -> float:
+    return min(job.waits.calls[rank, operation].created_s or 0.0 for rank in job.waits.waiting[operation])
+
+
+def _ran_ahead(job: JobState, operation: Operation, idle: list[int], stacks: dict[int, Stacks]) -> bool:
+    """Whether most members are outside any collective and agree: then the few that wait deviate."""
+    waiting, absent = job.waits.waiting[operation], job.waits.absent[operation]
+    members = len(waiting) + len(absent)
+    if 2 * len(waiting) >= members or len(waiting) + len(set(absent) & set(idle)) < members:
+        return False
+    if any(activity.doing(stacks[rank]).doing not in {"collective", "unknown"} for rank in absent if rank in stacks):
+        return False
+    lines = job.survey.groups[operation.key].lines
+    return len({lines[rank].issued for rank in absent if rank in lines}) <= 1
+
+
+def _standing(job: JobState, rank: int, stacks: Stacks | None) -> Standing:
+    if stacks is None:
+        return activity.NOWHERE
+    at = activity.doing(stacks, taken_s(job, stacks))
+    if job.region_of(rank) == "data" and at.frame is not None and at.doing != "data loader":
+        return replace(at, doing="data loader", words=f"in the data loader, {at.words}")
+    return at

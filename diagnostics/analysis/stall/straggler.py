@@ -1,0 +1,82 @@
+"""A rank that is late, not stuck: everything completed, and one rank kept coming long after the others.
+
+Works on arrival times alone. A clock that is off shows at every position alike and is taken out.
+"""
+
+from dataclasses import dataclass, replace
+
+from diagnostics.analysis.job_state import JobState
+from diagnostics.evidence.calls import Call, GroupKey
+from diagnostics.evidence.model import Frame
+from diagnostics.evidence.ring.samples import stands_out
+
+LATE_S = 0.2
+"""A rank that comes this long after the one before it is late."""
+TIMES = 3
+"""It takes as many late arrivals, or one of `ONCE_S`, to be a straggler."""
+ONCE_S = 10.0
+SHARE_OF_TIME = 0.25
+"""Of the recorded time, lost by waiting for it."""
+SHARE_OF_LATE = 0.8
+"""Of the time lost to anybody, lost to this rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """One rank's lateness in one group."""
+
+    key: GroupKey
+    rank: int
+    times: int
+    lost_s: float
+    worst_s: float
+    position: int
+    window_s: float
+    call: Call | None = None
+    """At which it was worst."""
+    seen_at: tuple[Frame, int, int] | None = None
+    """The line on which its ring saw it between collectives while its peers were not there, in how many of how many
+    samples."""
+
+
+def straggler(job: JobState) -> Straggler | None:
+    """The rank that cost most time, over all groups; None while ranks wait for one that is not there."""
+    if job.waits.waited_for():
+        return None
+    cases = [case for key in sorted(job.survey.groups) if (case := _late(job, key)) is not None]
+    worst = max(cases, key=lambda case: case.lost_s, default=None)
+    if worst is None:
+        return None
+    call = next((call for call in job.reading.calls(worst.rank, worst.key) if call.seq == worst.position), None)
+    run = job.evidence.run
+    seen_at = stands_out(job.evidence.rings, worst.rank, run.attempt if run else None)
+    return replace(worst, call=call, seen_at=seen_at)
+
+
+def _late(job: JobState, key: GroupKey) -> Straggler | None:
+    table = job.survey.groups[key]
+    arrivals = table.arrivals.positions()
+    members = len(job.survey.members(key))
+    full = [one for one in arrivals if one[3] >= members > 1]
+    if len(full) < 2:
+        return None
+    ranks = {one[1] for one in full}
+    offset_s = min(one[2] for one in full) if len(ranks) == 1 else 0.0
+    lost: dict[int, list[tuple[float, int]]] = {}
+    before_s = full[0][4]
+    for position, rank, late_s, _, at_s in full[1:]:
+        again = at_s - before_s < late_s / 2  # The delay of the position before, seen once more.
+        before_s = at_s
+        if late_s - offset_s >= LATE_S and not again:
+            lost.setdefault(rank, []).append((late_s - offset_s, position))
+    if not lost:
+        return None
+    rank = max(lost, key=lambda one: sum(seconds for seconds, _ in lost[one]))
+    total_s = sum(seconds for each in lost.values() for seconds, _ in each)
+    mine_s = sum(seconds for seconds, _ in lost[rank])
+    worst_s, position = max(lost[rank])
+    window_s = table.arrivals.span_s()
+    often = len(lost[rank]) >= TIMES and mine_s >= SHARE_OF_TIME * window_s
+    if (often or worst_s >= ONCE_S) and mine_s >= SHARE_OF_LATE * total_s:
+        return Straggler(key, rank, len(lost[rank]), mine_s, worst_s, position, window_s)
+    return None

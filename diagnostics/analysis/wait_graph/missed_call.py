@@ -1,0 +1,153 @@
+"""A cycle of waits over two groups that is no matter of order: a rank went past one of its calls.
+
+Ranks that go through the same calls again and again show what comes next. A rank that waits in a call of its next
+round, while its peer waits in the call that comes next, left that call out; ranks that merely use two groups in
+opposite orders do so from other lines.
+"""
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+from diagnostics.analysis.divergence import program_order
+from diagnostics.analysis.job_state import JobState
+from diagnostics.analysis.wait_graph.graph import Cycle, Operation
+from diagnostics.evidence.calls import Call, GroupKey
+
+_LONGEST = 2048
+"""Calls before the cycle that are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class MissedCall:
+    """Ranks that wait in `here` although `there` came before it on their way."""
+
+    ranks: tuple[int, ...]
+    peers: tuple[int, ...]
+    """Ranks that wait in `there`."""
+    here: Call
+    there: Call
+    majority: int | None = None
+    """How many more ranks make `there` in this round than leave it out, over all groups that go through the same
+    lines; negative = fewer do; None = one line alone shows that it was left out."""
+
+    @property
+    def culprits(self) -> tuple[int, ...]:
+        """The minority: those that left the call out or those that make it; at a tie all."""
+        if self.majority is None or self.majority > 0:
+            return self.ranks
+        return self.peers if self.majority < 0 else tuple(sorted((*self.ranks, *self.peers)))
+
+
+def find(job: JobState, cycle: Cycle) -> MissedCall | None:
+    """The call that ranks of the cycle went past; None where the calls do not show one."""
+    for recorder in sorted({operation.key.recorder for operation in cycle.operations}, key=lambda name: name == "dtk"):
+        operations = [operation for operation in cycle.operations if operation.key.recorder == recorder]
+        for missed in operations:
+            by_rounds = _by_rounds(job, cycle, operations, missed)
+            if by_rounds is not None:
+                return by_rounds
+    return _by_program(job, cycle)
+
+
+def _by_program(job: JobState, cycle: Cycle) -> MissedCall | None:
+    """A rank past a peer's call, in company: what others call from its line is the common path through the program."""
+    if len(cycle.operations) != 2:
+        return None
+    waits = job.waits
+    for mine, other in (cycle.operations, cycle.operations[::-1]):
+        for rank in cycle.ranks:
+            here = waits.calls.get((rank, mine))
+            peers = tuple(peer for peer in waits.waiting[other] if peer in cycle.ranks and peer != rank)
+            if here is None or not here.site or not peers or rank not in waits.absent[other]:
+                continue
+            there = waits.calls[peers[0], other]
+            in_company = any(
+                operation == mine and who != rank and call.site == here.site
+                for (who, operation), call in waits.calls.items()
+            )
+            if in_company and program_order(here.stack, there.stack) > 0:
+                return MissedCall((rank,), peers, here, there)
+    return None
+
+
+def _by_rounds(job: JobState, cycle: Cycle, operations: list[Operation], missed: Operation) -> MissedCall | None:
+    """Whether every rank of the cycle that `missed` waits for, and that waits elsewhere in it, went past it."""
+    waits = job.waits
+    peers = tuple(rank for rank in waits.waiting[missed] if rank in cycle.ranks)
+    ranks: list[int] = []
+    first: tuple[Call, Call] | None = None
+    makes_it: dict[int, bool] = {}
+    for rank in waits.absent[missed]:
+        here = next((one for one in operations if one != missed and rank in waits.waiting[one]), None)
+        if here is None:
+            continue
+        peer = next((one for one in peers if one in waits.absent[here]), None)
+        if peer is None or not _went_past(job, rank, peer, here, missed):
+            return None
+        first = first or (waits.calls[rank, here], waits.calls[peer, missed])
+        ranks.append(rank)
+        for other in waits.waiting[here]:
+            if (made := _made_in_round(job, other, here, first[1])) is not None:
+                makes_it[other] = made
+    if first is None:
+        return None
+    waiting = tuple(waits.waiting[missed])
+    elsewhere = set(makes_it) - set(ranks) - set(waiting)
+    majority = len(waiting) - len(ranks) + sum(1 if makes_it[rank] else -1 for rank in elsewhere)
+    return MissedCall(tuple(ranks), waiting, *first, majority)
+
+
+def _made_in_round(job: JobState, rank: int, here: Operation, there: Call) -> bool | None:
+    """Whether a rank that waits in `here` made the call of `there`'s line since it was here before; None = never."""
+    keys = [key for key, table in sorted(job.survey.groups.items()) if key.recorder == here.key.recorder]
+    path = _path(job, rank, [key for key in keys if rank in job.survey.groups[key].lines])
+    if not there.stack or not path or _token(path[-1]) != _token(job.waits.calls[rank, here]):
+        return None
+    last = next((at for at in range(len(path) - 2, -1, -1) if _token(path[at]) == _token(path[-1])), None)
+    places = [at for at, call in enumerate(path) if (call.stack, call.wire) == (there.stack, there.wire)]
+    return places[-1] > last if places and last is not None else None
+
+
+def _went_past(job: JobState, rank: int, peer: int, here: Operation, missed: Operation) -> bool:
+    """Both made the same calls up to the cycle; then the peer came to the next one, and the rank to a later one."""
+    keys = [
+        key
+        for key, table in sorted(job.survey.groups.items())
+        if key.recorder == here.key.recorder and {rank, peer} <= set(table.lines)
+    ]
+    ours, theirs = _path(job, rank, keys), _path(job, peer, keys)
+    mine, other = job.waits.calls[rank, here], job.waits.calls[peer, missed]
+    if not mine.stack or not other.stack or mine.stack == other.stack:
+        return False
+    if not ours or not theirs or _token(ours[-1]) != _token(mine) or _token(theirs[-1]) != _token(other):
+        return False
+    if len(ours) == len(theirs) and mine.step is not None and other.step is not None and mine.step > other.step:
+        return True
+    before, common = [_token(call) for call in ours[:-1]], [_token(call) for call in theirs[:-1]]
+    size = min(len(before), len(common))
+    if not size or before[-size:] != common[-size:]:
+        return False
+    past = before[-size:]
+    # After the last call, when it was made the time before, the peer's call came and the rank's own only behind it.
+    again = next((at for at in range(size - 2, -1, -1) if past[at] == past[-1]), None)
+    if again is None or past[again + 1] != _token(other) or _token(mine) not in past[again + 1 :]:
+        return False
+    # A swap of the two calls shows in the stacks. Where only the innermost line was recorded, a caller may use two
+    # functions in another order unseen, unless `mine` is known to open the next round.
+    if len(mine.stack) > 1 or mine.stack[0].function == other.stack[0].function:
+        return True
+    complete = ours[0].seq == 1 and _token(mine) in before and _token(other) in before
+    return complete and before.index(_token(mine)) < before.index(_token(other))
+
+
+def _path(job: JobState, rank: int, keys: Iterable[GroupKey]) -> list[Call]:
+    """A rank's calls in these groups in the order in which it made them, up to the first that did not complete."""
+    calls = [call for key in keys for call in job.reading.calls(rank, key)]
+    calls.sort(key=lambda call: call.created_s or 0.0)
+    waits = {(operation.key, operation.seq) for operation in job.waits.of_rank.get(rank, []) if operation.peer < 0}
+    end = next((at for at, call in enumerate(calls) if (call.key, call.seq) in waits), len(calls) - 1)
+    return calls[max(0, end + 1 - _LONGEST) : end + 1]
+
+
+def _token(call: Call) -> Hashable:
+    return (call.key, call.wire, call.stack)

@@ -1,0 +1,251 @@
+"""What the four causes of ranks that ended first share: the finding and its sentences."""
+
+from dataclasses import dataclass, replace
+
+from diagnostics.analysis.stall.endings import FirstEndings, line
+from diagnostics.causes.hang import _parts
+from diagnostics.causes.hang._unconfirmed import unconfirmed
+from diagnostics.contract.findings import Finding, Remedy, Text, Where
+from diagnostics.contract.formatting import file_name, ranks_spoken, sentence, verb
+from diagnostics.detectors.hang.stall import Stall
+from diagnostics.evidence.endings import UNNAMED, Ending, Kind, is_fault
+
+_UNNAMED_CONFIDENCE = 0.8
+_CODE_1_CONFIDENCE = 0.7
+"""An exit code of 1 without a traceback is mostly, not always, an exception of the rank's own."""
+_CONFIDENCE = 0.95
+_ABORT_CONFIDENCE = 0.7
+"""What C++ code aborts for may be the fault of a peer."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedFirst:
+    """Facts: ranks that ended first and in the same way."""
+
+    case: FirstEndings
+    world: int
+    is_dtk_run: bool
+    gave_up_at: Where | None
+    """Where a victim lost a rank that ended in order."""
+
+    def text(self, finding: Finding) -> Text:
+        """Put the finding into words."""
+        case, first = self.case, self.case.first
+        names = tuple(end.rank for end in case.endings if end.rank != UNNAMED)
+        who = sentence(ranks_spoken(names)) if names else "A process whose log does not name its rank"
+        own = finding.where[0] if finding.where and case.last is None else None
+        at = (
+            f" ({file_name(own.file)}:{own.line})" if own and own != self.gave_up_at else _parts.after(case.last, names)
+        )
+        step = f" in step {finding.step}" if finding.step is not None else ""
+        while_others = " while others still waited" if first.in_order else ""
+        summary = f"{who} {_ended(case.kind, first, names)}{at}{step}{while_others}."
+        victims = tuple(rank for rank in finding.victims if rank not in names)
+        if case.model == "rank 0":
+            summary += f" All of {ranks_spoken(names)} raised the same: it is the model of rank 0 that differs."
+        elif case.model == "tie":
+            summary += " Of two ranks it cannot be told which has the wrong model."
+        elif victims:
+            there = f" at {file_name(self.gave_up_at.file)}:{self.gave_up_at.line}" if self.gave_up_at else ""
+            summary += f" {sentence(ranks_spoken(victims))} waited for {verb(names, 'it', 'them')}{there}."
+        return Text(
+            summary=summary,
+            measured=f"{len(names) or 1} of {max(self.world, len(names), 1)} ranks",
+            remedies=remedies(case.kind, first, finding.where, self.is_dtk_run, self.gave_up_at),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """Facts: ranks that all others wait for, that left no dump, and of which one is known to have aborted."""
+
+    ranks: tuple[int, ...]
+    waiting: tuple[int, ...]
+    abort: Ending
+    world: int
+    is_dtk_run: bool
+
+    def text(self, finding: Finding) -> Text:
+        """Put the finding into words."""
+        waiting = ranks_spoken(self.waiting)
+        return Text(
+            summary=(
+                f"{sentence(ranks_spoken(self.ranks))} aborted ({self.abort.what}); {waiting} "
+                f"{verb(self.waiting, 'waits', 'wait')}."
+            ),
+            measured=f"{len(self.ranks)} of {self.world} ranks left no dump",
+            remedies=remedies("killed", None, (), self.is_dtk_run),
+        )
+
+
+def decide(stall: Stall, kind: Kind) -> list[Finding]:
+    """The finding about ranks that ended first in this way, else why the cause is not confirmed."""
+    cause = f"hang.rank_{kind}"
+    case = next((case for case in stall.endings if case.kind == kind), None)
+    if case is not None:
+        return [_finding(stall, case)]
+    missing = stall.missing
+    if kind != "killed" or missing is None or missing.abort is None:
+        return [unconfirmed(stall, cause)]
+    job, waits = stall.job, dict.fromkeys(missing.waiting[:2], "waits for a rank without a dump")
+    return [
+        Finding(
+            cause=cause,
+            status="confirmed",
+            facts=Aborted(missing.ranks, missing.waiting, missing.abort, job.world(), job.is_dtk_run),
+            confidence=_ABORT_CONFIDENCE,
+            ranks=missing.ranks,
+            victims=tuple(rank for rank in missing.waiting if rank not in missing.ranks),
+            cost=job.cost(),
+            evidence=(missing.abort.evidence, *_parts.dumps(job.survey, waits)),
+        )
+    ]
+
+
+def _finding(stall: Stall, case: FirstEndings) -> Finding:
+    job, first = stall.job, case.first
+    own = tuple(place for end in case.endings[:4] for place in _place(end))
+    last = _parts.last_places(case.last)
+    gave_up = _place(case.gave_up) if case.gave_up else ()
+    gave_up_at = replace(gave_up[0], does="waits here") if gave_up else None
+    shown = own or last
+    step = next((end.step for end in case.endings if end.step is not None), None)
+    if step is None and last:
+        step = job.step_of(case.endings[0].rank)
+    confidence = _CONFIDENCE
+    if case.model:
+        confidence = 0.9
+    elif not case.culprits:
+        confidence = _UNNAMED_CONFIDENCE
+    elif case.kind == "raised" and first.only_exit_code:
+        confidence = _CODE_1_CONFIDENCE
+    beside = gave_up_at and gave_up_at.rank not in {place.rank for place in shown}
+    return Finding(
+        cause=f"hang.rank_{case.kind}",
+        status="confirmed",
+        facts=EndedFirst(case, job.world(), job.is_dtk_run, gave_up_at),
+        confidence=confidence,
+        ranks=case.culprits,
+        victims=case.victims,
+        step=step,
+        where=(*shown, *((gave_up_at,) if gave_up_at and beside else ())),
+        cost=job.cost(),
+        evidence=(
+            *(end.evidence for end in case.endings[:6]),
+            *(_parts.dumps(job.survey, {last[0].rank: last[0].does}) if last and last[0].rank is not None else ()),
+        ),
+    )
+
+
+def _place(ending: Ending) -> tuple[Where, ...]:
+    return _parts.where(ending.rank if ending.rank != UNNAMED else None, line(ending), ending.what)
+
+
+def _ended(kind: Kind, first: Ending, ranks: tuple[int, ...]) -> str:
+    if kind == "oom":
+        return f"ran out of memory: {first.what}"
+    if kind == "killed":
+        if first.signal:
+            return f"{verb(ranks, 'was', 'were')} killed by {first.what}"
+        return f"vanished: {first.what}"
+    if first.in_order:
+        return "ended in order with exit code 0"
+    return f"ended with {first.what} without a traceback" if first.only_exit_code else f"raised {first.what}"
+
+
+def remedies(
+    kind: Kind, end: Ending | None, where: tuple[Where, ...], is_dtk_run: bool, gave_up_at: Where | None = None
+) -> tuple[Remedy, ...]:
+    """How to fix it.
+
+    Args:
+        kind: of the ending.
+        end: of the first culprit; None where only an abort is known.
+        where: of the finding.
+        is_dtk_run: whether overrides apply.
+        gave_up_at: where a victim lost a rank that ended in order.
+    """
+    at = f"{where[0].file}:{where[0].line}" if where else ""
+    change = why = ""
+    override: tuple[Remedy, ...] = ()
+    if end is not None and end.only_exit_code:
+        after_line = f", after {at}" if at else ""
+        change = (
+            f"find what ends this process with {end.what} (sys.exit, os._exit, or exit() in a library){after_line}; "
+            "let all ranks decide together when to stop"
+        )
+        why = "it left no traceback, so no exception that Python saw ended it"
+    elif end is not None and is_fault(end.signal):
+        change = (
+            f"look at the native code behind {at or 'the place that a core dump shows'} (extension, ctypes, driver): "
+            "faulthandler and a core dump name it"
+        )
+        why = f"{end.what} is a fault of the program itself; no other process sent it"
+    elif end is not None and (special := _by_detail(end, at or "the place in its log")):
+        change, why = special
+    elif kind == "raised":
+        change = f"fix the error at {at or 'the place in its log'}; to skip a batch, let all ranks skip it together"
+        why = "its peers wait for collectives that it never reaches"
+    elif kind == "oom":
+        change = (
+            f"lower what this rank holds at {at or 'the place in its log'}: smaller micro-batch, sharding, "
+            "activation checkpointing"
+        )
+        why = "one rank that runs out of memory stops all"
+        if is_dtk_run:
+            override = (Remedy("override", "train.micro_batch_size=1", "activations shrink with the micro-batch"),)
+    elif kind == "killed":
+        change = "look into dmesg and the scheduler's log of that node for who sent the signal"
+        why = "SIGKILL mostly comes from the kernel when memory runs out, or from the scheduler"
+    else:
+        change = "let all ranks decide together when to stop (all_reduce a stop flag)"
+        if gave_up_at:
+            change += (
+                f"; if its work was done, rank {gave_up_at.rank} calls one more at {gave_up_at.file}:{gave_up_at.line}"
+                ": let all ranks call it, or none"
+            )
+        why = "a rank that ends by itself leaves the others in their next collective"
+    return (*override, Remedy("code", change, why))
+
+
+def _by_detail(end: Ending, at: str) -> tuple[str, str] | None:
+    """Change and reason for an ending of which more is known than where it happened."""
+    if end.detail == "data_loader_worker":
+        return (
+            f"find what ended the worker of the data loader at {at}: dmesg names it if memory ran out (then fewer "
+            "workers, a lower prefetch_factor, less held by the dataset), df /dev/shm shows whether shared memory did; "
+            "with num_workers=0 the dataset's own error shows itself",
+            "SIGKILL mostly comes from the kernel when the host's memory runs out"
+            if "Killed" in end.what
+            else "the worker left without a traceback of its own",
+        )
+    if end.detail == "split_sizes":
+        return (
+            f"{at}: let each rank send another as many elements as that one expects (input_split_sizes[j] on rank i = "
+            "output_split_sizes[i] on rank j); exchange the sizes first where they depend on data",
+            "what this rank sends to itself is not what it expects from itself",
+        )
+    if end.signal == "SIGINT":
+        return (
+            "look for who sent SIGINT to this process alone: kill -INT, a debugger, a terminal that only it belongs to",
+            "Ctrl-C reaches the launcher and every rank; this one was interrupted alone",
+        )
+    if end.detail == "model_differs":
+        return (
+            f"build the same model on every rank before {at}: sizes that depend on data (a vocabulary, a number of "
+            "classes) must be computed once and broadcast",
+            "DDP compares the parameters of all ranks with those of rank 0 when it is made",
+        )
+    if end.detail == "cgroup":
+        return (
+            "ask for more host memory (sbatch --mem), or hold less there: fewer workers of the data loader, a lower "
+            "prefetch_factor, checkpoints written by one rank at a time",
+            "the kernel ends a process of a job that is over its limit",
+        )
+    if end.detail == "nccl_memory":
+        return (
+            "leave NCCL room on the device: torch.cuda.set_per_process_memory_fraction(0.9), a smaller micro-batch, "
+            "fewer process groups, or a lower NCCL_BUFFSIZE",
+            "NCCL takes its buffers from what torch's allocator left over",
+        )
+    return None

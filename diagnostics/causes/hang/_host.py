@@ -1,0 +1,28 @@
+"""What a rank's host does, in words, and how to fix it."""
+
+from diagnostics.contract.formatting import file_name
+from diagnostics.evidence.stacks.activity import Doing, Standing
+
+_FIX: dict[Doing, str] = {
+    "data loader": (
+        "look at what the data loader reads on that rank (slow disk, dead workers, a lock inherited by fork)"
+    ),
+    "file I/O": "move the file access off the path that other ranks wait for, or let all ranks do it",
+    "lock": "find out who holds the lock, or should fill the queue, that this line waits for",
+    "compile": "compile before the first collective, or raise the timeout of the group for the first steps",
+    "process": "look at the process that this line waits for: whether it lives, and what it waits for itself",
+    "network": "look at the other side of the connection, and give it a timeout",
+    "debugger": "take the breakpoint out",
+    "sleep": "take the sleep out, or let all ranks wait at a barrier with a longer timeout",
+}
+
+
+def fix(at: Standing, look: str = "look at what it does there") -> str:
+    """What to change; `look` where the stack does not show what the host does."""
+    return _FIX.get(at.doing, look) + (f" ({at.frame.file}:{at.frame.line})" if at.frame else "")
+
+
+def doing(at: Standing) -> str:
+    """`waiting for a queue (loader.py:7 in get)`"""
+    frame = at.frame
+    return at.words + (f" ({file_name(frame.file)}:{frame.line} in {frame.function})" if frame else "")

@@ -1,0 +1,33 @@
+"""Findings that hold only if ranks without a dump are not in a group of which no file names the members."""
+
+from dataclasses import dataclass, replace
+
+from diagnostics.analysis.job_state import JobState
+from diagnostics.contract.findings import Facts, Finding, Text
+from diagnostics.contract.formatting import ranks_spoken, sentence, verb
+
+CONFIDENCE = 0.65
+"""At most, of a finding that rests on such an assumption."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assuming:
+    """Facts that rest on the assumption that `ranks` are not in the group."""
+
+    facts: Facts
+    ranks: tuple[int, ...]
+
+    def text(self, finding: Finding) -> Text:
+        """Put the finding into words, with its proviso."""
+        text = self.facts.text(finding)
+        are = verb(self.ranks, "it is", "they are")
+        proviso = f" {sentence(ranks_spoken(self.ranks))} left no dump: this holds if {are} not in that group."
+        return replace(text, summary=text.summary + proviso)
+
+
+def assuming(job: JobState, finding: Finding) -> Finding:
+    """The finding, less sure where the members of its group are assumed."""
+    ranks = tuple(sorted(job.waits.assumed))
+    if not ranks or finding.status != "confirmed" or finding.facts is None:
+        return finding
+    return replace(finding, confidence=min(finding.confidence, CONFIDENCE), facts=Assuming(finding.facts, ranks))

@@ -1,0 +1,33 @@
+"""Ranks issued different operations at the same position of a group."""
+
+from diagnostics.causes.hang import _examples, _parts
+from diagnostics.causes.hang._relations import CIRCULAR, FAILED, OTHER_CALLS
+from diagnostics.causes.hang._unconfirmed import unconfirmed
+from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.findings import Finding
+from diagnostics.detectors.hang.stall import Stall, explain
+
+
+def decide(stall: Stall) -> list[Finding]:
+    """Decide from the first divergence of the ranks' calls."""
+    findings = [finding for finding in stall.findings if finding.cause == "hang.collective_mismatch"]
+    return _parts.surest(findings) or [unconfirmed(stall, "hang.collective_mismatch")]
+
+
+CAUSE = Cause(
+    id="hang.collective_mismatch",
+    title="ranks issued different operations at the same position",
+    outcome="hung",
+    branch="hang.asymmetric",
+    facts=explain,
+    decide=decide,
+    decided_from="flight-recorder dumps or dtk's rings of two ranks or more, else NCCL's watchdog lines",
+    remedy="let all ranks call the same collective at that line",
+    explained_by=(
+        ExplainedBy(FAILED, when=("ranks",)),
+        ExplainedBy(OTHER_CALLS, when=("ranks", "victims")),
+        ExplainedBy(("hang.unused_parameters",), when=("group",)),
+        ExplainedBy(CIRCULAR, when=("ranks", "group")),
+    ),
+    example=Example(_examples.other_operation, ranks=(1,)),
+)

@@ -1,0 +1,34 @@
+"""A collective that only some ranks issue."""
+
+from diagnostics.causes.hang import _asymmetric_waits, _examples, _parts
+from diagnostics.causes.hang._relations import CIRCULAR, FAILED, LATE
+from diagnostics.causes.hang._unconfirmed import unconfirmed
+from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.findings import Finding
+from diagnostics.detectors.hang.stall import Stall, explain
+
+
+def decide(stall: Stall) -> list[Finding]:
+    """Decide from the first divergence of the ranks' calls, and from what their waiting and their ends show."""
+    findings = [finding for finding in stall.findings if finding.cause == "hang.conditional_collective"]
+    findings += _asymmetric_waits.conditional(stall)
+    return _parts.surest(findings) or [unconfirmed(stall, "hang.conditional_collective")]
+
+
+CAUSE = Cause(
+    id="hang.conditional_collective",
+    title="only some ranks issued a collective",
+    outcome="hung",
+    branch="hang.asymmetric",
+    facts=explain,
+    decide=decide,
+    decided_from="dumps or rings, stacks",
+    remedy="take the collective out of the `if rank == ...`",
+    explained_by=(
+        ExplainedBy((*FAILED, "hang.uneven_iterations"), when=("ranks",)),
+        ExplainedBy(("hang.unused_parameters",), when=("group",)),
+        ExplainedBy(LATE, when=("ranks", "victims")),
+        ExplainedBy(CIRCULAR, when=("ranks", "group")),
+    ),
+    example=Example(_examples.only_rank_0, ranks=(0,)),
+)

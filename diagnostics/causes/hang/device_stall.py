@@ -1,0 +1,87 @@
+"""The host enqueued work that its device does not complete while the devices of others do."""
+
+from dataclasses import dataclass
+
+from diagnostics.analysis.stall.late import DeviceStall
+from diagnostics.causes.hang import _examples, _parts
+from diagnostics.causes.hang._relations import FAILED, MISMATCH
+from diagnostics.causes.hang._unconfirmed import unconfirmed
+from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.findings import Finding, Remedy, Text
+from diagnostics.contract.formatting import ranks_spoken, sentence, verb
+from diagnostics.detectors.hang.stall import Stall, explain
+
+
+@dataclass(frozen=True, slots=True)
+class LaggingDevice:
+    """Facts: devices that do not complete what others complete."""
+
+    case: DeviceStall
+
+    @property
+    def counts(self) -> str:
+        """`completed 3 of 8 enqueued, its peers completed 7`"""
+        case = self.case
+        return f"completed {case.completed} of {case.enqueued} enqueued, its peers completed {case.peers_completed}"
+
+    def text(self, finding: Finding) -> Text:
+        """Put the finding into words."""
+        case, ranks = self.case, self.case.ranks
+        devices = verb(ranks, "device", "devices")
+        summary = (
+            f"The {devices} of {ranks_spoken(ranks)} {verb(ranks, 'does', 'do')} not complete what the others "
+            f"complete: rank {ranks[0]} stands at {case.call.cited()} of group {case.call.key.label} ({self.counts})."
+        )
+        if case.waiting:
+            waits = verb(case.waiting, "waits", "wait")
+            summary += f" {sentence(ranks_spoken(case.waiting))} {waits} for {verb(ranks, 'it', 'them')}."
+        change = (
+            f"look for Xid and ECC errors on the {devices} of {ranks_spoken(ranks)} (dmesg, nvidia-smi -q), and for a "
+            "kernel that never ends"
+        )
+        why = "the host enqueued the work, and the device does not finish it"
+        return Text(summary=summary, measured=self.counts, remedies=(Remedy("code", change, why),))
+
+
+def decide(stall: Stall) -> list[Finding]:
+    """Decide from the completion counters of NCCL's dumps."""
+    case, job = stall.device, stall.job
+    if case is None:
+        return [unconfirmed(stall, "hang.device_stall")]
+    facts = LaggingDevice(case)
+    details = dict.fromkeys(case.ranks, "enqueued work that its peers completed")
+    if not case.peers:
+        details = {case.ranks[0]: facts.counts}
+    details |= dict.fromkeys(case.peers[:1], f"completed #{case.operation.seq}")
+    return [
+        Finding(
+            cause="hang.device_stall",
+            status="confirmed",
+            facts=facts,
+            confidence=0.9,
+            ranks=case.ranks,
+            victims=case.waiting,
+            group=_parts.group(job.survey, case.operation.key),
+            position=case.operation.seq,
+            where=_parts.where(case.ranks[0], case.call, f"enqueued {case.call.text}, which does not complete"),
+            cost=job.cost(),
+            evidence=_parts.dumps(job.survey, details),
+        )
+    ]
+
+
+CAUSE = Cause(
+    id="hang.device_stall",
+    title="a rank's device does not complete what the others complete",
+    outcome="hung",
+    branch="hang.late",
+    facts=explain,
+    decide=decide,
+    decided_from="completed counters in the pg_status of NCCL dumps",
+    remedy="check that device for Xid, ECC and NVLink errors; move the job off the node",
+    explained_by=(
+        ExplainedBy(FAILED, when=("ranks",)),
+        ExplainedBy((*FAILED, "hang.rank_exited", *MISMATCH), when=("victims",)),
+    ),
+    example=Example(_examples.lagging_device, ranks=(2,)),
+)

@@ -1,0 +1,90 @@
+"""Ranks use two or more process groups in different orders, so that each waits for the other."""
+
+from dataclasses import dataclass
+
+from diagnostics.analysis.stall.circular import GroupOrder
+from diagnostics.causes.hang import _examples, _parts
+from diagnostics.causes.hang._proviso import assuming
+from diagnostics.causes.hang._unconfirmed import unconfirmed
+from diagnostics.contract.causes import Cause, Example
+from diagnostics.contract.findings import Finding, Remedy, Text, Where
+from diagnostics.contract.formatting import ranks_spoken, sentence, verb
+from diagnostics.detectors.hang.stall import Stall, explain
+
+
+@dataclass(frozen=True, slots=True)
+class OrdersDiffer:
+    """Facts: a cycle of waits over several groups."""
+
+    case: GroupOrder
+
+    def text(self, finding: Finding) -> Text:
+        """Put the finding into words."""
+        case = self.case
+        links = "; ".join(
+            f"{ranks_spoken(side.ranks)} {verb(side.ranks, 'waits', 'wait')} for {ranks_spoken(side.waited_for)} in "
+            f"{side.call.cited()} of group {side.operation.key.label}"
+            for side in case.sides
+        )
+        judged = "Neither order is the wrong one by itself."
+        if len(case.culprits) < len(case.cycle.ranks):
+            judged = f"{sentence(ranks_spoken(case.culprits))} used another order than the rest."
+        places = " and ".join(dict.fromkeys(f"{place.file}:{place.line}" for place in finding.where)) or "both calls"
+        return Text(
+            summary=f"A cycle of waits across groups: {links}. {judged}",
+            measured=f"cycle of {len(case.cycle.ranks)} ranks over {len(case.cycle.operations)} operations",
+            remedies=(
+                Remedy(
+                    "code",
+                    f"use the groups in the same order on every rank: {places}",
+                    "each side waits for the other before it reaches the collective that the other waits in",
+                ),
+            ),
+        )
+
+
+def decide(stall: Stall) -> list[Finding]:
+    """Decide from the cycles of the wait-for graph that hold collectives of more than one group."""
+    findings = [assuming(stall.job, _finding(stall, wait)) for wait in stall.circular if isinstance(wait, GroupOrder)]
+    return findings or [unconfirmed(stall, "hang.group_order")]
+
+
+def _finding(stall: Stall, case: GroupOrder) -> Finding:
+    job, cycle = stall.job, case.cycle
+    where: list[Where] = []
+    details = {}
+    for side in case.sides:
+        does = f"waits for {ranks_spoken(side.waited_for)} in {side.call.text} of group {side.operation.key.label}"
+        speaker = next((rank for rank in side.ranks if rank in case.culprits), side.ranks[0])
+        where += _parts.where(speaker, side.call, does)
+        details[side.ranks[0]] = does
+    order = {rank: place for place, rank in enumerate(case.culprits)}
+    where.sort(key=lambda place: order.get(place.rank or 0, len(order)))
+    first = min(cycle.operations)
+    return Finding(
+        cause="hang.group_order",
+        status="confirmed",
+        facts=OrdersDiffer(case),
+        confidence=0.9,
+        ranks=case.culprits,
+        victims=tuple(sorted((job.waits.reaching(cycle.ranks) | set(cycle.ranks)) - set(case.culprits))),
+        group=_parts.group(job.survey, first.key),
+        position=first.seq,
+        where=tuple(where),
+        cost=job.cost(),
+        evidence=_parts.dumps(job.survey, details),
+    )
+
+
+CAUSE = Cause(
+    id="hang.group_order",
+    title="ranks used process groups in different orders",
+    outcome="hung",
+    branch="hang.circular",
+    facts=explain,
+    decide=decide,
+    decided_from="dumps or rings with more than one process group",
+    remedy="use the groups in one order on all ranks",
+    explained_by=(),
+    example=Example(_examples.groups_in_two_orders, ranks=(0, 1)),
+)

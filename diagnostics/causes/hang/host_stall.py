@@ -1,0 +1,123 @@
+"""A rank is there, waits in nothing, and never came to the collective that the others wait in."""
+
+from dataclasses import dataclass
+
+from diagnostics.analysis.stall.late import HostStall
+from diagnostics.causes.hang import _examples, _parts
+from diagnostics.causes.hang._host import doing, fix
+from diagnostics.causes.hang._proviso import assuming
+from diagnostics.causes.hang._relations import CIRCULAR, FAILED, MISMATCH, OTHER_CALLS
+from diagnostics.causes.hang._unconfirmed import unconfirmed
+from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
+from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
+from diagnostics.detectors.hang.stall import Stall, explain
+
+_SEEN_CONFIDENCE = 0.95
+"""A stack shows what the host does."""
+_UNSEEN_CONFIDENCE = 0.6
+"""Without a stack the rank may as well be gone, or in a call that gloo does not record."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateHost:
+    """Facts: ranks that never came."""
+
+    case: HostStall
+
+    def text(self, finding: Finding) -> Text:
+        """Put the finding into words."""
+        case, ranks, call, at = self.case, self.case.ranks, self.case.call, self.case.standing
+        who = sentence(ranks_spoken(ranks))
+        missed = f"{call.text} (#{call.seq} of group {call.key.label})"
+        if call.p2p:
+            missed = f"the other half of {call.text}"
+        summary = (
+            f"{who} never reached {missed}, which {ranks_spoken(case.waiting)} {verb(case.waiting, 'waits', 'wait')} in"
+        )
+        if at.frame or case.known:
+            summary += f": its host is {doing(at)}."
+        else:
+            summary += (
+                f"; nothing is pending on {verb(ranks, 'it', 'them')} and no traceback or stack was left. "
+                f"{verb(ranks, 'It is', 'They are')} late, stuck or gone: the dumps cannot tell."
+            )
+            if case.failed:
+                failed = sentence(ranks_spoken(case.failed))
+                own = f"for a reason of {verb(case.failed, 'its', 'their')} own"
+                summary += f" {failed} ended with exit code 1, {own} or after a timeout."
+            if case.may_be_unrecorded:
+                summary += " It may also be in a send or recv, which gloo's recorder does not show."
+        look = f"look at what {ranks_spoken(ranks)} did {self._since()}"
+        why = "everybody else waits for this rank's next collective"
+        waiting = counted(len(case.waiting), "rank")
+        return Text(
+            summary=summary,
+            measured=(
+                f"{waiting} {verb(case.waiting, 'waits', 'wait')} for {ranks_spoken(ranks)}, which "
+                f"{verb(ranks, 'has', 'have')} nothing pending"
+            ),
+            remedies=(Remedy("code", fix(at, look), why),),
+        )
+
+    def _since(self) -> str:
+        """Where to begin to look: behind the last call, or before the position that was not reached."""
+        case, group = self.case, self.case.operation.key.label
+        if case.last is not None:
+            return f"after {case.last.cited()}"
+        if case.issued > 0:
+            return f"after position {case.issued} of group {group}"
+        return f"before position {case.operation.seq} of group {group}" if case.operation.seq > 1 else "at start-up"
+
+
+def decide(stall: Stall) -> list[Finding]:
+    """Decide from the roots of the wait-for graph that have nothing pending, and their stacks."""
+    by_logs = [finding for finding in stall.findings if finding.cause == "hang.host_stall"]
+    if stall.host is not None:
+        return [*by_logs, assuming(stall.job, _finding(stall, stall.host))]
+    return by_logs or [unconfirmed(stall, "hang.host_stall")]
+
+
+def _finding(stall: Stall, case: HostStall) -> Finding:
+    job, first, at = stall.job, case.ranks[0], case.standing
+    waits = f"waits in {case.call.text}"
+    if at.frame is not None:
+        place = _parts.where(first, at.frame, f"stands there, {at.words}")
+    else:
+        place = _parts.where(first, case.last, f"made {case.last.text} last" if case.last else None)
+    stack = EvidenceItem("stacks", case.stack_file, f"rank {first}: {doing(at)}")
+    return Finding(
+        cause="hang.host_stall",
+        status="confirmed",
+        facts=LateHost(case),
+        confidence=_SEEN_CONFIDENCE if case.known else _UNSEEN_CONFIDENCE,
+        ranks=case.ranks,
+        victims=tuple(sorted(job.waits.reaching(case.ranks) - set(case.ranks))),
+        group=_parts.group(job.survey, case.operation.key),
+        position=case.operation.seq if case.operation.peer < 0 else None,
+        step=job.step_of(first),
+        where=(*place, *_parts.where(case.waiting[0], case.call, waits)),
+        cost=job.cost(),
+        evidence=(
+            *((stack,) if case.stack_file else ()),
+            *_parts.dumps(job.survey, {**dict.fromkeys(case.ranks, "nothing pending"), case.waiting[0]: waits}),
+        ),
+    )
+
+
+CAUSE = Cause(
+    id="hang.host_stall",
+    title="a rank's host never came to a collective",
+    outcome="hung",
+    branch="hang.late",
+    facts=explain,
+    decide=decide,
+    decided_from="stacks at the stall, heartbeats, counters of the dumps",
+    remedy="fix what the stack shows: data loader, file system, lock, compilation",
+    explained_by=(
+        ExplainedBy(FAILED, when=("ranks",)),
+        ExplainedBy((*FAILED, "hang.rank_exited", *MISMATCH), when=("victims",)),
+        ExplainedBy((*OTHER_CALLS, *CIRCULAR), when=("ranks", "victims")),
+    ),
+    example=Example(_examples.late_host, ranks=(2,)),
+)

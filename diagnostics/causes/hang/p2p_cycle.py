@@ -1,0 +1,110 @@
+"""A send or receive waits for its other half, which is never posted: in a cycle, or on one side only."""
+
+from dataclasses import dataclass
+
+from diagnostics.analysis.stall.circular import PointToPoint
+from diagnostics.causes.hang import _examples, _parts
+from diagnostics.causes.hang._relations import MISMATCH
+from diagnostics.causes.hang._unconfirmed import unconfirmed
+from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.findings import Finding, Remedy, Text
+from diagnostics.contract.formatting import file_name, ranks_spoken, sentence, verb
+from diagnostics.detectors.hang.stall import Stall, explain
+from diagnostics.evidence.calls import Call
+
+_SHOWN = 8
+_HALVES = "a blocking send or receive returns only when the peer has posted the other half"
+
+
+@dataclass(frozen=True, slots=True)
+class NoOtherHalf:
+    """Facts: sends and receives whose other half is never posted."""
+
+    case: PointToPoint
+
+    def text(self, finding: Finding) -> Text:
+        """Put the finding into words."""
+        case = self.case
+        links = [
+            f"rank {rank} {'receives from' if call.p2p == 'recv' else 'sends to'} rank {call.peer}{_at(call)}"
+            for rank, call in case.calls[:_SHOWN]
+        ]
+        links += [f"and {len(case.calls) - _SHOWN} more"] if len(case.calls) > _SHOWN else []
+        chain = "; ".join(links)
+        sites = [call.place for _, call in case.calls if call.site]
+        if case.tags_differ:
+            summary = f"A send and a receive face each other with different tags: {chain}."
+            both = " and ".join(dict.fromkeys(sites)) or "both calls"
+            change = f"give the two halves of a message the same tag: {both}"
+            remedy = Remedy("code", change, "a receive takes only a message with its own tag")
+        elif not case.elsewhere:
+            summary = f"Sends and receives wait for each other in a cycle: {chain}."
+            at = _at(case.calls[0][1]).strip(" ()") or "these calls"
+            remedy = Remedy(
+                "code", f"let one side send before it receives, or post both with batch_isend_irecv, at {at}", _HALVES
+            )
+        else:
+            rest = tuple(rank for rank, _ in case.elsewhere)
+            summary = (
+                f"A one-sided call: {chain}, which never posts the other half. {sentence(ranks_spoken(rest))} "
+                f"{verb(rest, 'waits', 'wait')} in {case.elsewhere[0][1].cited()} instead."
+            )
+            remedy = self._post_the_other_half()
+        return Text(summary=summary, measured=f"cycle of {len(case.cycle.ranks)} ranks", remedies=(remedy,))
+
+    def _post_the_other_half(self) -> Remedy:
+        rank, call = self.case.calls[0]
+        half = f"send to rank {rank}" if call.p2p == "recv" else f"receive from rank {rank}"
+        before = "".join(f" before {peer_call.cited()}" for peer_call in self.case.peers.values())
+        place = call.place if call.site else "this call"
+        return Remedy("code", f"let rank {call.peer} {half}{before}, or take out the {call.p2p} at {place}", _HALVES)
+
+
+def _at(call: Call) -> str:
+    return f" ({file_name(call.site.file)}:{call.site.line})" if call.site else ""
+
+
+def decide(stall: Stall) -> list[Finding]:
+    """Decide from the cycles of the wait-for graph with sends and receives, else from stacks."""
+    findings = [_finding(stall, wait) for wait in stall.circular if isinstance(wait, PointToPoint)]
+    findings += [finding for finding in stall.findings if finding.cause == "hang.p2p_cycle"]
+    return findings or [unconfirmed(stall, "hang.p2p_cycle")]
+
+
+def _finding(stall: Stall, case: PointToPoint) -> Finding:
+    job, cycle = stall.job, case.cycle
+    waiters = tuple(rank for rank, _ in case.calls)
+    elsewhere = case.elsewhere[:1]
+    return Finding(
+        cause="hang.p2p_cycle",
+        status="confirmed",
+        facts=NoOtherHalf(case),
+        confidence=0.8 if elsewhere else 0.95,
+        ranks=waiters,
+        victims=tuple(sorted((job.waits.reaching(cycle.ranks) | set(cycle.ranks)) - set(waiters))),
+        group=_parts.group(job.survey, case.calls[0][1].key),
+        where=tuple(
+            place
+            for rank, call, does in (
+                *((rank, call, f"waits in {call.text}") for rank, call in case.calls[:4]),
+                *((rank, call, f"waits in {call.text} instead of the other half") for rank, call in elsewhere),
+            )
+            for place in _parts.where(rank, call, does)
+        ),
+        cost=job.cost(),
+        evidence=_parts.dumps(job.survey, {rank: f"waits in {call.text}" for rank, call in case.calls}),
+    )
+
+
+CAUSE = Cause(
+    id="hang.p2p_cycle",
+    title="a send or receive waits for another half that never comes",
+    outcome="hung",
+    branch="hang.circular",
+    facts=explain,
+    decide=decide,
+    decided_from="rings and NCCL dumps (gloo does not record send and recv), stacks",
+    remedy="order sends and receives by rank, or use batch_isend_irecv",
+    explained_by=(ExplainedBy(MISMATCH, when=("group",)),),
+    example=Example(_examples.receives_in_a_ring, ranks=(0, 1)),
+)

@@ -1,0 +1,35 @@
+"""A rank left without an exception or a signal while others waited for it.
+
+Ranks that exit together after they have waited are not blamed: what they waited for came first.
+"""
+
+from diagnostics.causes.hang import _endings, _examples
+from diagnostics.causes.hang._relations import CIRCULAR, FAILED, MISMATCH, OTHER_CALLS
+from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.findings import Finding
+from diagnostics.detectors.hang.stall import Stall, explain
+
+
+def decide(stall: Stall) -> list[Finding]:
+    """Decide from how the ranks ended, and in which order."""
+    return _endings.decide(stall, "exited")
+
+
+CAUSE = Cause(
+    id="hang.rank_exited",
+    title="a rank exited while the others waited for it",
+    outcome="hung",
+    branch="crash",
+    facts=explain,
+    decide=decide,
+    decided_from="events of dtk's ranks, exit codes that launchers report, the last collectives of all ranks",
+    remedy="let every rank run the same number of steps and leave together",
+    explained_by=(
+        ExplainedBy(FAILED, when=("ranks",)),
+        ExplainedBy((*FAILED, *MISMATCH, "hang.unused_parameters"), when=("victims",)),
+        ExplainedBy((*MISMATCH, *OTHER_CALLS), when=("group",)),
+        ExplainedBy((*OTHER_CALLS, "hang.host_stall", "hang.device_stall", *CIRCULAR), when=("ranks", "victims")),
+        ExplainedBy(("hang.network", "hang.rendezvous"), when=("any",)),
+    ),
+    example=Example(_examples.exited, ranks=(1,)),
+)

@@ -1,0 +1,153 @@
+"""The start-up never completed: ranks wait for others that did not come, or the rendezvous timed out."""
+
+from dataclasses import dataclass
+
+from diagnostics.analysis.stall.blameless import Startup, StartupFailed, lasted_s
+from diagnostics.causes.hang import _examples, _parts
+from diagnostics.causes.hang._relations import FAILED, LATE, MISMATCH
+from diagnostics.causes.hang._unconfirmed import unconfirmed
+from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy, Text
+from diagnostics.contract.formatting import file_name, ranks_spoken, sentence, verb
+from diagnostics.detectors.hang.stall import Stall, explain
+from diagnostics.evidence.model import shortened
+from diagnostics.evidence.readers.start import own_frame
+
+
+@dataclass(frozen=True, slots=True)
+class NotComplete:
+    """Facts: ranks that wait in init_process_group for others."""
+
+    case: Startup
+
+    def text(self, finding: Finding) -> Text:
+        """Put the finding into words."""
+        case = self.case
+        waiting, missing, stuck = case.waiting, case.missing, case.stuck
+        summary = (
+            f"{sentence(ranks_spoken(waiting))} {verb(waiting, 'waits', 'wait')} in init_process_group for "
+            f"{case.waited_s:.0f} s"
+        )
+        if not stuck:
+            come = f"{ranks_spoken(missing)} {verb(missing, 'has', 'have')} not come"
+            return Text(
+                summary=f"{summary}, and {come}: {self._why(missing)}.",
+                missing="dtk watch on every node with one --folder, or py-spy dump of the processes that did not come",
+            )
+        first = finding.where[0] if finding.where and finding.where[0].rank in stuck else None
+        at = f" at {file_name(first.file)}:{first.line} in {first.function}" if first else ""
+        summary += f"; {ranks_spoken(stuck)} never {verb(stuck, 'comes', 'come')}: it stands still{at}."
+        others = tuple(rank for rank in missing if rank not in stuck)
+        if others:
+            summary += f" {sentence(ranks_spoken(others))} did not come either: {self._why(others)}."
+        change = "let this rank come to init_process_group, or do on all ranks what it waits for after it"
+        return Text(
+            summary=summary,
+            measured=f"{len(waiting)} of {len(waiting) + len(missing)} ranks came and waited {case.waited_s:.0f} s",
+            remedies=(
+                Remedy(
+                    "code",
+                    f"{first.file}:{first.line}: {change}" if first else change,
+                    "the group is made only when every rank has come",
+                ),
+            ),
+        )
+
+    def _why(self, ranks: tuple[int, ...]) -> str:
+        unknown = [rank for rank in ranks if rank not in self.case.starts]
+        if unknown:
+            return f"nothing was left by {ranks_spoken(unknown)}"
+        return f"{verb(ranks, 'it was', 'they were')} still at work"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Facts: messages of the store or the rendezvous."""
+
+    case: StartupFailed
+
+    def text(self, finding: Finding) -> Text:
+        """Put the finding into words."""
+        message = shortened(self.case.facts[0].text.strip().rstrip("."), 200)
+        change = (
+            "check MASTER_ADDR, MASTER_PORT and WORLD_SIZE, that every node was started, and that the port is open "
+            "between them"
+        )
+        return Text(
+            summary=f"Start-up never completed: {message}. No rank issued a collective.",
+            measured=f"{len(self.case.facts)} messages of start-up, 0 collectives",
+            remedies=(Remedy("code", change, "the ranks never all met"),),
+        )
+
+
+def decide(stall: Stall) -> list[Finding]:
+    """Decide from what `dtk watch` records during start-up, else from messages of the store and the rendezvous."""
+    case, job = stall.startup, stall.job
+    if isinstance(case, Startup):
+        return [_finding(case)]
+    if case is None:
+        return [unconfirmed(stall, "hang.rendezvous")]
+    return [
+        Finding(
+            cause="hang.rendezvous",
+            status="confirmed",
+            facts=Failed(case),
+            confidence=0.85,
+            victims=tuple(sorted({fact.rank for fact in case.facts if fact.rank is not None})),
+            cost=job.cost(),
+            evidence=_parts.lines(case.facts[:4]),
+        )
+    ]
+
+
+def _finding(case: Startup) -> Finding:
+    facts = NotComplete(case)
+    if not case.stuck:
+        return Finding(cause="hang.rendezvous", status="undecided", facts=facts, confidence=0.0, victims=case.waiting)
+    stands = "has not come to init_process_group"
+    return Finding(
+        cause="hang.rendezvous",
+        status="confirmed",
+        facts=facts,
+        confidence=0.9,
+        ranks=case.stuck,
+        victims=case.waiting,
+        where=tuple(
+            place
+            for rank, does in (
+                *((rank, stands) for rank in case.stuck[:4]),
+                (case.waiting[0], "waits in init_process_group"),
+            )
+            for place in _parts.where(rank, own_frame(case.starts[rank]), does)
+        ),
+        cost=Cost(round(case.waited_s, 1), "s blocked"),
+        evidence=tuple(
+            EvidenceItem("log", fact.file, f"{fact.text} for {lasted_s(fact, 'since_s'):.0f} s")
+            for fact in (case.starts[rank] for rank in (*case.stuck[:3], *case.waiting[:3]))
+        ),
+    )
+
+
+CAUSE = Cause(
+    id="hang.rendezvous",
+    title="start-up never completed",
+    outcome="hung",
+    branch="hang.blameless",
+    facts=explain,
+    decide=decide,
+    decided_from="what dtk watch records during start-up; messages of the store and the rendezvous",
+    remedy="start all ranks, check MASTER_ADDR, port, firewall and world size",
+    explained_by=(
+        ExplainedBy(
+            (
+                *FAILED,
+                "hang.rank_exited",
+                *MISMATCH,
+                *LATE,
+            ),
+            when=("group",),
+        ),
+        ExplainedBy(("env.wrong_interface", "env.version_mismatch", "env.duplicate_gpu"), when=("any",)),
+    ),
+    example=Example(_examples.never_came, ranks=(1,)),
+)

@@ -1,0 +1,93 @@
+"""A rank is slow, not stuck: every call completed, and one rank kept coming long after the others."""
+
+from dataclasses import dataclass
+
+from diagnostics.analysis.stall.straggler import Straggler
+from diagnostics.causes.hang import _examples, _parts
+from diagnostics.causes.hang._relations import CIRCULAR, FAILED, MISMATCH, OTHER_CALLS
+from diagnostics.causes.hang._unconfirmed import unconfirmed
+from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.findings import Cost, Finding, Remedy, Text, Where
+from diagnostics.contract.formatting import ranks_spoken
+from diagnostics.detectors.hang.stall import Stall, explain
+
+
+@dataclass(frozen=True, slots=True)
+class LateRank:
+    """Facts: a rank that kept the others waiting."""
+
+    case: Straggler
+
+    @property
+    def when(self) -> str:
+        """`3 times, up to 0.5 s`"""
+        case = self.case
+        return f"{case.times} times, up to {case.worst_s:.1f} s" if case.times > 1 else f"{case.worst_s:.1f} s"
+
+    def text(self, finding: Finding) -> Text:
+        """Put the finding into words."""
+        case = self.case
+        reached = case.call.cited() if case.call else f"position {case.position}"
+        lost = f"{case.lost_s:.1f} s of {case.window_s:.1f} s"
+        return Text(
+            summary=(
+                f"Rank {case.rank} is late, not stuck: it reached {reached} and others {self.when} after "
+                f"{ranks_spoken(finding.victims)}; everything completed. {lost} were lost by waiting for it."
+            ),
+            measured=lost,
+            remedies=(
+                Remedy(
+                    "code",
+                    f"look at what rank {case.rank} does before this call that the others do not: its data, its disk, "
+                    "its node",
+                    "every step takes as long as the slowest rank",
+                ),
+            ),
+        )
+
+
+def decide(stall: Stall) -> list[Finding]:
+    """Decide from the times at which ranks reached the same positions."""
+    case, job = stall.straggler, stall.job
+    if case is None:
+        return [unconfirmed(stall, "hang.straggler")]
+    facts = LateRank(case)
+    seen: tuple[Where, ...] = ()
+    if case.seen_at is not None:
+        frame, times, samples = case.seen_at
+        does = f"was here in {times} of {samples} samples between its collectives, its peers were not"
+        seen = _parts.where(case.rank, frame, does)
+    return [
+        Finding(
+            cause="hang.straggler",
+            status="confirmed",
+            facts=facts,
+            confidence=0.85,
+            ranks=(case.rank,),
+            victims=tuple(rank for rank in job.survey.members(case.key) if rank != case.rank),
+            group=_parts.group(job.survey, case.key),
+            position=case.position,
+            where=(*seen, *_parts.where(case.rank, case.call, "arrives late here")),
+            cost=Cost(round(case.lost_s, 2), "s blocked"),
+            evidence=_parts.dumps(job.survey, {case.rank: f"late {facts.when}"}),
+        )
+    ]
+
+
+CAUSE = Cause(
+    id="hang.straggler",
+    title="a rank is slow, not stuck",
+    outcome="slow",
+    branch="hang.late",
+    facts=explain,
+    decide=decide,
+    decided_from="arrival times in rings and dumps",
+    remedy="balance the work of the ranks, check the clocks and the load of the node",
+    explained_by=(
+        ExplainedBy(FAILED, when=("ranks",)),
+        ExplainedBy((*FAILED, "hang.rank_exited", *MISMATCH), when=("victims",)),
+        ExplainedBy((*OTHER_CALLS, "hang.host_stall", "hang.device_stall", *CIRCULAR), when=("ranks", "victims")),
+        ExplainedBy(("hang.network", "hang.rendezvous"), when=("any",)),
+    ),
+    example=Example(_examples.slow_rank, ranks=(1,)),
+)

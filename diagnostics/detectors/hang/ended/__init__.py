@@ -1,1 +1,0 @@
-"""Ranks that ended while others went on: how, who first, and in the middle of what."""
