@@ -22,10 +22,10 @@ RANKS = ("auto", "all", "classes")
 PAGE = Path("dtk-preflight.html")
 
 DESCRIPTION = """\
-Say before the launch whether every rank would come to its end. Each rank is simulated in this process, on the
-way that the run itself takes; all its calls to process groups are recorded and played against those of the
-others. Names the first point where ranks part, with the causes and the report of `dtk diagnose`.
-Needs no GPU, no data and no network, and writes nothing but the page of --html."""
+Check before the launch whether every rank would finish. Each rank is simulated on this machine and takes the
+same path as in the run; all its calls to process groups are recorded and matched with those of the others.
+Names the first point at which ranks diverge, with the causes and the report of `dtk diagnose`.
+Needs no GPU, no data and no network, and writes no file but the page of --html."""
 
 EXAMPLES = """\
 examples:
@@ -36,19 +36,19 @@ examples:
   dtk preflight fault=rank0_state_dict --html report.html  a page to open or to send
   dtk run preflight=on strategy=fsdp model=gpt2            before every launch
 
---ranks auto simulates every rank up to 256, above that one of each class: first, last and middle of the job,
-of a node and of each mesh dimension. A script is run as torchrun would run it, on the CPU and with its real
-data; what it writes goes nowhere.
+--ranks auto simulates every rank of up to 256, above that one of each class: first, last and middle of the
+job, of a node and of each mesh dimension. A script runs as under torchrun, on the CPU and with its real data;
+what it writes is discarded.
 
 exit code: 0 every rank finishes; 1 the job would hang or a rank would fail; 2 wrong input (one line).
 Guide, semantics and limits: docs/preflight.md"""
 
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Add the subcommand. What follows `--` is the script's own: it comes as `wrapped`."""
+    """Add the subcommand; the script's own arguments behind `--` come as `wrapped`."""
     parser = commands.add_parser(
         "preflight",
-        help="before a launch: would every rank come to its end, or where would they hang",
+        help="before a launch: would every rank finish, or where would they hang",
         usage="dtk preflight [KEY=VALUE ...] [options]\n"
         "       dtk preflight --script FILE --world-size N [-- ARGUMENTS]",
         description=DESCRIPTION,
@@ -76,7 +76,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         type=whole(0, 10_000, "number of steps"),
         default=2,
         metavar="N",
-        help="optimizer steps (default: 2); 0 = to a script's own end",
+        help="optimizer steps (default: 2); 0 = to the end of a script",
     )
     parser.add_argument("--what-if", action="store_true", help="a table of mishaps on one rank: which hang this job")
     parser.add_argument(
@@ -84,7 +84,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         type=above_zero(MOST_S, "number of seconds"),
         default=60.0,
         metavar="S",
-        help="a simulated rank that takes longer stands still (default: 60)",
+        help="a simulated rank that takes longer counts as stuck (default: 60)",
     )
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own YAML files")
     parser.add_argument("-v", "--verbose", action="store_true", help="the fault tree, all evidence, all findings")

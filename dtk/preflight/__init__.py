@@ -1,1 +1,1 @@
-"""Proves without the machines that a job's steps end on every rank, or names the first point where ranks part."""
+"""Proves without the machines that every rank finishes a job's steps, or names the first point where ranks diverge."""

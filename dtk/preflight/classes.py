@@ -1,6 +1,6 @@
 """Which ranks stand for which: of a job of thousands a few are simulated, one of each class.
 
-A class is a place at which code may turn off: the first and the last rank of the job, of a node and of each mesh
+A class is a place at which code may branch: the first and the last rank of the job, of a node and of each mesh
 dimension, and every rank that is named. Knows nothing of what the ranks do.
 """
 

@@ -17,26 +17,26 @@ _TORCH = torch.__path__[0]
 
 
 def stack_of(frame: FrameType | None) -> str:
-    """The user's frames, innermost first, and those of torch that say which call it is and whether in backward."""
-    found = []
+    """Return the user's frames, innermost first, and those of torch that name the call or its backward pass."""
+    sites = []
     while frame is not None and frame.f_code is not outermost:
         code = frame.f_code
-        known = _plumbing.get(code)
-        if known is None:
+        hidden = _plumbing.get(code)
+        if hidden is None:
             file, name = code.co_filename, code.co_name
-            told = file.startswith(_TORCH) and (name == "backward" or name in USER_CALLS)
-            known = _plumbing[code] = not told and file.startswith((*record_frames.PLUMBING, "<"))
-        if not known:
-            found.append(f"{code.co_filename}:{frame.f_lineno}\t{code.co_qualname}")
+            telling = file.startswith(_TORCH) and (name == "backward" or name in USER_CALLS)
+            hidden = _plumbing[code] = not telling and file.startswith((*record_frames.PLUMBING, "<"))
+        if not hidden:
+            sites.append(f"{code.co_filename}:{frame.f_lineno}\t{code.co_qualname}")
         frame = frame.f_back
-    return "\n".join(found)
+    return "\n".join(sites)
 
 
 def user_call(frame: FrameType | None) -> str:
-    """The object collective, if any, that this call is a part of."""
-    found = ""
+    """Return the object collective that this call is a part of; empty for any other call."""
+    name = ""
     while frame is not None and frame.f_code.co_filename.startswith(_TORCH):
         if frame.f_code.co_name in _USER_CALLS and frame.f_code.co_filename == c10d.__file__:
-            found = frame.f_code.co_name
+            name = frame.f_code.co_name
         frame = frame.f_back
-    return found
+    return name

@@ -1,4 +1,4 @@
-"""Plays the calls of all ranks against each other: does every rank come to its end, or where does each stand?
+"""Matches the calls of all ranks with each other: does every rank finish, or where does each of them wait?
 
 What is assumed of the library, on the side of caution where gloo and NCCL differ:
 
@@ -34,7 +34,7 @@ class Standing:
     issued: int
     """Calls that it issued."""
     pending: int | None
-    """Number of the call that it waits for; None = it came to its end."""
+    """Number of the call that it waits for; None = it finished."""
     incomplete: tuple[int, ...] = ()
     """Numbers of all its calls that did not complete, ascending."""
 
@@ -54,7 +54,7 @@ class Misfit:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of it."""
+    """The result of matching."""
 
     standings: dict[int, Standing] = field(default_factory=dict)
     """Of every rank, when something did not complete; empty when all ended."""
@@ -65,7 +65,7 @@ class Outcome:
 
     @property
     def ends(self) -> bool:
-        """Whether every rank came to its end."""
+        """Whether every rank finished."""
         return not self.standings
 
 
@@ -99,18 +99,18 @@ class _Rank:
 
 
 def match(records: Iterable[Record]) -> Outcome:
-    """Play the ranks against each other.
+    """Match the calls of all ranks.
 
     Args:
         records: every rank of the job, each once.
 
     Returns:
-        where each stands, if they do not all come to their end.
+        where each of them waits, if they do not all finish.
     """
     kept = list(records)
     if alike(kept):
         return Outcome(events=len(kept) * len(kept[0].program.events) // 4 if kept else 0)
-    return _Play(kept).run()
+    return _Matching(kept).run()
 
 
 def alike(records: list[Record]) -> bool:
@@ -151,8 +151,8 @@ def _form(program: Program) -> list[tuple[object, ...]]:
     return [known[event] if event >= 0 else (event,) for event in program.steps()]
 
 
-class _Play:
-    """The game: runs every rank until it waits, and wakes those that need not wait any more."""
+class _Matching:
+    """Advances every rank until it waits, and wakes those that need not wait any more."""
 
     def __init__(self, records: list[Record]) -> None:
         programs = {id(record.program): record.program for record in records}

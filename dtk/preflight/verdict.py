@@ -1,4 +1,4 @@
-"""From the records of all ranks to the verdict: they end, or the report of `dtk diagnose` on where they stand."""
+"""From the records of all ranks to the verdict: they finish, or the report of `dtk diagnose` on where they wait."""
 
 import dataclasses
 from collections import Counter
@@ -37,22 +37,22 @@ class Verdict:
 
     @property
     def ends(self) -> bool:
-        """Whether the job would come to its end."""
+        """Whether every rank would finish."""
         return self.report is None
 
     @property
     def hangs(self) -> bool:
-        """Whether a rank would wait for ever; else those that do not end fail."""
+        """Whether a rank would wait for ever; if not, those that do not finish fail."""
         return bool(self.waiting)
 
     def waits(self, without: int) -> str:
-        """Where most ranks wait but for one of them."""
+        """Return where most of the other ranks wait."""
         places = Counter(place for rank, place in self.waiting.items() if rank != without)
         return places.most_common(1)[0][0] if places else ""
 
 
 def judge(records: Mapping[int, Record], plain: Mapping[str, object], source: str, *, made_up: bool = False) -> Verdict:
-    """Play the ranks against each other, and explain it when they do not all end.
+    """Match the calls of all ranks, and explain why they do not all finish.
 
     Args:
         records: all ranks of the job.
