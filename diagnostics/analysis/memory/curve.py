@@ -2,7 +2,7 @@
 allocated, and what stays behind after each step. Decides nothing.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -125,7 +125,8 @@ def build(events: Iterable[MemoryEvent], marks: TraceMarks) -> Curve | None:
     baseline = max(0, first.total_allocated_bytes - first.bytes) if first.device_type != _CPU else None
     curve = Curve(first.device_type, baseline, steps=marks.steps, backward=_backward(marks), is_cut=is_cut)
     curve.start_us, curve.end_us = first.ts_us, ordered[-1].ts_us
-    where, backend = _Where(marks), _Backend(marks.backend)
+    spans, backend = OpenSpans(marks.spans), OpenSpans(marks.backend)
+    backward_ends = [span.end_us for span in marks.backward]
     live: dict[int, Allocation] = {}
     points: list[tuple[float, int]] = []
     level = baseline or 0
@@ -135,16 +136,22 @@ def build(events: Iterable[MemoryEvent], marks: TraceMarks) -> Curve | None:
             if (gone := live.pop(event.address, None)) is not None:  # Released on a thread that tells nothing.
                 gone.end_us = event.ts_us
                 level -= gone.size_bytes
-            live[event.address] = made = where.allocation(event)
-            made.backend = event.device_type == _CPU and backend.holds(event)
+            at = bisect_left(backward_ends, event.ts_us)
+            backward = marks.backward[at] if at < len(backward_ends) else None
+            live[event.address] = made = _allocation(event, spans.at(event.ts_us), backward)
+            collectives = backend.at(event.ts_us) if event.device_type == _CPU else []
+            made.backend = any(span.thread == event.thread for span in collectives)
             curve.allocations.append(made)
             if level > curve.peak_bytes:
-                _rise(curve, level, event, made)
+                curve.peak_bytes, curve.peak_us, curve.peak_thread = level, event.ts_us, event.thread
+                curve.peak_step, curve.peak_phase, curve.peak_region = made.step, made.phase, made.region
         elif (gone := live.pop(event.address, None)) is not None:
             gone.end_us = event.ts_us
         elif event.bytes:
             curve.released.append((event.ts_us, -event.bytes))
-        _reserve(curve, event)
+        held = event.total_reserved_bytes
+        if event.device_type != _CPU and (curve.reserved[-1][1] if curve.reserved else 0) != held:
+            curve.reserved.append((event.ts_us, held))
         points.append(((event.ts_us - first.ts_us) / 1e6, max(0, level)))
     curve.points = [(round(time_s, 6), size) for time_s, size in thinned(points, MAX_POINTS)]
     curve.at_peak = [
@@ -153,18 +160,6 @@ def build(events: Iterable[MemoryEvent], marks: TraceMarks) -> Curve | None:
         if one.start_us <= curve.peak_us and (one.end_us is None or one.end_us > curve.peak_us)
     ]
     return curve
-
-
-def _rise(curve: Curve, level: int, event: MemoryEvent, made: Allocation) -> None:
-    """So far this is the peak."""
-    curve.peak_bytes, curve.peak_us, curve.peak_thread = level, event.ts_us, event.thread
-    curve.peak_step, curve.peak_phase, curve.peak_region = made.step, made.phase, made.region
-
-
-def _reserve(curve: Curve, event: MemoryEvent) -> None:
-    held = event.total_reserved_bytes
-    if event.device_type != _CPU and (curve.reserved[-1][1] if curve.reserved else 0) != held:
-        curve.reserved.append((event.ts_us, held))
 
 
 def _backward(marks: TraceMarks) -> list[tuple[float, float]]:
@@ -187,41 +182,43 @@ def _of_device(events: list[MemoryEvent]) -> list[MemoryEvent]:
     return kept
 
 
-class _Where:
-    """Which annotations are open, for moments that only go forward."""
+class OpenSpans:
+    """Spans, ascending by start, of which those that are open are asked for, at moments that only go forward."""
 
-    def __init__(self, marks: TraceMarks) -> None:
-        self._spans = iter(marks.spans)
-        self._next: Span | None = next(self._spans, None)
+    def __init__(self, spans: Iterable[Span]) -> None:
+        self._spans = iter(spans)
+        self._next = next(self._spans, None)
         self._open: list[Span] = []
-        self._backward = marks.backward
-        self._at = 0
 
-    def allocation(self, event: MemoryEvent) -> Allocation:
-        """The event with its place."""
-        now_us = event.ts_us
+    def at(self, now_us: float) -> list[Span]:
+        """Return those that are open now, the outermost first."""
         while self._next is not None and self._next.start_us <= now_us:
             self._open.append(self._next)
             self._next = next(self._spans, None)
         self._open = [span for span in self._open if span.end_us >= now_us]
-        while self._at < len(self._backward) and self._backward[self._at].end_us < now_us:
-            self._at += 1
-        names = [span.name for span in self._open]
-        step_span = next((span for span in self._open if span.name.startswith(STEP)), None)
-        inner = next((name for name in reversed(names) if not name.startswith(STEP)), "")
-        phase = self._phase(names, now_us, step_span)
-        step = step_number(step_span.name) if step_span is not None else None
-        return Allocation(event.bytes, now_us, step, phase, inner or phase, thread=event.thread)
+        return self._open
 
-    def _phase(self, names: list[str], now_us: float, step: Span | None) -> str:
-        for phase in _named(names):
-            return phase
-        coming = self._backward[self._at] if self._at < len(self._backward) else None
-        if coming is not None and coming.start_us <= now_us:
-            return "backward"
-        if step is None:
-            return "outside"
-        return "forward" if coming is not None and coming.start_us < step.end_us else "step"
+
+def _allocation(event: MemoryEvent, spans: list[Span], backward: Span | None) -> Allocation:
+    """The event with its place.
+
+    Args:
+        event: an allocation.
+        spans: annotations that are open.
+        backward: the stretch of autograd that is under way, else the next one.
+    """
+    names = [span.name for span in spans]
+    step = next((span for span in spans if span.name.startswith(STEP)), None)
+    if not (phase := _named(names)):
+        if backward is not None and backward.start_us <= event.ts_us:
+            phase = "backward"
+        elif step is None:
+            phase = "outside"
+        else:
+            phase = "forward" if backward is not None and backward.start_us < step.end_us else "step"
+    region = next((name for name in reversed(names) if not name.startswith(STEP)), "") or phase
+    number = step_number(step.name) if step is not None else None
+    return Allocation(event.bytes, event.ts_us, number, phase, region, thread=event.thread)
 
 
 _PHASES = (
@@ -239,27 +236,13 @@ _PHASES = (
 _EXACT = frozenset({"data", "optimizer"})
 
 
-def _named(names: list[str]) -> Iterator[str]:
-    """Phases that the open annotations name, the most telling one first."""
+def _named(names: list[str]) -> str:
+    """The most telling phase that the open annotations name."""
     for phase, words in _PHASES:
         for name in names:
             if any(name == word if word in _EXACT else word in name for word in words):
-                yield phase
-
-
-class _Backend:
-    """Whether a moment of a thread lies within a collective, for moments that only go forward."""
-
-    def __init__(self, spans: list[Span]) -> None:
-        self._spans: dict[int, list[Span]] = {}
-        for span in reversed(spans):
-            self._spans.setdefault(span.thread, []).append(span)
-
-    def holds(self, event: MemoryEvent) -> bool:
-        waiting = self._spans.get(event.thread, [])
-        while waiting and waiting[-1].end_us < event.ts_us:
-            waiting.pop()
-        return bool(waiting) and waiting[-1].start_us <= event.ts_us
+                return phase
+    return ""
 
 
 def without_backend(curve: Curve) -> Curve:

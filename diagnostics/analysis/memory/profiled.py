@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from diagnostics.analysis.memory.curve import Allocation, Curve
+from diagnostics.analysis.memory.curve import Allocation, Curve, OpenSpans
 from diagnostics.analysis.memory.gathers import GATHERS, TRANSPARENT, Gather, Kind, Traffic, UnitUse
 from diagnostics.analysis.memory.units import Move, Phase
 from diagnostics.evidence.model import Frame
@@ -50,9 +50,9 @@ def traffic(marks: TraceMarks, file: str, world_size: int | None) -> Traffic:
             moves.append((span.start_us, Move("reduce", _unit(span))))
         elif span.name.startswith(_ROOT_ENDS):
             moves.append((span.start_us, Move("root_end", "")))
-    in_unit = _Open([span for span in units if span.name.startswith(_UNIT) and "copy" not in span.name])
-    in_region = _Open([span for span in marks.spans if not span.name.startswith(("FSDP::", "ProfilerStep"))])
-    in_forward, steps = _Open(forward), marks.steps
+    in_unit = OpenSpans([span for span in units if span.name.startswith(_UNIT) and "copy" not in span.name])
+    in_region = OpenSpans([span for span in marks.spans if not span.name.startswith(("FSDP::", "ProfilerStep"))])
+    in_forward, steps = OpenSpans(forward), marks.steps
     for call in marks.calls:
         if call.op == "reduce_scatter":
             result.scattered.add(call.in_bytes)
@@ -77,22 +77,6 @@ def traffic(marks: TraceMarks, file: str, world_size: int | None) -> Traffic:
         result.threads.append(call.thread)
     result.moves = [move for _, move in sorted(moves, key=lambda one: one[0])]
     return result
-
-
-class _Open:
-    """Spans that are open, for moments that only go forward."""
-
-    def __init__(self, spans: Sequence[Span]) -> None:
-        self._spans = spans
-        self._next = 0
-        self._open: list[Span] = []
-
-    def at(self, now_us: float) -> list[Span]:
-        while self._next < len(self._spans) and self._spans[self._next].start_us <= now_us:
-            self._open.append(self._spans[self._next])
-            self._next += 1
-        self._open = [span for span in self._open if span.end_us >= now_us]
-        return self._open
 
 
 def _unit(span: Span) -> str:

@@ -1,13 +1,13 @@
 """What the findings of memory share: the confirmed finding, facts about what was not recorded, phrases."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from diagnostics.analysis.memory.gathers import Gather
 from diagnostics.analysis.memory.job import PREDICTED_RANKS, JobMemory, Prediction
 from diagnostics.contract.causes import ExplainedBy
-from diagnostics.contract.findings import Cost, EvidenceItem, Facts, Finding, Text, Where
+from diagnostics.contract.findings import Cost, Facts, Finding, Text, Where
 from diagnostics.contract.formatting import bytes_text, ranks_spoken
 from diagnostics.evidence.model import Frame
 
@@ -117,32 +117,11 @@ def undecided(cause: str, facts: Facts) -> list[Finding]:
 
 
 def confirmed(
-    cause: str,
-    job: JobMemory,
-    facts: Facts,
-    *,
-    confidence: float,
-    ranks: Iterable[int],
-    cost_bytes: float,
-    evidence: tuple[EvidenceItem, ...],
-    where: tuple[Where, ...] = (),
-    step: int | None = None,
+    cause: str, job: JobMemory, facts: Facts, *, ranks: Iterable[int], cost_bytes: float, **more: Any
 ) -> list[Finding]:
     """Return the finding that it is so; without a line of its own it gets those in which its ranks ran out."""
-    culprits = tuple(ranks)
-    return [
-        Finding(
-            cause=cause,
-            status="confirmed",
-            facts=facts,
-            confidence=confidence,
-            ranks=culprits,
-            step=step,
-            where=where or job.ran_out_at(culprits),
-            cost=Cost(cost_bytes, "bytes"),
-            evidence=evidence,
-        )
-    ]
+    found = Finding(cause=cause, status="confirmed", facts=facts, ranks=tuple(ranks), **more)
+    return [replace(found, where=found.where or job.ran_out_at(found.ranks), cost=Cost(cost_bytes, "bytes"))]
 
 
 def call_site(call: Gather, ranks: tuple[int, ...]) -> tuple[Where, ...]:

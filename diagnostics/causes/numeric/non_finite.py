@@ -227,12 +227,12 @@ def decide(figures: Figures) -> list[Finding]:
         file = evidence.relative(RunPaths(run.root).metrics)
         item = EvidenceItem("metrics", file, f"{first.figure} {first.value}", first.line)
         facts, cost = GlobalFigure(first, _settings(run, metrics)), _cost(first.step, metrics)
-        return [_confirmed(facts, confidence=0.9, step=first.step, cost=cost, evidence=(item,))]
+        return _confirmed(facts, confidence=0.9, step=first.step, cost=cost, evidence=(item,))
     if checked := [error for error in evidence.errors if _CHECKED.search(f"{error.type} {error.message}")]:
         victims = tuple(sorted({error.rank for error in checked if error.rank is not None}))
         check = Raised(len(checked), message=checked[0].message[:160])
         items = _items(checked)
-        return [_confirmed(check, confidence=0.8, step=checked[0].step, evidence=items, victims=victims)]
+        return _confirmed(check, confidence=0.8, step=checked[0].step, evidence=items, victims=victims)
     printed = [fact for fact in evidence.facts if fact.kind == "non_finite_loss"]
     if printed and metrics is None:
         return _by_log(printed)
@@ -241,28 +241,8 @@ def decide(figures: Figures) -> list[Finding]:
     return [Finding(cause=ID, status="ruled_out" if records else "undecided", facts=nothing)]
 
 
-def _confirmed(
-    facts: Facts,
-    confidence: float,
-    step: int | None,
-    evidence: tuple[EvidenceItem, ...],
-    ranks: tuple[int, ...] = (),
-    victims: tuple[int, ...] = (),
-    where: tuple[Where, ...] = (),
-    cost: Cost | None = None,
-) -> Finding:
-    return Finding(
-        cause=ID,
-        status="confirmed",
-        facts=facts,
-        confidence=confidence,
-        ranks=ranks,
-        victims=victims,
-        step=step,
-        where=where,
-        cost=cost,
-        evidence=evidence,
-    )
+def _confirmed(facts: Facts, confidence: float, **more: Any) -> list[Finding]:
+    return [Finding(cause=ID, status="confirmed", facts=facts, confidence=confidence, **more)]
 
 
 def _first_events(run: RunEvidence, figure: str) -> list[_Event]:
@@ -286,17 +266,15 @@ def _by_losses(figures: Figures, run: RunEvidence, first: list[_Event]) -> list[
     scaled = run.get("precision.initial_loss_scale") is not None
     passing = scaled and metrics is not None and metrics.recovered
     settings, value = _settings(run, metrics), str(first[0].fields.get("value"))
-    return [
-        _confirmed(
-            OwnLoss(value, ranks, world, alone, silent, passing, settings),
-            confidence=0.4 if passing else 0.8 if silent else 0.97,
-            ranks=ranks if alone else (),
-            victims=tuple(rank for rank in sorted(run.events) if rank not in ranks) if alone else (),
-            step=step,
-            cost=_cost(step, metrics),
-            evidence=_event_items(figures, run, first),
-        )
-    ]
+    return _confirmed(
+        OwnLoss(value, ranks, world, alone, silent, passing, settings),
+        confidence=0.4 if passing else 0.8 if silent else 0.97,
+        ranks=ranks if alone else (),
+        victims=tuple(rank for rank in sorted(run.events) if rank not in ranks) if alone else (),
+        step=step,
+        cost=_cost(step, metrics),
+        evidence=_event_items(figures, run, first),
+    )
 
 
 def _by_gradient(figures: Figures, run: RunEvidence, first: list[_Event]) -> list[Finding]:
@@ -313,7 +291,7 @@ def _by_gradient(figures: Figures, run: RunEvidence, first: list[_Event]) -> lis
     ranks = (0,) if (figures.evidence.world_size or len(run.events)) == 1 else ()
     step, items = first[0].step, _event_items(figures, run, first)
     cost = _cost(step, figures.metrics)
-    return [_confirmed(facts, confidence=0.95, step=step, evidence=items, ranks=ranks, cost=cost)]
+    return _confirmed(facts, confidence=0.95, step=step, evidence=items, ranks=ranks, cost=cost)
 
 
 def _by_anomaly(raised: list[RankError]) -> list[Finding]:
@@ -325,7 +303,7 @@ def _by_anomaly(raised: list[RankError]) -> list[Finding]:
     own = [frame for frame in error.frames if "/torch/" not in frame.file and "site-packages" not in frame.file]
     where = tuple(Where(error.rank, at.file, at.line, at.function, f"backward of {function}") for at in own[:1])
     facts = Raised(len(raised), function)
-    return [_confirmed(facts, confidence=0.95, step=error.step, evidence=_items(raised), ranks=ranks, where=where)]
+    return _confirmed(facts, confidence=0.95, step=error.step, evidence=_items(raised), ranks=ranks, where=where)
 
 
 def _by_log(printed: list[LogFact]) -> list[Finding]:
@@ -335,7 +313,7 @@ def _by_log(printed: list[LogFact]) -> list[Finding]:
     lines = sum(fact.fields.get("count", 1) for fact in printed)
     facts = Printed(first.fields["figure"], first.fields["value"], first.file, first.line, lines)
     items = tuple(EvidenceItem("log", fact.file, fact.text, fact.line) for fact in printed[:4])
-    return [_confirmed(facts, confidence=0.85, step=steps[id(first)], evidence=items)]
+    return _confirmed(facts, confidence=0.85, step=steps[id(first)], evidence=items)
 
 
 def _items(errors: Sequence[RankError]) -> tuple[EvidenceItem, ...]:
