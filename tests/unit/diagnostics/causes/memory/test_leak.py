@@ -1,0 +1,59 @@
+"""Leaks by a timeline: a rise that does not end, of the allocator or of the process; nothing else is one."""
+
+import random
+
+import pytest
+
+from diagnostics.contract.findings import text_of
+from tests.unit.diagnostics.causes.memory.jobs import findings
+from tests.unit.diagnostics.evidence.readers.test_timeline import rank_file
+
+MIB = 1 << 20
+
+
+def leak_of(folder, allocated, resident=None):
+    rank_file(folder, allocated, resident or [500 * MIB] * len(allocated))
+    return findings(folder)["leak"]
+
+
+def test_a_steady_rise_is_a_leak_with_its_cost(tmp_path):
+    found = leak_of(tmp_path, [(100 + 2 * n) * MIB for n in range(60)])
+    assert (found.status, found.ranks) == ("confirmed", (0,))
+    assert found.cost.value == pytest.approx(100 * 2 * MIB, rel=0.01)
+    text = text_of(found)
+    assert text.summary == "Each step leaves 2 MiB behind on rank 0: 200 MiB after 100 steps."
+    assert "keeps the step's tensors" in text.remedies[0].change
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [100 + min(n, 20) for n in range(60)],  # warm-up
+        [100 + n % 7 for n in range(60)],  # a saw
+        [100 + 10 * (n > 30) for n in range(60)],  # one step up
+        [10_000 + n // 20 for n in range(60)],  # less than a twentieth
+        [100 + 4**n if n < 9 else 65636 for n in range(60)],  # grows ever faster, then stays
+    ],
+)
+def test_other_shapes_are_none(tmp_path, sizes):
+    assert leak_of(tmp_path, [size * MIB for size in sizes]).status == "ruled_out"
+
+
+def test_noise_is_none(tmp_path):
+    generator = random.Random(3)
+    assert leak_of(tmp_path, [generator.randint(90, 110) * MIB for _ in range(200)]).status == "ruled_out"
+
+
+def test_the_process_needs_more_steps_and_more_growth(tmp_path):
+    for name, steps, each, expected in (("few", 30, 10, "ruled_out"), ("many", 80, 10, "confirmed")):
+        (tmp_path / name).mkdir()
+        rank_file(tmp_path / name, None, [(500 + each * n) * MIB for n in range(steps)])
+        found = findings(tmp_path / name)["leak"]
+        assert found.status == expected
+    assert found.confidence < 0.9
+
+
+def test_few_steps_stay_open(tmp_path):
+    found = leak_of(tmp_path, [(100 + 2 * n) * MIB for n in range(9)])
+    assert found.status == "undecided"
+    assert "two steps" in text_of(found).missing
