@@ -27,7 +27,9 @@ from diagnostics.report.document import (
     Text,
     Tone,
     Tree,
+    on_page,
     present,
+    remark,
 )
 from diagnostics.report.measures import plan_lines
 from diagnostics.report.model import Coverage, Decided, Report
@@ -198,7 +200,7 @@ def _cause(report: Report, root: Finding, number: int) -> Section:
         present(
             Paragraph(wording.summary(root)),
             Cards(tuple(_card(root, *place) for place in places[:SIDES_SHOWN])) if places else None,
-            Paragraph(Span(f"and {more} more places, in report.json", "soft")) if more > 0 else None,
+            remark(f"and {more} more places, in report.json") if more > 0 else None,
             Fields(tuple(rows)),
             Section("How to fix it", tuple(fixes), 3) if fixes else None,
             Section("Evidence", (Items(tuple(seen)),), 3) if seen else None,
@@ -234,14 +236,14 @@ def _tree(report: Report) -> Section:
     return Section(
         "Fault tree",
         present(
-            Only(("terminal",), (Paragraph(Span("[x] confirmed, [?] undecided, [ ] ruled out", "soft")),)),
+            Only(("terminal",), (remark("[x] confirmed, [?] undecided, [ ] ruled out"),)),
             Only(
                 ("html",),
-                (Paragraph(Span("Confirmed branches are open. The arrow keys walk through the tree.", "soft")),),
+                (remark("Confirmed branches are open. The arrow keys walk through the tree."),),
             ),
             Tree(_node(report.tree)),
             Section("Minimal cut sets that are confirmed", (Items(tuple(sets)),), 3) if sets else None,
-            Only(("html",), (Paragraph(Span(f"{possible} more are undecided.", "soft")),)) if possible else None,
+            on_page(remark(f"{possible} more are undecided.")) if possible else None,
         ),
         control="open-all",
     )

@@ -344,6 +344,16 @@ def present(*blocks: Block | Iterable[Block] | None) -> tuple[Block, ...]:
     return tuple(kept)
 
 
+def remark(text: str) -> Paragraph:
+    """Return a soft paragraph: how a drawing or table is to be read."""
+    return Paragraph(Span(text, "soft"))
+
+
+def on_page(*blocks: Block) -> Only:
+    """Return blocks that only the page has: drawings, and what explains them."""
+    return Only(("html",), blocks)
+
+
 def shown(blocks: Sequence[Block], form: Form) -> Iterator[Block]:
     """Yield the blocks that a form has, with those inside `Only` in its place."""
     for block in blocks:

@@ -25,7 +25,9 @@ from diagnostics.report.document import (
     Span,
     Table,
     Text,
+    on_page,
     present,
+    remark,
     table,
 )
 from diagnostics.report.measures import Call, MemoryStack, RankMemory, share_text
@@ -81,12 +83,12 @@ def timeline(report: Report) -> Only | None:
     )
     hidden = f"{lines.hidden} more ranks are in report.json."
     blocks = present(
-        Paragraph(Span(legend, "soft")),
+        remark(legend),
         Table(header, tuple(rows), len(header), "dense", focus),
-        Paragraph(Span(hidden, "soft")) if lines.hidden else None,
+        remark(hidden) if lines.hidden else None,
     )
     title = f"Last collectives of group {lines.group}" if lines.group else "Last collectives"
-    return Only(("html",), (Section(title, blocks),))
+    return on_page(Section(title, blocks))
 
 
 def _majority(calls: Sequence[Call | None], here: bool) -> tuple[str, ...]:
@@ -136,12 +138,12 @@ def overlap(report: Report) -> Section | None:
         name = f"rank {one.rank}{'*' if one.rank in blamed else ''}"
         bars.append(Bar(name, values, tuple(f"{value:.2f} ms" for value in values), end))
     window = measures.overlap_window(report.measures)
-    told = "At the end of a bar: wall time, and the share of communication that compute hides."
+    note = "At the end of a bar: wall time, and the share of communication that compute hides."
     return Section(
         "Overlap",
         present(
-            Paragraph(Span(f"Of each rank: {window}.", "soft")) if window else None,
-            Only(("html",), (Paragraph(Span(told, "soft")),)),
+            remark(f"Of each rank: {window}.") if window else None,
+            on_page(remark(note)),
             Bars("Where the time of each rank went", tuple(bars), _SEGMENTS),
             Fold("Figures", (table(measures.overlap_rows(ranks)),)),
         ),
@@ -170,7 +172,7 @@ def memory(report: Report) -> Section | None:
                 ("html", "markdown"),
                 tuple(Paragraph(f"Against the plan: {text}.") for text in measures.plan_lines(report.measures)),
             ),
-            Only(("html",), pictures),
+            on_page(*pictures),
             Fold("Figures", (table(measures.memory_rows(ranks)),)),
         ),
         id="memory",
@@ -199,7 +201,7 @@ def _over_time(ranks: Sequence[RankMemory], blamed: Collection[int]) -> Section:
             present(
                 Paragraph(_described(stack)),
                 _areas(rank, stack),
-                (Paragraph(Span(f"{note[:1].upper()}{note[1:]}.", "soft")) for note in stack.notes),
+                (remark(f"{note[:1].upper()}{note[1:]}.") for note in stack.notes),
                 Fold(f"Figures of rank {rank}", _moments(stack)),
             ),
             is_open=n == 0,
@@ -316,7 +318,7 @@ def _curves(ranks: Sequence[RankMemory], blamed: Collection[int]) -> tuple[Block
         legend=few,
         height=260.0,
     )
-    thick = Paragraph(Span("Thick: ranks to blame. A point marks a peak.", "soft"))
+    thick = remark("Thick: ranks to blame. A point marks a peak.")
     return present(None if few else thick, drawing)
 
 

@@ -111,9 +111,9 @@ def _block(block: Block) -> Markup:
             return el("dl", *(join(el("dt", row.label), el("dd", _inline(row.text))) for row in block.rows))
         case Fix():
             saves = el("div", f"saves {block.saves}", class_="soft") if block.saves else None
-            told = el("div", el("code", block.change), el("div", block.why) if block.why else None, saves)
+            change = el("div", el("code", block.change), el("div", block.why) if block.why else None, saves)
             copy = _button("Copy", data_copy=block.change, aria_label=f"Copy {block.change}")
-            return el("div", told, copy, class_="fix")
+            return el("div", change, copy, class_="fix")
         case Table():
             return _table(block)
         case Cards():

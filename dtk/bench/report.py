@@ -19,7 +19,9 @@ from diagnostics.report.document import (
     Span,
     Tone,
     axis,
+    on_page,
     present,
+    remark,
     table,
 )
 from dtk.bench.bandwidth import DEFINITIONS, OPERATIONS
@@ -58,7 +60,7 @@ def document(report: BenchReport, *, page: str = "") -> Document:
             verdict,
             Fields(variables) if variables else None,
             Fields(about) if about else None,
-            Only(("html",), (Paragraph(Span(", ".join(versions), "soft")),)),
+            on_page(remark(", ".join(versions))),
         ),
         blocks=present(
             _plots(report),
@@ -131,8 +133,8 @@ def _plots(report: BenchReport) -> Only | None:
             pictures = present(pictures, Section(operation, (drawing,), 3) if drawing else None)
     if not pictures:
         return None
-    axes = Paragraph(Span("Both axes are logarithmic. The line through a point is its interval.", "soft"))
-    return Only(("html",), (Section(title, (axes, *pictures)),))
+    axes = remark("Both axes are logarithmic. The line through a point is its interval.")
+    return on_page(Section(title, (axes, *pictures)))
 
 
 def _curve(report: BenchReport, results: Sequence[Result], operation: str, name: str, colour: int) -> Curve | None:

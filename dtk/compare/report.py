@@ -15,7 +15,6 @@ from diagnostics.report.document import (
     Fields,
     Items,
     Only,
-    Paragraph,
     Plot,
     Section,
     Span,
@@ -23,7 +22,9 @@ from diagnostics.report.document import (
     Text,
     Tone,
     axis,
+    on_page,
     present,
+    remark,
     table,
 )
 from dtk.compare.formatting import (
@@ -61,7 +62,7 @@ def document(found: Comparison) -> Document:
         badge=("COMPARABLE" if found.comparable else "NOT COMPARABLE", tone),
         answer=Span(headline(found), tone),
         heading=headline(found),
-        lead=(Only(("html",), (Paragraph(Span(_about(found), "soft")),)),),
+        lead=(on_page(remark(_about(found))),),
         blocks=present(
             Section("Why", (Items(found.verdicts),)) if found.verdicts else None,
             Section("Strategies and batches", (table(grid(found), 1),)) if found.places else None,
@@ -70,7 +71,7 @@ def document(found: Comparison) -> Document:
             _breakdown(found),
             _losses(found, colours),
             _scaling(found.scaling) if found.scaling else None,
-            Section("Runs", (table(_overview(found), 2), Only(("html",), (Fields(_run_names(found)),)))),
+            Section("Runs", (table(_overview(found), 2), on_page(Fields(_run_names(found))))),
             _figures(found.figures) if found.figures else None,
             _parity(found.checks) if found.checks else None,
             Section("Notes", (Items(notes),)) if notes else None,
@@ -155,8 +156,8 @@ def _bars(title: str, figure: Figure | None, colours: dict[str, int]) -> Only | 
         end = text if cell.ratio is None else f"{text} ({times_text(cell.ratio.median)})"
         bars.append(Bar(cell.variant, (value.median,), (hint,), end, interval, colours.get(cell.variant, COLOURS - 2)))
     lines = " Lines: 95 % interval." if any(bar.interval for bar in bars) else ""
-    told = f"{figure.definition[:1].upper()}{figure.definition[1:]}.{lines}"
-    return Only(("html",), (Section(title, (Paragraph(Span(told, "soft")), Bars(figure.title, tuple(bars)))),))
+    note = f"{figure.definition[:1].upper()}{figure.definition[1:]}.{lines}"
+    return on_page(Section(title, (remark(note), Bars(figure.title, tuple(bars)))))
 
 
 def _breakdown(found: Comparison) -> Only | None:
@@ -173,9 +174,9 @@ def _breakdown(found: Comparison) -> Only | None:
             bars.append(Bar(variant.label, values, texts, seconds_text(wall / 1e3)))
     if not bars:
         return None
-    told = "Mean over ranks and steps of the profiler's window; at the end of a bar its length."
+    note = "Mean over ranks and steps of the profiler's window; at the end of a bar its length."
     drawing = Bars("Where a step goes", tuple(bars), _PARTS)
-    return Only(("html",), (Section("Where a step goes", (Paragraph(Span(told, "soft")), drawing)),))
+    return on_page(Section("Where a step goes", (remark(note), drawing)))
 
 
 def _losses(found: Comparison, colours: dict[str, int]) -> Only | None:
@@ -191,7 +192,7 @@ def _losses(found: Comparison, colours: dict[str, int]) -> Only | None:
     if not curves:
         return None
     drawing = _plot(curves, "Training loss over steps", "step", lambda value: f"{value:.3g}")
-    return Only(("html",), (Section("Training loss", (drawing,)),))
+    return on_page(Section("Training loss", (drawing,)))
 
 
 def _plot(curves: Sequence[Curve], label: str, unit: str, text: Callable[[float], str], log: bool = False) -> Plot:
@@ -215,7 +216,7 @@ def _scaling(points: Sequence[Scaled]) -> Section:
         first, speed = measured[0]
         ideal = tuple((size, speed * size / first) for size, _ in measured)
         curves += [Curve(name, measured, n, dots=dots), Curve(f"{variant}, perfect", ideal, "reference")]
-    told = (
+    note = (
         "Efficiency: tokens/s of a rank over those with the fewest ranks. Weak: the global batch grows with the ranks."
     )
     rows: list[tuple[str, ...]] = [("variant", "scaling", "ranks", "tokens/s", "efficiency")]
@@ -223,9 +224,7 @@ def _scaling(points: Sequence[Scaled]) -> Section:
         figures = (f"{point.world_size:,}", f"{point.tokens_per_s:,.0f}", percent_text(point.efficiency))
         rows.append((point.series, point.kind, *figures))
     drawing = _plot(curves, "Tokens per second over numbers of ranks", "ranks", number_text, log=True)
-    return Section(
-        "Scaling over numbers of ranks", (Only(("html",), (Paragraph(Span(told, "soft")), drawing)), table(rows, 2))
-    )
+    return Section("Scaling over numbers of ranks", (on_page(remark(note), drawing), table(rows, 2)))
 
 
 def _overview(found: Comparison) -> list[tuple[str, ...]]:
@@ -268,7 +267,7 @@ def _figures(figures: Sequence[Figure]) -> Section:
             title = figure.title if n == 0 else ""
             rows.append((title, cell.variant, _median(cell, figure), shown or "-", ratio_text(cell.ratio) or "-"))
     defined = tuple(Field(figure.title, figure.definition) for figure in figures)
-    blocks: tuple[Block, ...] = (table(rows, 2), Only(("html",), (Fields(defined),)))
+    blocks: tuple[Block, ...] = (table(rows, 2), on_page(Fields(defined)))
     return Section("Figures", blocks)
 
 

@@ -17,6 +17,7 @@ from diagnostics.report.document import (
     Section,
     Span,
     Table,
+    on_page,
     present,
 )
 from dtk.preflight.run import Preflight
@@ -56,7 +57,7 @@ def document(found: Preflight, *, brief: bool = False, page: str = "") -> Docume
             badge=("WOULD END", "good"),
             answer=answer(found),
             lead=present(
-                Only(("html",), (Paragraph((Span(found.job.source, "code"),)),)),
+                on_page(Paragraph(Span(found.job.source, "code"))),
                 Only(("terminal", "markdown"), (Fields(tuple(Field(*field) for field in fields if field[1])),)),
             ),
             blocks=(Only(diagnosis.PAGES, _proven(found)), *what_if),

@@ -23,7 +23,9 @@ from diagnostics.report.document import (
     Table,
     Tone,
     axis,
+    on_page,
     present,
+    remark,
     table,
 )
 from dtk.plan.compare import Comparison
@@ -72,7 +74,7 @@ def document(report: PlanReport, *, page: str = "") -> Document:
         answer=Span(_verdict(plan), tone),
         heading=_title(plan),
         lead=present(
-            Only(("html",), (Paragraph(_verdict(plan)), *((Paragraph(typed),) if typed else ()))),
+            on_page(Paragraph(_verdict(plan)), *((Paragraph(typed),) if typed else ())),
             Fields(about),
         ),
         blocks=present(
@@ -194,12 +196,12 @@ def _scaling(points: Sequence[Point], plan: Prediction) -> Section:
         for point in points
         if point.prediction is None
     )
-    told = "Each rank does as much as in the planned job, so the global batch grows with the ranks."
+    note = "Each rank does as much as in the planned job, so the global batch grows with the ranks."
     return Section(
         "Over numbers of ranks",
         present(
-            Paragraph(Span(told, "soft")),
-            Only(("html",), drawn),
+            remark(note),
+            on_page(*drawn),
             Fold("Figures", (table(rows),)),
             Fields(invalid) if invalid else None,
         ),
@@ -263,7 +265,7 @@ def _comparison(found: Comparison, used: Sequence[Category]) -> Section:
         present(
             _categories(drawn, used) if drawn else None,
             table(rows),
-            Paragraph(Span(_COMPARED, "soft")),
+            remark(_COMPARED),
             Fields(tuple(fields)) if fields else None,
         ),
     )
