@@ -18,8 +18,8 @@ _SCALE = 10.0
 _LINES = 4
 _FEW_DECADES = 4
 _STROKES = {"solid": None, "dashed": "7 4", "dotted": "2 4", "dash-dotted": "10 3 2 3"}
-_NARROW_TICKS = 5
-"""Ticks that a phone has room for; of more, every second one is left out there."""
+_NARROW_TICKS = 4
+"""Ticks that a phone (320 pixels) has room for, at 60 pixels each; the others are left out there."""
 
 
 def legend(names: Sequence[str], colours: Sequence[int]) -> Markup:
@@ -122,7 +122,7 @@ def _ticks(axis: Axis, place: _Places) -> list[Markup]:
         x = place.x(value)
         anchor = "start" if x < 2 * _SIDE else "end" if x > 100 - 2 * _SIDE else "middle"
         at = "100%" if anchor == "end" else _percent(x)
-        spare = "spare" if len(axis.ticks) > _NARROW_TICKS and n % 2 else None
+        spare = "spare" if n % -(-len(axis.ticks) // _NARROW_TICKS) else None
         texts.append(
             el("text", axis.text(value), x=at, y=f"{place.chart.height - 8:.0f}", text_anchor=anchor, class_=spare)
         )
