@@ -6,6 +6,7 @@ Owns which folders of a run hold evidence. Large records (dumps, traces) are lef
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import msgspec
 
 from diagnostics.contract.artifacts import Heartbeat, RunPaths, Status, read_heartbeat, read_status
 from diagnostics.evidence.endings import parse_reason
-from diagnostics.evidence.limits import Limits, whole
+from diagnostics.evidence.limits import Limits, small_json, whole
 from diagnostics.evidence.logs.lines import LineReader
 from diagnostics.evidence.model import Problem, RankError, RunEvidence
 
@@ -71,13 +72,14 @@ def read(folder: Path, limits: Limits, problems: list[Problem]) -> RunEvidence:
     paths = RunPaths(folder)
     status = _status(paths, problems)
     attempt = max(status.attempt if status else 0, last_attempt(folder))
+    read_json = partial(small_json, limits=limits, most_bytes=MAX_RECORD_BYTES)
     return RunEvidence(
         root=folder,
         status=status,
-        config=_mapping(paths.config, limits, problems, _yaml),
-        manifest=_mapping(paths.manifest, limits, problems, _json),
-        summary=_mapping(paths.summary, limits, problems, _json),
-        plan=_mapping(paths.plan, limits, problems, _json),
+        config=_mapping(paths.config, problems, lambda path: _yaml(path, limits)),
+        manifest=_mapping(paths.manifest, problems, read_json),
+        summary=_mapping(paths.summary, problems, read_json),
+        plan=_mapping(paths.plan, problems, read_json),
         heartbeats=dict(_heartbeats(folder / "heartbeat", limits)),
         events=dict(_all_events(folder / "events", attempt, limits, problems)),
         attempt=attempt,
@@ -123,38 +125,29 @@ def _status(paths: RunPaths, problems: list[Problem]) -> Status | None:
     return status
 
 
-def _mapping(path: Path, limits: Limits, problems: list[Problem], decode: Callable[[bytes], Any]) -> dict[str, Any]:
+def _mapping(path: Path, problems: list[Problem], read_file: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
     try:
-        if path.is_symlink() or not path.is_file():
-            return {}
-        if path.stat().st_size > MAX_RECORD_BYTES:
-            raise ValueError(f"over {MAX_RECORD_BYTES >> 20} MiB")
-        value = decode(whole(path, limits))
-        if not isinstance(value, dict):
-            raise ValueError("not a mapping")
-    except (OSError, ValueError, RecursionError) as problem:
+        return {} if path.is_symlink() or not path.is_file() else read_file(path)
+    except (OSError, ValueError) as problem:
         problems.append(Problem("run", path.name, f"damaged: {_short(problem)}"))
         return {}
-    return value
 
 
-def _json(data: bytes) -> Any:
-    """Python's own reader: a run whose loss became NaN has NaN in its summary, which strict JSON lacks."""
-    try:
-        return json.loads(data)
-    except RecursionError as problem:
-        raise ValueError("nested too deep") from problem
-
-
-def _yaml(data: bytes) -> Any:
+def _yaml(path: Path, limits: Limits) -> dict[str, Any]:
     import yaml
 
+    data = whole(path, limits)
+    if len(data) > MAX_RECORD_BYTES:
+        raise ValueError(f"over {MAX_RECORD_BYTES >> 20} MiB")
     if data.count(b"&") > 200 and data.count(b"*") > 200:  # aliases of aliases grow without bound
         raise ValueError("refused: full of aliases")
     try:
-        return yaml.load(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  # a safe one
-    except yaml.YAMLError as problem:
+        value = yaml.load(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  # a safe one
+    except (yaml.YAMLError, RecursionError) as problem:
         raise ValueError(_short(problem)) from problem
+    if not isinstance(value, dict):
+        raise ValueError("not a mapping")
+    return value
 
 
 def _heartbeats(folder: Path, limits: Limits) -> Iterator[tuple[int, Heartbeat]]:

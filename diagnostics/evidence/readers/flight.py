@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from diagnostics.evidence import flight_entries, safe_pickle
+from diagnostics.evidence import flight_entries, plain_file
 from diagnostics.evidence.calls import Dump
 from diagnostics.evidence.job.dump_agreement import contradiction
-from diagnostics.evidence.limits import Limits, head, whole
+from diagnostics.evidence.limits import Limits, head
 from diagnostics.evidence.reader import Reader, opens
 from diagnostics.evidence.readers import trace
 
@@ -47,27 +45,7 @@ class FlightFile:
             OSError: the file cannot be read.
             ValueError: it is damaged, too large, or no dump.
         """
-        data = whole(self.path, self.limits)
-        try:
-            return self._dumps(self._value(data))
-        except RecursionError as problem:
-            raise ValueError(f"nested over {self.limits.depth} levels") from problem
-        except (TypeError, OverflowError, MemoryError, UnicodeError) as problem:
-            raise ValueError(f"damaged dump: {type(problem).__name__}") from problem
-
-    def _value(self, data: bytes) -> dict[str, Any]:
-        if not data.strip():
-            raise ValueError("the file is empty")
-        if data.lstrip()[:1] == b"{":
-            try:
-                value = msgspec.json.decode(data)
-            except msgspec.DecodeError as problem:
-                raise ValueError(f"damaged JSON: {problem}") from problem
-        else:
-            value = safe_pickle.loads(data, self.limits)
-        if not isinstance(value, dict):
-            raise ValueError(f"a {type(value).__name__} where a dump is a dict")
-        return value
+        return plain_file.load(self.path, self.limits, self._dumps, "dump")
 
     def _dumps(self, value: dict[str, Any]) -> list[Dump]:
         recorders = value.get("recorders")

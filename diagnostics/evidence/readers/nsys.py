@@ -5,16 +5,18 @@ Owns the tables of the export. One file can hold several devices: each becomes a
 
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from diagnostics.evidence.limits import Limits, TooLargeError
 from diagnostics.evidence.reader import Reader, opens
 from diagnostics.evidence.trace.events import Lane, Message, collective_word
 from diagnostics.evidence.trace.model import Trace
 
+_Answer = TypeVar("_Answer")
 _MAGIC = b"SQLite format 3\x00"
 _TABLES = {"CUPTI_ACTIVITY_KIND_KERNEL", "StringIds"}
 _STEPS_PER_CHECK = 1_000_000
@@ -44,29 +46,22 @@ class NsysFile:
         """
         if self.path.stat().st_size > self.limits.stream_bytes:
             raise TooLargeError(f"over {self.limits.stream_bytes >> 20} MiB; raise it with --limit-scale")
-        try:
-            connection = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
-        except sqlite3.Error as problem:
-            raise ValueError(f"damaged sqlite: {problem}") from problem
-        try:
-            return _Reader(connection, self).traces()
-        except (sqlite3.Error, OverflowError, TypeError, UnicodeDecodeError) as problem:
-            raise ValueError(f"damaged sqlite: {problem}") from problem
-        finally:
-            connection.close()
+        return self._ask(_Reader.traces)
 
     def began_s(self) -> float | None:
         """When the recording began, seconds since 1970; None when the export does not tell."""
+        with suppress(ValueError):
+            return self._ask(_Reader.began_s)
+        return None
+
+    def _ask(self, question: "Callable[[_Reader], _Answer]") -> _Answer:
         try:
-            connection = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
-        except sqlite3.Error:
-            return None
-        try:
-            return _Reader(connection, self).began_s()
-        except (sqlite3.Error, ValueError, OverflowError, TypeError, UnicodeDecodeError):
-            return None
-        finally:
-            connection.close()
+            with closing(
+                sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+            ) as connection:
+                return question(_Reader(connection, self))
+        except (sqlite3.Error, OverflowError, TypeError, UnicodeDecodeError) as problem:
+            raise ValueError(f"damaged sqlite: {problem}") from problem
 
 
 def recognise(head: bytes) -> bool:
@@ -84,19 +79,17 @@ class _Reader:
         self.names: dict[str, int] = {}
         self.traces_by_device: dict[int, Trace] = {}
         self.lanes: dict[int, dict[Lane, int]] = {}
+        connection.set_progress_handler(self._progress, _STEPS_PER_CHECK)
+        connection.execute("PRAGMA trusted_schema=OFF")
 
     def began_s(self) -> float | None:
         """The start of the session."""
-        self.connection.set_progress_handler(self._progress, _STEPS_PER_CHECK)
-        self.connection.execute("PRAGMA trusted_schema=OFF")
         for row in self._rows("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME"):
             return row[0] / 1e9 if isinstance(row[0], int) and row[0] > 0 else None
         return None
 
     def traces(self) -> list[Trace]:
         """All devices."""
-        self.connection.set_progress_handler(self._progress, _STEPS_PER_CHECK)
-        self.connection.execute("PRAGMA trusted_schema=OFF")
         tables = {str(row[0]) for row in self._rows("SELECT name FROM sqlite_master WHERE type='table'")}
         if not tables >= _TABLES:
             raise ValueError("an sqlite database, but no Nsight export with kernels")

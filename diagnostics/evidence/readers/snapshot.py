@@ -10,11 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from diagnostics.evidence import safe_pickle
+from diagnostics.evidence import plain_file
 from diagnostics.evidence.calls import is_library
-from diagnostics.evidence.limits import Limits, whole
+from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.memory import history as memory_history
 from diagnostics.evidence.memory.history import Annotation, History, plausible
 from diagnostics.evidence.memory.levels import total
@@ -113,30 +111,12 @@ class SnapshotFile:
             OSError: the file cannot be read.
             ValueError: it is damaged, too large, or no snapshot.
         """
-        data = whole(self.path, self.limits)
-        try:
-            value = _value(data, self.limits)
-            return _snapshot(value)
-        except (RecursionError, TypeError, OverflowError, MemoryError, UnicodeError, AttributeError) as problem:
-            raise ValueError(f"damaged snapshot: {type(problem).__name__}") from problem
-
-
-def _value(data: bytes, limits: Limits) -> dict[str, Any]:
-    if not data.strip():
-        raise ValueError("the file is empty")
-    if data.lstrip()[:1] == b"{":
-        try:
-            value = msgspec.json.decode(data)
-        except msgspec.DecodeError as problem:
-            raise ValueError(f"damaged JSON: {problem}") from problem
-    else:
-        value = safe_pickle.loads(data, limits)
-    if not isinstance(value, dict) or not isinstance(value.get("segments"), list):
-        raise ValueError("no snapshot of the allocator: it has no list of segments")
-    return value
+        return plain_file.load(self.path, self.limits, _snapshot, "snapshot")
 
 
 def _snapshot(value: dict[str, Any]) -> Snapshot:
+    if not isinstance(value.get("segments"), list):
+        raise ValueError("no snapshot of the allocator: it has no list of segments")
     devices: dict[int, DeviceMemory] = {}
     held: dict[int, dict[Frame | None, list[int]]] = {}
     blocks: dict[int, _Blocks] = {}

@@ -1,0 +1,116 @@
+"""Which ending counts where several files tell of one rank, and what follows from the ranks that nobody lists."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diagnostics.contract.artifacts import Status
+from diagnostics.evidence.endings import UNNAMED
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, RunEvidence
+from diagnostics.evidence.rank_endings import (
+    add_unnamed,
+    mismatch_facts,
+    peer_vanished,
+    rank_endings,
+    settle_exit_codes,
+)
+
+GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [192.168.7.7]:57000"
+
+
+def evidence(*errors: RankError, facts: tuple[LogFact, ...] = (), **more: Any) -> Evidence:
+    return Evidence(Path("nowhere"), Limits(), errors=list(errors), facts=list(facts), **more)
+
+
+def error(rank: int | None, type_: str = "", message: str = "", **more: Any) -> RankError:
+    return RankError(rank, more.pop("file", "log"), 1, type_, message, **more)
+
+
+def kinds(found: Evidence) -> dict[int, str]:
+    return {rank: ending.kind for rank, ending in rank_endings(found).items()}
+
+
+def test_the_ending_that_says_most_counts() -> None:
+    found = evidence(
+        error(0, exit_code=1), error(0, "RuntimeError", GLOO), error(1, signal="SIGTERM"), error(1, "KeyError", "'x'"),
+        error(2, exit_code=1), error(2, exit_code=-9, signal="SIGKILL"),
+        facts=(LogFact("cuda_oom", 1, "out", 4, "CUDA out of memory."),),
+    )  # fmt: skip
+    assert kinds(found) == {0: "lost_peer", 1: "oom", 2: "killed"}
+
+
+def test_of_two_alike_the_one_with_a_traceback() -> None:
+    frame = Frame("train.py", 3, "f")
+    found = evidence(error(0, "KeyError", "'x'"), error(0, "KeyError", "'x'", frames=(frame,)))
+    assert rank_endings(found)[0].frames == (frame,)
+
+
+def test_records_without_a_rank_or_about_the_watch_are_no_ending_of_a_rank() -> None:
+    assert kinds(evidence(error(None, "KeyError"), error(-3, "KeyError"), error(0, exit_code=75))) == {}
+
+
+def test_an_exit_event_of_a_run_counts_where_nothing_else_is_known() -> None:
+    end = [{"kind": "event", "name": "end", "exit_code": 0, "time_s": 4.0}]
+    run = RunEvidence(Path("nowhere"), Status("failed", exit_code=1), {}, {}, {}, {}, {}, {0: end, 1: end, 2: []})
+    found = rank_endings(evidence(error(1, "ValueError", "x"), run=run))
+    assert {rank: (one.kind, one.in_order) for rank, one in found.items()} == {
+        0: ("exited", True), 1: ("raised", False)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("with_torchrun", [False, True])
+def test_a_task_of_slurm_is_a_rank_unless_torchrun_ran_in_it(with_torchrun: bool) -> None:
+    task = LogFact("srun_task", None, "out", 1, "srun: x", {"ranks": [2], "why": "Killed"})
+    inner = (LogFact("torchrun_signal", None, "out", 2, "x", {"pid": 4}),) if with_torchrun else ()
+    assert kinds(evidence(facts=(task, *inner))) == ({} if with_torchrun else {2: "killed"})
+
+
+def test_the_rank_that_torchrun_does_not_list_had_ended() -> None:
+    listed = LogFact("torchrun_list", None, "out", 9, "x", {"ranks": [0, 2], "pids": [10, 12]})
+    stopped = LogFact("torchrun_signal", None, "out", 5, "x", {"pid": 12})
+    found = rank_endings(evidence(error(0, "RuntimeError", GLOO), facts=(listed, stopped)))
+    assert found[1].in_order and found[0].kind == "lost_peer"
+    assert 1 not in rank_endings(evidence(error(0, "KeyError", "'x'"), facts=(listed, stopped)))
+
+
+def test_a_sigint_of_one_rank_alone_killed_it() -> None:
+    listed = LogFact("torchrun_list", None, "out", 9, "x", {"ranks": [0], "pids": [10]})
+    assert kinds(evidence(error(0, signal="SIGINT"), facts=(listed,))) == {0: "killed"}
+    assert kinds(evidence(error(0, signal="SIGINT"))) == {0: "stopped"}
+
+
+def test_a_lone_exit_code_of_1_is_its_own_unless_others_wait() -> None:
+    found = rank_endings(evidence(error(0, exit_code=1)))
+    assert settle_exit_codes(found, others=False)[0].kind == "raised"
+    assert settle_exit_codes(found, others=True)[0].kind == "failed"
+    both = rank_endings(evidence(error(0, exit_code=1), error(1, exit_code=1)))
+    assert {one.kind for one in settle_exit_codes(both, others=False).values()} == {"failed"}
+
+
+def test_the_only_exception_without_a_rank() -> None:
+    found = evidence(error(None, "KeyError", "'x'"), error(None, "RuntimeError", GLOO), error(1, "RuntimeError", GLOO))
+    known = rank_endings(found)
+    assert add_unnamed(found, known, [0])[0].kind == "raised"
+    assert add_unnamed(found, known, [0, 2])[UNNAMED].kind == "raised"
+    found.errors.append(error(None, "ValueError", "another"))
+    assert set(add_unnamed(found, known, [0])) == {1}
+
+
+def test_a_peer_vanished_where_a_connection_closed_and_nothing_timed_out() -> None:
+    closed = evidence(error(0, "RuntimeError", GLOO))
+    assert peer_vanished(closed, rank_endings(closed))
+    late = evidence(error(0, "RuntimeError", GLOO), facts=(LogFact("gloo_timeout", 1, "out", 1, "x"),))
+    assert not peer_vanished(late, rank_endings(late))
+    own = evidence(error(0, "RuntimeError", "shape mismatch, connection closed by the user"))
+    assert not peer_vanished(own, rank_endings(own))
+
+
+def test_lines_that_name_a_mismatch() -> None:
+    facts = (
+        LogFact("gloo_mismatch", 0, "out", 1, "4096 vs 32"),
+        LogFact("dist_backend_error", 0, "out", 2, "Detected mismatch between collectives on ranks."),
+        LogFact("nccl_warn", 0, "out", 3, "shape mismatch"),
+    )
+    assert [fact.line for fact in mismatch_facts(evidence(facts=facts))] == [1, 2]
