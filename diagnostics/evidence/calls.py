@@ -154,7 +154,8 @@ class CallFile(Protocol):
 
 
 _OPS = {
-    "_all_gather_base": "all_gather", "allgather": "all_gather", "all_gather_into_tensor": "all_gather",
+    "_all_gather_base": "all_gather", "_allgather_base": "all_gather",
+    "allgather": "all_gather", "all_gather_into_tensor": "all_gather",
     "all_gather_single": "all_gather", "_reduce_scatter_base": "reduce_scatter",
     "reduce_scatter_tensor": "reduce_scatter", "reduce_scatter_single": "reduce_scatter",
     "allreduce": "all_reduce", "all_reduce_barrier": "barrier", "_broadcast_oop": "broadcast",

@@ -1,7 +1,8 @@
-"""Whether ranks called different collectives at one position of a group, or stand still, and in whose words to say it.
+"""Whether ranks called different collectives at one position of a group, or stand still, and the verdict on it.
 
-Pure functions over what the ranks report (`Place`): the live watch and the launcher's look at dead ranks share them.
-A verdict blames only ranks that the reports single out; a tie is said to be a tie.
+Rolling hashes are the cheap alarm. Which ranks differ, and where they parted, is decided by `analysis.divergence` from
+the calls that the ranks then hand over: the live watch and the launcher's look at dead ranks share this.
+A verdict blames only ranks that the calls single out; a tie is said to be a tie.
 """
 
 import itertools
@@ -9,9 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from diagnostics.analysis.divergence import between, count_votes
 from diagnostics.contract.artifacts import RunPaths, Verdict
+from diagnostics.evidence.calls import Call
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.readers.ring import RingFile
+from diagnostics.evidence.readers.ring import RingFile, call_of
 from diagnostics.evidence.ring.format import RingDump, RingRecord
 from diagnostics.evidence.ring.groups import format_ranks, parse_ranks
 
@@ -19,6 +22,8 @@ SHOWN = 8
 """Ranks named one by one; further ones are counted."""
 LOOKED_BACK = 32
 """Calls before a difference at which ranks may have parted without a difference."""
+LOOKED_AHEAD = 8
+"""Calls behind it, which tell what was left out or added."""
 
 History = tuple[int, tuple[int, ...]]
 """Calls of one rank on one group, and the rolling hash after each of the last ones."""
@@ -26,7 +31,7 @@ History = tuple[int, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one rank is, or what it called at one position."""
+    """Where one rank is."""
 
     rank: int
     call: str
@@ -34,16 +39,24 @@ class Place:
     site: str
     """`train.py:12 in step`"""
     group: str = ""
-    position: int = 0
-    signature: int = 0
     step: int | None = None
     region: str | None = None
     group_name: str = ""
     """What the user knows the group by."""
     members: str = ""
     """Global ranks of the group, as `diagnostics.evidence.ring.groups.format_ranks` writes them."""
-    earlier: tuple[tuple[int, str, str], ...] = ()
-    """Position, call and site of the calls before it in the group, the youngest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """What one rank called in a group around a position."""
+
+    rank: int
+    group: str
+    signature: int
+    """Hash of what the ranks must agree on at the position, as in the ring."""
+    calls: list[Call]
+    """The call at the position, and those around it that the ring still holds, oldest first."""
 
 
 def first_difference(histories: Mapping[int, History]) -> int | None:
@@ -93,7 +106,6 @@ def place_of(record: RingRecord, rank: int, step: int | None) -> Place:
         describe(record),
         site(record),
         record.group.key,
-        record.seq,
         step=step,
         region=record.region or None,
         group_name=group_name(record),
@@ -101,76 +113,57 @@ def place_of(record: RingRecord, rank: int, step: int | None) -> Place:
     )
 
 
-def place_at(ring: RingDump, group: str, position: int) -> Place | None:
-    """What a rank called at a position of a group and before it, as its ring holds it."""
-    known = {record.seq: record for record in ring.records if not record.is_p2p and record.group.key == group}
-    record = known.get(position)
-    if record is None:
+def called_at(ring: RingDump, group: str, position: int) -> Called | None:
+    """Return what a rank called around a position of a group; None where its ring does not hold the position."""
+    near = range(position - LOOKED_BACK, position + LOOKED_AHEAD + 1)
+    own = {one.seq: one for one in ring.records if not one.is_p2p and one.group.key == group and one.seq in near}
+    if position not in own:
         return None
-    before = (known.get(position - back) for back in range(1, LOOKED_BACK + 1))
-    earlier = itertools.takewhile(lambda one: one is not None, before)
-    return Place(
-        rank=ring.rank,
-        call=describe(record),
-        site=site(record),
-        group=group,
-        position=position,
-        signature=record.signature,
-        step=record.step,
-        region=record.region or None,
-        group_name=group_name(record),
-        earlier=tuple((one.seq, describe(one), site(one)) for one in earlier if one is not None),
-    )
+    first = position
+    while first - 1 in own:
+        first -= 1
+    calls = [call_of(record) for seq, record in sorted(own.items()) if seq >= first]
+    return Called(ring.rank, group, own[position].signature, calls)
 
 
-def desync(places: list[Place], attempt: int, time_s: float) -> Verdict:
-    """The verdict of a proven difference, from what each known rank called there."""
-    sides: dict[int, list[Place]] = {}
-    for place in sorted(places, key=lambda p: p.rank):
-        sides.setdefault(place.signature, []).append(place)
-    ordered = sorted(sides.values(), key=lambda side: (-len(side), side[0].rank))
-    tie = len(ordered) < 2 or len(ordered[0]) == len(ordered[1])
-    blamed = [] if tie else sorted(place.rank for side in ordered[1:] for place in side)
-    back = _parted_before(ordered)
-    first = next((p for p in places if p.rank in blamed), places[0])
-    position = first.position - back
-    what = "the same collective from different lines" if back else "different collectives"
-    then = f" (their calls differ from position {first.position} on)" if back else ""
-    told = "; ".join(f"{_ranks(side)} called {_call_before(side[0], back)}" for side in ordered[:4])
+def desync(called: list[Called], position: int, attempt: int, time_s: float) -> Verdict:
+    """Return the verdict of a proven difference, from what each known rank called there; none may be known any more."""
+    if not called:
+        reason = f"ranks called different collectives at position {position}, too long ago to be recorded still"
+        return Verdict("desync", reason, [], [], position=position, attempt=attempt, time_s=time_s)
+    histories = {one.rank: {call.seq: call for call in one.calls} for one in called}
+    issued: dict[int, list[int]] = {}
+    for one in called:
+        issued.setdefault(one.signature, []).append(one.rank)
+    vote = count_votes(called[0].calls[0].key, position, issued, histories)
+    found = between(vote, lambda rank, _: list(histories[rank].values())) if len(vote.sides) > 1 else None
+    tie = found.tie if found is not None else True
+    blamed = list(found.culprits) if found is not None and not tie else []
+    parted = found.position if found is not None else position
+    first = histories[blamed[0] if blamed else called[0].rank].get(parted, called[0].calls[-1])
+    what = "the same collective from different lines" if parted < position else "different collectives"
+    then = f" (their calls differ from position {position} on)" if parted < position else ""
+    sides = [(side, histories[side[0]].get(parted)) for side in vote.sides[:4]]
+    calls = "; ".join(f"{named(list(side))} called {_cited(call)}" for side, call in sides if call is not None)
     return Verdict(
         kind="desync",
-        reason=f"ranks called {what} at position {position} of group {first.group_name or first.group}{then}: {told}",
+        reason=f"ranks called {what} at position {parted} of group {first.key.label}{then}: {calls}",
         blamed=blamed,
-        victims=sorted(p.rank for p in ordered[0]) if blamed else [],
-        group=first.group,
-        position=position,
+        victims=[rank for rank in vote.present if rank not in blamed] if blamed else [],
+        group=called[0].group,
+        position=parted,
         step=first.step,
-        region=first.region,
+        region=first.region or None,
         attempt=attempt,
         time_s=time_s,
     )
 
 
-def _parted_before(sides: list[list[Place]]) -> int:
-    """How many calls earlier the sides were already at different lines: their calls fit each other by chance.
-
-    What a rank leaves out or adds shifts the calls after it, and some of those may be equal.
-    """
-    if len(sides) != 2:
-        return 0
-    back = 0
-    for (_, _, here), (_, _, there) in zip(sides[0][0].earlier, sides[1][0].earlier, strict=False):
-        if here == there:
-            break
-        back += 1
-    return back
-
-
-def _call_before(place: Place, back: int) -> str:
-    if not back:
-        return f"{place.call} at {place.site}"
-    _, call, where = place.earlier[back - 1]
-    return f"{call} at {where}"
+def _cited(call: Call) -> str:
+    if call.site is None:
+        return f"{call.text} at an unknown place"
+    within = f" in {call.site.function}" if call.site.function else ""
+    return f"{call.text} at {Path(call.site.file).name}:{call.site.line}{within}"
 
 
 def stall(
@@ -228,13 +221,13 @@ def find_desync(paths: RunPaths, attempt: int, world_size: int, time_s: float) -
     if not differing:
         return None
     group, position = min(differing, key=lambda where: (where[1], where[0]))
-    return desync(left_at(paths, attempt, range(world_size), group, position), attempt, time_s)
+    return desync(left_at(paths, attempt, range(world_size), group, position), position, attempt, time_s)
 
 
-def left_at(paths: RunPaths, attempt: int, ranks: Iterable[int], group: str, position: int) -> list[Place]:
-    """What ranks called at a position of a group, as far as the rings that they left here tell it."""
-    places = (place_at(ring, group, position) for ring in _rings(paths, attempt, ranks))
-    return [place for place in places if place is not None]
+def left_at(paths: RunPaths, attempt: int, ranks: Iterable[int], group: str, position: int) -> list[Called]:
+    """Return what ranks called around a position of a group, as far as the rings that they left here tell it."""
+    found = (called_at(ring, group, position) for ring in _rings(paths, attempt, ranks))
+    return [one for one in found if one is not None]
 
 
 def _rings(paths: RunPaths, attempt: int, ranks: Iterable[int]) -> Iterator[RingDump]:

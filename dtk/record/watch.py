@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+import msgspec
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from diagnostics.contract.artifacts import ENDED_BY_WATCH, RunPaths, Verdict, read_heartbeat, write_json
@@ -26,7 +27,7 @@ from dtk.config.schema import WatchConfig
 from dtk.parallel.regions import current
 from dtk.record.activity import Activity, where_main_thread_is
 from dtk.record.collectives import CollectiveLog
-from dtk.record.desync import Place, desync, left_at, place_at, place_of, stall
+from dtk.record.desync import Called, Place, called_at, desync, left_at, place_of, stall
 from dtk.record.frames import PLUMBING
 from dtk.record.guard import bounded, guarded
 from dtk.record.judge import Judge, pack
@@ -212,9 +213,9 @@ class Watch:
     def _end(self, store: Store, found: dict[str, Any]) -> None:
         """Dump, say where this rank is, let the judge conclude, and leave the process."""
         try:
-            place = self._place(found)
+            answer = self._answer(found)
             bounded("hang dumps", self.dump, DUMP_S)
-            store.set(f"answer/{self.rank}", json.dumps(asdict(place) if place else None))
+            store.set(f"answer/{self.rank}", msgspec.json.encode(answer).decode())
             if found["judge"] == self.rank:
                 self._conclude(store, found)
             elif self._await(lambda: store.check(["concluded"]), ANSWER_S + 1):
@@ -225,11 +226,11 @@ class Watch:
                     stream.flush()
             os._exit(ENDED_BY_WATCH)
 
-    def _place(self, found: dict[str, Any]) -> Place | None:
-        """What this rank called at the position in question; in a stall where it is now."""
+    def _answer(self, found: dict[str, Any]) -> Called | Place | None:
+        """Return what this rank called around the position in question; in a stall where it is now."""
         ring = parse(self.log.ring.snapshot())
         if found["kind"] == "desync":
-            return place_at(ring, found["group"], found["position"])
+            return called_at(ring, found["group"], found["position"])
         step, region = (self.log.step if self.log.step >= 0 else None), current()
         open_ids = {number for _, number, _ in list(self.log.open.values())}
         for record in reversed(ring.records):
@@ -243,16 +244,16 @@ class Watch:
         here = self._judge.here()
         awake = [rank for rank in here if self._judge.peers[rank].silent_s < SILENT_S]
         self._await(lambda: all(store.check([f"answer/{rank}"]) for rank in awake), ANSWER_S)
-        answers = {rank: json.loads(store.get(f"answer/{rank}")) for rank in here if store.check([f"answer/{rank}"])}
-        places = [Place(**answer) for answer in answers.values() if answer]
+        answers = {rank: store.get(f"answer/{rank}") for rank in here if store.check([f"answer/{rank}"])}
         silent = [rank for rank in here if rank not in answers]
         if found["kind"] == "desync":
+            called = [one for raw in answers.values() if (one := msgspec.json.decode(raw, type=Called | None))]
             # A side that left the run, or does not answer, is known by what it wrote down.
-            mute = sorted(set(range(self.world_size)) - {place.rank for place in places})
-            places += left_at(self.paths, self.attempt, mute, found["group"], found["position"])
-            forgotten = Place(self.rank, "a call too long ago", "an unknown place", found["group"], found["position"])
-            verdict = desync(places or [forgotten], self.attempt, time.time())
+            mute = sorted(set(range(self.world_size)) - {one.rank for one in called})
+            called += left_at(self.paths, self.attempt, mute, found["group"], found["position"])
+            verdict = desync(called, found["position"], self.attempt, time.time())
         else:
+            places = [msgspec.json.decode(raw, type=Place) for raw in answers.values()]
             verdict = stall(places, silent, self._judge.left(), found["stood_s"], self.attempt, time.time())
         self._keep(verdict)
         if self.ended is not None:

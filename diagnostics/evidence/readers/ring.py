@@ -65,7 +65,7 @@ class RingFile:
 
 
 def _dump(ring: RingDump, file: str) -> Dump:
-    calls = [_call(record) for record in ring.records]
+    calls = [call_of(record) for record in ring.records]
     last = ring.records[-1] if ring.records else None
     return Dump(
         rank=ring.rank,
@@ -103,7 +103,8 @@ def _key(group: RingGroup) -> GroupKey:
     return GroupKey(RECORDER, name, group.desc)
 
 
-def _call(record: RingRecord) -> Call:
+def call_of(record: RingRecord) -> Call:
+    """Return a record in the common form of calls."""
     op = operation(record.op)
     sizes = _sizes(record.input_sizes) or _sizes(record.output_sizes)
     kind = dtype(record.dtype)

@@ -4,7 +4,9 @@ import random
 
 import pytest
 
-from dtk.record.desync import Place, desync, first_difference, stall
+from diagnostics.evidence.calls import Call, Described, GroupKey, Wire
+from diagnostics.evidence.model import Frame
+from dtk.record.desync import Called, Place, desync, first_difference, stall
 
 
 def history(calls, keep=8):
@@ -51,12 +53,25 @@ def test_any_single_difference_is_found_and_nothing_else():
         assert first_difference({r: history(c, 64) for r, c in enumerate(calls)}) == (at + 1 if seen else None)
 
 
-def called(rank, what):
-    return Place(rank, what, f"train.py:{len(what)} in step", "0:pg", 5, hash(what), 3, "backward")
+def place(rank, what):
+    return Place(rank, what, f"train.py:{len(what)} in step", "0:pg", step=3, region="backward")
+
+
+def called(rank, *calls, position=5):
+    """The calls of a rank up to `position`, each with its line."""
+    made = [
+        Call(
+            GroupKey("dtk", "0", "default_pg"), seq, Described(Wire(what, (), ()), what), True, float(seq),
+            stack=(Frame("/job/train.py", line, ""),), step=3, region="backward",
+        )
+        for seq, (what, line) in enumerate(calls, position - len(calls) + 1)
+    ]  # fmt: skip
+    return Called(rank, "0:pg", hash(calls[-1][0]), made)
 
 
 def test_the_minority_is_blamed():
-    verdict = desync([called(0, "all_reduce [8]"), called(1, "all_reduce [8]"), called(2, "barrier")], 1, 9.0)
+    same, other = ("all_reduce [8]", 14), ("barrier", 7)
+    verdict = desync([called(0, same), called(1, same), called(2, other)], 5, 1, 9.0)
     assert (verdict.blamed, verdict.victims, verdict.position, verdict.attempt) == ([2], [0, 1], 5, 1)
     assert "ranks 0, 1 called all_reduce [8] at train.py:14" in verdict.reason
     assert "rank 2 called barrier at train.py:7" in verdict.reason
@@ -65,35 +80,26 @@ def test_the_minority_is_blamed():
 
 @pytest.mark.parametrize("sides", [("a", "b"), ("a", "a", "b", "b"), ("a", "b", "c")])
 def test_a_tie_blames_nobody(sides):
-    verdict = desync([called(rank, what) for rank, what in enumerate(sides)], 0, 9.0)
+    verdict = desync([called(rank, (what, ord(what))) for rank, what in enumerate(sides)], 5, 0, 9.0)
     assert (verdict.blamed, verdict.victims, verdict.failure().rank) == ([], [], -1)
 
 
 def test_a_stall_blames_who_is_outside_while_others_wait():
     outside = Place(1, "", "loader.py:3 in get (inside wait)", region="data", step=4)
-    verdict = stall([called(0, "all_reduce"), outside, called(2, "all_reduce")], [], {}, 7.2, 0, 9.0)
+    verdict = stall([place(0, "all_reduce"), outside, place(2, "all_reduce")], [], {}, 7.2, 0, 9.0)
     assert (verdict.blamed, verdict.victims, verdict.region, verdict.step) == ([1], [0, 2], "data", 4)
     assert "rank 1 stands at loader.py:3" in verdict.reason
 
 
 def test_a_stall_in_which_all_wait_blames_nobody():
-    assert stall([called(0, "all_reduce"), called(1, "all_reduce")], [], {}, 7, 0, 9.0).blamed == []
+    assert stall([place(0, "all_reduce"), place(1, "all_reduce")], [], {}, 7, 0, 9.0).blamed == []
     assert stall([Place(0, "", "a.py:1 in f"), Place(1, "", "a.py:1 in f")], [], {}, 7, 0, 9.0).blamed == []
 
 
 def test_a_rank_that_does_not_answer_is_blamed():
-    verdict = stall([called(0, "all_reduce")], [1], {}, 7, 0, 9.0)
+    verdict = stall([place(0, "all_reduce")], [1], {}, 7, 0, 9.0)
     assert verdict.blamed == [1]
     assert "rank 1 does not answer" in verdict.reason
-
-
-def at(rank, position, lines):
-    """A rank at `position` after calls from these lines, the oldest first; only the last one differs by its call."""
-    *before, (call, line) = lines
-    earlier = [(position - n, what, f"train.py:{at}") for n, (what, at) in enumerate(reversed(before), 1)]
-    return Place(
-        rank, call, f"train.py:{line}", "0:pg", position, hash(call), 3, group_name="default_pg", earlier=tuple(earlier)
-    )
 
 
 def test_ranks_part_where_equal_calls_come_from_other_lines():
@@ -101,7 +107,8 @@ def test_ranks_part_where_equal_calls_come_from_other_lines():
     same = [("all_gather [8]", 5), ("all_reduce [8]", 6)]
     usual = [*same, ("all_reduce scalar", 9), ("all_gather [8]", 5)]
     odd = [*same, ("all_reduce scalar", 7), ("all_reduce scalar", 9)]
-    verdict = desync([at(0, 14, usual), at(1, 14, odd), at(2, 14, usual)], 0, 9.0)
+    ranks = {0: usual, 1: odd, 2: usual}
+    verdict = desync([called(rank, *calls, position=14) for rank, calls in ranks.items()], 14, 0, 9.0)
     assert (verdict.position, verdict.blamed) == (13, [1])
     assert verdict.reason == (
         "ranks called the same collective from different lines at position 13 of group default_pg (their calls differ "
@@ -111,16 +118,17 @@ def test_ranks_part_where_equal_calls_come_from_other_lines():
 
 
 def test_ranks_that_come_from_the_same_lines_part_where_their_calls_differ():
-    verdict = desync([at(0, 14, [("a", 5), ("b", 9)]), at(1, 14, [("a", 5), ("c", 7)])], 0, 9.0)
+    ranks = [called(0, ("a", 5), ("b", 9), position=14), called(1, ("a", 5), ("c", 7), position=14)]
+    verdict = desync(ranks, 14, 0, 9.0)
     assert verdict.position == 14
     assert verdict.reason.startswith("ranks called different collectives at position 14 of group default_pg: rank 0")
 
 
 def test_a_stall_tells_groups_apart():
-    places = [Place(r, "all_reduce [8]", "train.py:4", f"{r}:pg", 1, group_name=f"group_{r}") for r in range(2)]
+    places = [Place(r, "all_reduce [8]", "train.py:4", f"{r}:pg", group_name=f"group_{r}") for r in range(2)]
     reason = stall(places, [], {}, 5, 0, 9.0).reason
     assert "rank 0 waits in all_reduce [8] at train.py:4 of group group_0; rank 1 waits in" in reason
     assert (
         "ranks 0, 1 wait in all_reduce"
-        in stall([called(0, "all_reduce"), called(1, "all_reduce")], [], {}, 7, 0, 9.0).reason
+        in stall([place(0, "all_reduce"), place(1, "all_reduce")], [], {}, 7, 0, 9.0).reason
     )

@@ -4,8 +4,7 @@ Two ranks that wait at the same position in calls that do not fit are proof; pos
 NCCL may complete a call on one rank and not on another. Dumps say more, so with any this keeps silent.
 """
 
-from dataclasses import dataclass
-
+from diagnostics.analysis.divergence import Vote, count_votes, differing_parts
 from diagnostics.contract.findings import EvidenceItem, Finding, Group, Where
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
@@ -16,28 +15,15 @@ SURE = 0.75
 LIKELY = 0.65
 """A tie, or lines that do not name their group."""
 BEHIND = 0.6
-_MISMATCHES = ("hang.collective_mismatch", "hang.signature_mismatch")
+_OPEN = (
+    "hang.collective_mismatch",
+    "hang.signature_mismatch",
+    "hang.conditional_collective",
+    "hang.device_stall",
+    "hang.network",
+)
 _SHIFTED = "Whether it is this call that is wrong or one left out or added before it, logs do not tell."
 _DUMPS = "TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=/tmp/flight_rank_, which records the calls before it"
-
-
-@dataclass(frozen=True, slots=True)
-class Sides:
-    """The ranks that wait at one position of a group, by what they wait in: the largest side first."""
-
-    group: GroupLog
-    seq: int
-    sides: tuple[tuple[Wait, ...], ...]
-
-    @property
-    def tie(self) -> bool:
-        """Whether no side is larger than all others."""
-        return len(self.sides[0]) == len(self.sides[1])
-
-    @property
-    def blamed(self) -> tuple[int, ...]:
-        """The minority; at a tie all."""
-        return tuple(sorted(wait.rank for side in self.sides[0 if self.tie else 1 :] for wait in side))
 
 
 def find(context: Context) -> list[Finding]:
@@ -46,9 +32,9 @@ def find(context: Context) -> list[Finding]:
         return []
     groups = read(context.evidence)
     for group in groups:
-        sides = None if group.mixed or not _complete(context, group, groups) else _sides(group)
-        if sides is not None:
-            return [_mismatch(context, sides)]
+        vote = None if group.mixed or not _complete(context, group, groups) else _vote(group)
+        if vote is not None:
+            return [_mismatch(context, group, vote)]
     for group in groups:
         if not group.mixed and group.name != UNNAMED and (found := _apart(context, group, groups)):
             return [found]
@@ -64,63 +50,64 @@ def _complete(context: Context, group: GroupLog, groups: list[GroupLog]) -> bool
     return len(groups) == 1 and sorted(ranked) == list(range(world))
 
 
-def _sides(group: GroupLog) -> Sides | None:
+def _vote(group: GroupLog) -> Vote | None:
     """The ranks at the group's first open position, if what they wait in does not fit together."""
     waits = [wait for _, wait in sorted(group.waits.items()) if wait.counted]
     if len(waits) < len(group.waits):
         return None  # Sends and receives share the numbers.
-    seq = min(wait.seq for wait in waits)
-    here = [wait for wait in waits if wait.seq == seq]
-    kinds: dict[object, list[Wait]] = {}
+    position = min(wait.seq for wait in waits)
+    here = [wait for wait in waits if wait.seq == position]
     by_op = len({wait.name for wait in here}) > 1
     if not by_op and not all(wait.even for wait in here):
         return None
+    issued: dict[object, list[int]] = {}
     for wait in here:
-        kinds.setdefault(wait.name if by_op else wait.numel, []).append(wait)
-    if len(kinds) < 2:
-        return None
-    ordered = sorted(kinds.values(), key=lambda side: (-len(side), side[0].rank))
-    sides = Sides(group, seq, tuple(tuple(side) for side in ordered))
+        issued.setdefault(wait.name if by_op else wait.wire, []).append(wait.rank)
+    vote = count_votes(group.key, position, issued, ())
     # Two groups may go by one name (split_group): only a majority shows that the ranks belong together.
-    return sides if group.default or group.name == UNNAMED or not sides.tie else None
+    certain = group.default or group.name == UNNAMED or not vote.tie
+    return vote if len(vote.sides) > 1 and certain else None
 
 
-def _mismatch(context: Context, sides: Sides) -> Finding:
-    group, usual, odd = sides.group, sides.sides[0][0], sides.sides[1][0]
-    cause = _MISMATCHES[usual.name == odd.name]
+def _mismatch(context: Context, group: GroupLog, vote: Vote) -> Finding:
+    sides = [group.waits[side[0]] for side in vote.sides]
+    majority, minority = sides[:2]
+    different = differing_parts(majority.wire, minority.wire)
+    cause = f"hang.{'collective' if 'operation' in different else 'signature'}_mismatch"
     everybody = set(group.waits) | set(group.counters)
-    blamed = sides.blamed
-    context.blamed |= set(blamed)
+    culprits = vote.minority
+    context.blamed |= set(culprits)
     context.settled |= everybody
-    change = f"{usual.text} and {odd.text} meet at position {sides.seq}: let all ranks take the same branch"
+    change = f"{majority.text} and {minority.text} meet at position {vote.position}: let all ranks take the same branch"
     if cause == "hang.signature_mismatch":
-        change = f"{usual.name} at position {sides.seq} needs the same number of elements on every rank"
+        change = f"{majority.name} at position {vote.position} needs the same number of elements on every rank"
     return Finding(
         cause=cause,
         status="confirmed",
-        summary=_what(context, sides),
-        confidence=LIKELY if sides.tie or group.name == UNNAMED else SURE,
-        ranks=blamed,
-        victims=tuple(sorted(everybody - set(blamed))),
+        summary=_what(group, vote),
+        confidence=LIKELY if vote.tie or group.name == UNNAMED else SURE,
+        ranks=culprits,
+        victims=tuple(sorted(everybody - set(culprits))),
         group=_named(group, everybody),
-        position=sides.seq,
-        where=tuple(place for wait in (odd, usual) for place in _where(context, wait)),
-        evidence=tuple(_seen(side[0]) for side in (*sides.sides[1:4], sides.sides[0])),
+        position=vote.position,
+        where=tuple(place for wait in (minority, majority) for place in _where(context, wait)),
+        evidence=tuple(_seen(wait) for wait in (*sides[1:4], sides[0])),
         remedies=say.remedies(context.evidence, change, "collectives are matched by their order in the group"),
-        measured=f"{len(blamed)} of {sum(len(side) for side in sides.sides)} ranks differ at position {sides.seq}",
+        measured=f"{len(culprits)} of {len(vote.present)} ranks differ at position {vote.position}",
     )
 
 
-def _what(context: Context, sides: Sides) -> str:
+def _what(group: GroupLog, vote: Vote) -> str:
+    order = (*vote.sides[1:4], vote.sides[0])
     parts = [
-        f"{say.ranks(wait.rank for wait in side)} {'waits' if len(side) == 1 else 'wait'} in {side[0].text}"
-        for side in (*sides.sides[1:4], sides.sides[0])
+        f"{say.ranks(side)} {'waits' if len(side) == 1 else 'wait'} in {group.waits[side[0]].text}" for side in order
     ]
-    text = f"{say.sentence(', '.join(parts[:-1]))} where {parts[-1]}, at position {sides.seq} of {_of(sides.group)}."
-    if any(side[0].numel == 1 and side[0].name == "all_reduce" for side in sides.sides):
+    text = f"{say.sentence(', '.join(parts[:-1]))} where {parts[-1]}, at position {vote.position} of {_of(group)}."
+    firsts = [group.waits[side[0]] for side in vote.sides]
+    if any(wait.numel == 1 and wait.name == "all_reduce" for wait in firsts):
         text += " (A barrier is an all_reduce of 1 element.)"
-    if sides.tie:
-        counts = " against ".join(str(len(side)) for side in sides.sides)
+    if vote.tie:
+        counts = " against ".join(str(len(side)) for side in vote.sides)
         text += f" It is a tie ({counts}): either side may be the wrong one."
     return f"{text} {_SHIFTED}"
 
@@ -230,8 +217,7 @@ def _between(
 def _open(groups: list[GroupLog]) -> list[Finding]:
     """Why the lines do not settle it."""
     told = next((text for text in (_why_open(group) for group in groups if len(group.waits) > 1) if text), "")
-    causes = (*_MISMATCHES, "hang.conditional_collective", "hang.device_stall", "hang.network") if told else ()
-    return [say.undecided(cause, told, _DUMPS) for cause in causes]
+    return [say.undecided(cause, told, _DUMPS) for cause in _OPEN] if told else []
 
 
 def _why_open(group: GroupLog) -> str:

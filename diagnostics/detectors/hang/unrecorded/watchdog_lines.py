@@ -9,14 +9,13 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from diagnostics.evidence.calls import GroupKey, Wire, operation
 from diagnostics.evidence.model import Evidence, LogFact
 
-_OPS = {
-    "ALLREDUCE": "all_reduce", "ALLREDUCE_COALESCED": "all_reduce", "BROADCAST": "broadcast", "REDUCE": "reduce",
-    "ALLGATHER": "all_gather", "_ALLGATHER_BASE": "all_gather", "ALLGATHER_COALESCED": "all_gather",
-    "REDUCE_SCATTER": "reduce_scatter", "_REDUCE_SCATTER_BASE": "reduce_scatter", "GATHER": "gather",
-    "SCATTER": "scatter", "ALLTOALL": "all_to_all", "ALLTOALL_BASE": "all_to_all", "BARRIER": "barrier",
+_COUNTED = {
+    "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "barrier",
 }  # fmt: skip
+"""Collectives; sends, receives and coalesced blocks have numbers of their own."""
 _EVEN = {"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "ALLGATHER", "REDUCE_SCATTER"}
 """OpType whose NumelIn is the same on all ranks: not gather and scatter (the root's differs), not all_to_all."""
 _STAMP = re.compile(r"^\[[A-Z](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)")
@@ -40,7 +39,7 @@ class Wait:
     @property
     def name(self) -> str:
         """As the user calls it."""
-        return _OPS.get(self.op, self.op.lower())
+        return operation(self.op)
 
     @property
     def even(self) -> bool:
@@ -50,7 +49,7 @@ class Wait:
     @property
     def counted(self) -> bool:
         """Whether SeqNum is a position among the collectives: sends and receives are counted by themselves."""
-        return self.op in _OPS
+        return self.name in _COUNTED
 
     @property
     def text(self) -> str:
@@ -58,6 +57,11 @@ class Wait:
         if self.numel is None or not self.even:
             return self.name
         return f"{self.name} of {self.numel:,} element{'' if self.numel == 1 else 's'}"
+
+    @property
+    def wire(self) -> Wire:
+        """What is known of the call's identity: sizes only where they must be the same on all ranks."""
+        return Wire(self.name, (self.numel,) if self.even and self.numel is not None else (), ())
 
     @property
     def stamp_s(self) -> int | None:
@@ -93,6 +97,11 @@ class GroupLog:
     def default(self) -> bool:
         """Whether it is the group of all ranks."""
         return self.desc == "default_pg" or (self.name == "0" and not self.desc)
+
+    @property
+    def key(self) -> GroupKey:
+        """The group as recorders name it."""
+        return GroupKey("nccl", self.name, self.desc)
 
     @property
     def label(self) -> str:
@@ -154,7 +163,9 @@ def _take(
     group = _group(groups, name, fact)
     first = group.waits.setdefault(rank, wait)
     # A rank number that only the line itself states is one of the group.
-    group.mixed |= not _alike(first, wait) or (bool(fact.fields.get("only_in_group")) and not group.default)
+    group.mixed |= (first.seq, first.op, first.numel) != (seq, wait.op, wait.numel) or (
+        bool(fact.fields.get("only_in_group")) and not group.default
+    )
 
 
 def _wait(fact: LogFact, rank: int, seq: int) -> Wait:
@@ -167,10 +178,6 @@ def _wait(fact: LogFact, rank: int, seq: int) -> Wait:
         group_rank if isinstance(group_rank, int) else None,
         fact,
     )
-
-
-def _alike(one: Wait, other: Wait) -> bool:
-    return (one.seq, one.op, one.numel) == (other.seq, other.op, other.numel)
 
 
 def _one_group(group: GroupLog) -> bool:
