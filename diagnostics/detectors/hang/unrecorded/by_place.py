@@ -8,10 +8,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from diagnostics.analysis.stall.late import taken_s
+from diagnostics.causes.hang._host import doing, fix
 from diagnostics.contract.findings import EvidenceItem, Finding, Where
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
-from diagnostics.detectors.hang.waiting import stalled
 from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.model import Frame, Stacks
 from diagnostics.evidence.stacks import activity
@@ -126,7 +127,7 @@ def _apart(inside: dict[int, _Place], few: list[int], many: list[int]) -> list[F
 
 def _stalled(context: Context, inside: dict[int, _Place], outside: dict[int, Stacks]) -> list[Finding]:
     """All others wait in one collective, and these stand elsewhere: late or stuck, as long as nothing tells more."""
-    standings = {rank: activity.doing(seen, stalled.taken_s(context, seen)) for rank, seen in sorted(outside.items())}
+    standings = {rank: activity.doing(seen, taken_s(context, seen)) for rank, seen in sorted(outside.items())}
     known = {rank: at for rank, at in standings.items() if at.doing not in {"unknown", "collective", "user code"}}
     if not known or len(known) < len(standings):
         return []
@@ -139,7 +140,7 @@ def _stalled(context: Context, inside: dict[int, _Place], outside: dict[int, Sta
             status="confirmed",
             summary=(
                 f"{say.sentence(say.ranks(ranks))} {say.verb(ranks, 'is', 'are')} not in {place.text}, which "
-                f"{say.ranks(inside)} {say.verb(inside, 'waits', 'wait')} in: its host is {stalled.does(first)}."
+                f"{say.ranks(inside)} {say.verb(inside, 'waits', 'wait')} in: its host is {doing(first)}."
             ),
             confidence=_CONFIDENCE,
             ranks=ranks,
@@ -160,14 +161,12 @@ def _stalled(context: Context, inside: dict[int, _Place], outside: dict[int, Sta
             ),
             evidence=(
                 *(
-                    EvidenceItem("stacks", outside[rank].file, f"rank {rank}: {stalled.does(at)}")
+                    EvidenceItem("stacks", outside[rank].file, f"rank {rank}: {doing(at)}")
                     for rank, at in known.items()
                 ),
                 place.evidence,
             )[:6],
-            remedies=say.remedies(
-                context.evidence, stalled.cure(first), "everybody else waits for this rank's next collective"
-            ),
+            remedies=say.remedies(context.evidence, fix(first), "everybody else waits for this rank's next collective"),
             measured=f"{len(inside)} ranks in {place.op}, {len(ranks)} outside",
         )
     ]
