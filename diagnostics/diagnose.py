@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnostics import settings
+from diagnostics.analysis.step_profile.account import Account
 from diagnostics.causes.registry import Registry, collect
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.findings import Detection, Detector, Finding, Outcome, Stated, Status, text_of
@@ -136,9 +137,15 @@ def conclude(
         [evidence.world_size or 0, *(rank + 1 for one in ordered if one.group for rank in one.group.ranks)]
     )
     decided = tuple(Decided(one, verdict.explained.get(n, ())) for n, one in enumerate(ordered))
+    outcome, account = _outcome(evidence, verdict, ordered, measures), _account(measures)
+    standing = _standing(evidence, ordered, measures)
+    if outcome == "healthy" and account is not None:
+        standing = str(account)
+        if account.unaccounted:
+            outcome, standing = "undecided", f"no cause is confirmed, and the time is not accounted for: {account}"
     return Report(
         source=source,
-        outcome=_outcome(evidence, verdict, ordered, measures),
+        outcome=outcome,
         root_causes=verdict.roots,
         findings=decided,
         tree=evaluate(trees, ordered),
@@ -148,9 +155,16 @@ def conclude(
         titles={cause: leaf.title for cause, leaf in all_leaves(trees).items()},
         world_size=world_size or None,
         notes=tuple(_notes(evidence, explained=bool(verdict.roots))),
-        standing=_standing(evidence, ordered, measures),
+        standing=standing if outcome != "healthy" or account is not None else "",
         run_folder=str(evidence.run.root) if evidence.run else None,
     )
+
+
+def _account(measures: dict[str, object]) -> Account | None:
+    """Where the time of a step went, as far as traces tell."""
+    overlap = measures.get("overlap")
+    shares = overlap.get("account") if isinstance(overlap, dict) else None
+    return Account(**shares) if shares else None
 
 
 def _place(one: Finding) -> tuple[int, str, tuple[int, ...], int, str]:

@@ -40,7 +40,8 @@ def headline(report: Report) -> str:
         return f"{report.title(first)}, unnoticed: the run ended" if unnoticed else report.title(first)
     if report.healthy:
         counts = count(report)
-        return f"no cause found: {counts['ruled_out']} ruled out, {counts['undecided']} undecided"
+        figures = f"; {report.standing}" if report.standing else ""
+        return f"no cause found: {counts['ruled_out']} ruled out, {counts['undecided']} undecided{figures}"
     if any(is_suspicion(decided.finding) for decided in report.findings):
         return "something went wrong; there is a suspicion, but no cause is sure"
     if report.standing:

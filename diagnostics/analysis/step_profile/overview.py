@@ -10,12 +10,13 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
 from multiprocessing.context import BaseContext
 from statistics import median
 from typing import Any, Literal
 
+from diagnostics.analysis.step_profile.account import account
 from diagnostics.analysis.step_profile.attainable import attainable_percent
 from diagnostics.analysis.step_profile.breakdown import Breakdown
 from diagnostics.analysis.step_profile.instrument import Instrument, find_instrument
@@ -141,6 +142,7 @@ class Overview:
             "steps_marked": all(profile.marked for profile in self.profiles),
             "matched_collectives": self.skew.matched,
             "differing": self.skew.differing[:20],
+            "account": asdict(shares) if (shares := account(self.profiles, self.world_size)) else None,
             "ranks": {profile.rank: _rank_measures(profile) for profile in self.profiles},
         }
         return {"overlap": values}

@@ -119,6 +119,8 @@ class RankProfile:
     long_kernels: int
     search_ns: int
     """Spent in the search for unused parameters."""
+    devices: bool
+    """Whether the machine has accelerators."""
     compiled: bool
     """Whether `torch.compile` made some of the kernels."""
     settings: dict[str, object]
@@ -164,6 +166,7 @@ def profile(trace: Trace) -> RankProfile:
         blocking=blocking,
         long_kernels=long_kernels,
         search_ns=sum(e - s for s, e, n in zip(ops.start, ops.end, ops.name) if n in search) if search else 0,
+        devices=trace.devices,
         compiled=any(map(names.COMPILED.search, trace.names)),
         settings=trace.settings,
         marked=steps[0].number is not None,

@@ -72,6 +72,8 @@ class Trace:
     mark_messages: dict[int, Message] = field(default_factory=dict)
     syncs: Spans = field(default_factory=Spans)
     """Calls of the runtime in which the host waits for the device."""
+    devices: bool = False
+    """Whether the machine has accelerators, as its header says."""
     settings: dict[str, object] = field(default_factory=dict)
     """Of the profiler: `with_stack`, `profile_memory`, `record_shapes`."""
     fractional: bool = False

@@ -167,6 +167,7 @@ class _Builder:
         trace.world_size = world if _number(world) else None
         trace.base_ns = base if isinstance(base, int) else 0
         trace.backend = str(info.get("backend", ""))
+        trace.devices = bool(header.get("deviceProperties"))
         trace.settings = {
             key: header[key] for key in ("with_stack", "profile_memory", "record_shapes") if key in header
         }

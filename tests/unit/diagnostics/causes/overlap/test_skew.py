@@ -6,7 +6,7 @@ import pytest
 from diagnostics.contract.findings import text_of
 from tests.trace_generator import Simulator, write
 from tests.trace_scenarios import LATE, ddp
-from tests.unit.diagnostics.causes.overlap.helpers import scenario, status
+from tests.unit.diagnostics.causes.overlap.helpers import finding_of, scenario, status
 
 
 def test_one_rank_alone_makes_no_claim_about_others(tmp_path: Path, detect: Any) -> None:
@@ -42,3 +42,29 @@ def test_skew_costs_what_the_late_rank_adds(tmp_path: Path, detect: Any) -> None
     saved = late.measures["overlap"]["step_ms"] - even.measures["overlap"]["step_ms"]
     assert finding.cost is not None
     assert finding.cost.value == pytest.approx(saved, rel=0.05)
+
+
+def test_ranks_that_are_late_in_turn_are_blamed_together(tmp_path: Path, detect: Any) -> None:
+    """Neither is late in most collectives, and together they are: both are blamed, nobody else."""
+    sim = Simulator(ranks=8)
+    turn = [0]
+
+    def next_step() -> None:
+        turn[0] += 1
+
+    write(ddp(sim, scale=lambda rank: 1.5 if rank == (0, 6)[turn[0] % 2] else 1.0, per_step=next_step), tmp_path)
+    finding = finding_of(detect(tmp_path), "overlap.skew")
+    assert (finding.status, finding.ranks) == ("confirmed", (0, 6))
+    assert text_of(finding).summary.startswith("Ranks 0 and 6 come late")
+
+
+def test_lateness_that_wanders_over_all_ranks_blames_nobody(tmp_path: Path, detect: Any) -> None:
+    sim = Simulator(ranks=3)
+    turn = [-1]
+
+    def next_step() -> None:
+        turn[0] += 1
+
+    write(ddp(sim, scale=lambda rank: 1.5 if rank == turn[0] else 1.0, per_step=next_step), tmp_path)
+    finding = finding_of(detect(tmp_path), "overlap.skew")
+    assert (finding.status, finding.ranks, finding.victims) == ("confirmed", (), (0, 1, 2))
