@@ -29,9 +29,9 @@ from diagnostics.contract.findings import Finding, Remedy
 from diagnostics.contract.formatting import ranks_spoken, sentence
 
 _MOST = 0.6
-"""Share of the lateness, and of the steps, that the blamed ranks have to bring about."""
+"""Share of the lateness, and of the steps, that the blamed ranks have to bring about together."""
 _STANDS_OUT = 2.0
-"""Of an even share of the lateness: what each of several blamed ranks brings about at least."""
+"""Times an even share of the lateness: a rank that brings about so much is not late by chance."""
 _WANDERING = 0.05
 """Of the step: lateness that moves from rank to rank has to cost more to be named."""
 _CPU_SHARE = 0.3
@@ -255,22 +255,14 @@ def _latest(priced: list[tuple[Late, int]]) -> tuple[int, float]:
 
 
 def _blamed(view: Overview, priced: list[tuple[Late, int]]) -> tuple[int, ...]:
-    """Return the ranks that bring about most of the lateness, each or together; none when those are the majority."""
+    """Return the ranks that bring about most of the lateness, each or together; none when they are the majority."""
     by_rank, total = _shares(priced), sum(ns for _, ns in priced)
     blamed = {rank for rank, ns in by_rank.items() if ns >= _MOST * total}
-    if not blamed:
-        even = total / len(view.profiles)
-        for rank in sorted(by_rank, key=lambda rank: (-by_rank[rank], rank)):
-            if by_rank[rank] >= _STANDS_OUT * even and _together(priced, blamed) < _MOST * total:
-                blamed.add(rank)
-        if _together(priced, blamed) < _MOST * total:
-            return ()
+    even = total / len(view.profiles)
+    blamed = blamed or {rank for rank, ns in by_rank.items() if ns >= _STANDS_OUT * even}
+    together = sum(ns for late, ns in priced if blamed & set(late.ranks))
     minority = 2 * len(blamed) <= len(view.profiles) or len(view.profiles) <= 2
-    return tuple(sorted(blamed)) if minority else ()
-
-
-def _together(priced: list[tuple[Late, int]], ranks: set[int]) -> int:
-    return sum(ns for late, ns in priced if ranks & set(late.ranks))
+    return tuple(sorted(blamed)) if minority and together >= _MOST * total else ()
 
 
 CAUSE = step_cause(

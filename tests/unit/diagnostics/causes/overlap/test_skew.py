@@ -45,17 +45,17 @@ def test_skew_costs_what_the_late_rank_adds(tmp_path: Path, detect: Any) -> None
 
 
 def test_ranks_that_are_late_in_turn_are_blamed_together(tmp_path: Path, detect: Any) -> None:
-    """Neither is late in most collectives, and together they are: both are blamed, nobody else."""
+    """None of them is late in most collectives, and together they are: all three are blamed, nobody else."""
     sim = Simulator(ranks=8)
     turn = [0]
 
     def next_step() -> None:
         turn[0] += 1
 
-    write(ddp(sim, scale=lambda rank: 1.5 if rank == (0, 6)[turn[0] % 2] else 1.0, per_step=next_step), tmp_path)
+    write(ddp(sim, scale=lambda rank: 1.5 if rank == (0, 3, 6)[turn[0] % 3] else 1.0, per_step=next_step), tmp_path)
     finding = finding_of(detect(tmp_path), "overlap.skew")
-    assert (finding.status, finding.ranks) == ("confirmed", (0, 6))
-    assert text_of(finding).summary.startswith("Ranks 0 and 6 come late")
+    assert (finding.status, finding.ranks) == ("confirmed", (0, 3, 6))
+    assert text_of(finding).summary.startswith("Ranks 0, 3 and 6 come late")
 
 
 def test_lateness_that_wanders_over_all_ranks_blames_nobody(tmp_path: Path, detect: Any) -> None:
