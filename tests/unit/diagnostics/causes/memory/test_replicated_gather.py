@@ -1,0 +1,53 @@
+"""Copies of all ranks: lists and objects by nature, one tensor only where line and peak are known."""
+
+import pytest
+
+from diagnostics.analysis.memory.model_size import ModelSize
+from diagnostics.causes.memory.replicated_gather import decide
+from diagnostics.contract.findings import text_of
+from tests.unit.diagnostics.causes.memory.gathering import MIB, SITE, call, job, sharded
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        ({"is_list": True}, "confirmed"),
+        ({"kind": "object", "op": "all_gather_object"}, "confirmed"),
+        ({"site": SITE}, "confirmed"),
+        ({}, "ruled_out"),  # a parallel layer may compute with it
+        ({"is_list": True, "region": "checkpoint.save"}, "ruled_out"),
+        ({"is_list": True, "ranks": 1}, "ruled_out"),
+    ],
+)
+def test_what_counts_as_copies(more, status):
+    assert decide(job(sharded(), call(**{"kind": "user", "mib": 20, **more})))[0].status == status
+
+
+def test_small_outputs_are_none():
+    (found,) = decide(job(sharded(), call("user", 4, is_list=True)))
+    assert (found.status, text_of(found).summary) == ("ruled_out", "No gather of the code is large.")
+    assert decide(job(ModelSize(2, ""), call("user", 63, is_list=True)))[0].status == "ruled_out"
+    assert decide(job(ModelSize(2, ""), call("user", 64, is_list=True)))[0].status == "confirmed"
+
+
+def test_what_is_scattered_again_is_sequence_parallelism():
+    jobs = job(sharded(), call("user", 20, is_list=True))
+    for rank in jobs.ranks.values():
+        rank.trace.scattered.add(20 * MIB)
+    assert decide(jobs)[0].status == "ruled_out"
+
+
+@pytest.mark.parametrize(
+    ("more", "change"),
+    [
+        ({"is_list": True}, "reduce before you gather at train.py:58"),
+        ({"is_list": True, "like_parameter": True}, "do not gather parameters or gradients at train.py:58"),
+        ({"kind": "object"}, "gather tensors of fixed size"),
+    ],
+)
+def test_remedies_fit_what_is_collected(more, change):
+    (found,) = decide(job(sharded(), call(**{"kind": "user", "mib": 20, "site": SITE, **more})))
+    assert found.ranks == (0, 1)
+    assert found.cost.value == 20 * MIB
+    assert text_of(found).remedies[0].change.startswith(change)
+    assert "copies of all 2 ranks" in text_of(found).summary
