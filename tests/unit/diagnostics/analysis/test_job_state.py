@@ -1,0 +1,69 @@
+"""What came first is the cause: ends of ranks that had waited before explain nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from diagnostics.analysis.wait_graph.broadcast_tree import deviating_rank, stuck_ranks
+from diagnostics.evidence.model import Frame, RankError
+from tests.unit.diagnostics.hang.dumps import START_NS, Job, Op, confirmed, detect, evidence, write
+
+STEP = [Op(line=10), Op("all_gather", 16, 20)]
+START_S = START_NS / 1e9
+
+
+def stalled(folder: Path) -> None:
+    """Rank 2 never comes to the call that the others wait in."""
+    write(folder, Job({rank: STEP if rank == 2 else [*STEP, STEP[0]] for rank in range(4)}))
+
+
+@pytest.mark.parametrize("ranks", [(0, 1, 3), (0, 1, 2, 3)])
+def test_ranks_that_leave_together_after_they_waited_are_not_blamed(tmp_path: Path, ranks: tuple[int, ...]) -> None:
+    stalled(tmp_path)
+    exits = [RankError(rank, "log", 1, "", "", exit_code=7, time_s=START_S + 60) for rank in ranks]
+    found = evidence(tmp_path, world_size=4, errors=exits)
+    assert confirmed(found) == [("host_stall", (2,))]
+    ended = next(one for one in detect(found) if one.cause == "hang.rank_exited")
+    assert ended.status == "undecided"
+    assert "the wait came first" in ended.summary
+
+
+def test_equal_exits_of_all_ranks_blame_nobody(tmp_path: Path) -> None:
+    exits = [RankError(rank, "log", rank + 1, "", "", exit_code=7) for rank in range(4)]
+    assert confirmed(evidence(tmp_path, world_size=4, errors=exits)) == []
+
+
+def test_a_rank_that_leaves_while_it_waits_for_nobody_is_blamed(tmp_path: Path) -> None:
+    stalled(tmp_path)
+    left = RankError(2, "log", 1, "", "", exit_code=7, time_s=START_S + 1)
+    assert confirmed(evidence(tmp_path, world_size=4, errors=[left])) == [("rank_exited", (2,))]
+
+
+@pytest.mark.parametrize(("after_s", "blamed"), [(1, ("rank_raised", (0,))), (60, ("host_stall", (2,)))])
+def test_an_exception_after_the_stall_explains_nothing_and_is_not_ruled_out(
+    tmp_path: Path, after_s: float, blamed: tuple[str, tuple[int, ...]]
+) -> None:
+    stalled(tmp_path)
+    frames = (Frame("/job/watch.py", 4, "check"),)
+    error = RankError(0, "error.json", 0, "ValueError", "no progress", frames, time_s=START_S + after_s)
+    found = evidence(tmp_path, world_size=4, errors=[error])
+    assert blamed in confirmed(found)
+    assert next(one for one in detect(found) if one.cause == "hang.rank_raised").status != "ruled_out"
+    if after_s > 10:
+        assert confirmed(found) == [blamed]
+
+
+def test_where_all_known_ends_are_of_victims_no_end_is_ruled_out(tmp_path: Path) -> None:
+    text = "[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1"
+    errors = [RankError(rank, "log", rank + 1, "RuntimeError", text) for rank in range(3)]
+    statuses = {one.cause: one.status for one in detect(evidence(tmp_path, world_size=4, errors=errors))}
+    for cause in ("rank_raised", "rank_oom", "rank_killed", "rank_exited"):
+        assert statuses[f"hang.{cause}"] == "undecided", cause
+
+
+def test_gloos_broadcast_tree_shows_the_rank_that_names_another_root() -> None:
+    assert stuck_ranks([0, 0, 0, 0]) == set()
+    stuck = stuck_ranks([0, 0, 1, 0])
+    assert stuck == {0, 2}
+    assert deviating_rank((4, 5, 6, 7), tuple(4 + rank for rank in sorted(stuck))) == 6
+    assert deviating_rank((4, 5), (4, 5)) is None, "of two ranks either may be wrong"
