@@ -8,10 +8,10 @@ A verdict blames only ranks that the calls single out; a tie is said to be a tie
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from diagnostics.analysis.divergence import between, count_votes
 from diagnostics.contract.artifacts import RunPaths, Verdict
+from diagnostics.contract.formatting import file_name
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.readers.ring import RingFile, call_of
@@ -78,37 +78,17 @@ def first_difference(histories: Mapping[int, History]) -> int | None:
     return None
 
 
-def describe(record: RingRecord) -> str:
-    """A call in one phrase: `broadcast [8] float32 root 1`."""
-    sizes = (record.input_sizes or record.output_sizes).removeprefix("[").removesuffix("]").replace("[]", "scalar")
-    name = f"{record.user_op} ({record.op})" if record.user_op else record.op
-    parts = [name, sizes[:60], record.dtype, record.reduce_op]
-    if record.root is not None:
-        parts.append(f"peer {record.root}" if record.is_p2p else f"root {record.root}")
-    return " ".join(part for part in parts if part)
-
-
-def site(record: RingRecord) -> str:
-    """`train.py:12 in step`"""
-    return f"{Path(record.file).name}:{record.line} in {record.function}" if record.file else "an unknown place"
-
-
-def group_name(record: RingRecord) -> str:
-    """A group's description, else its name."""
-    described = record.group.desc not in ("", "undefined")
-    return record.group.desc if described else record.group.name
-
-
 def place_of(record: RingRecord, rank: int, step: int | None) -> Place:
-    """A rank inside a call."""
+    """Return where a rank is inside a call."""
+    call = call_of(record)
     return Place(
         rank,
-        describe(record),
-        site(record),
+        call.text,
+        _site(call),
         record.group.key,
         step=step,
         region=record.region or None,
-        group_name=group_name(record),
+        group_name=call.key.label,
         members=format_ranks(record.group.ranks),
     )
 
@@ -144,7 +124,9 @@ def desync(called: list[Called], position: int, attempt: int, time_s: float) -> 
     what = "the same collective from different lines" if parted < position else "different collectives"
     then = f" (their calls differ from position {position} on)" if parted < position else ""
     sides = [(side, histories[side[0]].get(parted)) for side in vote.sides[:4]]
-    calls = "; ".join(f"{named(list(side))} called {_cited(call)}" for side, call in sides if call is not None)
+    calls = "; ".join(
+        f"{named(list(side))} called {call.text} at {_site(call)}" for side, call in sides if call is not None
+    )
     return Verdict(
         kind="desync",
         reason=f"ranks called {what} at position {parted} of group {first.key.label}{then}: {calls}",
@@ -159,11 +141,12 @@ def desync(called: list[Called], position: int, attempt: int, time_s: float) -> 
     )
 
 
-def _cited(call: Call) -> str:
+def _site(call: Call) -> str:
+    """Return `train.py:12 in step`."""
     if call.site is None:
-        return f"{call.text} at an unknown place"
+        return "an unknown place"
     within = f" in {call.site.function}" if call.site.function else ""
-    return f"{call.text} at {Path(call.site.file).name}:{call.site.line}{within}"
+    return f"{file_name(call.site.file)}:{call.site.line}{within}"
 
 
 def stall(
