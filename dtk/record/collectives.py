@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import _resolve_process_group
 from torch.distributed import distributed_c10d as c10d
 
+from diagnostics.evidence.calls import Wire
 from diagnostics.evidence.ring.format import ANY_PEER, NO_PEER, STARTED
 from diagnostics.evidence.ring.groups import group_key
 from dtk.parallel.regions import current
@@ -263,9 +264,10 @@ class CollectiveLog:
 
 
 def _signature(kind: Kind, amount: int, reduce_op: str, dtype: Any, root: int) -> int:
-    """Hash of what all ranks must agree on: the same in every process."""
-    key = (kind.wire, amount, reduce_op, dtype if kind.typed else None, root)
-    return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "little") or 1
+    """Return a hash of what all ranks must agree on: the same in every process."""
+    dtypes = (str(dtype),) if kind.typed else ()
+    wire = Wire(kind.wire, (amount,) if amount >= 0 else (), dtypes, None if root == NO_PEER else root, reduce_op)
+    return int.from_bytes(hashlib.blake2b(repr(tuple(wire)).encode(), digest_size=8).digest(), "little") or 1
 
 
 def _shapes(tensors: Any) -> Any:

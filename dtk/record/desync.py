@@ -123,10 +123,8 @@ def desync(called: list[Called], position: int, attempt: int, time_s: float) -> 
     first = histories[blamed[0] if blamed else called[0].rank].get(parted, called[0].calls[-1])
     what = "the same collective from different lines" if parted < position else "different collectives"
     then = f" (their calls differ from position {position} on)" if parted < position else ""
-    sides = [(side, histories[side[0]].get(parted)) for side in vote.sides[:4]]
-    calls = "; ".join(
-        f"{named(list(side))} called {call.text} at {_site(call)}" for side, call in sides if call is not None
-    )
+    sides = [(named(list(side)), histories[side[0]].get(parted)) for side in vote.sides[:4]]
+    calls = "; ".join(f"{ranks} called {call.text} at {_site(call)}" for ranks, call in sides if call is not None)
     return Verdict(
         kind="desync",
         reason=f"ranks called {what} at position {parted} of group {first.key.label}{then}: {calls}",
