@@ -61,7 +61,7 @@ def measure(arguments: argparse.Namespace) -> None:
             "train.evaluate_every=-1",
         ]
     ).config
-    context = join(meet(60), "cpu", "gloo", 300)
+    context = join(meet(60), "cpu", "gloo", 300, config.strategy.mesh(RANKS))
     names = arguments.sides.split(",")
     with tempfile.TemporaryDirectory() as folder, quiet():
         steps = {name: SIDES[name](config, context, Path(folder)) for name in names}

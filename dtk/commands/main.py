@@ -154,7 +154,7 @@ def _run(argv: list[str]) -> int:
 
 def _strategies(arguments: argparse.Namespace) -> int:
     from dtk.console.output import put
-    from dtk.strategies.catalogue import render
+    from dtk.strategies.table import render
 
     put(render("markdown" if arguments.markdown else "terminal", shutil.get_terminal_size().columns))
     return 0

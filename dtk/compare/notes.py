@@ -9,6 +9,7 @@ from typing import Any
 
 from diagnostics.analysis.statistics import METHOD
 from diagnostics.contract.formatting import counted
+from diagnostics.contract.strategy_traits import strategy_traits
 from dtk.compare.formatting import interval_text, joined
 from dtk.compare.group import machine
 from dtk.compare.model import Check, Doubt, Figure, RunRecord, Variant
@@ -70,7 +71,7 @@ def _unlike(compared: Sequence[Variant]) -> Iterator[str]:
     if len(levels) > 1:
         shown = ", ".join(f"{label}: record={level}" for level, label in levels.items())
         yield f"recorded at different levels, which cost different times: {shown}"
-    sharded = {str(v.any.get("strategy.name")) in ("fsdp", "zero2", "zero3", "hsdp") for v in compared}
+    sharded = {strategy_traits(v.any.manifest, v.any.config).shards_parameters for v in compared}
     low = {str(v.any.get("precision.compute_dtype")) for v in compared} - {"float32", "None"}
     if len(sharded) > 1 and low:
         yield (

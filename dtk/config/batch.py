@@ -1,31 +1,50 @@
-"""Resolves `train.micro_batch_size=0` once the number of ranks is known, and says what fits where nothing does."""
+"""The batch of a job: its plan, the micro-batch that `train.micro_batch_size=0` leaves open, and what fits instead."""
 
 import dataclasses
 
 from diagnostics.contract.formatting import counted
 from dtk.config.compose import Composed
+from dtk.config.schema import Config
 from dtk.config.strict import to_plain
 from dtk.errors import DtkError
-
-LARGEST = 4
-"""A chosen micro-batch is at most this: small enough for a laptop, and accumulation makes up the rest."""
+from dtk.parallel.batch_plan import BatchPlan
 
 
-def fewer_ranks(total: int, micro: int, world_size: int) -> str:
-    """What to type where the global batch must stay, as in a resumed run: fewer ranks always fit.
+def batch_plan(config: Config, world_size: int) -> BatchPlan:
+    """How the global batch is divided on that many ranks.
 
     Args:
-        total: samples in the global batch.
-        micro: samples in a micro-batch; chosen anew where it does not fit.
-        world_size: ranks that do not fit.
+        config: its strategy says which ranks are data-parallel.
+        world_size: processes over all nodes.
     """
-    ranks = max(n for n in range(1, world_size + 1) if total % n == 0)
-    again = " train.micro_batch_size=0" if total % (ranks * micro) else ""
-    return f"the global batch cannot change in a resumed run, so use fewer ranks: launcher.nproc={ranks}{again}"
+    train = config.train
+    return BatchPlan(train.global_batch_size, train.micro_batch_size, config.strategy.mesh(world_size).dp_size)
+
+
+def check_batch(config: Config, world_size: int) -> None:
+    """Refuse a global batch that does not divide into whole micro-batches of all ranks.
+
+    Raises:
+        DtkError: with the nearest sizes that do.
+    """
+    plan = batch_plan(config, world_size)
+    if plan.is_whole:
+        return
+    ways = []
+    if config.resume is None:
+        ways.append(f"train.global_batch_size={_listed(plan.nearest_global_batch_sizes())}")
+    if micro := plan.nearest_micro_batch_sizes():
+        ways.append(f"train.micro_batch_size={_listed(micro)}")
+    total, ranks = plan.global_batch_size, counted(plan.dp_size, "rank")
+    what = "is less than" if total < plan.dp_size * plan.micro_batch_size else "does not divide into"
+    raise DtkError(
+        f"train.global_batch_size={total} {what} {ranks} x train.micro_batch_size={plan.micro_batch_size}",
+        fix=f"use {', or '.join(ways)}" if ways else _fewer_ranks(plan),
+    )
 
 
 def settle(composed: Composed, world_size: int) -> Composed:
-    """Choose the largest micro-batch up to `LARGEST` that divides the global batch over the ranks.
+    """Choose the largest micro-batch, up to a limit, that divides the global batch over the ranks.
 
     Raises:
         DtkError: the global batch does not divide over the ranks.
@@ -33,15 +52,26 @@ def settle(composed: Composed, world_size: int) -> Composed:
     train = composed.config.train
     if train.micro_batch_size:
         return composed
-    share, rest = divmod(train.global_batch_size, world_size)
-    if rest or share < 1:
-        nearest = [str(n * world_size) for n in (share, share + 1) if n]
-        fix = f"use train.global_batch_size={' or '.join(nearest)}"
+    plan = batch_plan(composed.config, world_size)
+    chosen = plan.chosen_micro_batch_size()
+    if chosen is None:
         raise DtkError(
-            f"train.global_batch_size={train.global_batch_size} does not divide over {counted(world_size, 'rank')}",
-            fix=fewer_ranks(train.global_batch_size, 1, world_size) if composed.config.resume else fix,
+            f"train.global_batch_size={plan.global_batch_size} does not divide over {counted(plan.dp_size, 'rank')}",
+            fix=_fewer_ranks(plan)
+            if composed.config.resume
+            else f"use train.global_batch_size={_listed(plan.nearest_global_batch_sizes())}",
         )
-    fits = [size for size in range(1, LARGEST + 1) if share % size == 0]
-    settled = dataclasses.replace(train, micro_batch_size=max(fits))
-    config = dataclasses.replace(composed.config, train=settled)
+    config = dataclasses.replace(composed.config, train=dataclasses.replace(train, micro_batch_size=chosen))
     return dataclasses.replace(composed, config=config, plain=to_plain(config))
+
+
+def _fewer_ranks(plan: BatchPlan) -> str:
+    """What to type where the global batch must stay, as in a resumed run: fewer ranks always fit."""
+    ranks = plan.fewer_ranks()
+    again = " train.micro_batch_size=0" if plan.global_batch_size % (ranks * max(1, plan.micro_batch_size)) else ""
+    return f"the global batch cannot change in a resumed run, so use fewer ranks: launcher.nproc={ranks}{again}"
+
+
+def _listed(numbers: list[int]) -> str:
+    *rest, last = map(str, numbers)
+    return f"{', '.join(rest)} or {last}" if rest else last

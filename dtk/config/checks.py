@@ -6,14 +6,14 @@ is one line that says what to type instead.
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from diagnostics.contract.formatting import counted
-from dtk.config.batch import fewer_ranks
+from dtk.config.batch import batch_plan, check_batch
 from dtk.config.fault_checks import check_fault
 from dtk.config.limits import check_limits
 from dtk.config.schema import Config
 from dtk.errors import DtkError
+from dtk.parallel.mesh import divisors
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
@@ -69,15 +69,18 @@ def _device(job: _Job) -> None:
 
 
 def _one_process(job: _Job) -> None:
-    name = job.config.strategy.name
-    if name in ("single", "dp") and job.world_size != 1:
+    name, traits = job.config.strategy.name, job.config.strategy.traits
+    if traits.one_process and job.world_size != 1:
         raise DtkError(
             f"strategy={name} is one process, not {job.world_size}",
             fix=f"use launcher.{_ranks_key(job)}=1, or strategy=ddp for several ranks",
         )
-    if name == "dp" and (job.device != "cuda" or job.cuda_devices < 2):
-        found = job.cuda_devices if job.device == "cuda" else 0
-        raise DtkError(f"strategy=dp needs two CUDA devices, found {found}", fix="use strategy=single or strategy=ddp")
+    devices = job.cuda_devices if job.device == "cuda" else 0
+    if devices < traits.least_cuda_devices:
+        raise DtkError(
+            f"strategy={name} needs {counted(traits.least_cuda_devices, 'CUDA device')}, found {devices}",
+            fix="use strategy=single or strategy=ddp",
+        )
 
 
 def _ranks_key(job: _Job) -> str:
@@ -98,48 +101,11 @@ def _ranks(job: _Job) -> None:
 
 
 def _mesh(job: _Job) -> None:
-    strategy, world_size = job.config.strategy, job.world_size
-    if strategy.name != "hsdp":
-        return
-    replicate, shard = strategy.dp_replicate, strategy.dp_shard
-    for name, degree in (("dp_replicate", replicate), ("dp_shard", shard)):
-        if degree < 1 and degree != -1:
-            raise DtkError(
-                f"strategy.{name}={degree} is no mesh degree", fix="use a positive number, or -1 for the rest"
-            )
-    if replicate == shard == -1:
-        raise DtkError("strategy.dp_replicate and strategy.dp_shard are both -1", fix="give one of them a number")
-    fits = (
-        world_size % (shard if replicate == -1 else replicate) == 0
-        if -1 in (replicate, shard)
-        else (replicate * shard == world_size)
-    )
-    if not fits:
-        valid = ", ".join(f"{world_size // d} x {d}" for d in _divisors(world_size))
-        raise DtkError(
-            f"a mesh of strategy.dp_replicate={replicate} x strategy.dp_shard={shard} does not fit "
-            f"{counted(world_size, 'rank')}",
-            fix=f"valid dp_replicate x dp_shard: {valid}",
-        )
+    job.config.strategy.mesh(job.world_size)
 
 
 def _batch(job: _Job) -> None:
-    total, micro, ranks = job.config.train.global_batch_size, job.config.train.micro_batch_size, job.world_size
-    step = micro * ranks
-    if total % step == 0:
-        return
-    resumes = job.config.resume is not None
-    below = total // step * step
-    totals = f"train.global_batch_size={below} or {below + step}" if below else f"train.global_batch_size={step}"
-    micros = [d for d in _divisors(total // ranks) if d <= total] if total % ranks == 0 else []
-    micros = sorted(micros, key=lambda d: abs(d - micro))[:4]
-    ways = [] if resumes else [totals]
-    ways += [f"train.micro_batch_size={_listed(sorted(micros))}"] if micros else []
-    what = "is less than" if total < step else "does not divide into"
-    raise DtkError(
-        f"train.global_batch_size={total} {what} {counted(ranks, 'rank')} x train.micro_batch_size={micro}",
-        fix=f"use {', or '.join(ways)}" if ways else fewer_ranks(total, micro, ranks),
-    )
+    check_batch(job.config, job.world_size)
 
 
 def _model(job: _Job) -> None:
@@ -195,17 +161,7 @@ def _task(job: _Job) -> None:
 
 
 def _strategy(job: _Job) -> None:
-    strategy = job.config.strategy
-    if strategy.name == "zero2" and strategy.reshard_after_forward:
-        raise DtkError(
-            "strategy=zero2 with strategy.reshard_after_forward=true is ZeRO-3", fix="use strategy=zero3 for that"
-        )
-    if strategy.name in ("ddp", "zero1") and strategy.static_graph and strategy.find_unused_parameters:
-        raise DtkError(
-            "strategy.static_graph=true and strategy.find_unused_parameters=true exclude each other",
-            "a static graph needs no search",
-            "drop one of them",
-        )
+    job.config.strategy.check()
 
 
 def _in_backward(job: _Job) -> None:
@@ -213,13 +169,10 @@ def _in_backward(job: _Job) -> None:
     config = job.config
     if not config.optimizer.in_backward:
         return
-    name = config.strategy.name
-    if name in ("ddp", "zero1", "dp"):
+    if conflict := config.strategy.traits.in_backward_conflict:
         raise DtkError(
-            f"optimizer.in_backward=true does not work under strategy={name}",
-            "gradients are reduced only after they are complete"
-            if name != "dp"
-            else "replicas have their own backward",
+            f"optimizer.in_backward=true does not work under strategy={config.strategy.name}",
+            conflict,
             "use strategy=single or strategy=fsdp",
         )
     if config.precision.initial_loss_scale is not None:
@@ -234,12 +187,12 @@ def _in_backward(job: _Job) -> None:
             "the global norm is known only after backward",
             "use train.clip_norm=null",
         )
-    accumulation = config.train.global_batch_size // (config.train.micro_batch_size * job.world_size)
-    if accumulation > 1:
+    plan = batch_plan(config, job.world_size)
+    if plan.accumulation_steps > 1:
         raise DtkError(
-            f"optimizer.in_backward=true does not go with accumulation over {accumulation} micro-batches",
+            f"optimizer.in_backward=true does not go with accumulation over {plan.accumulation_steps} micro-batches",
             "each would update on its own",
-            f"use train.micro_batch_size={config.train.global_batch_size // job.world_size}",
+            f"use train.micro_batch_size={plan.samples_per_rank}",
         )
 
 
@@ -254,13 +207,5 @@ def _schedule(job: _Job) -> None:
         )
 
 
-def _divisors(number: int) -> list[int]:
-    return [d for d in range(1, number + 1) if number % d == 0]
-
-
 def _nearest_divisor(number: int, wanted: int) -> int:
-    return min(_divisors(number), key=lambda d: (abs(d - wanted), d))
-
-
-def _listed(numbers: list[Any]) -> str:
-    return " or ".join([", ".join(map(str, numbers[:-1])), str(numbers[-1])] if len(numbers) > 1 else map(str, numbers))
+    return min(divisors(number), key=lambda d: (abs(d - wanted), d))

@@ -1,25 +1,26 @@
 """Whether a fault can happen in this configuration: one that cannot would end in a healthy run and a puzzled user."""
 
+from dtk.config.batch import batch_plan
 from dtk.config.schema import Config, EveryRankFault, NoFault, SettingFault
 from dtk.errors import DtkError
+from dtk.strategies.registry import preferred
 
-_SHARDED = ("fsdp", "zero3", "zero2", "hsdp")
-_REPLICATED = ("ddp", "zero1")
-_STRATEGIES: dict[str, tuple[str, ...]] = {
-    "branch": _SHARDED,
-    "rank0_state_dict": _SHARDED,
-    "rank0_evaluation": _SHARDED,
-    "full_gather": _SHARDED,
-    "no_reshard": _SHARDED,
-    "root_only_wrapping": _SHARDED,
-    "accumulation_boundary": _REPLICATED,
-    "unused_parameters": _REPLICATED,
-    "sync_every_micro_batch": _REPLICATED,
-    "per_parameter_all_reduce": _REPLICATED,
-    "tiny_buckets": _REPLICATED,
-    "one_bucket": _REPLICATED,
+_UNITS, _BUCKETS = "units", "buckets"
+_GRADIENTS_IN: dict[str, str] = {
+    "branch": _UNITS,
+    "rank0_state_dict": _UNITS,
+    "rank0_evaluation": _UNITS,
+    "full_gather": _UNITS,
+    "no_reshard": _UNITS,
+    "root_only_wrapping": _UNITS,
+    "accumulation_boundary": _BUCKETS,
+    "unused_parameters": _BUCKETS,
+    "sync_every_micro_batch": _BUCKETS,
+    "per_parameter_all_reduce": _BUCKETS,
+    "tiny_buckets": _BUCKETS,
+    "one_bucket": _BUCKETS,
 }
-"""Faults that exist under some strategies only."""
+"""Faults that exist only where gradients travel so (`Traits.gradients_in`)."""
 _ACCUMULATED = ("accumulation_boundary", "sync_every_micro_batch")
 
 
@@ -36,10 +37,10 @@ def check_fault(config: Config, world_size: int) -> None:
     fault = config.fault
     if isinstance(fault, NoFault):
         return
-    name, strategies = fault.name, _STRATEGIES.get(fault.name)
-    if strategies is not None and config.strategy.name not in strategies:
+    name, needed = fault.name, _GRADIENTS_IN.get(fault.name)
+    if needed is not None and config.strategy.traits.gradients_in != needed:
         raise DtkError(
-            f"fault={name} cannot happen under strategy={config.strategy.name}", fix=f"use strategy={strategies[0]}"
+            f"fault={name} cannot happen under strategy={config.strategy.name}", fix=f"use strategy={preferred(needed)}"
         )
     if isinstance(fault, SettingFault):
         return
@@ -53,10 +54,10 @@ def check_fault(config: Config, world_size: int) -> None:
         raise DtkError(
             f"fault.step={fault.step} never comes", f"train.steps={config.train.steps}", "use a smaller fault.step"
         )
-    accumulation = config.train.global_batch_size // (config.train.micro_batch_size * world_size)
-    if name in _ACCUMULATED and accumulation < 2:
+    plan = batch_plan(config, world_size)
+    if name in _ACCUMULATED and plan.accumulation_steps < 2:
         raise DtkError(
             f"fault={name} needs several micro-batches a step",
             "here there is one",
-            f"use train.global_batch_size={2 * config.train.micro_batch_size * world_size}",
+            f"use train.global_batch_size={2 * plan.micro_batch_size * plan.dp_size}",
         )

@@ -1,7 +1,7 @@
 """The range of every number in the configuration. Knows single keys; rules between keys are in `checks`."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dtk.config.schema import Config
@@ -46,12 +46,6 @@ LIMITS: dict[str, tuple[float, float]] = {
     "data.vocab_size": (1, _NONE),
     "data.samples": (1, _NONE),
     "data.samples_per_class": (1, _NONE),
-    "strategy.bucket_cap_mb": (_ABOVE_ZERO, _NONE),
-    "strategy.powersgd_rank": (1, _NONE),
-    "strategy.blocks_per_unit": (0, _NONE),
-    "strategy.prefetch_depth": (0, _NONE),
-    "strategy.dp_replicate": (-1, _NONE),
-    "strategy.dp_shard": (-1, _NONE),
     "precision.initial_loss_scale": (_ABOVE_ZERO, _NONE),
     "optimizer.lr": (0, _NONE),
     "optimizer.betas": (0, _BELOW_ONE),
@@ -99,7 +93,7 @@ def check_limits(config: Config) -> None:
     Raises:
         DtkError: the first one, with the range.
     """
-    check_numbers(to_plain(config))
+    check_numbers(to_plain(config), {f"strategy.{key}": bounds for key, bounds in config.strategy.limits.items()})
     betas = getattr(config.optimizer, "betas", None)
     if betas is not None and len(betas) != 2:
         raise DtkError(f"optimizer.betas has {len(betas)} numbers", "AdamW has two", "use optimizer.betas=[0.9,0.95]")
@@ -107,17 +101,19 @@ def check_limits(config: Config) -> None:
         raise DtkError("optimizer.nesterov=true needs optimizer.momentum above 0", fix="use optimizer.momentum=0.9")
 
 
-def check_numbers(plain: dict[str, Any]) -> None:
+def check_numbers(plain: dict[str, Any], more: Mapping[str, tuple[float, float]] | None = None) -> None:
     """Refuse a number outside its range, in the whole configuration or in some of its sections.
 
     Args:
         plain: section -> key -> value.
+        more: ranges of keys beside `LIMITS`.
 
     Raises:
         DtkError: the first one, with the range.
     """
+    limits = {**LIMITS, **(more or {})}
     for key, value in _numbers(plain):
-        low, high = LIMITS.get(key, (-_NONE, _NONE))
+        low, high = limits.get(key, (-_NONE, _NONE))
         if not low <= value <= high:
             raise DtkError(f"{key}={_show(value)} is out of range", _range(low, high))
 

@@ -13,8 +13,8 @@ from diagnostics.contract.formatting import counted
 from dtk.config.limits import check_numbers
 from dtk.config.schema import Config, LauncherConfig, RemoteLauncher
 from dtk.errors import DtkError
+from dtk.strategies.traits import StrategyConfig
 
-ONE_PROCESS = ("single", "dp")
 CPU_RANKS = 2
 """Ranks on a machine without a GPU: the fewest that communicate."""
 
@@ -32,12 +32,14 @@ class Placement:
     reasons: tuple[str, ...]
 
 
-def place(launcher: LauncherConfig, strategy: Any, cuda_devices: int, local_size: int | None = None) -> Placement:
+def place(
+    launcher: LauncherConfig, strategy: StrategyConfig, cuda_devices: int, local_size: int | None = None
+) -> Placement:
     """Resolve every `auto` of the launcher section.
 
     Args:
         launcher: the section.
-        strategy: the strategy section; single and dp run in one process.
+        strategy: the strategy section.
         cuda_devices: CUDA devices on this machine.
         local_size: ranks on this machine, when torchrun or Slurm has decided that.
 
@@ -60,7 +62,7 @@ def place(launcher: LauncherConfig, strategy: Any, cuda_devices: int, local_size
         )
     nproc = launcher.nproc if local_size is None else local_size
     if nproc == "auto":
-        if strategy.name in ("single", "dp"):
+        if strategy.traits.one_process:
             nproc, why = 1, f"strategy {strategy.name} is one process"
         elif device == "cuda":
             nproc, why = cuda_devices, "one per CUDA device"
@@ -119,16 +121,16 @@ def is_remote(launcher: Any) -> bool:
     return isinstance(launcher, RemoteLauncher)
 
 
-def ranks_per_node(launcher: RemoteLauncher, strategy: str) -> int:
+def ranks_per_node(launcher: RemoteLauncher, strategy: StrategyConfig) -> int:
     """As asked for, else one per GPU, else as many as a machine without a GPU has.
 
     Args:
         launcher: the section.
-        strategy: name of the strategy.
+        strategy: the strategy section.
     """
     if launcher.nproc != "auto":
         return launcher.nproc
-    if strategy in ONE_PROCESS:
+    if strategy.traits.one_process:
         return 1
     return launcher.gpus_per_node or CPU_RANKS
 
@@ -141,10 +143,11 @@ def remote_placement(config: Config) -> Placement:
     """
     check_numbers({"launcher": dataclasses.asdict(config.launcher)})
     launcher: RemoteLauncher = config.launcher
-    strategy = config.strategy.name
-    if strategy in ONE_PROCESS and launcher.nodes > 1:
+    strategy = config.strategy
+    if strategy.traits.one_process and launcher.nodes > 1:
         raise DtkError(
-            f"strategy={strategy} is one process, not {counted(launcher.nodes, 'node')}", fix="use launcher.nodes=1"
+            f"strategy={strategy.name} is one process, not {counted(launcher.nodes, 'node')}",
+            fix="use launcher.nodes=1",
         )
     device = ("cuda" if launcher.gpus_per_node else "cpu") if launcher.device == "auto" else launcher.device
     backend = ("nccl" if device == "cuda" else "gloo") if launcher.backend == "auto" else launcher.backend

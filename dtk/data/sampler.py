@@ -54,15 +54,6 @@ def _ids(seed: int, first: int, count: int, size: int) -> np.ndarray:
     return ids
 
 
-def micro_batch_positions(rank: int, world_size: int, micro_step: int, micro_batch_size: int) -> slice:
-    """The part of a global batch that a rank trains on in one micro-step: [micro_batch_size] positions.
-
-    Micro-steps are outermost, so over all ranks and micro-steps the slices tile the global batch.
-    """
-    start = (micro_step * world_size + rank) * micro_batch_size
-    return slice(start, start + micro_batch_size)
-
-
 def samples_sum(step: int, ids: np.ndarray) -> int:
     """Sum of the mixed (step, sample id) of these ids, as int64 holds it: it does not depend on their order.
 

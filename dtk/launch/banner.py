@@ -6,6 +6,7 @@ import os
 from diagnostics.contract.artifacts import RunPaths, read_status
 from diagnostics.contract.formatting import counted
 from diagnostics.contract.invocation import command, override, typed
+from dtk.config.batch import batch_plan
 from dtk.config.placement import Placement
 from dtk.config.schema import Config
 from dtk.launch.console import Console
@@ -14,7 +15,6 @@ from dtk.nccl.effect import keep_effect
 from dtk.nccl.lint import doubts
 from dtk.nccl.render import ENVIRONMENT, Rendered, render
 from dtk.record.trackers import offline_logs, offline_reason
-from dtk.strategies.catalogue import CATALOGUE
 
 NAMED = 5
 """Variables of a preset that the banner names."""
@@ -25,10 +25,10 @@ def banner(
 ) -> None:
     """What was detected and chosen, and why."""
     train = config.train
-    accumulation = train.global_batch_size // (train.micro_batch_size * world_size)
+    accumulation = batch_plan(config, world_size).accumulation_steps
     again = f" (attempt {attempt})" if attempt else ""
     console.line(console.strong(f"dtk {config.model.name} under {config.strategy.name}{again}", 36))
-    console.line(f"  strategy  {CATALOGUE[config.strategy.name].summary}")
+    console.line(f"  strategy  {config.strategy.row.summary}")
     console.line(
         f"  ranks     {world_size} on {placement.device} over {placement.backend}, "
         f"{counted(placement.threads, 'CPU thread')} each" + "".join(f"; {reason}" for reason in placement.reasons)

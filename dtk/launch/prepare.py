@@ -101,6 +101,7 @@ def make_folder(point: Resumed, data: dict[str, Any], placement: Placement, worl
         launcher=launcher,
         backend=placement.backend,
         nccl=render(composed.config.nccl, os.environ, paths.root),
+        strategy_traits=composed.config.strategy.traits_record(),
     )
     about["data"] = data
     about["earlier_argv"] = earlier

@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.rendezvous import rendezvous
 
 from dtk.parallel import loopback
+from dtk.parallel.mesh import Mesh
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,23 @@ class Context:
     backend: str
     control: dist.ProcessGroup
     """A gloo group over all ranks for host values, so that agreeing on them never waits for the device."""
+    mesh: Mesh
+    """How the ranks are divided."""
+
+    @property
+    def dp_rank(self) -> int:
+        """Which part of the global batch this rank trains on."""
+        return self.mesh.dp_rank(self.rank)
+
+    @property
+    def dp_size(self) -> int:
+        """Parts into which the global batch is divided."""
+        return self.mesh.dp_size
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank is the one that counts among those that share the work on the same samples."""
+        return self.mesh.leads(self.rank)
 
 
 def meet(timeout_s: float) -> PrefixStore:
@@ -47,7 +65,7 @@ def meet(timeout_s: float) -> PrefixStore:
     return PrefixStore(f"attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
-def join(store: Store, device: str, backend: str, timeout_s: float) -> Context:
+def join(store: Store, device: str, backend: str, timeout_s: float, mesh: Mesh | None = None) -> Context:
     """Join the process group of all ranks.
 
     Args:
@@ -55,6 +73,7 @@ def join(store: Store, device: str, backend: str, timeout_s: float) -> Context:
         device: `cpu` or `cuda`; a rank takes the device local_rank modulo the number of devices.
         backend: `gloo` or `nccl`, for the groups that carry gradients and parameters.
         timeout_s: longest wait in a collective, in seconds.
+        mesh: how the ranks are divided; None = nothing is trained here, so all are replicas.
 
     Raises:
         RuntimeError: the ranks did not meet.
@@ -84,6 +103,7 @@ def join(store: Store, device: str, backend: str, timeout_s: float) -> Context:
         device=place,
         backend=backend,
         control=dist.new_group(backend="gloo", timeout=timeout, group_desc="control"),
+        mesh=mesh or Mesh(dp_replicate=dist.get_world_size()),
     )
 
 
@@ -93,11 +113,12 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-def data_parallel_mesh(context: Context, degrees: dict[str, int]) -> DeviceMesh:
-    """A mesh whose dimensions are named `dp`, `dp_shard` or `dp_replicate` and multiply to world_size.
+def data_parallel_mesh(context: Context, dimensions: tuple[str, ...]) -> DeviceMesh:
+    """A DeviceMesh over all ranks.
 
     Args:
         context: this rank.
-        degrees: name of each dimension -> its size, outermost first.
+        dimensions: of its mesh, outermost first; their sizes multiply to world_size.
     """
-    return init_device_mesh(context.device.type, tuple(degrees.values()), mesh_dim_names=tuple(degrees))
+    sizes = tuple(context.mesh.size(name) for name in dimensions)
+    return init_device_mesh(context.device.type, sizes, mesh_dim_names=dimensions)

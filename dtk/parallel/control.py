@@ -52,7 +52,8 @@ def agree(context: Context, stop: bool, valid_targets: int, samples: int = 0) ->
         valid_targets: of its share of the batch.
         samples: sum of its mixed sample ids, as int64 holds it.
     """
-    values = torch.tensor([int(stop), valid_targets, samples], dtype=torch.int64)
+    counts = int(context.leads)  # Of the ranks that share the work on the same samples.
+    values = torch.tensor([int(stop), counts * valid_targets, counts * samples], dtype=torch.int64)
     if context.world_size == 1:
         return Agreement(values, None)
     with communication("all_reduce", values.nbytes, "control"):

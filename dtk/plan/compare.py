@@ -10,17 +10,19 @@ from pathlib import Path
 
 from diagnostics.contract.formatting import counted
 from dtk.config.compose import Composed, compose
-from dtk.config.schema import KINDS
 from dtk.errors import DtkError
 from dtk.plan.engines import Machine, without_time
 from dtk.plan.formatting import bytes_text, rate_text
 from dtk.plan.host import excess_bytes, predict_on_node
-from dtk.plan.job import ONE_PROCESS, ranks_of, settled_job
+from dtk.plan.job import ranks_of, settled_job
 from dtk.plan.prediction import Prediction
 from dtk.plan.scaling import at_world_size
+from dtk.strategies.registry import CONFIG_TYPES, preferred
 
-STRATEGIES = ("single", "ddp", "zero1", "zero2", "fsdp", "hsdp")
-"""The simplest first; zero3 is fsdp by its other name."""
+STRATEGIES = tuple(name for name, section in CONFIG_TYPES.items() if section.traits.compared)
+"""The simplest first."""
+LEAST_MEMORY = preferred("units")
+"""The one that no other shards more than."""
 FASTER = 1.05
 """Tokens/s over those of the recommended one from which a faster one is worth naming."""
 TIGHT = 0.05
@@ -72,8 +74,8 @@ class Comparison:
 VARIANTS = (
     *(Variant(name) for name in STRATEGIES),
     *(Variant(name, checkpointing=True) for name in STRATEGIES),
-    Variant("fsdp", offload=True),
-    Variant("fsdp", checkpointing=True, offload=True),
+    Variant(LEAST_MEMORY, offload=True),
+    Variant(LEAST_MEMORY, checkpointing=True, offload=True),
 )
 """The simplest first: recomputing costs a third of the compute, offloading a copy over the host's bus each step."""
 
@@ -100,7 +102,7 @@ def compare(job: Composed, here: Machine, config_dir: Path | None = None) -> Com
 def _row(
     job: Composed, here: Machine, config_dir: Path | None, variant: Variant, composed: dict[str, Composed | DtkError]
 ) -> Row:
-    ranks = 1 if variant.strategy in ONE_PROCESS else ranks_of(job.config)
+    ranks = 1 if CONFIG_TYPES[variant.strategy].traits.one_process else ranks_of(job.config)
     typed = _typed(job, here, variant)
     try:
         config = _job(job, variant, ranks, typed, config_dir, composed).config
@@ -114,7 +116,8 @@ def _typed(job: Composed, here: Machine, variant: Variant) -> tuple[str, ...]:
     typed = [f"strategy={variant.strategy}"]
     ranks = ranks_of(job.config)
     own_mesh = any(text.lstrip("+~").startswith("strategy.dp_") for text in job.overrides)
-    if variant.strategy == "hsdp" and not own_mesh and _is_whole_nodes(ranks, here.local_size):
+    has_mesh = CONFIG_TYPES[variant.strategy].traits.replicated_over == "dp_replicate"
+    if has_mesh and not own_mesh and _is_whole_nodes(ranks, here.local_size):
         typed += ["strategy.dp_replicate=-1", f"strategy.dp_shard={here.local_size}"]
     if variant.offload:
         typed.append("strategy.cpu_offload=true")
@@ -159,7 +162,7 @@ def _job(
 
 def _kept(overrides: Sequence[str], strategy: str) -> list[str]:
     """What was typed, without what belongs to another strategy."""
-    known = {field.name for field in fields(KINDS["strategy"][1][strategy])}
+    known = {field.name for field in fields(CONFIG_TYPES[strategy])}
     own_by_definition = {"cpu_offload", "reshard_after_forward"}
     kept = []
     for text in overrides:
@@ -241,7 +244,7 @@ def _nothing(rows: Sequence[Row], job: Composed, here: Machine) -> Iterator[str]
         yield f"train.micro_batch_size={micro} can be smaller: --max-batch finds the largest that fits."
     ranks = _ranks_that_fit(job, here)
     if ranks:
-        yield f"fsdp + checkpointing fits on {counted(ranks, 'rank')}: launcher.world_size={ranks}."
+        yield f"{LEAST_MEMORY} + checkpointing fits on {counted(ranks, 'rank')}: launcher.world_size={ranks}."
     else:
         yield "More ranks do not help: one rank's activations or gathered parameters are too large by themselves."
 
@@ -253,10 +256,10 @@ def _host(name: str, made: Prediction) -> str:
 
 def _ranks_that_fit(job: Composed, here: Machine) -> int:
     """The smallest number of ranks, by doubling, on which the most sharded variant fits; 0 without one."""
-    variant = Variant("fsdp", checkpointing=True)
+    variant = Variant(LEAST_MEMORY, checkpointing=True)
     ranks = ranks_of(job.config)
     try:
-        sharded = _job(job, variant, ranks, ("strategy=fsdp",), None, {})
+        sharded = _job(job, variant, ranks, (f"strategy={LEAST_MEMORY}",), None, {})
         while ranks < _MORE_RANKS:
             ranks *= 2
             if without_time(at_world_size(sharded, ranks).config, ranks, here).fits:

@@ -48,7 +48,7 @@ def machine(config: Config, hardware: "Hardware | None", choice: Choice = "auto"
     """
     launcher = config.launcher
     if is_remote(launcher):
-        local_size = ranks_per_node(launcher, config.strategy.name)
+        local_size = ranks_per_node(launcher, config.strategy)
     else:
         local_size = launcher.nproc if isinstance(launcher.nproc, int) else NODE
     own = isinstance(config.model, CustomModelConfig) and choice != "closed_form"

@@ -7,7 +7,7 @@ Knows nothing of what a plan says of the job, and imports torch only where CUDA 
 import dataclasses
 from pathlib import Path
 
-from dtk.config.batch import settle
+from dtk.config.batch import batch_plan, settle
 from dtk.config.checks import check, check_ranks
 from dtk.config.compose import Composed, compose
 from dtk.config.instantiate import check_target
@@ -18,8 +18,6 @@ from dtk.config.schema import Config, CustomModelConfig, LauncherConfig, RemoteL
 from dtk.config.strict import to_plain
 from dtk.errors import DtkError
 
-ONE_PROCESS = ("single", "dp")
-"""Strategies of one process, however many ranks others would have here."""
 _DEVICES = 2
 """CUDA devices that a planned process is granted at least: what strategy dp asks for."""
 
@@ -91,7 +89,7 @@ def ranks_of(config: Config, devices: int | None = None) -> int:
     if asked != "auto":
         check_world_size(asked, f"launcher.{key}={asked}")
         return asked
-    if config.strategy.name in ONE_PROCESS:
+    if config.strategy.traits.one_process:
         return 1
     return (_cuda_devices(launcher.device) if devices is None else devices) or CPU_RANKS
 
@@ -101,13 +99,9 @@ def _with_batch(composed: Composed, ranks: int) -> Composed:
     train = composed.config.train
     chosen = any(text.lstrip("+").startswith("train.global_batch_size=") for text in composed.overrides)
     is_default = train.global_batch_size == TrainConfig().global_batch_size and not chosen
-    if (
-        not is_default
-        or composed.config.resume
-        or train.global_batch_size % (ranks * max(1, train.micro_batch_size)) == 0
-    ):
+    if not is_default or composed.config.resume or (plan := batch_plan(composed.config, ranks)).is_whole:
         return composed
-    grown = dataclasses.replace(train, global_batch_size=ranks * max(1, train.micro_batch_size))
+    grown = dataclasses.replace(train, global_batch_size=plan.dp_size * max(1, train.micro_batch_size))
     typed = [*composed.overrides, f"train.global_batch_size={grown.global_batch_size}"]
     return dataclasses.replace(composed, config=dataclasses.replace(composed.config, train=grown), overrides=typed)
 

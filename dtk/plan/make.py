@@ -17,7 +17,7 @@ from dtk.errors import DtkError
 from dtk.plan.compare import compare
 from dtk.plan.engines import Choice, Machine, differences, machine, predict
 from dtk.plan.host import predict_on_node
-from dtk.plan.job import ONE_PROCESS, planned_job, ranks_of
+from dtk.plan.job import planned_job, ranks_of
 from dtk.plan.report.model import Check, PlanReport
 from dtk.plan.scaling import USUAL, parse_world_sizes, scaling
 from dtk.plan.solve import check_solvable, max_batch, max_model
@@ -62,7 +62,7 @@ def make(asked: Asked) -> PlanReport:
     check, notes = _check(asked.engine, job.config, ranks, here)
     with Busy("comparing"):
         comparison = compare(job, here, asked.config_dir) if asked.compare else None
-        if not sizes and asked.plots and job.config.strategy.name not in ONE_PROCESS:
+        if not sizes and asked.plots and not job.config.strategy.traits.one_process:
             sizes = tuple(sorted({*USUAL, ranks}))
         points = scaling(job, sizes, here) if sizes else ()
         models = max_model(job, here) if asked.max_model else ()

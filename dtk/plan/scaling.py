@@ -7,12 +7,13 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from dtk.config.batch import batch_plan
 from dtk.config.compose import Composed
 from dtk.config.schema import Config
 from dtk.errors import DtkError
 from dtk.plan.engines import Machine
 from dtk.plan.host import predict_on_node
-from dtk.plan.job import ONE_PROCESS, check_world_size, ranks_of, settled_job
+from dtk.plan.job import check_world_size, ranks_of, settled_job
 from dtk.plan.prediction import Prediction
 
 USUAL = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -49,7 +50,7 @@ def scaling(job: Composed, sizes: Sequence[int], here: Machine) -> tuple[Point, 
     Raises:
         DtkError: none of the numbers is possible.
     """
-    if job.config.strategy.name in ONE_PROCESS:
+    if job.config.strategy.traits.one_process:
         name = job.config.strategy.name
         raise DtkError(f"strategy={name} is one process: it does not scale", fix="use strategy=ddp or strategy=fsdp")
     points = tuple(_points(job, sizes, here))
@@ -74,7 +75,7 @@ def at_world_size(job: Composed, world_size: int) -> Composed:
         DtkError: the mesh does not fit the ranks.
     """
     train = job.config.train
-    share = train.global_batch_size // ranks_of(job.config)
-    grown = dataclasses.replace(train, global_batch_size=share * world_size)
+    share = batch_plan(job.config, ranks_of(job.config)).samples_per_rank
+    grown = dataclasses.replace(train, global_batch_size=share * job.config.strategy.mesh(world_size).dp_size)
     config: Config = dataclasses.replace(job.config, train=grown)
     return settled_job(dataclasses.replace(job, config=config), world_size)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dtk.config.batch import batch_plan
 from dtk.config.compose import Composed
 from dtk.config.schema import Config, CustomModelConfig
 from dtk.errors import DtkError
@@ -42,11 +43,11 @@ class Largest:
 def max_batch(job: Composed, here: Machine) -> Largest:
     """The largest `train.micro_batch_size` that fits, with as many micro-batches a step as configured."""
     config, ranks = job.config, ranks_of(job.config)
-    accumulation = config.train.global_batch_size // (config.train.micro_batch_size * ranks)
+    plan = batch_plan(config, ranks)
 
     def sized(micro: int) -> Config:
         train = dataclasses.replace(
-            config.train, micro_batch_size=micro, global_batch_size=micro * ranks * accumulation
+            config.train, micro_batch_size=micro, global_batch_size=micro * plan.dp_size * plan.accumulation_steps
         )
         return dataclasses.replace(config, train=train)
 

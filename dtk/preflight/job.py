@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp._fully_shard import _fsdp_param
 
 from diagnostics.contract.artifacts import RunPaths
-from dtk.config.schema import Config, SingleConfig
+from dtk.config.schema import Config
 from dtk.data.dataset import Batch, Dataset
 from dtk.models.build import build_model
 from dtk.parallel.regions import Region, observe, region
@@ -25,6 +25,7 @@ from dtk.parallel.stop import StopRequest
 from dtk.preflight.simulated_rank import SimulatedRank
 from dtk.record.recorder import Recorder
 from dtk.simulate.group import simulated_group
+from dtk.strategies.single import SingleConfig
 from dtk.train import assemble, loop, setup
 from dtk.train.checkpoint import Checkpoints, LoopState, _model_state, _optimizer_state
 from dtk.train.summary import summarise
@@ -48,7 +49,7 @@ def simulated_config(config: Config, steps: int) -> Config:
     """
     steps = max(steps, int(getattr(config.fault, "step", 0)) + 1)
     config = _reduced(config)
-    if config.strategy.name == "dp":  # One process: its copies are made inside, by no process group.
+    if config.strategy.traits.one_process:  # One process: its copies are made inside, by no process group.
         config = dataclasses.replace(config, strategy=SingleConfig())
     train = dataclasses.replace(config.train, steps=steps, compile=False, garbage_collect_every=0)
     schedule = dataclasses.replace(config.schedule, warmup_steps=0)
@@ -99,7 +100,12 @@ def play_job(config: Config, local_size: int, resumes: int = -1) -> Callable[[Si
         gc.disable()  # The process ends before it would pay.
         observe([_Listener()])
         rank = simulated.exchange.rank
-        with _outside_replaced(config), simulated_group(rank, simulated.world_size, local_size) as context:
+        with (
+            _outside_replaced(config),
+            simulated_group(
+                rank, simulated.world_size, local_size, mesh=config.strategy.mesh(simulated.world_size)
+            ) as context,
+        ):
             recorder = _Recorder(config, simulated, context.local_rank, context.node_rank)
             checkpoint = NOWHERE / "step_1" if rank == resumes else None
             built = assemble.assemble(config, context, RunPaths(NOWHERE), recorder, StopRequest(), checkpoint)
@@ -265,7 +271,11 @@ def warm_up(config: Config, world_size: int, local_size: int) -> None:
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # Threads of torch do not outlive a fork.
-    with suppress(Exception), _outside_replaced(config), simulated_group(0, world_size, local_size) as context:
+    with (
+        suppress(Exception),
+        _outside_replaced(config),
+        simulated_group(0, world_size, local_size, mesh=config.strategy.mesh(world_size)) as context,
+    ):
         parts = setup.set_up(config, context)
         parameters = [parameter for parameter in parts.model.parameters() if parameter.requires_grad]
         for parameter in parameters:

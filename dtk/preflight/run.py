@@ -93,7 +93,7 @@ def preflight(request: Request, say: Say | None = None) -> Preflight:
         return _judged(script_job(request), request, say)
     composed = planned_job(list(request.overrides), request.config_dir, request.world_size)
     if is_remote(composed.config.launcher):  # It says itself how many ranks a node has.
-        local_size = ranks_per_node(composed.config.launcher, composed.config.strategy.name)
+        local_size = ranks_per_node(composed.config.launcher, composed.config.strategy)
         request = dataclasses.replace(request, local_size=local_size)
     return _judged(dtk_job(request, composed), request, say)
 

@@ -64,7 +64,8 @@ def work(
         recorder.start()
         store = store or meet(config.launcher.timeout_s)
         recorder.watch(store, on_hang or (lambda verdict: None))
-        context = join(store, job.device, job.backend, config.launcher.timeout_s)
+        mesh = config.strategy.mesh(job.world_size)
+        context = join(store, job.device, job.backend, config.launcher.timeout_s, mesh)
         finished = _train(config, job, context, recorder, stop)
     except BaseException as error:
         code = write_failure(error, paths.error(job.attempt, job.rank), job.rank, job.attempt)

@@ -48,6 +48,7 @@ def manifest(
     launcher: str,
     backend: str,
     nccl: "Rendered",
+    strategy_traits: dict[str, Any],
 ) -> dict[str, Any]:
     """Content of manifest.json.
 
@@ -60,6 +61,7 @@ def manifest(
         launcher: local, torchrun or slurm.
         backend: gloo or nccl.
         nccl: the variables that are set for the ranks, and those of the user's that won.
+        strategy_traits: what a diagnosis must know of the strategy.
     """
     return {
         "schema_version": SCHEMA_VERSION,
@@ -71,6 +73,7 @@ def manifest(
         "pid_start": process_start(os.getpid()),
         "host": socket.gethostname(),
         "launcher": launcher,
+        "strategy_traits": strategy_traits,
         "config_sha256": hashlib.sha256(repr(sorted(config.items())).encode()).hexdigest(),
         "git": git_state(Path.cwd(), Path(config.get("runs_folder", "runs"))),
         "versions": versions(),

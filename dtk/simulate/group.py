@@ -14,13 +14,16 @@ from torch.distributed import distributed_c10d as c10d
 
 from dtk.errors import DtkError
 from dtk.parallel.context import Context, leave
+from dtk.parallel.mesh import Mesh
 from dtk.simulate.mirror import Heard, MirrorGroup
 
 _NEEDED = ("ProcessGroupGloo", "_tensor_to_object", "_get_default_group")
 
 
 @contextmanager
-def simulated_group(rank: int, world_size: int, local_size: int = 8, heard: Heard | None = None) -> Iterator[Context]:
+def simulated_group(
+    rank: int, world_size: int, local_size: int = 8, heard: Heard | None = None, mesh: Mesh | None = None
+) -> Iterator[Context]:
     """Join a process group of `world_size` as `rank`; every collective ends at once (see `MirrorGroup`).
 
     Groups made inside are simulated too, whatever the moment; nothing is left behind. One at a time per process.
@@ -30,6 +33,7 @@ def simulated_group(rank: int, world_size: int, local_size: int = 8, heard: Hear
         world_size: ranks of the job.
         local_size: ranks per node: gives local_rank and node_rank.
         heard: told of every call that carries tensors, C++ ones of DDP included, as operation, group and buffers.
+        mesh: how the ranks are divided; None = all are replicas.
 
     Raises:
         DtkError: no such rank, a process group exists already, or this torch has no gloo to stand in for.
@@ -54,6 +58,7 @@ def simulated_group(rank: int, world_size: int, local_size: int = 8, heard: Hear
                 device=torch.device("cpu"),
                 backend="gloo",
                 control=dist.new_group(backend="gloo", group_desc="control"),
+                mesh=mesh or Mesh(dp_replicate=world_size),
             )
         finally:
             leave()

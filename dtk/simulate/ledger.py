@@ -70,7 +70,7 @@ class Ledger(_Mode):  # type: ignore[misc]
                 out = func(*args, **kwargs)
         else:
             out = func(*args, **kwargs)
-        if func.namespace == "fsdp":
+        if func.namespace == torch.ops.fsdp.name:
             self._mark_sharding(func, args, kwargs)
         if not self.paused:
             self._enter_all(out)

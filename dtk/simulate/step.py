@@ -17,6 +17,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from diagnostics.contract.artifacts import RunPaths
+from dtk.config.batch import batch_plan
 from dtk.config.schema import Config, RecordConfig, SyntheticData
 from dtk.data.dataset import Batch
 from dtk.data.synthetic import SyntheticDataset
@@ -102,7 +103,9 @@ def simulate_step(config: Config, rank: int, world_size: int, local_size: int, e
     )
     check_torch()
     run = _Run(config, edge)
-    with undisturbed(), explained(run.named), simulated_group(rank, world_size, local_size, run.hear) as context:
+    mesh = config.strategy.mesh(world_size)
+    group = simulated_group(rank, world_size, local_size, run.hear, mesh)
+    with undisturbed(), explained(run.named), group as context:
         return run.observe(context)
 
 
@@ -149,7 +152,8 @@ class _Run:
             if isinstance(parts.wrapped, DistributedDataParallel):
                 parts.wrapped.reducer = cast(Any, Reducer(parts.wrapped.reducer, self.ledger))
             loop = self._loop(context, parts)
-            count = min(MICRO_BATCHES, rounds(self.config, context.world_size))
+            plan = batch_plan(self.config, context.world_size)
+            count = min(MICRO_BATCHES, plan.accumulation_steps)
             regions.observe([self.places, _Marks(self, parts)])
             before = warm_up(self.config)
             for step in range(before):
@@ -212,6 +216,7 @@ class _Run:
             measures(config, context, parts),
             Progress(config.train.steps, context.world_size, 0),
             Numerics(config.record, recorder, context, parts.strategy.replicas),
+            batch_plan(config, context.world_size),
         )
 
     def _guess(self, tensor: Tensor) -> str:
@@ -266,11 +271,6 @@ class _Marks:
                 self.ledger.mark([local(grad) for grad in grads], OWN_GRADIENTS)
             states = [value for state in owned_state(self.parts.optimizer).values() for value in state.values()]
             self.ledger.mark([local(one) for one in states if isinstance(one, Tensor)], "optimizer states")
-
-
-def rounds(config: Config, world_size: int) -> int:
-    """Micro-batches of one step on one rank."""
-    return config.train.global_batch_size // (config.train.micro_batch_size * world_size)
 
 
 def warm_up(config: Config) -> int:

@@ -1,38 +1,49 @@
 """The base of all strategies: the verbs that the training loop calls, and what must be declared.
 
 A strategy decides how the model is spread over ranks and what is communicated. It never sees
-data, schedules or checkpoints, and never imports the training loop.
+data, schedules or checkpoints, and never imports the training loop. Torch is imported where it is used, so that the
+traits in a strategy's file can be read without it.
 """
+
+from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from dtk.errors import DtkError
+from dtk.strategies.declared import Collective, ModelShapes, Shape
 
-from dtk.config.schema import PrecisionConfig
-from dtk.parallel.context import Context
-from dtk.parallel.precision import autocast
-from dtk.strategies.declared import Collective, Shape
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
 
-Fill = Callable[[nn.Module], None]
-"""Gives every parameter of a materialised model its initial value, one parameter at a time."""
-BuildOptimizer = Callable[[list[dict[str, Any]]], Optimizer]
+    from dtk.config.schema import PrecisionConfig
+    from dtk.parallel.context import Context
+
+    Fill = Callable[[nn.Module], None]
+    """Gives every parameter of a materialised model its initial value, one parameter at a time."""
+    BuildOptimizer = Callable[[list[dict[str, Any]]], Optimizer]
 
 
 class Strategy(ABC):
     """One way to spread training over ranks."""
 
-    clip_collectives: ClassVar[tuple[Collective, ...]] = ()
-    """What clipping by the global norm adds."""
-
     def __init__(self, config: Any, context: Context, precision: PrecisionConfig) -> None:
         self.config = config
         self.context = context
         self.precision = precision
+        mesh, known = context.mesh, config.traits.dimensions
+        if mesh != config.mesh(context.world_size):
+            raise ValueError(f"the ranks joined as {mesh}, but strategy={config.name} divides them otherwise")
+        for dimension in ("pp", "cp", "tp", "ep"):
+            if mesh.size(dimension) > 1 and dimension not in known:
+                raise DtkError(
+                    f"strategy={config.name} does not implement the mesh dimension {dimension}",
+                    f"it would train wrong numbers with {dimension}={mesh.size(dimension)}",
+                )
 
     @abstractmethod
     def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
@@ -46,10 +57,10 @@ class Strategy(ABC):
     @property
     def loss_factor(self) -> int:
         """What the loss is multiplied by, because the library averages gradients over that many ranks."""
-        return self.context.world_size
+        return self.context.mesh.dp_size
 
     def build_optimizer(self, groups: list[dict[str, Any]], build: BuildOptimizer) -> Optimizer:
-        """The optimizer over parameter groups; sharded state is the business of subclasses."""
+        """Build the optimizer over parameter groups; sharded state is the business of subclasses."""
         return build(groups)
 
     def accumulate(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
@@ -58,14 +69,20 @@ class Strategy(ABC):
 
     def autocast(self) -> AbstractContextManager[object]:
         """Context of the forward pass."""
+        from dtk.parallel.precision import autocast
+
         return autocast(self.precision, self.context.device)
 
     def gradient_norm(self, parameters: Iterable[nn.Parameter]) -> Tensor:
         """Global L2 norm of the gradients, a float32 scalar, the same on every rank."""
+        import torch
+
         return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
 
     def scale_gradients(self, parameters: Iterable[nn.Parameter], factor: Tensor) -> None:
         """Multiply all gradients by a scalar on the device, without waiting for it."""
+        import torch
+
         torch._foreach_mul_([local(p.grad) for p in parameters if p.grad is not None], factor)
 
     def release(self, model: nn.Module) -> None:  # noqa: B027
@@ -74,16 +91,20 @@ class Strategy(ABC):
     @property
     def reduce_dtype(self) -> str | None:
         """Number format in which gradients travel: that of the parameters; None on one rank."""
-        return "float32" if self.context.world_size > 1 else None
+        return "float32" if self.context.mesh.dp_size > 1 else None
 
     @property
     def replicas(self) -> list[list[int]]:
         """Groups of ranks that must hold the same parameters, bit for bit; none where everything is sharded."""
-        return []
+        dimension = self.config.traits.replicated_over
+        return [] if dimension is None else self.context.mesh.groups(dimension)
 
-    @abstractmethod
     def collectives(self, model: nn.Module, accumulation_steps: int) -> list[Collective]:
-        """What this strategy issues per optimizer step; tests hold it against what is recorded."""
+        """What a step issues, as the section declares it for this model; tests hold it against what is recorded."""
+        declared: list[Collective] = self.config.declare(
+            model_shapes(model), self.context.mesh, self.precision, accumulation_steps
+        )
+        return declared
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -100,14 +121,16 @@ def materialise(model: nn.Module, device: torch.device, fill: Fill) -> None:
         model.to(device)
 
 
-def parameter_bytes(parameters: Iterable[nn.Parameter]) -> int:
-    """Bytes of the full (unsharded) parameters."""
-    return sum(p.numel() * p.element_size() for p in parameters)
+def model_shapes(model: nn.Module, frozen: bool = False) -> ModelShapes:
+    """Shapes of the parameters that have gradients, or with `frozen` of all."""
 
+    def shapes(parameters: Iterable[nn.Parameter]) -> list[Shape]:
+        return [tuple(p.shape) for p in parameters if frozen or p.requires_grad]
 
-def trained_shapes(parameters: Iterable[nn.Parameter]) -> list[Shape]:
-    """Shapes of the parameters that have gradients, in order."""
-    return [tuple(p.shape) for p in parameters if p.requires_grad]
+    blocks = [list(block.parameters()) for block in getattr(model, "blocks", ())]
+    inside = {parameter for block in blocks for parameter in block}
+    rest = [parameter for parameter in model.parameters() if parameter not in inside]
+    return ModelShapes(shapes(model.parameters()), [shapes(block) for block in blocks], shapes(rest))
 
 
 def owned_state(optimizer: Optimizer) -> dict[Tensor, dict[str, Any]]:

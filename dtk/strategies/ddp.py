@@ -1,23 +1,87 @@
 """`ddp`: replicas whose gradients are all-reduced in buckets while backward still runs."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Literal, cast
 
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch._C._distributed_c10d import GradBucket
-from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-from torch.futures import Future
-from torch.nn.parallel import DistributedDataParallel
+from dtk.errors import DtkError
+from dtk.parallel.mesh import Mesh
+from dtk.strategies.base import Strategy, materialise, model_shapes
+from dtk.strategies.declared import Collective, ModelShapes, Shape
+from dtk.strategies.traits import StrategyConfig, TableRow, Traits
 
-from dtk.parallel.regions import communication, observed
-from dtk.strategies.base import Fill, Strategy, materialise, parameter_bytes, trained_shapes
-from dtk.strategies.declared import LIBRARY_BUCKET_CAP_MB, MIN_COMPRESSION_RATE, Collective, ddp_collectives
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
 
-Hook = Callable[[Any, GradBucket], Future[torch.Tensor]]
+    from dtk.config.schema import PrecisionConfig
+    from dtk.strategies.base import Fill
+
+LIBRARY_BUCKET_CAP_MB = 25.0
+"""DDP's own default. Only when it is left unset does DDP make the first bucket small (1 MiB)."""
+FIRST_BUCKET_BYTES = 2**20
+"""That small first bucket: `torch.distributed._DEFAULT_FIRST_BUCKET_BYTES`."""
+MIN_COMPRESSION_RATE = 2
+"""powerSGD_hook's default: matrices that would not shrink by this factor are sent whole."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DDPConfig(StrategyConfig):
+    """DistributedDataParallel (Li et al. 2020): replicas, gradients all-reduced in buckets."""
+
+    traits = Traits(
+        replicated_over="dp",
+        gradients_in="buckets",
+        collectives=("all_reduce",),
+        keeps_gradients=True,
+        in_backward_conflict="gradients are reduced only after they are complete",
+        simplicity=2,
+        needs_less_memory="zero3",
+    )
+    row = TableRow(
+        "replicas; gradients averaged in buckets during backward",
+        "P",
+        "P",
+        "K",
+        "all_reduce of each gradient bucket",
+        "2 P (N-1)/N",
+        "the whole training state fits on every device",
+    )
+    limits = {"bucket_cap_mb": (math.ulp(0.0), math.inf), "powersgd_rank": (1, math.inf)}
+
+    name: Literal["ddp"] = "ddp"
+    bucket_cap_mb: float = 25.0
+    """Largest gradient bucket in MiB."""
+    gradient_as_bucket_view: bool = True
+    """Gradients live inside the buckets: one copy less."""
+    static_graph: bool = False
+    """Promise that every step uses the same parameters."""
+    find_unused_parameters: bool = False
+    """Search the graph each step for parameters without a gradient."""
+    communication_hook: Literal["none", "fp16", "bf16", "powersgd"] = "none"
+    """Compression of the gradients on the wire."""
+    powersgd_rank: int = 4
+    """Rank of PowerSGD's approximation (Vogels et al. 2019)."""
+
+    def check(self) -> None:
+        """Refuse a static graph that is searched."""
+        if self.static_graph and self.find_unused_parameters:
+            raise DtkError(
+                "strategy.static_graph=true and strategy.find_unused_parameters=true exclude each other",
+                "a static graph needs no search",
+                "drop one of them",
+            )
+
+    def declare(
+        self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig, accumulation_steps: int
+    ) -> list[Collective]:
+        """One all_reduce per gradient bucket, whatever the accumulation."""
+        return ddp_collectives(self, shapes.parameters)
 
 
 class DDP(Strategy):
@@ -28,46 +92,31 @@ class DDP(Strategy):
 
     def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
         """Materialise a full replica on this rank and wrap it."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        from dtk.parallel.regions import observed
+
         materialise(model, self.context.device, fill)
         config = self.config
-        cap = None if config.bucket_cap_mb == LIBRARY_BUCKET_CAP_MB else config.bucket_cap_mb
         wrapped = DistributedDataParallel(
             model,
             device_ids=[self.context.device] if self.context.device.type == "cuda" else None,
             # Every rank computes the same initial values from the seed: nothing to broadcast.
             init_sync=False,
-            bucket_cap_mb=cap,
+            bucket_cap_mb=None if config.bucket_cap_mb == LIBRARY_BUCKET_CAP_MB else config.bucket_cap_mb,
             gradient_as_bucket_view=config.gradient_as_bucket_view,
             static_graph=config.static_graph,
             find_unused_parameters=config.find_unused_parameters,
         )
-        self._register_hook(wrapped)
-        return wrapped
+        if config.communication_hook != "none" or observed():  # Else DDP's own C++ path stays untouched.
+            from dtk.parallel.ddp_hooks import bucket_hook
 
-    def _register_hook(self, wrapped: DistributedDataParallel) -> None:
-        """Mark and compress the buckets; with neither wanted DDP's own C++ path stays untouched."""
-        kind = self.config.communication_hook
-        if kind == "none" and not observed():
-            return
-        state: Any = None
-        hook: Hook = allreduce_hook
-        size = 1.0
-        if kind in ("fp16", "bf16"):
-            hook, size = _compress(torch.float16 if kind == "fp16" else torch.bfloat16), 0.5
-        elif kind == "powersgd":
-            state = powersgd.PowerSGDState(
-                None,
-                matrix_approximation_rank=self.config.powersgd_rank,
-                start_powerSGD_iter=2,
-                min_compression_rate=MIN_COMPRESSION_RATE,
-            )
-            hook = powersgd.powerSGD_hook
-            if self.context.backend == "gloo":
-                hook = _one_at_a_time(hook)
-            parameters = [p for p in wrapped.module.parameters() if p.requires_grad]
-            sent = ddp_collectives(self.config, trained_shapes(parameters))[0]
-            size = sent.size_bytes / parameter_bytes(parameters)
-        wrapped.register_comm_hook(state, _marked(hook, size))
+            shapes = model_shapes(model).parameters
+            share = ddp_collectives(config, shapes)[0].size_bytes / (4 * sum(map(prod, shapes)))
+            backend, kind = self.context.backend, config.communication_hook
+            state, hook = bucket_hook(kind, share, backend, config.powersgd_rank, MIN_COMPRESSION_RATE)
+            wrapped.register_comm_hook(state, hook)
+        return wrapped
 
     def accumulate(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
         """`no_sync` in all micro-batches but the last.
@@ -75,11 +124,10 @@ class DDP(Strategy):
         With static_graph DDP learns the graph in the very first backward, which must synchronise:
         one more reduction, once.
         """
-        assert isinstance(wrapped, DistributedDataParallel)
         first, self.ran_backward = not self.ran_backward, True
         if last or (first and self.config.static_graph):
             return nullcontext()
-        return wrapped.no_sync()
+        return cast("DistributedDataParallel", wrapped).no_sync()
 
     @property
     def reduce_dtype(self) -> str | None:
@@ -90,49 +138,63 @@ class DDP(Strategy):
         compressed = {"fp16": "float16", "bf16": "bfloat16"}
         return compressed.get(kind, f"float32 by {kind} of rank {self.config.powersgd_rank}")
 
-    @property
-    def replicas(self) -> list[list[int]]:
-        """All ranks."""
-        return [list(range(self.context.world_size))]
 
-    def collectives(self, model: nn.Module, accumulation_steps: int) -> list[Collective]:
-        """One all_reduce per gradient bucket, whatever the accumulation."""
-        return ddp_collectives(self.config, trained_shapes(model.parameters()))
+def ddp_collectives(config: DDPConfig, shapes: Sequence[Shape]) -> list[Collective]:
+    """One all_reduce per gradient bucket, whatever the accumulation.
 
-
-def _marked(hook: Hook, size: float) -> Hook:
-    """The hook inside a communication region; `size` is its share of the bucket's bytes on the wire."""
-
-    def run(state: Any, bucket: GradBucket) -> Future[torch.Tensor]:
-        with communication("all_reduce", int(bucket.buffer().nbytes * size), "dp"):
-            return hook(state, bucket)
-
-    return run
-
-
-def _one_at_a_time(hook: Hook) -> Hook:
-    """Wait for each bucket before the next.
-
-    powerSGD_hook chains reductions in callbacks. Gloo runs the callbacks of several buckets on its
-    own threads in any order, so that ranks would pair the reduction of one bucket with another's.
+    Args:
+        config: the `strategy` section.
+        shapes: of the parameters that are trained, in the order in which the model defines them.
     """
+    if config.communication_hook == "powersgd":
+        return [_powersgd(config, shapes)]
+    size = 4 * sum(map(prod, shapes))
+    if config.communication_hook != "none":
+        size //= 2
+    declared = [Collective("all_reduce", "dp", len(gradient_buckets(config.bucket_cap_mb, shapes)), size)]
+    if config.find_unused_parameters and not config.static_graph:
+        # The bitmap of used parameters, one int32 each.
+        declared.append(Collective("all_reduce", "dp", 1, 4 * len(shapes)))
+    return declared
 
-    def run(state: Any, bucket: GradBucket) -> Future[torch.Tensor]:
-        future = hook(state, bucket)
-        future.wait()
-        return future
 
-    return run
+def gradient_buckets(bucket_cap_mb: float, shapes: Sequence[Shape]) -> list[list[int]]:
+    """Indices per bucket, counted in the order in which DDP fills them (Li et al. 2020, section 3.2.2).
+
+    That order is taken to be the reverse of the definition order, the case in which the model's forward uses its
+    parameters in the order in which it defines them. A bucket is closed by the parameter that reaches the limit.
+
+    Args:
+        bucket_cap_mb: largest bucket in MiB.
+        shapes: of the parameters in the order of definition.
+    """
+    cap = int(bucket_cap_mb * 2**20)
+    limit = FIRST_BUCKET_BYTES if bucket_cap_mb == LIBRARY_BUCKET_CAP_MB else cap
+    buckets: list[list[int]] = []
+    bucket: list[int] = []
+    size = 0
+    for i, shape in enumerate(reversed(shapes)):
+        bucket.append(i)
+        size += 4 * prod(shape)
+        if size >= limit:
+            buckets.append(bucket)
+            bucket, size, limit = [], 0, cap
+    return [*buckets, bucket] if bucket else buckets
 
 
-def _compress(dtype: torch.dtype) -> Hook:
-    """Average the bucket in a 16-bit type. The library's bfloat16 hook refuses all but NCCL; this serves both."""
+def _powersgd(config: DDPConfig, shapes: Sequence[Shape]) -> Collective:
+    """Per bucket: the tensors too small to compress, then the factors P and Q (Vogels et al. 2019, alg. 1)."""
+    rank, count, numbers = config.powersgd_rank, 0, 0
+    ready = list(reversed(shapes))
+    for bucket in gradient_buckets(config.bucket_cap_mb, shapes):
+        tensors = [ready[i] for i in bucket]
+        matrices = [(shape[0], prod(shape[1:])) for shape in tensors if len(shape) > 1]
+        factors = [(n, m, min(n, m, rank)) for n, m in matrices if (n + m) * rank * MIN_COMPRESSION_RATE < n * m]
+        whole = sum(map(prod, tensors)) - sum(n * m for n, m, _ in factors)
+        # The library reduces all three even when one is empty.
+        numbers += whole + sum((n + m) * r for n, m, r in factors)
+        count += 3
+    return Collective("all_reduce", "dp", count, 4 * numbers)
 
-    def run(state: Any, bucket: GradBucket) -> Future[torch.Tensor]:
-        buffer = bucket.buffer()
-        small = buffer.to(dtype).div_(dist.get_world_size())
-        work = dist.all_reduce(small, async_op=True)
-        assert work is not None
-        return work.get_future().then(lambda _: buffer.copy_(small))  # type: ignore[no-any-return]
 
-    return run
+CONFIG, STRATEGY = DDPConfig, DDP

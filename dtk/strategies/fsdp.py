@@ -1,21 +1,83 @@
-"""`fsdp`, `zero3`, `zero2` and `hsdp`: PyTorch's fully_shard (FSDP2), one unit per block and one for the rest."""
+"""`fsdp`: PyTorch's fully_shard (FSDP2), one unit per block and one for the rest. Zero2, zero3 and hsdp build on it."""
 
+from __future__ import annotations
+
+import math
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-import torch
-import torch.distributed as dist
-from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
+from dtk.parallel.mesh import Mesh
+from dtk.strategies.base import Strategy, local, materialise, model_shapes
+from dtk.strategies.declared import ITEM_BYTES, Collective, ModelShapes, padded_elements, reduced_item_bytes
+from dtk.strategies.traits import StrategyConfig, TableRow, Traits
 
-from dtk.parallel.context import data_parallel_mesh
-from dtk.parallel.precision import mixed_precision_policy
-from dtk.parallel.regions import communication, observed
-from dtk.strategies.base import Fill, Strategy, local, materialise
-from dtk.strategies.declared import CLIP_SHARDED, Collective, Shape, fsdp_collectives, hsdp_collectives, shard_mesh
-from dtk.strategies.marked_comm import MarkedAllGather, MarkedReduceScatter
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import FSDPModule
+
+    from dtk.config.schema import PrecisionConfig
+    from dtk.strategies.base import Fill
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FSDPConfig(StrategyConfig):
+    """`fully_shard` per block (PyTorch FSDP2): parameters, gradients and optimizer state sharded."""
+
+    traits = Traits(
+        sharded=("parameters", "gradients", "optimizer_state"),
+        gradients_in="units",
+        collectives=("all_gather", "reduce_scatter"),
+        simplicity=6,
+    )
+    row = TableRow(
+        "PyTorch's name for zero3: fully_shard per block",
+        "P/N",
+        "P/N",
+        "K/N",
+        "2 A all_gathers (the root unit: A) and one reduce_scatter per unit",
+        "2 A P (N-1)/N + P (N-1)/N",
+        "the model does not fit on one device",
+    )
+    limits = {"blocks_per_unit": (0, math.inf), "prefetch_depth": (0, math.inf)}
+
+    name: Literal["fsdp"] = "fsdp"
+    reshard_after_forward: bool = True
+    """Free gathered parameters after forward and gather them again in backward (ZeRO-3); false: ZeRO-2."""
+    blocks_per_unit: int = 1
+    """Blocks gathered together; 0 = the whole model as one unit."""
+    prefetch_depth: int = 1
+    """Units gathered ahead of the one in use."""
+    cpu_offload: bool = False
+    """Parameters, gradients and optimizer state live in host memory."""
+
+    def declare(
+        self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig, accumulation_steps: int
+    ) -> list[Collective]:
+        """Gathers in every micro-batch (twice for units that reshard), one reduce_scatter per unit and step.
+
+        The root unit (embeddings, final norm, head) is never resharded after forward: FSDP2 keeps it,
+        as backward would gather it again at once. A rank that holds whole parameters gathers and scatters nothing.
+        """
+        shards = mesh.dp_shard
+        if shards == 1:
+            return []
+        units = shapes.units(self.blocks_per_unit)
+        compute = ITEM_BYTES[precision.compute_dtype]
+        gathers = 2 if self.reshard_after_forward else 1
+        blocks = sum(padded_elements(unit, shards) for unit in units)
+        rest = padded_elements(shapes.root(self.blocks_per_unit), shards)
+        gathered = accumulation_steps * (gathers * blocks + rest) * compute
+        return [
+            Collective("all_gather", "dp_shard", accumulation_steps * (gathers * len(units) + 1), gathered),
+            Collective("reduce_scatter", "dp_shard", len(units) + 1, (blocks + rest) * reduced_item_bytes(precision)),
+        ]
+
+    def declare_clip(self) -> tuple[Collective, ...]:
+        """The sum of squares over the shards, a float32."""
+        return (Collective("all_reduce", "dp_shard", 1, 4),)
 
 
 class FSDP(Strategy):
@@ -25,15 +87,21 @@ class FSDP(Strategy):
     instead of two, at the price of whole parameters in memory in between (ZeRO-2-like).
     """
 
-    clip_collectives = CLIP_SHARDED
-
-    def mesh(self) -> DeviceMesh:
+    def shard_mesh(self) -> DeviceMesh:
         """The mesh over which parameters are sharded, one dimension named dp_shard."""
-        return data_parallel_mesh(self.context, {"dp_shard": self.context.world_size})
+        from dtk.parallel.context import data_parallel_mesh
+
+        return data_parallel_mesh(self.context, ("dp_shard",))
 
     def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
         """Shard on the meta device first, then give memory and values to this rank's shards only."""
-        mesh = self.mesh()
+        import torch
+        from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+
+        from dtk.parallel.precision import mixed_precision_policy
+        from dtk.parallel.regions import observed
+
+        mesh = self.shard_mesh()
         self.shard_group = mesh.get_group("dp_shard")
         on_cuda = self.context.device.type == "cuda"
         arguments: dict[str, Any] = {
@@ -50,16 +118,16 @@ class FSDP(Strategy):
         # Left to itself FSDP2 keeps the root unit from forward to backward, which needs it first.
         fully_shard(model, **arguments)
         materialise(model, storage, fill)
-        heads = [cast(FSDPModule, unit[0]) for unit in units]
+        heads = [cast("FSDPModule", unit[0]) for unit in units]
         self._prefetch(heads)
         if observed():
-            self._mark([*heads, cast(FSDPModule, model)])
+            self._mark([*heads, cast("FSDPModule", model)])
         return model
 
     def _units(self, model: nn.Module) -> list[list[nn.Module]]:
         """Consecutive blocks that are gathered together; none when the whole model is one unit."""
         size = self.config.blocks_per_unit
-        blocks = list(cast(Iterable[nn.Module], getattr(model, "blocks", ())))
+        blocks = list(cast("Iterable[nn.Module]", getattr(model, "blocks", ())))
         return [blocks[i : i + size] for i in range(0, len(blocks), size)] if size else []
 
     def _prefetch(self, units: Sequence[FSDPModule]) -> None:
@@ -73,13 +141,15 @@ class FSDP(Strategy):
 
     def _mark(self, modules: Iterable[FSDPModule]) -> None:
         """Open a communication region around every gather and reduction."""
+        from dtk.parallel.marked_comm import MarkedAllGather, MarkedReduceScatter
+
         for module in modules:
             module.set_custom_all_gather(MarkedAllGather())
             module.set_custom_reduce_scatter(MarkedReduceScatter())
 
     def accumulate(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
         """Reduce gradients in the last micro-batch only; unsharded gradients wait until then."""
-        module = cast(FSDPModule, wrapped)
+        module = cast("FSDPModule", wrapped)
         module.set_requires_gradient_sync(last)
         module.set_is_last_backward(last)
         return nullcontext()
@@ -90,6 +160,11 @@ class FSDP(Strategy):
 
     def gradient_norm(self, parameters: Iterable[nn.Parameter]) -> Tensor:
         """Square, sum over the shards, root: one all_reduce of 4 bytes."""
+        import torch
+        import torch.distributed as dist
+
+        from dtk.parallel.regions import communication
+
         grads = [local(p.grad) for p in parameters if p.grad is not None]
         squared = torch.nn.utils.get_total_norm(grads).float().square().to(self.context.device)
         with communication("all_reduce", squared.nbytes, "dp_shard"):
@@ -98,69 +173,30 @@ class FSDP(Strategy):
 
     def scale_gradients(self, parameters: Iterable[nn.Parameter], factor: Tensor) -> None:
         """Scale this rank's shards where they lie."""
+        import torch
+
         grads = [local(p.grad) for p in parameters if p.grad is not None]
         torch._foreach_mul_(grads, factor.to(grads[0].device))
 
     @property
     def reduce_dtype(self) -> str | None:
         """That of the mixed-precision policy."""
+        from dtk.parallel.precision import mixed_precision_policy
+
         dtype = mixed_precision_policy(self.precision).reduce_dtype
         whole = super().reduce_dtype
         return whole if dtype is None or whole is None else str(dtype).removeprefix("torch.")
 
     def release(self, model: nn.Module) -> None:
         """Reshard the root unit: only backward would, and evaluation has none."""
-        cast(FSDPModule, model).reshard()
+        cast("FSDPModule", model).reshard()
 
     def collectives(self, model: nn.Module, accumulation_steps: int) -> list[Collective]:
-        """Gathers in every micro-batch, one reduce_scatter per unit and step: see `fsdp_collectives`."""
-        return fsdp_collectives(
-            self.config, self.precision, *self._unit_shapes(model), self.shard_group.size(), accumulation_steps
+        """As declared, for all parameters: those without gradients are gathered too."""
+        declared: list[Collective] = self.config.declare(
+            model_shapes(model, frozen=True), self.context.mesh, self.precision, accumulation_steps
         )
-
-    def _unit_shapes(self, model: nn.Module) -> tuple[list[list[Shape]], list[Shape]]:
-        """Shapes of the parameters of each unit of blocks, and of the root unit."""
-        units = [[p for block in unit for p in block.parameters()] for unit in self._units(model)]
-        in_units = {p for unit in units for p in unit}
-        return (
-            [[tuple(p.shape) for p in unit] for unit in units],
-            [tuple(p.shape) for p in model.parameters() if p not in in_units],
-        )
+        return declared
 
 
-class HSDP(FSDP):
-    """Hybrid sharding on a mesh dp_replicate x dp_shard: gathers stay inside dp_shard.
-
-    The reduction over dp_replicate runs in FSDP2's all-reduce hook, on the reduced shards.
-    """
-
-    def mesh(self) -> DeviceMesh:
-        """The dp_shard part of the 2-D mesh; the dp_replicate group is kept for the hook."""
-        replicate, shard = shard_mesh(self.config, self.context.world_size)
-        mesh = data_parallel_mesh(self.context, {"dp_replicate": replicate, "dp_shard": shard})
-        self.replicate_group = mesh.get_group("dp_replicate")
-        return mesh["dp_shard"]
-
-    def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
-        """As fsdp, with the gradients averaged over the replicas as well."""
-        wrapped = super().wrap(model, fill)
-        for module in [unit[0] for unit in self._units(model)] + [model]:
-            cast(FSDPModule, module).set_all_reduce_hook(self._average_over_replicas)
-        return wrapped
-
-    @property
-    def replicas(self) -> list[list[int]]:
-        """The ranks of each dp_replicate group: same shard, another replica."""
-        shards = self.shard_group.size()
-        return [list(range(shard, self.context.world_size, shards)) for shard in range(shards)]
-
-    def _average_over_replicas(self, gradient: Tensor) -> None:
-        with communication("all_reduce", gradient.nbytes, "dp_replicate"):
-            dist.all_reduce(gradient, group=self.replicate_group)
-        gradient.div_(self.replicate_group.size())
-
-    def collectives(self, model: nn.Module, accumulation_steps: int) -> list[Collective]:
-        """As fsdp over dp_shard, and one all_reduce of the shard per unit over dp_replicate."""
-        return hsdp_collectives(
-            self.config, self.precision, *self._unit_shapes(model), self.shard_group.size(), accumulation_steps
-        )
+CONFIG, STRATEGY = FSDPConfig, FSDP

@@ -1,11 +1,27 @@
-"""Strategies of one process: `single`, the reference, and `dp`, nn.DataParallel."""
+"""`single`: one process on one device, the reference that the others are compared with."""
 
-import torch
-from torch import nn
+from __future__ import annotations
 
-from dtk.errors import DtkError
-from dtk.strategies.base import Fill, Strategy, materialise
-from dtk.strategies.declared import Collective
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from dtk.strategies.base import Strategy, materialise
+from dtk.strategies.traits import StrategyConfig, TableRow, Traits
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from dtk.strategies.base import Fill
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SingleConfig(StrategyConfig):
+    """One process, one device: the reference that the others are compared with."""
+
+    traits = Traits(one_process=True, simplicity=0, needs_less_memory="zero3")
+    row = TableRow("one process, one device", "P", "P", "K", "none", "0", "it fits on one device; the reference")
+
+    name: Literal["single"] = "single"
 
 
 class Single(Strategy):
@@ -16,27 +32,5 @@ class Single(Strategy):
         materialise(model, self.context.device, fill)
         return model
 
-    def collectives(self, model: nn.Module, accumulation_steps: int) -> list[Collective]:
-        """None."""
-        return []
 
-
-class DataParallel(Single):
-    """nn.DataParallel: scatters each batch over the CUDA devices of this process.
-
-    Its copies happen inside CUDA kernels of one process: there is no process group to declare.
-    """
-
-    def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
-        """Materialise on the first device and replicate in every forward.
-
-        Raises:
-            DtkError: fewer than two CUDA devices.
-        """
-        if self.context.device.type != "cuda" or torch.cuda.device_count() < 2:
-            raise DtkError(
-                "strategy=dp needs at least two CUDA devices",
-                f"this machine has {torch.cuda.device_count()}",
-                "use strategy=ddp (or strategy=single for one device)",
-            )
-        return nn.DataParallel(super().wrap(model, fill))
+CONFIG, STRATEGY = SingleConfig, Single

@@ -1,24 +1,52 @@
-"""`zero1`: DDP whose optimizer state is sharded, each parameter's state on the one rank that updates it."""
+"""`zero1`: ddp whose optimizer state is dealt out to the ranks, whole parameters each."""
 
-from typing import Any
+from __future__ import annotations
 
-from torch import nn
-from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.optim import Optimizer
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING, Any, Literal
 
-from dtk.parallel.regions import communication
-from dtk.strategies.base import BuildOptimizer, trained_shapes
-from dtk.strategies.ddp import DDP
-from dtk.strategies.declared import Collective, zero1_collectives
+from dtk.parallel.mesh import Mesh
+from dtk.strategies.ddp import DDP, DDPConfig, ddp_collectives
+from dtk.strategies.declared import Collective, ModelShapes
+from dtk.strategies.traits import TableRow
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from dtk.config.schema import PrecisionConfig
+    from dtk.strategies.base import BuildOptimizer
 
 
-class _MarkedZeRO(ZeroRedundancyOptimizer):
-    """Opens a communication region around each rank's broadcast of its updated parameters."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Zero1Config(DDPConfig):
+    """DDP with the optimizer state sharded over ranks (ZeRO stage 1, Rajbhandari et al. 2020)."""
 
-    def _broadcast_params_from_rank(self, rank: int) -> Any:
-        size = sum(buckets[rank].nbytes for buckets in self._buckets if rank < len(buckets))
-        with communication("broadcast", size, "dp"):
-            return super()._broadcast_params_from_rank(rank)  # type: ignore[misc]
+    traits = replace(
+        DDPConfig.traits, sharded=("optimizer_state",), collectives=("all_reduce", "broadcast"), simplicity=3
+    )
+    row = TableRow(
+        "DDP with the optimizer state sharded by parameter",
+        "P",
+        "P",
+        "about K/N (whole parameters, so uneven)",
+        "all_reduce of each gradient bucket; N broadcasts of updated parameters",
+        "2 P (N-1)/N + P (N-1)/N",
+        "DDP almost fits and the optimizer state is what is too much",
+    )
+
+    name: Literal["zero1"] = "zero1"  # type: ignore[assignment]
+
+    def declare(
+        self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig, accumulation_steps: int
+    ) -> list[Collective]:
+        """DDP's all_reduces, then one broadcast per rank of the parameters that it updated.
+
+        A rank that is left without parameters sends one element that means nothing.
+        """
+        parameters, ranks = shapes.parameters, mesh.dp_size
+        size = 4 * (sum(map(prod, parameters)) + max(0, ranks - len(parameters)))
+        return [*ddp_collectives(self, parameters), Collective("broadcast", "dp", ranks, size)]
 
 
 class Zero1(DDP):
@@ -28,9 +56,10 @@ class Zero1(DDP):
     """
 
     def build_optimizer(self, groups: list[dict[str, Any]], build: BuildOptimizer) -> Optimizer:
-        """An optimizer that keeps state only for this rank's share of the parameters."""
-        return _MarkedZeRO(groups, optimizer_class=build, parameters_as_bucket_view=True)  # type: ignore[arg-type]
+        """Build an optimizer that keeps state only for this rank's share of the parameters."""
+        from dtk.parallel.zero_optimizer import MarkedZeRO
 
-    def collectives(self, model: nn.Module, accumulation_steps: int) -> list[Collective]:
-        """DDP's all_reduces, then one broadcast per rank of the parameters that it updated."""
-        return zero1_collectives(self.config, trained_shapes(model.parameters()), self.context.world_size)
+        return MarkedZeRO(groups, optimizer_class=build, parameters_as_bucket_view=True)  # type: ignore[arg-type]
+
+
+CONFIG, STRATEGY = Zero1Config, Zero1

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from diagnostics.contract.artifacts import RunPaths
+from dtk.config.batch import batch_plan
 from dtk.config.schema import Config
 from dtk.data.build import build_dataset
 from dtk.parallel.context import Context
@@ -53,7 +54,10 @@ def assemble(
     progress = Progress(config.train.steps, context.world_size, state.step)
     speed = measures(config, context, parts)
     numerics = Numerics(config.record, recorder, context, parts.strategy.replicas)
-    return Loop(config, context, dataset, parts, recorder, checkpoints, stop, scaler, state, speed, progress, numerics)
+    plan = batch_plan(config, context.world_size)
+    return Loop(
+        config, context, dataset, parts, recorder, checkpoints, stop, scaler, state, speed, progress, numerics, plan
+    )
 
 
 def _about(config: Config) -> dict[str, Any]:
@@ -74,10 +78,9 @@ def measures(config: Config, context: Context, parts: Parts) -> Measures:
         peak, reason = peak_flops(torch.cuda.get_device_name(context.device), dtype)
     flops = getattr(parts.model, "flops_per_token", None)
     train = config.train
-    accumulation = train.global_batch_size // (train.micro_batch_size * context.world_size)
-    declared = parts.strategy.collectives(parts.model, accumulation)
+    declared = parts.strategy.collectives(parts.model, batch_plan(config, context.world_size).accumulation_steps)
     if train.clip_norm is not None:
-        declared += parts.strategy.clip_collectives
+        declared += config.strategy.declare_clip()
     return Measures(
         tokens_per_step=train.global_batch_size * config.data.sequence_length,
         flops_per_token=flops(config.data.sequence_length) if flops else None,

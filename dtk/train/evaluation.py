@@ -9,6 +9,7 @@ import torch
 
 from dtk.config.schema import Config
 from dtk.data.dataset import IGNORE, Batch, Dataset
+from dtk.parallel.batch_plan import evaluation_positions, evaluation_rounds
 from dtk.parallel.context import Context
 from dtk.parallel.control import sum_over_ranks
 from dtk.parallel.regions import region
@@ -25,8 +26,8 @@ def evaluate(config: Config, context: Context, dataset: Dataset, parts: Parts) -
     """
     size = min(dataset.validation_size, config.train.evaluate_samples or dataset.validation_size)
     micro = config.train.micro_batch_size
-    mine = np.arange(context.rank, size, context.world_size)
-    rounds = -(-size // (context.world_size * micro))
+    mine = np.array(evaluation_positions(size, context.dp_rank, context.dp_size), dtype=np.int64)
+    rounds = evaluation_rounds(size, micro, context.dp_size)
     sums = torch.zeros(3, dtype=torch.float64, device=context.device)
     parts.model.eval()
     with region("evaluation"), torch.no_grad():
@@ -39,7 +40,7 @@ def evaluate(config: Config, context: Context, dataset: Dataset, parts: Parts) -
             sums[2] += correct_predictions(logits, batch.targets)
         parts.strategy.release(parts.model)
     parts.model.train()
-    loss, targets, correct = sum_over_ranks(context, sums.cpu()).tolist()
+    loss, targets, correct = sum_over_ranks(context, sums.cpu() * context.leads).tolist()
     return {
         "validation_loss": loss / max(targets, 1.0),
         "validation_accuracy": correct / max(targets, 1.0),

@@ -18,7 +18,8 @@ from torch import Tensor
 from diagnostics.contract.formatting import counted
 from dtk.config.schema import Config
 from dtk.data.dataset import Batch, Dataset
-from dtk.data.sampler import micro_batch_positions, sample_ids, samples_sum
+from dtk.data.sampler import sample_ids, samples_sum
+from dtk.parallel.batch_plan import BatchPlan
 from dtk.parallel.context import Context
 from dtk.parallel.control import Agreement, agree
 from dtk.parallel.precision import LossScaler
@@ -64,6 +65,7 @@ class Loop:
     measures: Measures
     progress: Progress
     numerics: Numerics
+    batch_plan: BatchPlan
     last: dict[str, Any] = field(default_factory=dict)
     """The newest metrics record."""
     speeds: deque[tuple[float, float | None]] = field(default_factory=lambda: deque(maxlen=10_000))
@@ -112,11 +114,8 @@ class Loop:
         train, context = self.config.train, self.context
         with region("data"):
             ids = sample_ids(self.config.seed, step, train.global_batch_size, self.dataset.train_size)
-            rounds = train.global_batch_size // (train.micro_batch_size * context.world_size)
-            mine = [
-                ids[micro_batch_positions(context.rank, context.world_size, i, train.micro_batch_size)]
-                for i in range(rounds)
-            ]
+            plan = self.batch_plan
+            mine = [ids[plan.positions(context.dp_rank, i)] for i in range(plan.accumulation_steps)]
             self.step_samples = samples_sum(step, np.concatenate(mine))
             return [self.dataset.train(one) for one in mine]
 
@@ -126,8 +125,8 @@ class Loop:
         config = self.config
         set_learning_rate(optimizer, learning_rate(config.schedule, config.optimizer.lr, step, config.train.steps))
         if getattr(config.model, "dropout", 0.0):
-            # A function of seed, step and rank, so a resumed run draws the same masks.
-            torch.manual_seed(hash((config.seed, step, self.context.rank)) % 2**63)
+            # A function of seed, step and data-parallel rank, so a resumed run draws the same masks.
+            torch.manual_seed(hash((config.seed, step, self.context.dp_rank)) % 2**63)
         if self.dataset.fixed_targets is not None:
             targets = self.dataset.fixed_targets * config.train.global_batch_size
         else:
@@ -199,7 +198,8 @@ class Loop:
     def _log(self, result: StepResult) -> None:
         """Wait for the device, gather the loss, write one record."""
         with region("logging"):
-            loss = result.loss_sum.clone()
+            # Ranks that share the work on the same samples have the same sum: one of them counts.
+            loss = result.loss_sum * self.context.leads
             if self.context.world_size > 1:
                 with communication("all_reduce", loss.nbytes, "dp"):
                     dist.all_reduce(loss)

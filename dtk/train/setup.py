@@ -17,7 +17,7 @@ from dtk.models.initialize import initialize_model
 from dtk.parallel.context import Context
 from dtk.parallel.precision import allow_tf32
 from dtk.strategies.base import Strategy
-from dtk.strategies.build import build_strategy
+from dtk.strategies.registry import build_strategy
 from dtk.train.optimizer import InBackward, parameter_groups, recipe
 
 

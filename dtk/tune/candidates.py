@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diagnostics.contract.formatting import counted
-from dtk.config.schema import Config, DDPConfig, FSDPConfig
+from dtk.config.batch import batch_plan
+from dtk.config.schema import Config
 from dtk.console.numbers import whole
 from dtk.errors import DtkError
+from dtk.strategies.registry import CONFIG_TYPES
 
 BUCKETS_MB = (1.0, 5.0, 25.0, 50.0, 100.0)
 MICRO_BATCH_SIZE = "train.micro_batch_size"
@@ -39,14 +41,13 @@ def micro_batch_sizes(config: Config, world_size: int, most: int | None) -> list
     Raises:
         DtkError: the global batch does not divide over the ranks.
     """
-    share, rest = divmod(config.train.global_batch_size, world_size)
-    if rest or not share:
+    plan = batch_plan(config, world_size)
+    sizes = plan.micro_batch_sizes()
+    if not sizes:
         raise DtkError(
-            f"train.global_batch_size={config.train.global_batch_size} does not divide over "
-            f"{counted(world_size, 'rank')}"
+            f"train.global_batch_size={plan.global_batch_size} does not divide over {counted(plan.dp_size, 'rank')}"
         )
-    small = [size for size in range(1, int(share**0.5) + 1) if share % size == 0]
-    return [size for size in sorted({*small, *(share // size for size in small)}) if most is None or size <= most]
+    return [size for size in sizes if most is None or size <= most]
 
 
 def buckets(config: Config, values: Sequence[str]) -> list[Candidate]:
@@ -56,10 +57,10 @@ def buckets(config: Config, values: Sequence[str]) -> list[Candidate]:
         DtkError: the strategy has no buckets, or a value is no size.
     """
     strategy = config.strategy
-    if not isinstance(strategy, DDPConfig):
+    if strategy.traits.gradients_in != "buckets":
         raise DtkError(
             f"strategy={strategy.name} has no buckets",
-            "only ddp and zero1 reduce gradients in buckets",
+            f"{_named('buckets')} reduce gradients in buckets",
             "use strategy=ddp, or dtk tune wrap",
         )
     return _with_present(BUCKET, [_mib(value) for value in values] or list(BUCKETS_MB), strategy.bucket_cap_mb)
@@ -72,15 +73,21 @@ def units(config: Config, values: Sequence[str]) -> list[Candidate]:
         DtkError: the strategy has no units, or a value is no number of blocks.
     """
     strategy = config.strategy
-    if not isinstance(strategy, FSDPConfig):
+    if strategy.traits.gradients_in != "units":
         raise DtkError(
             f"strategy={strategy.name} wraps no units",
-            "only fsdp, zero2, zero3 and hsdp gather parameters by units",
+            f"{_named('units')} gather parameters by units",
             "use strategy=fsdp, or dtk tune bucket",
         )
     layers = getattr(config.model, "layers", 4)
     doubled = [1 << n for n in range(32) if 1 << n < layers]
     return _with_present(WRAP, [_blocks(value) for value in values] or [*doubled, 0], strategy.blocks_per_unit)
+
+
+def _named(gradients_in: str) -> str:
+    """`only ddp and zero1`: the strategies whose gradients travel so."""
+    *rest, last = (name for name, section in CONFIG_TYPES.items() if section.traits.gradients_in == gradients_in)
+    return f"only {', '.join(rest)} and {last}"
 
 
 def presets(present: str, usable: Sequence[str], values: Sequence[str]) -> list[Candidate]:

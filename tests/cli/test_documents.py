@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dtk.strategies.build import STRATEGIES
-from dtk.strategies.catalogue import CATALOGUE, render
+from dtk.strategies.registry import CONFIG_TYPES
+from dtk.strategies.table import render
 from tests.cli.command import ROOT, environment
 
 DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "runs" / "README.md"]
@@ -80,7 +80,7 @@ def test_the_strategy_table_is_the_printed_one(name):
 
 
 def test_every_strategy_has_facts_and_a_file():
-    assert set(CATALOGUE) == set(STRATEGIES) == {path.stem for path in (ROOT / "conf" / "strategy").glob("*.yaml")}
+    assert set(CONFIG_TYPES) == {path.stem for path in (ROOT / "conf" / "strategy").glob("*.yaml")}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -13,7 +13,8 @@ from dtk.models.build import build_model
 from dtk.models.initialize import initialize
 from dtk.parallel.context import Context
 from dtk.parallel.regions import Region, observe
-from dtk.strategies.build import build_strategy
+from tests.dist.ranks import placed
+from dtk.strategies.registry import build_strategy
 from dtk.train.optimizer import clip_factor, parameter_groups, recipe
 
 MODEL = GPTConfig(name="probe", vocab_size=250, context_length=32, layers=4, heads=4, width=64)
@@ -78,6 +79,7 @@ def record(context: Context, strategy_config, accumulation: int, precision=None,
     precision = precision or PrecisionConfig()
     with torch.device("meta"):
         model = build_model(MODEL, [])
+    context = placed(context, strategy_config)
     strategy = build_strategy(strategy_config, context, precision)
 
     def fill(module):
@@ -113,7 +115,7 @@ def record(context: Context, strategy_config, accumulation: int, precision=None,
         "all_parameters": sum(p.numel() * 4 for p in model.parameters()),
     }
     observe([])
-    declared = strategy.collectives(model, accumulation) + list(strategy.clip_collectives if clip else ())
+    declared = strategy.collectives(model, accumulation) + list(strategy_config.declare_clip() if clip else ())
     by_group: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     for c in declared:
         by_group[c.op, c.group][0] += c.count

@@ -12,6 +12,7 @@ from dtk.parallel.context import Context
 from dtk.strategies.single import Single
 from dtk.train.evaluation import evaluate
 from dtk.train.setup import Parts, set_up
+from tests.dist.ranks import placed
 from tests.dist.training_ranks import config
 
 
@@ -20,8 +21,9 @@ def evaluate_all(context: Context, cases: dict[Any, dict[str, Any]]) -> dict[Any
     results = {}
     for name, changes in cases.items():
         configuration = config(**changes)
-        parts = set_up(configuration, context)
-        results[name] = evaluate(configuration, context, build_dataset(configuration.data), parts)
+        rank = placed(context, configuration.strategy)
+        parts = set_up(configuration, rank)
+        results[name] = evaluate(configuration, rank, build_dataset(configuration.data), parts)
     return results
 
 

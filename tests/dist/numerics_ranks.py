@@ -11,6 +11,7 @@ from dtk.config import schema
 from dtk.parallel.context import Context
 from dtk.parallel.stop import StopRequest
 from dtk.record.recorder import Recorder
+from tests.dist.ranks import placed
 from dtk.train.assemble import assemble
 from tests.dist.training_ranks import config
 
@@ -30,6 +31,7 @@ def run(context: Context, folder: str, fault: str, changes: dict[str, Any]) -> l
         configuration, paths, context.rank, context.local_rank, 0, context.world_size, 0, context.device
     )
     recorder.start()
+    context = placed(context, configuration.strategy)
     loop = assemble(configuration, context, paths, recorder, StopRequest())
     if fault == "nan" and context.rank == 1:
         loop.parts.wrapped.register_forward_hook(

@@ -15,6 +15,7 @@ from dtk.record.observers import ProfilerMarks
 from dtk.record.recorder import Recorder
 from dtk.parallel.regions import Region, observe
 from dtk.simulate.step_position import REGIONS
+from tests.dist.ranks import placed
 from dtk.train.assemble import assemble
 
 MEASURED = ("second step", "third step")
@@ -42,6 +43,7 @@ class Calls:
 def steps(context: Context, plain: dict[str, Any], folder: str) -> dict[str, Any]:
     """Set up and run three steps of the real loop; returns peaks in bytes and the collectives of the last step."""
     config = from_plain(plain)
+    context = placed(context, config.strategy)
     paths = RunPaths(Path(folder))
     calls = Calls()
     observe([ProfilerMarks(), calls])

@@ -1,5 +1,6 @@
 """Runs a function on real gloo ranks, one process each, and brings back what they return."""
 
+import dataclasses
 import os
 import pickle
 import socket
@@ -48,6 +49,11 @@ def run_ranks(function: str, world_size: int, *arguments: Any, timeout_s: float 
         for rank, (process, error) in enumerate(zip(ranks, errors)):
             assert process.returncode == 0, f"rank {rank} of {function}:\n{error[-4000:]}"
         return [pickle.loads((Path(folder) / str(rank)).read_bytes()) for rank in range(world_size)]  # noqa: S301
+
+
+def placed(context: Any, strategy: Any) -> Any:
+    """The rank as it joins under a strategy: on its mesh."""
+    return dataclasses.replace(context, mesh=strategy.mesh(context.world_size))
 
 
 def main() -> None:

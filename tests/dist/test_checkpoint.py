@@ -6,6 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from dtk.strategies.ddp import DDPConfig
+from dtk.strategies.fsdp import FSDPConfig
+from dtk.strategies.hsdp import HSDPConfig
+from dtk.strategies.zero1 import Zero1Config
+from dtk.strategies.single import SingleConfig
+from dtk.strategies.zero2 import Zero2Config
 from dtk.config import schema
 from tests.dist.ranks import run_ranks
 from tests.dist.training_ranks import config
@@ -15,10 +21,10 @@ DROPOUT = replace(config().model, dropout=0.1)
 HALF = schema.CheckpointConfig(every=10, at_end=False)
 CONSTANT = schema.ConstantSchedule(warmup_steps=3)
 STRATEGIES = {
-    "ddp": schema.DDPConfig(),
-    "zero1": schema.Zero1Config(),
-    "fsdp": schema.FSDPConfig(),
-    "zero2": schema.FSDPConfig(name="zero2", reshard_after_forward=False),
+    "ddp": DDPConfig(),
+    "zero1": Zero1Config(),
+    "fsdp": FSDPConfig(),
+    "zero2": Zero2Config(),
 }
 
 
@@ -75,7 +81,7 @@ def test_resume_under_another_strategy(trained, name):
 @pytest.mark.parametrize("world_size", [1, 4])
 def test_resume_on_another_world_size(trained, world_size):
     folder, losses = trained
-    wide = schema.SingleConfig() if world_size == 1 else schema.HSDPConfig(dp_replicate=2)
+    wide = SingleConfig() if world_size == 1 else HSDPConfig(dp_replicate=2)
     cases = [(f"from {source}", case(wide), source) for source in ("ddp", "zero1", "fsdp")]
     if world_size == 4:
         cases.append(("zero1 from fsdp", case("zero1"), "fsdp"))

@@ -4,7 +4,12 @@ from collections import defaultdict
 
 import pytest
 
-from dtk.config.schema import DDPConfig, FSDPConfig, HSDPConfig, PrecisionConfig, Zero1Config
+from dtk.strategies.ddp import DDPConfig
+from dtk.strategies.fsdp import FSDPConfig
+from dtk.strategies.hsdp import HSDPConfig
+from dtk.strategies.zero1 import Zero1Config
+from dtk.strategies.zero2 import Zero2Config
+from dtk.config.schema import PrecisionConfig
 from tests.dist.ranks import run_ranks
 
 BF16 = PrecisionConfig(name="bf16", compute_dtype="bfloat16", reduce_dtype="float32")
@@ -22,9 +27,9 @@ CASES = {
         "accumulation": 2,
     },
     "zero1": {"strategy_config": Zero1Config(), "accumulation": 1, "clip": True},
-    "zero2": {"strategy_config": FSDPConfig(name="zero2", reshard_after_forward=False), "accumulation": 1},
+    "zero2": {"strategy_config": Zero2Config(), "accumulation": 1},
     "zero2 accumulated": {
-        "strategy_config": FSDPConfig(name="zero2", reshard_after_forward=False),
+        "strategy_config": Zero2Config(),
         "accumulation": 2,
     },
     "fsdp": {"strategy_config": FSDPConfig(), "accumulation": 1, "clip": True},

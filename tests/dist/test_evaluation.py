@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from dtk.strategies.ddp import DDPConfig
+from dtk.strategies.fsdp import FSDPConfig
+from dtk.strategies.single import SingleConfig
 from dtk.config import schema
 from tests.dist.ranks import run_ranks
 from tests.dist.training_ranks import config
 
-STRATEGIES = {"ddp": schema.DDPConfig(), "fsdp": schema.FSDPConfig()}
+STRATEGIES = {"ddp": DDPConfig(), "fsdp": FSDPConfig()}
 ENCODER = schema.EncoderConfig(name="probe", vocab_size=257, context_length=64, layers=2, heads=4, width=32, classes=8)
 LABELLED = schema.ClassificationData(sequence_length=32, samples_per_class=30, validation_fraction=0.2)
 
@@ -33,7 +36,7 @@ def figures():
     """(task, strategy, world size) -> the figures of every rank."""
     found = {}
     for world_size in (1, 2, 4):
-        strategies = STRATEGIES if world_size > 1 else {"single": schema.SingleConfig()}
+        strategies = STRATEGIES if world_size > 1 else {"single": SingleConfig()}
         cases = {
             (task, name): {**changes, "strategy": strategy}
             for task, changes in TASKS.items()

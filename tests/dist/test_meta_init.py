@@ -2,6 +2,9 @@
 
 import pytest
 
+from dtk.strategies.ddp import DDPConfig
+from dtk.strategies.fsdp import FSDPConfig
+from dtk.strategies.hsdp import HSDPConfig
 from dtk.config import schema
 from tests.dist.ranks import run_ranks
 
@@ -21,7 +24,7 @@ def peaks(strategy):
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("strategy", [schema.FSDPConfig(), schema.HSDPConfig(dp_replicate=1)], ids=lambda s: s.name)
+@pytest.mark.parametrize("strategy", [FSDPConfig(), HSDPConfig(dp_replicate=1)], ids=lambda s: s.name)
 def test_no_rank_ever_holds_the_whole_model(strategy):
     """Each may hold its quarter and what one parameter takes while it is filled; half is far from the whole."""
     grown, model_bytes = peaks(strategy)
@@ -32,5 +35,5 @@ def test_no_rank_ever_holds_the_whole_model(strategy):
 @pytest.mark.timeout(200)
 def test_the_measurement_sees_a_whole_model():
     """Under DDP every rank does hold it, so the test above could fail."""
-    grown, model_bytes = peaks(schema.DDPConfig())
+    grown, model_bytes = peaks(DDPConfig())
     assert min(grown) >= model_bytes

@@ -4,24 +4,28 @@ from pathlib import Path
 
 import pytest
 
+from dtk.strategies.ddp import DDPConfig
+from dtk.strategies.fsdp import FSDPConfig
+from dtk.strategies.hsdp import HSDPConfig
+from dtk.strategies.zero1 import Zero1Config
 from dtk.config import schema
 from tests.dist.ranks import run_ranks
 
-DDP = {"strategy": schema.DDPConfig()}
+DDP = {"strategy": DDPConfig()}
 TWO = {
     "healthy": ("", DDP),
-    "healthy zero1": ("", {"strategy": schema.Zero1Config()}),
-    "healthy powersgd": ("", {"strategy": schema.DDPConfig(communication_hook="powersgd", bucket_cap_mb=0.02)}),
+    "healthy zero1": ("", {"strategy": Zero1Config()}),
+    "healthy powersgd": ("", {"strategy": DDPConfig(communication_hook="powersgd", bucket_cap_mb=0.02)}),
     "healthy bf16": ("", {**DDP, "precision": schema.PrecisionConfig(name="bf16", compute_dtype="bfloat16")}),
-    "healthy fsdp": ("", {"strategy": schema.FSDPConfig()}),
+    "healthy fsdp": ("", {"strategy": FSDPConfig()}),
     "nan": ("nan", DDP),
     "nan seldom logged": ("nan", {**DDP, "log_every": 8}),
     "gradient": ("gradient", DDP),
     "drift": ("drift", DDP),
 }
 FOUR = {
-    "healthy hsdp": ("", {"strategy": schema.HSDPConfig(dp_replicate=2)}),
-    "drift hsdp": ("drift", {"strategy": schema.HSDPConfig(dp_replicate=2)}),
+    "healthy hsdp": ("", {"strategy": HSDPConfig(dp_replicate=2)}),
+    "drift hsdp": ("drift", {"strategy": HSDPConfig(dp_replicate=2)}),
     "drift ddp": ("drift", DDP),
 }
 

@@ -4,6 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from dtk.strategies.ddp import DDPConfig
+from dtk.strategies.fsdp import FSDPConfig
+from dtk.strategies.hsdp import HSDPConfig
+from dtk.strategies.zero1 import Zero1Config
+from dtk.strategies.zero2 import Zero2Config
+from dtk.strategies.zero3 import Zero3Config
 from dtk.config import schema
 from tests.dist.ranks import run_ranks
 from tests.dist.training_ranks import config
@@ -26,32 +32,32 @@ SINGLE = {
     },
 }
 CASES = {
-    "ddp": {"strategy": schema.DDPConfig()},
-    "ddp accumulated": {"strategy": schema.DDPConfig(bucket_cap_mb=0.05), "train": ACCUMULATED},
+    "ddp": {"strategy": DDPConfig()},
+    "ddp accumulated": {"strategy": DDPConfig(bucket_cap_mb=0.05), "train": ACCUMULATED},
     "ddp recomputed": {
-        "strategy": schema.DDPConfig(static_graph=True),
+        "strategy": DDPConfig(static_graph=True),
         "train": replace(WHOLE, activation_checkpoint_every=1),
     },
-    "ddp bf16 hook": {"strategy": schema.DDPConfig(communication_hook="bf16")},
-    "ddp powersgd": {"strategy": schema.DDPConfig(communication_hook="powersgd", bucket_cap_mb=0.02)},
-    "zero1": {"strategy": schema.Zero1Config()},
-    "hsdp": {"strategy": schema.HSDPConfig(dp_replicate=2)},
-    "hsdp one group": {"strategy": schema.HSDPConfig(dp_replicate=1)},
-    "zero2": {"strategy": schema.FSDPConfig(name="zero2", reshard_after_forward=False), "train": WHOLE},
-    "zero3": {"strategy": schema.FSDPConfig(name="zero3"), "train": replace(TRAIN, activation_checkpoint_every=2)},
-    "fsdp": {"strategy": schema.FSDPConfig()},
-    "fsdp accumulated": {"strategy": schema.FSDPConfig(), "train": ACCUMULATED},
-    "fsdp offload": {"strategy": schema.FSDPConfig(cpu_offload=True)},
-    "fsdp light": {"strategy": schema.FSDPConfig(), "record": schema.RecordConfig(level="light")},
-    "ddp light": {"strategy": schema.DDPConfig(), "record": schema.RecordConfig(level="light")},
-    "ddp sgd": {"strategy": schema.DDPConfig(), "optimizer": schema.SGDConfig(lr=0.05)},
-    "fsdp fp16": {"strategy": schema.FSDPConfig(), "precision": FP16},
-    "fsdp bf16": {"strategy": schema.FSDPConfig(), "precision": BF16},
-    "ddp bf16": {"strategy": schema.DDPConfig(), "precision": BF16},
+    "ddp bf16 hook": {"strategy": DDPConfig(communication_hook="bf16")},
+    "ddp powersgd": {"strategy": DDPConfig(communication_hook="powersgd", bucket_cap_mb=0.02)},
+    "zero1": {"strategy": Zero1Config()},
+    "hsdp": {"strategy": HSDPConfig(dp_replicate=2)},
+    "hsdp one group": {"strategy": HSDPConfig(dp_replicate=1)},
+    "zero2": {"strategy": Zero2Config(), "train": WHOLE},
+    "zero3": {"strategy": Zero3Config(), "train": replace(TRAIN, activation_checkpoint_every=2)},
+    "fsdp": {"strategy": FSDPConfig()},
+    "fsdp accumulated": {"strategy": FSDPConfig(), "train": ACCUMULATED},
+    "fsdp offload": {"strategy": FSDPConfig(cpu_offload=True)},
+    "fsdp light": {"strategy": FSDPConfig(), "record": schema.RecordConfig(level="light")},
+    "ddp light": {"strategy": DDPConfig(), "record": schema.RecordConfig(level="light")},
+    "ddp sgd": {"strategy": DDPConfig(), "optimizer": schema.SGDConfig(lr=0.05)},
+    "fsdp fp16": {"strategy": FSDPConfig(), "precision": FP16},
+    "fsdp bf16": {"strategy": FSDPConfig(), "precision": BF16},
+    "ddp bf16": {"strategy": DDPConfig(), "precision": BF16},
 }
 FOUR = {
-    "hsdp": {"strategy": schema.HSDPConfig(dp_replicate=2)},
-    "hsdp accumulated": {"strategy": schema.HSDPConfig(dp_replicate=2), "train": ACCUMULATED},
+    "hsdp": {"strategy": HSDPConfig(dp_replicate=2)},
+    "hsdp accumulated": {"strategy": HSDPConfig(dp_replicate=2), "train": ACCUMULATED},
     "ddp": CASES["ddp"],
     "zero1": CASES["zero1"],
     "zero2": CASES["zero2"],
@@ -61,7 +67,7 @@ FOUR = {
 IN_BACKWARD = {
     "train": replace(NO_CLIP, micro_batch_size=8),
     "optimizer": schema.AdamWConfig(lr=3e-3, in_backward=True),
-    "strategy": schema.FSDPConfig(),
+    "strategy": FSDPConfig(),
 }
 COMPUTE = {"fsdp fp16": "float16", "fsdp bf16": "bfloat16", "ddp bf16": "bfloat16"}
 REDUCE = {"ddp bf16 hook": "bfloat16", "ddp powersgd": "float32 by powersgd of rank 4"}

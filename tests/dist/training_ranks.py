@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from diagnostics.contract.artifacts import RunPaths, complete_checkpoints
+from dtk.strategies.single import SingleConfig
 from dtk.config import schema
 from dtk.config.schema import Config
 from dtk.data.build import build_dataset
@@ -13,6 +14,7 @@ from dtk.parallel.context import Context
 from dtk.parallel.stop import StopRequest
 from dtk.record.memory import peak_memory_bytes
 from dtk.record.recorder import Recorder
+from tests.dist.ranks import placed
 from dtk.train.assemble import assemble
 from dtk.train.parity import begun
 from dtk.train.setup import set_up
@@ -23,7 +25,7 @@ def config(**changes: Any) -> Config:
     sections = {
         "model": schema.GPTConfig(name="probe", vocab_size=256, context_length=64, layers=3, heads=4, width=32),
         "data": schema.StdlibData(sequence_length=32, max_bytes=400_000),
-        "strategy": schema.SingleConfig(),
+        "strategy": SingleConfig(),
         "precision": schema.PrecisionConfig(),
         "optimizer": schema.AdamWConfig(lr=3e-3),
         "schedule": schema.CosineSchedule(warmup_steps=3),
@@ -40,6 +42,7 @@ def config(**changes: Any) -> Config:
 
 def train(context: Context, config: Config, folder: str, load: str | None = None) -> tuple[list[float], dict[str, Any]]:
     """Train to the end; returns the losses of all steps and the last metrics record."""
+    context = placed(context, config.strategy)
     paths = RunPaths(Path(folder))
     recorder = Recorder(config, paths, context.rank, context.local_rank, 0, context.world_size, 0, context.device)
     recorder.start()
@@ -69,7 +72,7 @@ def train_as_recorded(
         configuration = config(**changes)
         recorder = Recorder(configuration, paths, context.rank, 0, 0, context.world_size, 0, context.device)
         recorder.start()
-        loop = assemble(configuration, context, paths, recorder, StopRequest())
+        loop = assemble(configuration, placed(context, configuration.strategy), paths, recorder, StopRequest())
         began, losses, samples = begun(loop), [], []
         loop.measures.start(0)
         while loop.state.step < configuration.train.steps:
@@ -96,6 +99,7 @@ def evaluate(context: Context, changes: dict[str, Any], folder: str) -> dict[str
     from dtk.train.evaluation import evaluate as run
 
     configuration = config(**changes)
+    context = placed(context, configuration.strategy)
     parts = set_up(configuration, context)
     return run(configuration, context, build_dataset(configuration.data), parts)
 
@@ -104,7 +108,7 @@ def peak_while_setting_up(context: Context, changes: dict[str, Any], folder: str
     """Largest growth of resident memory during set-up, and the bytes of the whole model."""
     configuration = config(**changes)
     torch.set_num_threads(1)
-    set_up(config(strategy=changes["strategy"]), context)
+    set_up(config(strategy=changes["strategy"]), placed(context, changes["strategy"]))
     before = peak_memory_bytes(context.device)
-    parts = set_up(configuration, context)
+    parts = set_up(configuration, placed(context, configuration.strategy))
     return peak_memory_bytes(context.device) - before, 4 * parts.parameter_count

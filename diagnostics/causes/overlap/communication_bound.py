@@ -21,6 +21,7 @@ from diagnostics.causes.overlap._shared import (
 )
 from diagnostics.contract.causes import ExplainedBy
 from diagnostics.contract.findings import Finding, Remedy
+from diagnostics.contract.strategy_traits import strategy_traits
 
 _HEALTHY = 0.05
 """Exposed transfer below that share of the step is healthy, whatever the ratio."""
@@ -56,7 +57,8 @@ class Bound(Costly):
     """Transfer that stays exposed in any schedule."""
 
     schedule: Schedule
-    strategy: str
+    in_buckets: bool
+    """Whether gradients travel in DDP's buckets."""
     batch: int
     """Global batch size; both of a dtk run only."""
 
@@ -74,9 +76,8 @@ class Bound(Costly):
 
     def remedy(self) -> Remedy:
         """Return how to fix it."""
-        hook = self.strategy in ("ddp", "zero1")
         return self.cost.override(
-            "strategy.communication_hook=bf16" if hook else f"train.global_batch_size={2 * self.batch}",
+            "strategy.communication_hook=bf16" if self.in_buckets else f"train.global_batch_size={2 * self.batch}",
             "less is sent for the same compute",
             "reduce in bf16, accumulate more micro-batches between reductions, or shard inside a node only (HSDP)",
         )
@@ -163,7 +164,8 @@ def decide(view: Overview) -> list[Finding]:
     facts = Bound(
         cost=cost_of(view, exposed),
         schedule=schedule,
-        strategy=str(view.declared("strategy.name")),
+        in_buckets=view.run is not None
+        and strategy_traits(view.run.manifest, view.run.config).gradients_in == "buckets",
         batch=view.declared("train.global_batch_size") or 1,
     )
     return judged(view, cause, facts, str(schedule), confidence=0.8)

@@ -5,6 +5,7 @@ torch nor hydra, so `dtk --help` and the docs can read it. Sections with several
 data, strategy, ...) are told apart by `name` (models by `architecture`): see `KINDS`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -44,7 +45,7 @@ from dtk.config.schema.run import (
     WandbTracker,
     WatchConfig,
 )
-from dtk.config.schema.strategy import DDPConfig, DPConfig, FSDPConfig, HSDPConfig, SingleConfig, Zero1Config
+from dtk.strategies.registry import CONFIG_TYPES
 
 __all__ = [
     "KINDS",
@@ -55,15 +56,11 @@ __all__ = [
     "ConstantSchedule",
     "CosineSchedule",
     "CustomModelConfig",
-    "DDPConfig",
-    "DPConfig",
     "DataConfig",
     "EncoderConfig",
     "EveryRankFault",
-    "FSDPConfig",
     "GPTConfig",
     "HFData",
-    "HSDPConfig",
     "KubernetesLauncher",
     "LauncherConfig",
     "LlamaConfig",
@@ -76,7 +73,6 @@ __all__ = [
     "RemoteLauncher",
     "SGDConfig",
     "SettingFault",
-    "SingleConfig",
     "SkypilotLauncher",
     "SlowRankFault",
     "SlurmLauncher",
@@ -89,7 +85,6 @@ __all__ = [
     "WSDSchedule",
     "WandbTracker",
     "WatchConfig",
-    "Zero1Config",
 ]
 
 
@@ -129,7 +124,7 @@ def _fault_kinds() -> dict[str, type]:
     return {name: family for family in families for name in get_args(get_type_hints(family)["name"])}
 
 
-KINDS: dict[str, tuple[str, dict[str, type]]] = {
+KINDS: dict[str, tuple[str, Mapping[str, type]]] = {
     "model": (
         "architecture",
         {"gpt": GPTConfig, "llama": LlamaConfig, "encoder": EncoderConfig, "custom": CustomModelConfig},
@@ -145,19 +140,7 @@ KINDS: dict[str, tuple[str, dict[str, type]]] = {
             "synthetic": SyntheticData,
         },
     ),
-    "strategy": (
-        "name",
-        {
-            "single": SingleConfig,
-            "dp": DPConfig,
-            "ddp": DDPConfig,
-            "zero1": Zero1Config,
-            "zero2": FSDPConfig,
-            "zero3": FSDPConfig,
-            "fsdp": FSDPConfig,
-            "hsdp": HSDPConfig,
-        },
-    ),
+    "strategy": ("name", CONFIG_TYPES),
     "optimizer": ("name", {"adamw": AdamWConfig, "sgd": SGDConfig}),
     "schedule": ("name", {"constant": ConstantSchedule, "cosine": CosineSchedule, "wsd": WSDSchedule}),
     "tracker": ("name", {"none": NoTracker, "wandb": WandbTracker, "tensorboard": TensorboardTracker}),

@@ -98,6 +98,7 @@ def frozen(point: Resumed, placement: Placement, data: dict[str, Any] | None) ->
         launcher=config.launcher.name,
         backend=placement.backend,
         nccl=Rendered(config.nccl.name, {}, ()),
+        strategy_traits=config.strategy.traits_record(),
     )
     about["earlier_argv"] = earlier
     if point.earlier is not None:

@@ -134,7 +134,7 @@ def _found(
     from dtk.record.manifest import manifest
 
     world_size = int(os.environ["WORLD_SIZE"])
-    planned = config.launcher.nodes * ranks_per_node(config.launcher, config.strategy.name)
+    planned = config.launcher.nodes * ranks_per_node(config.launcher, config.strategy)
     if planned != world_size:
         raise DtkError(f"the job has {world_size} ranks, and was submitted for {planned}", "its batch is settled")
     placement = place(config.launcher, config.strategy, torch.cuda.device_count(), cluster.local_size(os.environ))
@@ -150,6 +150,7 @@ def _found(
         launcher=config.launcher.name,
         backend=placement.backend,
         nccl=render(config.nccl, os.environ, paths.root),
+        strategy_traits=config.strategy.traits_record(),
     )
     about["data"] = data
     return cluster.as_found(placement, config.launcher, launcher, world_size), about

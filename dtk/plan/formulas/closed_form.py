@@ -7,6 +7,7 @@ simulated engine's business.
 import dataclasses
 from collections.abc import Iterator
 
+from dtk.config.batch import batch_plan
 from dtk.config.schema import Config
 from dtk.plan.formulas.activations import Numbers
 from dtk.plan.formulas.holding import Holding
@@ -20,9 +21,8 @@ from dtk.plan.formulas.traffic import traffic
 from dtk.plan.formulas.transformer import Model
 from dtk.plan.formulas.walk import Step
 from dtk.plan.prediction import Memory, Prediction
-from dtk.strategies.declared import ITEM_BYTES, shard_mesh
+from dtk.strategies.declared import ITEM_BYTES
 
-_REPLICATING = ("single", "dp", "ddp", "zero1")
 _CUDA_BLOCK_BYTES = 512
 """What CUDA's caching allocator rounds to."""
 
@@ -69,7 +69,7 @@ def memory(config: Config, world_size: int, whole: bool = False) -> Memory:
     shape = model_shape(config.model)
     on_cuda = config.launcher.device == "cuda"
     ledger = Ledger(_CUDA_BLOCK_BYTES if on_cuda else 1)
-    sharded = config.strategy.name not in _REPLICATING
+    sharded = config.strategy.traits.shards_parameters
     train, unit = config.train, config.strategy.blocks_per_unit if sharded else 0
     ahead = max(1, config.strategy.prefetch_depth) if sharded else 0
     blocks = (
@@ -87,7 +87,7 @@ def memory(config: Config, world_size: int, whole: bool = False) -> Memory:
         compute_bytes=compute,
         on_cuda=on_cuda,
     )
-    rounds = train.global_batch_size // (train.micro_batch_size * world_size)
+    rounds = batch_plan(config, world_size).accumulation_steps
     step = Step(
         Model(numbers, Tape(ledger)),
         holding,
@@ -105,9 +105,9 @@ def memory(config: Config, world_size: int, whole: bool = False) -> Memory:
 
 def _holding(config: Config, shape: ModelShape, world_size: int, ledger: Ledger, on_cuda: bool, walked: int) -> Holding:
     """The strategy's model states: those of the whole model, its units those of the blocks that are walked."""
-    if config.strategy.name in _REPLICATING:
+    if not config.strategy.traits.shards_parameters:
         return Replicated(config, shape, world_size, ledger, on_cuda)
-    shards = shard_mesh(config.strategy, world_size)[1]
+    shards = config.strategy.mesh(world_size).dp_shard
     units = shard_units(shape.block, walked, config.strategy.blocks_per_unit)
     return Sharded(config, shape, world_size, ledger, on_cuda, shards=shards, units=units)
 
@@ -120,14 +120,14 @@ def _assumptions(config: Config) -> Iterator[str]:
             "CUDA kernels: flash attention, fused norms; buffers rounded to 512 bytes. Not counted: fragmentation of "
             "the allocator, NCCL's buffers, workspaces of cuBLAS"
         )
-    elif strategy.name not in ("single", "dp"):
+    elif not strategy.traits.one_process:
         yield "CPU kernels. Not counted: gloo's own copies of what it gathers and reduces, while it runs"
     if getattr(config.model, "dropout", 0.0) and config.launcher.device != "cuda":
         yield "with dropout the CPU's attention keeps the sequence x sequence matrix three times"
     if config.train.compile:
         yield "train.compile=true: counted as without, what compiled blocks keep is not known"
-    if strategy.name == "dp":
-        yield "strategy=dp: counted as one device with the whole micro-batch"
+    if strategy.traits.least_cuda_devices > 1:
+        yield f"strategy={strategy.name}: counted as one device with the whole micro-batch"
     hook = getattr(strategy, "communication_hook", "none")
     if hook != "none":
         yield f"strategy.communication_hook={hook}: its 16-bit copies and factors are not counted"

@@ -6,7 +6,8 @@ counts: padding, buffers of collectives, gathered units, logits. GB are 10^9 byt
 
 from typing import Literal
 
-Stage = Literal["ddp", "zero1", "zero2", "zero3"]
+Stage = Literal[0, 1, 2, 3]
+"""Of ZeRO: 0 shards nothing (data parallelism), 1 the optimizer state, 2 gradients too, 3 parameters too."""
 Recomputation = Literal["none", "selective", "full"]
 
 ADAM_BYTES = 12
@@ -27,10 +28,10 @@ def model_states_bytes(parameters: float, ranks: int, stage: Stage, optimizer_by
         optimizer_bytes: K.
     """
     whole, shared = {
-        "ddp": (4 + optimizer_bytes, 0),
-        "zero1": (4, optimizer_bytes),
-        "zero2": (2, 2 + optimizer_bytes),
-        "zero3": (0, 4 + optimizer_bytes),
+        0: (4 + optimizer_bytes, 0),
+        1: (4, optimizer_bytes),
+        2: (2, 2 + optimizer_bytes),
+        3: (0, 4 + optimizer_bytes),
     }[stage]
     return parameters * (whole + shared / ranks)
 
@@ -42,7 +43,7 @@ def communication_volume(parameters: float, stage: Stage) -> float:
     and an all-gather of Psi each, so 2 Psi for DDP; stages 1 and 2 send the same, stage 3 half as much again, 3 Psi,
     since parameters are gathered for forward and for backward.
     """
-    return parameters * (3 if stage == "zero3" else 2)
+    return parameters * (3 if stage == 3 else 2)
 
 
 def ring_traffic_bytes(parameters: float, ranks: int, stage: Stage, reduce_bytes: int = 2) -> float:
@@ -57,7 +58,7 @@ def ring_traffic_bytes(parameters: float, ranks: int, stage: Stage, reduce_bytes
         reduce_bytes: per element of the gradient reduction.
     """
     share = (ranks - 1) / ranks
-    if stage == "zero3":
+    if stage == 3:
         return (2 * 2 + reduce_bytes) * parameters * share
     return 2 * reduce_bytes * parameters * share
 
@@ -113,14 +114,14 @@ def activation_bytes(
     return unit * (10 + (24 + matrix) / tensor_parallel)
 
 
-def float32_states(stage: Literal["ddp", "zero1", "zero3"], ranks: int) -> float:
+def float32_states(stage: Literal[0, 1, 3], ranks: int) -> float:
     """Bytes of model states as multiples of P = 4 Psi, all in float32 with AdamW, as torch holds them.
 
     Source: sums over torch's own buffers (Li et al. 2020, "PyTorch Distributed", section 3; Zhao et al. 2023, "PyTorch
     FSDP", section 3): parameters, gradients and two moments; gradients are views of DDP's buckets, and each term is
     divided by the ranks that share it. No master copy exists, as parameters are float32.
     """
-    return {"ddp": 4.0, "zero1": 2 + 2 / ranks, "zero3": 4 / ranks}[stage]
+    return {0: 4.0, 1: 2 + 2 / ranks, 3: 4 / ranks}[stage]
 
 
 def fsdp_peak_elements(sharded: float, unsharded_units: list[float], ranks: int) -> float:

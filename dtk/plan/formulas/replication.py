@@ -27,7 +27,7 @@ class Replicated(Holding):
             if strategy.communication_hook == "powersgd":
                 self.ledger.change("buckets", MASTER_BYTES * elements)  # Its error feedback.
         largest = max(prod(shape) for _, shape in self.shape.root + self.shape.block)
-        if strategy.name == "zero1":
+        if strategy.traits.deals_out_parameters:
             # Rajbhandari et al. 2020 cut evenly, Psi / N; torch deals out whole parameters.
             owned = owned_elements(self.shape.shapes, self.world_size)
             self.rank, elements = max(enumerate(owned), key=lambda entry: entry[1])
@@ -61,4 +61,4 @@ class Replicated(Holding):
 
     @property
     def _reduces(self) -> bool:
-        return self.config.strategy.name in ("ddp", "zero1")
+        return bool(self.config.strategy.traits.gradients_in == "buckets")

@@ -5,19 +5,11 @@ Knows neither memory nor time.
 
 from collections.abc import Iterable
 
+from dtk.config.batch import batch_plan
 from dtk.config.schema import Config
 from dtk.plan.formulas.shape import ModelShape
-from dtk.plan.formulas.sharding import shard_units
 from dtk.plan.prediction import Link, Traffic
-from dtk.strategies.declared import (
-    CLIP_SHARDED,
-    Collective,
-    ddp_collectives,
-    fsdp_collectives,
-    hsdp_collectives,
-    shard_mesh,
-    zero1_collectives,
-)
+from dtk.strategies.declared import Collective, ModelShapes
 
 _LOSS_BYTES = 4
 
@@ -34,12 +26,10 @@ def traffic(config: Config, shape: ModelShape, world_size: int, local_size: int)
         world_size: ranks over all nodes.
         local_size: ranks of one node.
     """
-    declared = declarations(config, shape, world_size)
-    replicate, shards = shard_mesh(config.strategy, world_size)
-    strides = {"dp": (world_size, 1), "dp_shard": (shards, 1), "dp_replicate": (replicate, shards)}
+    declared, mesh = declarations(config, shape, world_size), config.strategy.mesh(world_size)
     merged: dict[tuple[str, str], Traffic] = {}
     for one in declared:
-        ranks, stride = strides[one.group]
+        ranks, stride = mesh.size(one.group), mesh.stride(one.group)
         before = merged.get((one.op, one.group))
         count = one.count + (before.count if before else 0)
         size = one.size_bytes + (before.size_bytes if before else 0)
@@ -57,26 +47,12 @@ def traffic(config: Config, shape: ModelShape, world_size: int, local_size: int)
 
 def declarations(config: Config, shape: ModelShape, world_size: int) -> list[Collective]:
     """What the strategy declares for this job, clipping included."""
-    strategy, shapes = config.strategy, shape.shapes
-    if strategy.name in ("single", "dp"):
-        return []
-    if strategy.name == "ddp":
-        return ddp_collectives(strategy, shapes)
-    if strategy.name == "zero1":
-        return zero1_collectives(strategy, shapes, world_size)
-    steps = config.train.global_batch_size // (config.train.micro_batch_size * world_size)
-    declare = hsdp_collectives if strategy.name == "hsdp" else fsdp_collectives
-    units = shard_units(shape.block, shape.layers, strategy.blocks_per_unit)
-    root = shape.root if units else shape.root + shape.block * shape.layers
-    declared = declare(
-        strategy,
-        config.precision,
-        [_shapes(unit) for unit in units],
-        _shapes(root),
-        shard_mesh(strategy, world_size)[1],
-        steps,
-    )
-    return [*declared, *(CLIP_SHARDED if config.train.clip_norm is not None else ())]
+    strategy, mesh = config.strategy, config.strategy.mesh(world_size)
+    block = [shape for _, shape in shape.block]
+    shapes = ModelShapes(shape.shapes, [block] * shape.layers, [shape for _, shape in shape.root])
+    steps = batch_plan(config, world_size).accumulation_steps
+    declared: list[Collective] = strategy.declare(shapes, mesh, config.precision, steps)
+    return [*declared, *(strategy.declare_clip() if config.train.clip_norm is not None else ())]
 
 
 def ring_bytes(op: str, size_bytes: int, ranks: int) -> int:

@@ -15,8 +15,6 @@ DIRECT = 16
 """Blocks up to which the model itself is simulated."""
 _SMALL, _LARGE = 4, 8
 """Depths in periods; two periods are too few, as the window of gathered units is not full."""
-_NOT_STRAIGHT = ("ddp", "zero1")
-"""Buckets of a fixed size and whole parameters dealt out to ranks do not grow evenly with the depth."""
 _Key = TypeVar("_Key")
 
 
@@ -30,7 +28,8 @@ def depths(config: Config) -> tuple[int, ...]:
     window = getattr(config.strategy, "prefetch_depth", 1)
     small = max(_SMALL, window + 3) * period + rest
     large = small + (_LARGE - _SMALL) * period
-    if config.strategy.name in _NOT_STRAIGHT or layers <= max(DIRECT, large):
+    # Buckets of a fixed size and whole parameters dealt out to ranks do not grow evenly with the depth.
+    if config.strategy.traits.gradients_in == "buckets" or layers <= max(DIRECT, large):
         return (layers,)
     return small, large
 

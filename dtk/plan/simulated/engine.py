@@ -6,12 +6,13 @@ Turns what `dtk.simulate` observed into a prediction. Holds no formula of a stra
 from collections.abc import Iterator
 from typing import cast
 
+from dtk.config.batch import batch_plan
 from dtk.config.schema import Config, CustomModelConfig
 from dtk.errors import DtkError
 from dtk.plan.prediction import Category, Memory, Prediction
 from dtk.plan.simulated.depth import at_depth, depths, edge_blocks, extended
 from dtk.plan.simulated.traffic import totals, traffic, whole_dimension
-from dtk.simulate.step import MICRO_BATCHES, OWN_GRADIENTS, Observed, rounds, simulate_step
+from dtk.simulate.step import MICRO_BATCHES, OWN_GRADIENTS, Observed, simulate_step
 
 _HOST = ("parameters", OWN_GRADIENTS, "optimizer states", "temporaries")
 """What offloading keeps in host memory; under it the optimizer and clipping work there too."""
@@ -32,7 +33,7 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
     _check(config)
     chosen, layers = depths(config), getattr(config.model, "layers", 0)
     observed = [_fullest(at_depth(config, depth), world_size, local_size) for depth in chosen]
-    count = rounds(config, world_size)
+    count = batch_plan(config, world_size).accumulation_steps
     whole = whole_dimension(config.strategy, world_size)
     calls = [totals(one.calls, whole, one.micro_batches, count) for one in observed]
     counts = extended(chosen, [one for one, _ in calls], layers)
@@ -53,9 +54,9 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
 
 
 def _check(config: Config) -> None:
-    if config.strategy.name == "dp":
+    if config.strategy.traits.least_cuda_devices > 1:
         raise DtkError(
-            "strategy=dp cannot be simulated",
+            f"strategy={config.strategy.name} cannot be simulated",
             "nn.DataParallel copies between the CUDA devices of one process",
             "use strategy=ddp, or the closed form",
         )

@@ -12,7 +12,6 @@ from dtk.simulate.step import Call
 
 _MESH = "mesh_"
 _CONTROL = "control"
-_SHARDING = ("fsdp", "zero2", "zero3", "hsdp")
 
 
 class Kind(NamedTuple):
@@ -76,6 +75,7 @@ def whole_dimension(strategy: Any, world_size: int) -> str:
         strategy: its section of the configuration.
         world_size: ranks over all nodes.
     """
-    if strategy.name == "hsdp" and world_size in (strategy.dp_replicate, world_size * strategy.dp_shard):
-        return "dp_replicate"
-    return "dp_shard" if strategy.name in _SHARDING else "dp"
+    if not strategy.traits.shards_parameters:
+        return "dp"
+    replicates = strategy.traits.replicated_over == "dp_replicate"
+    return "dp_replicate" if replicates and strategy.mesh(world_size).dp_shard == 1 else "dp_shard"

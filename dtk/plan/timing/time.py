@@ -7,6 +7,7 @@ import functools
 from collections.abc import Sequence
 from math import prod
 
+from dtk.config.batch import batch_plan
 from dtk.config.schema import Config
 from dtk.plan.formulas.owners import owned_elements
 from dtk.plan.prediction import Prediction, Time
@@ -15,18 +16,8 @@ from dtk.plan.timing.hardware import Hardware
 from dtk.plan.timing.schedule import Bucket, Price, Sharded, Unit, Walk, ddp_micro_batch, fsdp_micro_batch, update
 from dtk.plan.timing.work import Layout, Seconds, clip_seconds, count, layout, micro_batch_seconds, optimizer_seconds
 from dtk.record.metrics import model_flops_utilization
-from dtk.strategies.declared import (
-    ITEM_BYTES,
-    Shape,
-    ddp_collectives,
-    gradient_buckets,
-    padded_elements,
-    reduced_item_bytes,
-    shard_mesh,
-)
-
-REPLICATED = ("ddp", "zero1")
-SHARDED = ("fsdp", "zero2", "zero3", "hsdp")
+from dtk.strategies.ddp import ddp_collectives, gradient_buckets
+from dtk.strategies.declared import ITEM_BYTES, Shape, padded_elements, reduced_item_bytes
 
 
 def predict_time(prediction: Prediction, config: Config, hardware: Hardware, local_size: int | None = None) -> Time:
@@ -47,8 +38,8 @@ def predict_time(prediction: Prediction, config: Config, hardware: Hardware, loc
     walk = Walk(
         _price(config, world_size, local_size or hardware.devices_per_node, hardware), hardware.backend == "gloo"
     )
-    rounds = max(1, config.train.global_batch_size // (config.train.micro_batch_size * world_size))
-    if config.strategy.name in SHARDED:
+    rounds = max(1, batch_plan(config, world_size).accumulation_steps)
+    if config.strategy.traits.shards_parameters:
         updating_s = _walk_sharded(walk, config, model, seconds, world_size, rounds, hardware)
     else:
         updating_s = _walk_replicated(walk, config, model, seconds, world_size, rounds, hardware)
@@ -94,8 +85,12 @@ def _assumptions(config: Config, hardware: Hardware) -> list[str]:
         said.append("Copies between host and device and the update on the host (cpu_offload) are not in the time.")
     if getattr(config.strategy, "communication_hook", "none") == "powersgd":
         said.append("PowerSGD's own arithmetic is not in the time.")
-    if config.strategy.name == "dp":
-        said.append("strategy=dp is timed as one device: its copies inside the process are not modelled.")
+    if config.strategy.traits.least_cuda_devices > 1:
+        said.append(
+            f"strategy={config.strategy.name} is timed as one device: its copies inside the process are not modelled."
+        )
+    if config.strategy.traits.gradients_in is None and config.strategy.traits.collectives:
+        said.append(f"What strategy={config.strategy.name} communicates is not in the time: its schedule is not known.")
     if config.model.architecture == "custom":
         said.append("Of a model of your own only FLOPs are counted, not what its other kernels move.")
     if config.train.compile:
@@ -105,7 +100,8 @@ def _assumptions(config: Config, hardware: Hardware) -> list[str]:
 
 def _price(config: Config, world_size: int, local_size: int, hardware: Hardware) -> Price:
     """The cost of a call over each group; equal calls are computed once."""
-    replicas, shards = shard_mesh(config.strategy, world_size)
+    mesh = config.strategy.mesh(world_size)
+    replicas, shards = mesh.dp_replicate, mesh.dp_shard
     groups = {
         "dp": (world_size, min(local_size, world_size)),
         "dp_shard": (shards, min(local_size, shards)),
@@ -134,7 +130,7 @@ def _walk_replicated(
 ) -> float:
     """Walk ddp and zero1, and single and dp, which communicate nothing; returns the seconds of the update."""
     forward_s = len(model.blocks) * seconds.block_forward + seconds.head_forward
-    communicates = config.strategy.name in REPLICATED and world_size > 1
+    communicates = config.strategy.traits.gradients_in == "buckets" and world_size > 1
     if communicates:
         buckets = _buckets(config, model, seconds)
     else:
@@ -142,10 +138,10 @@ def _walk_replicated(
     walk.repeat(rounds - 1, lambda once: ddp_micro_batch(once, forward_s, buckets, last=False))
     ddp_micro_batch(walk, forward_s, buckets, last=communicates)
     shapes = model.shapes
-    owners = owned_elements(shapes, world_size) if config.strategy.name == "zero1" else [count(shapes)]
+    owners = owned_elements(shapes, world_size) if config.strategy.traits.deals_out_parameters else [count(shapes)]
     norm_s, scale_s = clip_seconds(config, count(shapes), hardware)
     updating_s = update(walk, norm_s, scale_s, optimizer_seconds(config, max(owners), hardware), None)
-    if config.strategy.name == "zero1" and communicates:
+    if config.strategy.traits.deals_out_parameters and communicates:
         # Each rank sends what it updated, after all have updated; one without parameters sends an element all the same.
         for owned in owners:
             walk.communicate("broadcast", "dp", 4 * max(1, owned))
@@ -210,7 +206,8 @@ def _walk_sharded(
 def _sharded(config: Config, model: Layout, seconds: Seconds, world_size: int) -> Sharded:
     """The units of fully_shard with what each computes, gathers and reduces."""
     strategy, precision = config.strategy, config.precision
-    replicas, shards = shard_mesh(config.strategy, world_size)
+    mesh = config.strategy.mesh(world_size)
+    replicas, shards = mesh.dp_replicate, mesh.dp_shard
     compute = ITEM_BYTES[precision.compute_dtype]
     reduce = reduced_item_bytes(precision)
 

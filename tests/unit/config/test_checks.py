@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dtk.config.batch import settle
-from dtk.config.checks import check
+from dtk.config.checks import check, check_ranks
 from dtk.config.compose import compose
 from dtk.config.limits import LIMITS, check_limits
 from dtk.config.schema import KINDS, Config
@@ -87,7 +87,7 @@ BERT = ["model=bert_tiny", "data=classification"]
             2,
             "strategy=single is one process, not 2 - use launcher.nproc=1, or strategy=ddp for several ranks",
         ),
-        (["strategy=dp"], 1, "strategy=dp needs two CUDA devices, found 0 - use strategy=single or strategy=ddp"),
+        (["strategy=dp"], 1, "strategy=dp needs 2 CUDA devices, found 0 - use strategy=single or strategy=ddp"),
         (
             ["launcher.backend=nccl"],
             2,
@@ -150,7 +150,9 @@ BERT = ["model=bert_tiny", "data=classification"]
 )
 def test_each_broken_rule_is_one_line(overrides: list[str], world_size: int, expected: str) -> None:
     with pytest.raises(DtkError) as caught:
-        check(settle(compose(overrides), 2).config, world_size, "cpu")
+        composed = compose(overrides)
+        check_ranks(composed.config, world_size, "cpu")
+        check(settle(composed, 2).config, world_size, "cpu")
     assert str(caught.value) == expected
 
 
@@ -199,7 +201,7 @@ def test_the_batch_sizes_that_are_advised_do_divide(total: int, micro: int, rank
     ],
 )
 def test_what_may_run_passes(overrides: list[str], world_size: int, device: str, cuda_devices: int) -> None:
-    check(settle(compose(overrides), 2).config, world_size, device, cuda_devices)
+    check(settle(compose(overrides), world_size).config, world_size, device, cuda_devices)
 
 
 @pytest.mark.parametrize("experiment", ["smoke", "classification", "bench"])
@@ -227,7 +229,8 @@ def numeric_keys() -> set[str]:
 
 
 def test_every_number_of_the_schema_has_a_range() -> None:
-    assert numeric_keys() == set(LIMITS)
+    strategies = {f"strategy.{key}" for kind in KINDS["strategy"][1].values() for key in kind.limits}
+    assert numeric_keys() == set(LIMITS) | strategies
 
 
 def test_limits_accept_all_defaults() -> None:

@@ -8,9 +8,10 @@ import pytest
 
 from dtk.config.compose import compose, expand
 from dtk.config.folders import conf_folder, groups
-from dtk.config.schema import DDPConfig, FSDPConfig
 from dtk.config.strict import from_plain
 from dtk.errors import DtkError
+from dtk.strategies.ddp import DDPConfig
+from dtk.strategies.fsdp import FSDPConfig
 
 OPTIONS = {group: list(options) for group, options in groups([conf_folder()]).items()}
 NEEDED = {

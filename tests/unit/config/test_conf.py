@@ -93,9 +93,10 @@ def test_help_needs_neither_hydra_nor_torch() -> None:
 
 
 def test_installed_layout(tmp_path: Path) -> None:
-    """As a wheel lays it out: site-packages/dtk/config and site-packages/dtk/conf, no pyproject.toml."""
+    """As a wheel lays it out: site-packages/dtk and in it conf, no pyproject.toml."""
     package = tmp_path / "site-packages" / "dtk"
-    shutil.copytree(ROOT / "dtk" / "config", package / "config")
+    for name in ("config", "strategies", "parallel"):
+        shutil.copytree(ROOT / "dtk" / name, package / name)
     for name in ("__init__.py", "errors.py"):
         (package / name).write_text((ROOT / "dtk" / name).read_text())
     (package / "conf").symlink_to(CONF)

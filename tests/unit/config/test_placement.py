@@ -3,8 +3,10 @@ import socket
 import pytest
 
 from dtk.config.placement import check_port, place, usable_cores
-from dtk.config.schema import DDPConfig, LauncherConfig, SingleConfig
+from dtk.config.schema import LauncherConfig
 from dtk.errors import DtkError
+from dtk.strategies.ddp import DDPConfig
+from dtk.strategies.single import SingleConfig
 
 
 def test_a_laptop_without_a_gpu_gets_two_gloo_ranks(monkeypatch):

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtk.data.sampler import micro_batch_positions, permute, sample_ids, samples_sum
+from dtk.data.sampler import permute, sample_ids, samples_sum
+from dtk.parallel.batch_plan import BatchPlan
 
 SEEDS = st.integers(-(2**63), 2**63)
 
@@ -50,15 +51,13 @@ def test_rank_slices_tile_the_same_global_batch(
     size = max(size, 1)
     batch = world_size * micro * rounds
     ids = sample_ids(seed, step, batch, size)
+    plan, one_rank = BatchPlan(batch, micro, world_size), BatchPlan(batch, micro, 1)
+    assert plan.accumulation_steps == rounds
     assert ids.dtype == np.int64 and ids.min() >= 0 and ids.max() < size
-    taken = [
-        ids[micro_batch_positions(rank, world_size, micro_step, micro)]
-        for micro_step in range(rounds)
-        for rank in range(world_size)
-    ]
+    taken = [ids[plan.positions(rank, micro_step)] for micro_step in range(rounds) for rank in range(world_size)]
     assert np.array_equal(np.concatenate(taken), ids)
     # One rank that accumulates sees the same samples in the same order.
-    alone = [ids[micro_batch_positions(0, 1, i, micro)] for i in range(rounds * world_size)]
+    alone = [ids[one_rank.positions(0, i)] for i in range(rounds * world_size)]
     assert np.array_equal(np.concatenate(alone), ids)
 
 
@@ -99,7 +98,7 @@ def test_pure_in_another_process_and_without_torch() -> None:
 def test_the_sum_of_the_samples_depends_on_step_and_ids_but_on_no_order() -> None:
     ids = sample_ids(7, 3, 64, 1000)
     whole = samples_sum(3, ids) % 2**64
-    dealt = sum(samples_sum(3, ids[micro_batch_positions(rank, 4, i, 4)]) for rank in range(4) for i in range(4))
+    dealt = sum(samples_sum(3, ids[BatchPlan(64, 4, 4).positions(rank, i)]) for rank in range(4) for i in range(4))
     assert dealt % 2**64 == whole
     assert samples_sum(3, ids[::-1]) % 2**64 == whole
     assert samples_sum(4, ids) % 2**64 != whole

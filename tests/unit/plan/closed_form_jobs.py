@@ -7,28 +7,29 @@ from dtk.config.schema import (
     CheckpointConfig,
     Config,
     ConstantSchedule,
-    DDPConfig,
     EncoderConfig,
-    FSDPConfig,
     GPTConfig,
-    HSDPConfig,
     LauncherConfig,
     LlamaConfig,
     NCCLConfig,
     NoTracker,
     PrecisionConfig,
     RecordConfig,
-    SingleConfig,
     SyntheticData,
     TrainConfig,
-    Zero1Config,
 )
+from dtk.strategies.ddp import DDPConfig
+from dtk.strategies.fsdp import FSDPConfig
+from dtk.strategies.hsdp import HSDPConfig
+from dtk.strategies.single import SingleConfig
+from dtk.strategies.zero1 import Zero1Config
+from dtk.strategies.zero2 import Zero2Config
 
 STRATEGIES: dict[str, tuple[int, Any]] = {
     "single": (1, SingleConfig()),
     "ddp": (4, DDPConfig()),
     "zero1": (4, Zero1Config()),
-    "zero2": (4, FSDPConfig(name="zero2", reshard_after_forward=False)),
+    "zero2": (4, Zero2Config()),
     "fsdp": (4, FSDPConfig()),
     "hsdp": (4, HSDPConfig(dp_replicate=2)),
 }

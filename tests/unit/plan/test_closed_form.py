@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from dtk.config.schema import CustomModelConfig, DDPConfig, FSDPConfig, SGDConfig, SingleConfig
+from dtk.config.schema import CustomModelConfig, SGDConfig
 from dtk.errors import DtkError
 from dtk.plan.formulas.closed_form import closed_form
 from dtk.plan.formulas.shape import model_shape
+from dtk.strategies.ddp import DDPConfig
+from dtk.strategies.fsdp import FSDPConfig
+from dtk.strategies.single import SingleConfig
+from dtk.strategies.zero2 import Zero2Config
 from tests.unit.plan.closed_form_jobs import ENCODER, LLAMA, STRATEGIES, TINY, gpt, job
 
 MIB = 2**20
@@ -86,7 +90,7 @@ def test_every_rank_more_lowers_memory():
 @pytest.mark.parametrize(
     ("less", "more"),
     [
-        ({}, {"strategy": FSDPConfig(name="zero2", reshard_after_forward=False)}),
+        ({}, {"strategy": Zero2Config()}),
         ({}, {"strategy": FSDPConfig(blocks_per_unit=0)}),
         ({}, {"strategy": FSDPConfig(prefetch_depth=3)}),
         ({"recompute": 1}, {"recompute": 2}),

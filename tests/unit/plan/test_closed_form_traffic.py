@@ -2,11 +2,14 @@
 
 import pytest
 
-from dtk.config.schema import DDPConfig, FSDPConfig, HSDPConfig, SingleConfig, Zero1Config
 from dtk.plan.formulas.closed_form import closed_form
 from dtk.plan.formulas.shape import model_shape
 from dtk.plan.formulas.traffic import link, ring_bytes
-from dtk.strategies.declared import FIRST_BUCKET_BYTES, gradient_buckets
+from dtk.strategies.ddp import FIRST_BUCKET_BYTES, DDPConfig, gradient_buckets
+from dtk.strategies.fsdp import FSDPConfig
+from dtk.strategies.hsdp import HSDPConfig
+from dtk.strategies.single import SingleConfig
+from dtk.strategies.zero1 import Zero1Config
 from tests.unit.plan.closed_form_jobs import gpt, job
 
 BLOCK = 12 * 128**2 + 13 * 128

@@ -2,7 +2,6 @@
 
 import pytest
 
-from dtk.config.schema import DDPConfig, FSDPConfig, Zero1Config
 from dtk.plan.formulas.closed_form import closed_form
 from dtk.plan.formulas.owners import owned_elements
 from dtk.plan.formulas.published import (
@@ -18,9 +17,12 @@ from dtk.plan.formulas.published import (
 )
 from dtk.plan.formulas.shape import model_shape
 from dtk.plan.formulas.states import shard_elements
+from dtk.strategies.ddp import DDPConfig
+from dtk.strategies.zero1 import Zero1Config
+from dtk.strategies.zero3 import Zero3Config
 from tests.unit.plan.closed_form_jobs import gpt, job
 
-STAGES = ("ddp", "zero1", "zero2", "zero3")
+STAGES = (0, 1, 2, 3)
 GPT_175B = transformer_parameters(96, 12288, 51200, 2048)
 GPT_1T = transformer_parameters(128, 25600, 51200, 2048)
 GPT2_XL = transformer_parameters(48, 1600, 50257, 1024)
@@ -34,7 +36,7 @@ def test_zero_paper_7_5_billion_on_64_ranks():
 
 
 def test_sixteen_bytes_per_parameter_in_mixed_precision():
-    assert all(model_states_bytes(1, ranks, "ddp") == 16 for ranks in (1, 8, 1024))
+    assert all(model_states_bytes(1, ranks, 0) == 16 for ranks in (1, 8, 1024))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +65,7 @@ def test_model_states_of_known_models(parameters, ranks, expected):
 
 def test_smallest_number_of_ranks_that_holds_the_states():
     def smallest(parameters, device_bytes):
-        return next(n for n in range(1, 2000) if model_states_bytes(parameters, n, "zero3") <= device_bytes)
+        return next(n for n in range(1, 2000) if model_states_bytes(parameters, n, 3) <= device_bytes)
 
     assert [smallest(psi, 80e9) for psi in (7.5e9, GPT_175B, GPT_1T)] == [2, 35, 202]
     assert [smallest(psi, 32e9) for psi in (7.5e9, GPT_175B, GPT_1T)] == [4, 88, 505]
@@ -88,9 +90,9 @@ def test_parameters_and_zero_infinity_states():
 )
 def test_ring_traffic(parameters, ranks, expected):
     figures = [
-        ring_traffic_bytes(parameters, ranks, "ddp"),
-        ring_traffic_bytes(parameters, ranks, "zero3"),
-        ring_traffic_bytes(parameters, ranks, "zero3", reduce_bytes=4),
+        ring_traffic_bytes(parameters, ranks, 0),
+        ring_traffic_bytes(parameters, ranks, 3),
+        ring_traffic_bytes(parameters, ranks, 3, reduce_bytes=4),
     ]
     assert tuple(f"{figure / 1e9:.1f}" for figure in figures) == expected
 
@@ -124,13 +126,13 @@ def test_fsdp_paper():
     assert hybrid == replicated / 8
 
 
-@pytest.mark.parametrize("stage", ["ddp", "zero1", "zero3"])
+@pytest.mark.parametrize("stage", [0, 1, 3])
 def test_float32_states_are_what_the_engine_leaves_after_backward(stage):
-    strategy = {"ddp": DDPConfig(), "zero1": Zero1Config(), "zero3": FSDPConfig(name="zero3")}[stage]
+    strategy = {0: DDPConfig(), 1: Zero1Config(), 3: Zero3Config()}[stage]
     prediction = closed_form(job(4, strategy, gpt()), 4)
     after_backward = prediction.memory.by_region_bytes["optimizer"] / (4 * prediction.parameters)
     # ZeRO-1's fullest rank has the embedding: 31 % of the state instead of 25 %.
-    imbalance = 2 * (38_597_376 / prediction.parameters - 1 / 4) if stage == "zero1" else 0
+    imbalance = 2 * (38_597_376 / prediction.parameters - 1 / 4) if stage == 1 else 0
     assert after_backward == pytest.approx(float32_states(stage, 4) + imbalance, abs=1e-4)
 
 

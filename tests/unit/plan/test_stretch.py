@@ -7,9 +7,14 @@ import time
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dtk.config.schema import AdamWConfig, DDPConfig, FSDPConfig, HSDPConfig, SGDConfig, SingleConfig, Zero1Config
+from dtk.config.schema import AdamWConfig, SGDConfig
 from dtk.plan.formulas.closed_form import closed_form, memory
 from dtk.plan.formulas.owners import owned_elements
+from dtk.strategies.ddp import DDPConfig
+from dtk.strategies.fsdp import FSDPConfig
+from dtk.strategies.hsdp import HSDPConfig
+from dtk.strategies.single import SingleConfig
+from dtk.strategies.zero1 import Zero1Config
 from tests.unit.plan.closed_form_jobs import LLAMA, TINY, gpt, job
 
 REPLICATED = st.sampled_from([SingleConfig(), DDPConfig(), DDPConfig(gradient_as_bucket_view=False), Zero1Config()])

@@ -22,7 +22,7 @@ from dtk.plan.prediction import Time
 from dtk.plan.timing.hardware import Hardware, load_hardware
 from dtk.plan.timing.time import predict_time
 from dtk.plan.timing.work import layout
-from dtk.strategies.declared import zero1_collectives
+from dtk.strategies.declared import ModelShapes
 
 STRATEGIES = ("single", "ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp")
 
@@ -152,7 +152,9 @@ def test_the_slowest_rank_of_zero1_updates_the_largest_tensor() -> None:
     assert max(owners) == 50257 * 768
     assert sum(owners) == 124_439_808
     for ranks in (1, 2, 8, 1000):
-        declared = zero1_collectives(job("zero1", 8, "model=gpt2", "train.global_batch_size=8").strategy, shapes, ranks)
+        config = job("zero1", 8, "model=gpt2", "train.global_batch_size=8")
+        mesh = config.strategy.mesh(ranks)
+        declared = config.strategy.declare(ModelShapes(shapes, [], shapes), mesh, config.precision, 1)
         assert len(owned_elements(shapes, ranks)) == declared[-1].count
 
 

@@ -12,6 +12,7 @@ from dtk.parallel.regions import observe
 from dtk.record import guard, wrappers
 from dtk.record.collectives import CollectiveLog
 from dtk.record.ring import Ring
+from dtk.strategies.ddp import DDPConfig
 
 ROOT = Path(__file__).parents[3]
 
@@ -36,7 +37,7 @@ def make_config():
         return schema.Config(
             model=schema.GPTConfig(name="gpt2_tiny"),
             data=schema.StdlibData(),
-            strategy=schema.DDPConfig(),
+            strategy=DDPConfig(),
             precision=schema.PrecisionConfig(),
             optimizer=schema.AdamWConfig(),
             schedule=schema.CosineSchedule(),

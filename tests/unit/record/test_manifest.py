@@ -22,6 +22,7 @@ def test_manifest_says_what_ran_where():
         launcher="local",
         backend="nccl",
         nccl=Rendered("infiniband", {"NCCL_IB_TIMEOUT": "22"}, (kept,)),
+        strategy_traits={"sharded": []},
     )
     about = json.loads(json.dumps(about)) | {"pid": about["pid"]}
     assert about["environment"]["NCCL_IB_TIMEOUT"] == "22"

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from dtk.config.compose import compose
-from dtk.config.schema import Config, DDPConfig, FSDPConfig, NCCLConfig
+from dtk.config.schema import Config, NCCLConfig
 from dtk.errors import DtkError
+from dtk.strategies.ddp import DDPConfig
+from dtk.strategies.fsdp import FSDPConfig
 from dtk.tune.candidates import buckets, micro_batch_sizes, presets, units
 from dtk.tune.make import usable_presets
 

@@ -1,0 +1,91 @@
+"""What the diagnosis knows of a dtk run's strategy: the traits in manifest.json, never the strategy's name.
+
+Runs that were recorded before manifest.json held traits are looked up in strategy_traits.yaml by name.
+"""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_RECORDED_BEFORE = Path(__file__).with_suffix(".yaml")
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyTraits:
+    """Traits of one strategy; the defaults say nothing of it."""
+
+    name: str = ""
+    is_known: bool = False
+    """Whether the run says what its strategy is like; else nothing follows from the other fields."""
+    sharded: frozenset[str] = frozenset()
+    """Of parameters, gradients and optimizer_state: those of which a rank keeps a part between steps."""
+    replicated_over: str | None = None
+    """Mesh dimension whose ranks must hold the same parameters: dp or dp_replicate."""
+    gradients_in: str | None = None
+    """buckets (DDP) or units (fully_shard); None = gradients do not travel between processes."""
+    keeps_gradients: bool = False
+    """Whether the memory of gradients is held from step to step."""
+    keeps_gathered: bool = False
+    """Whether it keeps gathered parameters from forward to backward by definition."""
+    needs_less_memory: str | None = None
+    """The strategy to use where this one needs too much memory for model states."""
+
+    @property
+    def shards_parameters(self) -> bool:
+        """Whether a rank gathers parameters before it uses them."""
+        return "parameters" in self.sharded
+
+    @property
+    def shards_optimizer_only(self) -> bool:
+        """Whether only the optimizer state is dealt out (ZeRO-1)."""
+        return self.sharded == {"optimizer_state"}
+
+
+UNKNOWN = StrategyTraits()
+
+
+def strategy_traits(manifest: Mapping[str, Any], config: Mapping[str, Any]) -> StrategyTraits:
+    """Read the traits of a run's strategy.
+
+    Args:
+        manifest: content of manifest.json; untrusted, so what has another type is passed over.
+        config: content of config.yaml.
+    """
+    section = config.get("strategy")
+    name = section.get("name") if isinstance(section, Mapping) else None
+    if not isinstance(name, str) or not name:
+        return UNKNOWN
+    recorded = manifest.get("strategy_traits")
+    if not isinstance(recorded, Mapping):
+        recorded = _recorded_before().get(name)
+        if recorded is None:
+            return StrategyTraits(name)
+
+    def text(key: str) -> str | None:
+        value = recorded.get(key)
+        return value if isinstance(value, str) and value else None
+
+    sharded = recorded.get("sharded")
+    return StrategyTraits(
+        name,
+        is_known=True,
+        sharded=frozenset(state for state in sharded if isinstance(state, str))
+        if isinstance(sharded, list)
+        else frozenset(),
+        replicated_over=text("replicated_over"),
+        gradients_in=text("gradients_in"),
+        keeps_gradients=recorded.get("keeps_gradients") is True,
+        keeps_gathered=recorded.get("keeps_gathered") is True,
+        needs_less_memory=text("needs_less_memory"),
+    )
+
+
+@functools.cache
+def _recorded_before() -> dict[str, Any]:
+    """Traits by name, of the strategies that there were when traits were not recorded."""
+    table: dict[str, Any] = yaml.safe_load(_RECORDED_BEFORE.read_text(encoding="utf-8"))
+    return table

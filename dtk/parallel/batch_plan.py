@@ -1,0 +1,86 @@
+"""Who trains on which samples of a global batch, and in how many micro-batches: the only place that divides a batch.
+
+Numbers only, no torch and no configuration.
+"""
+
+from dataclasses import dataclass
+
+from dtk.parallel.mesh import divisors
+
+LARGEST_CHOSEN = 4
+"""A chosen micro-batch is at most this: small enough for a laptop, and accumulation makes up the rest."""
+_SHOWN = 4
+"""Valid micro-batches that an error names."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """A global batch divided over data-parallel ranks and micro-batches."""
+
+    global_batch_size: int
+    """Samples of one optimizer step over all ranks."""
+    micro_batch_size: int
+    """Samples that a rank takes at once."""
+    dp_size: int
+    """Data-parallel ranks."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every rank has the same whole number of micro-batches, at least one."""
+        return self.global_batch_size > 0 and self.global_batch_size % self._round == 0
+
+    @property
+    def accumulation_steps(self) -> int:
+        """Micro-batches of each rank in one optimizer step."""
+        return self.global_batch_size // self._round
+
+    @property
+    def samples_per_rank(self) -> int:
+        """Samples of each data-parallel rank in one optimizer step; of a batch that does not divide, rounded down."""
+        return self.global_batch_size // self.dp_size
+
+    def positions(self, dp_rank: int, micro_step: int) -> slice:
+        """The part of the global batch that a data-parallel rank takes in one micro-step: `micro_batch_size` positions.
+
+        Micro-steps are outermost, so over all ranks and micro-steps the slices tile the global batch.
+        """
+        start = (micro_step * self.dp_size + dp_rank) * self.micro_batch_size
+        return slice(start, start + self.micro_batch_size)
+
+    def micro_batch_sizes(self) -> list[int]:
+        """Every micro-batch size that makes the plan whole, the smallest first; none if no size does."""
+        share, rest = divmod(self.global_batch_size, self.dp_size)
+        return [] if rest or not share else divisors(share)
+
+    def chosen_micro_batch_size(self) -> int | None:
+        """The largest valid size up to `LARGEST_CHOSEN`; None where the batch does not divide over the ranks."""
+        return max((size for size in self.micro_batch_sizes() if size <= LARGEST_CHOSEN), default=None)
+
+    def nearest_micro_batch_sizes(self) -> list[int]:
+        """The valid sizes nearest to the configured one, the smallest first."""
+        nearest = sorted(self.micro_batch_sizes(), key=lambda size: abs(size - self.micro_batch_size))
+        return sorted(nearest[:_SHOWN])
+
+    def nearest_global_batch_sizes(self) -> list[int]:
+        """The valid global batches below and above the configured one, with its micro-batch."""
+        below = self.global_batch_size // self._round * self._round
+        return [size for size in (below, below + self._round) if size]
+
+    def fewer_ranks(self) -> int:
+        """The largest number of data-parallel ranks, at most `dp_size`, over which the global batch divides."""
+        return max(n for n in range(1, self.dp_size + 1) if self.global_batch_size % n == 0)
+
+    @property
+    def _round(self) -> int:
+        """Samples of all ranks in one micro-step; a micro-batch that is still to be chosen counts as 1."""
+        return max(1, self.micro_batch_size) * self.dp_size
+
+
+def evaluation_positions(size: int, dp_rank: int, dp_size: int) -> range:
+    """The held-out samples of a data-parallel rank: every `dp_size`-th of `size`."""
+    return range(dp_rank, size, dp_size)
+
+
+def evaluation_rounds(size: int, micro_batch_size: int, dp_size: int) -> int:
+    """Micro-batches in which every rank takes part, until all `size` samples are evaluated."""
+    return -(-size // (dp_size * micro_batch_size))

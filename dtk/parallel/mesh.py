@@ -1,0 +1,136 @@
+"""The mesh of a job: in how many parts each kind of parallelism divides its ranks, and where a rank stands in it.
+
+Numbers only, no torch: the configuration's checks, the plan, the command line and the ranks read the same object.
+Processes are counted by `world_size`; whoever divides data says `dp_size` and `dp_rank`.
+"""
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+ORDER = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+"""Dimensions whose sizes multiply to world_size, outermost first: ranks that are neighbours along `tp` have
+consecutive numbers, so that the dimension with the most communication gets the fastest links."""
+COMPOUND = {"dp": ("dp_replicate", "dp_shard"), "ep": ("dp_shard", "cp", "tp")}
+"""Dimensions that lie over others: `dp` over both kinds of data parallelism; `ep` in consecutive parts of the last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mesh:
+    """Degrees of parallelism, each at least 1."""
+
+    dp_replicate: int = 1
+    """Copies of the (possibly sharded) model, each on other data."""
+    dp_shard: int = 1
+    """Ranks that share one copy of the parameters, each on other data."""
+    cp: int = 1
+    """Context parallel: parts of a sequence."""
+    tp: int = 1
+    """Tensor parallel: parts of a matrix."""
+    pp: int = 1
+    """Pipeline parallel: stages."""
+    ep: int = 1
+    """Expert parallel: parts of the experts. Has no ranks of its own: it divides dp_shard x cp x tp."""
+
+    def __post_init__(self) -> None:
+        for name in (*ORDER, "ep"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} is no degree of parallelism: it must be at least 1")
+        if prod(self.size(name) for name in COMPOUND["ep"]) % self.ep:
+            raise ValueError(f"ep={self.ep} does not divide dp_shard x cp x tp")
+
+    @property
+    def world_size(self) -> int:
+        """Processes."""
+        return prod(self.size(name) for name in ORDER)
+
+    @property
+    def dp_size(self) -> int:
+        """Parts into which the global batch is divided."""
+        return self.dp_replicate * self.dp_shard
+
+    def size(self, dimension: str) -> int:
+        """Ranks in each group of a dimension.
+
+        Raises:
+            ValueError: there is no such dimension.
+        """
+        if dimension == "dp":
+            return self.dp_size
+        if dimension not in ORDER and dimension != "ep":
+            raise ValueError(f"{dimension} is no dimension of a mesh: they are {', '.join((*ORDER, 'dp', 'ep'))}")
+        return int(getattr(self, dimension))
+
+    def stride(self, dimension: str) -> int:
+        """Distance between the numbers of neighbours along a dimension; of `dp` and `ep` along the innermost part."""
+        self.size(dimension)
+        innermost = COMPOUND.get(dimension, (dimension,))[-1]
+        return prod(self.size(name) for name in ORDER[ORDER.index(innermost) + 1 :])
+
+    def coordinate(self, rank: int) -> dict[str, int]:
+        """A rank's index along each dimension, `dp` and `ep` included.
+
+        Raises:
+            ValueError: there is no such rank.
+        """
+        if not 0 <= rank < self.world_size:
+            raise ValueError(f"rank {rank} is not one of the {self.world_size} ranks of the mesh")
+        return dict(_coordinate(self, rank))
+
+    def dp_rank(self, rank: int) -> int:
+        """Which part of the global batch a rank trains on; equal on ranks that share the work on one part."""
+        return _coordinate(self, rank)["dp"]
+
+    def leads(self, rank: int) -> bool:
+        """Whether a rank is the first of those that share one part of the batch.
+
+        Sums over all ranks count each sample once if only these contribute.
+        """
+        place = _coordinate(self, rank)
+        return not any(place[name] for name in ORDER if name not in COMPOUND["dp"])
+
+    def groups(self, dimension: str) -> list[list[int]]:
+        """The ranks of every group of a dimension, each in order; together they are all ranks, each once."""
+        found: dict[tuple[int, ...], list[int]] = {}
+        inside = set(COMPOUND.get(dimension, (dimension,)))
+        for rank, place in self._places():
+            key = [place[name] for name in ORDER if name not in inside]
+            if dimension == "ep":
+                key.append(_index([(place[name], self.size(name)) for name in COMPOUND["ep"]]) // self.ep)
+            found.setdefault(tuple(key), []).append(rank)
+        self.size(dimension)
+        return list(found.values())
+
+    def group(self, dimension: str, rank: int) -> list[int]:
+        """The ranks of the group of a dimension that a rank belongs to."""
+        return next(ranks for ranks in self.groups(dimension) if rank in ranks)
+
+    def _places(self) -> Iterator[tuple[int, dict[str, int]]]:
+        """Every rank with its indices."""
+        for rank, indices in enumerate(product(*(range(self.size(name)) for name in ORDER))):
+            yield rank, dict(zip(ORDER, indices, strict=True))
+
+
+@functools.cache
+def _coordinate(mesh: Mesh, rank: int) -> dict[str, int]:
+    """`Mesh.coordinate`, computed once: ranks ask at every step."""
+    place = {name: rank // mesh.stride(name) % mesh.size(name) for name in ORDER}
+    place["dp"] = place["dp_replicate"] * mesh.dp_shard + place["dp_shard"]
+    place["ep"] = _index([(place[name], mesh.size(name)) for name in COMPOUND["ep"]]) % mesh.ep
+    return place
+
+
+def _index(places: list[tuple[int, int]]) -> int:
+    """The position in the flattened dimensions, from (index, size) of each, outermost first."""
+    position = 0
+    for index, size in places:
+        position = position * size + index
+    return position
+
+
+def divisors(number: int) -> list[int]:
+    """Every whole number that divides `number`, the smallest first."""
+    small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})

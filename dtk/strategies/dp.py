@@ -1,0 +1,70 @@
+"""`dp`: nn.DataParallel, threads over the CUDA devices of one process. The historical baseline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from dtk.errors import DtkError
+from dtk.strategies.base import Strategy, materialise
+from dtk.strategies.traits import StrategyConfig, TableRow, Traits
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from dtk.strategies.base import Fill
+
+_DEVICES = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DPConfig(StrategyConfig):
+    """nn.DataParallel: one process, threads over all CUDA devices. Kept as the historical baseline."""
+
+    traits = Traits(
+        one_process=True,
+        least_cuda_devices=_DEVICES,
+        keeps_gradients=True,
+        in_backward_conflict="replicas have their own backward",
+        simplicity=1,
+        compared=False,
+        needs_less_memory="zero3",
+    )
+    row = TableRow(
+        "nn.DataParallel: threads over all CUDA devices of one process",
+        "P",
+        "P on the first device",
+        "K on the first device",
+        "broadcast P, gather outputs, reduce P (inside one process)",
+        "about 2 P through the first device",
+        "never for new work: the historical baseline",
+    )
+
+    name: Literal["dp"] = "dp"
+
+
+class DataParallel(Strategy):
+    """nn.DataParallel: scatters each batch over the CUDA devices of this process.
+
+    Its copies happen inside CUDA kernels of one process: there is no process group to declare.
+    """
+
+    def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
+        """Materialise on the first device and replicate in every forward.
+
+        Raises:
+            DtkError: fewer than two CUDA devices.
+        """
+        import torch
+
+        if self.context.device.type != "cuda" or torch.cuda.device_count() < _DEVICES:
+            raise DtkError(
+                "strategy=dp needs at least two CUDA devices",
+                f"this machine has {torch.cuda.device_count()}",
+                "use strategy=ddp (or strategy=single for one device)",
+            )
+        materialise(model, self.context.device, fill)
+        return torch.nn.DataParallel(model)
+
+
+CONFIG, STRATEGY = DPConfig, DataParallel

@@ -1,0 +1,69 @@
+"""Every strategy is a file of this folder; its name is what `strategy=` chooses. No other list of strategies exists.
+
+A file defines CONFIG, a `StrategyConfig` that needs no torch to read, and STRATEGY, the class that a rank runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import pkgutil
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from dtk.strategies.traits import StrategyConfig
+
+if TYPE_CHECKING:
+    from dtk.config.schema import PrecisionConfig
+    from dtk.parallel.context import Context
+    from dtk.strategies.base import Strategy
+
+_NO_STRATEGIES = ("base", "declared", "registry", "table", "traits")
+"""Modules of this folder that all strategies share."""
+
+
+class ConfigTypes(Mapping[str, type[StrategyConfig]]):
+    """Name of a strategy -> type of its section, the simplest first. Only the file that is asked for is read."""
+
+    def __getitem__(self, name: str) -> type[StrategyConfig]:
+        if name not in _files():
+            raise KeyError(name)
+        return cast(type[StrategyConfig], import_module(f"dtk.strategies.{name}").CONFIG)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(_files(), key=lambda name: (self[name].traits.simplicity, name)))
+
+    def __len__(self) -> int:
+        return len(_files())
+
+
+CONFIG_TYPES = ConfigTypes()
+
+
+def preferred(gradients_in: str) -> str:
+    """The strategy to name where any will do whose gradients travel so: it needs least memory, then it is simplest."""
+
+    def order(name: str) -> tuple[bool, bool, int]:
+        traits = CONFIG_TYPES[name].traits
+        return not traits.compared, traits.needs_less_memory is not None, traits.simplicity
+
+    return min((name for name, kind in CONFIG_TYPES.items() if kind.traits.gradients_in == gradients_in), key=order)
+
+
+def build_strategy(config: Any, context: Context, precision: PrecisionConfig) -> Strategy:
+    """The strategy that `config.name` chooses; only its file is imported, and with it what torch loads for it.
+
+    Args:
+        config: the `strategy` section.
+        context: this rank.
+        precision: the `precision` section.
+    """
+    chosen = import_module(f"dtk.strategies.{config.name}").STRATEGY
+    return cast("Strategy", chosen(config, context, precision))
+
+
+@functools.cache
+def _files() -> frozenset[str]:
+    found = {module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])}
+    return frozenset(found - set(_NO_STRATEGIES))

@@ -1,0 +1,74 @@
+"""The table of all strategies that `dtk strategies` and the documents show. Torch-free, so it is instant.
+
+P = bytes of all parameters, N = data-parallel ranks, A = accumulation steps, K = bytes of optimizer
+state (2 P for AdamW). Sources: Rajbhandari et al. 2020 (ZeRO), Li et al. 2020 (DDP), Zhao et al. 2023 (FSDP).
+"""
+
+import io
+import textwrap
+
+from dtk.strategies.registry import CONFIG_TYPES
+
+_COLUMNS = ("strategy", "parameters", "gradients", "optimizer state", "collectives per step", "sent per rank and step")
+
+
+def _rows() -> list[tuple[str, ...]]:
+    return [
+        (name, facts.parameters, facts.gradients, facts.optimizer_state, facts.collectives, facts.sent)
+        for name, facts in ((name, kind.row) for name, kind in CONFIG_TYPES.items())
+    ]
+
+
+_WIDE = 120
+"""Columns below which each strategy has lines of its own instead of a row."""
+_LEGEND = (
+    "P parameter bytes, K optimizer state bytes (AdamW: 2 P), N ranks, A accumulation steps. "
+    "Every run adds one all_reduce of 16 bytes per step on the control group, and on logging steps "
+    "one of 4 bytes; clipping adds 4 bytes where gradients are sharded."
+)
+
+
+def render(form: str = "terminal", columns: int = _WIDE) -> str:
+    """The table of all strategies as `terminal` text of so many columns, or as `markdown`.
+
+    Raises:
+        ValueError: another form.
+    """
+    if form == "markdown":
+        lines = ["| " + " | ".join(_COLUMNS) + " |", "|" + "---|" * len(_COLUMNS)]
+        return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in _rows()]) + "\n"
+    if form != "terminal":
+        raise ValueError(f"unknown form {form!r}")
+    return _table(columns) if columns >= _WIDE else _blocks(columns)
+
+
+def _table(columns: int) -> str:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(caption=_LEGEND)
+    for column in _COLUMNS:
+        table.add_column(column, overflow="fold")
+    for row in _rows():
+        table.add_row(*row)
+    out = io.StringIO()
+    Console(file=out, width=columns).print(table)
+    return out.getvalue()
+
+
+def _blocks(columns: int) -> str:
+    """What a row of the table says, a line each."""
+    label = 1 + max(map(len, _COLUMNS))
+    lines = []
+    for name, facts in ((name, kind.row) for name, kind in CONFIG_TYPES.items()):
+        lines += _folded(f"{name}: {facts.summary}", "", columns)
+        cells = (facts.parameters, facts.gradients, facts.optimizer_state, facts.collectives, facts.sent)
+        for column, cell in zip((*_COLUMNS[1:], "use when"), (*cells, facts.use_when), strict=True):
+            lines += _folded(cell, f"  {column:<{label}}", columns)
+        lines.append("")
+    return "\n".join([*lines, *_folded(_LEGEND, "", columns)]) + "\n"
+
+
+def _folded(text: str, label: str, columns: int) -> list[str]:
+    width = max(columns, len(label) + 20)
+    return textwrap.wrap(text, width, initial_indent=label, subsequent_indent=" " * len(label), break_on_hyphens=False)

@@ -1,0 +1,130 @@
+"""What is known of a strategy without torch: its keys, its traits, its row in the table, what it declares to send.
+
+A strategy file subclasses `StrategyConfig`; configuration, plan, launcher and commands read these and never its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from dtk.parallel.mesh import Mesh
+from dtk.strategies.declared import Collective, ModelShapes
+
+if TYPE_CHECKING:
+    from dtk.config.schema import PrecisionConfig
+
+State = Literal["parameters", "gradients", "optimizer_state"]
+Range = tuple[float, float]
+"""Smallest and largest value of a key."""
+NO_LIMITS: Mapping[str, Range] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What others must know of a strategy. Written into manifest.json, where the diagnosis reads it."""
+
+    sharded: tuple[State, ...] = ()
+    """States of which a rank keeps only a part between steps."""
+    replicated_over: Literal["dp", "dp_replicate"] | None = None
+    """Mesh dimension whose ranks must hold the same parameters bit for bit; None = each rank's are its own."""
+    gradients_in: Literal["buckets", "units"] | None = None
+    """How gradients travel: in DDP's buckets, in units of fully_shard, or not between processes."""
+    collectives: tuple[str, ...] = ()
+    """Operations of a training step."""
+    one_process: bool = False
+    """Whether it runs in one process, however many ranks others would have."""
+    least_cuda_devices: int = 0
+    """CUDA devices that its process needs."""
+    dimensions: tuple[str, ...] = ("dp_replicate", "dp_shard")
+    """Mesh dimensions that it implements; it refuses a mesh with others."""
+    keeps_gradients: bool = False
+    """Whether the memory of gradients is held from step to step."""
+    keeps_gathered: bool = False
+    """Whether gathered parameters stay from forward to backward by definition, not by a setting."""
+    in_backward_conflict: str = ""
+    """Why optimizer.in_backward=true cannot work; empty where it can."""
+    simplicity: int = 100
+    """Place in the order of tables and of what `dtk plan` recommends, the simplest first."""
+    compared: bool = True
+    """Whether `dtk plan` compares it with the others; not where it is another name or a historical baseline."""
+    needs_less_memory: str | None = None
+    """The strategy to use where this one needs too much memory for model states; None = none shards more."""
+
+    @property
+    def shards_parameters(self) -> bool:
+        """Whether a rank gathers parameters before it uses them."""
+        return "parameters" in self.sharded
+
+    @property
+    def deals_out_parameters(self) -> bool:
+        """Whether each whole parameter is updated by one rank, which then sends it to the others (ZeRO-1)."""
+        return "optimizer_state" in self.sharded and not self.shards_parameters
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """What `dtk strategies` prints, in the letters of `dtk.strategies.table`."""
+
+    summary: str
+    parameters: str
+    """Bytes of parameters a rank keeps between steps."""
+    gradients: str
+    optimizer_state: str
+    collectives: str
+    """Per optimizer step."""
+    sent: str
+    """Bytes a rank sends per step with ring algorithms."""
+    use_when: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StrategyConfig:
+    """Base of the `strategy` section. Subclasses give `name` its value and add the keys of the strategy.
+
+    Class attributes are without annotations: they are no keys.
+    """
+
+    traits = Traits()
+    row = TableRow("", "", "", "", "", "", "")
+    limits = NO_LIMITS
+
+    name: str
+
+    def mesh(self, world_size: int) -> Mesh:
+        """The degrees of parallelism on that many ranks.
+
+        Raises:
+            DtkError: the configured degrees do not fit the ranks.
+        """
+        return Mesh(dp_shard=world_size) if self.traits.shards_parameters else Mesh(dp_replicate=world_size)
+
+    def check(self) -> None:
+        """Refuse keys that contradict each other.
+
+        Raises:
+            DtkError: with what to type instead.
+        """
+
+    def declare(
+        self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig, accumulation_steps: int
+    ) -> list[Collective]:
+        """What a training step issues, from the second step on, without clipping.
+
+        Args:
+            shapes: of the parameters that are trained.
+            mesh: of the job.
+            precision: the `precision` section.
+            accumulation_steps: micro-batches per optimizer step.
+        """
+        return []
+
+    def declare_clip(self) -> tuple[Collective, ...]:
+        """What clipping by the global norm adds."""
+        return ()
+
+    @classmethod
+    def traits_record(cls) -> dict[str, Any]:
+        """The traits as manifest.json holds them."""
+        return {**asdict(cls.traits), "sharded": list(cls.traits.sharded)}

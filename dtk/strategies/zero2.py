@@ -1,0 +1,40 @@
+"""`zero2`: gradients and optimizer state sharded, gathered parameters kept from forward to backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from dtk.errors import DtkError
+from dtk.strategies.fsdp import FSDP, FSDPConfig
+from dtk.strategies.traits import TableRow
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Zero2Config(FSDPConfig):
+    """ZeRO stage 2 (Rajbhandari et al. 2020): gradients and optimizer state sharded."""
+
+    traits = replace(FSDPConfig.traits, simplicity=4, keeps_gathered=True, needs_less_memory="zero3")
+    row = TableRow(
+        "gradients and optimizer state sharded; parameters kept from forward to backward",
+        "P/N (P from forward to backward)",
+        "P/N",
+        "K/N",
+        "A all_gathers and one reduce_scatter per unit",
+        "A P (N-1)/N + P (N-1)/N",
+        "the parameters fit on each device, gradients and state do not",
+    )
+
+    name: Literal["zero2"] = "zero2"  # type: ignore[assignment]
+    reshard_after_forward: bool = False
+    """What makes it stage 2: gathered parameters stay until backward."""
+
+    def check(self) -> None:
+        """Refuse what would be stage 3."""
+        if self.reshard_after_forward:
+            raise DtkError(
+                "strategy=zero2 with strategy.reshard_after_forward=true is ZeRO-3", fix="use strategy=zero3 for that"
+            )
+
+
+CONFIG, STRATEGY = Zero2Config, FSDP

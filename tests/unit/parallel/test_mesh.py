@@ -1,0 +1,78 @@
+"""The mesh: a rank's place along every dimension, groups that are partitions, and data-parallel ranks."""
+
+from itertools import pairwise
+from math import prod
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dtk.parallel.mesh import COMPOUND, ORDER, Mesh, divisors
+
+DEGREE = st.integers(1, 3)
+
+
+@st.composite
+def meshes(draw: st.DrawFn) -> Mesh:
+    degrees = {name: draw(DEGREE) for name in ORDER}
+    experts = prod(degrees[name] for name in COMPOUND["ep"])
+    return Mesh(**degrees, ep=draw(st.sampled_from(divisors(experts))))
+
+
+@given(meshes())
+@settings(deadline=None)
+def test_groups_of_a_dimension_are_a_partition_of_the_ranks(mesh: Mesh) -> None:
+    for dimension in (*ORDER, "dp", "ep"):
+        groups = mesh.groups(dimension)
+        assert sorted(rank for group in groups for rank in group) == list(range(mesh.world_size))
+        assert {len(group) for group in groups} == {mesh.size(dimension)}
+        for group in groups:
+            assert [mesh.coordinate(rank)[dimension] for rank in group] == list(range(mesh.size(dimension)))
+            assert mesh.group(dimension, group[-1]) == group
+
+
+@given(meshes())
+@settings(deadline=None)
+def test_neighbours_lie_a_stride_apart_and_coordinates_name_one_rank(mesh: Mesh) -> None:
+    for dimension in ORDER:
+        for group in mesh.groups(dimension):
+            assert {b - a for a, b in pairwise(group)} <= {mesh.stride(dimension)}
+    places = [tuple(mesh.coordinate(rank)[name] for name in ORDER) for rank in range(mesh.world_size)]
+    assert len(set(places)) == mesh.world_size == prod(mesh.size(name) for name in ORDER)
+
+
+@given(meshes())
+@settings(deadline=None)
+def test_one_rank_leads_for_each_part_of_the_batch(mesh: Mesh) -> None:
+    leading = [mesh.dp_rank(rank) for rank in range(mesh.world_size) if mesh.leads(rank)]
+    assert sorted(leading) == list(range(mesh.dp_size))
+
+
+def test_tensor_parallel_neighbours_share_their_samples() -> None:
+    mesh = Mesh(dp_replicate=2, dp_shard=2, tp=2)
+    assert [mesh.dp_rank(rank) for rank in range(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert mesh.groups("tp") == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert mesh.groups("dp_shard") == [[0, 2], [1, 3], [4, 6], [5, 7]]
+    assert mesh.groups("dp_replicate") == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    assert (mesh.world_size, mesh.dp_size) == (8, 4)
+
+
+def test_experts_divide_neighbouring_ranks() -> None:
+    assert Mesh(dp_replicate=2, dp_shard=4, ep=2).groups("ep") == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+@pytest.mark.parametrize(
+    ("degrees", "expected"),
+    [({"tp": 0}, "tp=0 is no degree"), ({"dp_shard": 4, "ep": 3}, "ep=3 does not divide")],
+)
+def test_degrees_that_are_none(degrees: dict[str, int], expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
+        Mesh(**degrees)
+
+
+def test_unknown_dimensions_and_ranks() -> None:
+    with pytest.raises(ValueError, match="sp is no dimension"):
+        Mesh().size("sp")
+    with pytest.raises(ValueError, match="rank 2 is not one of the 2 ranks"):
+        Mesh(dp_shard=2).coordinate(2)
+    assert divisors(12) == [1, 2, 3, 4, 6, 12]

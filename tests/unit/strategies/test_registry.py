@@ -1,0 +1,74 @@
+"""The registry is the folder: names, traits without torch, and what old runs are read by."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from diagnostics.contract.strategy_traits import strategy_traits
+from dtk.errors import DtkError
+from dtk.strategies.registry import CONFIG_TYPES, preferred
+from dtk.strategies.traits import Traits
+
+
+def test_the_simplest_comes_first() -> None:
+    assert list(CONFIG_TYPES) == ["single", "dp", "ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp"]
+    assert len(CONFIG_TYPES) == 8
+    assert "base" not in CONFIG_TYPES and "registry" not in CONFIG_TYPES
+    assert (preferred("units"), preferred("buckets")) == ("fsdp", "ddp")
+
+
+@pytest.mark.parametrize("name", CONFIG_TYPES)
+def test_a_section_has_the_name_of_its_file(name: str) -> None:
+    section: Any = CONFIG_TYPES[name]()
+    assert section.name == name
+    assert all(dataclasses.asdict(section.row).values())
+    assert set(section.limits) <= {field.name for field in dataclasses.fields(section)}
+
+
+def test_traits_are_read_without_torch() -> None:
+    code = (
+        "import sys; from dtk.strategies.registry import CONFIG_TYPES; "
+        "print([kind.traits.sharded for kind in CONFIG_TYPES.values()]); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_only_the_chosen_file_is_read() -> None:
+    code = (
+        "import sys; from dtk.config.strict import _kind; _kind('strategy', {'name': 'single'}); "
+        "assert 'dtk.strategies.single' in sys.modules and 'dtk.strategies.fsdp' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("name", CONFIG_TYPES)
+def test_a_run_without_recorded_traits_is_read_as_one_with_them(name: str) -> None:
+    section: Any = CONFIG_TYPES[name]()
+    recorded = {"strategy_traits": json.loads(json.dumps(section.traits_record()))}
+    config = {"strategy": {"name": name}}
+    assert strategy_traits({}, config) == strategy_traits(recorded, config)
+    assert strategy_traits(recorded, config).shards_optimizer_only == section.traits.deals_out_parameters
+
+
+@pytest.mark.parametrize(
+    "traits", [None, [], {"sharded": 3, "replicated_over": 1, "gradients_in": []}, {"sharded": [1]}]
+)
+def test_damaged_traits_say_nothing(traits: Any) -> None:
+    found = strategy_traits({"strategy_traits": traits}, {"strategy": {"name": "mine"}})
+    assert (found.sharded, found.replicated_over, found.gradients_in) == (frozenset(), None, None)
+    assert found.is_known == isinstance(traits, dict)
+    assert not strategy_traits({}, {"strategy": "ddp"}).is_known
+
+
+def test_meshes() -> None:
+    hsdp: Any = CONFIG_TYPES["hsdp"]
+    assert hsdp(dp_replicate=-1, dp_shard=4).mesh(8).dp_replicate == 2
+    assert CONFIG_TYPES["fsdp"]().mesh(8).dp_shard == 8
+    assert CONFIG_TYPES["ddp"]().mesh(8).dp_replicate == 8
+    with pytest.raises(DtkError, match="valid dp_replicate x dp_shard: 6 x 1, 3 x 2, 2 x 3, 1 x 6"):
+        hsdp(dp_replicate=4).mesh(6)
+    assert Traits().dimensions == ("dp_replicate", "dp_shard")
