@@ -1,4 +1,4 @@
-"""The batch of a job: its plan, the micro-batch that `train.micro_batch_size=0` leaves open, and what fits instead."""
+"""The batch of a job: the micro-batch that `train.micro_batch_size=0` leaves open, and what fits instead."""
 
 import dataclasses
 
@@ -10,24 +10,13 @@ from dtk.errors import DtkError
 from dtk.parallel.batch_plan import BatchPlan
 
 
-def batch_plan(config: Config, world_size: int) -> BatchPlan:
-    """How the global batch is divided on that many ranks.
-
-    Args:
-        config: its strategy says which ranks are data-parallel.
-        world_size: processes over all nodes.
-    """
-    train = config.train
-    return BatchPlan(train.global_batch_size, train.micro_batch_size, config.strategy.mesh(world_size).dp_size)
-
-
 def check_batch(config: Config, world_size: int) -> None:
     """Refuse a global batch that does not divide into whole micro-batches of all ranks.
 
     Raises:
         DtkError: with the nearest sizes that do.
     """
-    plan = batch_plan(config, world_size)
+    plan = config.batch_plan(world_size)
     if plan.is_whole:
         return
     ways = []
@@ -52,7 +41,7 @@ def settle(composed: Composed, world_size: int) -> Composed:
     train = composed.config.train
     if train.micro_batch_size:
         return composed
-    plan = batch_plan(composed.config, world_size)
+    plan = composed.config.batch_plan(world_size)
     chosen = plan.chosen_micro_batch_size()
     if chosen is None:
         raise DtkError(

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from diagnostics.contract.formatting import counted
-from dtk.config.batch import batch_plan, check_batch
+from dtk.config.batch import check_batch
 from dtk.config.fault_checks import check_fault
 from dtk.config.limits import check_limits
 from dtk.config.schema import Config
@@ -187,7 +187,7 @@ def _in_backward(job: _Job) -> None:
             "the global norm is known only after backward",
             "use train.clip_norm=null",
         )
-    plan = batch_plan(config, job.world_size)
+    plan = config.batch_plan(job.world_size)
     if plan.accumulation_steps > 1:
         raise DtkError(
             f"optimizer.in_backward=true does not go with accumulation over {plan.accumulation_steps} micro-batches",

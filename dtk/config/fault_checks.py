@@ -1,6 +1,5 @@
 """Whether a fault can happen in this configuration: one that cannot would end in a healthy run and a puzzled user."""
 
-from dtk.config.batch import batch_plan
 from dtk.config.schema import Config, EveryRankFault, NoFault, SettingFault
 from dtk.errors import DtkError
 from dtk.strategies.registry import preferred
@@ -54,7 +53,7 @@ def check_fault(config: Config, world_size: int) -> None:
         raise DtkError(
             f"fault.step={fault.step} never comes", f"train.steps={config.train.steps}", "use a smaller fault.step"
         )
-    plan = batch_plan(config, world_size)
+    plan = config.batch_plan(world_size)
     if name in _ACCUMULATED and plan.accumulation_steps < 2:
         raise DtkError(
             f"fault={name} needs several micro-batches a step",

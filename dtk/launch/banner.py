@@ -6,7 +6,6 @@ import os
 from diagnostics.contract.artifacts import RunPaths, read_status
 from diagnostics.contract.formatting import counted
 from diagnostics.contract.invocation import command, override, typed
-from dtk.config.batch import batch_plan
 from dtk.config.placement import Placement
 from dtk.config.schema import Config
 from dtk.launch.console import Console
@@ -25,7 +24,7 @@ def banner(
 ) -> None:
     """What was detected and chosen, and why."""
     train = config.train
-    accumulation = batch_plan(config, world_size).accumulation_steps
+    accumulation = config.batch_plan(world_size).accumulation_steps
     again = f" (attempt {attempt})" if attempt else ""
     console.line(console.strong(f"dtk {config.model.name} under {config.strategy.name}{again}", 36))
     console.line(f"  strategy  {config.strategy.row.summary}")

@@ -7,7 +7,7 @@ Knows nothing of what a plan says of the job, and imports torch only where CUDA 
 import dataclasses
 from pathlib import Path
 
-from dtk.config.batch import batch_plan, settle
+from dtk.config.batch import settle
 from dtk.config.checks import check, check_ranks
 from dtk.config.compose import Composed, compose
 from dtk.config.instantiate import check_target
@@ -99,7 +99,7 @@ def _with_batch(composed: Composed, ranks: int) -> Composed:
     train = composed.config.train
     chosen = any(text.lstrip("+").startswith("train.global_batch_size=") for text in composed.overrides)
     is_default = train.global_batch_size == TrainConfig().global_batch_size and not chosen
-    if not is_default or composed.config.resume or (plan := batch_plan(composed.config, ranks)).is_whole:
+    if not is_default or composed.config.resume or (plan := composed.config.batch_plan(ranks)).is_whole:
         return composed
     grown = dataclasses.replace(train, global_batch_size=plan.dp_size * max(1, train.micro_batch_size))
     typed = [*composed.overrides, f"train.global_batch_size={grown.global_batch_size}"]

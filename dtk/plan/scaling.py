@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dtk.config.batch import batch_plan
 from dtk.config.compose import Composed
 from dtk.config.schema import Config
 from dtk.errors import DtkError
@@ -75,7 +74,7 @@ def at_world_size(job: Composed, world_size: int) -> Composed:
         DtkError: the mesh does not fit the ranks.
     """
     train = job.config.train
-    share = batch_plan(job.config, ranks_of(job.config)).samples_per_rank
+    share = job.config.batch_plan(ranks_of(job.config)).samples_per_rank
     grown = dataclasses.replace(train, global_batch_size=share * job.config.strategy.mesh(world_size).dp_size)
     config: Config = dataclasses.replace(job.config, train=grown)
     return settled_job(dataclasses.replace(job, config=config), world_size)

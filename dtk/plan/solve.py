@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dtk.config.batch import batch_plan
 from dtk.config.compose import Composed
 from dtk.config.schema import Config, CustomModelConfig
 from dtk.errors import DtkError
@@ -43,7 +42,7 @@ class Largest:
 def max_batch(job: Composed, here: Machine) -> Largest:
     """The largest `train.micro_batch_size` that fits, with as many micro-batches a step as configured."""
     config, ranks = job.config, ranks_of(job.config)
-    plan = batch_plan(config, ranks)
+    plan = config.batch_plan(ranks)
 
     def sized(micro: int) -> Config:
         train = dataclasses.replace(

@@ -17,7 +17,6 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from diagnostics.contract.artifacts import RunPaths
-from dtk.config.batch import batch_plan
 from dtk.config.schema import Config, RecordConfig, SyntheticData
 from dtk.data.dataset import Batch
 from dtk.data.synthetic import SyntheticDataset
@@ -152,7 +151,7 @@ class _Run:
             if isinstance(parts.wrapped, DistributedDataParallel):
                 parts.wrapped.reducer = cast(Any, Reducer(parts.wrapped.reducer, self.ledger))
             loop = self._loop(context, parts)
-            plan = batch_plan(self.config, context.world_size)
+            plan = self.config.batch_plan(context.world_size)
             count = min(MICRO_BATCHES, plan.accumulation_steps)
             regions.observe([self.places, _Marks(self, parts)])
             before = warm_up(self.config)
@@ -216,7 +215,7 @@ class _Run:
             measures(config, context, parts),
             Progress(config.train.steps, context.world_size, 0),
             Numerics(config.record, recorder, context, parts.strategy.replicas),
-            batch_plan(config, context.world_size),
+            config.batch_plan(context.world_size),
         )
 
     def _guess(self, tensor: Tensor) -> str:

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 
 from diagnostics.contract.artifacts import RunPaths
-from dtk.config.batch import batch_plan
 from dtk.config.schema import Config
 from dtk.data.build import build_dataset
 from dtk.parallel.context import Context
@@ -54,7 +53,7 @@ def assemble(
     progress = Progress(config.train.steps, context.world_size, state.step)
     speed = measures(config, context, parts)
     numerics = Numerics(config.record, recorder, context, parts.strategy.replicas)
-    plan = batch_plan(config, context.world_size)
+    plan = config.batch_plan(context.world_size)
     return Loop(
         config, context, dataset, parts, recorder, checkpoints, stop, scaler, state, speed, progress, numerics, plan
     )
@@ -78,7 +77,7 @@ def measures(config: Config, context: Context, parts: Parts) -> Measures:
         peak, reason = peak_flops(torch.cuda.get_device_name(context.device), dtype)
     flops = getattr(parts.model, "flops_per_token", None)
     train = config.train
-    declared = parts.strategy.collectives(parts.model, batch_plan(config, context.world_size).accumulation_steps)
+    declared = parts.strategy.collectives(parts.model, config.batch_plan(context.world_size).accumulation_steps)
     if train.clip_norm is not None:
         declared += config.strategy.declare_clip()
     return Measures(

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diagnostics.contract.formatting import counted
-from dtk.config.batch import batch_plan
 from dtk.config.schema import Config
 from dtk.console.numbers import whole
 from dtk.errors import DtkError
@@ -41,7 +40,7 @@ def micro_batch_sizes(config: Config, world_size: int, most: int | None) -> list
     Raises:
         DtkError: the global batch does not divide over the ranks.
     """
-    plan = batch_plan(config, world_size)
+    plan = config.batch_plan(world_size)
     sizes = plan.micro_batch_sizes()
     if not sizes:
         raise DtkError(

@@ -45,6 +45,7 @@ from dtk.config.schema.run import (
     WandbTracker,
     WatchConfig,
 )
+from dtk.parallel.batch_plan import BatchPlan
 from dtk.strategies.registry import CONFIG_TYPES
 
 __all__ = [
@@ -116,6 +117,11 @@ class Config:
     """A run folder to continue."""
     allow_targets: list[str] = field(default_factory=list)
     """Import paths (or prefixes ending in `.*`) that `_target_` may name besides dtk's own."""
+
+    def batch_plan(self, world_size: int) -> BatchPlan:
+        """How the global batch is divided on that many processes; the strategy says which are data-parallel."""
+        mesh = self.strategy.mesh(world_size)
+        return BatchPlan(self.train.global_batch_size, self.train.micro_batch_size, mesh.dp_size)
 
 
 def _fault_kinds() -> dict[str, type]:

@@ -7,7 +7,6 @@ simulated engine's business.
 import dataclasses
 from collections.abc import Iterator
 
-from dtk.config.batch import batch_plan
 from dtk.config.schema import Config
 from dtk.plan.formulas.activations import Numbers
 from dtk.plan.formulas.holding import Holding
@@ -87,7 +86,7 @@ def memory(config: Config, world_size: int, whole: bool = False) -> Memory:
         compute_bytes=compute,
         on_cuda=on_cuda,
     )
-    rounds = batch_plan(config, world_size).accumulation_steps
+    rounds = config.batch_plan(world_size).accumulation_steps
     step = Step(
         Model(numbers, Tape(ledger)),
         holding,

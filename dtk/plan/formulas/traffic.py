@@ -5,7 +5,6 @@ Knows neither memory nor time.
 
 from collections.abc import Iterable
 
-from dtk.config.batch import batch_plan
 from dtk.config.schema import Config
 from dtk.plan.formulas.shape import ModelShape
 from dtk.plan.prediction import Link, Traffic
@@ -50,7 +49,7 @@ def declarations(config: Config, shape: ModelShape, world_size: int) -> list[Col
     strategy, mesh = config.strategy, config.strategy.mesh(world_size)
     block = [shape for _, shape in shape.block]
     shapes = ModelShapes(shape.shapes, [block] * shape.layers, [shape for _, shape in shape.root])
-    steps = batch_plan(config, world_size).accumulation_steps
+    steps = config.batch_plan(world_size).accumulation_steps
     declared: list[Collective] = strategy.declare(shapes, mesh, config.precision, steps)
     return [*declared, *(strategy.declare_clip() if config.train.clip_norm is not None else ())]
 

@@ -6,7 +6,6 @@ Turns what `dtk.simulate` observed into a prediction. Holds no formula of a stra
 from collections.abc import Iterator
 from typing import cast
 
-from dtk.config.batch import batch_plan
 from dtk.config.schema import Config, CustomModelConfig
 from dtk.errors import DtkError
 from dtk.plan.prediction import Category, Memory, Prediction
@@ -33,7 +32,7 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
     _check(config)
     chosen, layers = depths(config), getattr(config.model, "layers", 0)
     observed = [_fullest(at_depth(config, depth), world_size, local_size) for depth in chosen]
-    count = batch_plan(config, world_size).accumulation_steps
+    count = config.batch_plan(world_size).accumulation_steps
     whole = whole_dimension(config.strategy, world_size)
     calls = [totals(one.calls, whole, one.micro_batches, count) for one in observed]
     counts = extended(chosen, [one for one, _ in calls], layers)

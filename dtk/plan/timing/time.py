@@ -7,7 +7,6 @@ import functools
 from collections.abc import Sequence
 from math import prod
 
-from dtk.config.batch import batch_plan
 from dtk.config.schema import Config
 from dtk.plan.formulas.owners import owned_elements
 from dtk.plan.prediction import Prediction, Time
@@ -38,7 +37,7 @@ def predict_time(prediction: Prediction, config: Config, hardware: Hardware, loc
     walk = Walk(
         _price(config, world_size, local_size or hardware.devices_per_node, hardware), hardware.backend == "gloo"
     )
-    rounds = max(1, batch_plan(config, world_size).accumulation_steps)
+    rounds = max(1, config.batch_plan(world_size).accumulation_steps)
     if config.strategy.traits.shards_parameters:
         updating_s = _walk_sharded(walk, config, model, seconds, world_size, rounds, hardware)
     else:
