@@ -41,6 +41,64 @@ HONEST = b"toy watcher v1\\nall is well\\n"
 DAMAGED = b"toy watcher v1\\n"
 """
 
+TOY_STRATEGY = '''
+"""`toy`: replicas whose gradients are averaged one by one after backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+from dtk.strategies.base import Strategy, materialise
+from dtk.strategies.declared import Collective
+from dtk.strategies.traits import StrategyConfig, TableRow, Traits
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToyConfig(StrategyConfig):
+    """Replicas without buckets."""
+
+    traits = Traits(replicated_over="dp", collectives=("all_reduce",), needs_less_memory="zero3")
+    row = TableRow("a toy", "P", "P", "K", "all_reduce of each gradient", "2 P (N-1)/N", "never")
+    limits = {"repeats": (1, 10)}
+
+    name: Literal["toy"] = "toy"
+    repeats: int = 1
+
+    def declare(self, shapes, mesh, precision, accumulation_steps):
+        size = 4 * sum(map(prod, shapes.parameters))
+        return [Collective("all_reduce", "dp", len(shapes.parameters), size)]
+
+
+class Toy(Strategy):
+    def wrap(self, model, fill):
+        materialise(model, self.context.device, fill)
+        return model
+
+    @contextmanager
+    def accumulate(self, wrapped, last) -> Iterator[None]:
+        import torch.distributed as dist
+
+        from dtk.parallel.regions import communication
+
+        yield
+        for parameter in wrapped.parameters() if last else ():
+            with communication("all_reduce", parameter.grad.nbytes, "dp"):
+                dist.all_reduce(parameter.grad)
+            parameter.grad /= self.context.dp_size
+
+
+CONFIG, STRATEGY = ToyConfig, Toy
+'''
+TOY_YAML = """# A toy.
+# Use: python -m dtk.run strategy=toy
+name: toy
+repeats: 1
+"""
+
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
@@ -50,10 +108,10 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def dtk(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def dtk(copy: Path, *arguments: str, module: str = "dtk.commands.main") -> subprocess.CompletedProcess[str]:
     """`dtk` out of the copy."""
     return subprocess.run(
-        [sys.executable, "-m", "dtk.commands.main", *arguments],
+        [sys.executable, "-m", module, *arguments],
         cwd=copy,
         env={**os.environ, "PYTHONPATH": str(copy)},
         capture_output=True,
@@ -79,3 +137,26 @@ def test_a_reader_is_one_file_and_its_test(copy: Path) -> None:
     nothing = copy / "nothing"
     nothing.mkdir()
     assert "toy files" in dtk(copy, "diagnose", str(nothing)).stderr
+
+
+def test_a_strategy_is_one_file_and_its_yaml_and_its_test(copy: Path) -> None:
+    shutil.copytree(ROOT / "conf", copy / "conf")
+    shutil.copy(ROOT / "pyproject.toml", copy)
+    (copy / "dtk/strategies/toy.py").write_text(TOY_STRATEGY, encoding="utf-8")
+    (copy / "conf/strategy/toy.yaml").write_text(TOY_YAML, encoding="utf-8")
+    losses = {}
+    for strategy in ("toy", "ddp"):
+        small = ("model=gpt2_tiny", "train.steps=2", "launcher.device=cpu", "launcher.nproc=2", "data.max_bytes=300000")
+        ended = dtk(copy, f"strategy={strategy}", *small, "runs_folder=runs", module="dtk.run")
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        (folder,) = (copy / "runs").glob(f"*-{strategy}-*")
+        records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        losses[strategy] = [record["loss"] for record in records if "loss" in record]
+        if strategy == "toy":
+            traits = json.loads((folder / "manifest.json").read_text())["strategy_traits"]
+            assert (traits["replicated_over"], traits["gradients_in"]) == ("dp", None)
+    assert losses["toy"] == pytest.approx(losses["ddp"], rel=1e-5)
+    assert "toy: a toy" in dtk(copy, "strategies").stdout
+    planned = dtk(copy, "plan", "strategy=toy", "model=gpt2_tiny", "--world-size", "2")
+    assert planned.returncode == 0 and "all_reduce" in planned.stdout, planned.stderr
+    assert "out of range" in dtk(copy, "plan", "strategy=toy", "strategy.repeats=11").stderr

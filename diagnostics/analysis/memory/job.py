@@ -158,7 +158,7 @@ class JobMemory:
         states = self.size.states()
         if states is None:
             return None
-        kept = self.size.strategy in ("ddp", "zero1", "dp")  # DDP's buckets hold the gradients between steps
+        kept = self.size.traits.keeps_gradients  # DDP's buckets hold the gradients between steps
         return states.parameters + states.optimizer + (states.gradients if kept else 0)
 
     def peak_bytes(self, rank: RankMemory) -> int | None:

@@ -7,13 +7,12 @@ their layers. What is not known stays None: nothing is guessed. Reads no file.
 from dataclasses import dataclass, replace
 from typing import Any
 
+from diagnostics.contract.strategy_traits import StrategyTraits, strategy_traits
 from diagnostics.evidence.model import Evidence, RunEvidence
 
 _ITEM_BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 FROM_UNITS = "the sum of its gathered units"
 """`ModelSize.source` where nothing but the units tells the size."""
-SHARDED = frozenset({"fsdp", "zero3", "zero2", "hsdp"})
-"""Strategies of dtk that shard parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +54,13 @@ class ModelSize:
     """Of one micro-batch on one rank, float32."""
     item_bytes: int = 4
     """Of a gathered element."""
+    recorded_traits: StrategyTraits | None = None
+    """Traits of the strategy that the run recorded."""
+
+    @property
+    def traits(self) -> StrategyTraits:
+        """Traits of the strategy; nothing is known of those of other jobs than dtk's."""
+        return self.recorded_traits or strategy_traits({}, {"strategy": {"name": self.strategy}})
 
     def states(self, world_size: int | None = None) -> States | None:
         """One rank's model states, if the job had this many ranks; None when a size is not known."""
@@ -65,7 +71,7 @@ class ModelSize:
         if self.shards > 1:
             shards = max(1, ranks // self.replicas)
             return States(size // shards, size // shards, optimizer // shards)
-        return States(size, size, optimizer // ranks if self.strategy == "zero1" else optimizer)
+        return States(size, size, optimizer // ranks if self.traits.shards_optimizer_only else optimizer)
 
     def with_units(self, gathered_bytes: int, optimizer: str, ranks: int) -> "ModelSize":
         """Completed by the sum of the gathered units of a sharded model that nothing else describes.
@@ -95,14 +101,14 @@ def read(evidence: Evidence) -> ModelSize:
     if run is None:
         return ModelSize(evidence.world_size, "")
     world_size = evidence.world_size or _count(_figure(run, "world_size"))
-    strategy = str(run.get("strategy.name", "") or "")
-    shards, replicas = _shards(run, strategy, world_size)
-    size = ModelSize(world_size, strategy, shards=shards, replicas=replicas)
+    traits = strategy_traits(run.manifest, run.config)
+    shards, replicas = _shards(run, traits, world_size)
+    size = ModelSize(world_size, traits.name, shards=shards, replicas=replicas, recorded_traits=traits)
     count, source = _parameters(run)
     if count is None:
         return size
     item = _ITEM_BYTES.get(str(run.get("precision.compute_dtype", "float32")), 4)
-    item = item if strategy in SHARDED else 4
+    item = item if traits.shards_parameters else 4
     layers, width = _count(run.get("model.layers")), _count(run.get("model.width"))
     block = 12 * width * width + 13 * width if layers and width and run.get("model.architecture") == "gpt" else None
     return replace(
@@ -141,10 +147,10 @@ def _llama(run: RunEvidence, layers: int, width: int, vocab: int) -> int | None:
     return layers * (attention + 3 * width * ffn + 2 * width) + embeddings + width
 
 
-def _shards(run: RunEvidence, strategy: str, world_size: int | None) -> tuple[int | None, int]:
-    if strategy not in SHARDED:
-        return (1 if strategy else None), 1
-    if strategy != "hsdp" or not world_size:
+def _shards(run: RunEvidence, traits: StrategyTraits, world_size: int | None) -> tuple[int | None, int]:
+    if not traits.shards_parameters:
+        return (1 if traits.is_known else None), 1
+    if traits.replicated_over is None or not world_size:
         return world_size, 1
     replicas, shards = _count(run.get("strategy.dp_replicate")), _count(run.get("strategy.dp_shard"))
     found = replicas or (world_size // shards if shards else 1)

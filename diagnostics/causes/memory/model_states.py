@@ -14,7 +14,6 @@ ID = "memory.model_states"
 TOO_MUCH = 0.9
 """Of the device: model states beyond this leave no room for a step (an estimate over 80 % of the device is where
 arXiv 2411.06465 stops promising that a job fits)."""
-_SHARD_MORE = dict.fromkeys(("ddp", "single", "dp", "zero1", "zero2", "hsdp"), "zero3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +43,13 @@ class ModelStates:
         whole, world = 2 * (model.parameter_bytes or 0) + (model.optimizer_bytes or 0), model.world_size or 1
         sharded = whole // world
         if world > 1 and sharded < total:
-            better, saves = _SHARD_MORE.get(model.strategy), f"{bytes_text(total - sharded)} of {bytes_text(total)}"
+            better, saves = model.traits.needs_less_memory, f"{bytes_text(total - sharded)} of {bytes_text(total)}"
             why = "each rank keeps 1/N of parameters, gradients and optimizer states"
             remedy = Remedy("code", "shard the model with fully_shard over all ranks", why, saves)
             if self.is_dtk and better:
                 remedy = Remedy("override", f"strategy={better}", why, saves)
             remedies.append(remedy)
-        if self.is_dtk and model.strategy in ("fsdp", "zero3", "hsdp"):
+        if self.is_dtk and model.traits.shards_parameters and not model.traits.keeps_gathered:
             why, saves = "model states live in host memory", f"{bytes_text(total)} of {bytes_text(total)}"
             remedies.append(Remedy("override", "strategy.cpu_offload=true", why, saves))
         if (each := whole // PREDICTED_RANKS) < total:

@@ -77,9 +77,13 @@ class Kept:
 class Freed:
     """Units are freed, or keeping them is what the strategy is for."""
 
-    why: Literal["gathered again", "only a root", "zero2", "configured"]
+    why: Literal["gathered again", "only a root", "by definition", "configured"]
     most_gathers: int = 0
     """Of one unit within the window."""
+    strategy: str = ""
+    """The strategy that keeps gathered parameters by definition."""
+    frees: str = ""
+    """The strategy that does not."""
 
     def text(self, finding: Finding) -> Text:
         """Say why it is not so."""
@@ -92,9 +96,10 @@ class Freed:
                 "There is no unit but the root, which backward needs first.",
                 f"the root is gathered {self.most_gathers} times in the window",
             ),
-            "zero2": (
-                "The strategy zero2 keeps gathered parameters until backward by definition; strategy=zero3 frees them.",
-                "zero2",
+            "by definition": (
+                f"The strategy {self.strategy} keeps gathered parameters until backward by definition; "
+                f"strategy={self.frees} frees them.",
+                self.strategy,
             ),
             "configured": ("reshard_after_forward is on.", "configured"),
         }[self.why]
@@ -106,8 +111,9 @@ def decide(job: JobMemory) -> list[Finding]:
     run, all_ranks = job.evidence.run, list(job.ranks.values())
     declared = run.get("strategy.reshard_after_forward") if run is not None else None
     traces = {n: rank.trace for n, rank in job.ranks.items() if rank.trace is not None and rank.trace.units}
-    if job.size.strategy == "zero2":
-        return ruled_out(ID, Freed("zero2"))
+    traits = job.size.traits
+    if traits.keeps_gathered:
+        return ruled_out(ID, Freed("by definition", strategy=traits.name, frees=traits.needs_less_memory or ""))
     if job.size.shards == 1:
         return ruled_out(ID, Absent("sharding", job.size.strategy))
     if finding := _by_trace(job, traces) or _roots(job, traces):

@@ -12,12 +12,10 @@ from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Remedy, Text
 from diagnostics.contract.formatting import ranks_spoken
+from diagnostics.contract.strategy_traits import strategy_traits
 from diagnostics.evidence.model import Evidence, RunEvidence
 
 ID = "numeric.rank_divergence"
-REPLICATED = frozenset({"ddp", "zero1", "hsdp"})
-"""Strategies under which some parameters are on more than one rank."""
-SHARDED = frozenset({"single", "dp", "fsdp", "zero2", "zero3"})
 MAX_SHOWN = 8
 """Ranks that are listed, and events that are shown as evidence."""
 
@@ -117,9 +115,9 @@ def decide(figures: Figures) -> list[Finding]:
         return [_drifted(evidence, run, drifted)]
     if equal := _equal_steps(run):
         return [Finding(cause=ID, status="ruled_out", facts=Compared(len(equal), max(equal)))]
-    strategy = run.get("strategy.name")
-    if strategy in SHARDED or (strategy in REPLICATED and evidence.world_size == 1):
-        return [Finding(cause=ID, status="ruled_out", facts=Compared(strategy=strategy))]
+    traits = strategy_traits(run.manifest, run.config)
+    if traits.is_known and (traits.replicated_over is None or evidence.world_size == 1):
+        return [Finding(cause=ID, status="ruled_out", facts=Compared(strategy=traits.name))]
     is_off = run.get("record.level") == "off" or not run.get("record.replica_hash_every", 0)
     return [Finding(cause=ID, status="undecided", facts=NotCompared("off" if is_off else "too early"))]
 

@@ -4,6 +4,7 @@ from diagnostics.analysis.divergence import Divergence
 from diagnostics.analysis.divergence import find as find_divergences
 from diagnostics.causes.hang import _asymmetric
 from diagnostics.contract.findings import EvidenceItem, Finding, Where
+from diagnostics.contract.strategy_traits import strategy_traits
 from diagnostics.detectors.hang import say
 from diagnostics.detectors.hang.context import Context
 from diagnostics.evidence.rank_endings import mismatch_facts
@@ -72,7 +73,7 @@ def findings(context: Context, divergence: Divergence, payload_text: str = "") -
             divergence,
             kind,
             tuple(rank for rank in vote.silent if rank not in survey.ranks),
-            ddp=run is not None and run.get("strategy.name") in {"ddp", "zero1"},
+            ddp=run is not None and strategy_traits(run.manifest, run.config).gradients_in == "buckets",
             payload_text=payload_text,
         )
         finding = Finding(

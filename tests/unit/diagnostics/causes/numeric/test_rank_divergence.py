@@ -1,8 +1,7 @@
 import pytest
 
-from diagnostics.causes.numeric.rank_divergence import CAUSE, REPLICATED, SHARDED
+from diagnostics.causes.numeric.rank_divergence import CAUSE
 from diagnostics.contract.findings import text_of
-from dtk.strategies.build import STRATEGIES
 from tests.unit.diagnostics.causes.numeric.runs import foreign, run
 
 
@@ -68,8 +67,11 @@ def test_what_was_not_compared_is_open(tmp_path):
     assert decide(foreign(tmp_path)).status == "undecided"
 
 
-def test_every_strategy_is_known():
-    assert set(STRATEGIES) == REPLICATED | SHARDED
+@pytest.mark.parametrize(("over", "status"), [("dp", "undecided"), (None, "ruled_out")])
+def test_a_strategy_is_known_by_its_recorded_traits(tmp_path, over, status):
+    evidence = run(tmp_path, strategy={"name": "mine"})
+    evidence.run.manifest["strategy_traits"] = {"sharded": [], "replicated_over": over}
+    assert decide(evidence).status == status
 
 
 def test_odd_events_are_passed_over(tmp_path):
