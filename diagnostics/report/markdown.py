@@ -20,7 +20,6 @@ from diagnostics.report.document import (
     Tree,
     capitalised,
     cell_of,
-    plain,
     shown,
     spans,
 )
@@ -79,7 +78,7 @@ def _block(block: Block) -> str:
         case Table():
             return _table(block)
         case Cards():
-            lines = [", ".join([code(plain(card.lines[-1])), *map(_inline, card.lines[:-1])]) for card in block.cards]
+            lines = [", ".join(map(_inline, reversed(card.lines))) for card in block.cards]
             return "\n".join(f"- **{text(card.title)}**: {line}" for card, line in zip(block.cards, lines, strict=True))
         case Tree():
             return "".join(_node(child, 0) for child in block.root.children).rstrip("\n")

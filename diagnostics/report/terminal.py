@@ -139,7 +139,7 @@ class _Writer:
         self.console.print(made, soft_wrap=not self.wrap)
 
     def fields(self, rows: Sequence[Field], width: int = 0) -> None:
-        width = width or max(LABEL, *(len(clean(row.label)) + 1 for row in rows))
+        width = width or max([LABEL, *(len(clean(row.label)) + 1 for row in rows)])
         for row in rows:
             if row.beside_answer and self.aside_is_shown:
                 continue
@@ -158,8 +158,10 @@ class _Writer:
             self.console.print(grid)
 
     def cards(self, block: Cards) -> None:
+        if not block.cards:
+            return
         self.console.print()
-        longest = max(len(plain(line)) for card in block.cards for line in card.lines[-1:])
+        longest = max((len(plain(line)) for card in block.cards for line in card.lines[-1:]), default=0)
         count = len(block.cards)
         beside = count if self.console.width // count >= max(_CARD, longest + 3) else 1
         for start in range(0, count, beside):

@@ -80,7 +80,7 @@ def plots(draw: st.DrawFn) -> Plot:
     curve = st.builds(Curve, names, several(points, 1), st.integers(0, 20) | st.just("ink"), dots=dots)
     mark = st.builds(Mark, names, st.none() | inside, inside, st.sampled_from(("limit", "step", "peak")), names)
     axis = Axis(lambda value: f"{value:.3g}{HOSTILE}", low, high, log, draw(several(inside)))
-    return Plot(draw(names), axis, axis, draw(several(curve, 1)), draw(several(mark)))
+    return Plot(draw(names), axis, axis, draw(several(curve)), draw(several(mark)))
 
 
 marks = st.sampled_from(("confirmed", "undecided", "ruled_out"))
@@ -92,11 +92,11 @@ nodes = st.recursive(
 )
 simple = st.one_of(
     st.builds(Paragraph, texts),
-    st.builds(Fields, several(st.builds(Field, names, texts, st.sampled_from(TONES), texts, st.booleans()), 1)),
+    st.builds(Fields, several(st.builds(Field, names, texts, st.sampled_from(TONES), texts, st.booleans()))),
     st.builds(Items, several(texts)),
     st.builds(Fix, names, names, names, st.sampled_from(("", "code"))),
     tables(),
-    st.builds(Cards, several(st.builds(Card, names, several(texts, 1), st.booleans()), 1)),
+    st.builds(Cards, several(st.builds(Card, names, several(texts), st.booleans()))),
     st.builds(Tree, nodes),
     bars(),
     plots(),
