@@ -9,7 +9,7 @@ from statistics import median
 
 MEMORY_NOISE = 0.02
 """Of the peak before: peaks of two runs of the same job differ by less."""
-_HOST = frozenset({"overlap.host_bound", "overlap.sync_point", "overlap.data_bound", "overlap.instrumented"})
+_HOST = frozenset(f"overlap.{name}" for name in ("host_bound", "pause", "sync_point", "data_bound", "instrumented"))
 """Causes whose cost is no communication."""
 
 
