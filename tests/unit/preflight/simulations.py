@@ -34,6 +34,7 @@ def simulate(jobs: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
 
 
 def _one(job: dict[str, Any]) -> dict[str, Any]:
+    from diagnostics.contract.findings import text_of
     from dtk.errors import DtkError
     from dtk.preflight.report import answer
     from dtk.preflight.run import Request, preflight
@@ -60,7 +61,7 @@ def _one(job: dict[str, Any]) -> dict[str, Any]:
                 "ranks": one.ranks,
                 "where": [(place.file, place.line) for place in one.where],
                 "does": [place.does for place in one.where],
-                "summary": one.summary,
+                "summary": text_of(one).summary,
             }
             for one in (() if report is None else report.root_causes)
         ],
