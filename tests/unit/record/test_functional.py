@@ -10,6 +10,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch._subclasses import FakeTensorMode
 
+from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.readers.ring import RingFile
@@ -212,11 +213,11 @@ def test_a_mismatch_is_explained_though_both_ranks_were_killed(tmp_path, child):
     ]
     assert last[0].seq == last[1].seq
     first = diagnose(folder).root_causes[0]
-    assert (first.cause, first.ranks) == ("hang.conditional_collective", (0, 1)), first.summary
+    assert (first.cause, first.ranks) == ("hang.conditional_collective", (0, 1)), text_of(first).summary
     lines = WAITING.splitlines()
     marked = {rank: next(i for i, line in enumerate(lines, 1) if line.endswith(end)) for rank, end in enumerate(ENDS)}
     assert {where.rank: (where.file, where.line) for where in first.where} == {
         rank: (str(job), line) for rank, line in marked.items()
     }
     for text in ("all_gather_into_tensor [4, 4] float32", "all_reduce [16] float32 MAX"):
-        assert text in first.summary
+        assert text in text_of(first).summary

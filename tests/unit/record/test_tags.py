@@ -4,6 +4,7 @@ import time
 import pytest
 
 from diagnostics.contract.artifacts import Verdict, write_json
+from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
 
 FACING = """
@@ -41,6 +42,6 @@ def test_two_halves_with_different_tags_are_told_from_a_circle(tmp_path, child):
     write_json(tmp_path / "watch.json", Verdict("stall", "nothing moved", [], [], time_s=time.time() + 20))
     report = diagnose(tmp_path)
     first = report.root_causes[0]
-    assert (first.cause, first.ranks) == ("hang.p2p_cycle", (0, 1)), first.summary
-    assert first.summary.startswith("A send and a receive face each other with different tags")
-    assert first.remedies[0].change.startswith("give the two halves of a message the same tag")
+    assert (first.cause, first.ranks) == ("hang.p2p_cycle", (0, 1)), text_of(first).summary
+    assert text_of(first).summary.startswith("A send and a receive face each other with different tags")
+    assert text_of(first).remedies[0].change.startswith("give the two halves of a message the same tag")
