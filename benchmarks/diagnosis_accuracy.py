@@ -88,7 +88,7 @@ def faults() -> int:
 
 
 def draw(random_: random.Random) -> tuple[list[str], bool]:
-    """Overrides of one healthy run, and whether one of its ranks is a straggler."""
+    """Return the overrides of one healthy run, and whether one of its ranks is a straggler."""
     if random_.random() < 0.05:
         return ["fault=straggler", f"fault.delay_s={random_.choice([0.2, 0.4])}", *MODEL[2:3]], True
     strategy = random_.choice(["single", "ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp"])

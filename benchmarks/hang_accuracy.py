@@ -47,7 +47,7 @@ TRUTH: dict[str, tuple[set[str], set[int]]] = {
 
 
 def dtk(folder: Path) -> list[Finding]:
-    """Confirmed causes."""
+    """Return the confirmed causes."""
     limits = Limits()
     paths = [path for path in sorted(folder.iterdir()) if recognise(head(path))]
     files = [FlightFile(path, path.name, rank_in_name(path), limits) for path in paths]
@@ -65,18 +65,18 @@ def verdict(found: list[Finding], causes: set[str], ranks: set[int]) -> str:
 
 
 def torchfrtrace(folder: Path) -> str:
-    """The ranks that PyTorch's analyzer names, or how it ended."""
+    """Return the ranks that PyTorch's analyzer names, or how the analyzer ended."""
     with tempfile.TemporaryDirectory() as name:
-        mended = Path(name)
+        repaired = Path(name)
         dumps = {}
         for path in sorted(folder.iterdir()):
             if not path.suffix and recognise(head(path)):
                 dumps[rank_in_name(path)] = pickle.loads(path.read_bytes())  # noqa: S301 - this project's own dumps
         world = max(rank or 0 for rank in dumps) + 1
         for rank, dump in dumps.items():
-            mend(dump, world)
-            (mended / f"tr_{rank}").write_bytes(pickle.dumps(dump))
-        command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(mended), "--prefix", "tr_"]
+            repair(dump, world)
+            (repaired / f"tr_{rank}").write_bytes(pickle.dumps(dump))
+        command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(repaired), "--prefix", "tr_"]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
     text = result.stdout + result.stderr
     if result.returncode:
@@ -91,7 +91,7 @@ def torchfrtrace(folder: Path) -> str:
     return f"{sorted(named)} {', '.join(kinds) or 'missing'}" + (f" ({reports} reports)" if reports > 1 else "")
 
 
-def mend(dump: dict[str, object], world: int) -> None:
+def repair(dump: dict[str, object], world: int) -> None:
     """Give gloo's nameless `pg_config` the groups that the entries name, each with all ranks where nothing is known."""
     config = dump["pg_config"]
     entries = dump.get("entries")

@@ -30,7 +30,7 @@ STEP = [
 
 
 def frames(line: int) -> list[dict[str, Any]]:
-    """A stack as torch records it, innermost first."""
+    """Return a stack as torch records it, innermost first."""
     torch = "/opt/venv/lib/python3.11/site-packages/torch/"
     places = [("all_reduce", torch + "distributed/distributed_c10d.py", 3245)]
     places += [("wrapper", torch + "distributed/c10d_logger.py", 83)]
@@ -39,7 +39,10 @@ def frames(line: int) -> list[dict[str, Any]]:
 
 
 def dump(rank: int, world: int, entries: int, culprit: int, shared: dict[int, list[dict[str, Any]]]) -> dict[str, Any]:
-    """The ring of one rank after thousands of steps; the culprit left out the second all_gather of the last one."""
+    """Build the ring of one rank after thousands of steps.
+
+    In the last step, the culprit skips the second all_gather.
+    """
     first = rank - rank % NEIGHBOURS
     ids = {"world": ("0", "default_pg", 0), "neighbours": (str(1 + rank // NEIGHBOURS), "tp", 1)}
     steps = entries // len(STEP) + 50

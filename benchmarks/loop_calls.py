@@ -25,7 +25,10 @@ BRANCHES = (ast.If, ast.Try, ast.With)
 
 
 def calls(statements: list[ast.stmt], conditional: bool, wanted: bool) -> Iterator[ast.Call]:
-    """Calls made in every round (`wanted` False) or under a condition only (`wanted` True), nested loops left out."""
+    """Yield the calls of a loop body that run under a condition (`wanted`) or in every round (not `wanted`).
+
+    Calls in nested loops are left out.
+    """
     todo: list[tuple[ast.AST, bool]] = [(one, conditional) for one in statements]
     while todo:
         node, under = todo.pop()

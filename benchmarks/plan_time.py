@@ -32,7 +32,7 @@ def parse() -> argparse.Namespace:
 
 
 def overrides(arguments: argparse.Namespace, strategy: str, ranks: int, threads: int) -> list[str]:
-    """The job, for the plan and for the run."""
+    """Return the overrides of the job, for both the plan and the run."""
     return [
         f"model={arguments.model}",
         f"strategy={strategy}",

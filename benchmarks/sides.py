@@ -33,7 +33,7 @@ Step = Callable[[], None]
 
 
 def dtk_side(level: str, config: Config, context: Context, folder: Path) -> Step:
-    """The real loop at a record level."""
+    """Return the step function of dtk's real loop at a record level."""
     config = dataclasses.replace(config, record=RecordConfig(level=level))
     paths = RunPaths(folder / level)
     recorder = Recorder(config, paths, context.rank, context.local_rank, 0, context.world_size, 0, context.device)
@@ -60,14 +60,14 @@ def _model(config: Config, device: torch.device) -> torch.nn.Module:
 
 
 def fill(model: torch.nn.Module, config: Config) -> torch.nn.Module:
-    """The same initial weights for every side."""
+    """Fill the model with the initial weights that every side shares."""
     for name, parameter in model.named_parameters():
         initialize(parameter, name, model.initial(name), config.seed)
     return model
 
 
 def plain_side(config: Config, context: Context) -> Step:
-    """What one writes by hand: DDP or fully_shard, AdamW, clip_grad_norm_."""
+    """Return the step function of a handwritten loop: DDP or fully_shard, AdamW and clip_grad_norm_."""
     if config.strategy.name == "ddp":
         model: Any = DistributedDataParallel(_model(config, context.device), gradient_as_bucket_view=True)
     else:
@@ -182,13 +182,13 @@ class Batches:
         self.step = 0
 
     def next(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """The micro-batches of one step."""
+        """Return the micro-batches of one step."""
         draw = functools.partial(self.generator.integers, 0, self.dataset.train_size)
         batches = [self.dataset.train(draw(self.config.train.micro_batch_size)) for _ in range(self.rounds)]
         return [(batch.inputs, batch.targets) for batch in batches]
 
     def read_back(self, loss: torch.Tensor) -> None:
-        """The mean loss over ranks, every `log_every` steps."""
+        """Reduce the loss over all ranks and read it on the host, every `log_every` steps."""
         self.step += 1
         if self.step % self.config.train.log_every == 0:
             value = loss.detach().clone()

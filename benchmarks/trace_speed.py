@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def copies(trace: Path, folder: Path) -> float:
-    """The trace once per rank; returns its decompressed size in MB."""
+    """Write one copy of the trace per rank and return its decompressed size in MB."""
     data = trace.read_bytes()
     text = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
     value = json.loads(text)

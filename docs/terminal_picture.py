@@ -16,7 +16,7 @@ WIDTH = 118
 
 
 def screen(command: list[str]) -> str:
-    """The last state of every line that the command wrote, with colours."""
+    """Return the final state of every line that the command wrote, with colours."""
     os.environ.update({"TERM": "xterm-256color", "COLUMNS": str(WIDTH), "LINES": "50"})
     chunks: list[bytes] = []
 

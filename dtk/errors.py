@@ -1,11 +1,11 @@
 """The one way dtk fails on the user's account: what happened, why, and what to type next."""
 
 USER_ERROR = 2
-"""Exit code of every command for a problem that the user can mend."""
+"""Exit code of every command for a problem that the user can fix."""
 
 
 class DtkError(Exception):
-    """A problem the user can mend. Shown as one line with exit code 2, never as a traceback.
+    """A problem that the user can fix. Shown as one line with exit code 2, never as a traceback.
 
     Args:
         what: what happened, in the user's words (`unknown strategy "fsd"`).

@@ -11,7 +11,7 @@ NEEDED = ("torch", "hydra", "numpy", "yaml")
 
 
 def install(extra: str) -> str:
-    """What to type for an optional part of dtk."""
+    """Return the command that installs an optional part of dtk."""
     return f"pip install 'dtk-train[{extra}]' (from a clone: pip install '.[{extra}]')"
 
 

@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """An unknown option is one line like every other wrong input, without the usage above it."""
+        """Raise DtkError, so that a wrong option is reported in one line without the usage above it."""
         raise DtkError(message, fix=command("run", "--help"))
 
 

@@ -120,7 +120,7 @@ def _figure(record: dict[str, Any], name: str) -> float | None:
 
 
 def word(value: float) -> str:
-    """A value that is not finite, as text."""
+    """Return a non-finite value as text."""
     return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
 
 

@@ -117,7 +117,7 @@ def _spans(node: ast.AST, line: int) -> bool:
 
 
 def _innermost(root: ast.AST, kinds: tuple[type[ast.AST], ...], lines: list[int]) -> ast.AST | None:
-    """The smallest node of these kinds that holds all lines; nothing inside a function within `root`."""
+    """Return the smallest node of these kinds that spans all lines, ignoring functions nested in `root`."""
     found: list[ast.AST] = []
     todo = list(ast.iter_child_nodes(root))
     while todo:

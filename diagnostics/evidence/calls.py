@@ -177,7 +177,7 @@ _DTYPES = {
 
 
 def operation(name: str) -> str:
-    """The field's word for an operation: `nccl:_all_gather_base` -> `all_gather`."""
+    """Return the common name of an operation: `nccl:_all_gather_base` -> `all_gather`."""
     op = name.rpartition(":")[2].strip().lower()
     for suffix in ("_coalesced", "_sparse"):
         op = op.removesuffix(suffix)
@@ -242,7 +242,7 @@ def is_library(file: str) -> bool:
 
 
 def _frame(file: str, line: int, function: str) -> Frame | None:
-    """The frame, one object for each place; None for a library's."""
+    """Return the frame, one shared object for each place, or None for a library's frame."""
     place = (file, line, function)
     if place not in _FRAMES:
         if len(_FRAMES) >= _MAX_CACHED:
@@ -252,7 +252,7 @@ def _frame(file: str, line: int, function: str) -> Frame | None:
 
 
 def settle(call: Call) -> Call:
-    """The call with its frames reduced to the user's, shared among ranks, so that it can be kept."""
+    """Return the call with only the user's frames, which ranks share, so that it can be kept."""
     frames, call.frames = call.frames, None
     if not isinstance(frames, list | tuple):
         return call

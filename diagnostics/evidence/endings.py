@@ -306,7 +306,7 @@ def ends_a_rank(error: RankError) -> bool:
 
 
 def of_error(error: RankError, rank: int) -> Ending:
-    """The ending that one record tells.
+    """Return the ending that one error record describes.
 
     Args:
         error: satisfies `ends_a_rank`.
@@ -344,7 +344,7 @@ def of_error(error: RankError, rank: int) -> Ending:
 
 
 def of_fact(fact: LogFact, rank: int) -> Ending | None:
-    """The ending that one line of a log tells: memory that ran out. None for other facts."""
+    """Return the ending that one line of a log describes: running out of memory. Return None for other facts."""
     nccl = fact.kind == "cuda_error" and "out of memory" in str(fact.fields.get("error"))
     if not nccl and fact.kind not in _OOM_FACTS:
         return None
@@ -368,7 +368,7 @@ _SRUN_CODE = re.compile(r"Exited with exit code ([1-9]\d{0,2})\b")
 
 
 def of_srun(fact: LogFact) -> list[Ending]:
-    """The endings that one line of srun tells (fact `srun_task`); each of its tasks is a rank."""
+    """Return the endings that one line of srun describes (fact `srun_task`). Each of its tasks is a rank."""
     text = str(fact.fields.get("why", ""))
     item = EvidenceItem("log", fact.file, shortened(fact.text, 200), fact.line)
     ranks = fact.fields.get("ranks", ())

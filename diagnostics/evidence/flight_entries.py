@@ -24,7 +24,7 @@ _ELEMENTS = {"gather": 0, "scatter": 1, "broadcast": 0, "reduce": 0}
 
 
 def integer(value: Any) -> int | None:
-    """An int, also where the JSON form has a string."""
+    """Return an int, also if the JSON form holds a string."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
@@ -35,7 +35,7 @@ def integer(value: Any) -> int | None:
 
 
 def number(value: Any) -> float | None:
-    """A finite number, or None."""
+    """Return a finite number, or None."""
     return float(value) if isinstance(value, int | float) and abs(value) < 1e18 else None
 
 
@@ -111,9 +111,10 @@ def _only_default(config: dict[str, tuple[str, str, tuple[int, ...]]]) -> bool |
 
 
 def _outside(groups: dict[int, GroupKey]) -> list[tuple[int, int]]:
-    """A rank numbers the groups it belongs to (`pg_id`), all ranks together the names: both in order of creation.
+    """Return pairs of group names between which a rank joined no other group.
 
-    So between two groups with consecutive ids it joined none of those whose names lie between.
+    A rank numbers the groups it belongs to (`pg_id`) and all ranks together number the names, both in order of
+    creation. Between two groups with consecutive ids, the rank therefore joined none whose name lies between theirs.
     """
     named = [(pg_id, int(key.name)) for pg_id, key in sorted(groups.items()) if _NUMBERED.fullmatch(key.name)]
     if named and named[0][0] > 0:
@@ -214,7 +215,10 @@ def _point_to_point(call: Call, entry: dict[str, Any], members: tuple[int, ...])
 
 
 def _describe(entry: dict[str, Any]) -> tuple[str, Described]:
-    """Recorder and signature of an entry; equal entries share one object, which keeps a pass over millions cheap."""
+    """Return the recorder and the signature of an entry.
+
+    Equal entries share one object, which keeps a pass over millions of entries cheap.
+    """
     raw = (
         entry["profiling_name"],
         entry.get("input_sizes"),

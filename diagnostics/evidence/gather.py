@@ -72,7 +72,7 @@ def gather(path: Path, limits: Limits, progress: Callable[[str], None] | None = 
 
 
 def _target(path: Path) -> Path:
-    """The path without links, if it is a folder or a regular file.
+    """Return the path without links, if it is a folder or a regular file.
 
     Raises:
         DiagnosticsError: it is not.
@@ -118,7 +118,7 @@ def _skipped(evidence: Evidence) -> frozenset[str]:
 
 
 def _refuse_nothing(path: Path, evidence: Evidence, seen: Counter[str], logs_read: int, empty: int) -> None:
-    """Raises DiagnosticsError when there is nothing to go by."""
+    """Raise DiagnosticsError when there is no usable evidence."""
     if evidence.run is not None or any(evidence.files.values()) or evidence.stacks or evidence.errors or evidence.facts:
         return
     if evidence.problems:

@@ -86,7 +86,7 @@ def is_deeper(head: bytes, limits: Limits) -> bool:
 
 
 def blocks(path: Path, limits: Limits, block_bytes: int = BLOCK_BYTES) -> Iterator[bytes]:
-    """The file's bytes, decompressed if they are gzip (any number of members), in blocks of about `block_bytes`.
+    """Yield the bytes of a file in blocks of about `block_bytes`, decompressed if gzip (any number of members).
 
     Raises:
         OSError: it cannot be read.
@@ -157,7 +157,7 @@ def whole(path: Path, limits: Limits) -> bytes:
 
 
 def small_json(path: Path, limits: Limits, most_bytes: int = SMALL_BYTES) -> dict[str, Any]:
-    """The object in a small record, of `most_bytes` at most.
+    """Return the object in a small record of at most `most_bytes`.
 
     Raises:
         OSError: it cannot be read.
@@ -178,7 +178,7 @@ def small_json(path: Path, limits: Limits, most_bytes: int = SMALL_BYTES) -> dic
 
 
 def head(path: Path, size_bytes: int = 8192) -> bytes:
-    """The first bytes of a file, decompressed as far as they can be; what a reader recognises it by.
+    """Return the first bytes of a file, by which readers recognise it, decompressed as far as possible.
 
     Raises:
         OSError: it cannot be read.

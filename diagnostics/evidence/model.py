@@ -202,7 +202,7 @@ class Evidence:
         return self.files.setdefault("telemetry", [])
 
     def relative(self, path: Path) -> str:
-        """A path as the report prints it."""
+        """Return a path as the report prints it."""
         try:
             return str(path.relative_to(self.root)) or path.name
         except ValueError:
@@ -222,7 +222,7 @@ _SUFFIXES = re.compile(
 
 
 def rank_in_name(path: Path) -> int | None:
-    """The rank that a file name states: after the word `rank`, else its last integer; None without one.
+    """Return the rank in a file name: the number after the word `rank`, else the last integer, else None.
 
     `comm_lib_trace_rank_12`, `node-7_tr_3.json` -> 3, `llama_rank_7b_3` -> 3 (7b is a size);
     `worker3_step_12.169412820.pt.trace.json.gz` is for the reader of traces to settle, which knows `distributedInfo`.

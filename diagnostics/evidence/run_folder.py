@@ -87,7 +87,7 @@ def read(folder: Path, limits: Limits, problems: list[Problem]) -> RunEvidence:
 
 
 def failure_error(status: Status | None) -> RankError | None:
-    """What the launcher found: the only trace of a rank that was killed."""
+    """Return the failure that the launcher recorded, which is the only trace of a rank that was killed."""
     failure = status.failure if status else None
     if failure is None or not isinstance(failure.rank, int) or not isinstance(failure.reason, str):
         return None
@@ -185,7 +185,7 @@ def _event(line: bytes) -> dict[str, Any] | None:
 
 
 def _of_ranks(folder: Path, limits: Limits) -> list[tuple[int, Path]]:
-    """The files of a folder of records, by rank; no links."""
+    """Return the files of a folder of records, by rank. Links are skipped."""
     found: list[tuple[int, Path]] = []
     try:
         for path in folder.iterdir():

@@ -69,7 +69,7 @@ class _Plain(pickle.Unpickler):
 
 
 def loads(data: bytes, limits: Limits) -> Any:
-    """The value of a pickle of plain values, protocols 0 to 5. Bytes behind its end are ignored.
+    """Load a pickle of plain values, protocols 0 to 5. Bytes after its end are ignored.
 
     Raises:
         ValueError: it names a global (the message says which), is damaged, or would cost out of proportion.
@@ -95,7 +95,7 @@ def loads(data: bytes, limits: Limits) -> Any:
 
 
 def _checked(data: bytes) -> Iterator[bytes]:
-    """The opcodes without frames and with a question behind each tuple, as pieces of the data."""
+    """Yield the checked opcodes as pieces of the data, without frames and with a check inserted after each tuple."""
     _check_growth(data)
     plain = _plain_run(len(data)).match
     at = start = 0
@@ -120,7 +120,10 @@ def _checked(data: bytes) -> Iterator[bytes]:
 
 
 def _check_growth(data: bytes) -> None:
-    """An upper bound of what the containers take: every byte that could be their opcode counts as one."""
+    """Refuse data whose containers could take too much memory.
+
+    This is an upper bound: every byte that could be the opcode of a container counts as one.
+    """
     lists, dicts = data.count(b"]") + data.count(b"l"), data.count(b"}") + data.count(b"d")
     if _LIST_BYTES * lists + _DICT_BYTES * dicts > max(_GROWTH_FREE_BYTES, _GROWTH * len(data)):
         raise ValueError("refused: it is made of containers with nothing inside")
@@ -173,7 +176,7 @@ def _after(data: bytes, at: int, code: int) -> int:
 
 
 def _after_lines(data: bytes, at: int, code: int) -> int:
-    """The same for the text opcodes of protocol 0."""
+    """Return the position after a text opcode of protocol 0."""
     if code in b"ci":
         names = _GLOBAL_LINES.match(data, at)
         if names is not None:

@@ -110,7 +110,10 @@ class Walk:
             return ""
 
     def _link(self, path: Path) -> None:
-        """What a link within the folder points to is found anyhow; others lead out or nowhere."""
+        """Report a link that leads out of the folder or nowhere.
+
+        The target of any other link is found without it.
+        """
         try:
             target = path.resolve(strict=True)
         except (OSError, RuntimeError):

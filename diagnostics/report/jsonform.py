@@ -51,7 +51,10 @@ def text(value: Any) -> str:
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """What JSON can hold: keys are texts, a figure that is not finite is null, other objects are their text."""
+    """Convert a value to what JSON can hold.
+
+    Keys become strings, non-finite numbers become null, and other objects become their text.
+    """
     if depth > DEPTH:
         return None
     if isinstance(value, dict):

@@ -59,7 +59,7 @@ class Report:
     """Where the report's files belong when a run of dtk was diagnosed; not part of the JSON."""
 
     def title(self, cause: str) -> str:
-        """The cause in words."""
+        """Return the cause in words."""
         return self.titles.get(cause, cause)
 
     @property

@@ -77,7 +77,7 @@ def render(document: Document, *, columns: int | None, colour: bool) -> str:
 
 
 def _styled(text: Text, tone: str = "") -> Rich:
-    """The only way from a text of a document to the terminal."""
+    """Convert a text of a document for the terminal. All texts pass through here."""
     made = Rich(style=_STYLES.get(tone, ""))
     for span in spans(text):
         made.append(clean(span.text), style=_STYLES.get(span.tone, ""))
@@ -177,7 +177,7 @@ class _Writer:
 
 
 def _on_one_line(row: Field, room: int) -> Rich:
-    """A field's text, or its brief one, or that one with a path that has lost its beginning."""
+    """Return the text of a field, or its brief text if the room is too small, with paths cut at the start if needed."""
     whole = _styled(row.text, row.tone)
     if len(whole) <= room:
         return whole

@@ -92,7 +92,7 @@ def list_runs(folder: Path) -> list[Run]:
 
 
 def find_run(name: str, folder: Path = RUNS) -> Path:
-    """A run folder by its path, its id, the unique beginning of its id, or `last` for the newest.
+    """Find a run folder by its path, its id, a unique prefix of its id, or `last` for the newest.
 
     Raises:
         NoSuchRunError: none or several.
@@ -204,7 +204,7 @@ def _read(root: str, name: str, now_s: float) -> Run | None:
 
 
 def _status(root: str, problems: list[str]) -> tuple[Status | None, str]:
-    """What status.json says, and the state by it."""
+    """Return the content of status.json and the state of the run."""
     state = "damaged"
     try:
         status = as_status(decoded(content(f"{root}/status.json")), "it")
@@ -243,7 +243,7 @@ def _since_changed(root: str, now_s: float) -> float | None:
 
 
 def _overrides(path: Path) -> list[str]:
-    """The items of a flat YAML list, read without a YAML library: this runs where there is none."""
+    """Return the items of a flat YAML list. No YAML library is used, as this must run without one."""
     try:
         lines = content(str(path)).decode(errors="replace").splitlines()
     except (OSError, ValueError):

@@ -23,7 +23,7 @@ _LARGEST = 2.0**63
 
 
 def content(path: str) -> bytes:
-    """A whole file.
+    """Return the content of a whole file.
 
     Raises:
         OSError: it cannot be read.
@@ -55,7 +55,7 @@ def read_origins(path: Path) -> Origins:
 
 
 def mapping(path: str, problems: list[str]) -> dict[str, Any]:
-    """A JSON object; empty when there is none to be read."""
+    """Return a JSON object, empty when none can be read."""
     try:
         value = decoded(content(path))
     except FileNotFoundError:
@@ -67,7 +67,7 @@ def mapping(path: str, problems: list[str]) -> dict[str, Any]:
 
 
 def decoded(found: bytes) -> Any:
-    """The value of a JSON text, also with NaN and infinities, which Python writes and JSON does not have.
+    """Decode a JSON text that may contain NaN and infinities, which Python writes and JSON does not have.
 
     Raises:
         ValueError: it is none.
@@ -81,7 +81,7 @@ def decoded(found: bytes) -> Any:
 
 
 def last_metrics(path: str, problems: list[str]) -> dict[str, Any]:
-    """The last complete training record; a torn last line is skipped, as is what an evaluation wrote."""
+    """Return the last complete training record. An incomplete last line and evaluation records are skipped."""
     try:
         handle = os.open(path, _FLAGS)
     except FileNotFoundError:
@@ -117,18 +117,18 @@ def _last_record(tail: bytes) -> dict[str, Any]:
 
 
 def as_mapping(value: Any) -> dict[str, Any]:
-    """The value if it is an object, else an empty one."""
+    """Return the value if it is an object, otherwise an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def whole_number(value: Any) -> int | None:
-    """The value as an int; None when it is no number, not finite or absurd."""
+    """Return the value as an int, or None if it is not a number, not finite or implausible."""
     found = number(value)
     return None if found is None else int(value)
 
 
 def number(value: Any) -> float | None:
-    """The value as a float; None when it is no number, not finite or absurd."""
+    """Return the value as a float, or None if it is not a number, not finite or implausible."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     return float(value) if -_LARGEST < value < _LARGEST else None

@@ -53,13 +53,13 @@ def details(run: Details) -> str:
 
 
 def listing_json(runs: Sequence[Run]) -> str:
-    """The runs as a JSON list of objects, one a line: ten thousand are written in a tenth of a second."""
+    """Return the runs as a JSON list with one object per line. Ten thousand runs take a tenth of a second."""
     lines = (json.dumps({name: getattr(run, name) for name in Run.__dataclass_fields__}) for run in runs)
     return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
 def details_json(run: Details) -> str:
-    """The same as one JSON object."""
+    """Return the details of a run as one JSON object."""
     return json.dumps(run.as_json(), indent=2, default=str) + "\n"
 
 
@@ -83,7 +83,7 @@ def age(seconds: float) -> str:
 
 
 def _line(row: Sequence[str], widths: Sequence[int], shown: Sequence[int], *, colour: bool) -> str:
-    """A row in its columns; a cell that is wider than its column pushes the rest of its own row only."""
+    """Format a row in columns. A cell wider than its column shifts only the rest of its own row."""
     cells = [row[i].ljust(widths[i]) if i < 2 else row[i].rjust(widths[i]) for i in shown]
     if colour:
         cells[1] = f"\x1b[{_STYLES.get(row[1], _ALARM)}m{cells[1]}\x1b[0m"

@@ -37,7 +37,7 @@ class Operation:
         return rounds * (world_size - 1) / world_size
 
     def fitted(self, size_bytes: int, world_size: int, element_bytes: int) -> int:
-        """The size that is really sent: whole elements, and equal aligned shares; at least one of them."""
+        """Return the size that is actually sent: whole elements, in equal aligned shares where the data is divided."""
         unit = world_size * max(ALIGNED_BYTES, element_bytes) if self.divided else element_bytes
         return max(1, size_bytes // unit) * unit
 

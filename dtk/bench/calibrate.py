@@ -55,7 +55,7 @@ def calibrate(
 
 
 def fit(sizes_bytes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
-    """Fixed seconds and seconds per byte of `t = fixed + size * per_byte`, by least squares of the relative error.
+    """Fit `t = fixed + size * per_byte` by least squares of the relative error, and return both coefficients.
 
     Relative, as the times span orders of magnitude: else the largest sizes alone decide. Neither can be negative.
 
@@ -83,7 +83,7 @@ def _products(rows: Sequence[tuple[float, float]]) -> list[list[tuple[float, flo
 
 
 def _place(device: str, ranks: int) -> tuple[str, int]:
-    """The device that is there, and at most one rank for each."""
+    """Return the device to measure and the number of ranks, at most one for each GPU."""
     import torch
 
     devices = torch.cuda.device_count()
@@ -99,7 +99,7 @@ def _place(device: str, ranks: int) -> tuple[str, int]:
 
 
 def _run(device: str, ranks: int, seconds: float, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """What each rank measured."""
+    """Run one measuring process for each rank and return what each measured."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = {"OMP_NUM_THREADS": str(max(1, cores // ranks))}
     environment = importable({**os.environ, **threads, **loopback.interface_variables()})
@@ -156,7 +156,7 @@ def _follow(processes: Sequence["subprocess.Popen[str]"], seconds: float, say: C
 
 
 def _hardware(device: str, ranks: int, figures: Sequence[Mapping[str, Any]]) -> Hardware:
-    """The slowest rank's rates, as the step waits for it, and the line through the all_reduce times."""
+    """Build the hardware description from the slowest rank's rates and the line fitted to the all_reduce times."""
     on_cpu = device == "cpu"
     threads = figures[0]["threads"]
     one = f"{counted(threads, 'thread')} of {figures[0]['cpu']}" if on_cpu else figures[0]["device"]

@@ -75,7 +75,7 @@ class Children:
             log.close()
 
     def lines(self, wait_s: float) -> Iterator[dict[str, Any]]:
-        """What ranks have told since, waiting `wait_s` seconds for the first line."""
+        """Yield what the ranks have reported since the last call, waiting up to `wait_s` seconds for the first line."""
         first = True
         while True:
             try:
@@ -136,5 +136,5 @@ class Children:
 
 
 def culprit(failed: Sequence[Failed]) -> Failed:
-    """The one to name of several: who lost another rank is no cause while there is anyone else."""
+    """Return the failure to report; a rank that only lost another rank is chosen last."""
     return min(failed, key=lambda one: (one.victim, one.rank))

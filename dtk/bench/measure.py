@@ -193,7 +193,7 @@ def _result(side: str, key: str, values: Sequence[float], launches: Sequence[Lau
 
 
 def _notes(world_size: int, sides: Sequence[Side]) -> list[str]:
-    """What the reader must know about the figures."""
+    """Return notes on how the figures are to be read."""
     notes = []
     for side in sides:
         for name, value in side.kept.items():

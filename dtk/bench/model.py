@@ -131,7 +131,7 @@ def as_json(report: BenchReport) -> dict[str, Any]:
 
 
 def dumps(report: BenchReport) -> str:
-    """The JSON text with a newline at its end."""
+    """Return the JSON text with a newline at its end."""
     return jsonform.text(as_json(report))
 
 

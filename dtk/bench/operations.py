@@ -62,7 +62,7 @@ def wrong_elements(name: str, buffers: Buffers) -> int:
 
 
 def _expected(name: str, rank: int, ranks: int, buffers: Buffers) -> Tensor:
-    """The right result on this rank, as whole numbers."""
+    """Return the correct result of the operation on this rank, as whole numbers."""
     count, device = buffers.target.numel(), buffers.target.device
     if name == "all_reduce":
         return sum((_ones(other, count, device) for other in range(1, ranks)), _ones(0, count, device))
@@ -85,7 +85,7 @@ def _ones(rank: int, count: int, device: torch.device) -> Tensor:
 
 
 def _values(rank: int, count: int, device: torch.device) -> Tensor:
-    """What a rank sends where nothing is added up."""
+    """Return the values that a rank sends in operations that do not sum."""
     return (torch.arange(count, device=device) + 13 * (rank + 1)) % _VALUES
 
 

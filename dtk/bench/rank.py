@@ -96,7 +96,7 @@ class Bench:
         return ""
 
     def _calls(self, once_s: float) -> int:
-        """Calls in one figure of this cell, so that all passes fit into its share of what is left of the budget."""
+        """Return the number of calls per figure, so that all passes of this cell fit into its share of the time."""
         left_s = self.spec.seconds - self.spent_s
         cells = max(1, len(self.spec.operations) * len(self.spec.sizes_bytes) - len(self.cells))
         # The smallest sizes take next to nothing, so an equal share of what is left suits the larger ones too.

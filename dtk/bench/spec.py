@@ -32,7 +32,7 @@ class Spec:
 
 
 def loads(text: str) -> Spec:
-    """The launch that `Spec.dumps` wrote."""
+    """Read a launch that `Spec.dumps` wrote."""
     value = json.loads(text)
     return Spec(**{**value, "operations": tuple(value["operations"]), "sizes_bytes": tuple(value["sizes_bytes"])})
 

@@ -30,7 +30,7 @@ class Team(Protocol):
     world_size: int
 
     def start(self, spec: Spec, variables: Mapping[str, str]) -> Children:
-        """The ranks of one launch that are this process's own, to be used as a context; the others start as well."""
+        """Start one launch on all ranks and return this process's own ones, to be used as a context."""
         ...
 
     def elsewhere(self) -> list[Failed]:
@@ -38,7 +38,7 @@ class Team(Protocol):
         ...
 
     def over(self) -> None:
-        """The present launch has ended; whoever still runs in it is ended."""
+        """End the present launch and every rank that still runs in it."""
         ...
 
     def close(self, code: int) -> None:
@@ -98,7 +98,7 @@ class Leader:
         return _own(told)
 
     def elsewhere(self) -> list[Failed]:
-        """What the other processes have told of their ranks."""
+        """Return the failures that the other processes have reported for their ranks."""
         count = self.store.add(f"failures/{self._launch}", 0)
         return [Failed(**json.loads(self.store.get(f"failure/{self._launch}/{n}"))) for n in range(1, count + 1)]
 
@@ -143,12 +143,12 @@ def _take_part(store: PrefixStore, launch: int, told: Mapping[str, Any]) -> None
 
 
 def _own(told: Mapping[str, Any]) -> Children:
-    """The rank of this process, in a group of its own beside that of torchrun."""
+    """Return this process's rank as a child, in a process group separate from torchrun's."""
     environment = _environment(told["variables"], MASTER_PORT=told["port"])
     return Children([int(os.environ["RANK"])], [RANK, told["spec"]], [environment])
 
 
 def _environment(variables: Mapping[str, str], **own: str) -> dict[str, str]:
-    """The user's environment over the preset's variables; a rank here is none of an elastic agent's."""
+    """Return the preset's variables overlaid with the user's environment, without the elastic agent's variables."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")}
     return {**variables, **inherited, **own}

@@ -197,7 +197,7 @@ def _measure(arguments: argparse.Namespace, chosen: "Chosen", team: "Team") -> i
 
 
 def _spec(arguments: argparse.Namespace, chosen: "Chosen") -> "Spec":
-    """What all launches together are asked for."""
+    """Return the specification that all launches share."""
     from dtk.bench.spec import Spec
 
     placement = chosen.placement
@@ -233,7 +233,7 @@ def _operations(text: str | None) -> tuple[str, ...]:
 
 
 def _rendered(report: "BenchReport", arguments: argparse.Namespace, written: bool) -> str:
-    """The report in the form that was asked for; `written` = the page lies where it was wanted."""
+    """Return the report in the requested form; `written` says whether the HTML page was written."""
     if arguments.json:
         from dtk.bench.model import dumps
 

@@ -110,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _put(arguments: argparse.Namespace, found: "Comparison") -> None:
-    """The comparison in the form that was asked for."""
+    """Print the comparison in the requested form."""
     from diagnostics.report import markdown, terminal
     from dtk.compare import jsonform
     from dtk.compare.report import document
@@ -129,7 +129,7 @@ def _settle(arguments: argparse.Namespace) -> None:
 
 
 def _folders(names: Sequence[str]) -> list[Path]:
-    """The run folders that were named; a folder that holds runs stands for all of them."""
+    """Return the named run folders; a folder that contains runs stands for all of them."""
     from diagnostics.evidence.run_folder import is_run, runs_in
     from diagnostics.runs.find import NoSuchRunError, find_run
 

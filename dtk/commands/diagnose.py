@@ -26,7 +26,7 @@ PAGE = Path("dtk-report.html")
 
 DESCRIPTION = """\
 Say why a run hung, crashed, ran out of memory or crawls: the cause, the ranks to blame, the source
-lines, the evidence, what mends it, what was ruled out and what could not be decided.
+lines, the evidence, how to fix it, what was ruled out and what could not be decided.
 
 PATH is a run of dtk (its folder, its id under runs/, or "last"), or a folder or file that any PyTorch
 job left behind: flight-recorder dumps, profiler traces, Nsight Systems sqlite exports, memory
@@ -156,7 +156,7 @@ def _verify(report: "Report", *, trust: bool) -> int:
 
 
 def find(name: str) -> Path:
-    """The path that was typed: a file, a folder, a run id or its beginning, or `last`.
+    """Return the path for what was typed: a file, a folder, a run id or its beginning, or `last`.
 
     Raises:
         DtkError: there is no such thing.
@@ -189,7 +189,7 @@ def _settle(arguments: argparse.Namespace) -> None:
 
 
 def _rendered(report: "Report", arguments: argparse.Namespace, page: str) -> str:
-    """The report in the form that was asked for."""
+    """Return the report in the requested form."""
     from diagnostics.report import html, jsonform, markdown, terminal
     from diagnostics.report.diagnosis import document
     from diagnostics.tree.export import FORMATS as DRAWINGS

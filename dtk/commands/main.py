@@ -82,7 +82,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _split(typed: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """What is for dtk, and what follows `--`: the command of `dtk watch`, the arguments of a script in preflight."""
+    """Split the arguments for dtk from what follows `--`: a command to watch, or a script's arguments in preflight."""
     if typed[:1] not in (["watch"], ["preflight"]) or "--" not in typed:
         return typed, ()
     at = typed.index("--")

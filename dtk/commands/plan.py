@@ -119,7 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _rendered(report: "PlanReport", arguments: argparse.Namespace, page: str) -> str:
-    """The report in the form that was asked for."""
+    """Return the report in the requested form."""
     if arguments.json:
         from dtk.plan.report.model import dumps
 

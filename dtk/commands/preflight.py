@@ -136,7 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Raises DtkError for options that do not go together."""
+    """Raise DtkError for options that cannot be combined."""
     require_training("dtk preflight needs")
     script: Path | None = arguments.script
     if script is None:
@@ -160,7 +160,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _rendered(found: "Preflight", arguments: argparse.Namespace) -> str:
-    """The result in the form that was asked for."""
+    """Return the result in the requested form."""
     from diagnostics.report import markdown, terminal
     from dtk.preflight.report import document, dumps
 

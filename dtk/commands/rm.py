@@ -87,7 +87,7 @@ def rm(arguments: argparse.Namespace) -> int:
 
 
 def _named(arguments: argparse.Namespace) -> list[Run]:
-    """The runs that were typed, each once; all of them may be removed."""
+    """Return the named runs, each once, or raise DtkError if any of them may not be removed."""
     runs: dict[Path, Run] = {}
     for name in arguments.runs:
         path = find(name, arguments.folder)
@@ -99,7 +99,7 @@ def _named(arguments: argparse.Namespace) -> list[Run]:
 
 
 def _fitting(arguments: argparse.Namespace) -> tuple[list[Run], list[str]]:
-    """The runs that fit the options and may be removed, and why others may not."""
+    """Return the runs that match the options and may be removed, and the reasons why other matches may not."""
     check_selection(arguments)
     chosen = selected(runs_in(arguments.folder, f"{command('rm', '--folder')} FOLDER"), arguments)
     kept = [(run, why) for run in chosen if (why := refusal(run, force=arguments.force))]

@@ -120,7 +120,7 @@ def _refuse_lists(extra: list[str]) -> None:
 
 
 def _find(name: str, config_dir: Path | None) -> Path:
-    """A path, or the name of a file in `sweep/` of the configuration folders."""
+    """Find the sweep file for a path, or for the name of a file in `sweep/` of the configuration folders."""
     from dtk.config.folders import SWEEPS, search_path
     from dtk.config.suggest import did_you_mean
     from dtk.sweep.yaml_file import check_kind, is_file
@@ -168,7 +168,7 @@ def _show(job: "Job") -> int:
 
 
 def _again(arguments: argparse.Namespace) -> str:
-    """The same command with `--resume`."""
+    """Return the same command with `--resume`."""
     options = [
         *(["--count", arguments.count] if arguments.count is not None else []),
         *(["--config-dir", arguments.config_dir] if arguments.config_dir else []),

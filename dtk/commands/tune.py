@@ -161,7 +161,7 @@ def _values(text: str | None) -> tuple[str, ...]:
 
 
 def _rendered(report: "TuneReport", arguments: argparse.Namespace) -> str:
-    """The report in the form that was asked for."""
+    """Return the report in the requested form."""
     if arguments.json:
         from dtk.tune.model import dumps
 

@@ -113,7 +113,7 @@ def _check(argv: list[str]) -> None:
 
 
 def _make(chosen: Path | None) -> Path:
-    """The folder of this job; another node may have made it already."""
+    """Create the folder of this job, unless another node has already created it, and return it."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     folder = (chosen or FOLDERS / name).expanduser().absolute()
     try:

@@ -68,5 +68,5 @@ def percent_text(share: float, digits: int = 0) -> str:
 
 
 def joined(parts: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Join the parts as in `a`, `a and b` or `a, b and c`."""
     return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1] if parts else ""

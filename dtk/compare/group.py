@@ -25,7 +25,7 @@ _VALUE_CHARACTERS = 40
 
 
 def variants(runs: Sequence[RunRecord], warmup_steps: int) -> list[Variant]:
-    """Runs grouped by everything but chance, in the order in which they were named.
+    """Group runs that differ only by chance, in the order in which they were named.
 
     Args:
         runs: of one task.
@@ -59,7 +59,7 @@ def flat(config: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def machine(run: RunRecord) -> tuple[str, ...]:
-    """What it ran on and with: devices, nodes, torch, code."""
+    """Return what the run used: devices, number of nodes, version of torch, and commit."""
     hardware, git = _mapping(run.manifest.get("hardware")), _mapping(run.manifest.get("git"))
     gpus = hardware.get("gpus")
     names = Counter(str(_mapping(gpu).get("name")) for gpu in gpus) if isinstance(gpus, list) else {}

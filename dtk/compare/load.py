@@ -65,7 +65,7 @@ def load(folder: Path, limits: Limits) -> RunRecord:
 
 
 def _refuse_pipes(folder: Path) -> None:
-    """Reading one would wait for its writer."""
+    """Raise an error for a needed file that is not a regular file; reading a pipe would wait for its writer."""
     for name in _NEEDED:
         if (folder / name).exists() and not (folder / name).is_file():
             raise _damaged(folder, f"{name}: not a regular file")
@@ -76,7 +76,7 @@ def _damaged(folder: Path, what: str) -> DiagnosticsError:
 
 
 def _refuse_metrics(folder: Path, state: str, config: Mapping[str, Any], logged: metrics.Metrics) -> None:
-    """A run that ended well has its records; one that failed need not."""
+    """Raise an error for unusable metrics, and for missing ones if the run finished and recorded any."""
     if logged.problem and state not in NOT_COMPARED:
         raise _damaged(folder, f"metrics.jsonl: {logged.problem}")
     if logged.absent and state == "finished" and _mapping(config.get("record")).get("level") not in ("off", False):
@@ -84,7 +84,7 @@ def _refuse_metrics(folder: Path, state: str, config: Mapping[str, Any], logged:
 
 
 def _damage(plan: Path, problems: list[Problem], logged: metrics.Metrics) -> Iterator[str]:
-    """What is damaged and not used."""
+    """Yield a line for each damaged file or record that is not used."""
     if logged.problem:
         yield f"metrics.jsonl: {logged.problem}"
     if logged.broken:

@@ -107,7 +107,7 @@ def _windows(found: list[tuple[_Line, bool]]) -> tuple[Window, ...]:
 
 
 def _line(text: bytes) -> _Line | None:
-    """A record of training or of an evaluation; None for what a full disk tore."""
+    """Parse one record of training or evaluation; return None for a damaged line, as a full disk leaves it."""
     line: _Line | None
     try:
         line = _DECODER.decode(text)

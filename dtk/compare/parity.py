@@ -25,7 +25,7 @@ Value = Callable[[RunRecord], Any]
 
 
 def task(run: RunRecord) -> str:
-    """What the run trains: runs of different tasks have no figure in common."""
+    """Return the task that the run trains; runs of different tasks have no figure in common."""
     data = run.manifest.get("data")
     classes = isinstance(data, dict) and ("classes" in data or "labels" in data)
     classifies = classes or run.get("data.name") == "classification"
@@ -140,7 +140,7 @@ def _model(runs: Sequence[tuple[str, RunRecord]]) -> Check:
 
 
 def _data(run: RunRecord) -> Mapping[str, Any] | None:
-    """What makes up the samples: content by its hash where there is one, not by where it lies."""
+    """Return what determines the samples; the content is identified by its hash where there is one, not by its path."""
     data = run.manifest.get("data")
     if not isinstance(data, dict):
         return None
@@ -155,7 +155,7 @@ def _optimizer(run: RunRecord) -> Mapping[str, Any]:
 
 
 def _schedule(run: RunRecord) -> Mapping[str, Any]:
-    """A schedule that decays depends on the number of steps as well."""
+    """Return the settings of the schedule, with the number of steps unless the schedule is constant."""
     section = dict(_section(run, "schedule"))
     return section if section.get("name") == "constant" else {**section, "train.steps": run.get("train.steps")}
 
@@ -183,7 +183,7 @@ def _tokens(runs: Sequence[tuple[str, RunRecord]]) -> Check:
 
 
 def _samples(runs: Sequence[tuple[str, RunRecord]], reference: RunRecord) -> Check:
-    """Sums of mixed (step, sample id) between the steps that two runs both logged."""
+    """Compare the sums of mixed (step, sample id) pairs between the steps that both runs logged."""
     key, title = "samples", "sample ids"
     ours = _sums(reference)
     if not ours:
@@ -208,7 +208,7 @@ def _samples(runs: Sequence[tuple[str, RunRecord]], reference: RunRecord) -> Che
 
 
 def _held(ours: Mapping[int, tuple[int, int]], theirs: Mapping[int, tuple[int, int]]) -> tuple[int, int | None, int]:
-    """(steps that could be compared, the first logged step by which samples differ, the last one compared)."""
+    """Return the number of steps compared, the first logged step where samples differ, and the last step compared."""
     steps, last = 0, 0
     for begin, end in pairwise(sorted(ours.keys() & theirs.keys())):
         (part, low), (same, high) = ours[begin], ours[end]

@@ -56,7 +56,7 @@ def _points(kind: Kind, members: Sequence[Variant], speeds: Mapping[str, float])
 
 
 def _name(members: Sequence[Variant]) -> str:
-    """The words of the labels that all have in common."""
+    """Return the words that all labels have in common."""
     words = [one.label.split(" ") for one in members]
     return " ".join(word for word in words[0] if all(word in other for other in words))
 

@@ -17,7 +17,7 @@ def measured(run: RunRecord, warmup_steps: int) -> list[Window]:
 
 
 def profiled(run: RunRecord) -> tuple[int, int]:
-    """(steps finished before the profiler began, steps finished when its trace was written); alike without one."""
+    """Return the steps finished when the profiler began and when its trace was written; (0, 0) without a profiler."""
     if run.get("record.level") != "full":
         return 0, 0
     start, steps = run.get("record.profile_start", 0), run.get("record.profile_steps", 0)
@@ -38,7 +38,7 @@ def step_time_s(run: RunRecord, warmup_steps: int) -> float:
 
 
 def spread_s(run: RunRecord, warmup_steps: int) -> tuple[float, float] | None:
-    """The middle half of the windows: how much steps differ inside one run. None below four."""
+    """Return the lower and upper quartile of the step times in one run; None with fewer than four windows."""
     times = _times(run, warmup_steps)
     if len(times) < 4:
         return None

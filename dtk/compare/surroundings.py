@@ -42,7 +42,7 @@ class Surroundings:
 
 
 def surroundings(folder: Path, begin_s: float, end_s: float, limits: Limits) -> Surroundings:
-    """What was sampled between two moments, on all nodes.
+    """Return what was sampled between two points in time, on all nodes.
 
     Args:
         folder: the run's.

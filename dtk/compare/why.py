@@ -81,7 +81,7 @@ def _lost_in_noise(ratio: Estimate, alike: bool) -> bool:
 
 
 def _collectives(run: RunRecord, other: RunRecord) -> str:
-    """What it issues in a step, where that is not the same."""
+    """Describe how the collectives that the run issues in a step differ from those of the other run."""
     ours, beside = _large(run), _large(other)
     if not (run.planned and other.planned and (ours or beside)):
         return ""
@@ -151,7 +151,7 @@ def _time(run: RunRecord, other: RunRecord) -> str:
 
 
 def _avoids(variant: Variant, beside: Sequence[Variant], cells: Values) -> str:
-    """The faster variant with fewer bytes that comes nearest in memory."""
+    """Describe the faster variant that sends fewer bytes and needs the least memory, and the collectives it avoids."""
     speeds, sent = cells.get("step_time_s", {}), cells.get("communicated_bytes", {})
     memory = cells.get("peak_memory_bytes", {})
 
@@ -176,7 +176,7 @@ def _avoids(variant: Variant, beside: Sequence[Variant], cells: Values) -> str:
 
 
 def _memory(variant: Variant, first: Variant, cells: Values) -> str:
-    """`it needs 6.1 GiB instead of 9.8 GiB`"""
+    """Describe a difference in peak memory, such as `peak memory 6.1 GiB instead of 9.8 GiB`."""
     found = cells.get("peak_memory_bytes", {})
     mine, theirs = (found[one.label].estimate if one.label in found else None for one in (variant, first))
     if mine is None or theirs is None or abs(mine.median / theirs.median - 1) < _EQUAL:

@@ -55,7 +55,7 @@ def settle(composed: Composed, world_size: int) -> Composed:
 
 
 def _fewer_ranks(plan: BatchPlan) -> str:
-    """What to type where the global batch must stay, as in a resumed run: fewer ranks always fit."""
+    """Return the advice for a resumed run, whose global batch cannot change: use fewer ranks, which always fits."""
     ranks = plan.fewer_ranks()
     again = " train.micro_batch_size=0" if plan.global_batch_size % (ranks * max(1, plan.micro_batch_size)) else ""
     return f"the global batch cannot change in a resumed run, so use fewer ranks: launcher.nproc={ranks}{again}"

@@ -53,7 +53,7 @@ def refuse_damaged(folder: Path) -> None:
 
 
 def damaged(folder: Path, why: str) -> DtkError:
-    """The error for a checkpoint that cannot be used, with the way to go on without it."""
+    """Return the error for a checkpoint that cannot be used, with advice on how to go on without it."""
     earlier = [other for other in complete_checkpoints(RunPaths(folder.parent.parent)) if other.name < folder.name]
     instead = f"to go on from {earlier[-1].name}" if earlier else "to start again from step 1, as there is no other"
     return DtkError(

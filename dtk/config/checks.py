@@ -84,12 +84,12 @@ def _one_process(job: _Job) -> None:
 
 
 def _ranks_key(job: _Job) -> str:
-    """The key that says how many ranks there are."""
+    """Return the key that says how many ranks there are."""
     return "nproc" if job.config.launcher.world_size is None else "world_size"
 
 
 def _ranks(job: _Job) -> None:
-    """A configuration that was planned for more machines is not what a run on this one would be."""
+    """Raise DtkError if `launcher.world_size` is set and differs from the number of ranks of this run."""
     planned = job.config.launcher.world_size
     if planned is not None and planned != job.world_size:
         raise DtkError(
@@ -149,7 +149,7 @@ def _sequence(job: _Job) -> None:
 
 
 def _task(job: _Job) -> None:
-    """An encoder classifies, the others predict the next token; a custom model may do either."""
+    """Raise DtkError if model and data do not match: encoders classify, other models predict the next token."""
     model, data = job.config.model, job.config.data
     if data.name == "classification" and model.architecture not in ("encoder", "custom"):
         raise DtkError(f"data=classification needs an encoder, not model={model.name}", fix="use model=bert_tiny")
@@ -165,7 +165,7 @@ def _strategy(job: _Job) -> None:
 
 
 def _in_backward(job: _Job) -> None:
-    """An update inside backward has seen neither the other micro-batches nor the global norm."""
+    """Raise DtkError for settings that do not work when the optimizer updates parameters inside backward."""
     config = job.config
     if not config.optimizer.in_backward:
         return

@@ -61,7 +61,7 @@ def compose(overrides: list[str], config_dir: Path | None = None, *, traced: boo
 
 
 def expand(overrides: list[str], config_dir: Path | None = None) -> list[list[str]]:
-    """The overrides of every point of a sweep (`-m`); without lists one point.
+    """Return the overrides of every point of a sweep (`-m`), which is a single point if no override is a list.
 
     Raises:
         DtkError: see `expand_sweep`.
@@ -70,7 +70,7 @@ def expand(overrides: list[str], config_dir: Path | None = None) -> list[list[st
 
 
 def without_reasons(composed: Composed) -> Composed:
-    """A configuration as a run folder keeps it: the reasons for NCCL's variables stay in conf/."""
+    """Return the configuration as a run folder stores it, without the reasons for NCCL's variables."""
     config = replace(composed.config, nccl=replace(composed.config.nccl, about={}))
     return replace(composed, config=config, plain=to_plain(config))
 

@@ -19,7 +19,7 @@ def source_tree() -> Path | None:
 
 
 def conf_folder() -> Path:
-    """The YAML files of dtk itself: those of the source tree, else the copy inside the installed package.
+    """Return the folder of dtk's own YAML files: that of the source tree, else the copy inside the installed package.
 
     Raises:
         DtkError: the installation lacks them.

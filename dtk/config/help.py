@@ -17,7 +17,7 @@ _EXAMPLES = (
 
 
 def description(path: Path) -> str:
-    """The first comment line of a YAML file, without its mark; empty when it opens with anything else."""
+    """Return the first comment line of a YAML file without its `#`; empty if the file starts with anything else."""
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             if not line.startswith("# @"):  # Hydra's own header
@@ -26,7 +26,7 @@ def description(path: Path) -> str:
 
 
 def help_text() -> str:
-    """Groups with their options, then examples. Options of a group are chosen by GROUP=OPTION."""
+    """Return the help text: the groups with their options, chosen by GROUP=OPTION, and then examples."""
     lines = ["choices (GROUP=OPTION):"]
     for group, options in groups([conf_folder()]).items():
         lines.append(f"  {group}")

@@ -27,7 +27,7 @@ class UserFolders(SearchPathPlugin):
     folders: ClassVar[Sequence[Path]] = ()
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Called by Hydra whenever it builds a search path."""
+        """Prepend the user's folders; Hydra calls this whenever it builds a search path."""
         for folder in self.folders:
             search_path.prepend(provider="dtk", path=f"file://{folder}", anchor="main")
 
@@ -79,7 +79,7 @@ def compose_plain(overrides: Sequence[str], folders: Sequence[Path]) -> dict[str
 
 
 def merged(overrides: Sequence[str], folders: Sequence[Path]) -> Merged:
-    """The files and values that `compose_plain` merges for the same arguments, which `--info defaults` shows in Hydra.
+    """Return the files and values that `compose_plain` merges, like Hydra's `--info defaults`.
 
     Raises:
         DtkError: as `compose_plain`.
@@ -119,7 +119,7 @@ def _ready(folders: Sequence[Path]) -> Iterator[None]:
 
 
 def _translate(error: BaseException) -> DtkError:
-    """What Hydra, OmegaConf or YAML say, as one line."""
+    """Translate an error of Hydra, OmegaConf or YAML into a DtkError of one line."""
     cause: BaseException | None = error
     while cause is not None:
         mark = getattr(cause, "problem_mark", None)

@@ -61,7 +61,7 @@ def _check_named(target: str, allow: list[str]) -> None:
 
 
 def _found(target: str, arguments: dict[str, Any], allow: list[str], kind: type = object) -> Callable[..., Any]:
-    """What the target names, after all that can be checked before it is called."""
+    """Return the class that the target names, after every check that is possible before it is called."""
     found = _find(target)
     if not isinstance(found, type):
         raise DtkError(f"_target_={target} is no class", f"it is a {type(found).__name__}", "name a class")
@@ -98,7 +98,7 @@ def _forbidden(target: str, why: str = "a configuration may only name what is on
 
 
 def _imported(target: str, found: Any, home: str) -> DtkError:
-    """The error for what is on the list, but comes from elsewhere: name it where it lives, or allow this one name."""
+    """Return the error for a target that its module only imports, with advice on how to name or allow it."""
     fix = f"allow this name: 'allow_targets=[{target}]'"
     module, _, name = home.rpartition(".")
     public = not any(part.startswith("_") for part in home.split("."))

@@ -139,7 +139,7 @@ def _range(low: float, high: float) -> str:
 
 
 def _show(number: float) -> str:
-    """A whole number in full, or its size where that fills the line; others to 12 digits."""
+    """Format a whole number in full, shortened if it is very long, and any other number to 12 digits."""
     if isinstance(number, float):
         return f"{number:.12g}"
     text = str(number)

@@ -45,7 +45,7 @@ def locate(target: str) -> str:
 
 
 def cannot_import(target: str, why: str) -> DtkError:
-    """The error for a module that is not there, or fails while it is imported."""
+    """Return the error for a module that does not exist or fails to import."""
     return DtkError(f"_target_={target} cannot be imported", why, "run from the folder of your package, or install it")
 
 
@@ -66,7 +66,7 @@ def _spec(name: str, path: Sequence[str]) -> ModuleSpec | None:
 
 
 def _names(spec: ModuleSpec) -> set[str] | None:
-    """What the module's source defines; None where it cannot be read or may define more at run time."""
+    """Return the names that the module's source defines; None if it cannot be read or may define more at run time."""
     if spec.origin is None or not spec.origin.endswith(".py"):
         return None
     try:

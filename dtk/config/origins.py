@@ -18,7 +18,7 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def trace(arguments: Sequence[str], folders: Sequence[Path], plain: dict[str, Any]) -> Origins:
-    """The origins of all keys.
+    """Trace the origins of all keys.
 
     Args:
         arguments: overrides, already normalised.
@@ -47,7 +47,7 @@ def trace(arguments: Sequence[str], folders: Sequence[Path], plain: dict[str, An
 
 
 def _chooser(part: Merged.File, found: Merged, folders: Sequence[Path]) -> tuple[Kind, str]:
-    """What chose the option of a group: typed, or the file that names it."""
+    """Return what chose the option of a group: a typed override, or the file that names it."""
     if part.group in found.typed_choices:
         return "typed", found.typed_choices[part.group]
     path = _file(part.chosen_in, folders)
@@ -55,7 +55,7 @@ def _chooser(part: Merged.File, found: Merged, folders: Sequence[Path]) -> tuple
 
 
 def _file(config: str, folders: Sequence[Path]) -> Path | None:
-    """The file that Hydra took for `strategy/ddp`."""
+    """Return the file that Hydra used for a name such as `strategy/ddp`."""
     return next((path for folder in folders if (path := folder / f"{config}.yaml").is_file()), None)
 
 

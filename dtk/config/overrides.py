@@ -23,7 +23,7 @@ LARGEST_SWEEP = 10_000
 
 
 def normalise(overrides: Sequence[str], groups: Groups, defaults: Sequence[str]) -> list[str]:
-    """Overrides as Hydra is to see them; of a group that is given twice the last choice counts.
+    """Return the overrides as Hydra is to receive them; if a group is given twice, the last choice counts.
 
     Args:
         overrides: what was typed.
@@ -104,7 +104,7 @@ def parse(text: str) -> "Override":
 
 
 def _option(override: "Override", groups: Groups) -> str | None:
-    """The chosen file of a group; None for `experiment=null`, the only group that may be empty."""
+    """Return the chosen option of a group; None for `experiment=null`, the only group that may be empty."""
     group = override.key_or_group
     options = groups[group]
     listed = f"options: {', '.join(options)}"

@@ -81,7 +81,7 @@ def rerun(run: Path, new: list[str], config_dir: Path | None, *, trust: bool = F
 
 
 def _as_data(stored: Stored, new: list[str], config_dir: Path | None, option: str) -> Composed:
-    """The stored configuration with overrides on top; what the folder allows or would execute does not count."""
+    """Return the stored configuration with overrides applied, without trusting any code that the folder names."""
     stored.plain["allow_targets"] = []
     again = change(stored, new, config_dir)
     typed = [parse(text).key_or_group.lstrip("+") for text in new]
@@ -90,7 +90,7 @@ def _as_data(stored: Stored, new: list[str], config_dir: Path | None, option: st
 
 
 def _named(path: Path, runs_folder: Path) -> Path:
-    """The run that `resume=` means: a path, or as elsewhere `last` or the beginning of an id."""
+    """Return the run that `resume=` names: a path, `last`, or the beginning of a run id."""
     if path.exists() or path.parent != Path.cwd():
         return path
     try:
@@ -112,7 +112,7 @@ def _refuse_running(paths: RunPaths) -> None:
 
 
 def _refuse_other_optimizer(before: str, now: str) -> None:
-    """The state in the checkpoints is of one kind of optimizer; its rates may change."""
+    """Raise DtkError if the optimizer changes: the checkpoints hold the state of one kind only."""
     if before != now:
         raise DtkError(
             f"optimizer={now} cannot replace {before} in a resumed run",
@@ -122,7 +122,7 @@ def _refuse_other_optimizer(before: str, now: str) -> None:
 
 
 def refuse_other_data(paths: RunPaths, data: dict[str, Any]) -> None:
-    """The corpus must be the one that the run began with.
+    """Refuse to resume a run with other data than it began with.
 
     Raises:
         DtkError: its hash is another.
@@ -175,7 +175,7 @@ def _refuse_finished(paths: RunPaths, complete: list[Path], steps: int) -> None:
 
 
 def next_attempt(paths: RunPaths) -> int:
-    """The number of the next attempt."""
+    """Return the number of the next attempt."""
     numbers = [int(p.name.removeprefix("attempt_")) for p in (paths.root / "logs").glob("attempt_*") if p.is_dir()]
     with contextlib.suppress(OSError, ValueError):
         numbers.append(read_status(paths.status).attempt)

@@ -69,7 +69,7 @@ def _origins(paths: RunPaths, plain: dict[str, Any]) -> Origins:
 
 
 def change(stored: Stored, new: list[str], config_dir: Path | None) -> Composed:
-    """The stored configuration with overrides on top.
+    """Return the stored configuration with overrides applied.
 
     A choice (`strategy=ddp`) replaces its section by the file's, any other key (`train.steps=20`) only itself.
 
@@ -108,7 +108,7 @@ def change(stored: Stored, new: list[str], config_dir: Path | None) -> Composed:
 
 
 def _take(origins: Origins, chosen: Origins, group: str) -> None:
-    """The origins of one section from another configuration."""
+    """Replace the origins of one section by those from another configuration."""
     inside = f"{group}."
     origins.keys = {key: settings for key, settings in origins.keys.items() if not key.startswith(inside)}
     origins.keys.update({key: settings for key, settings in chosen.keys.items() if key.startswith(inside)})

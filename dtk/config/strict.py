@@ -71,7 +71,7 @@ def _build(cls: type, value: Any, path: str, plain: dict[str, Any]) -> Any:
 
 
 def _kind(section: str, value: Any) -> type:
-    """The dataclass of a section that comes in several kinds."""
+    """Return the dataclass of a section that comes in several kinds."""
     tag, kinds = KINDS[section]
     if not isinstance(value, dict):
         raise DtkError(
@@ -87,7 +87,7 @@ def _kind(section: str, value: Any) -> type:
 
 
 def _convert(value: Any, hint: Any, path: str, plain: dict[str, Any]) -> Any:
-    """The value when it is of the type `hint`; a float made of an int; else the error."""
+    """Return the value if it is of the type `hint`, with an int converted where a float is expected; else raise."""
     if isinstance(value, str) and value == MISSING:
         raise _missing(path, plain)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
@@ -110,7 +110,7 @@ def _convert(value: Any, hint: Any, path: str, plain: dict[str, Any]) -> Any:
 
 
 def _members(hint: Any) -> tuple[Any, ...]:
-    """The alternatives of a union; of anything else the type itself."""
+    """Return the alternatives of a union, or the type itself if it is not a union."""
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
@@ -139,7 +139,7 @@ _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 
 def _describe(hint: Any) -> str:
-    """A type in words: `a whole number or null`."""
+    """Describe a type in words, such as `a whole number or null`."""
     words = []
     for member in _members(hint):
         if get_origin(member) is Literal:
@@ -168,7 +168,7 @@ def _wrong_type(value: Any, hint: Any, path: str) -> DtkError:
 
 
 def _show(value: Any) -> str:
-    """A value as it would be typed, shortened."""
+    """Format a value as it would be typed, shortened if it is long."""
     text = value if isinstance(value, str) and value else json.dumps(value, default=str)
     text = " ".join(text.split())
     return text if len(text) <= 60 else text[:57] + "..."

@@ -24,7 +24,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 def fold(text: str, width: int) -> str:
-    """A help text with no line over `width` columns, as far as its words allow."""
+    """Wrap a help text so that no line exceeds `width` columns, as far as its words allow."""
     blocks = [_block(block.splitlines(), width) for block in text.strip("\n").split("\n\n")]
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 def above_zero(most: float, what: str) -> Callable[[str], float]:
-    """A number in (0, `most`]; anything else, NaN included, is refused as `'x' is no WHAT`."""
+    """Return a parser for a number in (0, `most`]; it rejects anything else, NaN included, as `'x' is no WHAT`."""
 
     def parse(text: str) -> float:
         try:
@@ -20,7 +20,7 @@ def above_zero(most: float, what: str) -> Callable[[str], float]:
 
 
 def whole(least: int, most: int, what: str) -> Callable[[str], int]:
-    """A whole number in [`least`, `most`]."""
+    """Return a parser for a whole number in [`least`, `most`]."""
 
     def parse(text: str) -> int:
         if not text.isdecimal() or not least <= int(text) <= most:

@@ -71,7 +71,7 @@ class Busy:
         self.now(text)
 
     def now(self, text: str) -> None:
-        """What lasts from here on."""
+        """Set the text of the activity that starts now."""
         self._lasting = (text, time.monotonic())
 
     def __enter__(self) -> "Busy":

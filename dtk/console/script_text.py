@@ -17,7 +17,7 @@ _TIME = re.compile(r"\d+(:[0-5]?\d){0,2}|\d+-\d+(:[0-5]?\d){0,2}")
 
 
 def check_line(text: str, key: str) -> str:
-    """The text, if it is a single line without control characters.
+    """Return the text if it is a single line without control characters.
 
     Raises:
         DtkError: it would begin another line of a script.
@@ -28,10 +28,10 @@ def check_line(text: str, key: str) -> str:
 
 
 def check_time(time: int | str, key: str) -> str:
-    """A time limit as Slurm reads it.
+    """Return the time limit as text if Slurm can read it.
 
     Raises:
-        DtkError: it is none.
+        DtkError: it is not a time limit.
     """
     if not _TIME.fullmatch(str(time)):
         raise DtkError(f"{key}={time} is no time limit", fix=f"use minutes, {key}=8:00:00 or {key}=2-12")
@@ -50,13 +50,13 @@ def check_memory(memory: str, form: re.Pattern[str], example: str) -> str:
 
 
 def check_variable(name: str, key: str) -> str:
-    """The name of an environment variable.
+    """Return the name if it is a valid name of an environment variable.
 
     Raises:
-        DtkError: no shell takes it.
+        DtkError: it is not a valid name.
     """
     if not _NAME.fullmatch(name):
-        raise DtkError(f'{key} names the variable "{name}"', "letters, digits and _ only", "mend the name")
+        raise DtkError(f'{key} names the variable "{name}"', "letters, digits and _ only", "fix the name")
     return name
 
 
@@ -76,7 +76,7 @@ def sbatch_option(name: str, value: object) -> str:
 
 
 def sbatch_word(option: str, key: str) -> str:
-    """A whole option of the user's (`--constraint=h100`) in an #SBATCH line.
+    """Return a complete option given by the user (`--constraint=h100`) as an #SBATCH line.
 
     Raises:
         DtkError: it is no long option, or has a line break.
@@ -93,7 +93,7 @@ def _sbatch_quoted(text: str) -> str:
 
 
 def kubernetes_argument(text: object) -> str:
-    """An argument or value in which Kubernetes must expand nothing: there `$(NAME)` is a variable and `$$` a dollar."""
+    """Escape an argument or value so that Kubernetes expands no `$(NAME)` in it; `$$` stands for a dollar sign."""
     return str(text).replace("$", "$$")
 
 

@@ -14,7 +14,7 @@ from dtk.errors import DtkError
 
 
 def build_dataset(config: DataConfig) -> Dataset:
-    """The dataset of this configuration; tokenised text comes from the cache after the first time.
+    """Build the dataset of this configuration; tokenised text comes from the cache after the first time.
 
     Raises:
         DtkError: whatever is wrong with path, content, sizes, tokenizer or optional packages.

@@ -51,7 +51,7 @@ Builder = Callable[[Writer], dict[str, Any]]
 
 
 def cached(key: str, dtype: np.dtype[Any], build: Builder) -> Cached:
-    """The array of this key, built if it is not there.
+    """Return the array of this key, building it if it is not in the cache.
 
     Args:
         key: letters and digits; must change with everything that the content depends on.
@@ -129,7 +129,7 @@ def _publish(aside: Path, path: Path, dtype: np.dtype[Any]) -> None:
 
 
 def _read(path: Path, dtype: np.dtype[Any]) -> Cached | None:
-    """The finished array, or None when there is none or it is not whole."""
+    """Return the finished array, or None if it is missing or incomplete."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)

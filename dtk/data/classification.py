@@ -60,11 +60,11 @@ class ClassificationDataset(Dataset):
         self._about = about
 
     def train(self, ids: np.ndarray) -> Batch:
-        """Inputs [batch, sequence_length], targets [batch]."""
+        """Return inputs [batch, sequence_length] and targets [batch]."""
         return self._batch(self._train_ids[ids])
 
     def validation(self, ids: np.ndarray) -> Batch:
-        """Inputs [batch, sequence_length], targets [batch]."""
+        """Return inputs [batch, sequence_length] and targets [batch]."""
         return self._batch(self._validation_ids[ids])
 
     def describe(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class ClassificationDataset(Dataset):
 
 
 def classification_dataset(config: ClassificationData) -> ClassificationDataset:
-    """The user's table, or the embedded task when there is no path.
+    """Build the dataset from the user's table, or from the embedded task if no path is given.
 
     Raises:
         DtkError: a wrong table, too few samples or classes, or samples_per_class < 2.

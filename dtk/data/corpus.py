@@ -87,12 +87,12 @@ class Corpus:
     """A file with a text suffix that is not UTF-8 is an error; otherwise it is skipped."""
 
     def key(self) -> str:
-        """Changes whenever a file is added, removed, moved, resized or rewritten; reads no content."""
+        """Return a key that changes whenever a file is added, removed, moved, resized or rewritten."""
         listing = [(str(file.path.absolute()), file.size_bytes, file.mtime_ns) for file in self.files]
         return hashlib.sha256(repr((listing, self.max_bytes, self.strict)).encode()).hexdigest()
 
     def pieces(self) -> Iterator[tuple[bytes, bool]]:
-        """The text in pieces of at most CHUNK_BYTES (cut after a line where possible), and whether a document ends.
+        """Yield pieces of at most CHUNK_BYTES, cut after a line where possible, and whether each ends a document.
 
         Raises:
             DtkError: a file can not be read, or is meant to be text and is not UTF-8.
@@ -128,7 +128,7 @@ def stdlib_root() -> Path:
 
 
 def stdlib_corpus(max_bytes: int | None = None, root: Path | None = None) -> Corpus:
-    """The source of the standard library (or of one package in it) without its tests: about 11 MB.
+    """Return the source code of the standard library, or of one package in it, without tests (about 11 MB in all).
 
     Raises:
         DtkError: there is no source (a frozen or trimmed Python), or max_bytes < 1.

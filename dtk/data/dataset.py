@@ -50,7 +50,7 @@ class Dataset(ABC):
 
 
 def to_batch(inputs: np.ndarray, targets: np.ndarray) -> Batch:
-    """A batch of int64 copies of these arrays."""
+    """Return a batch of int64 copies of these arrays."""
     return Batch(
         torch.from_numpy(inputs.astype(np.int64, order="C")), torch.from_numpy(targets.astype(np.int64, order="C"))
     )

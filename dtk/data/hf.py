@@ -74,7 +74,7 @@ def _texts(config: HFData, dataset: Any) -> Iterator[tuple[bytes, bool]]:
 
 
 def _load(config: HFData) -> Any:
-    """The split as a `datasets.Dataset`."""
+    """Load the split as a `datasets.Dataset`."""
     path = Path(config.path).expanduser()
     if not path.exists() and unreachable(os.environ.get("HF_ENDPOINT", "https://huggingface.co")):
         # Read by the package at import: it then looks into its cache only, without minutes of retries.

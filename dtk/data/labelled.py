@@ -84,7 +84,7 @@ def package_windows(
 
 
 def package_corpora() -> dict[str, Corpus]:
-    """The EMBEDDED_CLASSES packages of the standard library with the most source, sorted by name."""
+    """Return the EMBEDDED_CLASSES packages of the standard library with the most source, sorted by name."""
     everything = stdlib_corpus()
     sizes: dict[str, int] = {}
     for file in everything.files:

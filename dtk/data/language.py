@@ -32,11 +32,11 @@ class LanguageDataset(Dataset):
         self._about = tokens.about
 
     def train(self, ids: np.ndarray) -> Batch:
-        """Inputs and targets [batch, sequence_length]."""
+        """Return inputs and targets [batch, sequence_length]."""
         return _batch(self._train_rows, ids)
 
     def validation(self, ids: np.ndarray) -> Batch:
-        """Inputs and targets [batch, sequence_length]."""
+        """Return inputs and targets [batch, sequence_length]."""
         return _batch(self._validation_rows, ids)
 
     def describe(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ PROBE_S = 3.0
 
 
 def bounded(work: Callable[[], T], limit_s: float) -> T:
-    """The result of `work`, or what it raised.
+    """Return the result of `work`, or raise what it raised.
 
     Raises:
         TimeoutError: it took longer than limit_s; its thread goes on unwatched.

@@ -80,7 +80,7 @@ def permute(positions: np.ndarray, size: int, key: str) -> np.ndarray:
 
 
 def _feistel(values: np.ndarray, bits: int, keys: np.ndarray) -> np.ndarray:
-    """A bijection of [0, 2**bits), uint64; the halves may differ by a bit and swap widths every round."""
+    """Apply a bijection of [0, 2**bits), uint64; the halves may differ by a bit and swap widths every round."""
     left_bits, right_bits = np.uint64(bits // 2), np.uint64(bits - bits // 2)
     left, right = values >> right_bits, values & ((_ONE << right_bits) - _ONE)
     for key in keys:

@@ -23,11 +23,11 @@ class SyntheticDataset(Dataset):
         self.fixed_targets = config.sequence_length
 
     def train(self, ids: np.ndarray) -> Batch:
-        """Inputs and targets [batch, sequence_length]."""
+        """Return inputs and targets [batch, sequence_length]."""
         return self._batch(ids)
 
     def validation(self, ids: np.ndarray) -> Batch:
-        """Inputs and targets [batch, sequence_length]."""
+        """Return inputs and targets [batch, sequence_length]."""
         return self._batch(ids + self.train_size)
 
     def describe(self) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class FileTokenizer:
 
 
 def build_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer that `data.tokenizer` names: `byte`, `gpt2` or the path of a tokenizer.json.
+    """Build the tokenizer that `data.tokenizer` names: `byte`, `gpt2` or the path of a tokenizer.json.
 
     Raises:
         DtkError: no such name or file, not a tokenizer file, or the package is not installed.
@@ -108,7 +108,7 @@ def build_tokenizer(name: str) -> Tokenizer:
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
-    """The smallest unsigned type that holds every id."""
+    """Return the smallest unsigned type that holds every id."""
     return np.min_scalar_type(max(vocab_size - 1, 1))
 
 
@@ -137,7 +137,7 @@ def _from_file(path: Path) -> FileTokenizer:
 
 
 def _load_gpt2() -> Any:
-    """The encoding of tiktoken, which downloads without any time limit, so the server is asked first."""
+    """Load tiktoken's encoding; as tiktoken downloads without a time limit, check first that the server answers."""
     try:
         import tiktoken
     except ImportError:

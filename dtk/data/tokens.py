@@ -40,7 +40,7 @@ Pieces = Iterator[tuple[bytes, bool]]
 
 
 def tokenised(pieces: Callable[[], Pieces], source: str, key: str, tokenizer: Tokenizer) -> Tokens:
-    """The tokens of a text, from the cache if its key is known there.
+    """Return the tokens of a text, from the cache if its key is found there.
 
     Args:
         pieces: starts reading the text. Called when the key is not cached, and once more when
@@ -79,7 +79,7 @@ def corpus_tokens(corpus: Corpus, tokenizer: Tokenizer) -> Tokens:
 
 
 def token_file(config: TokensData) -> Tokens:
-    """A flat binary file of ids in native byte order, memory-mapped.
+    """Memory-map a flat binary file of ids in native byte order.
 
     Ids are checked in full up to 64 MiB; of a larger file in 64 chunks of 1 MiB spread over it, and
     the recorded hash is then of these chunks and the size.

@@ -80,7 +80,7 @@ def nccl(scope: Scope) -> Result:
 
 
 def judge(said: Sequence[Said], backend: str, *, several_nodes: bool, hosts: Sequence[str] = ()) -> Result:
-    """What the ranks' lines mean: who is to blame, where it stands, what was wrong, how long each took.
+    """Judge the ranks' output: which rank is to blame, where it stopped, what was wrong, how long each operation took.
 
     Args:
         said: one for each rank, in order.
@@ -128,7 +128,7 @@ def _stopped(said: Sequence[Said], backend: str, several_nodes: bool, hosts: Seq
 
 
 def _place(one: Said) -> str:
-    """The collective in which a rank stopped."""
+    """Return the collective in which a rank stopped."""
     begun = [str(record["begin"]) for record in one.records if "begin" in record]
     return begun[-1] if begun else ""
 
@@ -139,7 +139,7 @@ def _listed(ranks: Sequence[int], hosts: Sequence[str]) -> str:
 
 
 def _remedy(backend: str, several_nodes: bool) -> Remedy:
-    """What to try next."""
+    """Return the remedy to try next."""
     if backend == "nccl":
         return Remedy("see what NCCL says", "NCCL_DEBUG=INFO dtk doctor --only collectives_nccl -v")
     if several_nodes:

@@ -20,7 +20,7 @@ WHEELS = {12: "cu126", 13: "cu130"}
 
 
 def cuda_driver(scope: Scope) -> Result:
-    """The CUDA build of torch against the driver and the devices."""
+    """Check torch's CUDA build against the driver and the devices."""
     nvml, reason = scope.nvml()
     asked = scope.torch()
     if not asked.facts:
@@ -38,7 +38,7 @@ def cuda_driver(scope: Scope) -> Result:
 
 
 def _fit(facts: dict[str, Any], driver: str, runs: tuple[int, int]) -> list[Finding]:
-    """What is wrong between torch's build, the driver and the devices."""
+    """Return findings where torch's build, the driver and the devices do not fit together."""
     if facts["cuda_build"] is None:
         text = f"torch {facts['version']} is built without CUDA, and an NVIDIA driver ({driver}) is here"
         return [Finding("failure", text, _build_for(runs))]

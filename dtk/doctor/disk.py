@@ -22,7 +22,7 @@ LONGEST_S = 10.0
 
 
 def nearest(folder: Path) -> Path:
-    """The folder, or the deepest one above it that is there."""
+    """Return the folder if it exists, or else its nearest parent that does."""
     folder = folder.expanduser().absolute()
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent

@@ -65,7 +65,7 @@ def clocks(scope: Scope) -> Result:
 
 
 def _power(gpu: Gpu) -> list[Finding]:
-    """A power limit that was lowered."""
+    """Return a finding if the power limit was lowered."""
     limit, default = gpu.read("GetEnforcedPowerLimit"), gpu.read("GetPowerManagementDefaultLimit")
     if not limit or not default or limit >= POWER_SHARE * default:
         return []
@@ -158,7 +158,7 @@ def remapped_rows(scope: Scope) -> Result:
 
 
 def gpu_processes(scope: Scope) -> Result:
-    """Processes of others on the devices, and memory that nobody visible holds."""
+    """Check for other processes on the devices, and for memory that no visible process holds."""
     lines: list[str] = []
 
     def look(gpu: Gpu) -> list[Finding] | None:

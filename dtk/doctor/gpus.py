@@ -30,7 +30,7 @@ class Gpu:
     handle: Any
 
     def read(self, call: str, *arguments: Any) -> Any:
-        """What `nvmlDevice<call>` answers; None where device or driver does not support it.
+        """Return the result of `nvmlDevice<call>`; None if the device or the driver does not support it.
 
         Raises:
             pynvml.NVMLError: any other trouble, a lost device for example.
@@ -48,7 +48,7 @@ class Gpu:
 
 
 def find(scope: Scope) -> tuple[list[Gpu], list[Finding], str]:
-    """The devices that answer, findings on those that do not, and the reason when there is no NVML."""
+    """Return the devices that answer, findings on those that do not, and the reason if there is no NVML."""
     nvml, reason = scope.nvml()
     if nvml is None:
         return [], [], reason
@@ -167,7 +167,7 @@ def _unusable(gpus: list[Gpu]) -> list[Finding]:
 
 
 def _hidden(gpus: list[Gpu]) -> list[Finding]:
-    """What is wrong with CUDA_VISIBLE_DEVICES: CUDA drops all from the first entry it does not know."""
+    """Return findings on CUDA_VISIBLE_DEVICES; CUDA ignores every entry from the first unknown one on."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return []

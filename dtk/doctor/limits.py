@@ -78,7 +78,7 @@ def memlock(scope: Scope) -> Result:
 
 
 def judge_memlock(rdma: Path) -> Result:
-    """The limit of this process, with what the devices in `rdma` need."""
+    """Judge this process's limit on locked memory by what the devices in `rdma` need."""
     soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     told = "unlimited" if soft == resource.RLIM_INFINITY else size(soft)
     try:
@@ -124,12 +124,12 @@ def files(scope: Scope) -> Result:
 
 
 def processes(scope: Scope) -> Result:
-    """Processes and threads that the user, or the container, may have."""
+    """Check how many processes and threads the user and the container may have."""
     return judge_processes(PIDS_MAX)
 
 
 def judge_processes(pids_max: Path) -> Result:
-    """The smaller one of the user's limit and the container's."""
+    """Judge the smaller of the user's limit and the container's."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     limits = {} if soft == resource.RLIM_INFINITY else {"ulimit -u": soft}
     with suppress(OSError, ValueError):  # `max`, or no such control group.
@@ -153,7 +153,7 @@ def memory(scope: Scope) -> Result:
 
 
 def judge_memory(meminfo: Path, group: Path) -> Result:
-    """What is available by the kernel, and by the container's limit."""
+    """Judge the memory that is available according to the kernel and the container's limit."""
     try:
         pairs = (line.split(":") for line in meminfo.read_text(encoding="utf-8").splitlines() if ":" in line)
         kib = {name: int(value.split()[0]) for name, value in pairs}

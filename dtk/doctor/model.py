@@ -59,12 +59,12 @@ class Finding:
 
 
 def not_applicable(reason: str, **more: Any) -> Result:
-    """The check has nothing to look at here, and why."""
+    """Return the result of a check that does not apply here, with the reason."""
     return Result("not_applicable", reason, **more)
 
 
 def worst(statuses: Iterable[Status]) -> Status:
-    """The most worrying of them; `not_applicable` when there is none."""
+    """Return the most severe status, or `not_applicable` if there is none."""
     return max(statuses, key=SEVERITY.index, default="not_applicable")
 
 

@@ -23,7 +23,7 @@ VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
 def hostname(scope: Scope) -> Result:
-    """This machine's own name, by which gloo finds its address, and MASTER_ADDR."""
+    """Check that this machine's own name, by which gloo finds its address, and MASTER_ADDR resolve."""
     name = socket.gethostname()
     began = time.monotonic()
     findings, addresses = _own_name(name, scope.nodes > 1)
@@ -45,7 +45,7 @@ def hostname(scope: Scope) -> Result:
 
 
 def _own_name(name: str, several_nodes: bool) -> tuple[list[Finding], list[str]]:
-    """Findings on the own name, and its addresses.
+    """Return findings on this machine's own name, and the addresses of that name.
 
     On one node gloo falls back to loopback with a warning; on several this node then cannot be reached.
     """
@@ -183,7 +183,7 @@ def _read(path: Path) -> str | None:
 
 
 def ports(scope: Scope) -> Result:
-    """The rendezvous port is free, and loopback carries a message."""
+    """Check that the rendezvous port is free and that loopback carries a message."""
     findings = _loopback()
     if scope.under_launcher:
         return judged(findings, "loopback answers; the rendezvous port is in use by this job's own launcher")
@@ -222,7 +222,7 @@ def _taken(port: int) -> str:
 
 
 def _loopback() -> list[Finding]:
-    """A word over loopback and back: what every rendezvous on one machine needs."""
+    """Send a message over loopback, which every rendezvous on one machine needs, and return findings if that fails."""
     try:
         with socket.socket() as server:
             server.settimeout(2)

@@ -32,7 +32,7 @@ PER_NODE = ("NCCL_HOSTID", "NCCL_DEBUG_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH
 
 
 def alone(names: Collection[str]) -> list[Made]:
-    """The answer of the chosen checks when there is one node."""
+    """Return the results of the chosen checks when there is only one node."""
     reason = "one node: nothing to compare it with (several: torchrun ... -m dtk doctor)"
     return [Made(name, "nodes", not_applicable(reason), 0.0) for name in BETWEEN if name in names]
 
@@ -51,7 +51,7 @@ class Store(Protocol):
 
 
 def arrived(store: Store, key: str, seconds: float) -> str | None:
-    """A value that another rank puts; None when it did not within the time.
+    """Return a value that another rank stores, or None if it does not arrive in time.
 
     Asks again and again: the store's own wait cannot be broken off by a signal, and prints stack traces.
     """
@@ -71,7 +71,7 @@ def variables() -> dict[str, str]:
 
 
 def agreement(nodes: Sequence[Node], of_node: Mapping[int, Mapping[str, str]]) -> Result:
-    """What has to be the same on all nodes and is not.
+    """Check that versions, limits and variables are the same on all nodes.
 
     Args:
         nodes: with the `common` values of their checks.
@@ -116,7 +116,7 @@ def _same(name: str) -> Remedy:
 
 
 def answer_clock(store: Store, node: int) -> None:
-    """A leader's part: find the offset of this node's clock from rank 0's, and tell it."""
+    """Measure and report the offset of this node's clock from rank 0's; the leaders of all other nodes call this."""
     best_s, offset_s = float("inf"), 0.0
     for i in range(ROUNDS):
         before, began = time.time(), time.perf_counter()
@@ -163,10 +163,10 @@ def _skew(node: int, offset_s: float, half_trip_s: float) -> list[Finding]:
 
 
 def listen(master: str, port: int) -> tuple[socket.socket, str]:
-    """A socket that others of the job can connect to, and this node's address on the way to the first node.
+    """Return a socket that other nodes can connect to, and this node's address on the route to the first node.
 
     Raises:
-        OSError: no way to it.
+        OSError: there is no route to the first node.
     """
     family = socket.getaddrinfo(master, port, type=socket.SOCK_STREAM)[0][0]
     with socket.socket(family, socket.SOCK_DGRAM) as way:  # Sends nothing: only the route is asked for.
@@ -179,7 +179,7 @@ def listen(master: str, port: int) -> tuple[socket.socket, str]:
 
 
 def neighbours(node: int, nodes: Sequence[int]) -> list[int]:
-    """The nodes that a node connects to: those after it around the ring, and the first."""
+    """Return the nodes that a node connects to: the next ones around the ring, and the first node."""
     at = nodes.index(node)
     following = [nodes[(at + i) % len(nodes)] for i in range(1, min(NEIGHBOURS, len(nodes) - 1) + 1)]
     return list(dict.fromkeys([*following, *([nodes[0]] if node != nodes[0] else [])]))
@@ -197,7 +197,7 @@ def unreached(addresses: Mapping[int, tuple[str, int]]) -> dict[int, str]:
 
 
 def answer_reach(store: Store, node: int, nodes: Sequence[int], master: tuple[str, int]) -> None:
-    """The part of every leader, rank 0 included: listen, connect to the neighbours, tell who was not reached."""
+    """Listen, connect to the neighbours and report which were not reached; the leader of every node calls this."""
     try:
         server, address = listen(*master)
     except OSError as error:

@@ -34,7 +34,7 @@ LAST_S = 120.0
 def run(
     here: Place, checks: Sequence[Check], names: frozenset[str], scope: Scope, begin: Callable[[Check], None]
 ) -> tuple[Report | None, Callable[[int], int]]:
-    """This rank's part.
+    """Run this rank's part of the checks.
 
     Args:
         here: this rank.
@@ -73,7 +73,7 @@ def run(
 
 
 def _meet(here: Place, seconds: float) -> PrefixStore:
-    """The store of all ranks; unlike env://, it does not wait for all, so that those who do not come can be named.
+    """Return the store of all ranks; unlike env://, it does not wait for every rank, so that missing ones can be named.
 
     Raises:
         OwnRankError: nobody answers where the ranks are to meet.
@@ -110,10 +110,10 @@ def _closed(master: tuple[str, int], seconds: float) -> str:
 
 
 def _told(store: PrefixStore, key: str, seconds: float) -> str:
-    """A value that rank 0 owes the others.
+    """Return a value that rank 0 stores for the others.
 
     Raises:
-        DtkError: it is gone.
+        DtkError: rank 0 does not answer.
     """
     text = arrived(store, key, seconds)
     if text is None:
@@ -171,7 +171,7 @@ def _between(
     scope: Scope,
     collectives: bool,
 ) -> list[Made]:
-    """This rank's part of the checks between nodes; what was found, on rank 0."""
+    """Run this rank's part of the checks between nodes; on rank 0, return the results."""
     found: list[Made] = []
 
     def make(name: str, result: Callable[[], Result]) -> None:
@@ -215,7 +215,7 @@ def _backends(store: PrefixStore, here: Place, scope: Scope) -> list[str]:
 
 
 def _try(store: PrefixStore, here: Place, backend: str, timeout_s: float) -> list[Said]:
-    """This rank's child tries every collective; on rank 0, what all ranks' children said."""
+    """Try every collective in a child process; on rank 0, return what the children of all ranks reported."""
     prefix = f"dtk/doctor/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     meeting = Meeting(
         here.rank, here.local_rank, here.world_size, *here.master, backend=backend, serve=False, prefix=prefix

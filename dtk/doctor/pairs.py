@@ -65,7 +65,7 @@ def _way(read: int | None, nvlink: bool) -> str:
 
 
 def _judge_pairs(pairs: dict[tuple[int, int], tuple[int | None, bool]]) -> list[Finding]:
-    """A pair joined by NVLink without access is broken; others without it are slower, and some hang."""
+    """Return findings on pairs without peer access: an error over NVLink, elsewhere slower and possibly a hang."""
     findings = []
     for status in sorted({read for read, _ in pairs.values() if read}):
         without = [f"{a}-{b}" for (a, b), (read, _) in pairs.items() if read == status]
@@ -86,7 +86,7 @@ def _judge_pairs(pairs: dict[tuple[int, int], tuple[int | None, bool]]) -> list[
 
 
 def copies(scope: Scope) -> Result:
-    """A real copy from every device to every other one: does it end, is it right, how fast is it."""
+    """Copy data from every device to every other one, and check that each copy ends, is correct and is not slow."""
     asked = scope.torch()
     count = len(asked.facts.get("devices", []))
     if count < 2:
@@ -101,7 +101,7 @@ def copy_all(devices: list[str], timeout_s: float) -> Said:
 
 
 def judge_copies(said: Said, timeout_s: float) -> Result:
-    """What the copies mean."""
+    """Judge the results of the copies."""
     done = [record for record in said.records if "gb_per_s" in record or "wrong" in record]
     findings = [_wrong(record) for record in done if record.get("wrong")]
     if said.problem:

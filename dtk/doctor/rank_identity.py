@@ -26,10 +26,10 @@ class Place:
 
 
 def place() -> Place:
-    """This rank by the variables of torchrun or Slurm.
+    """Return this rank's place in the job from the variables of torchrun or Slurm.
 
     Raises:
-        DtkError: they are not whole.
+        DtkError: they are incomplete.
     """
     try:
         if "RANK" not in os.environ:

@@ -25,7 +25,7 @@ BETWEEN = ("agreement", "clock", "reach")
 
 
 def chosen(only: Iterable[str], skip: Iterable[str]) -> tuple[tuple[Check, ...], frozenset[str]]:
-    """The checks to make on each node, and the names of those to make between nodes.
+    """Return the checks to run on each node, and the names of those to run between nodes.
 
     Args:
         only: names of checks or topics, each maybe a list with commas; empty = all.

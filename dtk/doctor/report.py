@@ -36,7 +36,7 @@ class Report:
     seconds: float
 
     def status(self) -> Status:
-        """The worst of all."""
+        """Return the most severe status of all checks."""
         return worst(one.result.status for one in self.all())
 
     def all(self) -> Iterable[Made]:
@@ -72,7 +72,7 @@ def dumps(report: Report) -> str:
 
 
 def as_plain(made: Made) -> dict[str, Any]:
-    """A check that was made, for JSON."""
+    """Convert a completed check to plain values for JSON."""
     result = made.result
     return {
         "name": made.name,
@@ -88,7 +88,7 @@ def as_plain(made: Made) -> dict[str, Any]:
 
 
 def from_plain(plain: dict[str, Any]) -> Made:
-    """The inverse of `as_plain`, for what another node sent."""
+    """Convert plain values, as another node sent them, back to a completed check; the inverse of `as_plain`."""
     remedies = tuple(Remedy(one["what"], one["command"]) for one in plain["remedies"])
     result = Result(
         plain["status"], plain["summary"], tuple(plain["details"]), remedies, plain["measures"], plain["common"]

@@ -42,7 +42,7 @@ class Scope:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def torch(self) -> TorchFacts:
-        """What torch says of itself, from `dtk.doctor.torch_facts` in a process of its own; asked once."""
+        """Return what torch reports about itself; `dtk.doctor.torch_facts` runs once, in a separate process."""
         with self._lock:
             if self._torch is None:
                 self._torch = _ask_torch(self.timeout_s)

@@ -52,7 +52,7 @@ def dotted(version: tuple[int, ...]) -> str:
 
 
 def python(scope: Scope) -> Result:
-    """The interpreter."""
+    """Check the Python interpreter."""
     return judge_python(tuple(sys.version_info[:3]), bool(sysconfig.get_config_var("Py_DEBUG")))
 
 
@@ -128,7 +128,7 @@ def config(scope: Scope) -> Result:
 
 
 def extras(scope: Scope) -> Result:
-    """The package dtk and its optional parts: whole, half installed or absent."""
+    """Check whether the package dtk and its optional parts are complete, partly installed or absent."""
     findings = []
     own = installed("dtk-train")
     whole, absent = [], []

@@ -37,7 +37,7 @@ FAULTS: dict[str, type[FaultyLoop]] = {
 
 
 def install(loop: Loop) -> Loop:
-    """The loop with the fault of its configuration in it; the same loop for a fault that is settings."""
+    """Return the loop with its configured fault built in, or the same loop if the fault consists of settings."""
     faulty = FAULTS.get(loop.config.fault.name)
     if faulty is None:
         return loop

@@ -22,7 +22,7 @@ NAMED = 5
 def banner(
     console: Console, config: Config, paths: RunPaths, placement: Placement, attempt: int, world_size: int
 ) -> None:
-    """What was detected and chosen, and why."""
+    """Print what was detected and chosen, and why."""
     train = config.train
     accumulation = config.batch_plan(world_size).accumulation_steps
     again = f" (attempt {attempt})" if attempt else ""
@@ -68,7 +68,7 @@ def farewell(console: Console, paths: RunPaths, outcome: Outcome) -> None:
 
 
 def _nccl(console: Console, rendered: Rendered, backend: str) -> None:
-    """What is set for NCCL, and what of the user's own wins; over gloo nothing, unless something was asked for."""
+    """Print what is set for NCCL and which of the user's own values win; over gloo only if anything was chosen."""
     if backend == "gloo" and rendered.preset == "auto" and set(rendered.variables) <= {"NCCL_DEBUG"}:
         return
     texts = [f"{name}={value}" for name, value in rendered.variables.items()]
@@ -83,7 +83,7 @@ def _nccl(console: Console, rendered: Rendered, backend: str) -> None:
 
 
 def _only_warmup(config: Config) -> str:
-    """A warm-up that takes the whole run: right for a trial, and to be known."""
+    """Return a note if the warm-up takes the whole run, and an empty string otherwise."""
     warmup = config.schedule.warmup_steps
     if warmup < config.train.steps:
         return ""

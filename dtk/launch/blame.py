@@ -52,7 +52,7 @@ class _Case:
 
 
 def find_failure(paths: RunPaths, attempt: int, world_size: int, exit_codes: dict[int, int]) -> tuple[Failure, State]:
-    """The first failing rank, and whether the run is `failed`, `oom` or `hung`.
+    """Return the first rank that failed, and whether the run is `failed`, `oom` or `hung`.
 
     Ranks that called different collectives are `hung` also where gloo aborted one of them for it before the
     watch could: what the others report is then not their own failure.
@@ -110,7 +110,7 @@ def where_it_was(paths: RunPaths, rank: int) -> tuple[int | None, str | None]:
 
 
 def _case(paths: RunPaths, attempt: int, rank: int, exit_code: int | None, record: dict[str, Any] | None) -> _Case:
-    """A rank that left an error.json, an exit code, or both."""
+    """Return the case of a rank that left an error.json, an exit code, or both."""
     if record is not None:
         error = replace(error_file.decode(record, "error.json", rank), rank=rank, exit_code=exit_code)
         message = " ".join(str(record.get("message")).split())
@@ -127,7 +127,7 @@ def _case(paths: RunPaths, attempt: int, rank: int, exit_code: int | None, recor
 
 
 def _vanished_case(paths: RunPaths, rank: int) -> _Case:
-    """A rank whose process no longer exists although nobody saw it end."""
+    """Return the case of a rank whose process no longer exists although nobody saw it end."""
     if where_it_was(paths, rank)[1] == "end":
         error = RankError(rank, "", 0, "", "", exit_code=0)
         return _Case(of_error(error, rank), "it ended with exit code 0 while others went on")
@@ -154,7 +154,7 @@ def _vanished(paths: RunPaths, rank: int) -> bool:
 
 
 def _log(paths: RunPaths, attempt: int, rank: int) -> str | None:
-    """What there is to read about the rank, relative to the run folder."""
+    """Return the log to read about the rank, relative to the run folder, or None."""
     for name in ("stderr.log", "error.json"):
         path = paths.logs(attempt, rank) / name
         if path.is_file():
@@ -170,7 +170,7 @@ def _read_error(path: Path) -> dict[str, Any] | None:
 
 
 def _last_error(path: Path) -> str:
-    """The last line of the log that reads like an exception; warnings and source lines do not."""
+    """Return the last line of the log that looks like an exception rather than a warning or a source line."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _TAIL_BYTES))

@@ -67,7 +67,7 @@ def local_size(environment: Mapping[str, str]) -> int:
 
 
 def as_found(placement: Placement, section: LauncherConfig, launcher: str, world_size: int) -> Placement:
-    """The placement as the banner is to tell it: the ranks and their threads are not of our making."""
+    """Return the placement for the banner, with the ranks and threads that the launcher set up."""
     threads = section.threads if isinstance(section.threads, int) else torch.get_num_threads()
     reasons = (detected(launcher, os.environ, world_size), *placement.reasons)
     return replace(placement, threads=threads, reasons=reasons)
@@ -82,7 +82,7 @@ def detected(launcher: str, environment: Mapping[str, str], world_size: int) -> 
 
 
 def adopt_slurm(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that torch expects, from those that srun sets.
+    """Return the variables that torch expects, derived from those that srun sets.
 
     The port is derived from the job id, so that two jobs on one node do not meet.
 
@@ -115,7 +115,7 @@ def first_host(nodes: str) -> str:
 
 
 def remembered(store: PrefixStore) -> Shared | None:
-    """What rank 0 decided before torchrun restarted the ranks; the run then goes on in its folder."""
+    """Return what rank 0 decided before torchrun restarted the ranks, so that the run goes on in its folder."""
     outer = store.underlying_store
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0" or not outer.check(["dtk/run"]):
         return None
@@ -148,7 +148,7 @@ def share(store: Store, rank: int, decide: Callable[[], Shared]) -> Shared:
 
 
 def job_of(shared: Shared) -> Job:
-    """This rank's job."""
+    """Return this rank's job."""
     return Job(
         run_folder=Path(shared.run_folder),
         rank=int(os.environ["RANK"]),
@@ -168,7 +168,7 @@ def open_status(paths: RunPaths, attempt: int) -> None:
 
 
 def rank_environment(config: Config, paths: RunPaths) -> None:
-    """What must be set before torch makes a communicator; the user's own values win."""
+    """Set the variables that torch needs before it creates a communicator; the user's own values win."""
     preset = render(config.nccl, os.environ, paths.root).variables
     one_machine = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
     interfaces = loopback.interface_variables() if one_machine else {}
@@ -199,7 +199,7 @@ def keep_logs(paths: RunPaths, job: Job) -> None:
 
 
 def say_farewell(paths: RunPaths, code: int) -> None:
-    """The last lines, on rank 0, when the ranks are torchrun's or Slurm's."""
+    """Print the last lines on rank 0 if torchrun or Slurm started the ranks."""
     console = Console()
     status = read_status(paths.status)
     if status.failure is not None:

@@ -50,7 +50,7 @@ class Console:
             self._line_open = False
 
     def strong(self, text: str, colour: int) -> str:
-        """The text in bold and a colour (an ANSI code), on a terminal."""
+        """Return the text in bold and in a colour (an ANSI code) if the output is a terminal."""
         return f"\x1b[1;{colour}m{text}\x1b[0m" if self.live else text
 
     def failure(self, failure: Failure, state: str, paths: RunPaths) -> None:

@@ -32,7 +32,7 @@ def prepare() -> None:
 
 
 def explanation(paths: RunPaths, terminal: bool) -> str:
-    """The diagnosis of a folder as text; empty when no cause was found.
+    """Return the diagnosis of a folder as text, which is empty if no cause was found.
 
     Args:
         paths: the folder.

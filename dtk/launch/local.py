@@ -60,7 +60,7 @@ def launch(config: Config, paths: RunPaths, placement: Placement, attempt: int, 
 
 
 def _variables(config: Config, paths: RunPaths, placement: Placement, attempt: int) -> dict[str, str]:
-    """The ranks' environment: what was decided, threads, the flight recorder, NCCL's presets."""
+    """Return the ranks' environment: placement, attempt, threads, flight recorder and NCCL preset."""
     fixed = {job.DEVICE: placement.device, job.BACKEND: placement.backend, job.ATTEMPT: str(attempt)}
     return {
         **fixed,
@@ -88,7 +88,7 @@ def _ended_in_order(paths: RunPaths) -> Outcome:
 
 
 def _stopped(paths: RunPaths, stop: StopSignals) -> Outcome:
-    """The run was asked to stop: rank 0 wrote the status if it had time to."""
+    """Close a run that was asked to stop; rank 0 has written the status if it had time to."""
     assert stop.signal_number is not None
     exit_code = 128 + stop.signal_number
     status = read_status(paths.status)

@@ -44,7 +44,7 @@ def compose_point(
 
 
 def print_configuration(point: Resumed) -> None:
-    """What `--cfg` shows of a point."""
+    """Print the configuration of a point, for `--cfg`."""
     import yaml
 
     print(yaml.safe_dump(point.composed.plain, sort_keys=False), end="")

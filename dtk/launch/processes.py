@@ -19,7 +19,7 @@ def importable(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on now."""
+    """Return a port of this machine that is currently free."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])

@@ -22,7 +22,7 @@ def join_job(arguments: argparse.Namespace) -> int:
 
 
 def _decide(arguments: argparse.Namespace, launcher: str) -> cluster.Shared:
-    """What rank 0 settles for all ranks of torchrun or Slurm, run folder included."""
+    """Decide, on rank 0, what all ranks of torchrun or Slurm share, including the run folder."""
     world_size = int(os.environ["WORLD_SIZE"])
     local_size = cluster.local_size(os.environ)
     point = compose_point(arguments.overrides, arguments.config_dir, arguments.rerun, trust=arguments.trust)

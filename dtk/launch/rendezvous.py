@@ -20,7 +20,7 @@ FRESH_S = 5.0
 
 
 def missing_ranks(paths: RunPaths, limit_s: float) -> Verdict | None:
-    """The verdict where others waited for the limit, and all that are missing on this node stood still; else None."""
+    """Return a verdict if ranks waited for `limit_s` while all missing ranks of this node stood still, else None."""
     attempt, starts = _starts(paths)
     if not starts:
         return None
@@ -52,14 +52,14 @@ def missing_ranks(paths: RunPaths, limit_s: float) -> Verdict | None:
 
 
 def pids_on_their_way(paths: RunPaths) -> set[int]:
-    """Processes of this host that told of their start."""
+    """Return the ids of the processes on this host that reported their start."""
     here = socket.gethostname()
     found = (fact.fields["pid"] for fact in _starts(paths)[1].values() if fact.fields["host"] == here)
     return {pid for pid in found if isinstance(pid, int)}
 
 
 def _starts(paths: RunPaths) -> tuple[int, dict[int, LogFact]]:
-    """Number and ranks of the last attempt."""
+    """Return the number of the last attempt, and the starts that its ranks reported."""
     folders = [folder for folder in paths.start(0, 0).parent.parent.glob("attempt_*") if folder.name[8:].isdecimal()]
     last = max(folders, key=lambda folder: int(folder.name[8:]), default=None)
     found: dict[int, LogFact] = {}

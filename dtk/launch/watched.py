@@ -102,7 +102,7 @@ def say(text: str) -> None:
 
 
 def _hung(command: Command, paths: RunPaths, verdict: Verdict) -> None:
-    """The reason at once; the report when the command is gone, which takes about as long as making it."""
+    """Print the reason at once, and the report when the command has ended or `LEAVE_S` is over."""
     say(verdict.reason)
     text = explanation(paths, sys.stderr.isatty())
     if command.wait(LEAVE_S) is not None:
@@ -113,7 +113,7 @@ def _hung(command: Command, paths: RunPaths, verdict: Verdict) -> None:
 
 
 def _ended(command: Command, paths: RunPaths) -> int:
-    """The command's exit code; the cause if it failed and nobody stopped it."""
+    """Return the command's exit code, and print the cause if it failed and nobody stopped it."""
     command.drain()
     code = command.poll() or 0
     if command.stopped:
@@ -134,7 +134,7 @@ def _ended(command: Command, paths: RunPaths) -> int:
 
 
 def _differed(paths: RunPaths) -> bool:
-    """It ended well by its own word: whether the last calls of its ranks differed, too late for the live watch."""
+    """Return whether the last calls of the ranks differed, which the live watch may miss when a command ends well."""
     found: list[Verdict] = []
 
     def compare() -> None:
@@ -174,7 +174,7 @@ def _verdict(paths: RunPaths) -> Verdict | None:
 
 
 def _beats(paths: RunPaths) -> list[Heartbeat]:
-    """The last heartbeat of every rank that left one."""
+    """Return the last heartbeat of every rank that left one."""
     found = (read_heartbeat(path) for path in paths.heartbeat(0).parent.glob("rank_*.json"))
     return [beat for beat in found if beat is not None]
 

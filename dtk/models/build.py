@@ -71,6 +71,6 @@ def _check_heads(config: GPTConfig | LlamaConfig | EncoderConfig) -> None:
 
 
 def _divisor(number: int, wanted: int) -> int:
-    """The divisor of `number` that is nearest to `wanted`."""
+    """Return the divisor of `number` nearest to `wanted`."""
     divisors = [d for d in range(1, number + 1) if number % d == 0]
     return min(divisors or [1], key=lambda d: abs(d - wanted))

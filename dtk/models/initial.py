@@ -22,7 +22,7 @@ class Initial:
 
 
 def transformer_initial(name: str, layers: int) -> Initial:
-    """The start of a parameter of a pre-norm transformer with `layers` blocks, by its qualified name.
+    """Return the initialisation of the named parameter of a pre-norm transformer with `layers` blocks.
 
     Biases are 0, norm weights 1, matrices normal with std 0.02. The two projections of a block that
     add to the residual stream have 0.02 / sqrt(2 * layers), so that the variance of the stream does not

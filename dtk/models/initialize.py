@@ -62,7 +62,7 @@ def _fill_normal(flat: Tensor, first: int, name: str, std: float, seed: int) -> 
 
 
 def _normal_block(seed: int, name: str, block: int, count: int) -> "np.ndarray[tuple[int], np.dtype[np.float32]]":
-    """The first `count` standard normal values of one block, float32.
+    """Return the first `count` standard normal values of one block, as float32.
 
     Philox (Salmon et al. 2011) takes a 128-bit key, so two blocks never share a stream in practice; torch's
     own CPU generator keeps 32 bits of its seed, where two of 100,000 blocks would most likely be equal.

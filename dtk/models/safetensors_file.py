@@ -44,7 +44,7 @@ def write_safetensors(path: Path, shapes: Mapping[str, Sequence[int]], tensors: 
 
 
 def _header(shapes: Mapping[str, Sequence[int]]) -> tuple[bytes, dict[str, int]]:
-    """The bytes before the data, and the offset of every tensor in the data."""
+    """Return the bytes that precede the data, and the offset of every tensor in the data."""
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     offsets: dict[str, int] = {}
     end = 0

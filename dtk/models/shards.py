@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 
 def local_rows(parameter: Tensor) -> tuple[Tensor, int]:
-    """The part of a parameter that lies on this rank, detached, sharing its memory, and its first row.
+    """Return this rank's part of a parameter, detached but sharing its memory, and the index of its first row.
 
     A plain tensor is the whole: (tensor, 0). Shards are cut as `torch.chunk` cuts: equal but for the
     last ones, which may be short or empty.

@@ -45,7 +45,7 @@ def keep_effect(paths: RunPaths) -> list[str]:
 
 
 def effect(wanted: dict[str, str], facts: Iterable[LogFact]) -> dict[str, Any]:
-    """What log lines tell of variables, network and transports.
+    """Return what the log lines say about variables, network and transports.
 
     Args:
         wanted: name -> value that was set for the ranks.
@@ -77,7 +77,7 @@ def effect(wanted: dict[str, str], facts: Iterable[LogFact]) -> dict[str, Any]:
 
 
 def told(found: dict[str, Any]) -> list[str]:
-    """The effect in lines; none when NCCL said nothing."""
+    """Describe the effect in lines, of which there are none if NCCL logged nothing."""
     if "reason" in found:
         return []
     network = ", ".join(found["network"]) or "no network named"
@@ -135,7 +135,7 @@ def _facts(paths: RunPaths, debug_file: str | None) -> Iterator[LogFact]:
 
 
 def _files(paths: RunPaths, debug_file: str | None) -> list[Path]:
-    """Logs of the last attempt, and what NCCL wrote to files of its own since the run began."""
+    """Return the logs of the last attempt, and the files that NCCL itself has written since the run began."""
     found = sorted((paths.root / "logs" / f"attempt_{last_attempt(paths.root)}").glob("rank_*/std*.log"))
     if debug_file:
         pattern = Path(debug_file.replace("%h", "*").replace("%p", "*"))

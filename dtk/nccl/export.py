@@ -21,7 +21,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.,:/-]+")
 
 
 def export(preset: Preset, form: str, config_values: Mapping[str, str], run: Path | None) -> str:
-    """The preset as a text.
+    """Render the preset as text in one of the forms.
 
     Args:
         preset: with its keys filled in.
@@ -79,7 +79,7 @@ def _shell_text(value: str) -> str:
 
 
 def _kubernetes(preset: Preset, heading: list[str], variables: dict[str, str], run: Path | None) -> str:
-    """A part of a pod template: merge it with kustomize or kubectl patch; the container's name decides where."""
+    """Render a part of a pod template, to be merged by container name with kustomize or kubectl patch."""
     container = {
         "name": "pytorch",
         "env": [{"name": name, "value": _Quoted(kubernetes_argument(value))} for name, value in variables.items()],

@@ -87,7 +87,7 @@ def lint_given(given: Given, machine: Machine | None, nodes: int | None, nccl_ve
 
 
 def doubts(variables: dict[str, str]) -> list[str]:
-    """What is surely wrong with variables that are about to be set, one line each; `dtk nccl lint` says more."""
+    """Return one line for each certain problem with the variables, at most three; `dtk nccl lint` says more."""
     installed = installed_nccl()
     found = lint(variables, parse_version(installed) if installed else None, None, {})
     sure = [one for one in found if one.severity == "error" or one.cause_id == "env.unknown_variable"]

@@ -26,7 +26,7 @@ class Read:
 
 
 def user_file(environment: Mapping[str, str]) -> Path | None:
-    """The user's own file, whether it exists or not."""
+    """Return the path of the user's own file, whether it exists or not."""
     named = environment.get("NCCL_CONF_FILE")
     if named:
         return Path(named)
@@ -37,13 +37,13 @@ def user_file(environment: Mapping[str, str]) -> Path | None:
 
 
 def read_user(environment: Mapping[str, str]) -> Read | None:
-    """The user's own file; None where there is none or it cannot be read."""
+    """Read the user's own file; return None if there is none or it cannot be read."""
     path = user_file(environment)
     return None if path is None else _read(path)
 
 
 def read_system() -> Read | None:
-    """The machine's file."""
+    """Read the machine's file."""
     return _read(SYSTEM)
 
 

@@ -138,7 +138,7 @@ def _versions(name: str) -> str:
 
 
 def _config(path: Path) -> NCCLConfig:
-    """The section of a file, checked.
+    """Read and check the section in a file.
 
     Raises:
         DtkError: it cannot be read, or is no section of this kind.

@@ -179,7 +179,7 @@ def _interface(machine: Machine) -> tuple[str, ...]:
 
 
 def _besides(machine: Machine) -> list[str]:
-    """What holds beside the preset."""
+    """Return the advice that applies in addition to the preset."""
     notes = []
     if machine.container and machine.shm_bytes is not None and machine.shm_bytes <= DOCKER_SHM_BYTES:
         size = f"{machine.shm_bytes >> 20} MiB"

@@ -59,7 +59,7 @@ class Rendered:
 
 
 def render(config: NCCLConfig, environment: Mapping[str, str], run: Path | None = None) -> Rendered:
-    """The variables of a section in an environment.
+    """Render the variables of a section for an environment.
 
     Args:
         config: the section.
@@ -187,7 +187,7 @@ def _check_interface(config: NCCLConfig, interfaces: Sequence[str] | None) -> No
 
 
 def _own(name: str, environment: Mapping[str, str], file: Read | None) -> tuple[str, str] | None:
-    """The user's own value of a variable and where it stands."""
+    """Return the user's own value of a variable and where it is set, or None."""
     if name in environment:
         return environment[name], ENVIRONMENT
     if file is not None and name.startswith("NCCL_") and name in file.content.variables:

@@ -50,7 +50,7 @@ def shown(preset: Preset) -> str:
 
 
 def _usage(preset: Preset) -> str:
-    """The command of the file's second line."""
+    """Return the command in the second line of the file."""
     lines = preset.path.read_text(encoding="utf-8", errors="replace").splitlines()
     return lines[1].removeprefix("# Use:").strip() if len(lines) > 1 else f"python -m dtk.run nccl={preset.name}"
 
@@ -103,7 +103,7 @@ def recommended(found: Sequence[Advice], besides: Sequence[str]) -> str:
 
 
 def markdown(presets: Mapping[str, Preset]) -> str:
-    """The presets with every variable, as docs/nccl.md has them."""
+    """Render the presets with every variable, as they appear in docs/nccl.md."""
     return "".join(_section(preset) for preset in presets.values())
 
 

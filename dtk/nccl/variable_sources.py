@@ -51,7 +51,7 @@ class Given:
 
 
 def given_here(environment: Mapping[str, str]) -> Given:
-    """What a job started here would take: the environment, then the user's file, then the machine's."""
+    """Return what a job started here would use: the environment, then the user's file, then the machine's."""
     variables = {name: text for name, text in environment.items() if name.startswith(PREFIXES)}
     places = dict.fromkeys(variables, ENVIRONMENT)
     oddities: list[tuple[str, str]] = []
@@ -72,7 +72,7 @@ def given_here(environment: Mapping[str, str]) -> Given:
 
 
 def given_in(path: Path) -> Given:
-    """What a file sets.
+    """Return the variables that a file sets.
 
     Raises:
         DtkError: it cannot be read, or is no text.
@@ -114,7 +114,7 @@ def _nodes(text: str) -> int | None:
 
 
 def _from_script(text: str, returns: bool) -> tuple[dict[str, str], dict[str, int]]:
-    """Assignments of a script; of several the last counts. What a shell computes is not known here.
+    """Return the assignments in a script; the last one of a name counts, and values computed by a shell are unknown.
 
     Args:
         text: the script.
@@ -183,6 +183,6 @@ def _pairs(value: dict[Any, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _text(value: Any) -> str:
-    """A value of YAML as the environment would hold it; what a preset or a template fills in later is unknown."""
+    """Return a YAML value as the environment would hold it, or an empty string if it contains a template."""
     text = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     return "" if _TEMPLATE.search(text) or "${" in text or "$(" in text else text

@@ -40,7 +40,7 @@ class BatchPlan:
         return self.global_batch_size // self.dp_size
 
     def positions(self, dp_rank: int, micro_step: int) -> slice:
-        """The part of the global batch that a data-parallel rank takes in one micro-step: `micro_batch_size` positions.
+        """Return the `micro_batch_size` positions of the global batch that a rank takes in one micro-step.
 
         Micro-steps are outermost, so over all ranks and micro-steps the slices tile the global batch.
         """
@@ -53,21 +53,21 @@ class BatchPlan:
         return [] if rest or not share else divisors(share)
 
     def chosen_micro_batch_size(self) -> int | None:
-        """The largest valid size up to `LARGEST_CHOSEN`; None where the batch does not divide over the ranks."""
+        """Return the largest valid size up to `LARGEST_CHOSEN`, or None if the ranks cannot divide the batch evenly."""
         return max((size for size in self.micro_batch_sizes() if size <= LARGEST_CHOSEN), default=None)
 
     def nearest_micro_batch_sizes(self) -> list[int]:
-        """The valid sizes nearest to the configured one, the smallest first."""
+        """Return the valid sizes nearest to the configured one, in ascending order."""
         nearest = sorted(self.micro_batch_sizes(), key=lambda size: abs(size - self.micro_batch_size))
         return sorted(nearest[:_SHOWN])
 
     def nearest_global_batch_sizes(self) -> list[int]:
-        """The valid global batches below and above the configured one, with its micro-batch."""
+        """Return the nearest valid global batch sizes below and above the configured one, with its micro-batch size."""
         below = self.global_batch_size // self._round * self._round
         return [size for size in (below, below + self._round) if size]
 
     def fewer_ranks(self) -> int:
-        """The largest number of data-parallel ranks, at most `dp_size`, over which the global batch divides."""
+        """Return the largest number of data-parallel ranks, at most `dp_size`, over which the global batch divides."""
         return max(n for n in range(1, self.dp_size + 1) if self.global_batch_size % n == 0)
 
     @property
@@ -77,7 +77,7 @@ class BatchPlan:
 
 
 def evaluation_positions(size: int, dp_rank: int, dp_size: int) -> range:
-    """The held-out samples of a data-parallel rank: every `dp_size`-th of `size`."""
+    """Return the held-out samples of a data-parallel rank: every `dp_size`-th of `size`."""
     return range(dp_rank, size, dp_size)
 
 

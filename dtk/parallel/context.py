@@ -46,7 +46,7 @@ class Context:
 
 
 def meet(timeout_s: float) -> PrefixStore:
-    """The store of all ranks of the environment (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), for this attempt.
+    """Connect to the store that all ranks of this attempt share, given by RANK, WORLD_SIZE and MASTER_ADDR:MASTER_PORT.
 
     Its `underlying_store` outlives the elastic agent's restarts.
 
@@ -114,7 +114,7 @@ def leave() -> None:
 
 
 def data_parallel_mesh(context: Context, dimensions: tuple[str, ...]) -> DeviceMesh:
-    """A DeviceMesh over all ranks.
+    """Return a DeviceMesh over all ranks.
 
     Args:
         context: this rank.

@@ -40,7 +40,7 @@ def bucket_hook(kind: str, share: float, backend: str, rank: int, min_compressio
 
 
 def _marked(hook: Hook, size: float) -> Hook:
-    """The hook inside a communication region; `size` is its share of the bucket's bytes on the wire."""
+    """Wrap the hook in a communication region; `size` is the fraction of the bucket's bytes sent over the wire."""
 
     def run(state: Any, bucket: GradBucket) -> Future[torch.Tensor]:
         with communication("all_reduce", int(bucket.buffer().nbytes * size), "dp"):

@@ -18,7 +18,7 @@ class _Allocate:
     """Plain allocation from the device's own allocator, as FSDP2 does by default."""
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """An uninitialised buffer of `size` elements per dimension."""
+        """Return an uninitialised buffer of `size` elements per dimension."""
         return torch.empty(*size, dtype=dtype, device=device)
 
 

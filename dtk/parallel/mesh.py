@@ -70,7 +70,7 @@ class Mesh:
         return prod(self.size(name) for name in ORDER[ORDER.index(innermost) + 1 :])
 
     def coordinate(self, rank: int) -> dict[str, int]:
-        """A rank's index along each dimension, `dp` and `ep` included.
+        """Return a rank's index along each dimension, `dp` and `ep` included.
 
         Raises:
             ValueError: there is no such rank.
@@ -92,7 +92,7 @@ class Mesh:
         return not any(place[name] for name in ORDER if name not in COMPOUND["dp"])
 
     def groups(self, dimension: str) -> list[list[int]]:
-        """The ranks of every group of a dimension, each in order; together they are all ranks, each once."""
+        """Return the ranks of every group of a dimension, in order; each rank is in exactly one group."""
         found: dict[tuple[int, ...], list[int]] = {}
         inside = set(COMPOUND.get(dimension, (dimension,)))
         for rank, place in self._places():
@@ -104,7 +104,7 @@ class Mesh:
         return list(found.values())
 
     def group(self, dimension: str, rank: int) -> list[int]:
-        """The ranks of the group of a dimension that a rank belongs to."""
+        """Return the ranks of the group of a dimension that a rank belongs to."""
         return next(ranks for ranks in self.groups(dimension) if rank in ranks)
 
     def _places(self) -> Iterator[tuple[int, dict[str, int]]]:
@@ -123,7 +123,7 @@ def _coordinate(mesh: Mesh, rank: int) -> dict[str, int]:
 
 
 def _index(places: list[tuple[int, int]]) -> int:
-    """The position in the flattened dimensions, from (index, size) of each, outermost first."""
+    """Return the index in the flattened dimensions, given (index, size) of each dimension, outermost first."""
     position = 0
     for index, size in places:
         position = position * size + index

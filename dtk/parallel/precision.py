@@ -24,14 +24,14 @@ def allow_tf32(config: PrecisionConfig) -> None:
 
 
 def autocast(config: PrecisionConfig, device: torch.device) -> AbstractContextManager[object]:
-    """The context of the forward pass for strategies that keep whole parameters."""
+    """Return the context of the forward pass for strategies that keep whole parameters."""
     if config.compute_dtype == "float32":
         return nullcontext()
     return torch.autocast(device.type, DTYPES[config.compute_dtype])
 
 
 def mixed_precision_policy(config: PrecisionConfig) -> MixedPrecisionPolicy:
-    """What FSDP2 casts: gathered parameters to the compute type, gradients to the reduce type.
+    """Return the policy of FSDP2: gathered parameters in the compute type, gradients in the reduce type.
 
     Unlike autocast it casts whole units, norms included; the float32 shards stay the master weights.
     """

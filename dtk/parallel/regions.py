@@ -51,10 +51,10 @@ class Observer(Protocol):
     """Is told of every region on this rank. Must be fast; one that raises is removed and reported."""
 
     def enter(self, region: Region) -> None:
-        """The region begins now."""
+        """Handle the beginning of the region."""
 
     def exit(self, region: Region) -> None:
-        """The region ends now; `region.parent` is open again."""
+        """Handle the end of the region; `region.parent` is then the innermost open region again."""
 
 
 _OFF: AbstractContextManager[None] = nullcontext()
@@ -65,12 +65,12 @@ _report: Callable[[str, object], None] | None = None
 
 
 def region(name: str) -> AbstractContextManager[object]:
-    """A compute or host region: `forward`, `backward`, `optimizer`, `data`, `checkpoint`, ..."""
+    """Return a context manager for a compute or host region: `forward`, `backward`, `optimizer`, `data`, ..."""
     return Region(name, None, 0, "") if _observers else _OFF
 
 
 def communication(op: str, size_bytes: int, group: str) -> AbstractContextManager[object]:
-    """A communication region.
+    """Return a context manager for a communication region.
 
     Args:
         op: the collective in the field's words: `all_reduce`, `all_gather`, `reduce_scatter`, ...
@@ -93,7 +93,7 @@ def observe(observers: Iterable[Observer], report: Callable[[str, object], None]
 
 
 def _remove(observer: Observer, problem: Exception) -> None:
-    """An observer that fails must not fail the step, nor every region after it."""
+    """Remove an observer that failed, so that it fails neither this step nor any later region."""
     global _observers
     _observers = tuple(other for other in _observers if other is not observer)
     if _report is not None:
@@ -106,10 +106,10 @@ def observed() -> bool:
 
 
 def current() -> Region | None:
-    """The innermost open region; None when there is none or nobody listens."""
+    """Return the innermost open region, or None if there is none or there are no observers."""
     return _current
 
 
 def failed_in() -> str | None:
-    """The innermost region that an exception left first, for the error report."""
+    """Return the name of the innermost region that an exception left first, for the error report."""
     return _failed_in

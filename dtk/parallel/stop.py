@@ -42,7 +42,7 @@ class StopRequest:
                 signal.signal(number, self._ask)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        """The first is a request; a second ends this rank, but for a hangup, which comes more than once."""
+        """Request a stop on the first signal and end this rank on the second; hangups may repeat."""
         if number not in (LOCAL_STOP, signal.SIGHUP):
             if self._insisted:
                 os._exit(128 + number)

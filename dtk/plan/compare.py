@@ -112,7 +112,7 @@ def _row(
 
 
 def _typed(job: Composed, here: Machine, variant: Variant) -> tuple[str, ...]:
-    """The overrides that make the variant."""
+    """Return the overrides that select the variant."""
     typed = [f"strategy={variant.strategy}"]
     ranks = ranks_of(job.config)
     own_mesh = any(text.lstrip("+~").startswith("strategy.dp_") for text in job.overrides)
@@ -141,7 +141,7 @@ def _job(
     config_dir: Path | None,
     composed: dict[str, Composed | DtkError],
 ) -> Composed:
-    """The job with this variant's settings; each strategy is composed once."""
+    """Return the job with this variant's settings, composing each strategy only once."""
     strategy = [one for one in typed if one.startswith("strategy") and "cpu_offload" not in one]
     if variant.strategy not in composed:
         try:
@@ -161,7 +161,7 @@ def _job(
 
 
 def _kept(overrides: Sequence[str], strategy: str) -> list[str]:
-    """What was typed, without what belongs to another strategy."""
+    """Return the given overrides without those that belong to another strategy."""
     known = {field.name for field in fields(CONFIG_TYPES[strategy])}
     own_by_definition = {"cpu_offload", "reshard_after_forward"}
     kept = []
@@ -225,7 +225,7 @@ def _simpler(rows: Sequence[Row], device: int) -> Iterator[str]:
 
 
 def _nothing(rows: Sequence[Row], job: Composed, here: Machine) -> Iterator[str]:
-    """What is nearest to fitting, and what would make it fit."""
+    """Yield lines that say which variant is closest to fitting and what would make it fit."""
     made = [(row.variant.name, row.prediction) for row in rows if row.prediction is not None]
     if not made:
         yield "No strategy can run this job."
@@ -255,7 +255,7 @@ def _host(name: str, made: Prediction) -> str:
 
 
 def _ranks_that_fit(job: Composed, here: Machine) -> int:
-    """The smallest number of ranks, by doubling, on which the most sharded variant fits; 0 without one."""
+    """Return the smallest number of ranks, by doubling, on which the most sharded variant fits; 0 if it never does."""
     variant = Variant(LEAST_MEMORY, checkpointing=True)
     ranks = ranks_of(job.config)
     try:

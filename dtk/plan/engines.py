@@ -42,7 +42,7 @@ class Difference:
 
 
 def machine(config: Config, hardware: "Hardware | None", choice: Choice = "auto") -> Machine:
-    """The node that the ranks lie on: the hardware's, else the configured ranks per machine, else `NODE`.
+    """Return the node that the ranks run on, sized by the hardware, else by the configuration, else by `NODE`.
 
     The formulas know dtk's own architectures; a model of the user's own is simulated, whatever was chosen.
     """
@@ -89,7 +89,7 @@ def without_time(config: Config, world_size: int, here: Machine, engine: Engine 
 
 
 def _on(config: Config, here: Machine) -> Config:
-    """The configuration with the device that the hardware is, whose kernels the engines count."""
+    """Return the configuration with the hardware's device, so that the engines count the kernels of that device."""
     if here.hardware is None:
         return config
     device: Literal["cuda", "cpu"] = "cuda" if here.hardware.backend == "nccl" else "cpu"
@@ -114,7 +114,7 @@ def _memory(closed_form: Prediction, simulated: Prediction) -> Iterator[Differen
 
 
 def _regions(ours: Memory, theirs: Memory) -> Iterator[Difference]:
-    """The highest use in each region of the step, where that is not the peak itself."""
+    """Yield the regions whose highest memory use differs between the engines, except the region of the peak itself."""
     for region in {**ours.by_region_bytes, **theirs.by_region_bytes}:
         if region == ours.region == theirs.region:
             continue
@@ -137,7 +137,7 @@ def _traffic(closed_form: Prediction, simulated: Prediction) -> Iterator[Differe
 
 
 def _engine(name: Engine) -> Callable[[Config, int, int], Prediction]:
-    """The function behind the name; torch is imported only by the one that needs it."""
+    """Return the function of the named engine; torch is imported only for the engine that needs it."""
     if name == "simulated":
         from dtk.plan.simulated.engine import simulate
 

@@ -95,7 +95,7 @@ def ranks_of(config: Config, devices: int | None = None) -> int:
 
 
 def _with_batch(composed: Composed, ranks: int) -> Composed:
-    """The default global batch is for a laptop: grown to the ranks unless the user or an experiment chose it."""
+    """Grow the default global batch, meant for a laptop, to the number of ranks, unless a batch size was chosen."""
     train = composed.config.train
     chosen = any(text.lstrip("+").startswith("train.global_batch_size=") for text in composed.overrides)
     is_default = train.global_batch_size == TrainConfig().global_batch_size and not chosen

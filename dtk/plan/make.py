@@ -44,7 +44,7 @@ class Asked:
 
 
 def make(asked: Asked) -> PlanReport:
-    """The report.
+    """Make the report of a plan.
 
     Raises:
         DtkError: the job, the hardware or an option cannot be used.
@@ -82,7 +82,7 @@ def make(asked: Asked) -> PlanReport:
 
 
 def _hardware(asked: Asked) -> "tuple[Hardware | None, list[str]]":
-    """The chosen machine, taken off the overrides: it is no part of the experiment."""
+    """Return the chosen hardware and the overrides without it, as it is not part of the experiment."""
     named = [text.removeprefix(_HARDWARE) for text in asked.overrides if text.startswith(_HARDWARE)]
     overrides = [text for text in asked.overrides if not text.startswith(_HARDWARE)]
     if not named:
@@ -93,7 +93,7 @@ def _hardware(asked: Asked) -> "tuple[Hardware | None, list[str]]":
 
 
 def _check(choice: Choice, config: Config, ranks: int, here: Machine) -> tuple[Check | None, tuple[str, ...]]:
-    """The same job by both engines, and what is to be said of it."""
+    """Predict the same job with both engines, and return the comparison with notes about it."""
     if here.engine == "simulated" or choice == "closed_form":
         return None, ()
     on_cpu = Machine(here.local_size)
@@ -111,7 +111,7 @@ def _check(choice: Choice, config: Config, ranks: int, here: Machine) -> tuple[C
 
 
 def _about_the_job(typed: list[str], job: Composed) -> list[str]:
-    """What was filled in."""
+    """Return notes about the settings that were filled in."""
     notes = [f"{text} was filled in; the run needs it as well." for text in job.overrides if text not in typed]
     if not is_remote(job.config.launcher) and not any(
         text.startswith(("launcher.world_size=", "launcher.nproc=")) for text in typed

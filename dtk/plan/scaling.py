@@ -68,7 +68,7 @@ def _points(job: Composed, sizes: Sequence[int], here: Machine) -> Iterator[Poin
 
 
 def at_world_size(job: Composed, world_size: int) -> Composed:
-    """The job on that many ranks, each of which does as much as before.
+    """Return the job on that many ranks, each of which does as much work as before.
 
     Raises:
         DtkError: the mesh does not fit the ranks.

@@ -40,7 +40,7 @@ class Largest:
 
 
 def max_batch(job: Composed, here: Machine) -> Largest:
-    """The largest `train.micro_batch_size` that fits, with as many micro-batches a step as configured."""
+    """Return the largest `train.micro_batch_size` that fits, with as many micro-batches per step as configured."""
     config, ranks = job.config, ranks_of(job.config)
     plan = config.batch_plan(ranks)
 
@@ -60,7 +60,7 @@ def max_batch(job: Composed, here: Machine) -> Largest:
 
 
 def max_model(job: Composed, here: Machine) -> tuple[Largest, ...]:
-    """The deepest, the widest, and the largest model of the configured proportions that fit."""
+    """Return the deepest model, the widest model, and the largest model of the configured proportions that fit."""
     return tuple(_largest_model(job.config, here, what) for what in ("deeper", "wider", "deeper and wider"))
 
 
@@ -81,7 +81,7 @@ def check_solvable(config: Config, here: Machine, option: str) -> None:
 
 
 def largest(excess: Callable[[int], int], limit: int) -> int:
-    """The largest number from 1 to `limit` that fits; 0 when 1 does not.
+    """Return the largest number from 1 to `limit` that fits; 0 when 1 does not.
 
     Bisection, at points guessed on a straight line where that halves the bracket: memory is nearly linear in what is
     solved for, and large models are slow to plan.
@@ -110,7 +110,7 @@ def largest(excess: Callable[[int], int], limit: int) -> int:
 
 
 def _first_too_large(excess: Callable[[int], int], low: int, below: int, limit: int) -> tuple[int, int]:
-    """A number that does not fit and its excess, found in growing steps; excess 0 when `limit` fits."""
+    """Return a number that does not fit and its excess, found in growing steps; excess 0 when `limit` fits."""
     number = 2
     while low < limit:
         number = min(number, limit)

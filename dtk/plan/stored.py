@@ -35,7 +35,7 @@ def keep_plan(
 def planned(
     composed: Composed, world_size: int, local_size: int, device: Literal["cpu", "cuda"]
 ) -> dict[str, Any] | None:
-    """What is to be written: of a job with a planted fault what it would be without.
+    """Return the plan to write; for a job with a planted fault, the plan of the job without the fault.
 
     Args: see `keep_plan`.
 
@@ -61,7 +61,7 @@ def _say(error: Exception) -> None:
 
 
 def _healthy(composed: Composed) -> Config:
-    """The same job without its fault: where that is settings of the strategy, those of the strategy's own file."""
+    """Return the same job without its fault; settings that the fault changed are read from the strategy's own file."""
     config = composed.config
     if not isinstance(config.fault, SettingFault):
         return config

@@ -66,7 +66,7 @@ class Program:
     """int32: e >= 0 issues entry e; e < 0 waits for the issued call of number -1 - e."""
 
     def steps(self) -> "array[int]":
-        """The events as numbers."""
+        """Return the events as integers."""
         events = array("i")
         events.frombytes(self.events)
         return events
@@ -106,11 +106,11 @@ class Record:
     """Steps that it did: those it began in a job of dtk, those its optimizer made in a script."""
 
     def label(self, group: int) -> str:
-        """What a group of this rank is called on all ranks, also where each is in one of its own."""
+        """Return a label for a group that is the same on all ranks, even if each of them is in a different group."""
         found = self.groups[group]
         return f"{found.desc} {len(found.ranks)}" if found.desc not in ("", "undefined") else found.name
 
     def issued(self) -> list[Entry]:
-        """The calls in the order in which they were issued."""
+        """Return the calls in the order in which they were issued."""
         entries = self.program.entries
         return [entries[event] for event in self.program.steps() if event >= 0]

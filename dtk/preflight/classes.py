@@ -47,7 +47,7 @@ def _place(index: int, size: int) -> str:
 
 
 def spread(records: Mapping[int, Record], stands_for: Mapping[int, int]) -> dict[int, Record]:
-    """The records of all ranks, from those that were simulated.
+    """Return the records of all ranks, from those that were simulated.
 
     A rank runs the program of the one that stands for it, over the groups at the same place among its own.
 

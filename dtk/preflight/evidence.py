@@ -59,7 +59,7 @@ def evidence(
 
 
 def _add_end(found: Evidence, run: RunEvidence, record: Record, file: str, came: bool) -> None:
-    """What a rank left of itself besides its calls; of a good end only where it came to it."""
+    """Add to the evidence how a rank ended; a normal end is added only if the rank reached it (`came`)."""
     rank, end = record.rank, record.end
     step = end.step if end.step >= 0 else None
     if end.error is not None:
@@ -135,7 +135,7 @@ def whole_history(record: Record) -> list[Call]:
 
 
 def _call(entry: Entry, ranks: tuple[int, ...], key: GroupKey, seq: int) -> Call:
-    """The call as a rank of the group makes it."""
+    """Return the call as a rank of the group makes it."""
     root = None if entry.wire.root is None else ranks[entry.wire.root]
     peer = None if entry.peer is None else ranks[entry.peer]
     stack, in_backward = stack_of(entry.stack or entry.site)

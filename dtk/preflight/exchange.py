@@ -123,7 +123,7 @@ class Exchange:
         return values
 
     def spoil(self, place: Key, tensors: Sequence[Tensor]) -> None:
-        """What is not a number on one rank is not a number on all, once it was reduced or gathered."""
+        """Spread NaN over the ranks of a call: note tensors that are not finite, and fill those of spoiled calls."""
         for tensor in tensors:
             if not readable(tensor) or not tensor.is_floating_point() or not tensor.numel():
                 continue

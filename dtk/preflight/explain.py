@@ -57,7 +57,7 @@ def divergence_of(records: Mapping[int, Record], misfit: Misfit | None) -> Diver
 
 
 def _program(records: list[Record]) -> Program:
-    """What several ranks call alike."""
+    """Return the program that several ranks have in common."""
     first = records[0]
     calls = tuple(call for call in whole_history(first) if not call.p2p)
     members = {call.key: next(group.ranks for group in first.groups if group.name == call.key.name) for call in calls}

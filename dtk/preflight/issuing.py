@@ -91,7 +91,7 @@ class IssuingGroup(MirrorGroup):
         root: int = -1,
         to: int = -1,
     ) -> Share:
-        """What this rank brings to a call, taken before the mirror changes it; None when nobody would get it.
+        """Return what this rank contributes to a call, before the mirror changes it; None if no rank receives it.
 
         Args:
             how: what comes of it.

@@ -41,7 +41,7 @@ NOWHERE = Path("preflight")
 
 
 def simulated_config(config: Config, steps: int) -> Config:
-    """The configuration whose `steps` steps have in them all that happens in the run.
+    """Return a configuration whose `steps` steps contain everything that happens in the run.
 
     Args:
         config: of the run, its batch settled.
@@ -88,7 +88,7 @@ def _reduced(config: Config) -> Config:
 
 
 def play_job(config: Config, local_size: int, resumes: int = -1) -> Callable[[SimulatedRank], None]:
-    """What a simulated rank of this configuration does.
+    """Return the function that a simulated rank of this configuration runs.
 
     Args:
         config: see `simulated_config`.
@@ -210,7 +210,7 @@ class _Checkpoints(Checkpoints):
     _written = False
 
     def _agree(self, entries: int) -> None:
-        """The plan goes to the first rank and comes back; so does the result."""
+        """Gather the plans on the first rank and scatter them back, then gather the results."""
         plans: list[Any] | None = [None] * self.context.world_size if self.context.rank == 0 else None
         dist.gather_object(entries, plans, dst=0, group=self.group)
         mine: list[Any] = [None]
@@ -227,7 +227,7 @@ def _fill(model: nn.Module, config: Config) -> None:
 
 @contextmanager
 def _outside_replaced(config: Config) -> Iterator[None]:
-    """The parts that touch the world outside are others meanwhile."""
+    """Replace the parts that touch the outside world while the context is open."""
     with ExitStack() as stack:
         for module, name, other in (
             (assemble, "build_dataset", lambda _: _Data(config)),

@@ -143,7 +143,7 @@ def alike(records: list[Record]) -> bool:
 
 
 def _form(program: Program) -> list[tuple[object, ...]]:
-    """What of a program other ranks can notice, event by event."""
+    """Return the form of a program that other ranks can observe, event by event."""
     known = [
         (entry.group, entry.p2p, entry.sent, entry.taken, entry.peer, entry.tag, entry.wire)
         for entry in program.entries
@@ -241,7 +241,7 @@ class _Matching:
         return True
 
     def _post(self, rank: _Rank, entry: Entry, group: Group) -> _Operation:
-        """A send or a receive: with its other half it is complete."""
+        """Post a send or a receive, which is complete once its other half is posted."""
         me = group.ranks.index(rank.number)
         peer = _ANY if entry.peer is None else entry.peer
         sends = entry.p2p == "send"

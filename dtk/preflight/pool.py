@@ -173,7 +173,7 @@ class _Pool:
         return sum(child.asks is None for child in self.children)
 
     def _next(self) -> int | None:
-        """The first rank whose needs are met; any when they wait for each other and nothing runs."""
+        """Return the first rank whose needs are met, or any rank if they wait for each other and nothing runs."""
         met = (rank for rank in self.waiting if self.needs.get(rank, set()) <= self.done)
         return next(met, self.waiting[0] if self.waiting and not self.children else None)
 
@@ -306,7 +306,7 @@ def _load(names: Iterable[str]) -> None:
 
 
 def _gone(rank: int, status: int) -> Record:
-    """A rank whose process ended in the middle: what it called before is lost with it."""
+    """Return the record of a rank whose process ended partway, which loses the calls that it made before."""
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     end = End("killed", signal=signal.Signals(number).name if number else "")
     return Record(rank, Program((), b""), (), end)

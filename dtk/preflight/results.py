@@ -53,7 +53,7 @@ class Results:
         return call is not None and not call.broken and all(rank in call.offers for rank in needed)
 
     def take(self, key: Key, rank: int) -> Values | None:
-        """What comes of a complete call for this rank; None where a member brought no values.
+        """Return the result of a complete call for this rank, or None if a member brought no values.
 
         Args:
             key: of the call.

@@ -113,7 +113,7 @@ def _judged(job: Job, request: Request, say: Say | None) -> Preflight:
 
 
 def dtk_job(request: Request, composed: Composed) -> Job:
-    """A job of dtk, composed from its overrides."""
+    """Return a job of dtk that was composed from its overrides."""
     world_size = composed.config.launcher.world_size
     assert world_size is not None
     title = " ".join(request.overrides) or "the default job"
@@ -121,7 +121,7 @@ def dtk_job(request: Request, composed: Composed) -> Job:
 
 
 def preflight_run(composed: Composed, world_size: int, local_size: int) -> Preflight:
-    """The preflight of a run that is about to be launched.
+    """Run the preflight of a run that is about to be launched.
 
     Args:
         composed: settled for these ranks.
@@ -156,7 +156,7 @@ def _settled(composed: Composed, world_size: int, title: str, request: Request) 
 
 
 def script_job(request: Request) -> Job:
-    """A plain script."""
+    """Return the job of a plain script."""
     script, world_size = request.script, request.world_size
     assert script is not None and world_size is not None
     play = play_script(script, request.script_arguments, request.local_size)

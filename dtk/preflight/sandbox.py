@@ -155,7 +155,7 @@ class _Kept(io.StringIO):
 
 
 def _quiet() -> _Kept:
-    """A rank's output would come once for each: it is dropped, and its errors are kept as its log would."""
+    """Discard a rank's output, which would appear once per rank, and keep its errors as its log would."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
@@ -165,7 +165,7 @@ def _quiet() -> _Kept:
 
 
 def _no_way_out() -> None:
-    """What would end the process ends the rank, so that its calls are kept."""
+    """Make calls that would end the process end the rank instead, so that its calls are kept."""
     kill, end, fail, me = os.kill, os._exit, os.abort, os.getpid()
 
     def kill_other(pid: int, number: int) -> None:
@@ -191,7 +191,7 @@ def _stalled(number: int, frame: FrameType | None) -> None:
 
 
 def _rank_error(error: BaseException, rank: int) -> RankError:
-    """An exception as an error file tells it: of a chain, the one that began it."""
+    """Return an exception as an error file would hold it; of a chain, the exception that began it."""
     raised = tracebacks.parse("".join(traceback.format_exception(error)))
     if raised is None:
         raised = tracebacks.Raised(type(error).__name__, str(error), _stack(error))

@@ -28,7 +28,7 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 def play_script(script: Path, arguments: Sequence[str], local_size: int) -> Callable[[SimulatedRank], None]:
-    """What a simulated rank of the script does.
+    """Return the function that a simulated rank of the script runs.
 
     Args:
         script: the file.
@@ -56,7 +56,7 @@ def play_script(script: Path, arguments: Sequence[str], local_size: int) -> Call
 
 
 def _refuse(script: Path) -> None:
-    """Raises DtkError: nothing can be said of a script without a process group."""
+    """Raise DtkError, as nothing can be said about a script without a process group."""
     raise DtkError(
         f"{script} never calls torch.distributed.init_process_group",
         "a preflight follows the calls to process groups",
@@ -65,7 +65,7 @@ def _refuse(script: Path) -> None:
 
 
 def _environment(rank: int, world_size: int, local_size: int) -> None:
-    """What torchrun sets."""
+    """Set the environment variables that torchrun sets."""
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank % local_size),

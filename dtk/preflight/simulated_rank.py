@@ -94,13 +94,13 @@ class Issued(dist.Work):
         self._last = due[-1] if due else None
 
     def receives(self, source: int, due: list[Expected]) -> "Issued":
-        """The same as a receive from a rank of the group, with a result of its own."""
+        """Make this a receive from a rank of the group, with a result of its own, and return it."""
         self._source, self._due = source, due
         self._last = due[-1] if due else None
         return self
 
     def wait(self, timeout: Any = None) -> bool:
-        """The rank stands here until the call is complete."""
+        """Record that the rank waits here until the call is complete."""
         self._tape.wait(self._number)
         self._fetch()
         return True
@@ -118,7 +118,7 @@ class Issued(dist.Work):
         self.wait()
 
     def result(self) -> list[Tensor]:
-        """The tensors."""
+        """Return the tensors of the call."""
         return self._tensors
 
     def _source_rank(self) -> int:

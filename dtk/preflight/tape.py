@@ -36,7 +36,7 @@ class Tape:
         self._waited: set[int] = set()
 
     def text(self, value: str) -> int:
-        """Number of an interned text."""
+        """Return the number of an interned text."""
         number = self._numbers.get(value)
         if number is None:
             number = self._numbers[value] = len(self._texts)
@@ -60,7 +60,7 @@ class Tape:
         p2p: bool,
         asynchronous: bool,
     ) -> int:
-        """A call is issued; arguments as `Ring.begin` takes them. Returns its number."""
+        """Record that a call is issued and return its number; the arguments are those of `Ring.begin`."""
         site, region, op, user_op, dtype = (self._texts[one] for one in texts)
         inputs, outputs, reduce_op, splits = (self._texts[one] for one in sizes)
         root, tag, _, amount, _ = numbers
@@ -95,15 +95,15 @@ class Tape:
         """Nothing: whether it completes is for the matcher to say."""
 
     def unsound(self) -> None:
-        """A call could not be recorded."""
+        """Count a call that could not be recorded."""
         self.unsound_calls += 1
 
     def wait(self, number: int) -> None:
-        """The rank goes on only when this call is complete."""
+        """Record that the rank waits until this call is complete."""
         if number not in self._waited:
             self._waited.add(number)
             self._events.append(-1 - number)
 
     def program(self) -> Program:
-        """What was recorded so far."""
+        """Return the program recorded so far."""
         return Program(tuple(self._entries), self._events.tobytes())

@@ -121,7 +121,7 @@ def _try(
 
 
 def _alike(records: Mapping[int, Record], changed: Mapping[int, Record]) -> dict[int, Record]:
-    """What became of the simulated ranks, also for those for which they stand: equal programs stay equal."""
+    """Return the new records of the simulated ranks and of those they stand for, as equal programs stay equal."""
     became = {id(records[rank].program): record for rank, record in changed.items()}
     return {
         rank: changed.get(rank) or _as(record, became[id(record.program)])
@@ -131,7 +131,7 @@ def _alike(records: Mapping[int, Record], changed: Mapping[int, Record]) -> dict
 
 
 def _as(record: Record, other: Record) -> Record:
-    """A rank for which the other stands."""
+    """Return the record of a rank with the program and the end of the rank that stands for it."""
     return dataclasses.replace(record, program=other.program, end=other.end, rounds=other.rounds)
 
 

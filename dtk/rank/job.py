@@ -28,7 +28,7 @@ class Job:
 
     @classmethod
     def from_environment(cls, run_folder: Path) -> "Job":
-        """The job of a rank that dtk's own launcher started."""
+        """Return the job of a rank that dtk's own launcher started."""
         return cls(
             run_folder=run_folder,
             rank=int(os.environ["RANK"]),

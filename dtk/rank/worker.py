@@ -109,7 +109,7 @@ def _train(config: Config, job: Job, context: Context, recorder: Recorder, stop:
 
 
 def _close(paths: RunPaths, finished: bool, loop: Loop, stop: StopRequest) -> None:
-    """The status of an orderly end, written by rank 0 under every launcher, with what it lacks."""
+    """Write the status of an orderly end and what it lacks; rank 0 does so under every launcher."""
     step, shortfall = loop.state.step, loop.checkpoints.shortfall()
     if shortfall:
         say(f"warning: {shortfall}")
@@ -121,7 +121,7 @@ def _close(paths: RunPaths, finished: bool, loop: Loop, stop: StopRequest) -> No
 
 
 def _describe(loop: Loop) -> None:
-    """What the parent cannot know before a rank has built it."""
+    """Print what the parent cannot know before a rank has built it."""
     dataset = loop.dataset
     about = dataset.describe()
     synthetic = "  SYNTHETIC DATA: the loss means nothing" if about.get("synthetic") else ""

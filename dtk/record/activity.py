@@ -61,7 +61,7 @@ class Activity:
             return 0.0
 
     def _read_bytes(self) -> int:
-        """What the main thread read and wrote so far; 0 where the system does not tell."""
+        """Return the bytes that the main thread has read and written so far; 0 if the system does not report them."""
         try:
             lines = (self._task / "io").read_text(encoding="utf-8").splitlines()[:2]
             return sum(int(line.split()[1]) for line in lines)
@@ -70,7 +70,7 @@ class Activity:
 
 
 def _look(frame: FrameType | None) -> tuple[int, bool]:
-    """A number for the stack, and whether something is being compiled."""
+    """Return a number that identifies the stack, and whether something is being compiled."""
     parts: list[tuple[int, int]] = []
     compiling = False
     while frame is not None and len(parts) < _DEPTH:

@@ -143,7 +143,7 @@ class Attachment:
         )
 
     def _raised(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """The script ends with an exception: as ever, and then it leaves its record."""
+        """Handle an exception that ends the script: call the previous hook, then write the failure record."""
         self._hook(kind, error, trace)
         if self._failed or not isinstance(error, Exception):
             return
@@ -170,7 +170,7 @@ def attach() -> Attachment:
 
 
 def _store(store: Store, prefix: str, rank: int) -> tuple[Store, bool]:
-    """A store for the watch, and whether it lives in rank 0's process.
+    """Return a store for the watch, and whether it lives in rank 0's process.
 
     torchrun's lives in its agent. A store in files would grow without end, so rank 0 opens one beside it.
     """

@@ -136,7 +136,7 @@ class CollectiveLog:
         return token
 
     def end(self, token: Token, state: int, p2p: bool) -> None:
-        """The call came back."""
+        """Record that the call returned."""
         group, number, seq = token
         with self.lock:
             self.open.pop(threading.get_ident(), None)
@@ -150,7 +150,7 @@ class CollectiveLog:
             self._expected[output.data_ptr()] = token
 
     def wait(self, output: torch.Tensor) -> Token | None:
-        """This thread begins to wait for the call that fills a tensor; None when it is none of those recorded."""
+        """Record that this thread starts to wait for the call that fills a tensor; None if that call is not known."""
         token = self._expected.pop(output.data_ptr(), None)
         if token is not None:
             with self.lock:
@@ -159,7 +159,7 @@ class CollectiveLog:
         return token
 
     def waited(self, token: Token, state: int) -> None:
-        """The wait is over."""
+        """Record that the wait is over."""
         with self.lock:
             self.open.pop(threading.get_ident(), None)
             self.ring.returned += 1
@@ -171,14 +171,14 @@ class CollectiveLog:
         self.steps += 1
 
     def lose(self) -> None:
-        """A call could not be recorded."""
+        """Note that a call could not be recorded."""
         self.sound = False
         self.ring.unsound()
 
     def forget(self, name: str | None) -> None:
-        """A group was destroyed (None: all were); a new one may have the old name.
+        """Forget a group that was destroyed (None: all of them); a new group may have the old name.
 
-        Only that one: its members destroy it at different positions of other groups, which go on counting.
+        Other groups go on counting, as the members of this one destroy it at different positions of theirs.
         """
         with self.lock:
             if name is None:
@@ -187,7 +187,7 @@ class CollectiveLog:
                 self.groups.pop(name, None)
 
     def _group(self, process_group: Any) -> GroupState | None:
-        """What a group, or the one of a name, issued so far."""
+        """Return the state of a group, which is given as an object or by name."""
         name = process_group if isinstance(process_group, str) else process_group.group_name
         try:
             return self.groups[name]
@@ -212,7 +212,7 @@ class CollectiveLog:
         return ANY_PEER if everywhere is None else everywhere
 
     def _plan(self, kind: Kind, call: Call, user_op: str, root: int) -> "_Plan":
-        """What does not change from one call to the next like it."""
+        """Return what stays the same from one call to the next of the same kind."""
         inputs, outputs = call.inputs, call.outputs
         first = inputs[0] if inputs else outputs[0] if outputs else None
         dtype = None if first is None else first.dtype
@@ -236,7 +236,7 @@ class CollectiveLog:
         return found
 
     def sample(self, frame: FrameType | None) -> None:
-        """The main thread was seen with this frame; of no interest while it is inside a call."""
+        """Record that the main thread was seen in this frame, unless it is inside a call."""
         if frame is None or threading.main_thread().ident in self.open:
             return
         chosen = self._frames.users(frame)

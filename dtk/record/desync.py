@@ -60,7 +60,7 @@ class Called:
 
 
 def first_difference(histories: Mapping[int, History]) -> int | None:
-    """The first known position at which two ranks of a group called something different; None when none did.
+    """Return the first known position at which two ranks of a group called something different, or None.
 
     Only hashes after equally many calls are compared, so a rank may be ahead of the others.
     """
@@ -150,7 +150,7 @@ def _site(call: Call) -> str:
 def stall(
     places: list[Place], silent: list[int], left: Mapping[int, str], stood_s: float, attempt: int, time_s: float
 ) -> Verdict:
-    """The verdict when nothing moves: who is outside any call, or gone, while others wait inside one.
+    """Return the verdict when nothing moves: who is outside any call, or gone, while others wait inside one.
 
     Args:
         places: of the ranks that answered.
@@ -190,7 +190,7 @@ def stall(
 
 
 def find_desync(paths: RunPaths, attempt: int, world_size: int, time_s: float) -> Verdict | None:
-    """A proven difference between the rings that the ranks of an attempt left, if there is one."""
+    """Return a proven difference between the rings that the ranks of an attempt left, if there is one."""
     known: dict[tuple[str, int], int] = {}
     differing: set[tuple[str, int]] = set()
     for ring in _rings(paths, attempt, range(world_size)):

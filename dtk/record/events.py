@@ -40,11 +40,11 @@ class Spans:
         self._step = step
 
     def enter(self, region: Region) -> None:
-        """The span begins."""
+        """Note the time at which the span begins."""
         self._open[id(region)] = time.time()
 
     def exit(self, region: Region) -> None:
-        """The span ends."""
+        """Close the span and keep it."""
         began_s = self._open.pop(id(region), None)
         if began_s is not None:
             ended_s = time.time()

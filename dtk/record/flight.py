@@ -94,7 +94,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _dumps() -> dict[str, Dump]:
-    """The dump functions of this torch, by ring; none where torch has no flight recorder."""
+    """Return the dump functions of this torch, by ring; none where torch has no flight recorder."""
     try:
         import torch._C._distributed_c10d as c10d
     except ImportError:
@@ -104,7 +104,7 @@ def _dumps() -> dict[str, Dump]:
 
 
 def _load(ring: bytes) -> dict[str, Any]:
-    """A ring as it comes from torch in this very process, so unpickling it is safe."""
+    """Load a ring; unpickling it is safe, as it comes from torch in this very process."""
     value = pickle.loads(ring)  # noqa: S301
     return value if isinstance(value, dict) else {}
 

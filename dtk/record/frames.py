@@ -21,7 +21,7 @@ class Frames:
         self._known: dict[CodeType, bool] = {}
 
     def users(self, frame: FrameType | None) -> FrameType | None:
-        """The user's innermost frame; without one the innermost outside torch."""
+        """Return the user's innermost frame or, if there is none, the innermost frame outside torch."""
         plumbing, fallback = self._known, None
         while frame is not None:
             code = frame.f_code

@@ -81,7 +81,7 @@ _SCATTERS = Kind(
 
 
 def _as(name: str, extract: Extract) -> Kind:
-    """The kind of the function of torch.distributed that is the same on the wire."""
+    """Return the kind of the function of torch.distributed that does the same on the wire."""
     known = KINDS[name]
     return Kind(known.op, known.wire, extract, known.p2p, known.typed)
 
@@ -157,7 +157,7 @@ def _recorded(kind: Kind, own: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _batch(own: Callable[..., Any]) -> Callable[..., Any]:
-    """Sends and receives in one call: as many records."""
+    """Wrap a function that issues several sends and receives at once, to record each of them."""
 
     def recorded(names: list[str], peers: list[int], tags: list[int], tensors: list[Tensor], group: Any) -> Any:
         log, frame = _log, sys._getframe(1)
@@ -179,7 +179,7 @@ def _batch(own: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _awaited(own: Callable[..., Any]) -> Callable[..., Any]:
-    """A rank that hangs in a functional collective stands in the wait for it."""
+    """Wrap the wait for a functional collective, as a rank that hangs in the collective hangs in that wait."""
 
     def awaited(tensor: Tensor) -> Any:
         log = _log
@@ -198,7 +198,7 @@ def _awaited(own: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _begin(log: CollectiveLog, kind: Kind, frame: FrameType, *args: Any, **kwargs: Any) -> Token | None:
-    """The record of a call that begins; None when there is none."""
+    """Record that a call begins and return its token, or None if it was not recorded."""
     try:
         return log.begin(kind, kind.extract(*args, **kwargs), "", frame)
     except Exception as problem:
@@ -208,7 +208,7 @@ def _begin(log: CollectiveLog, kind: Kind, frame: FrameType, *args: Any, **kwarg
 
 
 def _end(log: CollectiveLog, kind: Kind, token: Token, outputs: Any) -> None:
-    """The call came back with its outputs; without them it raised."""
+    """Record that the call returned with its outputs or, if there are none, that it raised."""
     log.end(token, RAISED if outputs is None else ISSUED, kind.p2p)
     if outputs is not None:
         log.expect(token, (outputs,) if isinstance(outputs, Tensor) else outputs)

@@ -70,7 +70,7 @@ class HeartbeatFile:
         self._write(None)
 
     def enter(self, region: Region) -> None:
-        """The region is the innermost one now."""
+        """Write that the region is now the innermost one."""
         self._write(region.name)
 
     def exit(self, region: Region) -> None:
@@ -78,7 +78,7 @@ class HeartbeatFile:
         self._write(region.parent.name if region.parent is not None else None)
 
     def close(self, region: str | None) -> None:
-        """The last beat: `end` when this rank left in order, or the region in which it failed."""
+        """Write the last beat: `end` if this rank left in order, else the region in which it failed."""
         self._write(region)
         self._stop.set()
 
@@ -89,7 +89,7 @@ class HeartbeatFile:
         self._memory[:] = text.ljust(HEARTBEAT_BYTES)
 
     def _label(self, name: str) -> bytes:
-        """The name as JSON, kept for the next time."""
+        """Return the name as JSON and cache it."""
         if len(self._labels) > 4096:
             self._labels.clear()
         label = self._labels[name] = json.dumps(name[:160]).encode()[:200]

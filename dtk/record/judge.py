@@ -54,7 +54,7 @@ class Judge:
             peer.histories = {key: (count, unpack(text)) for key, (count, text) in peer.report["groups"].items()}
 
     def find(self, limit_s: float, first_limit_s: float) -> dict[str, Any] | None:
-        """What ends the run, if anything does.
+        """Return the reason to end the run, if there is one.
 
         Args:
             limit_s: how long nothing may move.
@@ -72,7 +72,7 @@ class Judge:
         return {rank: how for rank, how in told.items() if how}
 
     def _find_desync(self) -> dict[str, Any] | None:
-        """A group in which two ranks called something different at the same position."""
+        """Return a group in which two ranks called something different at the same position, if there is one."""
         if not all(peer.report.get("sound", True) for peer in self.peers):
             return None
         groups: dict[str, dict[int, tuple[int, tuple[int, ...]]]] = {}

@@ -186,7 +186,7 @@ def versions() -> dict[str, str | None]:
 
 
 def hardware() -> dict[str, Any]:
-    """This machine: platform, CPU, memory, GPUs by NVML."""
+    """Return a description of this machine: platform, CPU, memory, and GPUs as NVML reports them."""
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:

@@ -124,7 +124,7 @@ _VENDOR = re.compile(r"^(NVIDIA|Tesla|AMD Instinct|AMD)\s+", re.IGNORECASE)
 
 
 def published_peaks(device_name: str) -> tuple[dict[str, float], str]:
-    """Published dense peaks of one device, and where they are printed.
+    """Return the published dense peaks of one device, and where they are printed.
 
     Args:
         device_name: as `torch.cuda.get_device_name` gives it.
@@ -146,7 +146,7 @@ def published_peaks(device_name: str) -> tuple[dict[str, float], str]:
 
 
 def peak_flops(device_name: str, dtype: str) -> tuple[float | None, str]:
-    """Published dense peak of one device.
+    """Return the published dense peak of one device.
 
     Args:
         device_name: as `torch.cuda.get_device_name` gives it.

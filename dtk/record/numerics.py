@@ -138,7 +138,7 @@ class Numerics:
 
 
 def fingerprints(tensors: Sequence[Tensor]) -> Tensor:
-    """The sum of each tensor's bits as whole numbers, modulo 2^64: int64 on the CPU, one for each."""
+    """Return the sum of each tensor's bits, read as integers, modulo 2^64, in one int64 tensor on the CPU."""
     return torch.stack([_bit_sum(tensor) for tensor in tensors]).cpu()
 
 
@@ -167,7 +167,7 @@ def _minority(group: Sequence[int], hashes: Sequence[int]) -> tuple[int, list[in
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """The part of a sharded tensor that this rank holds."""
+    """Return the part of a sharded tensor that this rank holds."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[no-any-return, operator]
 
 

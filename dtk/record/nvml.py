@@ -98,7 +98,7 @@ class Device:
 
 
 def find_device(nvml: Any, uuid: str, index: int) -> Device:
-    """A device by UUID (with or without its prefix `GPU-` or `MIG-`), each signal probed once.
+    """Find a device by UUID (with or without its prefix `GPU-` or `MIG-`) and probe each signal once.
 
     Raises:
         pynvml.NVMLError: NVML does not know it.

@@ -14,7 +14,7 @@ _MOST_CHILDREN = 1000
 
 
 def without_runs(root: Path, new: Iterable[bytes], tracked: Iterable[bytes], standing: Path) -> list[bytes]:
-    """The files that lie neither in a run folder nor in a folder that holds some.
+    """Return the files that are neither in a run folder nor in a folder that holds run folders.
 
     A folder with tracked files, or the one where the user stands, is one of code whatever it holds; the run folders in
     it are not.
@@ -43,13 +43,13 @@ def without_runs(root: Path, new: Iterable[bytes], tracked: Iterable[bytes], sta
 
 
 def _above(name: bytes) -> list[bytes]:
-    """The folders of a file, the outermost first."""
+    """Return the folders that contain a file, the outermost first."""
     parts = name.split(b"/")[:-1]
     return [b"/".join(parts[: n + 1]) for n in range(len(parts))]
 
 
 def _one_run(path: Path) -> bool:
-    """A run folder, or the record of a sweep."""
+    """Return whether the path is a run folder or the record of a sweep."""
     return made_by_dtk(path) or ((path / "sweep.json").is_file() and (path / "points").is_dir())
 
 

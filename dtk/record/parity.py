@@ -63,7 +63,7 @@ def parity(
 
 
 def weights_sum(model: nn.Module, part: int = 0, parts: int = 1) -> int:
-    """This rank's share of the sum, in [0, 2^64).
+    """Return this rank's share of the sum, in [0, 2^64).
 
     Args:
         model: plain, or sharded on dim 0.

@@ -276,14 +276,14 @@ class Recorder:
         )
 
     def _dump(self, error: BaseException) -> None:
-        """What explains a failure."""
+        """Dump what explains a failure."""
         dumps = self._dumps()
         if self._full and self.device.type == "cuda" and memory.is_out_of_memory(error):
             dumps["allocator snapshot"] = partial(memory.dump_allocator, self.paths.memory_snapshot(self.rank))
         run_all(dumps)
 
     def _dump_all(self) -> None:
-        """What explains a hang."""
+        """Dump what explains a hang."""
         run_all(self._dumps())
 
     def _dumps(self) -> dict[str, Callable[[], None]]:

@@ -162,21 +162,21 @@ class Ring:
         return number
 
     def end(self, number: int, group: int, seq: int, state: int, p2p: bool) -> None:
-        """The call came back, in `state`."""
+        """Record that the call returned, in `state`."""
         self.returned += 1
         self.state(number, state)
         if not p2p:
             _LAST.pack_into(self._memory, GROUPS_AT + group * GROUP.size + _FINISHED_AT, seq)
 
     def state(self, number: int, state: int) -> None:
-        """The call is in `state` from now on, if its record is still there."""
+        """Set the state of a call, if its record is still there."""
         at = self._records_at + (number - 1) % SLOTS * RECORD.size
         if _NUMBER.unpack_from(self._memory, at)[0] == number:
             _TIME.pack_into(self._memory, at + ENDED_AT, 0.0 if state == STARTED else time.time())
             self._memory[at + STATE_AT] = state
 
     def sample(self, place: int) -> None:
-        """The main thread was seen at this text, outside any call. Of too many places the rarest give way."""
+        """Count a sighting of the main thread at this text, outside any call; a full table drops the rarest place."""
         slot, times = self._samples.pop(place, (len(self._samples), 0))
         if slot == SAMPLES:
             slot, _ = self._samples.pop(min(self._samples, key=lambda one: self._samples[one][1]))
@@ -188,7 +188,7 @@ class Ring:
         self._memory[UNSOUND_AT] = 1
 
     def snapshot(self) -> bytes:
-        """The ring as a file would hold it now."""
+        """Return the ring as a file would hold it now."""
         return bytes(self._memory)
 
     def _write_header(self) -> None:

@@ -23,7 +23,7 @@ def now() -> str:
 
 
 def name_run(config: Config, world_size: int) -> str:
-    """A new `<date>-<time>-<model>-<strategy>-w<world>-<4 hex>`."""
+    """Return a new run name, `<date>-<time>-<model>-<strategy>-w<world>-<4 hex>`."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return f"{stamp}-{config.model.name}-{config.strategy.name}-w{world_size}-{secrets.token_hex(2)}"
 
@@ -43,7 +43,7 @@ def create(config: Config, world_size: int) -> RunPaths:
 
 
 def unwritable(folder: Path, error: OSError) -> DtkError:
-    """The error for a runs folder that refuses to be written."""
+    """Return the error for a runs folder that cannot be written."""
     why = {errno.ENOSPC: "the disk is full", errno.EROFS: "it is read-only", errno.EACCES: "no permission"}
     reason = why.get(error.errno or 0, error.strerror or str(error))
     return DtkError(f"cannot write to the runs folder {folder}", reason, "choose another: runs_folder=/path")

@@ -123,7 +123,10 @@ class Host:
         return sample
 
     def _cpu_percent(self) -> float | None:
-        """What the ranks of this node used of all cores since the last sample; None until all were seen twice."""
+        """Return the percentage of all cores that this node's ranks used since the last sample.
+
+        None until every rank was sampled twice.
+        """
         cores, used = psutil.cpu_count() or 1, 0.0
         before, self._timed = self._timed, set()
         for rank, process in self._processes.items():

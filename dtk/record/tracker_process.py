@@ -31,7 +31,7 @@ class Sink(Protocol):
         """Scalars of one step."""
 
     def summary(self, figures: dict[str, Any]) -> None:
-        """Final figures."""
+        """Record the final figures."""
 
     def finish(self, exit_code: int) -> None:
         """Send what is left."""
@@ -72,7 +72,7 @@ class Wandb:
         self._run.log(scalars(record), step=record["step"])
 
     def summary(self, figures: dict[str, Any]) -> None:
-        """Final figures."""
+        """Record the final figures."""
         self._run.summary.update(figures)
 
     def finish(self, exit_code: int) -> None:
@@ -95,7 +95,7 @@ class Tensorboard:
             self._writer.add_scalar(name, value, record["step"])
 
     def summary(self, figures: dict[str, Any]) -> None:
-        """Final figures."""
+        """Record the final figures."""
         self._writer.add_text("summary", f"```\n{json.dumps(figures, indent=2)}\n```")
 
     def finish(self, exit_code: int) -> None:
@@ -104,7 +104,7 @@ class Tensorboard:
 
 
 def scalars(record: dict[str, Any]) -> dict[str, float]:
-    """The numbers of a record."""
+    """Return the numeric values of a record."""
     return {name: value for name, value in record.items() if isinstance(value, int | float) and name != "step"}
 
 

@@ -61,12 +61,12 @@ def offline_reason(tracker: TrackerConfig) -> str | None:
 
 
 def offline_logs(run_folder: Path) -> list[Path]:
-    """What W&B wrote to a run folder instead of sending it, oldest first: a folder for every attempt."""
+    """Return the folders that W&B wrote offline in a run folder, one per attempt, oldest first."""
     return sorted(run_folder.glob("wandb/offline-run-*"))
 
 
 def _plain(record: Any) -> dict[str, Any]:
-    """A dataclass of the configuration as JSON values."""
+    """Return a dataclass of the configuration as a dict of JSON values."""
     return dataclasses.asdict(record)
 
 

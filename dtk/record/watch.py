@@ -100,7 +100,7 @@ class Watch:
         self._thread.start()
 
     def close(self, failed: bool) -> None:
-        """This rank leaves: the others must not wait for it."""
+        """Announce that this rank leaves, so that the others do not wait for it."""
         self._leaving = "failed" if failed else "end"
         self._stop.set()
         if self._thread is not None:

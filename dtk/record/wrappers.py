@@ -121,7 +121,7 @@ def _recorded(kind: Kind, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _noted(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """An object collective: the calls it is made of are recorded as parts of it."""
+    """Wrap an object collective, so that the calls it is made of are recorded as parts of it."""
 
     @functools.wraps(original)
     def noted(*args: Any, **kwargs: Any) -> Any:

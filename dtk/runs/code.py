@@ -86,7 +86,7 @@ def _told(git: Mapping[str, Any]) -> bool:
 
 
 def ground_differences(manifest: Mapping[str, Any], data_sha256: Any, world_size: int) -> list[str]:
-    """What of data and ranks is not what the run had.
+    """Return how the data and the ranks differ from those of the run.
 
     Args:
         manifest: of the run.
@@ -109,7 +109,7 @@ def _versions(before: Mapping[str, Any], now: Mapping[str, str | None]) -> list[
 
 
 def earlier_run(name: str, *, strict: bool) -> Path:
-    """The run folder that is to be run once more; says how the code differs from what it ran with.
+    """Return the folder of the run to run again, and report how the code differs from the code of that run.
 
     Args:
         name: path, id, beginning of an id, or `last`.

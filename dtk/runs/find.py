@@ -11,7 +11,7 @@ RUN_HELP = "a path, an id under runs/, the unique beginning of one, or last"
 
 
 def find(name: str, folder: Path = RUNS) -> Path:
-    """The folder of a run by path, id, beginning of an id, or `last`.
+    """Return the folder of a run, given its path, its id, the beginning of its id, or `last`.
 
     Raises:
         DtkError: there is none, or several.
@@ -23,7 +23,7 @@ def find(name: str, folder: Path = RUNS) -> Path:
 
 
 def find_readable(name: str, folder: Path = RUNS) -> Run:
-    """The same, of a run that is whole.
+    """Return the run of that name, which must be readable.
 
     Raises:
         DtkError: there is none, or it is damaged or of a newer dtk.

@@ -51,7 +51,7 @@ def check_selection(arguments: argparse.Namespace) -> None:
 
 
 def selected(runs: Sequence[Run], arguments: argparse.Namespace) -> list[Run]:
-    """The runs that fit all options that were given.
+    """Return the runs that match all options given.
 
     Raises:
         DtkError: states are given in two ways.
@@ -68,7 +68,7 @@ def selected(runs: Sequence[Run], arguments: argparse.Namespace) -> list[Run]:
 
 
 def runs_in(folder: Path, name: str) -> list[Run]:
-    """The runs of a folder, newest first; none where the default folder does not exist yet.
+    """Return the runs of a folder, newest first; none if the default folder does not exist yet.
 
     Args:
         folder: of run folders.

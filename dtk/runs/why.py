@@ -55,7 +55,7 @@ def _read(run: Path) -> Origins:
 
 
 def _one(origins: Origins, key: str) -> str:
-    """The value, the place that counts, and those that it overrules, newest first."""
+    """Return the value of a key, the setting that decides it, and those that it overrules, newest first, as text."""
     last, *overruled = reversed(origins.keys[key])
     lines = [f"{clean(key)} = {_value(origins.values[key])}", f"  set by  {_place(last, origins)}"]
     if last.written and last.written != _value(origins.values[key]):
@@ -67,7 +67,7 @@ def _one(origins: Origins, key: str) -> str:
 
 
 def _section(origins: Origins, key: str, keys: list[str]) -> str:
-    """The choice of a group, and a table of its keys."""
+    """Return the choice of a group and a table of its keys, as text."""
     lines = []
     if choice := origins.choices.get(key):
         lines.append(f"{clean(key)}={clean(choice.option)}: {clean(choice.file)}, chosen by {_chooser(choice)}")

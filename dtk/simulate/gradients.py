@@ -40,7 +40,10 @@ class GradientWatch:
             stack += nexts
 
     def _hands_over(self, places: list[int], alone: bool) -> Any:
-        """What a node gives to parameters; a cast or a view of one parameter only hands on what it got."""
+        """Return a hook that reports the gradients that a node gives to parameters.
+
+        With `alone`, a cast or a view of one parameter, it also reports the gradient that the node got and passes on.
+        """
 
         def hook(given: Any, taken: Any) -> None:
             found = [given[i] for i in places if given[i] is not None]

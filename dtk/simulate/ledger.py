@@ -97,7 +97,7 @@ class Ledger(_Mode):  # type: ignore[misc]
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """What is made meanwhile is not this rank's memory."""
+        """Ignore storages made while the context is open, as they are not this rank's memory."""
         before, self.paused = self.paused, True
         try:
             yield
@@ -105,7 +105,7 @@ class Ledger(_Mode):  # type: ignore[misc]
             self.paused = before
 
     def touch(self) -> None:
-        """A place begins: what is held there counts, though nothing may be made in it."""
+        """Record that a place begins: what is held there counts, even if nothing is allocated in it."""
         self.events.append((-1, 0, self.where()))
 
     def mark(self, tensors: Iterable[Tensor], what: str, weak: bool = False) -> None:
@@ -116,11 +116,11 @@ class Ledger(_Mode):  # type: ignore[misc]
                 self.marked[link.entry] = what
 
     def category(self, entry: int) -> str:
-        """What an entry is."""
+        """Return the category of an entry."""
         return self.marked.get(entry, self.guessed[entry])
 
     def resized(self, storage: Any, size: int) -> None:
-        """A storage gives its memory back, or gets it again."""
+        """Record that a storage freed its memory or got it back."""
         link = self._links.get(storage._cdata)
         if link is not None and size != self._sizes[link.entry]:
             self.events.append((link.entry, size - self._sizes[link.entry], self.where()))
@@ -164,7 +164,7 @@ class Ledger(_Mode):  # type: ignore[misc]
         return self.host_numbers and kwargs.get("dtype") in _WHOLE_NUMBERS
 
     def _mark_sharding(self, func: Any, args: Any, kwargs: Any) -> None:
-        """What FSDP2's own operations work on; by name, so that a torch without them only knows less."""
+        """Mark the tensors of FSDP2's own operations, found by name, so that a torch without them only knows less."""
         name = func._schema.name.removeprefix("fsdp::")
         if name == "all_gather_copy_in":
             self.mark([*args[0], args[1]], "gathered parameters", weak=True)

@@ -76,7 +76,7 @@ class MirrorGroup(_Group):  # type: ignore[misc]
         self._purpose = desc
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
-        """Sums become world_size times what is there; averages and extremes stay."""
+        """Reduce as if all ranks held the same: sums are multiplied by world_size, averages and extremes stay."""
         self._tell("all_reduce", tensors)
         for tensor in _listed(tensors):
             _reduce(tensor, opts, self.size())
@@ -85,14 +85,14 @@ class MirrorGroup(_Group):  # type: ignore[misc]
     allreduce_coalesced = allreduce
 
     def reduce(self, tensors: Any, opts: Any = None) -> Any:
-        """The root has the sum, the others keep theirs."""
+        """Give the root the reduced values; the other ranks keep theirs."""
         self._tell("reduce", tensors)
         for tensor in _listed(tensors) if opts.rootRank == self.rank() else ():
             _reduce(tensor, opts, self.size())
         return _done(_listed(tensors))
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
-        """The root's values are ours; objects that another rank would send have no bytes."""
+        """Keep this rank's values as those of the root; zero the tensors of objects that another rank would send."""
         self._tell("broadcast", tensors)
         if opts.rootRank != self.rank() and _sends_objects():
             for tensor in _listed(tensors):
@@ -130,19 +130,19 @@ class MirrorGroup(_Group):  # type: ignore[misc]
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        """The root has copies of ours."""
+        """Give the root copies of this rank's values."""
         self._tell("gather", [part for parts in outputs for part in parts] or inputs)
         return self._copies(outputs, inputs) if outputs else _done(_listed(inputs))
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        """The root keeps its own part; the others get zeros."""
+        """Give the root its own part, and the other ranks zeros."""
         self._tell("scatter", outputs)
         for i, output in enumerate(outputs):
             _copy(output, inputs[i][self.rank()]) if inputs else _zero(output)
         return _done(_listed(outputs))
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        """This rank's part of the input, reduced over ranks that all have the same."""
+        """Reduce this rank's part of the input, as if all ranks held the same."""
         self._tell("reduce_scatter", [part for parts in inputs for part in parts])
         for output, parts in zip(outputs, inputs, strict=True):
             _copy(output, parts[self.rank()])
@@ -241,7 +241,7 @@ class MirrorGroup(_Group):  # type: ignore[misc]
         return "simulated"
 
     def get_group_store(self) -> Any:
-        """The store given at the start."""
+        """Return the store that the group was given at the start."""
         return self.store
 
 
@@ -260,7 +260,7 @@ def _listed(tensors: Any) -> list[Tensor]:
 
 
 def _done(tensors: list[Tensor]) -> Any:
-    """A finished work whose future holds the tensors, as DDP's communication hooks expect."""
+    """Return a finished work object whose future holds the tensors, as DDP's communication hooks expect."""
     future: Future[list[Tensor]] = Future()
     future.set_result(tensors)
     return c10d_c._create_work_from_future(future)  # type: ignore[attr-defined]

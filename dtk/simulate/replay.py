@@ -17,7 +17,7 @@ def highest(
     category: Callable[[int], str],
     part: Callable[[tuple[str, int]], Part],
 ) -> dict[Part, Held]:
-    """What was held when each part of the step held most.
+    """Return what was held at the peak of each part of the step.
 
     Args:
         events: from the first storage of the set-up on.

@@ -126,7 +126,7 @@ class _Run:
         self._members: dict[int, tuple[int, ...]] = {}
 
     def hear(self, op: str, group: MirrorGroup, buffers: list[Tensor]) -> None:
-        """A collective is called; those by which DDP agrees on its buckets are not part of a step."""
+        """Record a collective, except those by which DDP agrees on its buckets, which are not part of a step."""
         if self.ledger.host_numbers:
             return
         ranks = self._members.get(id(group))
@@ -137,7 +137,7 @@ class _Run:
         self.ledger.mark(buffers, "buckets", weak=True)
 
     def observe(self, context: Context) -> Observed:
-        """The steps before are only to make what stays."""
+        """Simulate the step and return what was observed; the steps before it only create what persists."""
         with self.modes:
             regions.observe([self.places])  # strategies mark their collectives only when somebody listens
             self.ledger.host_numbers = True
@@ -219,7 +219,7 @@ class _Run:
         )
 
     def _guess(self, tensor: Tensor) -> str:
-        """What a storage most likely is, by the moment in which it is made."""
+        """Guess what a storage is from the moment in which it is made."""
         region = self.places.region
         if self.ledger.host_numbers or self.places.communicates:  # DDP's buckets are made in set-up
             return "buckets"
@@ -273,7 +273,10 @@ class _Marks:
 
 
 def warm_up(config: Config) -> int:
-    """Steps before the one that counts: states of the optimizer and DDP's buckets come about in the first one."""
+    """Return the number of steps before the one that counts.
+
+    The first step creates the optimizer's states and DDP's buckets.
+    """
     compresses = getattr(config.strategy, "communication_hook", "none") == "powersgd"
     return POWERSGD_START + 1 if compresses else 1
 

@@ -43,7 +43,7 @@ class Places:
         model.register_forward_hook(self._model_ends)
 
     def enter(self, region: Region) -> None:
-        """A region begins."""
+        """Enter a region."""
         if region.op is not None:
             self.communicates = True
         elif region.name in REGIONS:
@@ -59,7 +59,7 @@ class Places:
                 self.entered()
 
     def exit(self, region: Region) -> None:
-        """A region ends; what follows still belongs to it."""
+        """Leave a region; what follows still belongs to it."""
         if region.op is not None:
             self.communicates = False
 

@@ -100,7 +100,7 @@ class Strategy(ABC):
         return [] if dimension is None else self.context.mesh.groups(dimension)
 
     def collectives(self, model: nn.Module, accumulation_steps: int) -> list[Collective]:
-        """What a step issues, as the section declares it for this model; tests hold it against what is recorded."""
+        """Return the collectives of a step, as the section declares them for this model."""
         declared: list[Collective] = self.config.declare(
             model_shapes(model), self.context.mesh, self.precision, accumulation_steps
         )
@@ -108,7 +108,7 @@ class Strategy(ABC):
 
 
 def local(tensor: Tensor) -> Tensor:
-    """The part of a (possibly sharded) tensor that this rank holds."""
+    """Return the part of a (possibly sharded) tensor that this rank holds."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[no-any-return, operator]
 
 
@@ -134,6 +134,6 @@ def model_shapes(model: nn.Module, frozen: bool = False) -> ModelShapes:
 
 
 def owned_state(optimizer: Optimizer) -> dict[Tensor, dict[str, Any]]:
-    """The optimizer state on this rank, keyed by parameter; the whole of it unless it is sharded (ZeRO-1)."""
+    """Return the optimizer state on this rank, keyed by parameter; the whole of it unless it is sharded (ZeRO-1)."""
     inner: Optimizer = getattr(optimizer, "optim", optimizer)
     return inner.state

@@ -159,7 +159,7 @@ def ddp_collectives(config: DDPConfig, shapes: Sequence[Shape]) -> list[Collecti
 
 
 def gradient_buckets(bucket_cap_mb: float, shapes: Sequence[Shape]) -> list[list[int]]:
-    """Indices per bucket, counted in the order in which DDP fills them (Li et al. 2020, section 3.2.2).
+    """Return the indices in each bucket, counted in the order in which DDP fills them (Li et al. 2020, section 3.2.2).
 
     That order is taken to be the reverse of the definition order, the case in which the model's forward uses its
     parameters in the order in which it defines them. A bucket is closed by the parameter that reaches the limit.

@@ -54,7 +54,7 @@ class ModelShapes:
         ]
 
     def root(self, blocks_per_unit: int) -> Sequence[Shape]:
-        """What belongs to no unit of blocks."""
+        """Return the shapes of the parameters that belong to no unit of blocks."""
         return self.rest if blocks_per_unit else self.parameters
 
 

@@ -76,7 +76,7 @@ class FSDPConfig(StrategyConfig):
         ]
 
     def declare_clip(self) -> tuple[Collective, ...]:
-        """The sum of squares over the shards, a float32."""
+        """Declare the all-reduce of the sum of squares over the shards, one float32."""
         return (Collective("all_reduce", "dp_shard", 1, 4),)
 
 
@@ -88,7 +88,7 @@ class FSDP(Strategy):
     """
 
     def shard_mesh(self) -> DeviceMesh:
-        """The mesh over which parameters are sharded, one dimension named dp_shard."""
+        """Return the mesh over which parameters are sharded, which has one dimension, dp_shard."""
         from dtk.parallel.context import data_parallel_mesh
 
         return data_parallel_mesh(self.context, ("dp_shard",))

@@ -87,7 +87,7 @@ class HSDP(FSDP):
     """
 
     def shard_mesh(self) -> DeviceMesh:
-        """The dp_shard part of the 2-D mesh; the dp_replicate group is kept for the hook."""
+        """Return the dp_shard part of the 2-D mesh, and keep the dp_replicate group for the hook."""
         from dtk.parallel.context import data_parallel_mesh
 
         mesh = data_parallel_mesh(self.context, ("dp_replicate", "dp_shard"))

@@ -42,7 +42,10 @@ CONFIG_TYPES = ConfigTypes()
 
 
 def preferred(gradients_in: str) -> str:
-    """The strategy to name where any will do whose gradients travel so: it needs least memory, then it is simplest."""
+    """Return the strategy to name where any strategy with these gradients will do.
+
+    The one that needs the least memory is preferred, then the simplest.
+    """
 
     def order(name: str) -> tuple[bool, bool, int]:
         traits = CONFIG_TYPES[name].traits
@@ -52,7 +55,7 @@ def preferred(gradients_in: str) -> str:
 
 
 def build_strategy(config: Any, context: Context, precision: PrecisionConfig) -> Strategy:
-    """The strategy that `config.name` chooses; only its file is imported, and with it what torch loads for it.
+    """Build the strategy that `config.name` chooses; only its file is imported, with what it needs of torch.
 
     Args:
         config: the `strategy` section.

@@ -29,7 +29,7 @@ _LEGEND = (
 
 
 def render(form: str = "terminal", columns: int = _WIDE) -> str:
-    """The table of all strategies as `terminal` text of so many columns, or as `markdown`.
+    """Return the table of all strategies, as `terminal` text of that many columns or as `markdown`.
 
     Raises:
         ValueError: another form.
@@ -57,7 +57,7 @@ def _table(columns: int) -> str:
 
 
 def _blocks(columns: int) -> str:
-    """What a row of the table says, a line each."""
+    """Return the table with each row as a block of text, one line per cell."""
     label = 1 + max(map(len, _COLUMNS))
     lines = []
     for name, facts in ((name, kind.row) for name, kind in CONFIG_TYPES.items()):

@@ -93,7 +93,7 @@ class StrategyConfig:
     name: str
 
     def mesh(self, world_size: int) -> Mesh:
-        """The degrees of parallelism on that many ranks.
+        """Return the degrees of parallelism on that many ranks.
 
         Raises:
             DtkError: the configured degrees do not fit the ranks.
@@ -110,7 +110,7 @@ class StrategyConfig:
     def declare(
         self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig, accumulation_steps: int
     ) -> list[Collective]:
-        """What a training step issues, from the second step on, without clipping.
+        """Return the collectives of a training step, from the second step on, without clipping.
 
         Args:
             shapes: of the parameters that are trained.
@@ -121,10 +121,10 @@ class StrategyConfig:
         return []
 
     def declare_clip(self) -> tuple[Collective, ...]:
-        """What clipping by the global norm adds."""
+        """Return the collectives that clipping by the global norm adds."""
         return ()
 
     @classmethod
     def traits_record(cls) -> dict[str, Any]:
-        """The traits as manifest.json holds them."""
+        """Return the traits as manifest.json holds them."""
         return {**asdict(cls.traits), "sharded": list(cls.traits.sharded)}

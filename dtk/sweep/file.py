@@ -74,7 +74,7 @@ def read(path: Path) -> SweepFile:
 
 
 def values(space: Mapping[str, Any]) -> list[Any]:
-    """The values that a space names: all of a list, or both ends of a range."""
+    """Return the values that a space names: all of a list, or both ends of a range."""
     if "value" in space:
         return [space["value"]]
     return list(space.get("values", [space[end] for end in ("min", "max") if end in space]))
@@ -178,7 +178,7 @@ def _space(key: str, space: Any) -> dict[str, Any]:
 
 
 def _metric(content: dict[str, Any], method: str) -> dict[str, Any]:
-    """What is to be made small or large, by a name that runs record."""
+    """Return the metric to minimize or maximize, which must be one that runs record."""
     metric = content.get("metric")
     if metric is None:
         needs = "method: bayes" if method == "bayes" else "early_terminate" if "early_terminate" in content else ""

@@ -76,25 +76,25 @@ class Sweep:
         self.points.append(point)
 
     def begin(self, point: int, repeat: int) -> Trial:
-        """A run of a point begins."""
+        """Record that a run of a point begins."""
         trial = Trial(point, repeat)
         self.trials.append(trial)
         self._append({"event": "began", "point": point, "repeat": repeat})
         return trial
 
     def opened(self, trial: Trial, run: Path) -> None:
-        """It has a run folder."""
+        """Record that a trial has a run folder."""
         trial.run = run
         self._append({"event": "opened", "point": trial.point, "repeat": trial.repeat, "run": self._relative(run)})
 
     def end(self, trial: Trial, state: str, exit_code: int, reason: str) -> None:
-        """It ended."""
+        """Record that a trial ended."""
         trial.state, trial.exit_code, trial.reason = state, exit_code, reason
         told = {"state": state, "exit_code": exit_code, "reason": reason}
         self._append({"event": "ended", "point": trial.point, "repeat": trial.repeat, **told})
 
     def last(self, point: int, repeat: int) -> Trial | None:
-        """The newest run of a point in one repeat."""
+        """Return the newest run of a point in one repeat, or None."""
         found = [trial for trial in self.trials if (trial.point, trial.repeat) == (point, repeat)]
         return found[-1] if found else None
 
@@ -165,7 +165,7 @@ def create(runs_folder: Path, method: str, name: str, source: dict[str, Any], re
 
 
 def find(runs_folder: Path, method: str, source: dict[str, Any], repeats: int) -> Sweep:
-    """The newest sweep of the same command, with its points and runs, locked.
+    """Find and lock the newest sweep of the same command, with its points and runs.
 
     Raises:
         DtkError: there is none, it is damaged or of a newer dtk, or it is still going.
@@ -190,7 +190,7 @@ def find(runs_folder: Path, method: str, source: dict[str, Any], repeats: int) -
 
 
 def _read_about(path: Path) -> About | None:
-    """What sweep.json says; None when it is damaged, as one of the others may be."""
+    """Return the content of sweep.json, or None if it is damaged, in which case other sweeps may still match."""
     try:
         value = _read_json(path)
         about = About(**{key: value[key] for key in About.__dataclass_fields__})
@@ -239,7 +239,7 @@ def _replay(sweep: Sweep, lines: list[str]) -> None:
 
 
 def state_of(run: Path | None, otherwise: str) -> str:
-    """The state of a run folder."""
+    """Return the state of a run folder, or `otherwise` if there is none to read."""
     try:
         return otherwise if run is None else str(read_status(RunPaths(run).status).state)
     except (OSError, ValueError):
@@ -247,7 +247,7 @@ def state_of(run: Path | None, otherwise: str) -> str:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """A bounded JSON object."""
+    """Read a JSON object of limited size."""
     if path.stat().st_size > _LARGEST_BYTES:
         raise ValueError(f"{path.name} is too large")
     value = json.loads(path.read_bytes())

@@ -45,7 +45,7 @@ class Job:
         return [*without_tracker(self.file.fixed), *chosen, *self.extra]
 
     def name(self, values: dict[str, Any]) -> str:
-        """What sets a point apart."""
+        """Return the name of a point, made of the values that set it apart."""
         return " ".join(spelled(key, value) for key, value in values.items() if key in self.varied())
 
     def varied(self) -> list[str]:
@@ -53,13 +53,13 @@ class Job:
         return [key for key, space in self.file.parameters.items() if "value" not in space]
 
     def source(self) -> dict[str, Any]:
-        """What makes this sweep the same as an earlier one."""
+        """Return what makes this sweep the same as an earlier one."""
         folder = None if self.config_dir is None else str(self.config_dir.absolute())
         return {"file": self.file.content, "overrides": self.extra, "config_dir": folder}
 
 
 def without_tracker(fixed: Sequence[str]) -> list[str]:
-    """The file's overrides but for the tracker, which is there for W&B's agent."""
+    """Return the file's overrides without the tracker, which is meant for W&B's agent."""
     return [text for text in fixed if not parse(text).key_or_group.startswith("tracker")]
 
 
@@ -116,7 +116,7 @@ def begin(job: Job) -> Sweep:
 
 
 def go_on(job: Job) -> Sweep:
-    """The newest sweep of the same file and overrides."""
+    """Resume the newest sweep of the same file and overrides."""
     sweep = find(runs_folder(job), job.file.method, job.source(), job.repeats)
     say(f"going on with the sweep {sweep.about.id}, its points as they were then")
     return sweep
@@ -177,6 +177,6 @@ def runs_folder(job: Job) -> Path:
 
 
 def with_extra(job: Job) -> dict[str, Any]:
-    """The file's content with what was typed added to its command, for a server."""
+    """Return the file's content with the typed overrides added to its command, for a server."""
     words = list(job.file.content["command"])
     return {**job.file.content, "command": [*words, *job.extra]}

@@ -52,7 +52,7 @@ def _new(given: list[str], repeats: int, arguments: argparse.Namespace) -> Sweep
 
 
 def _again(given: list[str], repeats: int, arguments: argparse.Namespace) -> Sweep:
-    """The sweep of the same command, with its points as they were frozen."""
+    """Resume the newest sweep of the same command, with its points as they were frozen."""
     _, first = combinations(given, arguments.config_dir)[0]
     point = compose_point(first, arguments.config_dir, arguments.rerun, trust=arguments.trust)
     runs_folder = Path(point.composed.config.runs_folder)
@@ -70,7 +70,7 @@ def _points(given: list[str], arguments: argparse.Namespace) -> list[Point]:
 
 
 def _source(given: list[str], arguments: argparse.Namespace) -> dict[str, object]:
-    """What makes two commands the same sweep."""
+    """Return what makes two commands the same sweep."""
     folders = {"config_dir": arguments.config_dir, "rerun": arguments.rerun}
     absolute = {name: None if path is None else str(path.absolute()) for name, path in folders.items()}
     return {"overrides": given, **absolute}
@@ -81,7 +81,7 @@ def _runs_folder(point: Point) -> Path:
 
 
 def _command(arguments: argparse.Namespace) -> str:
-    """The same command with `--resume`."""
+    """Return the same command with `--resume`."""
     options = [
         *(["--config-dir", str(arguments.config_dir)] if arguments.config_dir else []),
         *(["--rerun", str(arguments.rerun)] if arguments.rerun else []),

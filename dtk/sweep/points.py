@@ -40,7 +40,7 @@ class Point:
     """The run folder whose configuration was taken instead of conf/."""
 
     def thaw(self) -> Resumed:
-        """The point as a run of its own, as it was composed, whatever has become of conf/.
+        """Return the point as a run of its own, as it was composed, even if conf/ has changed since.
 
         Raises:
             DtkError: the stored values do not fit this version of dtk.
@@ -54,7 +54,7 @@ class Point:
 
 
 def take_repeats(overrides: Sequence[str]) -> tuple[list[str], int]:
-    """The overrides without `repeats=N`, and that number; 1 when it is not given.
+    """Return the overrides without `repeats=N`, and that number, or 1 if it is not given.
 
     Raises:
         DtkError: it is no number from 1 to `MOST_REPEATS`.
@@ -103,7 +103,7 @@ def freeze(
 
 
 def hollow(index: int, name: str, overrides: list[str], values: dict[str, Any]) -> Point:
-    """A point that the search proposed and that could not be composed."""
+    """Return a point that the search proposed but that could not be composed."""
     return Point(index, name, overrides, {}, values, "", None)
 
 

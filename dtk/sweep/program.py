@@ -16,7 +16,7 @@ _PROGRAM = "dtk.run"
 
 
 def fixed_overrides(content: dict[str, Any]) -> list[str]:
-    """The overrides that a file's `command` gives to every point.
+    """Return the overrides that a file's `command` gives to every point.
 
     Args:
         content: the sweep file.
@@ -45,7 +45,7 @@ def fixed_overrides(content: dict[str, Any]) -> list[str]:
 
 
 def _after_program(words: list[str], program: Any) -> list[str]:
-    """What follows `-m dtk.run` or `dtk run`."""
+    """Return the words that follow `-m dtk.run` or `dtk run`."""
     known = [word if word != "${program}" else str(program) for word in words]
     for at, pair in enumerate(pairwise(known)):
         if pair in (("-m", _PROGRAM), ("dtk", "run")):

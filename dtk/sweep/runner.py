@@ -76,12 +76,12 @@ class Runner:
         return code not in STOPPED
 
     def exit_code(self) -> int:
-        """That of the signal that stopped the sweep, else the worst of its runs."""
+        """Return the exit code of the signal that stopped the sweep, else the worst exit code of its runs."""
         stopped = [code for code in self.codes if code in STOPPED]
         return stopped[0] if stopped else max(self.codes, default=0)
 
     def refuse(self, point: Point, error: DtkError) -> None:
-        """A point that the search proposed and that cannot be launched: recorded, and the rest go on."""
+        """Record a proposed point that cannot be launched; the sweep goes on with the others."""
         self._number += 1
         self._headline(point, 0)
         print(f"dtk: {error}", file=sys.stderr, flush=True)

@@ -56,7 +56,7 @@ class Search:
         return [_values(run) for run in found if run is not None]
 
     def propose(self, tried: Sequence[Tried], seed: str) -> dict[str, Any] | None:
-        """The next point of a random or Bayesian search; None = there is none.
+        """Return the next point of a random or Bayesian search, or None if there is none.
 
         Args:
             tried: all points so far, in their order.
@@ -99,7 +99,7 @@ class Search:
 
 
 def load(file: SweepFile) -> Search:
-    """The search of a file, after a check against the package's schema, which is W&B's.
+    """Load the search of a file after checking the file against the package's schema, which is W&B's.
 
     Raises:
         DtkError: the extra is not installed, or the file is no valid sweep.

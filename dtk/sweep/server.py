@@ -73,7 +73,7 @@ _WANDB = [sys.executable, "-m", "wandb"]
 
 
 def _create(job: Job) -> str:
-    """The path of a new sweep: entity/project/id."""
+    """Create a sweep and return its path, entity/project/id."""
     content = with_extra(job)
     options = ["--project", str(content.get("project", PROJECT))]
     with tempfile.TemporaryDirectory(prefix="dtk-sweep-") as folder:

@@ -56,7 +56,7 @@ _MOST_RANKED = 20
 
 
 def _rank(sweep: Sweep, metric: dict[str, Any]) -> None:
-    """The points, best first, each by its best run: the run's final figure, else the last one logged."""
+    """Print the points, best first, each by the best figure of its runs: the final one, else the last one logged."""
     name, sign = metric["name"], -1 if metric["goal"] == "maximize" else 1
     found = []
     for point in sweep.points:
@@ -78,7 +78,7 @@ def _runs_of(sweep: Sweep, point: int) -> list[Trial]:
 
 
 def _figure(trial: Trial, name: str) -> float | None:
-    """What a run reached."""
+    """Return the final value of a figure in a run, else the last one logged."""
     seen = look(trial, {})
     logged = [record[name] for record in seen.history if name in record]
     values = [value for value in (seen.summary.get(name), *logged[-1:]) if value is not None and value == value]
@@ -86,13 +86,13 @@ def _figure(trial: Trial, name: str) -> float | None:
 
 
 def _last_trials(sweep: Sweep) -> list[Trial]:
-    """The newest run of every point and repeat, the repeats of a point together."""
+    """Return the newest run of every point and repeat, ordered by point."""
     keys = sorted({(trial.point, trial.repeat) for trial in sweep.trials})
     return [trial for key in keys if (trial := sweep.last(*key)) is not None]
 
 
 def _compare(trials: Sequence[Trial]) -> None:
-    """Runs that came to an end, failed ones too: that one needs too much memory is a result."""
+    """Compare the runs that came to an end, including failed ones: that one needs too much memory is a result."""
     runs = [trial.run for trial in trials if trial.run is not None and trial.state in ("finished", "oom", "failed")]
     finished = {trial.point for trial in trials if trial.state == "finished"}
     if len(finished) < 2:

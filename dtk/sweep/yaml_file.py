@@ -16,7 +16,7 @@ _DEEPEST = 20
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The mapping that a file holds, its keys as text.
+    """Return the mapping that a file holds, with its keys as text.
 
     Raises:
         DtkError: it is no regular file of a bearable size, no YAML, or gives a key twice.

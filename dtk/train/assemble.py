@@ -60,7 +60,7 @@ def assemble(
 
 
 def _about(config: Config) -> dict[str, Any]:
-    """What a checkpoint says it is of."""
+    """Return the description of the job that is stored in a checkpoint."""
     return {
         "model": config.model.name,
         "strategy": config.strategy.name,
@@ -70,7 +70,7 @@ def _about(config: Config) -> dict[str, Any]:
 
 
 def measures(config: Config, context: Context, parts: Parts) -> Measures:
-    """What is needed to turn step times into tokens/s and MFU."""
+    """Return the figures needed to turn step times into tokens/s and MFU."""
     peak, reason = (None, "the CPU has no published peak")
     if context.device.type == "cuda":
         dtype = "tf32" if config.precision.tf32 else config.precision.compute_dtype

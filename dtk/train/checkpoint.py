@@ -188,7 +188,7 @@ def _model_state(model: nn.Module) -> dict[str, Any]:
 
 
 def _optimizer_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    """The entries that this rank holds, under the names of their parameters."""
+    """Return the optimizer state that this rank holds, under the names of the parameters."""
     owned = owned_state(optimizer)
     return {
         f"optimizer.{name}.{field}": value
@@ -229,9 +229,9 @@ def _empty_optimizer_state(
 
 @contextmanager
 def _readable(folder: Path) -> Iterator[None]:
-    """What a rank finds wrong with the files is the checkpoint's fault, unless memory is short.
+    """Report a problem that a rank finds in the files as a damaged checkpoint, unless memory ran out.
 
-    Only that comes as a CheckpointException; a peer that is gone does not.
+    Only such a problem raises CheckpointException; a peer that is gone does not.
     """
     try:
         yield
@@ -242,7 +242,7 @@ def _readable(folder: Path) -> Iterator[None]:
 
 
 def _hidden(checkpoint: Path) -> Path:
-    """What a checkpoint is called while it is not whole; `clean` removes what is left under such a name."""
+    """Return the path of a checkpoint that is not complete yet; `clean` removes what is left under such a path."""
     return checkpoint.with_name(f".partial_{checkpoint.name}")
 
 

@@ -49,7 +49,7 @@ def evaluate(config: Config, context: Context, dataset: Dataset, parts: Parts) -
 
 
 def _batch(dataset: Dataset, ids: np.ndarray) -> Batch:
-    """The samples, or one sample that does not count when there are none."""
+    """Return the samples or, if there are none, one sample that does not count."""
     if len(ids):
         return dataset.validation(ids)
     filler = dataset.validation(np.zeros(1, dtype=np.int64))

@@ -110,7 +110,7 @@ class Loop:
         return self.dataset.fixed_targets is not None
 
     def _batches(self, step: int) -> list[Batch]:
-        """This rank's micro-batches of one step."""
+        """Return this rank's micro-batches of one step."""
         train, context = self.config.train, self.context
         with region("data"):
             ids = sample_ids(self.config.seed, step, train.global_batch_size, self.dataset.train_size)

@@ -8,7 +8,7 @@ from dtk.data.dataset import IGNORE, Batch
 
 
 def loss_sum(logits: Tensor, targets: Tensor) -> Tensor:
-    """Summed cross-entropy in float32, a scalar.
+    """Return the summed cross-entropy in float32, a scalar.
 
     Args:
         logits: [batch, sequence, vocab] or [batch, classes].
@@ -30,7 +30,7 @@ def valid_targets(batches: list[Batch]) -> int:
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    """The batch on the rank's device; the copy overlaps with what runs there."""
+    """Copy the batch to the rank's device; the copy overlaps with what runs there."""
     if device.type == "cpu":
         return batch
     return Batch(

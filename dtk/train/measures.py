@@ -33,7 +33,7 @@ class Measures:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """What runs inside is not part of any step."""
+        """Exclude the time spent inside the context from the step times."""
         began_s = time.perf_counter()
         yield
         self.paused_s += time.perf_counter() - began_s

@@ -91,5 +91,5 @@ def set_learning_rate(optimizer: Optimizer, lr: float) -> None:
 
 
 def clip_factor(norm: Tensor, max_norm: float) -> Tensor:
-    """What gradients of global norm `norm` are multiplied by so that it is at most `max_norm`."""
+    """Return the factor that scales gradients of global norm `norm` to a norm of at most `max_norm`."""
     return torch.clamp(max_norm / (norm + 1e-6), max=1.0)

@@ -89,7 +89,7 @@ def _model(config: Config) -> nn.Module:
 
 
 def _fill(model: nn.Module, config: Config) -> None:
-    """Initial values, one parameter at a time: from the seed, or from pretrained weights."""
+    """Fill in the initial values, one parameter at a time, from the seed or from pretrained weights."""
     if isinstance(model, GPT) and model.config.pretrained:
         load_gpt2(model, model.config.pretrained)
     else:

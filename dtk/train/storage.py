@@ -33,7 +33,7 @@ class Writer(FileSystemWriter):
 
 
 def root(error: BaseException) -> BaseException:
-    """The error of the lowest rank that failed, out of torch's wrapping."""
+    """Return the error of the lowest rank that failed, without torch's wrapping."""
     while isinstance(error, CheckpointException) and error.failures:
         error = error.failures[min(error.failures)][0]
     return error

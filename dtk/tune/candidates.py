@@ -110,7 +110,7 @@ def presets(present: str, usable: Sequence[str], values: Sequence[str]) -> list[
 
 
 def _with_present(key: str, values: Sequence[float | str], present: float | str) -> list[Candidate]:
-    """The present value first: the others are held against it."""
+    """Return the candidates with the present value first, as the others are compared with it."""
     others = [value for value in dict.fromkeys(values) if value != present]
     return [Candidate(key, _text(value), value == present) for value in (present, *others)]
 

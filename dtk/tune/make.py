@@ -126,7 +126,7 @@ def _checked(asked: Asked) -> _Job:
 
 
 def _candidates(asked: Asked, job: _Job) -> list[Candidate]:
-    """What is tried in turns; nothing for micro_batch_size, which searches."""
+    """Return the candidates to try in turns; none for micro_batch_size, which is searched."""
     if asked.topic == "bucket":
         return buckets(job.config, asked.values)
     if asked.topic == "wrap":
@@ -182,7 +182,7 @@ def _check_named(asked: Asked, job: _Job) -> None:
 
 
 def _filled(section: NCCLConfig, config: Config) -> NCCLConfig:
-    """A preset with the keys that the job gives."""
+    """Return a preset with the keys that the job sets."""
     from dtk.nccl.render import KEYS
 
     return replace(section, **{key: value for key in KEYS if (value := getattr(config.nccl, key)) is not None})
@@ -217,7 +217,7 @@ def _micro(trials: Trials, sizes: Sequence[int], repeats: int) -> None:
 
 
 def _searched(trials: Trials, sizes: Sequence[int], asked: Asked, job: _Job) -> TuneReport:
-    """What the search for a micro-batch found."""
+    """Return the report of a search for a micro-batch size."""
     rows, fastest = micro.rows(trials)
     taken = micro.choose(rows, fastest)
     told = micro.verdict(rows, taken, fastest, sizes[-1] if sizes else 0, up=bool(trials.stopped))
@@ -261,7 +261,7 @@ def _in_turns(trials: Trials, candidates: Sequence[Candidate], asked: Asked, job
 
 
 def _made(asked: Asked, job: _Job, **values: Any) -> TuneReport:
-    """A report of this job with these values; `make` adds how it went."""
+    """Return a report of this job with these values; `make` adds how the trials went."""
     return TuneReport(
         topic=asked.topic,
         job=asked.overrides,

@@ -63,7 +63,7 @@ def rows(trials: Trials) -> tuple[list[Row], Candidate | None]:
 
 
 def choose(found: Sequence[Row], fastest: Candidate | None) -> Candidate | None:
-    """The smallest of those that cannot be told from the fastest: it leaves the most memory."""
+    """Return the smallest candidate that cannot be told from the fastest one, as it leaves the most memory."""
     if fastest is None:
         return None
     # Without an interval nothing can be told, so the fastest as measured is taken.

@@ -112,7 +112,7 @@ def speeds_of(probes: Mapping[int, Probe]) -> dict[int, float]:
 
 
 def fastest_told(rows: Sequence[Row]) -> Row | None:
-    """The fastest of those that are faster than the reference beyond noise."""
+    """Return the fastest of the rows that are faster than the reference beyond noise."""
     faster = [one for one in rows if one.finished and one.gain is not None and one.gain_told == "faster"]
     return max(faster, key=lambda one: one.gain.median if one.gain else 0.0, default=None)
 
@@ -139,7 +139,7 @@ def as_json(report: TuneReport) -> dict[str, Any]:
 
 
 def dumps(report: TuneReport) -> str:
-    """The JSON text with a newline at its end."""
+    """Return the JSON text with a newline at its end."""
     return jsonform.text(as_json(report))
 
 

@@ -48,7 +48,7 @@ class Probe:
 
 
 def terms(steps: int, schedule: str) -> list[str]:
-    """Overrides that make a run short and free of side effects.
+    """Return the overrides that make a run short and free of side effects.
 
     Args:
         steps: optimizer steps.

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 
 def largest(sizes: Sequence[int], fits: Callable[[int], bool]) -> int | None:
-    """The largest size that fits, if all smaller ones do; None when not even the smallest does.
+    """Return the largest size that fits, if all smaller ones do; None when not even the smallest does.
 
     Args:
         sizes: ascending, at least one.

@@ -38,7 +38,7 @@ class Change:
 def of_steps(
     name: str, unit: str, before: Sequence[float], after: Sequence[float], *, less_is_better: bool = True
 ) -> Change | None:
-    """The medians over the steps of both runs; None where one has no steps."""
+    """Return the change between the medians of the steps of both runs, or None if either has no steps."""
     if not before or not after:
         return None
     noise = max(_deviation(before), _deviation(after))
@@ -53,9 +53,9 @@ def of_peak(before: float | None, after: float | None) -> Change | None:
 
 
 def figures_of(cause: str) -> tuple[str, ...]:
-    """What shows whether the remedy of a cause helps: of `exposed`, `tokens`, `memory`.
+    """Return the figures that show whether the remedy of a cause helps: of `exposed`, `tokens`, `memory`.
 
-    Nothing for hangs and crashes, where it shows in that the run finishes.
+    Empty for hangs and crashes, where the remedy helps if the run finishes.
     """
     if cause.startswith("memory."):
         return ("memory",)

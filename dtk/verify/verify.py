@@ -82,7 +82,7 @@ def _first_override(report: Report) -> tuple[Finding, Remedy]:
 
 
 def _short(finding: Finding, paths: RunPaths) -> list[str]:
-    """Overrides that make a run short, measured and free of side effects."""
+    """Return the overrides that make a run short, measured and free of side effects."""
     status = read_details(paths.root).status
     failed_in = finding.step or (status.failure.step if status and status.failure else None) or 0
     steps = max(STEPS, int(failed_in) + BEYOND)

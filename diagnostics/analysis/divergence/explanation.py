@@ -201,7 +201,10 @@ def _gradients(ours: list[Call], theirs: list[Call], before: list[Call]) -> Expl
 
 
 def _accumulation(expected: Call, got: Call, before: list[Call]) -> Explanation | None:
-    """The minority goes through the same calls again within one step: another boundary of gradient accumulation."""
+    """Explain a divergence by a different boundary of gradient accumulation.
+
+    The minority goes through the same calls again within one step.
+    """
     if got.step is None or got.step != expected.step:
         return None
     for back, call in enumerate(reversed(before[-edit.MOST_CALLS :]), 1):

@@ -54,7 +54,7 @@ class Vote:
         return tuple(sorted(rank for side in self.sides for rank in side))
 
     def side_of(self, rank: int) -> tuple[int, ...]:
-        """The ranks that issued the same as this one."""
+        """Return the ranks that issued the same call as this one."""
         return next((side for side in self.sides if rank in side), (rank,))
 
 

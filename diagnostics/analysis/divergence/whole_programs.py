@@ -34,7 +34,7 @@ class Program:
     """Steps that were begun."""
 
     def path_calls(self) -> tuple[PathCall, ...]:
-        """The calls as they compare with those of other ranks."""
+        """Return the calls in the form that is compared across ranks."""
         found = []
         for call in self.calls:
             ranks = self.members[call.key]

@@ -72,7 +72,7 @@ class Catalogue:
     """Keys within PYTORCH_ALLOC_CONF."""
 
     def find(self, name: str) -> Variable | None:
-        """The variable of this exact name."""
+        """Return the variable with this exact name."""
         return self.nccl.get(name) or self.torch.get(name)
 
 

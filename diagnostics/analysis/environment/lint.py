@@ -28,7 +28,7 @@ _ORDER = {"error": 0, "warning": 1, "note": 2}
 def lint(
     variables: dict[str, str], nccl_version: Version | None, nnodes: int | None, hardware: dict[str, Any]
 ) -> list[Lint]:
-    """What is wrong with a set of variables, the worst first, then by name.
+    """Return what is wrong with a set of variables, the worst first, then sorted by name.
 
     Args:
         variables: name -> text, of one process; others than NCCL's, torch's and gloo's are passed over.

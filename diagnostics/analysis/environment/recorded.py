@@ -89,7 +89,7 @@ def recorded(evidence: Evidence) -> Recorded:
 
 
 def _recorded(evidence: Evidence, sources: dict[tuple[int, str], Source]) -> dict[str, str]:
-    """What a dtk run was given: `nccl.variables`, over which the user's own environment wins."""
+    """Return the variables of a dtk run: `nccl.variables`, overridden by the user's own environment."""
     if evidence.run is None:
         return {}
     found: dict[str, str] = {}
@@ -126,7 +126,7 @@ def _nodes(evidence: Evidence) -> int | None:
 
 
 def _hardware(evidence: Evidence) -> dict[str, Any]:
-    """The manifest's facts, completed by what NCCL's log lists."""
+    """Return the hardware facts of the manifest, completed with the devices that NCCL's log lists."""
     manifest = evidence.run.manifest if evidence.run else {}
     hardware = manifest.get("hardware")
     facts = dict(hardware) if isinstance(hardware, dict) else {}

@@ -125,7 +125,7 @@ def _with_process(file: str) -> str:
 
 
 def _risks(where: Situation) -> Iterator[Lint]:
-    """Settings with which a fault turns into a silent hang or into wrong numbers."""
+    """Yield the settings that turn a fault into a silent hang or into wrong numbers."""
     if where.get("NCCL_PROTO").strip().upper() == "LL128":
         message = "forcing LL128 corrupts data on platforms that do not support it; NCCL picks it where it is safe"
         yield Lint("warning", "NCCL_PROTO", message, unset("NCCL_PROTO"), RISK)
@@ -140,7 +140,7 @@ def _risks(where: Situation) -> Iterator[Lint]:
 
 
 def _copied(where: Situation) -> Iterator[Lint]:
-    """The setting that guides hand on as if it were a default."""
+    """Yield the setting that many guides recommend as if it were a default."""
     if where.number("NCCL_IB_DISABLE") in (None, 0) or where.nnodes is not None:
         return  # With the number of nodes known, `rules_hardware` knows whether it does harm.
     message = (
@@ -153,7 +153,7 @@ def _copied(where: Situation) -> Iterator[Lint]:
 
 
 def _debugging(where: Situation) -> Iterator[Lint]:
-    """Settings that are for finding a fault and cost time for ever after."""
+    """Yield the settings that are meant for debugging and slow down every run."""
     level = where.get("NCCL_DEBUG").upper()
     subsystems = {word.strip().upper() for word in values.words(where.get("NCCL_DEBUG_SUBSYS"))}
     heavy = subsystems & {"ALL", "COLL", "CALL"} and not where.get("NCCL_DEBUG_SUBSYS").startswith("^")

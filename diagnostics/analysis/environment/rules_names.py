@@ -14,7 +14,7 @@ CLOSE_JUDGED = 0.9
 
 
 def check_name(name: str, where: Situation) -> Iterator[Lint]:
-    """What is wrong with the name of one variable that is set."""
+    """Yield what is wrong with the name of one variable that is set."""
     book = catalogue()
     variable = book.find(name)
     if variable is not None:
@@ -38,7 +38,7 @@ def _known(variable: Variable, where: Situation) -> Iterator[Lint]:
 
 
 def _nccl(name: str, where: Situation, book: Catalogue) -> Iterator[Lint]:
-    """A name that NCCL's newest release does not read."""
+    """Yield a name that NCCL's newest release does not read."""
     if name in book.foreign or name.startswith(book.foreign_prefixes):
         return
     old = "env.deprecated_variable"
@@ -71,7 +71,7 @@ def _no_such_name(name: str, where: Situation, book: Catalogue) -> Lint:
 
 
 def nearest(name: str, candidates: list[str], close: float) -> str | None:
-    """The candidate that resembles `name` most, if it does; compared without the first word."""
+    """Return the candidate most similar to `name`, or None if none is close. The prefix is not compared."""
     prefix, _, word = name.partition("_")
     best, score = None, close
     for candidate in candidates:

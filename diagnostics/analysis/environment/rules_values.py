@@ -28,7 +28,7 @@ _ON_WORDS = frozenset({"on", "yes", "y", "true", "t", "enable", "enabled"})
 
 
 def check_value(name: str, text: str, where: Situation) -> Iterator[Lint]:
-    """What is wrong with the value of one known variable. Empty means unset and is never wrong."""
+    """Yield what is wrong with the value of one known variable. An empty value means unset and is always valid."""
     variable = catalogue().find(name)
     if variable is None or not text:
         return

@@ -80,11 +80,11 @@ class Situation:
     """Variables of a file to be written whose folder is known not to exist."""
 
     def get(self, name: str) -> str:
-        """The text of a variable; empty when unset, which NCCL takes for the same."""
+        """Return the text of a variable, empty when it is unset. NCCL treats both the same."""
         return self.variables.get(name, "")
 
     def number(self, name: str) -> int | None:
-        """The number that NCCL makes of it; None when unset."""
+        """Return the number that NCCL parses from a variable, or None when it is unset."""
         text = self.get(name)
         return number(text).value if text else None
 

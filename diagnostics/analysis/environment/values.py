@@ -64,7 +64,7 @@ def number(text: str) -> Number:
 
 
 def level(text: str) -> str | None:
-    """The distance that NCCL takes it for; None: it is dropped without a message."""
+    """Return the distance level that NCCL reads from the text, or None if NCCL silently ignores it."""
     if text in LEVELS:
         return text
     if text[:1].isascii() and text[:1].isdigit():
@@ -83,12 +83,12 @@ def names(text: str, hca: bool = False) -> Names:
 
 
 def words(text: str) -> list[str]:
-    """The members of a comma list without the `^` that negates it."""
+    """Return the members of a comma list without the `^` that negates it."""
     return [word for word in text.removeprefix("^").split(",") if word]
 
 
 def tuning(text: str) -> list[str]:
-    """The algorithms or protocols in `Ring,Tree`, `^NVLS` or (since 2.24) `allreduce:Ring;broadcast:Tree`."""
+    """Return the algorithms or protocols in `Ring,Tree`, `^NVLS` or (since 2.24) `allreduce:Ring;broadcast:Tree`."""
     found: list[str] = []
     for part in text.split(";"):
         found += words(part.rpartition(":")[2])
@@ -96,7 +96,7 @@ def tuning(text: str) -> list[str]:
 
 
 def prefixes(text: str) -> list[str]:
-    """The functions in `allreduce:Ring;broadcast:Tree`."""
+    """Return the functions in `allreduce:Ring;broadcast:Tree`."""
     return [part.partition(":")[0] for part in text.split(";") if ":" in part]
 
 

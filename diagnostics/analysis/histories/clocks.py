@@ -49,7 +49,7 @@ class Clocks:
                 seen.setdefault(seq, at_s - ahead_s)
 
     def true_s(self, rank: int | None, at_s: float) -> float:
-        """A time that a rank's clock told, by the clock of the first rank."""
+        """Convert a time of a rank's clock to the clock of the first rank."""
         return at_s - self.ahead_s.get(rank, 0.0) if rank is not None else at_s
 
     def said(self) -> Iterator[tuple[float, list[int]]]:
@@ -99,6 +99,6 @@ def _correct(record: RankRecord, ahead_s: float) -> None:
 
 
 def move(call: Call, ahead_s: float) -> None:
-    """Takes back what a clock is ahead."""
+    """Subtract from the call's time how far the clock is ahead."""
     if call.created_s is not None:
         call.created_s -= ahead_s

@@ -64,7 +64,7 @@ class RankRecord:
         return not self.only_default_group and not between
 
     def pending(self) -> list[Call]:
-        """Calls that it waits in, one for each group, oldest first."""
+        """Return the calls that the rank waits in, one for each group, oldest first."""
         calls = [line.pending for line in self.lines.values() if line.pending is not None] + self.p2p[:1]
         return sorted(calls, key=lambda call: (call.created_s or 0.0, call.key, call.seq))
 
@@ -218,7 +218,10 @@ def _line(calls: list[Call], counters: tuple[int, int] | None) -> Line:
 
 
 def _positions(calls: list[Call], numbers: dict[tuple[Wire, ...], int]) -> Positions:
-    """The parts of a coalesced block share a position and make one signature."""
+    """Return the positions of the calls.
+
+    The parts of a coalesced block share one position and one signature.
+    """
     seqs, signatures, times = array("q"), array("I"), array("d")
     at, size = 0, len(calls)
     while at < size:

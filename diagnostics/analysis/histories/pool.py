@@ -30,7 +30,7 @@ _DECODER = msgspec.msgpack.Decoder(Digest)
 def digests(
     files: Mapping[int, Sequence[CallFile]], attempt: int | None, workers: int | None = None
 ) -> Iterator[Digest]:
-    """What each rank left, ascending by rank.
+    """Yield the digest of each rank's records, in ascending order of ranks.
 
     Args:
         files: rank -> its files.
@@ -63,7 +63,7 @@ def _worthwhile(files: Mapping[int, Sequence[CallFile]]) -> int:
 
 
 def _job(rank: int, files: Sequence[CallFile]) -> Job | None:
-    """The files by name; None for handles of another make, which stay here."""
+    """Return the files as a job for a worker, or None if a file is of another type and must be read in this process."""
     named = []
     for file in files:
         if not isinstance(file, FlightFile | RingFile):
@@ -77,7 +77,7 @@ def _limits(files: Sequence[CallFile]) -> Limits:
 
 
 def _start(stack: ExitStack, jobs: list[Job], files: Sequence[CallFile], attempt: int | None) -> IO[bytes] | None:
-    """A worker with its work; its answers, or None when none can be started."""
+    """Start a worker with its jobs. Return the stream of its answers, or None if it cannot be started."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
     try:
         process = stack.enter_context(
@@ -99,7 +99,7 @@ def _start(stack: ExitStack, jobs: list[Job], files: Sequence[CallFile], attempt
 
 
 def _next(pipes: list[IO[bytes] | None], number: int) -> Digest | None:
-    """The worker's next answer; None where it has none to give, and for ever once it is gone."""
+    """Return the worker's next answer, or None if it has none or has ended."""
     pipe = pipes[number]
     if pipe is None:
         return None

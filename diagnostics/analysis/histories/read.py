@@ -64,7 +64,7 @@ def read(evidence: Evidence, workers: int | None = None) -> Reading:
 
 
 def _clocks(survey: Survey) -> list[Problem]:
-    """What is to be said of clocks that are off."""
+    """Return a problem for each clock that is off."""
     found = []
     for ahead_s, ranks in survey.clocks.said():
         off = "ahead of" if ahead_s > 0 else "behind"
@@ -77,7 +77,7 @@ def _clocks(survey: Survey) -> list[Problem]:
 
 
 def _place(file: CallFile, reading: Reading) -> None:
-    """A file whose name has no rank may say it inside."""
+    """Find the rank of a file inside the file, when its name does not state it."""
     try:
         rank = next((dump.rank for dump in file.load() if dump.rank is not None), None)
     except (OSError, ValueError) as problem:

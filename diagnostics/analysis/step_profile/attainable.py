@@ -21,7 +21,7 @@ def good_buckets(total_bytes: int) -> int:
 
 
 def good_cap_mb(total_bytes: int) -> float:
-    """The `bucket_cap_mb` that gives so many."""
+    """Return the `bucket_cap_mb` that results in the number of buckets of `good_buckets`."""
     cap = total_bytes / MIB / good_buckets(total_bytes)
     return float(min(25, max(1, round(cap)))) if cap >= 1 else round(max(cap, 0.05), 2)
 
@@ -43,6 +43,9 @@ def exposed_in_buckets(transfer: float, latency: float, buckets: int, beside: fl
 
 
 def exposed_in_units(transfer: float, latency: float, units: int, beside: float) -> float:
-    """The same for units that are gathered one ahead of the compute that needs them: the first one is exposed."""
+    """Return the exposed time of units that are each gathered one ahead of the compute that needs them.
+
+    The gather of the first unit is always exposed.
+    """
     each, work = transfer / units + latency, beside / units
     return each + (units - 1) * max(0.0, each - work)

@@ -131,7 +131,7 @@ def _told(name: str) -> str:
 
 
 def _compute_lane(trace: Trace, kinds: list[str]) -> int:
-    """The stream with most kernel time that is no collective's."""
+    """Return the stream with the most kernel time outside collectives."""
     busy: Counter[int] = Counter()
     device = trace.device
     aside = bytearray(trace.is_memory)
@@ -180,7 +180,10 @@ def _flat(ranges: list[tuple[int, int, Message, str]]) -> tuple[list[int], list[
 def _inside(
     ranges: tuple[list[int], list[int], list[Message], list[str]], launch: int, aside: bool
 ) -> tuple[Message | None, str]:
-    """The collective whose range holds the launch; a marked region counts only beside the compute stream."""
+    """Return the collective whose range contains the launch.
+
+    A marked region counts only for work outside the compute stream.
+    """
     starts, ends, messages, why = ranges
     n = bisect_right(starts, launch) - 1
     if n < 0 or launch >= ends[n] or (why[n] == "region" and not aside):

@@ -144,9 +144,9 @@ class _Waits:
         self._op_starts = [op[0] for op in self._ops]
 
     def that_ended(self, start: int, launch: int) -> str:
-        """The wait that held the host while the device drained: it began before the device stood idle and ended after.
+        """Return the wait that held the host while the device drained.
 
-        Empty when there was none.
+        The wait began before the device became idle and ended afterwards. The result is empty if there was none.
         """
         syncs = self._trace.syncs
         n = bisect_right(self._ends, start - _NEAR_NS)

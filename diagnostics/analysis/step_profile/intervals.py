@@ -12,7 +12,7 @@ Cover = list[Interval]
 
 
 def union(intervals: Iterable[Interval]) -> Cover:
-    """What at least one of them covers; empty ones vanish."""
+    """Return what at least one of the intervals covers. Empty intervals are dropped."""
     result: Cover = []
     rows = sorted(intervals)
     if not rows:
@@ -36,7 +36,7 @@ def total(cover: Cover) -> int:
 
 
 def intersect(one: Cover, other: Cover) -> Cover:
-    """What both cover; fast when one of them is short."""
+    """Return what both cover. This is fast when one of them is short."""
     short, long = (one, other) if len(one) < len(other) else (other, one)
     result: Cover = []
     n = 0
@@ -53,7 +53,7 @@ def intersect(one: Cover, other: Cover) -> Cover:
 
 
 def subtract(one: Cover, other: Cover) -> Cover:
-    """What `one` covers and `other` does not; fast when `one` is short."""
+    """Return what `one` covers and `other` does not. This is fast when `one` is short."""
     result: Cover = []
     n = 0
     for start, end in one:

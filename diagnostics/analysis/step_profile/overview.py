@@ -96,19 +96,19 @@ class Overview:
         return "step" if all(profile.marked for profile in self.profiles) else "window"
 
     def per_step_ms(self, amount: Callable[[RankProfile], float]) -> dict[int, float]:
-        """An amount of ns per rank, as ms per step of that rank."""
+        """Convert an amount of ns per rank to ms per step of that rank."""
         return {profile.rank: amount(profile) / MS / max(1, len(profile.steps)) for profile in self.profiles}
 
     def typical_ms(self, amount: Callable[[RankProfile], float]) -> float:
-        """The median over ranks of that."""
+        """Return the median over ranks of `per_step_ms`."""
         return median(self.per_step_ms(amount).values())
 
     def typical_count(self, amount: Callable[[RankProfile], int]) -> float:
-        """A number per rank and step, as the median over ranks."""
+        """Return the median over ranks of a count per step."""
         return median([amount(profile) / max(1, len(profile.steps)) for profile in self.profiles])
 
     def declared(self, key: str) -> Any:
-        """A value of the run's configuration; None without a dtk run."""
+        """Return a value of the run's configuration, or None without a dtk run."""
         return None if self.run is None else self.run.get(key)
 
     @property
@@ -259,7 +259,7 @@ def _size(file: TraceFile | NsysFile) -> int:
 
 
 def read_one(file: TraceFile | NsysFile) -> list[RankProfile] | str:
-    """The profiles in one file (Nsight puts several devices into one), or why there is none."""
+    """Return the profiles in one file (Nsight puts several devices into one), or the reason why there are none."""
     collecting = gc.isenabled()
     gc.disable()  # columns and tuples hold no cycles: collecting among them is a tenth of the time
     try:

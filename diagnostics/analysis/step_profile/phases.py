@@ -56,7 +56,10 @@ class Step:
 
 
 def find_steps(trace: Trace, work: Work) -> list[Step]:
-    """The steps of the trace by time, one at least; together they cover its device work from the first mark on."""
+    """Return the steps of the trace by time, at least one.
+
+    Together they cover the device work of the trace from the first mark on.
+    """
     begin, end = window(trace, work)
     hosts = _marked(trace)
     if not hosts:
@@ -81,7 +84,7 @@ def window(trace: Trace, work: Work) -> Interval:
 
 
 def _marked(trace: Trace) -> list[tuple[int, Interval]]:
-    """(number, host interval) of the profiler's steps, by time."""
+    """Return (number, host interval) of each profiler step, ordered by time."""
     marks = trace.marks
     found: dict[Interval, int] = {}
     for i, name in enumerate(marks.name):
@@ -164,7 +167,7 @@ def _autograd(trace: Trace) -> dict[int, Ruler]:
 
 
 def _forward_marks(trace: Trace) -> list[int]:
-    """Starts of the forward passes, by the mark that is there most."""
+    """Return the starts of the forward passes, taken from the most frequent mark."""
     found: dict[str, list[int]] = {}
     for i, name in enumerate(trace.marks.name):
         text = trace.names[name]
@@ -198,7 +201,10 @@ def _runs(launched: list[tuple[int, bool, int, int]], forwards: list[int]) -> li
 
 
 def _backward(run: list[tuple[int, bool, int, int]], others: list[int], limit: int, autograd: Ruler) -> Backward:
-    """The host leaves backward with autograd's last operation, which need not launch anything."""
+    """Return the host and device intervals of one backward pass.
+
+    On the host, it ends with autograd's last operation, which need not launch anything.
+    """
     n = bisect_right(others, run[-1][0])
     border = others[n] if n < len(others) else limit
     last = autograd.last_end(border)

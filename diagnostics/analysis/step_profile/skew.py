@@ -120,7 +120,7 @@ def _late(calls: dict[int, CallProfile]) -> Late | None:
 
 
 def _why(calls: dict[int, CallProfile], late: tuple[int, ...], lead: int) -> tuple[str, str]:
-    """What the late ranks did longer than the others since the collective before."""
+    """Return what took the late ranks longer than the others since the previous collective."""
     others = [call for rank, call in calls.items() if rank not in late]
     theirs = [calls[rank] for rank in late]
     pause = median_low([one.gap.length if one.gap else 0 for one in others])

@@ -9,9 +9,10 @@ _MOST_RANKS = 64
 
 
 def deviating_rank(members: tuple[int, ...], waiting: tuple[int, ...]) -> int | None:
-    """The rank that, naming another root than the first member, leaves exactly `waiting` stuck in a broadcast.
+    """Return the rank that passed a root other than the first member, if this leaves exactly `waiting` stuck.
 
-    The first member as the others' root is by far the usual one; without a unique answer nobody is singled out.
+    The others are assumed to use the first member as root, which is by far the most common. Without a unique answer,
+    the result is None.
     """
     size = len(members)
     if not 2 < size <= _MOST_RANKS:
@@ -45,7 +46,7 @@ def stuck_ranks(roots: list[int]) -> set[int]:
 
 
 def _steps(rank: int, root: int, size: int) -> list[tuple[bool, int]]:
-    """A rank's steps in the tree: (whether it sends, peer)."""
+    """Return the steps of a rank in the tree as (whether it sends, peer)."""
     virtual = (rank + size - root) % size
     depth = max(1, (size - 1).bit_length())
     mask = (1 << depth) - 1

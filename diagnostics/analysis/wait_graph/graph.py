@@ -52,7 +52,7 @@ class WaitGraph:
         return {rank for ranks in self.absent.values() for rank in ranks}
 
     def blockers(self, rank: int) -> list[Operation]:
-        """The operations that a rank waits in and that others did not reach."""
+        """Return the operations that a rank waits in and that other ranks have not reached."""
         return [operation for operation in self.of_rank.get(rank, []) if self.absent.get(operation)]
 
     def roots(self) -> tuple[int, ...]:
@@ -99,7 +99,7 @@ class WaitGraph:
 
 
 def build(survey: Survey) -> WaitGraph:
-    """The graph of all pending collectives, sends and receives."""
+    """Return the graph of all pending collectives, sends and receives."""
     waits = WaitGraph()
     for rank in sorted(survey.ranks):
         for key, line in sorted(survey.ranks[rank].lines.items()):
@@ -139,7 +139,9 @@ def _absent(survey: Survey, waits: WaitGraph, operation: Operation) -> None:
 def _with_silent_members(
     survey: Survey, waits: WaitGraph, operation: Operation, seen: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """A group whose ranks nobody recorded: one rank alone in it waits for a member that never came.
+    """Return the members of a group whose ranks were not recorded.
+
+    A rank that is alone in such a group waits for a member that never came.
 
     Gloo's dumps say which ranks never joined a group; if that leaves one candidate, it is the other member.
     """
@@ -187,7 +189,7 @@ def _joined(survey: Survey, operation: Operation, waiter: int, other: int) -> bo
 
 
 def _point_to_point(survey: Survey, waits: WaitGraph) -> None:
-    """A rank's oldest pending sends and receives each wait for a peer that has not posted the other half."""
+    """Add the oldest pending sends and receives of each rank whose peer has not posted the other half."""
     for rank in sorted(survey.ranks):
         pending = survey.ranks[rank].p2p
         if not pending:

@@ -39,7 +39,7 @@ class MissedCall:
 
 
 def find(job: JobState, cycle: Cycle) -> MissedCall | None:
-    """The call that ranks of the cycle went past; None where the calls do not show one."""
+    """Return the call that ranks of the cycle skipped, or None if the calls do not show one."""
     for recorder in sorted({operation.key.recorder for operation in cycle.operations}, key=lambda name: name == "dtk"):
         operations = [operation for operation in cycle.operations if operation.key.recorder == recorder]
         for missed in operations:
@@ -50,7 +50,10 @@ def find(job: JobState, cycle: Cycle) -> MissedCall | None:
 
 
 def _by_program(job: JobState, cycle: Cycle) -> MissedCall | None:
-    """A rank past a peer's call, in company: what others call from its line is the common path through the program."""
+    """Find a rank that has passed a peer's call in program order, at a line from which other ranks call too.
+
+    Calls of other ranks from that line show that it lies on the common path through the program.
+    """
     if len(cycle.operations) != 2:
         return None
     waits = job.waits
@@ -141,7 +144,7 @@ def _went_past(job: JobState, rank: int, peer: int, here: Operation, missed: Ope
 
 
 def _path(job: JobState, rank: int, keys: Iterable[GroupKey]) -> list[Call]:
-    """A rank's calls in these groups in the order in which it made them, up to the first that did not complete."""
+    """Return a rank's calls in these groups in the order they were made, up to the first incomplete one."""
     calls = [call for key in keys for call in job.reading.calls(rank, key)]
     calls.sort(key=lambda call: call.created_s or 0.0)
     waits = {(operation.key, operation.seq) for operation in job.waits.of_rank.get(rank, []) if operation.peer < 0}

@@ -40,7 +40,7 @@ def full_state_dict() -> dict[str, str]:
 
 
 def states_too_large() -> dict[str, str]:
-    """A run of dtk with GPT-2 under DDP on two devices of 2 GB."""
+    """Return a run of dtk with GPT-2 under DDP on two devices of 2 GB."""
     model = {"architecture": "gpt", "layers": 12, "width": 768, "vocab_size": 50257, "context_length": 1024}
     config = {"model": model, "strategy": {"name": "ddp"}, "optimizer": {"name": "adamw"}}
     return {
@@ -53,25 +53,25 @@ def states_too_large() -> dict[str, str]:
 
 
 def large_activations() -> dict[str, str]:
-    """A trace of one rank whose forward pass fills its device."""
+    """Return a trace of one rank whose forward pass fills its device."""
     step = [_span("ProfilerStep#3", 0, _STEP_US), _span("forward", 10, 500)]
     events = [*step, _allocation(20, 70 * MIB, 1, device=1), _allocation(30, 4 * MIB, 2, device=1)]
     return {**_traces(events, ranks=1), "node_00000.jsonl": _telemetry(_GPU_BYTES)}
 
 
 def fragmented() -> dict[str, str]:
-    """The timeline of a rank whose allocator holds twice what tensors use, and had to ask again."""
+    """Return the timeline of a rank whose allocator holds twice what tensors use and had to retry an allocation."""
     used = 512 * MIB
     return _timeline([used] * 4, peak_reserved_bytes=2 * used, reserved_bytes=2 * used, allocation_retries=3)
 
 
 def rising() -> dict[str, str]:
-    """The timeline of a rank that allocates 1 MiB more with each step."""
+    """Return the timeline of a rank that allocates 1 MiB more with each step."""
     return _timeline([(100 + n) * MIB for n in range(48)], peak_reserved_bytes=200 * MIB, reserved_bytes=200 * MIB)
 
 
 def other_processes() -> dict[str, str]:
-    """The log of a rank that runs out of memory on a device that others fill."""
+    """Return the log of a rank that runs out of memory on a device that other processes fill."""
     text = (
         "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 39.59 GiB of which 1.10 GiB is "
         "free. Including non-PyTorch memory, this process has 8.40 GiB memory in use. Of the allocated memory 7.90 GiB "

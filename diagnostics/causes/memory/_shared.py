@@ -125,13 +125,13 @@ def confirmed(
 
 
 def call_site(call: Gather, ranks: tuple[int, ...]) -> tuple[Where, ...]:
-    """The line of a gather, of the first of the ranks."""
+    """Return the line of a gather, attributed to the first of the ranks."""
     does = f"{call.op} of {bytes_text(call.full_bytes)}"
     return where(call.site, call.at_head, ranks[0] if ranks else None, does)
 
 
 def where(site: Frame | None, at_head: bool, rank: int | None, does: str) -> tuple[Where, ...]:
-    """The line, and whether it is only that of the function's head."""
+    """Return the line, and say if it is only the first line of the function."""
     if site is None:
         return ()
     head = "a line of the script around it" if site.function == "<module>" else "the line is the function's first"

@@ -122,7 +122,7 @@ def decide(job: JobMemory) -> list[Finding]:
 
 
 def _variable(evidence: Evidence) -> str:
-    """The variable that the job's torch reads, by its messages."""
+    """Return the allocator variable that the job's torch reads, taken from its messages."""
     texts = [error.message for error in evidence.errors] + [fact.text for fact in evidence.facts]
     named = [name for name in _VARIABLES if any(f"{name}=" in text for text in texts)]
     return named[0] if len(named) == 1 else ""

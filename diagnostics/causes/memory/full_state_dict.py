@@ -119,7 +119,7 @@ def _alive_together(rank: RankMemory) -> int:
 
 
 def _with_line(job: JobMemory) -> Gather | None:
-    """A gather of a state dict whose line a flight dump knows."""
+    """Return a gather of a state dict whose line is known from a flight-recorder dump."""
     calls = (call for rank in job.ranks.values() for call in (rank.flight.gathers if rank.flight else ()))
     return next((call for call in calls if call.site is not None and call.kind == "state_dict"), None)
 

@@ -217,7 +217,10 @@ def _by_allocations(job: JobMemory, rank: RankMemory) -> Leftover | None:
 
 
 def _by_timeline(rank: RankMemory) -> Leftover | None:
-    """A rise that does not end: the allocator's figure, else the process's, which needs more of it."""
+    """Return a steady rise of memory.
+
+    The allocator's figure is preferred. The memory of the process must rise for longer and by more to count.
+    """
     series = _series(rank)
     if series is None:
         return None

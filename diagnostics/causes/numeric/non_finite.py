@@ -36,7 +36,7 @@ class Settings:
     """The loss had risen before it broke."""
 
     def remedies(self, step: int | None, ranks: Sequence[int] = ()) -> tuple[Remedy, ...]:
-        """What usually helps; one rank alone speaks for its data or its device."""
+        """Return the usual remedies. If only some ranks are affected, their data or device is suspected first."""
         remedies = []
         if ranks:
             who = ", ".join(map(str, ranks[:MAX_SHOWN]))
@@ -246,7 +246,7 @@ def _confirmed(facts: Facts, confidence: float, **more: Any) -> list[Finding]:
 
 
 def _first_events(run: RunEvidence, figure: str) -> list[_Event]:
-    """The first event of each rank about this figure; those of the earliest step, and no others."""
+    """Return the first event of each rank about this figure, limited to the earliest step."""
     first: dict[int, _Event] = {}
     for rank, events in sorted(run.events.items()):
         for event in events:

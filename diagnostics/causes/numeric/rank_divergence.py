@@ -173,7 +173,7 @@ def _drifted(evidence: Evidence, run: RunEvidence, drifted: list[tuple[int, dict
 
 
 def _example() -> dict[str, str]:
-    """Records of a run of four ranks whose rank 2 differs at step 200."""
+    """Return the records of a run of four ranks in which rank 2 differs at step 200."""
     event = {"name": "replica_divergence", "step": 200, "ranks": [2], "group": [0, 1, 2, 3], "tie": False}
     line = json.dumps({"kind": "event", "time_s": 1.0, **event, "parameter": None})
     return {

@@ -74,7 +74,7 @@ def ddp(
     sync: Callable[[int], bool] = lambda micro: True,
     per_step: Callable[[], None] | None = None,
 ) -> Simulator:
-    """Data parallelism: gradients are reduced in buckets during backward."""
+    """Simulate data parallelism that reduces gradients in buckets during backward."""
     for step in range(STEPS):
         with sim.marked(f"ProfilerStep#{step + 5}"):
             if per_step:

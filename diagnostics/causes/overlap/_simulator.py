@@ -55,7 +55,7 @@ class Simulator:
         )
 
     def _launch(self, rank: int, name: str) -> float:
-        """The host launches; returns the earliest start on the device."""
+        """Launch a kernel from the host and return its earliest start on the device."""
         clock = self.clocks[rank]
         start = clock.host
         duration = self.launch_us * 0.6
@@ -132,12 +132,12 @@ class Simulator:
         return [end] * self.ranks
 
     def wait(self, ends: list[float]) -> None:
-        """The compute stream waits for a collective."""
+        """Make the compute stream wait for a collective."""
         for clock, end in zip(self.clocks, ends):
             clock.compute = max(clock.compute, end)
 
     def host(self, duration: float | Per, mark: str = "", op: str = "") -> None:
-        """The host does something else."""
+        """Occupy the host with other work."""
         for rank, clock in enumerate(self.clocks):
             length = duration(rank) if callable(duration) else duration
             if mark:
@@ -147,7 +147,7 @@ class Simulator:
             clock.host += length
 
     def drain(self, op: str = "aten::item") -> None:
-        """The host waits for the compute stream."""
+        """Make the host wait for the compute stream."""
         for rank, clock in enumerate(self.clocks):
             end = max(clock.host, clock.compute) + 2
             self._event(rank, "cpu_op", op, clock.host, end - clock.host + 2)

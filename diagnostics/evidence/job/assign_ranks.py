@@ -76,7 +76,7 @@ def _processes(logs: Iterable[tuple[Contents, Owner]]) -> dict[str, int]:
 
 
 def adopt_single(evidence: Evidence) -> None:
-    """Gives what a log without any rank says to rank 0 where nothing tells of a second process."""
+    """Assign a log without any rank to rank 0, if nothing shows a second process."""
     told: list[RankError | LogFact] = [*evidence.errors, *evidence.facts]
     others: list[Any] = [*evidence.flight, *evidence.rings, *evidence.traces, *evidence.snapshots, *evidence.stacks]
     ranks = {one.rank for one in (*others, *told)} - {None, 0}
@@ -101,7 +101,7 @@ def launched(owners: Iterable[Owner], logs: list[tuple[Contents, Owner]]) -> fro
 
 
 def adopt_listed(evidence: Evidence) -> None:
-    """Gives the one exception of a log without ranks to the one process that torchrun lists with exit code 1 there.
+    """Assign the one exception of a log without ranks to the one process that torchrun lists with exit code 1.
 
     Python ends with that code after an exception that nobody caught; its peers in the list were stopped by a signal.
     """
@@ -116,7 +116,7 @@ def adopt_listed(evidence: Evidence) -> None:
 
 
 def adopt(evidence: Evidence) -> None:
-    """Gives the last words of an aborting process, which carry no prefix, to the one rank that died by that signal."""
+    """Assign the last words of an aborting process, which carry no prefix, to the one rank that died by that signal."""
     signals: defaultdict[str, set[int]] = defaultdict(set)
     for error in evidence.errors:
         if error.rank is not None and error.signal is not None:

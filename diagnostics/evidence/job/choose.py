@@ -40,7 +40,7 @@ def one_per_rank(reader: Reader, handles: list[Any], evidence: Evidence) -> list
 
 
 def _refuse_several_jobs(kind: str, groups: dict[int, list[Any]], evidence: Evidence) -> None:
-    """Raises DiagnosticsError where two or more ranks have different files in different folders."""
+    """Raise DiagnosticsError if two or more ranks have different files in different folders."""
     folders: set[Path] = set()
     ranks = 0
     for group in groups.values():
@@ -56,9 +56,9 @@ def _refuse_several_jobs(kind: str, groups: dict[int, list[Any]], evidence: Evid
 
 
 def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:
-    """Raises DiagnosticsError where files cannot be of one job; notes what only may be so.
+    """Raise DiagnosticsError if files cannot be of one job. Note a problem if it is only doubtful.
 
-    dtk's own folders, of a run or a watched command, are not looked at: they are of one job by the way they are made.
+    Folders that dtk made for a run or a watched command are not checked, as each always holds a single job.
 
     Args:
         evidence: settled.
@@ -86,7 +86,10 @@ def _watched(evidence: Evidence) -> bool:
 
 
 def _choose(group: list[Any], evidence: Evidence, reader: Reader) -> list[Any]:
-    """The larger of several files, then the one with the smaller hash; copies are no contradiction."""
+    """Choose the largest of several files of a rank, or the one with the smallest hash if sizes are equal.
+
+    Copies of a file do not contradict each other.
+    """
     if len(group) == 1:
         return group
     sized = sorted(

@@ -95,7 +95,10 @@ class Moments:
         return ""
 
     def far_apart(self) -> list[list[Any]]:
-        """Handles by job, where the times of the same collective tell several jobs; else one list or none."""
+        """Return the handles of each job, if the times of the same collective show several jobs.
+
+        Otherwise, return one list or none.
+        """
         return [[handle for handle, _ in part] for part in self._parts(APART_S)]
 
     def doubt(self) -> str:
@@ -117,7 +120,7 @@ class Moments:
         return ""
 
     def _parts(self, gap_s: float) -> list[list[tuple[Any, _Calls]]]:
-        """The dumps, cut wherever the next one issued their first common collective much later."""
+        """Return the dumps, split wherever the next one issued their first common collective much later."""
         if len(self.known) < 2:
             return []
         common = set.intersection(*(set(calls) for _, calls in self.known))
@@ -154,7 +157,10 @@ def _who(part: list[tuple[Any, _Calls]]) -> str:
 
 
 def _left_before(early: _Calls, late: _Calls) -> tuple[GroupKey, int] | None:
-    """The first collective that `early` had left before `late` came to it, if that is so of all that both made."""
+    """Return the first collective that `early` had left before `late` reached it.
+
+    This must hold for all collectives that both made. Otherwise, return None.
+    """
     found = None
     places = sorted(early.keys() & late.keys())
     for (key, seq), (after_key, after_seq) in pairwise(places):

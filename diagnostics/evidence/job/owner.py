@@ -26,7 +26,7 @@ class Owner(NamedTuple):
 
 
 def owner(relative: Path) -> Owner:
-    """What a path below the evidence's root says."""
+    """Return the rank, attempt and node that a path below the evidence's root states."""
     folders = relative.parts[:-1]
     attempt = next((int(match[1]) for part in folders if (match := _ATTEMPT.fullmatch(part))), None)
     match = _RANK.search(relative.name) or (_RANK.search(folders[-1]) if folders else None)

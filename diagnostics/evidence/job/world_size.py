@@ -23,7 +23,7 @@ class Claims:
     """Sizes that a rank's own dump or trace states: those are of one moment, where a log may tell of restarts."""
 
     def add(self, size: int, file: str) -> None:
-        """A file states it."""
+        """Add a world size that a file states."""
         if 0 < size <= MAX_WORLD:
             self.sizes[size].append(file)
 
@@ -34,7 +34,7 @@ class Claims:
 
 
 def settle(evidence: Evidence, claims: Claims) -> None:
-    """Sets `world_size`; files that contradict each other are a problem, and then nothing is known.
+    """Set `world_size`. If files contradict each other, report a problem and leave it unknown.
 
     Raises:
         DiagnosticsError: dumps or traces of ranks are of jobs of different sizes.

@@ -42,7 +42,7 @@ class Moment:
 
 
 def refuse_mixed(evidence: Evidence, handles: Iterable[Any], standing: Iterable[tuple[str, float]]) -> None:
-    """Raises DiagnosticsError where two files cannot be of one job.
+    """Raise DiagnosticsError if two files cannot be of one job.
 
     Args:
         evidence: its Nsight exports.
@@ -60,7 +60,7 @@ def refuse_mixed(evidence: Evidence, handles: Iterable[Any], standing: Iterable[
 
 
 def _trace(handle: Any) -> Moment | None:
-    """What the first event of a trace tells; None without a clock that is known."""
+    """Return the moment of the first event of a trace, or None if its clock is unknown."""
     try:
         start = head(handle.path, _HEAD_BYTES)
     except OSError:
@@ -75,7 +75,7 @@ def _trace(handle: Any) -> Moment | None:
 
 
 def _one_process_a_rank(evidence: Evidence, traces: Sequence[Moment]) -> None:
-    """A rank is one process: several windows of it have one process id."""
+    """Check that all traces of a rank have the same process id."""
     first: dict[int, Moment] = {}
     for one in sorted(traces, key=lambda moment: (moment.at_s, moment.file)):
         if one.rank is None:

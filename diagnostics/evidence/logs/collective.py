@@ -25,11 +25,14 @@ class CollectiveStack:
     frames: int = 0
 
     def begin(self, number: int, rank: int | None) -> None:
-        """The head was seen."""
+        """Begin a stack after its first line."""
         self.number, self.rank, self.frames = number, rank, 0
 
     def feed(self, text: str) -> dict[str, Any] | None:
-        """A line behind it; the innermost frame outside torch (`file`, `line`, `function`) once it is known."""
+        """Read the next line of the stack.
+
+        Returns the innermost frame outside torch (`file`, `line`, `function`) once it is known.
+        """
         match = _FRAME.match(text.strip())
         if match is None or int(match[1]) != self.frames or self.frames >= MAX_FRAMES:
             self.number = 0

@@ -68,7 +68,7 @@ def size_bytes(text: str) -> int | None:
 
 
 def decode(kind: str, match: re.Match[str]) -> dict[str, Any]:
-    """The fields of a line that matched: numbers as numbers, sizes in bytes, lists of ranks as lists."""
+    """Return the fields of a matching line: numbers as numbers, sizes in bytes, lists of ranks as lists."""
     fields: dict[str, Any] = {}
     for name, text in match.groupdict().items():
         if text is None:
@@ -87,7 +87,7 @@ def decode(kind: str, match: re.Match[str]) -> dict[str, Any]:
 
 
 def oom_parts(text: str) -> dict[str, Any]:
-    """The figures of a CUDA out-of-memory message of any torch 2.x (and 1.x)."""
+    """Return the figures of a CUDA out-of-memory message of any torch 2.x (and 1.x)."""
     fields: dict[str, Any] = {}
     for name, regex in _OOM_PARTS:
         match = regex.search(text)

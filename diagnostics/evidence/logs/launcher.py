@@ -25,7 +25,7 @@ _FATAL_SIGNALS = {
 
 
 def fatal_error(text: str, rank: int | None, file: str, line: int) -> RankError | None:
-    """The interpreter's last words in a log: `Fatal Python error: Aborted`."""
+    """Return the error of the interpreter's last line in a log, such as `Fatal Python error: Aborted`."""
     match = _FATAL.match(text)
     if match is None:
         return None

@@ -41,7 +41,7 @@ _SRUN_LABEL = re.compile(r" {0,6}(\d{1,7}): ?")
 
 
 def split(number: int, raw: bytes, labelled: bool = False) -> Line:
-    """A line taken apart.
+    """Split a line into its prefixes and its text.
 
     Args:
         number: counted from 1.
@@ -78,7 +78,7 @@ def has_utf16_mark(head: bytes) -> bool:
 
 
 def _utf8(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """The same text in UTF-8 without a mark, whatever encoding its mark states."""
+    """Yield the text in UTF-8 without a byte order mark, decoded as its mark states."""
     decoder: codecs.IncrementalDecoder | None = None
     for n, block in enumerate(blocks):
         if n == 0 and has_utf16_mark(block):
@@ -100,7 +100,7 @@ class LineReader:
     """Whether the consumer wants the very next line, whatever is in it."""
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """Number (from 1) and bytes of each line of interest; a line over `line_bytes` is cut.
+        """Yield the number (from 1) and the bytes of each line of interest. Lines over `line_bytes` are cut.
 
         Raises:
             OSError, ValueError: as `limits.blocks`; what came before was yielded.

@@ -88,7 +88,7 @@ class Streams:
             self._goes_on(stream, line)
 
     def finish(self) -> None:
-        """The log has ended: what is under way is complete."""
+        """Complete what is under way at the end of the log."""
         for stream in self.streams.values():
             self._keep(stream, end=True)
             self._take_back(stream)
@@ -106,7 +106,7 @@ class Streams:
         return stream
 
     def _goes_on(self, stream: _Stream, line: Line) -> None:
-        """Notes progress behind an exception in the same log: it was handled."""
+        """Note progress after an exception in the same log, which shows that the exception was handled."""
         if progress := _PROGRESS.search(line.text):
             stream.steps.add(progress[1] or progress[2])
         # A sentence of the end counts only where no other rank can have written it.
@@ -114,7 +114,7 @@ class Streams:
         self._take_back(stream)
 
     def _take_back(self, stream: _Stream) -> None:
-        """Makes facts of errors that were handled."""
+        """Turn errors that were handled into facts."""
         if not stream.raised or not (stream.finished or len(stream.steps) >= GOES_ON):
             return
         for error in stream.raised:
@@ -127,7 +127,7 @@ class Streams:
         stream.raised = []
 
     def _keep(self, stream: _Stream, end: bool = False) -> None:
-        """Takes over what a writer has completed."""
+        """Take over what a stream has completed."""
         if end:
             stream.stack.close()
         done, stream.stack.done = stream.stack.done, []

@@ -159,7 +159,7 @@ def _consequence(later: Raised, earlier: Raised) -> bool:
 
 
 def parse(text: str) -> Raised | None:
-    """The exception that a traceback's text tells of (of a chain see above); None when there is none."""
+    """Return the exception that a traceback's text describes (for a chain, see above), or None without one."""
     assembler = Assembler()
     for line in text.splitlines()[:_MAX_LINES]:
         assembler.feed(line)
@@ -168,7 +168,7 @@ def parse(text: str) -> Raised | None:
 
 
 def parse_stack(text: str) -> tuple[Frame, ...]:
-    """The frames in a text that has them outermost first, innermost first; also of a cut-off traceback."""
+    """Return the frames of a traceback, innermost first. The text has them outermost first and may be cut off."""
     frames = [
         Frame(match[1], int(match[2]), match[3].strip())
         for line in text.splitlines()[:_MAX_LINES]

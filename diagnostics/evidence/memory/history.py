@@ -80,7 +80,7 @@ def read(
     reserved_bytes: int,
     annotations: Sequence[Annotation] = (),
 ) -> History:
-    """The levels at each moment, from the state at the end.
+    """Reconstruct the levels at each moment from the state at the end.
 
     Args:
         events: of one device, in their order.
@@ -109,7 +109,7 @@ def read(
 
 
 def plausible(value: object) -> int | None:
-    """A number of bytes, or None."""
+    """Return a number of bytes, or None."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_BYTES else None
 
 

@@ -45,13 +45,13 @@ class Stack:
     _is_pinned: bool = False
 
     def begin(self) -> None:
-        """The first row; before any `move`."""
+        """Add the first row. Call this before any `move`."""
         self._scale = (MAX_ROWS // 2 - 2) / max(self.end - self.start, _LEAST_S)
         self._time, self.total = self.start, sum(self.levels[:-1])
         self.rows.append(_row((self.total, self.start, self.levels)))
 
     def move(self, time: float, changes: Iterable[tuple[int, int]]) -> None:
-        """What changes at one moment, all at once.
+        """Apply all changes of one moment at once.
 
         Args:
             time: not before the last one.
@@ -95,7 +95,7 @@ def _row(moment: _Moment) -> Row:
 
 
 def highest(rows: Sequence[Row]) -> Row | None:
-    """The row with most bytes in tensors, the first of them."""
+    """Return the first row with the most bytes in tensors."""
     return max(rows, key=total, default=None)
 
 

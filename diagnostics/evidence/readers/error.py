@@ -39,7 +39,7 @@ def read(path: Path, file: str, rank: int | None, limits: Limits) -> RankError:
 
 
 def decode(value: dict[str, Any], file: str, rank: int | None) -> RankError:
-    """The record in the content of an error file of dtk or of torch elastic.
+    """Decode the content of an error file of dtk or of torch elastic.
 
     Raises:
         ValueError: it is neither.

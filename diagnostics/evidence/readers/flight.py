@@ -39,7 +39,7 @@ class FlightFile:
     limits: Limits
 
     def load(self) -> list[Dump]:
-        """What each recorder in the file holds; one for torch's dumps, one for each ring of a black box.
+        """Return a dump for each recorder in the file: one for torch's dumps, one for each ring of a black box.
 
         Raises:
             OSError: the file cannot be read.

@@ -106,7 +106,7 @@ class _Scan:
                 self.last_error, self.following = True, max(self.following, 3)
 
     def _collective(self, line: Line, rank: int | None) -> None:
-        """The stack of a collective that timed out; its frames stand in lines without a prefix."""
+        """Read the stack of a collective that timed out. Its frames are on lines without a prefix."""
         if log_collective.HEAD in line.text:
             self.collective.begin(line.number, rank)
         elif self.collective.number:
@@ -162,7 +162,7 @@ class _Scan:
             self._exit(line, fields)
 
     def _exit(self, line: Line, fields: dict[str, Any]) -> None:
-        """What torchrun says at once about the first process that failed; its list may not follow."""
+        """Read what torchrun prints at once about the first process that failed. Its list may never follow."""
         code, local = fields.get("exit_code"), fields.get("local_rank")
         if isinstance(code, int) and isinstance(local, int) and code != 0:
             signal = signal_of(code) if code < 0 else None
@@ -172,7 +172,7 @@ class _Scan:
             )
 
     def finish(self) -> Contents:
-        """What the log said as a whole."""
+        """Complete the log and return its contents."""
         read, file = self.read, self.read.file
         self.streams.finish()
         read.errors += self.table.errors(file) or self.exits[:MAX_ERRORS]

@@ -38,7 +38,7 @@ class NsysFile:
     limits: Limits
 
     def load(self) -> list[Trace]:
-        """A trace per device, by device id.
+        """Return a trace for each device, by device id.
 
         Raises:
             OSError: it cannot be read.
@@ -83,7 +83,7 @@ class _Reader:
         connection.execute("PRAGMA trusted_schema=OFF")
 
     def began_s(self) -> float | None:
-        """The start of the session."""
+        """Return the start time of the session."""
         for row in self._rows("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME"):
             return row[0] / 1e9 if isinstance(row[0], int) and row[0] > 0 else None
         return None
@@ -186,7 +186,7 @@ class _Reader:
                 self._add((*row, name), launches, 1)
 
     def _syncs(self, tables: set[str], owners: dict[int, int]) -> None:
-        """Calls in which the host waits for the device."""
+        """Add the calls in which the host waits for the device."""
         if "CUPTI_ACTIVITY_KIND_RUNTIME" not in tables:
             return
         for start, end, thread, name in self._rows(

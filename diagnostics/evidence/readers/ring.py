@@ -36,7 +36,7 @@ class RingFile:
     limits: Limits
 
     def load(self) -> list[Dump]:
-        """The calls of the rank, one dump, like `FlightFile.load`.
+        """Return the calls of the rank as one dump, like `FlightFile.load`.
 
         Raises:
             OSError: the file cannot be read.
@@ -45,7 +45,7 @@ class RingFile:
         return [_dump(self.read(), self.file)]
 
     def read(self) -> RingDump:
-        """The records as they were written.
+        """Return the records as they were written.
 
         Raises:
             OSError, ValueError: see `load`.
@@ -53,7 +53,7 @@ class RingFile:
         return parse(whole(self.path, self.limits))
 
     def host(self) -> str:
-        """The machine that the rank ran on, from the file's header; empty when that cannot be read."""
+        """Return the machine that the rank ran on, from the file's header, or an empty text if that is unreadable."""
         try:
             start = head(self.path)
         except OSError:
@@ -83,10 +83,10 @@ def _dump(ring: RingDump, file: str) -> Dump:
 
 
 def _completed(ring: RingDump, group: RingGroup) -> int:
-    """The last collective of a group that did its work, as far as is known.
+    """Return the last collective of a group that completed, as far as is known.
 
-    One that raised at the end returned, but never completed; one that was handed over and that the rank waits for
-    now returned too.
+    A collective that raised at the end returned but never completed. One that was launched asynchronously and that
+    the rank waits for now also returned without completing.
     """
     completed = group.last_finished
     for record in reversed(ring.records):

@@ -105,7 +105,7 @@ class SnapshotFile:
     limits: Limits
 
     def load(self) -> Snapshot:
-        """The snapshot, reduced.
+        """Return the snapshot in reduced form.
 
         Raises:
             OSError: the file cannot be read.
@@ -140,7 +140,7 @@ def _snapshot(value: dict[str, Any]) -> Snapshot:
 
 
 def _failures(events: list[Any], number: int) -> list[OutOfMemory]:
-    """The newest first."""
+    """Return the out-of-memory events, newest first."""
     return [
         OutOfMemory(
             number,
@@ -190,7 +190,7 @@ def _old_frames(block: Mapping[str, Any]) -> object:
 
 
 def _history(events: Sequence[Any], device: DeviceMemory, blocks: _Blocks, marks: list[Annotation]) -> None:
-    """What the bytes were for over time, and where the peak stood."""
+    """Set the device's memory history: what the bytes were for over time, and where the peak was."""
     history = memory_history.read(
         [one for one in events if isinstance(one, dict)], blocks, device.reserved_bytes, marks
     )
@@ -217,7 +217,7 @@ def _annotations(value: object) -> dict[int, list[Annotation]]:
 
 
 def site_of(frames: object) -> Frame | None:
-    """The innermost frame outside torch and C++."""
+    """Return the innermost frame outside torch and C++."""
     for raw in frames if isinstance(frames, list | tuple) else ():
         if not isinstance(raw, dict):
             continue

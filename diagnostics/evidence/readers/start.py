@@ -42,7 +42,7 @@ def read(path: Path, file: str, limits: Limits) -> LogFact:
 
 
 def own_frame(fact: LogFact) -> Frame | None:
-    """The innermost frame of the script in such a fact."""
+    """Return the innermost frame of the user's script in a start fact."""
     frames: tuple[Frame, ...] = fact.fields["frames"]
     return next((frame for frame in frames if not is_library(frame.file)), None)
 

@@ -89,7 +89,7 @@ class TimelineFile:
     limits: Limits
 
     def load(self, most_steps: int = MAX_STEPS) -> Timeline:
-        """The timeline, thinned out.
+        """Return the timeline, thinned out.
 
         Args:
             most_steps: to keep, where a job has so many ranks that all of their steps would be too many.
@@ -139,7 +139,7 @@ class _Kept:
     highest: StepMemory | None = None
 
     def add(self, step: StepMemory) -> None:
-        """The next step of the file."""
+        """Add the next step of the file."""
         if self.seen % self.stride == 0:
             self.held.append(step)
         self.seen += 1

@@ -10,7 +10,7 @@ _RUN = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?(?:/(\d{1,7}))?", re.ASCII)
 
 
 def group_key(name: str, ranks: tuple[int, ...], generation: int) -> str:
-    """A name for a group that is the same on all its ranks and on no other group."""
+    """Return a name for a group that is the same on all its ranks and unique to the group."""
     return f"{generation}:{name}:{hashlib.blake2b(repr(ranks).encode(), digest_size=4).hexdigest()}"
 
 

@@ -15,7 +15,7 @@ PEERS_SHARE = 0.5
 
 
 def stands_out(rings: Iterable[RingFile], rank: int, attempt: int | None) -> tuple[Frame, int, int] | None:
-    """The line on which a rank was found most often beyond its peers, how often, and of how many looks.
+    """Return the line that a rank was seen on more often than its peers, how often, and in how many samples.
 
     Args:
         rings: of all ranks.
@@ -44,6 +44,6 @@ def stands_out(rings: Iterable[RingFile], rank: int, attempt: int | None) -> tup
 
 
 def _some(rings: list[RingFile], rank: int) -> list[RingFile]:
-    """The rank's own, and enough others to tell what is usual."""
+    """Return the rings of the rank, and enough others to tell what is usual."""
     others = [one for one in rings if one.rank != rank]
     return [*(one for one in rings if one.rank == rank), *others[:: max(1, -(-len(others) // PEERS))]]

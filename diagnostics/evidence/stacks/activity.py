@@ -79,7 +79,7 @@ _LOOK = 12
 
 
 def doing(stacks: Stacks, taken_s: float | None = None) -> Standing:
-    """What the main thread is doing; `unknown` without a frame.
+    """Return what the main thread is doing, `unknown` without a frame.
 
     Args:
         stacks: of one rank.
@@ -110,7 +110,7 @@ def _by_frames(inner: list[Frame]) -> tuple[Doing, str] | None:
 
 
 def _by_call(native: list[Frame], python: list[Frame], taken_s: float | None) -> tuple[Doing, str] | None:
-    """The call into C that the innermost frame stands in."""
+    """Return the call into C that the innermost frame is in."""
     known = [blocks for one in native if (blocks := blocking_calls.native(one.function)) is not None]
     if known:
         return known[-1]

@@ -83,7 +83,7 @@ NATIVE: tuple[tuple[re.Pattern[str], Blocks], ...] = (
 
 
 def native(function: str) -> Blocks | None:
-    """What a function in C may block in; None when it is none of these."""
+    """Return what a C function may block in, or None if it is not a known one."""
     name = function.removesuffix("_nocancel")
     if name.startswith("__"):
         name = name.removeprefix("__GI_").lstrip("_").removeprefix("libc_")

@@ -71,7 +71,7 @@ class Assembler:
         return self.current is not None and self._frame(text)
 
     def close(self) -> None:
-        """The dump has ended."""
+        """Complete the dump at its end."""
         self._end_thread()
         if self.threads:
             self.done.append((_with_main(self.threads), self.time_s, self.local_rank))
@@ -90,7 +90,7 @@ class Assembler:
         self.current = None
 
     def _frame(self, text: str) -> bool:
-        """A line after a thread's head; a line that is none ends the dump."""
+        """Read a line after the head of a thread. A line that is not part of the stack ends the dump."""
         match = (_SPY_FRAME if self.spy else _FAULT_FRAME).match(text)
         if match and self.current is not None:
             self.blanks = 0
@@ -109,8 +109,9 @@ class Assembler:
 
 
 def _with_main(threads: list[Thread]) -> tuple[Thread, ...]:
-    """The threads with one marked as the main one: by its name, else the one that no `threading` started.
+    """Return the threads with one marked as the main thread.
 
+    This is the thread named `MainThread`, else the one that `threading` did not start, else the last one, as
     faulthandler prints the main thread last.
     """
     named = [index for index, thread in enumerate(threads) if thread.name == "MainThread"]
@@ -125,12 +126,15 @@ def _with_main(threads: list[Thread]) -> tuple[Thread, ...]:
 
 
 def main_thread(stacks: Stacks) -> Thread | None:
-    """The main thread; None when the dump has no thread."""
+    """Return the main thread, or None when the dump has no thread."""
     return next((thread for thread in stacks.threads if thread.main), None)
 
 
 def where(stacks: Stacks) -> Frame | None:
-    """The user's line: the main thread's innermost frame outside torch, installed packages and the interpreter."""
+    """Return the user's line.
+
+    This is the main thread's innermost frame outside torch, installed packages and the interpreter.
+    """
     thread = main_thread(stacks)
     if thread is None:
         return None

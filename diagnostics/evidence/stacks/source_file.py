@@ -29,7 +29,7 @@ class Source:
 
 @lru_cache(maxsize=16)
 def source(file: str) -> Source | None:
-    """The file as a stack names it; None where it is not here, or is no Python."""
+    """Return the source of a file named in a stack, or None if it does not exist here or is not Python."""
     found = _read(file) if file.endswith(".py") else None
     if found is None:
         return None

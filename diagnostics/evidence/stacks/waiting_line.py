@@ -34,7 +34,7 @@ _SCOPES = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def waiting(frame: Frame, taken_s: float | None) -> Waiting | None:
-    """What the source line of a thread's innermost frame waits for; None where that is not certain.
+    """Return what the source line of a thread's innermost frame waits for, or None if that is uncertain.
 
     Args:
         frame: its file must be a full path on this machine.
@@ -120,7 +120,7 @@ def _bindings(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
 
 
 def _parts(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.expr, ast.expr | None]]:
-    """The names in a target; of what is unpacked nothing is known."""
+    """Yield the names in a target with their values. The values of unpacked names are unknown."""
     if isinstance(target, ast.Name | ast.Attribute):
         yield target, value
     elif isinstance(target, ast.Tuple | ast.List | ast.Starred):
@@ -146,7 +146,7 @@ class _Line:
     doubtful: bool = False
 
     def waits(self, function: str) -> Waiting | None:
-        """What it waits for, if it belongs to this function and one thing alone comes in question."""
+        """Return what the line waits for, if it is in this function and there is only one possibility."""
         scope = _innermost(self.module.tree, self.line)
         name = function.rpartition(".")[2]
         if (getattr(scope, "name", "") or "<module>") != name or isinstance(scope, ast.Lambda):
@@ -178,7 +178,10 @@ class _Line:
             self.doubtful = True
 
     def _object(self, value: ast.expr, method: str, text: str, named: bool = False) -> None:
-        """A method of an object, or what `with` and `for` do with it. `named`: by its name it can be only a lock's."""
+        """Record what a method of an object waits for, or a `with` or `for` over it.
+
+        With `named`, an object of unknown type counts as a lock if its name or the method indicates one.
+        """
         known = METHODS.get(self.module.kind_of(value), {}).get(method)
         if known is None and named and (method == "acquire" or _NAMED_LOCK.search(_short(value).lstrip("."))):
             known = LOCK
@@ -189,7 +192,7 @@ class _Line:
 
 
 def _innermost(tree: ast.Module, line: int) -> _Scope:
-    """The function or class that a line stands in; a `def` line itself belongs to what is around it."""
+    """Return the function or class that contains a line. A `def` line itself belongs to the enclosing scope."""
     scope: _Scope = tree
     todo: list[ast.AST] = [tree]
     while todo:

@@ -56,7 +56,7 @@ class _Event(msgspec.Struct, gc=False):
 
 
 def base_time_ns(path: Path, limits: Limits) -> int:
-    """What all times of the trace are relative to, ns since 1970; 0 where they are not relative.
+    """Return the time that all times of the trace are relative to, in ns since 1970, or 0 if they are absolute.
 
     Raises:
         OSError: the file cannot be read.

@@ -104,7 +104,7 @@ MARKED = re.compile(r"^([a-z][a-z_]{2,30}) (\d{1,15}) B (\S{1,60})$")
 
 
 def collective_word(name: str) -> str:
-    """The collective that a name tells: of a kernel, an annotation or an op; `collective` when it tells none."""
+    """Return the collective in the name of a kernel, an annotation or an op, or `collective` if it names none."""
     match = _COLLECTIVE.search(name)
     if match is None:
         return "collective"

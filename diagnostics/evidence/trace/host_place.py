@@ -28,7 +28,7 @@ class _Event(msgspec.Struct, gc=False):
 
 
 def stacks_at(path: Path, limits: Limits, moments: Sequence[tuple[float, int]]) -> list[list[Frame]]:
-    """The Python functions that were at work at each moment, innermost first, torch's among them.
+    """Return the Python functions that were running at each moment, innermost first, including torch's.
 
     Args:
         path: of the trace.

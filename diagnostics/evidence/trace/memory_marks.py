@@ -299,7 +299,7 @@ def _thread(event: _Event) -> int:
 
 
 def _count(value: Any) -> int | None:
-    """A plausible non-negative integer, also written as a string."""
+    """Return a plausible non-negative integer, which may be written as a string."""
     if isinstance(value, str) and value.isdecimal() and len(value) < 16:
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 50 else None

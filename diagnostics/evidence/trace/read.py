@@ -42,7 +42,7 @@ _Handlers = dict[str, _Found | None]
 
 
 def read(path: Path, file: str, rank: int | None, limits: Limits) -> Trace:
-    """The trace at `path`.
+    """Read the trace at `path`.
 
     Raises:
         OSError: it cannot be read.
@@ -126,7 +126,7 @@ class _Builder:
         return {} if KINDS.get(cat.lower()) else None
 
     def _handler(self, event: Event, table: _Handlers) -> _Found | None:
-        """What takes an event of that category and name; remembered."""
+        """Return the handler for an event of this category and name, and remember it."""
         kind, name = KINDS[event.cat.lower()], event.name
         handler: Callable[[Event, int], None] | None
         if kind == "runtime":

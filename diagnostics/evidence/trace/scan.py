@@ -55,7 +55,7 @@ class Scan(Generic[T]):
         self._raw = msgspec.json.Decoder(list[msgspec.Raw])
 
     def batches(self) -> Iterator[list[T]]:
-        """Decoded events, in the order of the file, a block at a time.
+        """Yield the decoded events in the order of the file, one block at a time.
 
         Raises:
             OSError: the file cannot be read.
@@ -82,7 +82,7 @@ class Scan(Generic[T]):
         self._finish(stream, rest, ended)
 
     def _read_header(self, stream: "_Stream") -> bytes:
-        """What follows the start of the list of events."""
+        """Read the header and return what follows the start of the list of events."""
         data = b""
         for block in stream:
             searched = max(0, len(data) - _KEY_BYTES)
@@ -115,7 +115,7 @@ class Scan(Generic[T]):
         return self._exact(rest + block)
 
     def _decode(self, text: memoryview) -> list[T]:
-        """The events of a JSON list; one of another type counts as damaged.
+        """Return the events of a JSON list. Events of another type count as damaged.
 
         Raises:
             msgspec.DecodeError: it is no JSON.
@@ -213,7 +213,7 @@ def _ends(data: bytearray) -> Iterator[tuple[int, int]]:
 
 
 def _mapping(text: bytes) -> dict[str, Any]:
-    """A JSON object; empty when it is none."""
+    """Decode a JSON object. The result is empty if the text is not one."""
     try:
         value = msgspec.json.decode(_NOT_JSON.sub(rb"\g<1>0", text))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -222,7 +222,7 @@ def _mapping(text: bytes) -> dict[str, Any]:
 
 
 def scan_events(path: Path, limits: Limits) -> Iterator[bytes]:
-    """The raw bytes of every event; damage ends it early and silently (`Scan` says why).
+    """Yield the raw bytes of every event. Damage ends it early and silently (see `Scan`).
 
     Raises:
         OSError: the file cannot be read.

@@ -67,7 +67,7 @@ def hand_over(
 
 
 def frozen(point: Resumed, placement: Placement, data: dict[str, Any] | None) -> Submission:
-    """What the ranks are to run; touches nothing.
+    """Return what the ranks are to run, without writing anything.
 
     Args:
         point: settled for the ranks of the job.
@@ -110,7 +110,7 @@ def frozen(point: Resumed, placement: Placement, data: dict[str, Any] | None) ->
 
 
 def _moved(point: Resumed) -> Resumed:
-    """The same run with its folder where the machines of the job have one; a path below that is kept."""
+    """Return the same run with its folder moved to the job's mounted storage, unless it already lies there."""
     config = point.composed.config
     launcher = config.launcher
     mounted = launcher.volume_path if launcher.name == "kubernetes" else launcher.bucket_path
@@ -153,7 +153,7 @@ def _kept(job: Submission) -> dict[Path, bytes]:
 
 
 def _write(job: Submission) -> None:
-    """The frozen files into the run folder, each whole or not at all."""
+    """Write the frozen files into the run folder, each of them atomically."""
     from diagnostics.report.files import replace
     from dtk.record.run_folder import unwritable
 

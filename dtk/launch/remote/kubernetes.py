@@ -40,7 +40,7 @@ def render(job: Submission) -> str:
 
 
 def name_of(job: Submission) -> str:
-    """A DNS label made of the run's id: its beginning and, as that may be cut, the random end."""
+    """Return a DNS label made of the beginning of the run's id, which may be cut, and its random end."""
     words = re.sub(r"[^a-z0-9]+", "-", job.paths.root.name.lower()).strip("-")
     head, _, tail = words.rpartition("-")
     return f"dtk-{head[: _NAME_LENGTH - len(tail) - 5].strip('-')}-{tail}"
@@ -84,7 +84,7 @@ def _metadata(job: Submission) -> dict[str, Any]:
 
 
 def _command(job: Submission) -> list[str]:
-    """What a pod runs. Where the first pod is and which one this is, comes from the operator."""
+    """Return the command that a pod runs; the operator supplies the address of the first pod and the pod's rank."""
     launcher: KubernetesLauncher = job.launcher
     here = []
     if launcher.kind == "PyTorchJob":  # There in all versions; torchrun's own PET_ names are not.
@@ -114,7 +114,7 @@ def _variables(job: Submission) -> list[dict[str, Any]]:
 
 
 def _resources(job: Submission) -> dict[str, Any]:
-    """Requests and limits alike: a training job that shares its cores or memory is a straggler."""
+    """Return equal requests and limits, as a training job that shares its cores or memory becomes a straggler."""
     launcher: KubernetesLauncher = job.launcher
     wanted: dict[str, str] = {}
     if launcher.cpus_per_rank:
@@ -151,7 +151,7 @@ def _volumes(job: Submission) -> tuple[list[dict[str, Any]], list[dict[str, Any]
 
 
 def _pod(job: Submission) -> dict[str, Any]:
-    """What both kinds say of a pod besides its container."""
+    """Return the fields that a pod of either kind has besides its container."""
     launcher: KubernetesLauncher = job.launcher
     pod: dict[str, Any] = {}
     if launcher.grace_period_s is not None:

@@ -52,7 +52,7 @@ def _join(run: Path, frozen: Path | None) -> int:
 
 
 def decide(run: Path, frozen: Path | None, launcher: str) -> "Shared":
-    """What rank 0 settles for all: the frozen configuration, the attempt, device and backend of this machine.
+    """Decide, on rank 0, what all ranks share: the frozen configuration, the attempt, the device and the backend.
 
     Args:
         run: the run folder.
@@ -98,7 +98,7 @@ def _thaw(paths: "RunPaths", frozen: Path) -> None:
 
 
 def _read(paths: "RunPaths") -> "tuple[Config, dict[str, Any]]":
-    """The frozen configuration, typed and plain."""
+    """Read the frozen configuration, typed and plain."""
     from dtk.config.stored import read_stored
     from dtk.config.strict import from_plain
 
@@ -107,7 +107,7 @@ def _read(paths: "RunPaths") -> "tuple[Config, dict[str, Any]]":
 
 
 def _attempt(paths: "RunPaths", config: "Config") -> int:
-    """The number of this attempt: the one that was submitted, or after a requeue the next."""
+    """Return the number of this attempt: the submitted one, or the next one after a requeue."""
     from diagnostics.contract.artifacts import read_status
     from dtk.config.resume import check_continuable, next_attempt
 
@@ -182,7 +182,7 @@ def _announce(config: "Config", paths: "RunPaths", placement: "Placement", attem
 
 
 def _close(paths: "RunPaths", reason: str) -> None:
-    """A run that cannot begin is no longer queued; one that has ended stays as it is."""
+    """Close a queued run that cannot begin; leave a run in any other state as it is."""
     from diagnostics.contract.artifacts import read_status
     from dtk.record.run_folder import close
 

@@ -18,7 +18,7 @@ _END = "DTK_END_OF_FILE"
 
 
 def render(job: Submission) -> str:
-    """The task file.
+    """Render the task file.
 
     Raises:
         DtkError: machines that are not described enough, or that could not share a run folder.
@@ -39,12 +39,12 @@ def render(job: Submission) -> str:
 
 
 def name_of(job: Submission) -> str:
-    """The run's id, as SkyPilot takes names."""
+    """Return a name that SkyPilot accepts, made from the run's id."""
     return "dtk-" + "".join(letter if letter.isalnum() or letter == "-" else "-" for letter in job.paths.root.name)
 
 
 def run_script(job: Submission) -> str:
-    """What every node runs: put the frozen run down, start torchrun."""
+    """Return the script that every node runs: it writes the frozen run to disk and starts torchrun."""
     launcher: SkypilotLauncher = job.launcher
     frozen = f"dtk-frozen-{job.paths.root.name}"
     lines = ["set -eu", f'frozen="$HOME"/{shell(frozen)}', 'mkdir -p "$frozen"']

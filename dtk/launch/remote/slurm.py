@@ -39,7 +39,7 @@ _FIXED = ("job-name", "output", "error", "chdir", "open-mode", "export", "wrap",
 
 
 def render(job: Submission, folder: str) -> str:
-    """The whole script.
+    """Render the whole script.
 
     Args:
         job: what is submitted.

@@ -52,7 +52,7 @@ class Submission:
         return int(self.launcher.nodes) * self.placement.nproc
 
     def variables(self) -> dict[str, str]:
-        """The ranks' environment as far as it is of the configuration; a user's own values win.
+        """Return the variables that the configuration sets for the ranks; the user's own values win.
 
         Raises:
             DtkError: the preset needs a key that is not given.
@@ -67,7 +67,7 @@ class Submission:
         return chosen
 
     def title(self) -> str:
-        """The command that made it, in one line of printable ASCII: for a comment."""
+        """Return the command that created the submission as one line of printable ASCII, for a comment."""
         return _UNPRINTABLE.sub("?", " ".join(["dtk run", *map(shlex.quote, self.typed)]))
 
 
@@ -79,7 +79,7 @@ def freeze(
     about: dict[str, Any],
     plan: dict[str, Any] | None = None,
 ) -> Submission:
-    """What the ranks will read.
+    """Freeze what the ranks will read.
 
     Args:
         composed: settled for the ranks of the job.

@@ -22,7 +22,7 @@ PROGRAMS = {"slurm": "sbatch", "kubernetes": "kubectl", "skypilot": "sky"}
 
 
 def render(job: Submission) -> str:
-    """The job as its cluster reads it.
+    """Render the job in the form that its cluster reads.
 
     Raises:
         DtkError: what the cluster would refuse.
@@ -127,7 +127,7 @@ def say_submitted(paths: RunPaths, number: str) -> None:
 
 
 def _ask(arguments: list[str], who: str, given: str | None) -> str:
-    """Standard output of a program; its first words of complaint as one line."""
+    """Run a program and return its standard output; raise DtkError with its error output as one line if it fails."""
     try:
         done = subprocess.run(
             arguments, input=given, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=_environment()

@@ -67,7 +67,7 @@ class Layers:
         self.cast_weights.clear()
 
     def casts_of_autocast_alone(self) -> list[Buffer]:
-        """Copies of weights that are freed when its context ends, as no backward holds them."""
+        """Return the cast weights that no backward holds, which are freed when the autocast context ends."""
         return [copy for copy in self.cast_weights.values() if copy.holders == 1]
 
     def norm(self, x: Value, name: str) -> Value:
@@ -95,7 +95,7 @@ class Layers:
         )
 
     def linear(self, x: Value, name: str, features: int, rows: int, category: Category = "activations") -> Value:
-        """A matrix product keeps its input; under autocast 16-bit copies of input and weight."""
+        """Return the output of a matrix product, which keeps its input, or 16-bit copies of input and weight."""
         n = self.numbers
         parameters = [self.gradient(f"{name}.weight")]
         if plain(f"{name}.bias") in self.shapes:
@@ -134,7 +134,7 @@ class Layers:
         )
 
     def add(self, x: Value, branch: Value) -> Value:
-        """The residual sum keeps nothing; lets go of `branch`."""
+        """Return the residual sum, for which nothing is kept, and release `branch`."""
         n = self.numbers
         size = n.tokens * n.shape.config.width * n.stream_bytes
         total = self.tape.operation(size, [(x, 0), (branch, branch.size_bytes if n.casts else 0)])
@@ -142,7 +142,10 @@ class Layers:
         return total
 
     def dropout(self, x: Value, rate: float) -> Value:
-        """Keeps its mask: in the type of its input on the CPU, a byte per element on CUDA. Lets go of `x`."""
+        """Apply dropout, which keeps its mask, and release `x`.
+
+        The mask has the type of the input on the CPU and takes a byte per element on CUDA.
+        """
         if not rate:
             return x
         n = self.numbers
@@ -170,7 +173,7 @@ class Layers:
         return loss
 
     def gradient(self, name: str) -> tuple[str, int]:
-        """A parameter and the bytes of its gradient: in 16 bits where FSDP casts whole units."""
+        """Return a parameter's name and the bytes of its gradient, which has 16 bits where FSDP casts whole units."""
         return name, prod(self.shapes[plain(name)]) * self.numbers.stream_bytes
 
     def _cast(self, name: str) -> Buffer:
@@ -182,5 +185,5 @@ class Layers:
 
 
 def plain(name: str) -> str:
-    """A parameter's name without the number of its block."""
+    """Return a parameter's name without the number of its block."""
     return name.split(".", 2)[2] if name.startswith("blocks.") else name

@@ -55,7 +55,7 @@ def closed_form(config: Config, world_size: int, local_size: int = 8) -> Predict
 
 
 def memory(config: Config, world_size: int, whole: bool = False) -> Memory:
-    """The memory alone, at a cost that neither depth nor accumulation raises: as often asked for as bisection does.
+    """Return the memory alone, at a cost that depends on neither depth nor accumulation, as bisection calls it often.
 
     Args:
         config: as for `closed_form`.
@@ -103,7 +103,7 @@ def memory(config: Config, world_size: int, whole: bool = False) -> Memory:
 
 
 def _holding(config: Config, shape: ModelShape, world_size: int, ledger: Ledger, on_cuda: bool, walked: int) -> Holding:
-    """The strategy's model states: those of the whole model, its units those of the blocks that are walked."""
+    """Return the model states of the strategy: those of the whole model, with units for the walked blocks only."""
     if not config.strategy.traits.shards_parameters:
         return Replicated(config, shape, world_size, ledger, on_cuda)
     shards = config.strategy.mesh(world_size).dp_shard
@@ -112,7 +112,7 @@ def _holding(config: Config, shape: ModelShape, world_size: int, ledger: Ledger,
 
 
 def _assumptions(config: Config) -> Iterator[str]:
-    """What the figures rest on, and what no formula sees."""
+    """Yield the assumptions behind the figures and what no formula covers."""
     strategy = config.strategy
     if config.launcher.device == "cuda":
         yield (

@@ -49,7 +49,7 @@ class Holding(ABC):
         """After the head."""
 
     def before_root_backward(self) -> None:  # noqa: B027
-        """The gradient of the logits is there."""
+        """Prepare the backward of the head, when the gradient of the logits exists."""
 
     def before_backward(self, unit: int) -> None:  # noqa: B027
         """Before the backward of a unit's last block."""
@@ -66,4 +66,4 @@ class Holding(ABC):
 
     @abstractmethod
     def update(self) -> None:
-        """The optimizer's step and zero_grad."""
+        """Run the optimizer's step and zero_grad."""

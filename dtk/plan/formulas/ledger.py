@@ -60,7 +60,7 @@ class Ledger:
         return Buffer(self, category, size_bytes)
 
     def slack_bytes(self, size_bytes: int) -> int:
-        """What rounding adds to a buffer."""
+        """Return the bytes that rounding adds to a buffer."""
         return -size_bytes % self.granularity_bytes
 
     def change(self, category: Category, size_bytes: int) -> None:

@@ -53,7 +53,7 @@ class Replicated(Holding):
             self.gradients[name] = gradient
 
     def update(self) -> None:
-        """The optimizer's step, then no gradients."""
+        """Run the optimizer's step, then free the gradients."""
         self.ledger.allocate("temporaries", self.temporary_bytes).drop()
         for gradient in self.gradients.values():
             gradient.drop()

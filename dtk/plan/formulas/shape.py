@@ -51,7 +51,7 @@ def elements(named: Named) -> int:
 
 
 def model_shape(config: KnownConfig | CustomModelConfig) -> ModelShape:
-    """The parameters of a model section.
+    """Return the shapes of the parameters of a model section.
 
     Raises:
         DtkError: a custom model, whose activations no formula knows.
@@ -112,5 +112,5 @@ def _linear(name: str, inputs: int, outputs: int) -> list[tuple[str, Shape]]:
 
 
 def block_of(name: str) -> int | None:
-    """The number of the block that a parameter belongs to; None for the rest."""
+    """Return the number of the block that a parameter belongs to, or None if it belongs to no block."""
     return int(name.split(".", 2)[1]) if name.startswith("blocks.") else None

@@ -60,7 +60,7 @@ class Sharded(Holding):
         return [*self.reduced, *waiting]
 
     def begin_forward(self) -> None:
-        """The root unit is gathered first."""
+        """Gather the root unit first."""
         self._unshard(ROOT)
         self._wait(ROOT, forward=True)
 
@@ -78,11 +78,11 @@ class Sharded(Holding):
             self.gathered.pop(unit).drop()
 
     def end_forward(self) -> None:
-        """The root unit stays gathered: backward needs it first."""
+        """Keep the root unit gathered, as backward needs it first."""
         self._free_copied_out()
 
     def before_root_backward(self) -> None:
-        """The last unit of blocks is asked for while the head's gradients are computed."""
+        """Start gathering the last unit of blocks while the head's gradients are computed."""
         if self.units:
             self._unshard(len(self.units) - 1)
 
@@ -112,7 +112,7 @@ class Sharded(Holding):
         self._keep_shard(shard, padded // self.shards)
 
     def end_backward(self) -> None:
-        """The last reduction's input is freed."""
+        """Run the root unit's `after_backward`, then free the input of the last reduction."""
         self.after_backward(ROOT)
         if self.reducing is not None:
             self.reducing.drop()
@@ -129,7 +129,7 @@ class Sharded(Holding):
             gradients[name] = gradient
 
     def update(self) -> None:
-        """The optimizer's step, then no gradients."""
+        """Run the optimizer's step, then free the gradients."""
         self.ledger.allocate("temporaries", self.temporary_bytes).drop()
         for shard in self.reduced:
             shard.drop()
@@ -205,7 +205,7 @@ class Sharded(Holding):
         return wide
 
     def _keep_shard(self, shard: Buffer, elements: int) -> None:
-        """The master gradient: float32, on the host when offloaded, gone after an update in backward."""
+        """Keep the master gradient in float32, on the host when offloaded; an update in backward frees it at once."""
         if self._reduce_bytes != MASTER_BYTES:
             wide = self.ledger.allocate("gradients", elements * MASTER_BYTES)
             shard.drop()

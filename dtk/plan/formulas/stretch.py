@@ -25,7 +25,7 @@ class Stretch:
 
 
 def stretch(layers: int, unit: int, recompute_every: int, ahead: int) -> Stretch:
-    """The shortest walk that shows everything.
+    """Return the shortest walk over the blocks that gives the same figures as a walk over all of them.
 
     Args:
         layers: blocks of the model.

@@ -33,7 +33,7 @@ class Value:
         return self.buffer.category if self.buffer is not None else "activations"
 
     def drop(self) -> None:
-        """The code that computed with it lets go."""
+        """Release the hold that the computing code has on the buffer."""
         if self.buffer is not None:
             self.buffer.drop()
 

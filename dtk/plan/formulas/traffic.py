@@ -14,7 +14,7 @@ _LOSS_BYTES = 4
 
 
 def traffic(config: Config, shape: ModelShape, world_size: int, local_size: int) -> tuple[Traffic, ...]:
-    """Collectives on the groups that carry tensors, per step from the second on.
+    """Return the collectives on the groups that carry tensors, per step from the second on.
 
     Not included: the 24 bytes of the control group, and what logging, evaluation, checkpoints and the comparison of
     replicas add in some steps.
@@ -45,7 +45,7 @@ def traffic(config: Config, shape: ModelShape, world_size: int, local_size: int)
 
 
 def declarations(config: Config, shape: ModelShape, world_size: int) -> list[Collective]:
-    """What the strategy declares for this job, clipping included."""
+    """Return the collectives that the strategy declares for this job, including those of clipping."""
     strategy, mesh = config.strategy, config.strategy.mesh(world_size)
     block = [shape for _, shape in shape.block]
     shapes = ModelShapes(shape.shapes, [block] * shape.layers, [shape for _, shape in shape.root])
@@ -64,7 +64,7 @@ def ring_bytes(op: str, size_bytes: int, ranks: int) -> int:
 
 
 def link(ranks: int, stride: int, world_size: int, local_size: int) -> Link:
-    """The slowest link that any group of that dimension crosses.
+    """Return the slowest link that any group of that dimension crosses.
 
     Args:
         ranks: in each group.

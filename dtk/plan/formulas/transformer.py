@@ -33,7 +33,7 @@ class Model(Layers):
         return self._gpt_block(x, prefix, config)
 
     def head(self, x: Value) -> Value:
-        """Final norm and output projection: logits; lets go of `x`."""
+        """Apply the final norm and the output projection, return the logits and release `x`."""
         n, config = self.numbers, self.numbers.shape.config
         normed = self.norm(x, "final_norm")
         x.drop()

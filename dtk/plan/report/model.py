@@ -72,7 +72,7 @@ def as_json(report: PlanReport) -> dict[str, Any]:
 
 
 def dumps(report: PlanReport) -> str:
-    """The JSON text with a newline at its end."""
+    """Return the JSON text with a newline at its end."""
     return jsonform.text(as_json(report))
 
 

@@ -35,7 +35,7 @@ def depths(config: Config) -> tuple[int, ...]:
 
 
 def at_depth(config: Config, layers: int) -> Config:
-    """The same job with another number of blocks; a custom model (0) stays as it is."""
+    """Return the same job with another number of blocks; a custom model (`layers` = 0) stays as it is."""
     if not layers or layers == config.model.layers:
         return config
     return dataclasses.replace(config, model=dataclasses.replace(config.model, layers=layers))

@@ -64,7 +64,9 @@ def _check(config: Config) -> None:
 
 
 def _fullest(config: Config, world_size: int, local_size: int) -> Observed:
-    """The rank that needs most: the first one, unless whole parameters are dealt out and another has more of them.
+    """Simulate the rank that needs the most memory.
+
+    That is the first rank, unless whole parameters are dealt out and another rank has more of them.
 
     fully_shard cuts rows so that the first rank never has fewer than another.
     """
@@ -77,7 +79,7 @@ def _fullest(config: Config, world_size: int, local_size: int) -> Observed:
 
 
 def _parts(chosen: tuple[int, ...], observed: list[Observed], layers: int) -> dict[Part, dict[str, int]]:
-    """What each part of the step holds at its highest, at the model's depth; parts that all depths have."""
+    """Return the peak of each part of the step, at the model's depth, for the parts that all depths have."""
     common = [part for part in observed[0].parts if all(part in one.parts for one in observed)]
     return {part: extended(chosen, [one.parts[part] for one in observed], layers) for part in common}
 

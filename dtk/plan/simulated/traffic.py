@@ -53,7 +53,7 @@ def totals(calls: Sequence[Call], whole: str, simulated: int, rounds: int) -> tu
 def traffic(
     counts: Mapping[Kind, int], sizes: Mapping[Kind, int], world_size: int, local_size: int
 ) -> tuple[Traffic, ...]:
-    """The lines of a prediction."""
+    """Return the traffic lines of a prediction."""
     return tuple(
         Traffic(
             kind.op,
@@ -69,7 +69,7 @@ def traffic(
 
 
 def whole_dimension(strategy: Any, world_size: int) -> str:
-    """The mesh dimension that holds all ranks; torch makes no group of its own for it.
+    """Return the mesh dimension that holds all ranks; torch creates no separate group for it.
 
     Args:
         strategy: its section of the configuration.

@@ -105,7 +105,7 @@ def tree_broadcast(size_bytes: float, group: Group) -> float:
 
 
 def collective(op: str, size_bytes: float, group: Group) -> Cost:
-    """The fastest algorithm for one call.
+    """Return the cost of one call with the fastest algorithm.
 
     Args:
         op: all_reduce, all_gather, reduce_scatter or broadcast.

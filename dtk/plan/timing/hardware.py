@@ -120,7 +120,7 @@ def measured_path() -> Path:
 
 
 def load_hardware(name: str, config_dir: Path | None = None) -> Hardware:
-    """The hardware that `hardware=NAME` chooses.
+    """Return the hardware that `hardware=NAME` chooses.
 
     Args:
         name: a preset, a file of `config_dir/hardware`, `measured`, or the path of a YAML file.
@@ -231,7 +231,7 @@ def _figure(key: str, entry: Any, path: Path) -> tuple[Any, str]:
 
 
 def _number(key: str, value: Any, path: Path) -> float | int:
-    """A positive number; YAML reads 1e9 without a point as a text."""
+    """Return the value as a positive number; YAML reads 1e9, which has no point, as text."""
     try:
         number = float(value) if not isinstance(value, bool) else 0.0
     except (TypeError, ValueError):
@@ -244,7 +244,7 @@ def _number(key: str, value: Any, path: Path) -> float | int:
 
 
 def _peaks(values: dict[str, Any], path: Path) -> tuple[dict[str, float], str]:
-    """The published peaks of the device that a file names."""
+    """Return the published peaks of the device that a file names, and their source."""
     device = values["device"]
     peaks, source = published_peaks(device) if isinstance(device, str) else ({}, "")
     if "peak_flops" in values:

@@ -48,7 +48,7 @@ def predict_time(prediction: Prediction, config: Config, hardware: Hardware, loc
 def _time(
     walk: Walk, updating_s: float, prediction: Prediction, config: Config, model: Layout, hardware: Hardware
 ) -> Time:
-    """What was walked, as the figures of a plan."""
+    """Return the timing figures of a plan, computed from the walk."""
     step_s = walk.end_s
     tokens_per_s = config.train.global_batch_size * config.data.sequence_length / step_s
     dtype = "tf32" if config.precision.tf32 else config.precision.compute_dtype
@@ -73,7 +73,7 @@ def _time(
 
 
 def _assumptions(config: Config, hardware: Hardware) -> list[str]:
-    """What the reader must know before trusting the time."""
+    """Return the assumptions that the reader must know before trusting the time."""
     said = ["Launching kernels, loading data and logging are taken to hide behind the device's work."]
     if hardware.backend == "gloo":
         said = ["What the host does between operations is not in the time: on the CPU small models take longer."]
@@ -98,7 +98,7 @@ def _assumptions(config: Config, hardware: Hardware) -> list[str]:
 
 
 def _price(config: Config, world_size: int, local_size: int, hardware: Hardware) -> Price:
-    """The cost of a call over each group; equal calls are computed once."""
+    """Return the function that prices a call over each group; equal calls are computed once."""
     mesh = config.strategy.mesh(world_size)
     replicas, shards = mesh.dp_replicate, mesh.dp_shard
     groups = {
@@ -203,7 +203,7 @@ def _walk_sharded(
 
 
 def _sharded(config: Config, model: Layout, seconds: Seconds, world_size: int) -> Sharded:
-    """The units of fully_shard with what each computes, gathers and reduces."""
+    """Return the units of fully_shard with what each computes, gathers and reduces."""
     strategy, precision = config.strategy, config.precision
     mesh = config.strategy.mesh(world_size)
     replicas, shards = mesh.dp_replicate, mesh.dp_shard

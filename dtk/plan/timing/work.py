@@ -53,7 +53,7 @@ class Seconds:
 
 
 def layout(config: Config) -> Layout:
-    """The parts of the configured model; dtk's own are not built, and no torch is imported for them.
+    """Return the layout of the configured model; dtk's own models are not built, and need no torch.
 
     Raises:
         DtkError: a model of the user's own cannot be built.
@@ -82,7 +82,10 @@ def _multiplied(shape: ModelShape) -> int:
 
 
 def _custom_layout(config: Config) -> Layout:
-    """A model of the user's: its blocks share the FLOPs that it declares, else 6 per parameter, by their size."""
+    """Return the layout of a user's model.
+
+    Its blocks share the FLOPs that it declares, else 6 per parameter, in proportion to their size.
+    """
     import torch
 
     from dtk.models.build import build_model
@@ -148,7 +151,7 @@ def _logits(config: Config) -> float:
 
 
 def optimizer_seconds(config: Config, owned: int, hardware: Hardware) -> float:
-    """The update of `owned` float32 parameters, bound by memory.
+    """Return the time to update `owned` float32 parameters, which memory bandwidth limits.
 
     AdamW reads parameter, gradient and two moments and writes all but the gradient: 7 x 4 bytes; SGD with momentum 5.
     """

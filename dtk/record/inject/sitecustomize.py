@@ -100,7 +100,7 @@ class Start:
                 return
 
     def enter(self, state: str) -> None:
-        """The next state."""
+        """Enter the next state."""
         import time
 
         self.state, self.since_s = state, time.time()
@@ -158,7 +158,7 @@ def _transferred() -> int:
 
 
 def started(rank: "Any", world_size: "Any", state: str) -> "Any":
-    """The file of this rank on its way; None where the rank is not known or cannot be told. Never raises."""
+    """Report the start of this rank and return its file, or None if that is not possible. Never raises."""
     try:
         if "DTK_WATCH_FOLDER" in os.environ and int(rank) >= 0 and int(world_size) > 1:
             start = Start(int(rank), int(world_size))
@@ -234,7 +234,7 @@ def wrap(c10d: "Any") -> None:
 
 
 def load() -> "Any":
-    """The module `dtk.record.attach`.
+    """Return the module `dtk.record.attach`.
 
     `diagnostics` is taken out of the table of modules again, as the script may have a package of that name.
 
