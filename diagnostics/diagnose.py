@@ -130,7 +130,7 @@ def conclude(
     if homeless:
         trees = [*trees, own_tree(homeless)]
     silent = set(all_leaves(trees)) - {finding.cause for finding in found}
-    found += [Finding(cause=cause, status="undecided", summary="No detector decided it.") for cause in silent]
+    found += [Finding(cause=cause, status="undecided", facts=Stated("No detector decided it.")) for cause in silent]
     ordered = sorted(found, key=_place)
     verdict = arbitrate(trees, ordered)
     world_size = max(
@@ -220,7 +220,7 @@ def run_detector(detector: Detector, evidence: Evidence) -> Detection:
     decided = {finding.cause for finding in detection.findings}
     why = f"the detector {detector.name} failed: {problem}" if problem else f"{detector.name} did not decide it"
     detection.findings += [
-        Finding(cause=cause, status="undecided", summary=why) for cause in detector.causes if cause not in decided
+        Finding(cause=cause, status="undecided", facts=Stated(why)) for cause in detector.causes if cause not in decided
     ]
     return detection
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from diagnostics.contract.artifacts import RunPaths
-from diagnostics.contract.findings import Finding, Remedy, Where, text_of
+from diagnostics.contract.findings import Finding, Where, text_of
 from diagnostics.contract.origins import Origins
 from diagnostics.evidence.model import Evidence
 from diagnostics.runs.records import read_origins
@@ -28,13 +28,6 @@ def place(evidence: Evidence, findings: Iterable[Finding]) -> list[Finding]:
     except (OSError, ValueError):  # An older run, or a damaged file: the findings stand without it.
         return found
     return [replace(one, where=_where(one, origins)) if _open(one) else one for one in found]
-
-
-def planted(evidence: Evidence) -> tuple[Remedy, ...]:
-    """The override that removes a fault planted on purpose; nothing for other runs."""
-    name = evidence.run.planted if evidence.run is not None else ""
-    why = f"this run planted the fault `{name}` on purpose"
-    return (Remedy("override", "fault=none", why),) if name else ()
 
 
 def mark_planted(evidence: Evidence, findings: Iterable[Finding]) -> list[Finding]:

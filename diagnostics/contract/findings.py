@@ -109,12 +109,10 @@ class Finding:
 
     cause: str
     status: Status
-    facts: Facts | None = None
+    facts: Facts
     """What was measured or seen, of which `text_of` makes the sentences."""
     planted: str = ""
     """The fault that the run planted on purpose, in a confirmed finding of such a run."""
-    summary: str = ""
-    """Deprecated, as are `measured`, `missing` and `remedies`: used only while families move to `facts`."""
     confidence: float = 1.0
     """0 to 1: 1 = proven by the evidence itself; below 0.5 is never a root cause."""
     ranks: tuple[int, ...] = ()
@@ -128,21 +126,11 @@ class Finding:
     """Both sides of a mismatch; the blamed rank first."""
     cost: Cost | None = None
     evidence: tuple[EvidenceItem, ...] = ()
-    remedies: tuple[Remedy, ...] = ()
-    measured: str = ""
-    """The value at this edge of the tree: `0 of 3,120 positions differ`, `exposed 41 ms of 180 ms`."""
-    missing: str = ""
-    """Undecided only: the override or variable that would record what is missing."""
 
 
 def text_of(finding: Finding) -> Text:
     """Put the finding into words. Where no override fixes a planted fault, the first remedy removes it."""
-    if finding.facts is None:
-        text = Text(
-            summary=finding.summary, measured=finding.measured, missing=finding.missing, remedies=finding.remedies
-        )
-    else:
-        text = finding.facts.text(finding)
+    text = finding.facts.text(finding)
     if finding.planted and not any(remedy.kind == "override" for remedy in text.remedies):
         why = f"this run planted the fault `{finding.planted}` on purpose"
         text = replace(text, remedies=(Remedy("override", "fault=none", why), *text.remedies))

@@ -1,7 +1,7 @@
-"""The report on a simulated job that stands: by the detectors of `dtk diagnose`, told which ranks differ.
+"""The report on a simulated job that stands: by the causes of `dtk diagnose`, told which ranks differ.
 
-The detectors see what a real run would have left. Beyond that a simulation knows what every rank would have called
-later, and by how many bytes two ends of a transfer differ.
+The causes are decided from what a real run would have left. Beyond that a simulation knows what every rank would have
+called later, and by how many bytes two ends of a transfer differ.
 """
 
 from collections.abc import Mapping
@@ -9,8 +9,8 @@ from dataclasses import replace
 from functools import partial
 
 from diagnostics.analysis.divergence import Divergence, Explanation, Program, Vote, compare_programs, support
+from diagnostics.analysis.stall.explain import explain as explain_stall
 from diagnostics.causes.registry import collect
-from diagnostics.detectors.hang import stall
 from diagnostics.diagnose import conclude, decide
 from diagnostics.evidence.model import Evidence
 from diagnostics.report.model import Report
@@ -30,9 +30,9 @@ def explain(evidence: Evidence, divergence: Divergence | None, source: str) -> R
     """
     registry = collect()
     evidence.problems.extend(registry.problems)
-    explained = partial(stall.explain, known=divergence)
+    explained = partial(explain_stall, known=divergence)
     registry.causes = tuple(
-        replace(cause, facts=explained) if cause.facts is stall.explain else cause for cause in registry.causes
+        replace(cause, facts=explained) if cause.facts is explain_stall else cause for cause in registry.causes
     )
     findings, measures = decide(registry, evidence, lambda _: None)
     return conclude(evidence, built_in(), findings, measures, source)

@@ -6,7 +6,6 @@ from typing import Any
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS, Line
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.wait_graph.graph import Operation
-from diagnostics.contract.findings import Group
 from diagnostics.evidence.calls import Call, GroupKey
 
 BEFORE = 12
@@ -42,11 +41,11 @@ def timeline(job: JobState, point: Point | None, culprits: Collection[int]) -> d
     return {"group": key.label, "positions": positions, "ranks": rows} if positions else None
 
 
-def point_of(job: JobState, group: Group, position: int) -> Point | None:
+def point_of(job: JobState, group: GroupKey, position: int) -> Point | None:
     """The recorder in whose counting the position is: the one that has something different or pending there."""
     groups = job.survey.groups
-    descriptions = {group.desc, group.desc or "undefined"}
-    keys = [key for key in sorted(groups) if key.name == group.name and key.desc in descriptions]
+    same_group = (group.name, group.desc or "undefined")
+    keys = [key for key in sorted(groups) if (key.name, key.desc or "undefined") == same_group]
     differing = [key for key in keys if position in groups[key].deviations]
     pending = [key for key in keys if Operation(key, position) in job.waits.waiting]
     best = [*(key for key in differing if key.recorder == SNAPSHOTS), *differing, *pending, *keys]

@@ -5,10 +5,14 @@ from dataclasses import dataclass
 
 from diagnostics.analysis.divergence import Divergence, Kind, differing_parts
 from diagnostics.analysis.divergence.evidence_terms import Position, Support, Term
-from diagnostics.contract.findings import Finding, Remedy, Text
+from diagnostics.analysis.stall.explain import Stall
+from diagnostics.causes.hang import _parts
+from diagnostics.contract.findings import Finding, Remedy, Text, Where
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
+from diagnostics.contract.strategy_traits import strategy_traits
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import shortened
+from diagnostics.evidence.rank_endings import mismatch_facts
 
 CAUSES: dict[Kind, str] = {
     "other_operation": "hang.collective_mismatch",
@@ -76,7 +80,7 @@ class Disagreement:
         if self.payload_text:
             text = shortened(self.payload_text.strip(), 80)
             summary += f" Gloo ended a process because their sizes did not fit: {text}."
-        kinds = dict.fromkeys((self.kind, divergence.kind, *divergence.explanation.alternatives))
+        kinds = dict.fromkeys((self.kind, *_kinds(divergence)))
         return Text(
             summary=summary,
             measured=f"{len(divergence.culprits)} of {len(vote.present)} ranks differ at {self.at}",
@@ -84,8 +88,78 @@ class Disagreement:
         )
 
 
-def ruled_out(divergence: Divergence) -> dict[str, tuple[str, str]]:
-    """Return why the divergence is none of the other kinds, and what was measured, by cause."""
+def disagreements(stall: Stall, cause: str) -> list[Finding]:
+    """Return a finding for each divergence that may be this cause. Where two kinds explain the same calls, both may."""
+    met = stall.sizes.divergence if stall.sizes else None
+    findings = [
+        _finding(stall, each, kind) for each in stall.divergences for kind in _kinds(each) if CAUSES[kind] == cause
+    ]
+    if stall.sizes and met:
+        text = stall.sizes.facts[0].text
+        findings += [_finding(stall, met, kind, text) for kind in _kinds(met) if CAUSES[kind] == cause]
+    return findings
+
+
+def _kinds(divergence: Divergence) -> tuple[Kind, ...]:
+    return (divergence.kind, *divergence.explanation.alternatives)
+
+
+def _finding(stall: Stall, divergence: Divergence, kind: Kind, payload_text: str = "") -> Finding:
+    job, vote, run = stall.job, divergence.vote, stall.job.evidence.run
+    victims = set(job.survey.members(vote.key)) | set(vote.present) | job.waits.reaching(vote.present)
+    details = {
+        divergence.minority_rank: f"#{divergence.minority.seq} is {divergence.minority.text}",
+        divergence.majority_rank: f"#{divergence.majority.seq} is {divergence.majority.text}",
+    }
+    printed = divergence.kind in {"other_arguments", "other_operation"} or bool(payload_text)
+    facts = Disagreement(
+        divergence,
+        kind,
+        tuple(rank for rank in vote.silent if rank not in job.survey.ranks),
+        ddp=run is not None and strategy_traits(run.manifest, run.config).gradients_in == "buckets",
+        payload_text=payload_text,
+    )
+    return Finding(
+        cause=CAUSES[kind],
+        status="confirmed",
+        facts=facts,
+        confidence=divergence.confidence,
+        ranks=divergence.culprits,
+        victims=tuple(sorted(victims - set(divergence.culprits))),
+        group=_parts.group(job.survey, vote.key),
+        position=None if payload_text else divergence.position,
+        step=divergence.minority.step or divergence.majority.step,
+        where=_both_sides(facts),
+        cost=job.cost(),
+        evidence=(
+            *_parts.dumps(job.survey, details),
+            *_parts.lines(mismatch_facts(job.evidence)[:2] if printed else []),
+        ),
+    )
+
+
+def _both_sides(facts: Disagreement) -> tuple[Where, ...]:
+    """Return the lines of both sides, the minority's first."""
+    divergence = facts.divergence
+    minority, majority = divergence.minority, divergence.majority
+    if facts.kind not in {"left_out", "fewer_iterations", "gradients_not_ready"}:
+        return (
+            *_parts.where(divergence.minority_rank, minority),
+            *_parts.where(divergence.majority_rank, majority),
+        )
+    there = _parts.where(divergence.majority_rank, majority, f"waits in {majority.text}")
+    does = f"{'ends after' if divergence.ended else 'is already in'} {minority.text}"
+    return (
+        *_parts.where(divergence.minority_rank, minority, does),
+        *(there or _parts.where(divergence.majority_rank, facts.calls[0])),
+    )
+
+
+def ruled_out(stall: Stall) -> dict[str, tuple[str, str]]:
+    """Return why the first divergence is none of the other kinds, and what was measured, by cause."""
+    if not stall.divergences:
+        return {}
+    divergence = stall.divergences[0]
     majority, minority = divergence.majority, divergence.minority
     at = f"position {minority.seq} of group {divergence.key.label}"
     why = _because(divergence.explanation.terms[0])
@@ -101,8 +175,7 @@ def ruled_out(divergence: Divergence) -> dict[str, tuple[str, str]]:
         "hang.uneven_iterations": f"No rank left the loop or ran on with it: {why}.",
         "hang.unused_parameters": f"No rank left the backward pass early: {why}.",
     }
-    kinds = (divergence.kind, *divergence.explanation.alternatives)
-    confirmed = {CAUSES[kind] for kind in kinds}
+    confirmed = {CAUSES[kind] for kind in _kinds(divergence)}
     meet = f"position {minority.seq}: {minority.cited(position=False)} meets {majority.cited(position=False)}"
     return {cause: (reason, meet) for cause, reason in reasons.items() if cause not in confirmed}
 

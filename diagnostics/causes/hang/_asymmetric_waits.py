@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from diagnostics.analysis.stall.blameless import RootDiffers
 from diagnostics.analysis.stall.departure import EarlierStep, EndedInRound, MoreCalls, RoundUnknown
 from diagnostics.analysis.stall.endings import DdpUnused, FirstEndings, line
+from diagnostics.analysis.stall.explain import Stall
 from diagnostics.analysis.stall.late import RanAhead
 from diagnostics.analysis.wait_graph.missed_call import MissedCall
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._proviso import assuming
 from diagnostics.contract.findings import Finding, Remedy, Text, Where
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
-from diagnostics.detectors.hang.stall import Stall
 from diagnostics.evidence.model import shortened
 
 _CONDITIONAL, _UNEVEN = "hang.conditional_collective", "hang.uneven_iterations"

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, replace
 
 from diagnostics.analysis.stall.endings import FirstEndings, line
+from diagnostics.analysis.stall.explain import Stall
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.findings import Finding, Remedy, Text, Where
 from diagnostics.contract.formatting import file_name, ranks_spoken, sentence, verb
-from diagnostics.detectors.hang.stall import Stall
 from diagnostics.evidence.endings import UNNAMED, Ending, Kind, is_fault
 
 _UNNAMED_CONFIDENCE = 0.8

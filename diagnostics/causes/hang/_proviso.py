@@ -28,6 +28,6 @@ class Assuming:
 def assuming(job: JobState, finding: Finding) -> Finding:
     """The finding, less sure where the members of its group are assumed."""
     ranks = tuple(sorted(job.waits.assumed))
-    if not ranks or finding.status != "confirmed" or finding.facts is None:
+    if not ranks or finding.status != "confirmed":
         return finding
     return replace(finding, confidence=min(finding.confidence, CONFIDENCE), facts=Assuming(finding.facts, ranks))

@@ -5,11 +5,12 @@ from typing import Literal
 
 from diagnostics.analysis.stall.departure import EndedInRound
 from diagnostics.analysis.stall.endings import Missing
+from diagnostics.analysis.stall.explain import Stall
 from diagnostics.analysis.stall.last_seen import LastSeen
+from diagnostics.causes.hang._asymmetric import ruled_out
 from diagnostics.causes.hang._parts import RECORD, after, last_places
 from diagnostics.contract.findings import Finding, Text
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
-from diagnostics.detectors.hang.stall import Stall
 from diagnostics.evidence.endings import Ending, first_is_unknown
 
 Reason = Literal[
@@ -207,7 +208,7 @@ def _facts(stall: Stall, cause: str) -> Unconfirmed:
     survey, positions = job.survey, job.survey.positions
     if job.evidence.doubt:
         return Unconfirmed(cause, "doubt", said=(job.evidence.doubt, ""))
-    excluded = dict(stall.excluded)
+    excluded = ruled_out(stall)
     if isinstance(stall.departure, EndedInRound) and stall.departure.over:
         excluded["hang.uneven_iterations"] = _within_round(stall.departure)
     if job.finished():

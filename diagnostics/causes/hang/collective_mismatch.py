@@ -1,16 +1,20 @@
 """Ranks issued different operations at the same position of a group."""
 
-from diagnostics.causes.hang import _examples, _parts
+from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.causes.hang import _asymmetric, _examples, _parts, _stacks, _watchdog
 from diagnostics.causes.hang._relations import CIRCULAR, FAILED, OTHER_CALLS
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Finding
-from diagnostics.detectors.hang.stall import Stall, explain
 
 
 def decide(stall: Stall) -> list[Finding]:
     """Decide from the first divergence of the ranks' calls."""
-    findings = [finding for finding in stall.findings if finding.cause == "hang.collective_mismatch"]
+    findings = [
+        *_asymmetric.disagreements(stall, "hang.collective_mismatch"),
+        *_watchdog.findings(stall, "hang.collective_mismatch"),
+        *_stacks.findings(stall, "hang.collective_mismatch"),
+    ]
     return _parts.surest(findings) or [unconfirmed(stall, "hang.collective_mismatch")]
 
 

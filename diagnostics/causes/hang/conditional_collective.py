@@ -1,17 +1,21 @@
 """A collective that only some ranks issue."""
 
-from diagnostics.causes.hang import _asymmetric_waits, _examples, _parts
+from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.causes.hang import _asymmetric, _asymmetric_waits, _examples, _parts, _stacks, _watchdog
 from diagnostics.causes.hang._relations import CIRCULAR, FAILED, LATE
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Finding
-from diagnostics.detectors.hang.stall import Stall, explain
 
 
 def decide(stall: Stall) -> list[Finding]:
     """Decide from the first divergence of the ranks' calls, and from what their waiting and their ends show."""
-    findings = [finding for finding in stall.findings if finding.cause == "hang.conditional_collective"]
-    findings += _asymmetric_waits.conditional(stall)
+    findings = [
+        *_asymmetric.disagreements(stall, "hang.conditional_collective"),
+        *_watchdog.findings(stall, "hang.conditional_collective"),
+        *_stacks.findings(stall, "hang.conditional_collective"),
+        *_asymmetric_waits.conditional(stall),
+    ]
     return _parts.surest(findings) or [unconfirmed(stall, "hang.conditional_collective")]
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.late import DeviceStall
 from diagnostics.causes.hang import _examples, _parts
 from diagnostics.causes.hang._relations import FAILED, MISMATCH
@@ -9,7 +10,6 @@ from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Finding, Remedy, Text
 from diagnostics.contract.formatting import ranks_spoken, sentence, verb
-from diagnostics.detectors.hang.stall import Stall, explain
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from diagnostics.analysis.stall.circular import GroupOrder
+from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.hang import _examples, _parts
 from diagnostics.causes.hang._proviso import assuming
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import Finding, Remedy, Text, Where
 from diagnostics.contract.formatting import ranks_spoken, sentence, verb
-from diagnostics.detectors.hang.stall import Stall, explain
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.late import HostStall
-from diagnostics.causes.hang import _examples, _parts
+from diagnostics.analysis.stall.stack_evidence import HostOutside
+from diagnostics.causes.hang import _examples, _parts, _stacks, _watchdog
 from diagnostics.causes.hang._host import doing, fix
 from diagnostics.causes.hang._proviso import assuming
 from diagnostics.causes.hang._relations import CIRCULAR, FAILED, MISMATCH, OTHER_CALLS
@@ -11,12 +13,14 @@ from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
-from diagnostics.detectors.hang.stall import Stall, explain
 
 _SEEN_CONFIDENCE = 0.95
 """A stack shows what the host does."""
 _UNSEEN_CONFIDENCE = 0.6
 """Without a stack the rank may as well be gone, or in a call that gloo does not record."""
+_ONE_STACK_CONFIDENCE = 0.75
+"""One stack, in a job of which something else shows that it hangs."""
+_OTHERS_WAIT = "everybody else waits for this rank's next collective"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,6 @@ class LateHost:
             if case.may_be_unrecorded:
                 summary += " It may also be in a send or recv, which gloo's recorder does not show."
         look = f"look at what {ranks_spoken(ranks)} did {self._since()}"
-        why = "everybody else waits for this rank's next collective"
         waiting = counted(len(case.waiting), "rank")
         return Text(
             summary=summary,
@@ -57,7 +60,7 @@ class LateHost:
                 f"{waiting} {verb(case.waiting, 'waits', 'wait')} for {ranks_spoken(ranks)}, which "
                 f"{verb(ranks, 'has', 'have')} nothing pending"
             ),
-            remedies=(Remedy("code", fix(at, look), why),),
+            remedies=(Remedy("code", fix(at, look), _OTHERS_WAIT),),
         )
 
     def _since(self) -> str:
@@ -70,12 +73,34 @@ class LateHost:
         return f"before position {case.operation.seq} of group {group}" if case.operation.seq > 1 else "at start-up"
 
 
+@dataclass(frozen=True, slots=True)
+class OutsideCollective:
+    """Facts: hosts that stand outside the collective in which all others wait, by stacks alone."""
+
+    case: HostOutside
+
+    def text(self, finding: Finding) -> Text:
+        """Put the finding into words."""
+        ranks, inside = self.case.ranks, self.case.inside
+        first, place = self.case.standings[ranks[0]], next(iter(inside.values()))
+        return Text(
+            summary=(
+                f"{sentence(ranks_spoken(ranks))} {verb(ranks, 'is', 'are')} not in {_stacks.described(place)}, which "
+                f"{ranks_spoken(inside)} {verb(inside, 'waits', 'wait')} in: its host is {doing(first)}."
+            ),
+            measured=f"{len(inside)} ranks in {place.op}, {len(ranks)} outside",
+            remedies=(Remedy("code", fix(first), _OTHERS_WAIT),),
+        )
+
+
 def decide(stall: Stall) -> list[Finding]:
     """Decide from the roots of the wait-for graph that have nothing pending, and their stacks."""
-    by_logs = [finding for finding in stall.findings if finding.cause == "hang.host_stall"]
+    findings = _watchdog.findings(stall, "hang.host_stall")
+    if isinstance(stall.stacks, HostOutside):
+        findings.append(_outside(stall.stacks))
     if stall.host is not None:
-        return [*by_logs, assuming(stall.job, _finding(stall, stall.host))]
-    return by_logs or [unconfirmed(stall, "hang.host_stall")]
+        findings.append(assuming(stall.job, _finding(stall, stall.host)))
+    return findings or [unconfirmed(stall, "hang.host_stall")]
 
 
 def _finding(stall: Stall, case: HostStall) -> Finding:
@@ -102,6 +127,30 @@ def _finding(stall: Stall, case: HostStall) -> Finding:
             *((stack,) if case.stack_file else ()),
             *_parts.dumps(job.survey, {**dict.fromkeys(case.ranks, "nothing pending"), case.waiting[0]: waits}),
         ),
+    )
+
+
+def _outside(case: HostOutside) -> Finding:
+    waiting, place = next(iter(case.inside.items()))
+    stands = [
+        _parts.where(rank, at.frame, f"stands there, {at.words}") for rank, at in list(case.standings.items())[:4]
+    ]
+    stacks = [
+        EvidenceItem("stacks", case.files[rank], f"rank {rank}: {doing(at)}") for rank, at in case.standings.items()
+    ]
+    waits = EvidenceItem(place.kind, place.file, f"rank {waiting}: stands in {_stacks.described(place)}", place.line)
+    return Finding(
+        cause="hang.host_stall",
+        status="confirmed",
+        facts=OutsideCollective(case),
+        confidence=_ONE_STACK_CONFIDENCE,
+        ranks=case.ranks,
+        victims=tuple(case.inside),
+        where=(
+            *(each for places in stands for each in places),
+            *_parts.where(waiting, place.site, f"waits in {place.op}"),
+        ),
+        evidence=(*stacks, waits)[:6],
     )
 
 

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from diagnostics.analysis.stall.blameless import NeverCompletes
+from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.hang import _examples, _parts
 from diagnostics.causes.hang._relations import ASYMMETRIC, CIRCULAR, FAILED, LATE
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Finding, Remedy, Text
-from diagnostics.detectors.hang.stall import Stall, explain
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 from diagnostics.analysis.stall.circular import PointToPoint
+from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.analysis.stall.unrecorded_transfer import UnrecordedTransfer
 from diagnostics.causes.hang import _examples, _parts
 from diagnostics.causes.hang._relations import MISMATCH
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.causes import Cause, Example, ExplainedBy
-from diagnostics.contract.findings import Finding, Remedy, Text
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
 from diagnostics.contract.formatting import file_name, ranks_spoken, sentence, verb
-from diagnostics.detectors.hang.stall import Stall, explain
 from diagnostics.evidence.calls import Call
 
 _SHOWN = 8
@@ -40,9 +41,7 @@ class NoOtherHalf:
         elif not case.elsewhere:
             summary = f"Sends and receives wait for each other in a cycle: {chain}."
             at = _at(case.calls[0][1]).strip(" ()") or "these calls"
-            remedy = Remedy(
-                "code", f"let one side send before it receives, or post both with batch_isend_irecv, at {at}", _HALVES
-            )
+            remedy = _send_first(at)
         else:
             rest = tuple(rank for rank, _ in case.elsewhere)
             summary = (
@@ -60,6 +59,44 @@ class NoOtherHalf:
         return Remedy("code", f"let rank {call.peer} {half}{before}, or take out the {call.p2p} at {place}", _HALVES)
 
 
+@dataclass(frozen=True, slots=True)
+class NobodyPosts:
+    """Facts: ranks that all send or all receive, by their stacks or errors."""
+
+    case: UnrecordedTransfer
+
+    def text(self, finding: Finding) -> Text:
+        """Put the finding into words."""
+        case, ranks, waiting = self.case, tuple(self.case.ranks), self.case.waiting
+        first = next((rank.site for rank in case.ranks.values() if rank.site is not None), None)
+        at = f" ({file_name(first.file)}:{first.line})" if first else ""
+        other = "sends" if case.direction == "recv" else "receives"
+        if waiting:
+            summary = (
+                f"{sentence(ranks_spoken(ranks))} {verb(ranks, 'waits', 'wait')} in {case.direction}{at} and nobody "
+                f"{other}: {ranks_spoken(waiting)} {verb(waiting, 'is', 'are')} in a collective, waiting for "
+                f"{ranks_spoken(ranks)}."
+            )
+        elif case.world_known:
+            summary = f"All {len(ranks)} ranks wait in {case.direction}{at} and none {other}."
+        else:
+            summary = (
+                f"All {len(ranks)} ranks that left a log wait in {case.direction}{at} and none of them {other}; "
+                "nothing says whether the job has more ranks."
+            )
+        return Text(
+            summary=summary,
+            measured=f"{len(ranks)} of {len(ranks) + len(waiting)} ranks in {case.direction}",
+            missing="" if case.world_known else "the number of ranks: a dump, or the launcher's log of every node",
+            remedies=(_send_first(f"{first.file}:{first.line}" if first else "these calls"),),
+        )
+
+
+def _send_first(at: str) -> Remedy:
+    change = f"let one side send before it receives, or post both with batch_isend_irecv, at {at}"
+    return Remedy("code", change, _HALVES)
+
+
 def _at(call: Call) -> str:
     return f" ({file_name(call.site.file)}:{call.site.line})" if call.site else ""
 
@@ -67,7 +104,7 @@ def _at(call: Call) -> str:
 def decide(stall: Stall) -> list[Finding]:
     """Decide from the cycles of the wait-for graph with sends and receives, else from stacks."""
     findings = [_finding(stall, wait) for wait in stall.circular if isinstance(wait, PointToPoint)]
-    findings += [finding for finding in stall.findings if finding.cause == "hang.p2p_cycle"]
+    findings += [_unrecorded(stall, stall.transfer)] if stall.transfer is not None else []
     return findings or [unconfirmed(stall, "hang.p2p_cycle")]
 
 
@@ -93,6 +130,26 @@ def _finding(stall: Stall, case: PointToPoint) -> Finding:
         ),
         cost=job.cost(),
         evidence=_parts.dumps(job.survey, {rank: f"waits in {call.text}" for rank, call in case.calls}),
+    )
+
+
+def _unrecorded(stall: Stall, case: UnrecordedTransfer) -> Finding:
+    confidence = 0.85 if case.waiting else 0.9
+    waits = f"waits in {case.direction}"
+    return Finding(
+        cause="hang.p2p_cycle",
+        status="confirmed",
+        facts=NobodyPosts(case),
+        confidence=confidence if case.world_known else 0.45,
+        ranks=tuple(case.ranks),
+        victims=case.waiting,
+        where=tuple(
+            place for rank, seen in list(case.ranks.items())[:4] for place in _parts.where(rank, seen.site, waits)
+        ),
+        cost=stall.job.cost(),
+        evidence=tuple(
+            EvidenceItem(seen.kind, seen.file, f"rank {rank}: {waits}") for rank, seen in list(case.ranks.items())[:6]
+        ),
     )
 
 

@@ -3,11 +3,11 @@
 Ranks that exit together after they have waited are not blamed: what they waited for came first.
 """
 
+from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.hang import _endings, _examples
 from diagnostics.causes.hang._relations import CIRCULAR, FAILED, MISMATCH, OTHER_CALLS
 from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Finding
-from diagnostics.detectors.hang.stall import Stall, explain
 
 
 def decide(stall: Stall) -> list[Finding]:

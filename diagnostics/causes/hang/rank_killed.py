@@ -1,10 +1,10 @@
 """A rank was killed by a signal that no launcher sends, or its process vanished."""
 
+from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.hang import _endings, _examples
 from diagnostics.causes.hang._relations import ASYMMETRIC, CIRCULAR, LATE, MISMATCH, REFUSED
 from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Finding
-from diagnostics.detectors.hang.stall import Stall, explain
 
 
 def decide(stall: Stall) -> list[Finding]:

@@ -1,9 +1,9 @@
 """A rank ran out of memory, on the host or on its device."""
 
+from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.hang import _endings, _examples
 from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Finding
-from diagnostics.detectors.hang.stall import Stall, explain
 
 
 def decide(stall: Stall) -> list[Finding]:

@@ -1,10 +1,10 @@
 """A rank raised an exception of its own, and its peers wait for collectives that it never reaches."""
 
+from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.hang import _endings, _examples
 from diagnostics.causes.hang._relations import ASYMMETRIC, CIRCULAR, LATE, REFUSED
 from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Finding
-from diagnostics.detectors.hang.stall import Stall, explain
 
 
 def decide(stall: Stall) -> list[Finding]:

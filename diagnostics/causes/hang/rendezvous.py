@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from diagnostics.analysis.stall.blameless import Startup, StartupFailed, lasted_s
+from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.hang import _examples, _parts
 from diagnostics.causes.hang._relations import FAILED, LATE, MISMATCH
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy, Text
 from diagnostics.contract.formatting import file_name, ranks_spoken, sentence, verb
-from diagnostics.detectors.hang.stall import Stall, explain
 from diagnostics.evidence.model import shortened
 from diagnostics.evidence.readers.start import own_frame
 

@@ -1,18 +1,63 @@
 """Ranks issued the same operation with another shape, dtype, root, ReduceOp or other split sizes."""
 
-from diagnostics.causes.hang import _asymmetric_waits, _examples, _parts
+from dataclasses import dataclass
+
+from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.causes.hang import _asymmetric, _asymmetric_waits, _examples, _parts, _watchdog
 from diagnostics.causes.hang._relations import FAILED, OTHER_CALLS
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.causes import Cause, Example, ExplainedBy
-from diagnostics.contract.findings import Finding
-from diagnostics.detectors.hang.stall import Stall, explain
+from diagnostics.contract.findings import Finding, Remedy, Text
+from diagnostics.evidence.model import LogFact, shortened
+
+
+@dataclass(frozen=True, slots=True)
+class SizesPrinted:
+    """Facts: gloo or torch printed that sizes did not fit, and no record shows which calls met."""
+
+    facts: tuple[LogFact, ...]
+
+    def text(self, finding: Finding) -> Text:
+        """Put the finding into words."""
+        printed = shortened(self.facts[0].text.strip(), 200)
+        change = "compare shapes and dtypes of this collective over the ranks"
+        return Text(
+            summary=(
+                f"Ranks brought different sizes to one collective: {printed}. The rank that aborted is the one that "
+                "met the wrong size, not the one that brought it; which one did is not recorded."
+            ),
+            measured=f"{len(self.facts)} messages",
+            missing=_parts.RECORD,
+            remedies=(Remedy("code", change, "gloo ends a process whose message does not fit"),),
+        )
 
 
 def decide(stall: Stall) -> list[Finding]:
     """Decide from the first divergence of the ranks' calls, and from what their waiting and their ends show."""
-    findings = [finding for finding in stall.findings if finding.cause == "hang.signature_mismatch"]
-    findings += _asymmetric_waits.root_differs(stall)
+    findings = [
+        *_asymmetric.disagreements(stall, "hang.signature_mismatch"),
+        *_sizes_differ(stall),
+        *_watchdog.findings(stall, "hang.signature_mismatch"),
+        *_asymmetric_waits.root_differs(stall),
+    ]
     return _parts.surest(findings) or [unconfirmed(stall, "hang.signature_mismatch")]
+
+
+def _sizes_differ(stall: Stall) -> list[Finding]:
+    case = stall.sizes
+    if case is None or case.divergence is not None:
+        return []
+    return [
+        Finding(
+            cause="hang.signature_mismatch",
+            status="confirmed",
+            facts=SizesPrinted(case.facts),
+            confidence=0.75,
+            victims=case.victims,
+            cost=stall.job.cost(),
+            evidence=_parts.lines(case.facts[:4]),
+        )
+    ]
 
 
 CAUSE = Cause(

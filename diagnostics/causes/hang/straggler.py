@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.straggler import Straggler
 from diagnostics.causes.hang import _examples, _parts
 from diagnostics.causes.hang._relations import CIRCULAR, FAILED, MISMATCH, OTHER_CALLS
@@ -9,7 +10,6 @@ from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Cost, Finding, Remedy, Text, Where
 from diagnostics.contract.formatting import ranks_spoken
-from diagnostics.detectors.hang.stall import Stall, explain
 
 
 @dataclass(frozen=True, slots=True)

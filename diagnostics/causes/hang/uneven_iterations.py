@@ -1,17 +1,20 @@
 """A rank ran fewer or more steps of the loop than the others."""
 
-from diagnostics.causes.hang import _asymmetric_waits, _examples, _parts
+from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.causes.hang import _asymmetric, _asymmetric_waits, _examples, _parts, _stacks
 from diagnostics.causes.hang._relations import CIRCULAR, FAILED, LATE
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Finding
-from diagnostics.detectors.hang.stall import Stall, explain
 
 
 def decide(stall: Stall) -> list[Finding]:
     """Decide from the first divergence of the ranks' calls, and from what their waiting and their ends show."""
-    findings = [finding for finding in stall.findings if finding.cause == "hang.uneven_iterations"]
-    findings += _asymmetric_waits.uneven(stall)
+    findings = [
+        *_asymmetric.disagreements(stall, "hang.uneven_iterations"),
+        *_stacks.findings(stall, "hang.uneven_iterations"),
+        *_asymmetric_waits.uneven(stall),
+    ]
     return _parts.surest(findings) or [unconfirmed(stall, "hang.uneven_iterations")]
 
 

@@ -1,17 +1,19 @@
 """Gradients that never became ready on some ranks, so that a bucket was not reduced there."""
 
-from diagnostics.causes.hang import _asymmetric_waits, _examples, _parts
+from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.causes.hang import _asymmetric, _asymmetric_waits, _examples, _parts
 from diagnostics.causes.hang._relations import FAILED
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Finding
-from diagnostics.detectors.hang.stall import Stall, explain
 
 
 def decide(stall: Stall) -> list[Finding]:
     """Decide from the first divergence of the ranks' calls, and from what their waiting and their ends show."""
-    findings = [finding for finding in stall.findings if finding.cause == "hang.unused_parameters"]
-    findings += _asymmetric_waits.ddp_unused(stall)
+    findings = [
+        *_asymmetric.disagreements(stall, "hang.unused_parameters"),
+        *_asymmetric_waits.ddp_unused(stall),
+    ]
     return _parts.surest(findings) or [unconfirmed(stall, "hang.unused_parameters")]
 
 

@@ -12,7 +12,7 @@ import pytest
 import diagnostics.causes.registry
 from diagnostics.contract.artifacts import Status
 from diagnostics.contract.errors import DiagnosticsError
-from diagnostics.contract.findings import Detection, Finding
+from diagnostics.contract.findings import Detection, Finding, Stated
 from diagnostics.diagnose import Options, conclude, diagnose, run_detector
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact, Problem, RankError, RunEvidence, Stacks
@@ -63,7 +63,7 @@ def test_a_detector_that_fails_costs_its_own_causes_only(result: Any) -> None:
 
 def test_a_cause_that_a_detector_forgets_is_undecided() -> None:
     seen = evidence()
-    known = Finding(cause="odd.one", status="ruled_out", summary="")
+    known = Finding(cause="odd.one", status="ruled_out", facts=Stated(""))
     detection = run_detector(Odd(Detection([known])), seen)
     assert [one.status for one in detection.findings] == ["ruled_out", "undecided"] and not seen.problems
 
@@ -73,8 +73,8 @@ def outcome(*findings: Finding, **values: Any) -> str:
 
 
 def test_outcomes() -> None:
-    ruled_out = Finding(cause="hang.network", status="ruled_out", summary="")
-    unsure = Finding(cause="hang.straggler", status="confirmed", summary="", confidence=0.3)
+    ruled_out = Finding(cause="hang.network", status="ruled_out", facts=Stated(""))
+    unsure = Finding(cause="hang.straggler", status="confirmed", facts=Stated(""), confidence=0.3)
     error = RankError(1, "error.json", 0, "ValueError", "bad")
     fact = LogFact("cuda_oom", 0, "log", 1, "CUDA out of memory")
     setting = LogFact("nccl_env", 0, "log", 1, "NCCL_DEBUG set by environment to INFO")
@@ -84,12 +84,12 @@ def test_outcomes() -> None:
     assert outcome(ruled_out, errors=[error]) == "undecided"
     assert outcome(ruled_out, facts=[fact]) == "undecided"
     assert outcome(ruled_out, unsure) == "undecided"
-    open_hang = Finding(cause="hang.p2p_cycle", status="undecided", summary="")
+    open_hang = Finding(cause="hang.p2p_cycle", status="undecided", facts=Stated(""))
     assert outcome(ruled_out, open_hang) == "healthy"
     assert outcome(ruled_out, open_hang, stacks=[Stacks(0, "0.txt", ())]) == "undecided"
-    leak = Finding(cause="memory.leak", status="confirmed", summary="")
+    leak = Finding(cause="memory.leak", status="confirmed", facts=Stated(""))
     assert outcome(leak) == "at_risk" and outcome(leak, facts=[fact]) == "oom"
-    assert outcome(Finding(cause="hang.straggler", status="confirmed", summary="")) == "slow"
+    assert outcome(Finding(cause="hang.straggler", status="confirmed", facts=Stated(""))) == "slow"
 
 
 def test_the_order_of_findings_does_not_matter() -> None:
@@ -170,13 +170,13 @@ def test_evidence_of_which_nothing_can_be_read_is_no_good_health(tmp_path: Path)
 
 
 def test_damage_leaves_the_outcome_open_unless_a_cause_is_confirmed() -> None:
-    ruled_out = Finding(cause="hang.network", status="ruled_out", summary="")
-    confirmed = Finding(cause="hang.rank_raised", status="confirmed", summary="")
+    ruled_out = Finding(cause="hang.network", status="ruled_out", facts=Stated(""))
+    confirmed = Finding(cause="hang.rank_raised", status="confirmed", facts=Stated(""))
     hurt = [Problem("trace", "rank0.json", "it ends in the middle")]
     assert outcome(ruled_out, problems=hurt) == "undecided"
     assert outcome(confirmed, problems=hurt) == "crashed"
     assert outcome(ruled_out, problems=[Problem("trace", "x", "a second trace", harmless=True)]) == "healthy"
-    assert outcome(Finding(cause="env.contradiction", status="ruled_out", summary="")) == "undecided"
+    assert outcome(Finding(cause="env.contradiction", status="ruled_out", facts=Stated(""))) == "undecided"
 
 
 def test_an_error_of_an_unknown_rank_is_shown() -> None:
@@ -208,7 +208,7 @@ def test_logs_without_a_word_of_trouble_are_no_evidence(tmp_path: Path) -> None:
 
 
 def verdict_of(evidence_: Evidence, cause: str) -> tuple[str, str]:
-    found = Finding(cause=cause, status="confirmed", summary="x", confidence=0.9, ranks=(1,))
+    found = Finding(cause=cause, status="confirmed", facts=Stated("x"), confidence=0.9, ranks=(1,))
     told = conclude(evidence_, built_in(), [found], {}, "job")
     return told.outcome, headline(told)
 

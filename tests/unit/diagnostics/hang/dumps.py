@@ -2,12 +2,12 @@
 
 import json
 import pickle
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from diagnostics.causes.registry import Registry, built_in
-from diagnostics.contract.findings import Finding, text_of
+from diagnostics.contract.findings import Finding, Remedy, text_of
 from diagnostics.diagnose import decide
 from diagnostics.evidence import safe_pickle
 from diagnostics.evidence.limits import Limits
@@ -241,21 +241,38 @@ def evidence(folder: Path, **more: Any) -> Evidence:
     return Evidence(folder, limits, files={"flight": files}, **more)
 
 
-def decided(found: Evidence) -> tuple[list[Finding], dict[str, Any]]:
-    """The findings of all causes of hangs, with their texts filled in, and the measures."""
+class Shown(Finding):
+    """A finding together with its text."""
+
+    @property
+    def summary(self) -> str:
+        return text_of(self).summary
+
+    @property
+    def measured(self) -> str:
+        return text_of(self).measured
+
+    @property
+    def missing(self) -> str:
+        return text_of(self).missing
+
+    @property
+    def remedies(self) -> tuple[Remedy, ...]:
+        return text_of(self).remedies
+
+
+def decided(found: Evidence) -> tuple[list[Shown], dict[str, Any]]:
+    """The findings of all causes of hangs, and the measures. Every text is made once."""
     causes = tuple(cause for cause in built_in() if cause.id.startswith("hang."))
     measures: dict[str, Any]
     findings, measures = decide(Registry(causes), found, lambda _: None)
     assert not [problem for problem in found.problems if problem.kind == "cause"], found.problems
-    texts = [text_of(finding) for finding in findings]
-    shown = [
-        replace(one, summary=text.summary, measured=text.measured, missing=text.missing, remedies=text.remedies)
-        for one, text in zip(findings, texts, strict=True)
-    ]
+    shown = [Shown(**{each.name: getattr(finding, each.name) for each in fields(finding)}) for finding in findings]
+    assert all(finding.summary for finding in shown)
     return shown, measures
 
 
-def detect(found: Evidence) -> list[Finding]:
+def detect(found: Evidence) -> list[Shown]:
     return decided(found)[0]
 
 

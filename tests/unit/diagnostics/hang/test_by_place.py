@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.contract.findings import Finding
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, Stacks, Thread
-from tests.unit.diagnostics.hang.dumps import detect
+from tests.unit.diagnostics.hang.dumps import Shown, detect
 
 C10D = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 LOGGER = "/venv/lib/python3.11/site-packages/torch/distributed/c10d_logger.py"
@@ -33,7 +32,7 @@ def timeout(rank: int = 0) -> LogFact:
     return LogFact("gloo_timeout", rank, "log", 1, "Timed out waiting 6000ms for recv operation to complete")
 
 
-def found(**evidence: object) -> dict[str, Finding]:
+def found(**evidence: object) -> dict[str, Shown]:
     whole = Evidence(Path("nowhere"), Limits(), **evidence)  # type: ignore[arg-type]
     return {one.cause.removeprefix("hang."): one for one in detect(whole)}
 

@@ -4,19 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.contract.findings import Finding
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError
 from diagnostics.evidence.ring.format import FINISHED, RAISED, STARTED
-from tests.unit.diagnostics.hang.dumps import detect
+from tests.unit.diagnostics.hang.dumps import Shown, detect
 from tests.unit.diagnostics.hang.rings import write_ring
 
 DONE = [FINISHED] * 3
 CLOSED = "[pair.cc:553] Connection closed by peer [127.0.0.1]:14249"
 
 
-def job(folder: Path, hosts: tuple[str, str] = ("node-1", "node-1"), **more: object) -> dict[str, Finding]:
+def job(folder: Path, hosts: tuple[str, str] = ("node-1", "node-1"), **more: object) -> dict[str, Shown]:
     """Rank 1 made three calls and is gone; rank 0's fourth raised."""
     rings = [
         write_ring(folder / f"rank_{rank:05d}.ring", rank, 2, [*DONE, RAISED] if rank == 0 else DONE, 5 + rank, host)

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from diagnostics.contract.artifacts import ENDED_BY_WATCH
-from diagnostics.contract.findings import Finding
 from diagnostics.evidence.model import Frame, LogFact, RankError
-from tests.unit.diagnostics.hang.dumps import Job, Op, confirmed, detect, evidence, write
+from tests.unit.diagnostics.hang.dumps import Job, Op, Shown, confirmed, detect, evidence, write
 
 A, B, C = Op(line=10), Op("all_gather", 16, 20), Op("barrier", line=30)
 TORCH = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
@@ -33,7 +32,7 @@ def in_call(rank: int, function: str, line: int) -> RankError:
     return RankError(rank, f"{rank}/stderr.log", 1, "RuntimeError", TIMED_OUT, frames)
 
 
-def by_cause(folder: Path, **more: object) -> dict[str, Finding]:
+def by_cause(folder: Path, **more: object) -> dict[str, Shown]:
     return {one.cause.removeprefix("hang."): one for one in detect(evidence(folder, **more))}
 
 

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from diagnostics.contract.findings import Finding
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact, RankError
 from diagnostics.evidence.ring.format import STARTED
 from tests.dist.ranks import free_port
-from tests.unit.diagnostics.hang.dumps import START_NS, Job, Op, confirmed, detect, evidence, write
+from tests.unit.diagnostics.hang.dumps import START_NS, Job, Op, Shown, confirmed, detect, evidence, write
 from tests.unit.diagnostics.hang.rings import START_S, write_ring
 
 AFTER = Op("barrier", line=90, function="main")
@@ -174,7 +173,7 @@ def ended(*ranks: int) -> list[RankError]:
     return [RankError(rank, "launcher.log", 25, "", "", exit_code=0) for rank in ranks]
 
 
-def after_the_end(folder: Path, usual: list[Op], odd: list[Op], world: int) -> dict[str, Finding]:
+def after_the_end(folder: Path, usual: list[Op], odd: list[Op], world: int) -> dict[str, Shown]:
     """Confirmed findings where rank 1 made `odd` and waits, and all others ended in order."""
     write(folder, job(world, usual, {1: odd}, backend="gloo"))
     done = ended(*(rank for rank in range(world) if rank != 1))

@@ -2,12 +2,11 @@
 
 import pytest
 
-from diagnostics.contract.findings import Finding
 from diagnostics.evidence.limits import Limits, head
 from diagnostics.evidence.model import Evidence, rank_in_name
 from diagnostics.evidence.readers.flight import FlightFile, recognise
 from tests.shared_data import shared_data
-from tests.unit.diagnostics.hang.dumps import detect
+from tests.unit.diagnostics.hang.dumps import Shown, detect
 
 TRUTH = {
     "gloo/missing": ("conditional_collective", (2,), (9, 8)),
@@ -33,7 +32,7 @@ TRUTH = {
 any recorded collective, not why."""
 
 
-def findings(name: str, form: str = "pickle") -> list[Finding]:
+def findings(name: str, form: str = "pickle") -> list[Shown]:
     folder = shared_data(f"flight/{name}")
     limits = Limits()
     paths = [
@@ -87,7 +86,7 @@ def test_object_collectives_are_shown_as_the_user_called_them() -> None:
     assert "broadcast_object_list" in found.summary and "all_gather_object" in found.summary
 
 
-def left_of(name: str, without: int) -> list[Finding]:
+def left_of(name: str, without: int) -> list[Shown]:
     """The verdict without one rank's dump."""
     folder = shared_data(f"flight/{name}")
     limits = Limits()

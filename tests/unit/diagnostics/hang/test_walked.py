@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.contract.findings import Finding
-from tests.unit.diagnostics.hang.dumps import Job, Op, detect, evidence, write
+from tests.unit.diagnostics.hang.dumps import Job, Op, Shown, detect, evidence, write
 
 GROUPS = {"1": [0, 1], "2": [2, 3]}
 C = Op("barrier", line=30)
@@ -20,7 +19,7 @@ def programs(steps: int) -> dict[int, list[Op]]:
     return {rank: [*step(rank) * steps, C] for rank in range(4)}
 
 
-def only(folder: Path, job: Job, **options: object) -> Finding:
+def only(folder: Path, job: Job, **options: object) -> Shown:
     write(folder, job, **options)  # type: ignore[arg-type]
     (found,) = [one for one in detect(evidence(folder, world_size=len(job.programs))) if one.status == "confirmed"]
     return found

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.contract.findings import Finding
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
-from tests.unit.diagnostics.hang.dumps import detect
+from tests.unit.diagnostics.hang.dumps import Shown, detect
 
 STATUS = {
     "2.4": "[PG 0 (default_pg) Rank {rank}] Exception (either an error or timeout) detected by watchdog at work: {seq}, "
@@ -72,7 +71,7 @@ def write(folder: Path, logs: dict[int, str]) -> None:
         (folder / f"rank_{rank}.log").write_text(text, encoding="utf-8")
 
 
-def found(folder: Path, logs: dict[int, str]) -> list[Finding]:
+def found(folder: Path, logs: dict[int, str]) -> list[Shown]:
     write(folder, logs)
     return [one for one in detect(gather(folder, Limits())) if one.status == "confirmed"]
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from diagnostics.contract.findings import EvidenceItem, Finding, Group, Remedy, Where
+from diagnostics.contract.findings import EvidenceItem, Finding, Group, Remedy, Stated, Where
 from diagnostics.diagnose import conclude
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
@@ -21,8 +21,17 @@ def example() -> Report:
         cause="hang.conditional_collective",
         status="confirmed",
         confidence=0.85,
-        summary="Only rank 1 calls broadcast [1] int64 root 1 (#26, train.py:9); ranks 0, 2 and 3 are in "
-        "all_reduce [1] float32 SUM (train.py:11).",
+        facts=Stated(
+            "Only rank 1 calls broadcast [1] int64 root 1 (#26, train.py:9); ranks 0, 2 and 3 are in "
+            "all_reduce [1] float32 SUM (train.py:11).",
+            remedies=(
+                Remedy(
+                    "code",
+                    "take the condition off /job/train.py:9, so that all ranks call broadcast [1] int64 root 1 or none",
+                    "a collective that only some ranks reach leaves the others waiting",
+                ),
+            ),
+        ),
         ranks=(1,),
         victims=(0, 2, 3),
         group=Group("0", (0, 1, 2, 3), "default_pg"),
@@ -35,13 +44,6 @@ def example() -> Report:
             EvidenceItem("flight", "flight/rank_00000.ring", "rank 0: #26 is all_reduce [1] float32 SUM"),
             EvidenceItem("flight", "flight/rank_00001.ring", "rank 1: #26 is broadcast [1] int64 root 1"),
         ),
-        remedies=(
-            Remedy(
-                "code",
-                "take the condition off /job/train.py:9, so that all ranks call broadcast [1] int64 root 1 or none",
-                "a collective that only some ranks reach leaves the others waiting",
-            ),
-        ),
     )
     trees = built_in()
     others = sorted(set(all_leaves(trees)) - {found.cause})
@@ -49,7 +51,7 @@ def example() -> Report:
     out = {*hang, *(cause for cause in others if cause.startswith("memory."))}
     out = {*hang, *sorted(out - set(hang))[: 18 - len(hang)]}
     decided = [
-        Finding(cause=cause, status="ruled_out" if cause in out else "undecided", summary="Not recorded.")
+        Finding(cause=cause, status="ruled_out" if cause in out else "undecided", facts=Stated("Not recorded."))
         for cause in others
     ]
     return conclude(Evidence(Path("job"), Limits(), world_size=4), trees, [found, *decided], {}, "job")

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from diagnostics.contract.findings import EvidenceItem, Finding, Where
+from diagnostics.contract.findings import EvidenceItem, Finding, Stated, Where
 from diagnostics.evidence.model import Problem
 from diagnostics.report import jsonform
 from diagnostics.report.model import Report
@@ -100,7 +100,7 @@ def test_thousands_of_ranks_stay_readable() -> None:
 
 
 def unlike(cause: str, missing: str = "") -> Finding:
-    return Finding(cause=cause, status="undecided", summary=f"Nothing tells of {cause}.", missing=missing)
+    return Finding(cause=cause, status="undecided", facts=Stated(f"Nothing tells of {cause}.", missing=missing))
 
 
 def lines_of(made: Report, label: str, *, verbose: bool = False) -> list[str]:
@@ -130,7 +130,7 @@ def test_advice_is_about_the_trouble_that_was_found() -> None:
 
 def test_causes_that_lack_the_same_evidence_are_folded_in_the_tree() -> None:
     causes = ("overlap.host_bound", "overlap.sync_point", "overlap.data_bound", "overlap.pause")
-    alike = [Finding(cause=cause, status="undecided", summary="No trace.") for cause in causes]
+    alike = [Finding(cause=cause, status="undecided", facts=Stated("No trace.")) for cause in causes]
     text = render(report(mismatch(), *alike), columns=None, colour=False, verbose=True)
     assert "[?] The device waits for its host (or) - all 4 causes undecided: No trace." in text
     mixed = render(

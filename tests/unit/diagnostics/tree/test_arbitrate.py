@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from diagnostics.contract.findings import Cost, Finding, Group
+from diagnostics.contract.findings import Cost, Finding, Group, Stated
 from diagnostics.diagnose import diagnose
 from diagnostics.tree.arbitrate import Verdict, arbitrate
 from diagnostics.tree.built_in import built_in
@@ -16,7 +16,12 @@ TREES = built_in()
 
 
 def found(cause: str, *ranks: int, victims: tuple[int, ...] = (), **values: Any) -> Finding:
-    values = {"status": "confirmed", "summary": cause, "group": WORLD if cause.startswith("hang.") else None, **values}
+    values = {
+        "status": "confirmed",
+        "facts": Stated(cause),
+        "group": WORLD if cause.startswith("hang.") else None,
+        **values,
+    }
     return Finding(cause=cause, ranks=ranks, victims=victims, **values)
 
 

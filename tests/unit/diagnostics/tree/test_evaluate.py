@@ -5,7 +5,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnostics.contract.findings import Finding, Status
+from diagnostics.contract.findings import Finding, Stated, Status
 from diagnostics.tree.evaluate import Branch, combine, cut_sets, evaluate
 from diagnostics.tree.model import Gate, Leaf, Node, Tree, leaves, minimal_cut_sets
 
@@ -32,7 +32,7 @@ def truth(one: Node, holds: dict[str, bool]) -> bool:
 
 
 def finding(cause: str, status: Status, **values: str) -> Finding:
-    return Finding(cause=cause, status=status, summary=f"why {cause}", **values)
+    return Finding(cause=cause, status=status, facts=Stated(f"why {cause}", **values))
 
 
 def tree_of(one: Node) -> Tree:

@@ -4,12 +4,13 @@ The order is that of cause and effect: calls that differ come before the ends th
 cycles before ranks that are late, and what no rank is to blame for comes last.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 from diagnostics.analysis import job_state
 from diagnostics.analysis.divergence import Divergence
+from diagnostics.analysis.divergence import find as find_divergences
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.stall import blameless, circular, endings, late
 from diagnostics.analysis.stall.blameless import NeverCompletes, RootDiffers, Startup, StartupFailed
@@ -17,14 +18,17 @@ from diagnostics.analysis.stall.circular import CircularWait, GroupOrder, PointT
 from diagnostics.analysis.stall.departure import Departure, EndedInRound, MoreCalls, departure
 from diagnostics.analysis.stall.endings import DdpUnused, FirstEndings, Missing
 from diagnostics.analysis.stall.late import DeviceStall, HostStall, RanAhead
+from diagnostics.analysis.stall.size_mismatch import SizesDiffer, sizes_differ
+from diagnostics.analysis.stall.stack_evidence import DifferentCollectives, HostOutside, by_stacks
 from diagnostics.analysis.stall.straggler import Straggler, straggler
 from diagnostics.analysis.stall.timeline import Point, point_of, timeline
+from diagnostics.analysis.stall.unrecorded_transfer import UnrecordedTransfer, unrecorded_transfer
+from diagnostics.analysis.stall.watchdog import WatchdogCase, WatchdogGap, WatchdogMismatch, watchdog_case
 from diagnostics.analysis.wait_graph.missed_call import MissedCall
-from diagnostics.contract.findings import Finding
-from diagnostics.detectors.hang.context import Context
-from diagnostics.detectors.hang.disagree import by_size, divergence
-from diagnostics.detectors.hang.unrecorded import by_place, unseen, watchdog
 from diagnostics.evidence.model import Evidence
+
+_LIKELY = 0.5
+"""A divergence of less confidence is a suspicion, no root cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +36,13 @@ class Stall:
     """What explains that ranks wait. Every cause of a hang reads its own part."""
 
     job: JobState
-    findings: tuple[Finding, ...] = ()
-    """Of calls that differ, and of jobs that only logs and stacks show."""
-    excluded: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Causes that the first divergence is not: why, and what was measured."""
+    divergences: tuple[Divergence, ...] = ()
+    """The earliest one, and those of groups that it cannot have touched."""
+    sizes: SizesDiffer | None = None
+    watchdog: WatchdogCase | None = None
+    transfer: UnrecordedTransfer | None = None
+    stacks: DifferentCollectives | HostOutside | None = None
+    """Only where nothing else explains the waiting."""
     roots_differ: tuple[RootDiffers, ...] = ()
     ddp_unused: DdpUnused | None = None
     endings: tuple[FirstEndings, ...] = ()
@@ -55,7 +62,11 @@ class Stall:
         """Whether any cause is known well enough to explain the waiting."""
         startup = isinstance(self.startup, StartupFailed) or bool(self.startup and self.startup.stuck)
         return bool(
-            any(one.status == "confirmed" and one.confidence >= 0.5 for one in self.findings)
+            any(divergence.confidence >= _LIKELY for divergence in self._all_divergences())
+            or (self.sizes and self.sizes.divergence is None)
+            or isinstance(self.watchdog, WatchdogMismatch | WatchdogGap)
+            or (self.transfer and self.transfer.world_known)
+            or isinstance(self.stacks, HostOutside)
             or self.roots_differ
             or self.ddp_unused
             or self.endings
@@ -71,9 +82,19 @@ class Stall:
     @property
     def unclear(self) -> tuple[int, ...]:
         """Ranks that never came, without a stack that shows why."""
-        ranks = self.host.ranks if self.host and not self.host.known else ()
-        found = [one for one in self.findings if one.cause == "hang.host_stall" and one.confidence < 0.9]
-        return (*ranks, *(rank for one in found for rank in one.ranks))
+        unknown = self.host.ranks if self.host and not self.host.known else ()
+        behind = self.watchdog.culprits if isinstance(self.watchdog, WatchdogGap) and not self.watchdog.few_wait else ()
+        outside = self.stacks.ranks if isinstance(self.stacks, HostOutside) else ()
+        return (*unknown, *behind, *outside)
+
+    @property
+    def suspected(self) -> bool:
+        """Whether any cause is known, be it only as a suspicion."""
+        return self.confirmed or bool(self.divergences or self.sizes or self.transfer)
+
+    def _all_divergences(self) -> tuple[Divergence, ...]:
+        met = self.sizes.divergence if self.sizes else None
+        return (*self.divergences, met) if met else self.divergences
 
     def measures(self) -> dict[str, Any]:
         """The figures of the report about the hang."""
@@ -85,14 +106,17 @@ class Stall:
             "calls_compared": job.survey.positions,
             "ranks_waiting": len(job.pending_ranks()),
         }
-        if any(one.status == "confirmed" for one in self.findings) or self.confirmed or self.straggler:
-            culprits = {rank for one in self.findings if one.status == "confirmed" for rank in one.ranks}
-            culprits |= {rank for ranks in self._culprits() for rank in ranks}
+        if self.suspected or self.straggler:
+            culprits = {rank for ranks in self._culprits() for rank in ranks}
             drawn = timeline(job, next(self._points(), None), culprits)
             hang |= {"timeline": drawn} if drawn is not None else {}
         return {"hang": hang}
 
     def _culprits(self) -> Iterator[tuple[int, ...]]:
+        yield from (divergence.culprits for divergence in self._all_divergences())
+        yield self.watchdog.culprits if isinstance(self.watchdog, WatchdogMismatch | WatchdogGap) else ()
+        yield tuple(self.transfer.ranks) if self.transfer else ()
+        yield self.stacks.ranks if isinstance(self.stacks, HostOutside) else ()
         yield from ((one.deviating,) if one.deviating is not None else one.waiting for one in self.roots_differ)
         yield self.ddp_unused.ranks if self.ddp_unused else ()
         yield from (one.culprits for one in self.endings)
@@ -105,13 +129,8 @@ class Stall:
 
     def _points(self) -> Iterator[Point]:
         """Where the causes are, in the order of cause and effect."""
-        for one in self.findings:
-            if (
-                one.status == "confirmed"
-                and one.group
-                and one.position
-                and (point := point_of(self.job, one.group, one.position))
-            ):
+        for divergence in self.divergences:
+            if divergence.position and (point := point_of(self.job, divergence.key, divergence.position)):
                 yield point
         operations = [one.operation for one in self.roots_differ]
         if isinstance(self.departure, MoreCalls):
@@ -139,10 +158,14 @@ def explain(evidence: Evidence, known: Divergence | None = None) -> Stall:
         return Stall(job, ddp_unused=endings.ddp_unused(job), endings=endings.first_endings(job))
     if job.finished():
         return Stall(job, straggler=straggler(job))
-    context = Context(job.evidence, job.reading, job.waits, job.endings, job.after_stall)
-    explained, waits = context.settled, job.waits
-    findings = divergence.find(context, known)
-    findings += by_size.find(context)
+    waits, explained = job.waits, set[int]()
+    divergences = [known] if known is not None else _divergences(job)
+    for divergence in divergences:
+        touched = set(job.survey.members(divergence.key)) | set(divergence.vote.present)
+        explained |= touched | waits.reaching(touched)
+    sizes = None if any(divergence.culprits for divergence in divergences) else sizes_differ(job)
+    if sizes is not None:
+        explained |= set(sizes.divergence.vote.present if sizes.divergence else sizes.victims)
     roots_differ = blameless.roots_differ(job, explained)
     for case in roots_differ:
         explained |= {*case.waiting, *case.complete} | waits.reaching(case.waiting)
@@ -161,13 +184,15 @@ def explain(evidence: Evidence, known: Divergence | None = None) -> Stall:
     if missing is not None:
         touched = set(missing.ranks) | waits.reaching(missing.ranks)
         explained |= touched - set(late.lagging(job)) if missing.no_dump else touched
-    findings += watchdog.find(context)
+    logs = watchdog_case(job)
+    explained |= set(logs.members) if isinstance(logs, WatchdogMismatch | WatchdogGap) else set()
     cycles = circular.circular_waits(job, explained)
     for wait in cycles:
         ranks = set(wait.ranks) if isinstance(wait, MissedCall) else set(wait.cycle.ranks)
         explained |= ranks | waits.reaching(ranks)
-    if not cycles and job.stands_still():
-        findings += unseen.find(context)
+    transfer = unrecorded_transfer(job, explained) if not cycles and job.stands_still() else None
+    if transfer is not None:
+        explained |= {*transfer.ranks, *transfer.waiting}
     device = late.device_stall(job, explained) if job.stands_still() else None
     if device is not None:
         explained |= set(device.ranks) | waits.reaching(device.ranks)
@@ -176,7 +201,10 @@ def explain(evidence: Evidence, known: Divergence | None = None) -> Stall:
         explained |= set(host.ranks if isinstance(host, HostStall) else host.others)
     stall = Stall(
         job,
-        excluded=context.siblings,
+        divergences=tuple(divergences),
+        sizes=sizes,
+        watchdog=logs,
+        transfer=transfer,
         roots_differ=tuple(roots_differ),
         ddp_unused=ddp,
         endings=first,
@@ -187,14 +215,26 @@ def explain(evidence: Evidence, known: Divergence | None = None) -> Stall:
         host=host if isinstance(host, HostStall) else None,
         ahead=host if isinstance(host, RanAhead) else None,
     )
-    if not stall.confirmed and not any(one.status == "confirmed" for one in findings):
-        findings += by_place.find(context)
+    stacks = None if stall.suspected else by_stacks(job, explained)
+    if isinstance(stacks, HostOutside):
+        explained |= {*stacks.ranks, *stacks.inside}
     never_complete = tuple(blameless.never_complete(job, explained))
     explained |= {rank for stuck in never_complete for rank in stuck.ranks}
     return replace(
         stall,
-        findings=tuple(findings),
+        stacks=stacks,
         never_complete=never_complete,
         startup=blameless.startup(job),
         straggler=None if explained else straggler(job),
     )
+
+
+def _divergences(job: JobState) -> list[Divergence]:
+    """Find the earliest divergence of the ranks' calls, and those that it cannot have touched."""
+    run = job.evidence.run
+    steps = run.get("train.steps") if run is not None else None
+    stopped_early = {}
+    if isinstance(steps, int):
+        stopped_early = {rank: (job.step_of(rank) or steps) < steps for rank in job.survey.ranks}
+    ended = [rank for rank, end in job.endings.items() if end.in_order]
+    return find_divergences(job.survey, job.reading.calls, job.waits.reaching, ended, stopped_early)

@@ -6,11 +6,11 @@ torch prints a timeout with the call but without its group, and beside it a stat
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from diagnostics.evidence.calls import GroupKey, Wire, operation
-from diagnostics.evidence.model import Evidence, LogFact
+from diagnostics.evidence.model import Evidence, Frame, LogFact
 
 _COUNTED = {
     "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "barrier",
@@ -35,6 +35,8 @@ class Wait:
     """Elements that go in; None where it is not printed."""
     group_rank: int | None
     fact: LogFact
+    site: Frame | None = None
+    """The user's line, where torch printed the stack of the call behind the timeout."""
 
     @property
     def name(self) -> str:
@@ -82,7 +84,7 @@ class Counters:
     fact: LogFact
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class GroupLog:
     """What the watchdogs of one group's ranks say."""
 
@@ -103,11 +105,6 @@ class GroupLog:
         """The group as recorders name it."""
         return GroupKey("nccl", self.name, self.desc)
 
-    @property
-    def label(self) -> str:
-        """As a report names it."""
-        return self.desc or self.name or "that the lines do not name"
-
 
 def read(evidence: Evidence) -> list[GroupLog]:
     """The groups in which a collective timed out, the default one first, then by name."""
@@ -124,11 +121,15 @@ def read(evidence: Evidence) -> list[GroupLog]:
     timeouts = [fact for fact in evidence.facts if fact.kind == "watchdog_timeout" and fact.rank is not None]
     timeouts.sort(key=lambda fact: (not _name(fact), fact.rank, fact.file, fact.line))
     known: set[tuple[object, ...]] = set()
+    stacks = [fact for fact in evidence.facts if fact.kind == "collective_stack"]
     for fact in timeouts:
-        _take(groups, works, known, fact)
-    for group in groups.values():
-        group.mixed |= not _one_group(group) or not _one_moment(group)
-    return sorted((one for one in groups.values() if one.waits), key=lambda one: (not one.default, one.name))
+        _take(groups, works, known, fact, stacks)
+    checked = [
+        replace(group, mixed=group.mixed or not _one_group(group) or not _one_moment(group))
+        for group in groups.values()
+        if group.waits
+    ]
+    return sorted(checked, key=lambda group: (not group.default, group.name))
 
 
 def _name(fact: LogFact) -> str:
@@ -136,9 +137,9 @@ def _name(fact: LogFact) -> str:
 
 
 def _group(groups: dict[str, GroupLog], name: str, fact: LogFact) -> GroupLog:
-    group = groups.setdefault(name, GroupLog(name))
-    group.desc = group.desc or str(fact.fields.get("desc") or "")
-    return group
+    group = groups.get(name, GroupLog(name))
+    groups[name] = replace(group, desc=group.desc or str(fact.fields.get("desc") or ""))
+    return groups[name]
 
 
 def _take(
@@ -146,12 +147,13 @@ def _take(
     works: dict[tuple[int, str, int], set[str]],
     known: set[tuple[object, ...]],
     fact: LogFact,
+    stacks: list[LogFact],
 ) -> None:
     """Put one timeout into its group."""
     seq, rank = fact.fields.get("seq"), fact.rank
     if not isinstance(seq, int) or rank is None:
         return
-    wait = _wait(fact, rank, seq)
+    wait = _wait(fact, rank, seq, stacks)
     name, call = _name(fact), (rank, seq, wait.op, wait.numel)
     if name:
         known.add(call)
@@ -163,12 +165,13 @@ def _take(
     group = _group(groups, name, fact)
     first = group.waits.setdefault(rank, wait)
     # A rank number that only the line itself states is one of the group.
-    group.mixed |= (first.seq, first.op, first.numel) != (seq, wait.op, wait.numel) or (
-        bool(fact.fields.get("only_in_group")) and not group.default
-    )
+    if (first.seq, first.op, first.numel) != (seq, wait.op, wait.numel) or (
+        fact.fields.get("only_in_group") and not group.default
+    ):
+        groups[name] = replace(group, mixed=True)
 
 
-def _wait(fact: LogFact, rank: int, seq: int) -> Wait:
+def _wait(fact: LogFact, rank: int, seq: int, stacks: list[LogFact]) -> Wait:
     numel, group_rank = fact.fields.get("numel_in"), fact.fields.get("group_rank", fact.fields.get("pg_rank"))
     return Wait(
         rank,
@@ -177,7 +180,17 @@ def _wait(fact: LogFact, rank: int, seq: int) -> Wait:
         numel if isinstance(numel, int) else None,
         group_rank if isinstance(group_rank, int) else None,
         fact,
+        _site(fact, rank, stacks),
     )
+
+
+def _site(timeout: LogFact, rank: int, stacks: list[LogFact]) -> Frame | None:
+    """Return the user's line from the first stack that torch printed behind the timeout of this rank."""
+    behind = [fact for fact in stacks if (fact.rank, fact.file) == (rank, timeout.file) and fact.line > timeout.line]
+    if not behind:
+        return None
+    fields = min(behind, key=lambda fact: fact.line).fields
+    return Frame(str(fields["file"]), int(fields["line"]), str(fields["function"]))
 
 
 def _one_group(group: GroupLog) -> bool:

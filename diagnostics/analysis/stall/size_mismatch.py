@@ -1,0 +1,113 @@
+"""Processes that gloo ended because sizes did not fit: they leave no dump, but their rings show which call they made.
+
+Where no peer made that call and the peers are in DDP's backward pass, which rings do not record, the two met. A
+mismatch in which all calls were recorded is a divergence like any other.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from diagnostics.analysis.divergence import (
+    Divergence,
+    Explanation,
+    Vote,
+    at_line,
+    differing_parts,
+    explain_exit,
+    in_backward,
+)
+from diagnostics.analysis.divergence.evidence_terms import position
+from diagnostics.analysis.histories.one_rank import SNAPSHOTS
+from diagnostics.analysis.job_state import JobState
+from diagnostics.analysis.wait_graph.graph import Operation
+from diagnostics.evidence.calls import Call
+from diagnostics.evidence.model import LogFact
+from diagnostics.evidence.rank_endings import mismatch_facts
+
+
+@dataclass(frozen=True, slots=True)
+class SizesDiffer:
+    """Ranks brought different sizes to one collective, as gloo or torch itself printed."""
+
+    facts: tuple[LogFact, ...]
+    divergence: Divergence | None
+    """The calls that met; None where no ring shows them."""
+
+    @property
+    def victims(self) -> tuple[int, ...]:
+        """The ranks that printed it: those that met the wrong size, not those that brought it."""
+        return tuple(sorted({fact.rank for fact in self.facts if fact.rank is not None}))
+
+
+def sizes_differ(job: JobState) -> SizesDiffer | None:
+    """Find the calls that met where a process ended because sizes did not fit; None where no log says so."""
+    facts = mismatch_facts(job.evidence)
+    if not facts:
+        return None
+    divergences = list(_divergences(job, {fact.rank for fact in facts}))
+    return SizesDiffer(tuple(facts), divergences[0] if len(divergences) == 1 else None)
+
+
+def _divergences(job: JobState, ended: set[int | None]) -> Iterator[Divergence]:
+    """Ranks in a call that nobody else made before gloo ended a process, against peers in the backward pass."""
+    for operation in sorted(job.waits.waiting):
+        if operation.key.recorder != SNAPSHOTS or operation.peer >= 0:
+            continue
+        ranks, peers, swallowed = _sides(job, operation, ended)
+        if not peers or len(ranks) > len(peers):
+            continue
+        minority = job.waits.calls[ranks[0], operation]
+        inside = {rank: call for rank in peers if (call := _reduces(job, rank, operation, minority)) is not None}
+        before = {at_line(call) for call in job.reading.calls(ranks[0], operation.key) if call.seq < minority.seq}
+        # A call of the loop tells nothing: the rank may have left backward without a bucket.
+        if len({call.site for call in inside.values()}) != 1 or at_line(minority) in before:
+            continue
+        majority_rank, majority = min(inside.items())
+        if swallowed:
+            explanation: Explanation | None = Explanation(
+                "insert", "behind", (majority, minority), (position("peers came later"),)
+            )
+        else:
+            explanation = explain_exit(minority, _one_line(majority, minority))
+        if explanation is not None:
+            vote = Vote(operation.key, operation.seq, (tuple(peers), tuple(ranks)))
+            yield Divergence(vote, majority_rank, ranks[0], majority, minority, explanation, tuple(ranks), False)
+
+
+def _sides(job: JobState, operation: Operation, ended: set[int | None]) -> tuple[list[int], list[int], bool]:
+    """Ranks in the call, ranks that are elsewhere, and whether these came to it later.
+
+    Ranks that swallow the error that the end of another is to them go on to the same call.
+    """
+    waits = job.waits
+    ranks, peers = waits.waiting[operation], list(waits.absent[operation])
+    if not peers and ended & set(ranks):
+        return [rank for rank in ranks if rank in ended], [rank for rank in ranks if rank not in ended], True
+    lines = job.survey.groups[operation.key].lines
+    busy = any(rank in lines and lines[rank].pending is not None for rank in peers)
+    return ranks, [] if busy or waits.complete[operation] else peers, False
+
+
+def _one_line(majority: Call, minority: Call) -> Call:
+    """With one line, as rings keep the innermost one only: of the function that both are in, else the innermost."""
+    site = minority.site
+    if site is None:
+        return replace(majority, stack=majority.stack[:1])
+    for frame in majority.stack:
+        if (frame.file, frame.function) == (site.file, site.function.rpartition(".")[2]):
+            return replace(majority, stack=(replace(frame, function=site.function),))
+    return replace(majority, stack=majority.stack[:1])
+
+
+def _reduces(job: JobState, rank: int, operation: Operation, minority: Call) -> Call | None:
+    """The last call of a rank that cannot be `minority`: of the backward pass, and not recorded by the ring."""
+    last = None
+    for key, table in sorted(job.survey.groups.items()):
+        if key.recorder != SNAPSHOTS and (key.name, key.desc) == (operation.key.name, operation.key.desc):
+            last = table.lines[rank].last if rank in table.lines else last
+            if last is not None and not differing_parts(last.wire, minority.wire):
+                others = (
+                    call for call in reversed(job.reading.calls(rank, key)) if differing_parts(call.wire, minority.wire)
+                )
+                last = next(others, None)
+    return last if last is not None and last.site is not None and in_backward(last) else None

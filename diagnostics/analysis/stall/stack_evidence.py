@@ -1,0 +1,123 @@
+"""Ranks in different places where no recorder holds calls: only tracebacks of timeouts, and stacks.
+
+These show where each rank stood, not the calls before. So they do not show who left a call out, ran fewer steps or took
+another branch. A host that stands still outside any collective is the exception.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from diagnostics.analysis.job_state import JobState
+from diagnostics.analysis.stall.late import taken_s
+from diagnostics.evidence.calls import is_library
+from diagnostics.evidence.model import Frame
+from diagnostics.evidence.stacks import activity
+from diagnostics.evidence.stacks import dumps as stacks
+from diagnostics.evidence.stacks.activity import Standing
+
+_C10D = "distributed_c10d.py"
+_WITHIN = {"_engine_run_backward": "backward", "_distributed_broadcast_coalesced": "broadcast of DDP's buffers"}
+"""Functions of torch that communicate in C++, where the error by which a rank gave up came from."""
+
+
+@dataclass(frozen=True, slots=True)
+class InCollective:
+    """Where a rank stands in a collective."""
+
+    op: str
+    site: Frame
+    """The user's line."""
+    kind: str
+    """Of the file that shows it: `stacks`, `log`, `error`."""
+    file: str
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DifferentCollectives:
+    """Ranks that stand in two different collectives."""
+
+    few: tuple[int, ...]
+    many: tuple[int, ...]
+    inside: dict[int, InCollective]
+    """Of every rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostOutside:
+    """Ranks whose hosts stand outside the collective in which all others wait."""
+
+    standings: dict[int, Standing]
+    """Of each rank that is outside."""
+    files: dict[int, str]
+    """Rank -> the stack dump that shows it."""
+    inside: dict[int, InCollective]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks outside."""
+        return tuple(self.standings)
+
+
+def by_stacks(job: JobState, explained: Collection[int]) -> DifferentCollectives | HostOutside | None:
+    """Compare where the ranks stand; None where dumps hold calls or where ranks are gone."""
+    ahead = _one_call_ahead(job)
+    if (job.any_calls() and not ahead) or any(end.gone for end in job.endings.values()):
+        return None
+    inside = _inside(job, ahead)
+    if ahead and ahead != set(inside):
+        return None
+    outside = {rank: dump for rank, dump in job.latest_stacks().items() if rank not in inside and rank not in explained}
+    ranks_at: defaultdict[tuple[str, Frame], list[int]] = defaultdict(list)
+    for rank, place in inside.items():
+        ranks_at[place.op, place.site].append(rank)
+    if len(ranks_at) == 1 and outside and job.stands_still():
+        standings = {rank: activity.doing(dump, taken_s(job, dump)) for rank, dump in sorted(outside.items())}
+        if any(at.doing in {"unknown", "collective", "user code"} for at in standings.values()):
+            return None
+        return HostOutside(standings, {rank: outside[rank].file for rank in standings}, inside)
+    if len(ranks_at) == 2 and not outside and not set(inside) & set(explained):
+        few, many = sorted(ranks_at.values(), key=lambda ranks: (len(ranks), ranks))
+        return DifferentCollectives(tuple(few), tuple(many), inside)
+    return None
+
+
+def _one_call_ahead(job: JobState) -> set[int]:
+    """Ranks that made the same one call more than all others, where gloo's records show nothing pending.
+
+    Gloo marks a call that failed as it marks one that completed, so dumps of a job that gave up look like this.
+    """
+    lines = [table.lines for key, table in job.survey.groups.items() if key.recorder == "gloo"]
+    if len(lines) != 1 or job.waits.of_rank or len(lines[0]) < job.world():
+        return set()
+    issued = {rank: line.issued for rank, line in lines[0].items()}
+    most = max(issued.values())
+    return {rank for rank, count in issued.items() if count == most} if most - min(issued.values()) == 1 else set()
+
+
+def _inside(job: JobState, ahead: set[int]) -> dict[int, InCollective]:
+    """Rank -> the collective that its stack, or the error by which it gave up on a peer, stands in."""
+    inside: dict[int, InCollective] = {}
+    for rank, end in job.endings.items():
+        if end.victim and (collective := _collective(end.frames, _WITHIN)):
+            inside[rank] = InCollective(*collective, end.evidence.kind, end.evidence.file, end.evidence.line)
+    for rank, dump in job.latest_stacks().items():
+        thread = stacks.main_thread(dump)
+        if rank not in inside and thread is not None:
+            collective = _collective(thread.frames, _WITHIN if rank in ahead else {})
+            if collective is not None:
+                inside[rank] = InCollective(*collective, "stacks", dump.file)
+    return dict(sorted(inside.items()))
+
+
+def _collective(frames: Iterable[Frame], within: Mapping[str, str]) -> tuple[str, Frame] | None:
+    """Return the collective that the user's innermost frame calls, and that frame."""
+    op = ""
+    for frame in frames:
+        if not (stacks.is_native(frame) or is_library(frame.file)):
+            own = op.startswith(("_", "init_process_group", "new_group"))
+            return (op, frame) if op and not own else None
+        function = frame.function.rpartition(".")[2]
+        op = function if frame.file.endswith(_C10D) else op or within.get(function, "")
+    return None

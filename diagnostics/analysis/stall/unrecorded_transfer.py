@@ -1,0 +1,79 @@
+"""Sends and receives that gloo's recorder leaves out: found in stacks, and in tracebacks of calls that timed out."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from diagnostics.analysis.job_state import JobState
+from diagnostics.evidence.calls import is_library
+from diagnostics.evidence.model import Frame
+from diagnostics.evidence.stacks import dumps as stacks
+
+Direction = Literal["send", "recv", "batch"]
+_FUNCTIONS: dict[str, Direction] = {
+    "recv": "recv",
+    "send": "send",
+    "irecv": "recv",
+    "isend": "send",
+    "batch_isend_irecv": "batch",
+}
+_DEPTH = 4
+"""Innermost frames among which torch's own function is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class InTransfer:
+    """A rank in a send or a receive."""
+
+    direction: Direction
+    site: Frame | None
+    """The user's line."""
+    kind: str
+    """Of the file that shows it: `stacks`, `log`, `error`."""
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnrecordedTransfer:
+    """Ranks that all send, or all receive, while no rank is left to post the other half."""
+
+    direction: Direction
+    ranks: dict[int, InTransfer]
+    waiting: tuple[int, ...]
+    """The other ranks, which wait for these."""
+    world_known: bool
+    """Whether anything but the files themselves says how many ranks the job has."""
+
+
+def unrecorded_transfer(job: JobState, explained: Collection[int]) -> UnrecordedTransfer | None:
+    """Find ranks that all wait in a send or all in a receive, where the rest waits for them or is empty."""
+    world = job.world()
+    inside = _inside(job)
+    directions = {place.direction for place in inside.values()}
+    if world < 2 or directions not in ({"recv"}, {"send"}) or set(inside) & set(explained):
+        return None
+    rest = tuple(rank for rank in range(world) if rank not in inside)
+    left = any(rank in job.endings and job.endings[rank].gone for rank in rest)
+    if left or not set(rest) <= job.waits.reaching(inside):
+        return None
+    return UnrecordedTransfer(directions.pop(), inside, rest, bool(job.evidence.world_size or job.survey.world()))
+
+
+def _inside(job: JobState) -> dict[int, InTransfer]:
+    """Rank -> the send or receive that its stack, or the error that ended it, stands in."""
+    inside: dict[int, InTransfer | None] = {}
+    for rank, end in job.endings.items():
+        if end.victim:
+            inside[rank] = _place(end.frames, end.evidence.kind, end.evidence.file)
+    for dump in job.evidence.stacks:
+        if dump.rank is not None:
+            thread = stacks.main_thread(dump)
+            inside[dump.rank] = _place(thread.frames if thread else (), "stacks", dump.file)
+    return {rank: place for rank, place in sorted(inside.items()) if place is not None}
+
+
+def _place(frames: tuple[Frame, ...], kind: str, file: str) -> InTransfer | None:
+    direction = next((_FUNCTIONS[frame.function] for frame in frames[:_DEPTH] if frame.function in _FUNCTIONS), None)
+    if direction is None:
+        return None
+    return InTransfer(direction, next((frame for frame in frames if not is_library(frame.file)), None), kind, file)

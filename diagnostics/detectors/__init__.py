@@ -1,1 +1,0 @@
-"""Detectors: evidence -> findings. One sub-package per kind of trouble."""

@@ -1,1 +1,0 @@
-"""Ranks that disagree about the sequence of collectives."""

@@ -1,1 +1,0 @@
-"""Hangs of which no recorder tells: only logs and stacks are left."""
