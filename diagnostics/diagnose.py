@@ -124,7 +124,7 @@ def _told(progress: Callable[[str], None] | None) -> Callable[[Path, float], Non
 def conclude(
     evidence: Evidence, trees: Sequence[Tree], findings: Iterable[Finding], measures: dict[str, object], source: str
 ) -> Report:
-    """The report on what the detectors found."""
+    """Make the report on the findings."""
     found = list(findings)
     homeless = {finding.cause for finding in found} - set(all_leaves(trees))
     if homeless:

@@ -6,7 +6,7 @@ the first ranks are read. Decides nothing.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from diagnostics.analysis.memory import gathers, model_size, profiled
 from diagnostics.analysis.memory.curve import Curve, build
@@ -114,12 +114,6 @@ class JobMemory:
     nodes: dict[int, Timeline] = field(default_factory=dict)
     """Telemetry by node."""
     ran_out: list[RanOut] = field(default_factory=list)
-
-    def measures(self) -> dict[str, Any]:
-        """Return JSON values for `report.measures`; nothing where memory was not recorded."""
-        from diagnostics.analysis.memory.measures import measures
-
-        return {"memory": measures(self)} if self.ranks or self.nodes else {}
 
     @property
     def is_dtk(self) -> bool:

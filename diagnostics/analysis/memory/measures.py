@@ -1,19 +1,37 @@
 """`report.measures.memory`: per rank the peak, where it stood, the curve, what the peak consists of; and the plan."""
 
+from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any
 
 from diagnostics.analysis.memory import categories
 from diagnostics.analysis.memory.job import JobMemory, RankMemory
+from diagnostics.analysis.memory.job import read as read_job
 from diagnostics.analysis.memory.over_time import PROCESS, TENSORS, WINDOW, OverTime, of_samples, over_time
 from diagnostics.analysis.memory.plan import planned
 from diagnostics.evidence.memory.levels import AT, KINDS, RESERVED, total
+from diagnostics.evidence.model import Evidence
 
 MAX_RANKS = 1024
 MAX_STACKED = 8
 """Ranks whose memory is told by category over time: those with the highest peaks."""
 _MISSED = 1.02
 """A peak elsewhere that is so much higher than the curve's own is told beside it."""
+
+
+@dataclass(slots=True)
+class MeasuredJob(JobMemory):
+    """The memory of a job, from which its causes are decided, with its part of the report's figures."""
+
+    def measures(self) -> dict[str, Any]:
+        """Return JSON values for `report.measures`; nothing where memory was not recorded."""
+        return {"memory": measures(self)} if self.ranks or self.nodes else {}
+
+
+def read(evidence: Evidence) -> MeasuredJob:
+    """Read what is recorded of the memory of a job."""
+    job = read_job(evidence)
+    return MeasuredJob(**{each.name: getattr(job, each.name) for each in fields(job)})
 
 
 def measures(job: JobMemory) -> dict[str, Any]:

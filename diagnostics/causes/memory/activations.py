@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from diagnostics.analysis.memory import categories
 from diagnostics.analysis.memory.categories import ACTIVATIONS, LOGITS
-from diagnostics.analysis.memory.job import JobMemory, read
+from diagnostics.analysis.memory.job import JobMemory
+from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.memory import _examples
 from diagnostics.causes.memory._shared import (
     WASTE,

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from diagnostics.analysis.memory.job import JobMemory, read
+from diagnostics.analysis.memory.job import JobMemory
+from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.memory import _examples
 from diagnostics.causes.memory._shared import (
     WASTE,

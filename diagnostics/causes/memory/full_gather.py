@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from diagnostics.analysis.memory.gathers import Gather
-from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory, read
+from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory
+from diagnostics.analysis.memory.measures import read
 from diagnostics.analysis.memory.model_size import FROM_UNITS
 from diagnostics.causes.memory import _examples
 from diagnostics.causes.memory._shared import (

@@ -4,7 +4,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from diagnostics.analysis.memory.growth import Growth, growth
-from diagnostics.analysis.memory.job import JobMemory, RankMemory, read
+from diagnostics.analysis.memory.job import JobMemory, RankMemory
+from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.memory import _examples
 from diagnostics.causes.memory._shared import (
     NotRecorded,

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from diagnostics.analysis.memory.job import PREDICTED_RANKS, JobMemory, read
+from diagnostics.analysis.memory.job import PREDICTED_RANKS, JobMemory
+from diagnostics.analysis.memory.measures import read
 from diagnostics.analysis.memory.model_size import ModelSize, States
 from diagnostics.causes.memory import _examples
 from diagnostics.causes.memory._shared import WASTE, NotRecorded, confirmed, ruled_out, undecided

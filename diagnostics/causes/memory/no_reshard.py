@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from diagnostics.analysis.memory.gathers import Traffic, UnitUse
-from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory, read
+from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory
+from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.memory import _examples
 from diagnostics.causes.memory._shared import (
     LEAST_SHARE,

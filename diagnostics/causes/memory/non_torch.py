@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from diagnostics.analysis.memory.job import JobMemory, read
+from diagnostics.analysis.memory.job import JobMemory
+from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.memory import _examples
 from diagnostics.causes.memory._shared import NotRecorded, OnCpu, confirmed, rank_names, ruled_out, undecided
 from diagnostics.contract.causes import Cause, Example

@@ -4,7 +4,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from diagnostics.analysis.memory.gathers import Gather
-from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory, read
+from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory
+from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.memory import _examples
 from diagnostics.causes.memory._shared import (
     ALMOST_ALL,

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from diagnostics.analysis.memory.job import read
+from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.registry import Registry, built_in
 from diagnostics.contract.findings import Finding, text_of
 from diagnostics.diagnose import decide
