@@ -22,7 +22,9 @@ SMALL = ["--min-size", "1K", "--max-size", "64K", "--factor", "64", "--seconds",
 def presets(tmp_path: Path) -> Path:
     (tmp_path / "nccl").mkdir()
     for name in ("one", "two"):
-        text = f"# Harmless.\n# Use: python -m dtk.run nccl={name}\nname: {name}\nvariables: {{DTK_HARMLESS: {name}}}\n"
+        text = (
+            f"# Harmless.\n# Use: python -m dtk.run nccl={name}\nname: {name}\nvariables: {{NCCL_HARMLESS: {name}}}\n"
+        )
         (tmp_path / "nccl" / f"{name}.yaml").write_text(text)
     return tmp_path
 
@@ -38,7 +40,7 @@ def bench(*arguments: str, launcher: tuple[str, ...] = (), **more: str) -> "subp
 def test_two_presets_on_two_real_ranks(presets: Path, tmp_path: Path) -> None:
     page = tmp_path / "comm.html"
     options = ["--ab", "one", "two", "--config-dir", str(presets), "--repeats", "1", "--json", "--html", str(page)]
-    done = bench(*SMALL, *options, DTK_HARMLESS="mine")
+    done = bench(*SMALL, *options, NCCL_HARMLESS="mine")
     assert done.returncode == 0, done.stderr
     made: dict[str, Any] = json.loads(done.stdout)
     assert (made["backend"], made["world_size"], made["device"], made["failure"]) == ("gloo", 2, "cpu", None)
@@ -50,8 +52,8 @@ def test_two_presets_on_two_real_ranks(presets: Path, tmp_path: Path) -> None:
         assert 1e-7 < one["time_s"]["median"] < 10
         assert one["algbw_gb_per_s"]["median"] == pytest.approx(one["size_bytes"] / one["time_s"]["median"] / 1e9)
     assert len(made["gains"]) == 10
-    assert [side["kept"] for side in made["sides"]] == [{"DTK_HARMLESS": "mine"}] * 2
-    assert any("your DTK_HARMLESS=mine is kept" in note for note in made["notes"])
+    assert [side["kept"] for side in made["sides"]] == [{"NCCL_HARMLESS": "mine"}] * 2
+    assert any("your NCCL_HARMLESS=mine is kept" in note for note in made["notes"])
     assert page.read_text().count("<polyline") == 10
 
 

@@ -112,7 +112,7 @@ def test_a_limit_of_the_address_space_is_seen_as_memory() -> None:
 )
 def test_candidates_take_turns(topic: str, strategy: str, value: str, tmp_path: Path) -> None:
     (tmp_path / "nccl").mkdir()
-    text = "# Harmless.\n# Use: python -m dtk.run nccl=low\nname: low\nvariables: {DTK_HARMLESS: x}\n"
+    text = "# Harmless.\n# Use: python -m dtk.run nccl=low\nname: low\nvariables: {NCCL_HARMLESS: x}\n"
     (tmp_path / "nccl" / "low.yaml").write_text(text)
     options = ["--values", value, "--repeats", "2", "--steps", "2", "--json", "--config-dir", str(tmp_path)]
     done = tune(topic, f"strategy={strategy}", *TINY, "data.sequence_length=32", *options)

@@ -48,10 +48,10 @@ def explained(folder, fault, *options):
 def test_one_that_only_one_rank_calls(fault, tmp_path):
     job, error, took_s = explained(tmp_path, fault)
     (reason,) = [line for line in error.splitlines() if line.startswith("dtk watch: ranks called")]
-    assert f"rank 0 called all_gather_into_tensor [4,8] float32 at job.py:{line_of(job, 'extra')}" in reason
+    assert f"rank 0 called all_gather_into_tensor [4, 8] float32 at job.py:{line_of(job, 'extra')}" in reason
     # Code that torch.compile made has no lines: there the first one of the function stands for all.
     other = line_of(job, "product") - (fault == "compiled")
-    assert f"rank 1 called all_reduce [8,8] float32 SUM at job.py:{other} in product" in reason
+    assert f"rank 1 called all_reduce [8, 8] float32 SUM at job.py:{other} in product" in reason
     assert "[hang.conditional_collective" in error
     assert f"{job}:{line_of(job, 'extra')}" in error and f"{job}:{other}" in error
     assert took_s <= PROMPT_S, error
@@ -63,5 +63,5 @@ def test_one_that_a_rank_never_reaches(tmp_path):
     job, error, _ = explained(tmp_path, "stuck", "--stall-timeout-s", "3")
     (reason,) = [line for line in error.splitlines() if line.startswith("dtk watch: nothing moved")]
     assert f"rank 1 stands at job.py:{line_of(job, 'stuck')}" in reason
-    assert f"rank 0 waits in all_reduce [8,8] float32 SUM at job.py:{line_of(job, 'product')} in product" in reason
+    assert f"rank 0 waits in all_reduce [8, 8] float32 SUM at job.py:{line_of(job, 'product')} in product" in reason
     assert "[hang.host_stall" in error and "blame   rank 1 " in error

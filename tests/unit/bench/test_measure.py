@@ -134,7 +134,7 @@ def test_a_gain_is_of_bandwidth_and_by_rounds() -> None:
     launches = [one for slow in drift for one in (launch("a", slow), launch("b", 0.5 * slow))]
     (gain,) = report_of(2, SPEC, [Side("a"), Side("b")], launches).gains
     assert gain.ratio.median == pytest.approx(2.0)
-    assert gain.told == "faster"
+    assert gain.verdict == "faster"
 
 
 def test_a_round_that_broke_off_is_no_pair() -> None:

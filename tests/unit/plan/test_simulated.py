@@ -12,6 +12,7 @@ from dtk.plan.job import planned_job
 from dtk.plan.simulated import engine
 from dtk.plan.simulated.depth import depths, extended
 from dtk.plan.simulated.engine import simulate
+from dtk.strategies.dp import DPConfig
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 TINY = ["model=gpt2_tiny", "model.layers=2", "data=synthetic", "data.sequence_length=32"]
@@ -167,7 +168,7 @@ def test_nothing_is_left_behind():
 
 def test_strategies_that_cannot_be_simulated():
     config = job(1, "strategy=single")
-    config = dataclasses.replace(config, strategy=dataclasses.replace(config.strategy, name="dp"))
+    config = dataclasses.replace(config, strategy=DPConfig())
     with pytest.raises(DtkError, match="cannot be simulated"):
         simulate(config, 1)
 
