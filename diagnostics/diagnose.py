@@ -112,7 +112,7 @@ def diagnose(path: Path, options: Options | None = None, source: str = "") -> Re
 
 
 def _told(progress: Callable[[str], None] | None) -> Callable[[Path, float], None]:
-    """What says which file is being read, and how much of it is."""
+    """Return a function that reports which file is being read, and how much of it has been read."""
 
     def tell(path: Path, share: float) -> None:
         if progress is not None:
@@ -124,7 +124,7 @@ def _told(progress: Callable[[str], None] | None) -> Callable[[Path, float], Non
 def conclude(
     evidence: Evidence, trees: Sequence[Tree], findings: Iterable[Finding], measures: dict[str, object], source: str
 ) -> Report:
-    """Make the report on the findings."""
+    """Return the report on what the detectors found."""
     found = list(findings)
     homeless = {finding.cause for finding in found} - set(all_leaves(trees))
     if homeless:
@@ -237,7 +237,7 @@ def _trees(files: Sequence[Path], registry: Registry) -> list[Tree]:
 
 
 def _refuse_taken(tree: Tree, others: Sequence[Tree]) -> None:
-    """Raises DiagnosticsError where a branch has the id of another tree's: the report could not tell them apart."""
+    """Raise DiagnosticsError if a branch has the same id as one of another tree: reports could not tell them apart."""
     taken = {gate.id: other.file for other in others for gate in gates(other.top)}
     for gate in gates(tree.top):
         if gate.id in taken:
@@ -297,7 +297,7 @@ def _trouble(evidence: Evidence) -> bool:
 
 
 def _suspicious(evidence: Evidence) -> Iterable[str]:
-    """The lines that speak against good health, the first of each kind, where no cause explains them."""
+    """Yield the lines that indicate trouble no cause explains, the first of each kind."""
     facts: dict[str, str] = {}
     for fact in evidence.facts:
         if fact.kind in _TROUBLE:
@@ -314,7 +314,10 @@ def _at(error: RankError) -> str:
 
 
 def _standing(evidence: Evidence, findings: Sequence[Finding], measures: dict[str, object]) -> str:
-    """What can be said without a cause: gloo's dumps of a job that waits in a recv look as those of one that ended."""
+    """Return what can be said about the job without a cause.
+
+    Gloo's dumps of a job that waits in a recv look like those of a job that ended.
+    """
     if evidence.doubt:
         return "the dumps may be of different jobs, so the ranks are not compared"
     apart = [text_of(one).summary for one in findings if one.status == "undecided" and one.victims]

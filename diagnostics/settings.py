@@ -19,7 +19,7 @@ CAUSES = ("strategy.", "nccl.")
 
 
 def place(evidence: Evidence, findings: Iterable[Finding]) -> list[Finding]:
-    """The findings; confirmed ones without a place get that of the setting their first remedy changes."""
+    """Return the findings, with a place for confirmed ones without: the setting that their first remedy changes."""
     found = list(findings)
     if evidence.run is None or not any(_open(finding) for finding in found):
         return found
@@ -31,7 +31,7 @@ def place(evidence: Evidence, findings: Iterable[Finding]) -> list[Finding]:
 
 
 def mark_planted(evidence: Evidence, findings: Iterable[Finding]) -> list[Finding]:
-    """The findings; confirmed ones of a run that planted a fault on purpose carry its name."""
+    """Return the findings; in a run that planted a fault on purpose, the confirmed ones carry its name."""
     name = evidence.run.planted if evidence.run is not None else ""
     return [replace(one, planted=name) if one.status == "confirmed" and name else one for one in findings]
 
@@ -58,7 +58,7 @@ def _where(finding: Finding, origins: Origins) -> tuple[Where, ...]:
 
 
 def _words(change: str) -> list[str]:
-    """The overrides, as the shell would hand them over."""
+    """Return the overrides as the shell would pass them."""
     try:
         return shlex.split(change)
     except ValueError:

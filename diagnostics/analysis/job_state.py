@@ -82,7 +82,7 @@ class JobState:
         return self.waited_s() >= STALL_S
 
     def now_s(self) -> float | None:
-        """The last moment that any file shows, in seconds since 1970."""
+        """Return the last moment that appears in any file, in seconds since 1970."""
         times = [record.time_s for record in self.survey.ranks.values() if record.time_s]
         true_s = self.survey.clocks.true_s
         times += [true_s(rank, end.time_s) for rank, end in self.endings.items() if end.time_s]
@@ -123,11 +123,11 @@ class JobState:
         return any(record.lines or record.p2p for record in self.survey.ranks.values())
 
     def latest_stacks(self) -> dict[int, Stacks]:
-        """The last stack dump of each rank that left one."""
+        """Return the last stack dump of each rank that left one."""
         return {stacks.rank: stacks for stacks in self.evidence.stacks if stacks.rank is not None}
 
     def step_of(self, rank: int) -> int | None:
-        """The last step that anything shows of a rank."""
+        """Return the last step of a rank that appears in any record."""
         record = self.survey.ranks.get(rank)
         steps = [line.last.step for line in record.lines.values() if line.last is not None] if record else []
         run = self.evidence.run
@@ -135,7 +135,7 @@ class JobState:
         return max((step for step in (*steps, beat.step if beat else None) if step is not None), default=None)
 
     def region_of(self, rank: int) -> str:
-        """The region of dtk's loop that a rank of a dtk run was in last; empty where none was marked."""
+        """Return the last region of dtk's loop that a rank of a dtk run was in, or an empty text if none was marked."""
         run = self.evidence.run
         beat = run.heartbeats.get(rank) if run is not None else None
         return beat.region or "" if beat is not None else ""
@@ -191,9 +191,9 @@ def build(evidence: Evidence) -> JobState:
 
 
 def _after_stall(job: JobState) -> dict[int, Ending]:
-    """Endings that explain nothing, since the rank had waited for others long before: what came first is the cause.
+    """Return the endings that explain nothing, because the rank had already waited for others long before.
 
-    A job's own watchdog ends all ranks with the same exit code, so that one such exit shows what the others are.
+    A job's own watchdog ends all ranks with the same exit code. One such exit therefore shows what the others are.
     """
     late = {rank: end for rank, end in job.endings.items() if end.gone and _waited_before(job, rank, end)}
     exits = {rank: end for rank, end in job.endings.items() if end.only_exit_code and end.kind == "exited"}

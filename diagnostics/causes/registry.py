@@ -69,7 +69,7 @@ def collect() -> Registry:
 
 
 def _loaded(entry: EntryPoint, problems: list[Problem]) -> Iterator[Detector]:
-    """What an entry point gives: a detector, a class of one, or a tuple of either."""
+    """Yield what an entry point provides: a detector, a detector class, or a tuple of either."""
     try:
         value: Any = entry.load()
         for item in value if isinstance(value, list | tuple) else (value,):

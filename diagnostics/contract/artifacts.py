@@ -113,7 +113,7 @@ class RunPaths:
         return self.root / "start" / "asked"
 
     def answer(self, rank: int) -> Path:
-        """What a rank says then: for how long it has stood still (`idle_s`), and whether it waits in a call."""
+        """Return the file where a rank states how long it has been idle (`idle_s`) and whether it waits in a call."""
         return self.root / "start" / f"answer_{rank:05d}.json"
 
     def flight(self, rank: int) -> Path:
@@ -158,7 +158,7 @@ class RunPaths:
         return self.root / "logs" / f"attempt_{attempt}" / f"rank_{rank:05d}"
 
     def error(self, attempt: int, rank: int) -> Path:
-        """The exception that ended one rank."""
+        """Return the file with the exception that ended one rank."""
         return self.logs(attempt, rank) / "error.json"
 
     def verdict(self, attempt: int) -> Path:
@@ -283,7 +283,7 @@ def read_status(path: Path) -> Status:
 
 
 def as_status(value: Any, path: Path | str) -> Status:
-    """The status that a JSON value holds; see `read_status`."""
+    """Return the status that a JSON value holds. See `read_status`."""
     if not isinstance(value, dict) or "state" not in value:
         raise ValueError(f"{path} is not a status record")
     if value.get("schema_version", 0) > SCHEMA_VERSION:

@@ -85,7 +85,7 @@ class Facts(Protocol):
     """What a finding rests on: a frozen dataclass of figures, calls, sites and names, defined beside its cause."""
 
     def text(self, finding: "Finding") -> Text:
-        """The finding in words. Pure: only what these facts and the finding hold."""
+        """Return the finding in words. The text depends only on these facts and the finding."""
         ...
 
 

@@ -74,7 +74,10 @@ def _plural(numbers: set[int]) -> str:
 
 
 def _parts(numbers: set[int], *, pairs: bool) -> tuple[list[str], int]:
-    """Runs as text (two neighbours as `0-1` if `pairs`, else one by one), and how many ranks are not among them."""
+    """Return the runs of ranks as text, and how many ranks are left out.
+
+    Two neighbours are written as `0-1` if `pairs` is set, otherwise one by one.
+    """
     runs: list[list[int]] = []
     for rank in sorted(numbers):
         if runs and rank == runs[-1][1] + 1:

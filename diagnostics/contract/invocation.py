@@ -20,14 +20,14 @@ _PLAIN = re.compile(r"(?!(?i:null|true|false|[+-]?(inf|nan|[0-9][0-9_.e+-]*))$)[
 
 
 def typed(path: Path) -> Path:
-    """The path as one would type it here: relative where it lies below the working directory."""
+    """Return the path as one would type it here, relative if it lies below the working directory."""
     with suppress(OSError, ValueError):  # Not below it, or there is none any more.
         return path.relative_to(Path.cwd())
     return path
 
 
 def command(*arguments: object, name: str = "dtk") -> str:
-    """A command line for a shell in this directory, quoted where it must be.
+    """Return a command line for a shell in this directory, quoted where necessary.
 
     Args:
         arguments: what follows the name.
@@ -43,7 +43,11 @@ def override(key: str, value: object) -> str:
 
 
 def _program(name: str) -> str:
-    """The bare name if PATH leads to this environment's script, else that script's path, else by the interpreter."""
+    """Return how to call the program from a shell.
+
+    This is the bare name if PATH leads to this environment's script, else the path of that script, else
+    `python -m` with that name.
+    """
     scripts = [script for folder in _script_folders() if (script := folder / name).is_file()]
     on_path = shutil.which(name)
     with suppress(OSError):

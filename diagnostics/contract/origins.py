@@ -80,7 +80,9 @@ def add_typed(origins: Origins, key: str, text: str, removes: bool = False) -> N
 
 
 def at_launch(origins: Origins, plain: Mapping[str, Any]) -> Origins:
-    """The same with the values that a run begins with; what changed since composing was derived at the launch.
+    """Return the origins with the values that a run begins with.
+
+    Values that changed since composing are marked as derived at the launch.
 
     Args:
         origins: as composed.

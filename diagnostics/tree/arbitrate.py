@@ -47,7 +47,7 @@ def arbitrate(trees: Sequence[Tree], findings: Sequence[Finding]) -> Verdict:
 
 
 def severity(finding: Finding) -> tuple[float, float, str, tuple[int, ...]]:
-    """A key that sorts the causes of one outcome by what they cost, then by how sure they are."""
+    """Return a key that sorts the causes of one outcome by their cost, then by their confidence."""
     value = finding.cost.value if finding.cost else 0.0
     return -value, -finding.confidence, finding.cause, finding.ranks
 

@@ -66,7 +66,7 @@ def evaluate(trees: Sequence[Tree], findings: Sequence[Finding]) -> Branch:
 
 
 def cut_sets(trees: Sequence[Tree], findings: Sequence[Finding]) -> list[CutSet]:
-    """The minimal cut sets that are confirmed, then those that are still possible."""
+    """Return the minimal cut sets that are confirmed, followed by those that are still possible."""
     table = by_cause(findings)
     result: list[CutSet] = []
     for tree in trees:
@@ -115,6 +115,6 @@ def _branches(number: int) -> str:
 
 
 def own_tree(causes: Iterable[str]) -> Tree:
-    """A tree for causes of a user's detectors that no tree names."""
+    """Return a tree for causes of user-defined detectors that no other tree names."""
     found = tuple(Leaf(cause, cause, "at_risk") for cause in sorted(causes))
     return Tree(Gate("own", "Causes of your own detectors", "or", found), (), "own detectors")

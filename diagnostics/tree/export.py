@@ -20,7 +20,7 @@ _MARK: dict[Status, str] = {"confirmed": "confirmed", "undecided": "undecided", 
 
 
 def mermaid(tree: Branch) -> str:
-    """A flowchart; leaves are rounded, the measured value stands on the edge."""
+    """Return a flowchart in Mermaid. Leaves are rounded, and measured values are shown on the edges."""
     lines = ["flowchart TD"]
     for number, parent, branch in _numbered(tree):
         label = (
@@ -38,7 +38,10 @@ def mermaid(tree: Branch) -> str:
 
 
 def dot(tree: Branch) -> str:
-    """A directed graph; gates are houses (`and`) or inverted houses (`or`), causes are ellipses."""
+    """Return a directed graph in DOT.
+
+    Gates are houses (`and`) or inverted houses (`or`), and causes are ellipses.
+    """
     lines = ["digraph fault_tree {", "  rankdir=LR;", '  node [style=filled, fontname="sans-serif"];']
     shapes = {"and": "house", "or": "invhouse", None: "ellipse"}
     for number, parent, branch in _numbered(tree):
@@ -131,7 +134,7 @@ def _about(branch: Branch, indent: str) -> list[str]:
 
 
 def _numbered(tree: Branch) -> Iterator[tuple[int, int | None, Branch]]:
-    """(number, number of the parent, branch), parents first."""
+    """Yield (number, number of the parent, branch) for each branch, parents first."""
     todo: list[tuple[int | None, Branch]] = [(None, tree)]
     number = 0
     while todo:

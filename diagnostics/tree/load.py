@@ -41,7 +41,7 @@ def load(path: Path, known: Collection[str] | None = None) -> Tree:
 
 
 def _document(path: Path) -> Any:
-    """The file's plain values; a repeated key is an error, not the last one's win."""
+    """Return the plain values of the file. A repeated key is an error."""
     import yaml
 
     class Loader(yaml.SafeLoader):

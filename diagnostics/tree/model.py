@@ -83,7 +83,7 @@ def gates(node: Node) -> Iterator[Gate]:
 
 
 def minimal_cut_sets(node: Node) -> list[frozenset[str]]:
-    """The smallest sets of causes that bring the event about, smallest first.
+    """Return the smallest sets of causes that lead to the event, smallest first.
 
     Raises:
         TooManyCutSetsError: there are over `MAX_CUT_SETS`.

@@ -69,7 +69,7 @@ class _Sorter:
         return self._step_starts[at] if at < len(self._step_starts) else inf
 
     def category(self, one: Allocation, *, outlived: bool) -> str:
-        """What it is for.
+        """Return what the allocation is for.
 
         Args:
             one: an allocation of the curve.

@@ -103,7 +103,7 @@ class Curve:
         return sums
 
     def outlive(self) -> list[Allocation]:
-        """What `retained` counts, the largest first; without marked steps all that stays."""
+        """Return the allocations that `retained` counts, largest first. Without marked steps, return all that stay."""
         steps = {number for number, _ in self.steps}
         kept = [one for one in self._staying() if not steps or one.step in steps]
         return sorted(kept, key=lambda one: -one.size_bytes)
@@ -115,7 +115,7 @@ class Curve:
 
 
 def build(events: Iterable[MemoryEvent], marks: TraceMarks) -> Curve | None:
-    """The curve of the device that holds most; None without allocations."""
+    """Return the curve of the device that holds the most memory, or None without allocations."""
     read = list(islice(events, MAX_EVENTS))
     ordered = _of_device(read)
     if not ordered:
@@ -200,7 +200,7 @@ class OpenSpans:
 
 
 def _allocation(event: MemoryEvent, spans: list[Span], backward: Span | None) -> Allocation:
-    """The event with its place.
+    """Return the event as an allocation with its step, phase and region.
 
     Args:
         event: an allocation.
@@ -237,7 +237,7 @@ _EXACT = frozenset({"data", "optimizer"})
 
 
 def _named(names: list[str]) -> str:
-    """The most telling phase that the open annotations name."""
+    """Return the most specific phase that the open annotations name, or an empty text."""
     for phase, words in _PHASES:
         for name in names:
             if any(name == word if word in _EXACT else word in name for word in words):
@@ -246,7 +246,7 @@ def _named(names: list[str]) -> str:
 
 
 def without_backend(curve: Curve) -> Curve:
-    """The same with its peak taken of tensors only: what gloo allocates inside its collectives is left out."""
+    """Return the curve with its peak computed without the memory that gloo allocates inside its collectives."""
     own = _released([one for one in curve.allocations if not one.backend])
     moves = [(one.start_us, one.size_bytes, one) for one in own]
     moves += [(one.end_us, -one.size_bytes, one) for one in own if one.end_us is not None]

@@ -183,7 +183,10 @@ def _caller(call: Call) -> tuple[Kind, bool]:
 
 
 def of_ring(ring: RingDump, file: str) -> Traffic:
-    """Calls with line, step and region; a gather whose size is reduced and scattered as well is a unit's."""
+    """Return the gathers and moves of a ring, each gather with its line, step and region.
+
+    A gather whose size is also reduced and scattered belongs to a unit.
+    """
     traffic = Traffic()
     reduced = {record.numel for record in ring.records if record.op.startswith("reduce_scatter")}
     for record in ring.records:

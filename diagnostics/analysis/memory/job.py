@@ -198,7 +198,11 @@ class JobMemory:
         return tuple(Where(rank, at.file, at.line, at.function, "ran out of memory") for rank, at in sites[:8])
 
     def capacity(self) -> Capacity | None:
-        """What a rank may use: the device by the message or telemetry; on CPU this node's memory over its ranks."""
+        """Return the memory that a rank may use.
+
+        On a GPU, it is the size of the device, from the error message or from telemetry. On a CPU, it is the memory of
+        the node divided by its ranks.
+        """
         for record in self.ran_out:
             if size_bytes := record.limit_bytes or record.total_bytes:
                 return Capacity(size_bytes, record.item.file)
@@ -248,7 +252,7 @@ def _of(job: JobMemory, rank: int) -> RankMemory:
 
 
 def _first(handles: Iterable[H]) -> list[H]:
-    """Handles of the first ranks; those without a rank in the name last, by file."""
+    """Return the handles of the first ranks. Handles without a rank in their name come last, sorted by file."""
     ordered = sorted(handles, key=lambda one: (one.rank is None, one.rank or 0, one.file))  # type: ignore[attr-defined]
     return ordered[:MAX_FILES]
 

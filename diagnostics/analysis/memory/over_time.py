@@ -139,7 +139,7 @@ def _of_timeline(rank: RankMemory) -> OverTime | None:
 
 
 def _thinned(steps: list[StepMemory], exact: bool) -> list[StepMemory]:
-    """The highest of each stretch."""
+    """Return the steps with the highest memory of each stretch."""
     sizes = [((one.allocated_bytes if exact else one.rss_bytes) or 0) for one in steps]
     kept = thinned([(n, size) for n, size in enumerate(sizes)], MAX_ROWS)
     return [steps[n] for n, _ in kept]

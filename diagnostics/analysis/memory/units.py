@@ -59,7 +59,7 @@ class _Pass:
 
 
 def whole(moves: Sequence[Move]) -> Whole:
-    """What the moves of one rank tell; `is_exact` only where every unit could be counted."""
+    """Return what the moves of one rank show. `is_exact` is set only if every unit could be counted."""
     keys = list(dict.fromkeys(one.unit for one in moves if one.what == "gather"))
     passes = _passes(moves)
     roots = max((one.roots for one in passes), default=0)

@@ -89,7 +89,7 @@ def roots_differ(job: JobState, explained: Collection[int]) -> list[RootDiffers]
 
 
 def never_complete(job: JobState, explained: Collection[int]) -> list[NeverCompletes]:
-    """Collectives that all members are in, in a job that stands still and in which nobody is missed."""
+    """Return the collectives that all members have entered, in a stalled job in which no rank is missing."""
     if not job.stands_still() or job.waits.waited_for() or job.peer_vanished():
         return []
     facts = tuple(fact for fact in job.evidence.facts if fact.kind in _TRANSPORT)
@@ -108,7 +108,7 @@ def never_complete(job: JobState, explained: Collection[int]) -> list[NeverCompl
 
 
 def startup(job: JobState) -> Startup | StartupFailed | None:
-    """A start-up that did not complete; None where a collective was issued or a rank failed by itself."""
+    """Return a start-up that did not complete, or None if a collective was issued or a rank failed by itself."""
     if job.any_calls():
         return None
     starts = {fact.rank: fact for fact in job.evidence.facts if fact.kind == KIND and fact.rank is not None}

@@ -58,7 +58,7 @@ CircularWait = GroupOrder | PointToPoint | MissedCall
 
 
 def circular_waits(job: JobState, explained: Collection[int]) -> list[CircularWait]:
-    """The cycles of ranks that nothing explains, smallest rank first; none while the job may go on."""
+    """Return the unexplained cycles of waiting ranks, smallest rank first, or none while the job may still proceed."""
     if not job.stands_still():
         return []
     cases: list[CircularWait] = []

@@ -136,10 +136,10 @@ def _more_calls(job: JobState, exited: tuple[int, ...], key: GroupKey) -> MoreCa
 def _fitting_by_chance(
     waiting: tuple[int, ...], ended: tuple[int, ...], ours: list[Call], theirs: list[Call]
 ) -> MoreCalls | None:
-    """The last calls come from a line whose earlier calls met those of other lines, and fitted them by chance.
+    """Detect last calls from a line whose earlier calls matched those of other lines only by chance.
 
-    So they do where DDP's buffers are sent from the first forward pass after a step: rank 0's evaluation, or the next
-    step of the others.
+    This happens when DDP sends its buffers in the first forward pass after a step: in rank 0's evaluation, or in the
+    next step of the others.
     """
     if any(call.wire != other.wire for call, other in zip(ours, theirs, strict=False)):
         return None

@@ -64,7 +64,10 @@ class DdpUnused:
 
 
 def first_endings(job: JobState) -> tuple[FirstEndings, ...]:
-    """The ranks that ended first, one value for each way to end; an error about a lost peer is never a beginning."""
+    """Return the ranks that ended first, one value for each kind of ending.
+
+    An error about a lost peer is never the first ending.
+    """
     by_kind: defaultdict[Kind, list[Ending]] = defaultdict(list)
     for rank in sorted(job.endings):
         by_kind[job.endings[rank].kind].append(job.endings[rank])
@@ -100,7 +103,7 @@ def _first(job: JobState, kind: Kind, endings: list[Ending]) -> FirstEndings:
 
 
 def line(ending: Ending) -> Frame | None:
-    """The user's line in the traceback of an ending."""
+    """Return the user's line in the traceback of an ending."""
     return next((frame for frame in ending.frames if not is_library(frame.file)), None)
 
 
@@ -129,7 +132,7 @@ def missing_ranks(job: JobState, explained: set[int]) -> Missing | None:
 
 
 def ddp_unused(job: JobState) -> DdpUnused | None:
-    """What DDP itself printed about missing gradients."""
+    """Return what DDP itself printed about missing gradients."""
     facts = tuple(fact for fact in job.evidence.facts if fact.kind in _DDP_UNUSED)
     if not facts:
         return None

@@ -97,7 +97,7 @@ class Stall:
         return (*self.divergences, met) if met else self.divergences
 
     def measures(self) -> dict[str, Any]:
-        """The figures of the report about the hang."""
+        """Return the figures about the hang for the report."""
         job = self.job
         hang: dict[str, Any] = {
             "ranks": len(job.survey.ranks),

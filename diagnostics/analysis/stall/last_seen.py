@@ -22,7 +22,10 @@ class LastSeen:
 
 
 def last_seen(job: JobState, rank: int) -> LastSeen | None:
-    """The youngest call of a rank, as the recorder has it that knows its line: two write down the same one."""
+    """Return the latest call of a rank.
+
+    When two recorders hold the same call, the one that knows its line is preferred.
+    """
     record = job.survey.ranks.get(rank)
     if record is None or record.last is None:
         return None

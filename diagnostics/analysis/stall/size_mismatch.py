@@ -100,7 +100,7 @@ def _one_line(majority: Call, minority: Call) -> Call:
 
 
 def _reduces(job: JobState, rank: int, operation: Operation, minority: Call) -> Call | None:
-    """The last call of a rank that cannot be `minority`: of the backward pass, and not recorded by the ring."""
+    """Return the last call in backward that the ring did not record, of a rank that cannot be `minority`."""
     last = None
     for key, table in sorted(job.survey.groups.items()):
         if key.recorder != SNAPSHOTS and (key.name, key.desc) == (operation.key.name, operation.key.desc):

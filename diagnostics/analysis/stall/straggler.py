@@ -40,7 +40,7 @@ class Straggler:
 
 
 def straggler(job: JobState) -> Straggler | None:
-    """The rank that cost most time, over all groups; None while ranks wait for one that is not there."""
+    """Return the rank that cost the most time over all groups, or None while ranks wait for a missing rank."""
     if job.waits.waited_for():
         return None
     cases = [case for key in sorted(job.survey.groups) if (case := _late(job, key)) is not None]

@@ -42,7 +42,7 @@ def timeline(job: JobState, point: Point | None, culprits: Collection[int]) -> d
 
 
 def point_of(job: JobState, group: GroupKey, position: int) -> Point | None:
-    """The recorder in whose counting the position is: the one that has something different or pending there."""
+    """Return the recorder whose counting has the position: a call differs or is pending there."""
     groups = job.survey.groups
     same_group = (group.name, group.desc or "undefined")
     keys = [key for key in sorted(groups) if (key.name, key.desc or "undefined") == same_group]

@@ -92,7 +92,7 @@ def _complete(job: JobState, group: GroupLog, groups: list[GroupLog]) -> bool:
 
 
 def _vote(group: GroupLog) -> Vote | None:
-    """The ranks at the group's first open position, if what they wait in does not fit together."""
+    """Return the ranks at the group's first open position, if the calls that they wait in do not match."""
     waits = [wait for _, wait in sorted(group.waits.items()) if wait.counted]
     if len(waits) < len(group.waits):
         return None  # Sends and receives share the numbers.
@@ -111,7 +111,7 @@ def _vote(group: GroupLog) -> Vote | None:
 
 
 def _gap(job: JobState, group: GroupLog, groups: list[GroupLog]) -> WatchdogGap | None:
-    """Some ranks wait in a call that the others, all of whose calls completed, have never made."""
+    """Return the ranks that wait in a call that the others never made, though all of their calls completed."""
     waits = list(group.waits.values())
     seqs = {wait.seq for wait in waits}
     first = min(waits, key=lambda wait: wait.rank)

@@ -107,7 +107,7 @@ class GroupLog:
 
 
 def read(evidence: Evidence) -> list[GroupLog]:
-    """The groups in which a collective timed out, the default one first, then by name."""
+    """Return the groups in which a collective timed out, the default group first, then by name."""
     groups: dict[str, GroupLog] = {}
     works: defaultdict[tuple[int, str, int], set[str]] = defaultdict(set)
     for fact in evidence.facts:

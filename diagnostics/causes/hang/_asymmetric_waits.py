@@ -26,7 +26,10 @@ _AGREE_ON_STEPS = Remedy(
 
 
 def conditional(stall: Stall) -> list[Finding]:
-    """Calls that only some ranks make: missed in a cycle of waits, made by few, or after others ended."""
+    """Return findings on calls that only some ranks make.
+
+    Such a call is missed in a cycle of waits, is made by few ranks, or is made after others ended.
+    """
     findings = [_missed(stall, wait) for wait in stall.circular if isinstance(wait, MissedCall)]
     if stall.ahead is not None:
         findings.append(_ahead(stall, stall.ahead))

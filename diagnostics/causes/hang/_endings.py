@@ -79,7 +79,7 @@ class Aborted:
 
 
 def decide(stall: Stall, kind: Kind) -> list[Finding]:
-    """The finding about ranks that ended first in this way, else why the cause is not confirmed."""
+    """Return the finding about ranks that ended first in this way, or why the cause is not confirmed."""
     cause = f"hang.rank_{kind}"
     case = next((case for case in stall.endings if case.kind == kind), None)
     if case is not None:

@@ -40,7 +40,7 @@ _LOST = (
 def dumps(
     calls: Mapping[int, Sequence[Entry]], backend: str = "nccl", groups: Mapping[str, Sequence[int]] | None = None
 ) -> dict[str, str | bytes]:
-    """The flight-recorder dumps of all ranks.
+    """Return the flight-recorder dumps of all ranks.
 
     Args:
         calls: rank -> its calls, oldest first.
@@ -104,7 +104,7 @@ def _dump(rank: int, calls: Sequence[Entry], backend: str, members: Mapping[str,
 
 
 def _stuck(*calls: Entry) -> tuple[Entry, ...]:
-    """Calls of which the last does not complete."""
+    """Return the calls with the last one marked as incomplete."""
     last = calls[-1]
     return (
         *calls[:-1],

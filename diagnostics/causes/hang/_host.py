@@ -18,11 +18,11 @@ _FIX: dict[Doing, str] = {
 
 
 def fix(at: Standing, look: str = "look at what it does there") -> str:
-    """What to change; `look` where the stack does not show what the host does."""
+    """Return what to change. `look` is used when the stack does not show what the host does."""
     return _FIX.get(at.doing, look) + (f" ({at.frame.file}:{at.frame.line})" if at.frame else "")
 
 
 def doing(at: Standing) -> str:
-    """`waiting for a queue (loader.py:7 in get)`"""
+    """Return a text such as `waiting for a queue (loader.py:7 in get)`."""
     frame = at.frame
     return at.words + (f" ({file_name(frame.file)}:{frame.line} in {frame.function})" if frame else "")

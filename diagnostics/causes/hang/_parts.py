@@ -17,7 +17,7 @@ RECORD = (
 
 
 def where(rank: int | None, place: Call | Frame | None, does: str | None = None) -> tuple[Where, ...]:
-    """The user's line of a call or a frame, as the `where` of a finding; empty when stacks were not recorded."""
+    """Return the user's line of a call or a frame as the `where` of a finding, empty when stacks were not recorded."""
     site = place.site if isinstance(place, Call) else place
     if site is None:
         return ()
@@ -26,12 +26,12 @@ def where(rank: int | None, place: Call | Frame | None, does: str | None = None)
 
 
 def group(survey: Survey, key: GroupKey) -> Group:
-    """The group as a finding names it."""
+    """Return the group in the form that findings use."""
     return Group(name=key.name, ranks=survey.members(key), desc="" if key.desc == "undefined" else key.desc)
 
 
 def dumps(survey: Survey, details: Mapping[int, str]) -> tuple[EvidenceItem, ...]:
-    """The dumps of these ranks, with what is to be seen in each."""
+    """Return the dumps of these ranks, with what each one shows."""
     records = [(rank, survey.ranks.get(rank)) for rank in sorted(details)[:_FILES_SHOWN]]
     return tuple(
         EvidenceItem("flight", file, f"rank {rank}: {details[rank]}")

@@ -26,7 +26,7 @@ class Assuming:
 
 
 def assuming(job: JobState, finding: Finding) -> Finding:
-    """The finding, less sure where the members of its group are assumed."""
+    """Return the finding, with less confidence where the members of its group are assumed."""
     ranks = tuple(sorted(job.waits.assumed))
     if not ranks or finding.status != "confirmed":
         return finding
