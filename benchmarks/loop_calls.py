@@ -10,14 +10,11 @@ terms in `diagnostics/analysis/divergence/evidence_terms.py`.
 import ast
 import importlib.util
 import math
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-
-from diagnostics.analysis.divergence.evidence_terms import BEHIND_NAMES
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -82,8 +79,6 @@ def main() -> None:
             for where, call, last in (one for block in blocks if isinstance(block, list) for one in around(block)):
                 counts["all", "", where] += 1
                 counts["line", bucket(call.lineno - last), where] += 1
-                if re.search(BEHIND_NAMES, called(call)):
-                    counts["name", "matches", where] += 1
     total = {where: counts["all", "", where] for where in ("within", "behind")}
     print("| term | value | within | behind | ln(behind / within) |\n|---|---|---|---|---|")
     for term, value in sorted({(term, value) for term, value, _ in counts}):

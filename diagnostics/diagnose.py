@@ -1,12 +1,14 @@
 """The pipeline: gather the evidence, let every detector decide, choose the root causes, make the report."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnostics import settings
+from diagnostics.analysis.standing import standing as stands
 from diagnostics.analysis.step_profile.account import Account
 from diagnostics.causes.registry import Registry, collect
+from diagnostics.causes.suspicions import suspicions
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.findings import Detection, Detector, Finding, Outcome, Stated, Status, text_of
 from diagnostics.evidence.coverage import damaged, unused
@@ -21,48 +23,16 @@ from diagnostics.tree.evaluate import cut_sets, evaluate, own_tree
 from diagnostics.tree.load import load
 from diagnostics.tree.model import Tree, gates
 
-_TROUBLE = frozenset(
-    {
-        "watchdog_timeout",
-        "watchdog_abort",
-        "monitor_stuck",
-        "desync_report",
-        "desync_rank",
-        "desync_timeout",
-        "dist_backend_error",
-        "nccl_result",
-        "nccl_ib_error",
-        "nccl_connect",
-        "nccl_peer_closed",
-        "nccl_duplicate_gpu",
-        "nccl_version_mismatch",
-        "cuda_oom",
-        "cuda_error",
-        "cpu_oom",
-        "worker_bus_error",
-        "kernel_oom",
-        "xid",
-        "gloo_mismatch",
-        "gloo_closed",
-        "gloo_reset",
-        "gloo_timeout",
-        "monitored_barrier",
-        "collective_mismatch_text",
-        "ddp_unused",
-        "ddp_marked_twice",
-        "ddp_shape_mismatch",
-        "rendezvous_timeout",
-        "store_timeout",
-        "store_key_timeout",
-        "store_closed",
-        "missing_variable",
-        "interface_missing",
-        "port_in_use",
-        "no_nccl",
-        "torchrun_failed",
-        "srun_task",
-    }
-)
+_TROUBLE = frozenset({
+    "torchrun_failed", "torchrun_list", "watchdog_timeout", "watchdog_status", "watchdog_abort", "collective_stack",
+    "flight_dump_signal", "monitor_stuck", "desync_report", "desync_rank", "desync_timeout", "dist_backend_error",
+    "nccl_result", "nccl_warn", "nccl_ib_error", "nccl_ib_async", "nccl_shm", "nccl_duplicate_rank", "link_down",
+    "nccl_connect", "nccl_peer_closed", "nccl_duplicate_gpu", "nccl_version_mismatch", "cuda_oom", "cuda_error",
+    "cpu_oom", "worker_bus_error", "kernel_oom", "xid", "gloo_mismatch", "gloo_closed", "gloo_reset", "gloo_timeout",
+    "monitored_barrier", "collective_mismatch_text", "ddp_unused", "ddp_marked_twice", "ddp_shape_mismatch",
+    "rendezvous_timeout", "store_timeout", "store_key_timeout", "store_closed", "missing_variable",
+    "interface_missing", "port_in_use", "no_nccl", "srun_task",
+})  # fmt: skip
 """Kinds of log lines (`evidence/logs/patterns.py`) that a job in good health does not write."""
 _ORDER: dict[Status, int] = {"confirmed": 0, "undecided": 1, "ruled_out": 2}
 
@@ -139,10 +109,14 @@ def conclude(
     decided = tuple(Decided(one, verdict.explained.get(n, ())) for n, one in enumerate(ordered))
     outcome, account = _outcome(evidence, verdict, ordered, measures), _account(measures)
     standing = _standing(evidence, ordered, measures)
-    if outcome == "healthy" and account is not None:
+    waiting = None if verdict.roots or outcome == "healthy" or evidence.flight or evidence.rings else stands(evidence)
+    pruned = [finding.cause for finding in ordered if finding.status == "ruled_out"]
+    if account is not None and outcome == "healthy":
         standing = str(account)
         if account.unaccounted:
             outcome, standing = "undecided", f"no cause is confirmed, and the time is not accounted for: {account}"
+    elif account is not None and outcome == "undecided" and not (standing or evidence.run or _trouble(evidence)):
+        standing = f"no cause is confirmed: {account}"
     return Report(
         source=source,
         outcome=outcome,
@@ -154,10 +128,21 @@ def conclude(
         coverage=coverage(evidence, world_size),
         titles={cause: leaf.title for cause, leaf in all_leaves(trees).items()},
         world_size=world_size or None,
-        notes=tuple(_notes(evidence, explained=bool(verdict.roots))),
+        notes=(
+            *_notes(evidence, explained=bool(verdict.roots), covered=waiting.told if waiting else frozenset()),
+            *_rest(outcome, account),
+        ),
+        waiting=waiting,
+        suspicions=suspicions(waiting, pruned) if waiting else (),
         standing=standing if outcome != "healthy" or account is not None else "",
         run_folder=str(evidence.run.root) if evidence.run else None,
     )
+
+
+def _rest(outcome: Outcome, account: Account | None) -> Iterator[str]:
+    """Yield where the time of a slow step goes, if what has no reason is more than a healthy job may leave."""
+    if outcome == "slow" and account is not None and account.unaccounted:
+        yield f"Where the time goes: {account}."
 
 
 def _account(measures: dict[str, object]) -> Account | None:
@@ -265,7 +250,8 @@ def _outcome(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding], 
     if damaged(evidence):
         return "undecided"
     if state in ("finished", "preempted", "running"):
-        return "undecided" if _lost(evidence) else "healthy"
+        warned = any(fact.kind == "nccl_warn" for fact in evidence.facts)
+        return "undecided" if warned or _lost(evidence) else "healthy"
     suspected = any(one.status == "confirmed" and one.confidence < SURE for one in findings)
     # Variables in order say nothing about the job.
     decided = any(one.status == "ruled_out" and not one.cause.startswith("env.") for one in findings)
@@ -296,17 +282,25 @@ def _trouble(evidence: Evidence) -> bool:
     )
 
 
-def _suspicious(evidence: Evidence) -> Iterable[str]:
-    """Yield the lines that indicate trouble no cause explains, the first of each kind."""
+def _suspicious(evidence: Evidence, covered: frozenset[str]) -> Iterable[str]:
+    """Yield the lines of trouble that nothing explains or tells in words, the first of each kind."""
     facts: dict[str, str] = {}
     for fact in evidence.facts:
-        if fact.kind in _TROUBLE:
+        if fact.kind in _TROUBLE - covered:
             facts.setdefault(fact.kind, f"{fact.file}:{fact.line}: {shortened(fact.text, 200)}")
     ends = [error for error in evidence.errors if error.rank is not None]
     told = [
         f"{_at(error)}: rank {error.rank}: {shortened(f'{error.type} {error.message}'.strip(), 200)}" for error in ends
     ]
     yield from [*told[:2], *facts.values()][:4]
+
+
+def _told_of(error: RankError | None) -> str:
+    if error is None:
+        return "; it left no error file"
+    who = "" if error.rank is None else f"rank {error.rank}: "
+    text = f"{error.type}: {error.message}" if error.type else f"{error.signal or f'exit code {error.exit_code}'}"
+    return f": {who}{shortened(' '.join(text.split()), 200)} ({_at(error)})"
 
 
 def _at(error: RankError) -> str:
@@ -343,11 +337,13 @@ def _lost(evidence: Evidence) -> bool:
     return evidence.run is not None and read_run(evidence.run.root).state == "lost"
 
 
-def _notes(evidence: Evidence, *, explained: bool) -> Iterable[str]:
+def _notes(evidence: Evidence, *, explained: bool, covered: frozenset[str]) -> Iterable[str]:
     if evidence.doubt:
         yield evidence.doubt
     if not explained:
-        yield from _suspicious(evidence)
+        yield from _suspicious(evidence, covered)
+    for one in evidence.earlier:
+        yield f"Attempt {one.attempt} failed and the job was restarted{_told_of(one.error)}"
     homeless = [error for error in evidence.errors if error.rank is None and error.type]
     for error in homeless[:4]:
         at = f" ({error.frames[0].file}:{error.frames[0].line})" if error.frames else ""

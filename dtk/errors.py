@@ -1,5 +1,7 @@
 """The one way dtk fails on the user's account: what happened, why, and what to type next."""
 
+from diagnostics.contract.formatting import clean
+
 USER_ERROR = 2
 """Exit code of every command for a problem that the user can fix."""
 
@@ -25,7 +27,7 @@ class DtkError(Exception):
             parts[0] += f": {self.why}"
         if self.fix:
             parts.append(self.fix)
-        return " ".join(" - ".join(parts).split())
+        return clean(" ".join(" - ".join(parts).split()))
 
     def __reduce__(self) -> tuple[type["DtkError"], tuple[str, str, str]]:
         return type(self), (self.what, self.why, self.fix)

@@ -9,7 +9,7 @@ import gc
 import os
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from diagnostics.contract.invocation import command
 from dtk.config import help as config_help
@@ -41,6 +41,29 @@ def main(argv: list[str] | None = None) -> int:
         gc.enable()
 
 
+class _Help(argparse.Action):
+    """`--help`, `--help GROUP` and `--help all`."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> NoReturn:
+        """Print the help that was asked for and leave.
+
+        Raises:
+            DtkError: there is no such group.
+        """
+        which = str(values or "").partition("=")[0]
+        text = config_help.help_text(which)
+        if which in ("", config_help.ALL):
+            parser.epilog = text
+        else:  # One group, and nothing else.
+            parser = argparse.ArgumentParser(
+                usage=argparse.SUPPRESS, description=text, formatter_class=HelpFormatter, add_help=False
+            )
+        parser.print_help()
+        parser.exit()
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise DtkError, so that a wrong option is reported in one line without the usage above it."""
@@ -51,8 +74,11 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser = _Parser(
         prog="dtk run",
         description="Train a model under a parallel strategy and leave a run folder.",
-        epilog=config_help.help_text(),
         formatter_class=HelpFormatter,
+        add_help=False,
+    )
+    parser.add_argument(
+        "-h", "--help", nargs="?", metavar="GROUP", action=_Help, help="show this and stop; of a group: its options"
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="what differs from conf/config.yaml")
     parser.add_argument(

@@ -46,6 +46,7 @@ _CAUSES = {
     "slow_launches": "host_bound",
     "sync_point": "sync_point",
     "loader": "data_bound",
+    "copies": "copies",
     "launch_blocking": "instrumented",
 }
 _ONE_RANK = ("longer_compute", "late_host", "late_loader")

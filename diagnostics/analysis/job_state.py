@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
+from diagnostics.analysis.histories.printed import add_printed
 from diagnostics.analysis.histories.read import Reading, read
 from diagnostics.analysis.wait_graph import graph
 from diagnostics.analysis.wait_graph.graph import WaitGraph
@@ -15,7 +16,7 @@ from diagnostics.contract.findings import Cost
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.endings import Ending
 from diagnostics.evidence.model import Evidence, Stacks
-from diagnostics.evidence.rank_endings import add_unnamed, peer_vanished, rank_endings, settle_exit_codes
+from diagnostics.evidence.rank_endings import add_unnamed, after_timeout, peer_vanished, rank_endings, settle_exit_codes
 from diagnostics.evidence.readers import watch
 
 STALL_S = 10.0
@@ -176,6 +177,7 @@ def build(evidence: Evidence) -> JobState:
     Files that cannot be read become problems of the evidence.
     """
     reading = read(evidence)
+    add_printed(evidence, reading)
     known = {(problem.file, problem.what) for problem in evidence.problems}
     evidence.problems += [one for one in reading.problems if (one.file, one.what) not in known]
     waits = graph.build(reading.survey)
@@ -196,6 +198,7 @@ def _after_stall(job: JobState) -> dict[int, Ending]:
     A job's own watchdog ends all ranks with the same exit code. One such exit therefore shows what the others are.
     """
     late = {rank: end for rank, end in job.endings.items() if end.gone and _waited_before(job, rank, end)}
+    late |= after_timeout(job.evidence, job.endings)
     exits = {rank: end for rank, end in job.endings.items() if end.only_exit_code and end.kind == "exited"}
     codes = {end.exit_code for end in late.values() if end.only_exit_code}
     if len(exits) == job.world() > 1 and len({end.exit_code for end in exits.values()}) == 1:

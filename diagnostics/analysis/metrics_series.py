@@ -69,7 +69,7 @@ def read(evidence: Evidence) -> Figures:
 
 
 def read_metrics(path: Path, limits: Limits) -> Metrics:
-    """Go over all records once; a line that is none is passed over.
+    """Go over all records once; lines that are not records are skipped.
 
     Raises:
         OSError: it cannot be read.

@@ -12,6 +12,7 @@ BRANCHES = (
     Branch("hang.late", "A rank is late", above="hang"),
     Branch("hang.circular", "Ranks wait for each other in a circle", above="hang"),
     Branch("hang.blameless", "All ranks agree and none completes", above="hang"),
+    Branch("hardware", "A device or a link failed"),
     Branch("memory", "Memory ran out or is about to"),
     Branch("memory.gathers", "More is gathered than the step needs", above="memory"),
     Branch("memory.demand", "The step itself needs more than there is", above="memory"),

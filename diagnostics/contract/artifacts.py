@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from diagnostics.contract.files import replacing
+from diagnostics.contract.files import read_json, replacing
+from diagnostics.contract.secrets import masked
 
 SCHEMA_VERSION = 1
 """Raised when a record changes so that an old reader would misread it."""
@@ -243,7 +244,7 @@ class Verdict:
 def read_verdict(path: Path) -> Verdict | None:
     """Read watch.json; None when there is none to be read."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = read_json(path)
         return Verdict(**{key: value[key] for key in Verdict.__dataclass_fields__ if key in value})
     except (OSError, ValueError, TypeError):
         return None
@@ -255,7 +256,7 @@ def complete_checkpoints(paths: RunPaths) -> list[Path]:
 
 
 def write_json(path: Path, record: Any) -> None:
-    """Write a dataclass or JSON value so that readers see the old or the new file, never half.
+    """Write a dataclass or JSON value, its secrets masked; readers see the old or the new file, never half.
 
     Raises:
         OSError: the folder is full or read-only.
@@ -263,7 +264,7 @@ def write_json(path: Path, record: Any) -> None:
     value = asdict(record) if hasattr(record, "__dataclass_fields__") else record
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as aside, aside.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=2, default=str)
+        json.dump(masked(value), file, indent=2, default=str)
         file.write("\n")
 
 
@@ -279,7 +280,7 @@ def read_status(path: Path) -> Status:
         NewerSchemaError: it is of a newer schema.
         ValueError: it is not a status record.
     """
-    return as_status(json.loads(path.read_bytes()), path)
+    return as_status(read_json(path), path)
 
 
 def as_status(value: Any, path: Path | str) -> Status:
@@ -312,7 +313,7 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
     """Read a heartbeat file, also while it is being rewritten; None when there is none to be read."""
     for _ in range(5):
         try:
-            value = json.loads(path.read_bytes())
+            value = read_json(path)
             if value["beat"] == value["beat_end"]:
                 return Heartbeat(**{key: value[key] for key in Heartbeat.__dataclass_fields__})
         except OSError:

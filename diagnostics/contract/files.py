@@ -1,10 +1,64 @@
-"""Files that are replaced whole: readers see the old one or the new one, never half. Modes follow the umask."""
+"""How files that others may have put there are opened, and how dtk's own are replaced.
 
+A run folder may hold a pipe or a device under the name of a record, and opening that would wait forever. What is
+replaced is replaced whole: readers see the old file or the new one, never half. Modes follow the umask.
+"""
+
+import errno
+import json
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, BinaryIO
+
+MOST_BYTES = 32 << 20
+"""Of a record of a run folder; real ones stay below one MiB."""
+
+
+def open_regular(path: str | Path) -> BinaryIO:
+    """Open a file for reading. Never waits for a pipe or a device: the descriptor is checked before anything is read.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file.
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return os.fdopen(handle, "rb", buffering=0)
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_record(path: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
+    """Return the content of a small record.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file.
+        ValueError: it is larger than such a record.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most_bytes:
+            raise ValueError(f"larger than {most_bytes >> 20} MiB")
+        return file.read(size + 1)
+
+
+def read_json(path: str | Path, most_bytes: int = MOST_BYTES) -> Any:
+    """Return the JSON value in a small record.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file.
+        ValueError: it is larger than such a record, nested too deeply, or no JSON.
+    """
+    try:
+        return json.loads(read_record(path, most_bytes))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
 
 @contextmanager

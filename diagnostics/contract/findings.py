@@ -4,9 +4,11 @@ A finding holds ranks, sites, figures and the facts of its cause; sentences are 
 written (`Facts.text`). Every cause is decided: `confirmed`, `ruled_out`, or `undecided` with what is missing.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol
 
+_P = ParamSpec("_P")
 Status = Literal["confirmed", "ruled_out", "undecided"]
 Outcome = Literal["healthy", "hung", "oom", "slow", "crashed", "diverged", "at_risk", "undecided"]
 """What happened to the run as a whole."""
@@ -103,6 +105,43 @@ class Stated:
         return Text(summary=self.summary, measured=self.measured, missing=self.missing, remedies=self.remedies)
 
 
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Figures that rule a cause out or leave it open, with the sentence they are shown in."""
+
+    sentence: str
+    """`{name}` stands for a figure, formatted as Python's format strings do: `{share:.0%} of the step`."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    missing: str = ""
+    """Undecided only: what would record it."""
+    summary: str = ""
+    """Where the sentence alone says too little."""
+
+    def text(self, finding: "Finding") -> Text:
+        """Put the figures into the sentence."""
+        shown = self.sentence.format_map(self.values)
+        if finding.status == "undecided":
+            return Text(summary=shown, missing=self.missing)
+        return Text(summary=self.summary.format_map(self.values) or shown, measured=shown)
+
+
+@dataclass(frozen=True, slots=True)
+class Worded:
+    """Figures of a finding, and the function that puts them into words: made by `worded`."""
+
+    words: "Callable[..., Text]"
+    figures: Mapping[str, Any]
+
+    def text(self, finding: "Finding") -> Text:
+        """Put the figures into words."""
+        return self.words(finding, **self.figures)
+
+
+def worded(words: "Callable[Concatenate[Finding, _P], Text]", *args: _P.args, **figures: _P.kwargs) -> Worded:
+    """Return facts of the named figures that `words` takes."""
+    return Worded(words, figures)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One decided cause (ids: docs/causes.md)."""
@@ -135,6 +174,21 @@ def text_of(finding: Finding) -> Text:
         why = f"this run planted the fault `{finding.planted}` on purpose"
         text = replace(text, remedies=(Remedy("override", "fault=none", why), *text.remedies))
     return text
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """A cause that nothing confirms, and how likely it is by what the evidence shows."""
+
+    cause: str
+    probability: float
+    """0 to 1, over all causes that come into question (`benchmarks/log_corpus.py` prints how often it is right)."""
+    ranks: tuple[int, ...] = ()
+    """Whom it would blame; empty = not known."""
+    speaks_for: tuple[str, ...] = ()
+    speaks_against: tuple[str, ...] = ()
+    decide: str = ""
+    """What to run or to collect, so that it is confirmed or ruled out; needs nothing of dtk in the job."""
 
 
 @dataclass(slots=True)

@@ -2,10 +2,18 @@
 
 from collections.abc import Iterable
 
+from diagnostics.contract.secrets import masked_text
+
 RUNS_SHOWN = 12
 """Runs of ranks (`0-7`) that are written out."""
 _NOISE_S = 1e-12
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def clean(value: object) -> str:
+    """Return text that may be shown: line breaks and control sequences made visible, secrets masked."""
+    text = masked_text(str(value))
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
@@ -28,6 +36,13 @@ def numbers_text(ranks: Iterable[int]) -> str:
     """`0-2, 5`"""
     parts, more = _parts(set(ranks), pairs=True)
     return ", ".join([*parts, f"and {more} more"] if more else parts)
+
+
+class Bytes(int):
+    """A number of bytes that format strings show as `3.28 GiB`."""
+
+    def __format__(self, spec: str) -> str:
+        return bytes_text(self)
 
 
 def bytes_text(value: float) -> str:

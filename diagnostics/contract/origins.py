@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from diagnostics.contract.artifacts import SCHEMA_VERSION, NewerSchemaError
+from diagnostics.contract.secrets import MASK, masked
 
 Kind = Literal["file", "typed", "default", "launch", "run"]
 LONGEST = 200
@@ -99,11 +100,13 @@ def at_launch(origins: Origins, plain: Mapping[str, Any]) -> Origins:
 
 
 def dumps(origins: Origins) -> str:
-    """Content of origins.json: one line a key, to be read by people too."""
-    keys = {
-        key: {"value": value, "set_by": [_short(setting) for setting in origins.keys.get(key, ())]}
-        for key, value in origins.values.items()
-    }
+    """Content of origins.json: one line a key, to be read by people too. Secrets are masked."""
+    keys = {}
+    for key, value in origins.values.items():
+        settings = [_short(setting) for setting in origins.keys.get(key, ())]
+        if (shown := masked(value, key)) != value:
+            settings = [{**setting, "written": MASK} if "written" in setting else setting for setting in settings]
+        keys[key] = masked({"value": shown, "set_by": settings})
     choices = {group: asdict(choice) for group, choice in origins.choices.items()}
     parts = [f'"schema_version": {SCHEMA_VERSION}', f'"choices": {_lines(choices)}', f'"keys": {_lines(keys)}']
     return "{\n" + ",\n".join(parts) + "\n}\n"

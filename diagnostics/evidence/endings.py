@@ -15,19 +15,9 @@ from diagnostics.contract.findings import EvidenceItem
 from diagnostics.evidence.model import Frame, LogFact, RankError, shortened
 
 Kind = Literal[
-    "raised",
-    "oom",
-    "killed",
-    "exited",
-    "unreduced",
-    "aborted",
-    "mismatch",
-    "lost_peer",
-    "timed_out",
-    "stopped",
-    "failed",
-    "unknown",
-]
+    "raised", "oom", "killed", "exited", "unreduced", "aborted", "mismatch", "lost_peer", "timed_out", "stopped",
+    "failed", "unknown",
+]  # fmt: skip
 """How a rank ended.
 
 - `raised`: an exception of its own; `oom`: memory ran out, on the host or on the device
@@ -37,11 +27,16 @@ Kind = Literal[
 - `lost_peer`: the connection to a peer broke; `timed_out`: a peer did not come in time
 - `stopped`: by the launcher or the user; `failed`: exit code 1 and nothing else, so its own error or a peer's
 """
-Detail = Literal["", "cgroup", "nccl_memory", "data_loader_worker", "split_sizes", "model_differs"]
+Detail = Literal[
+    "", "cgroup", "host_memory", "nccl_memory", "data_loader_worker", "data_loader_sigkill", "split_sizes",
+    "model_differs", "device_error",
+]  # fmt: skip
 """What is known beyond the kind.
 
-- `cgroup`: the kernel killed it for its job's memory limit; `nccl_memory`: NCCL found no memory on the device
-- `data_loader_worker`: a worker process of its data loader died
+- `cgroup`: the kernel killed it for its job's memory limit; `host_memory`: for want of memory on the host
+- `device_error`: a kernel of its own failed on the device, as torch's watchdog saw
+- `nccl_memory`: NCCL found no memory on the device
+- `data_loader_worker`: a worker process of its data loader died; `data_loader_sigkill`: by SIGKILL
 - `split_sizes`: gloo refused the split sizes of all_to_all that this rank gave
 - `model_differs`: DDP found other parameters on another rank
 """
@@ -193,7 +188,9 @@ _COMMUNICATION_FILE = re.compile(
     r"(?:^|/)torch/distributed/(?!checkpoint/|elastic/|launch|run\.py)|(?:^|/)torch/nn/parallel/distributed\.py$"
 )
 """torch's communication. Checkpoints read and write files there, so their sockets are those of a file system."""
-_DATA_LOADER_WORKER = re.compile(r"DataLoader worker .{0,80}(?:is killed|exited)|bus error encountered in worker")
+_DATA_LOADER_WORKER = re.compile(
+    r"DataLoader worker .{0,80}(?:is killed(?P<sigkill> by signal: Killed)?|exited)|bus error encountered in worker"
+)
 _MODEL_DIFFERS = re.compile(r"to match sizes of the same param in process|DDP expects same model across all ranks")
 _THEN = " (then "
 """Behind it the assembled traceback has what clearing up raised, which says nothing about the exception."""
@@ -248,8 +245,8 @@ def is_victim(kind: Kind) -> bool:
 def _detail(message: str, kind: Kind) -> Detail:
     if kind == "oom":
         return "nccl_memory" if _NCCL_MEMORY.search(message) else ""
-    if _DATA_LOADER_WORKER.search(message):
-        return "data_loader_worker"
+    if worker := _DATA_LOADER_WORKER.search(message):
+        return "data_loader_sigkill" if worker["sigkill"] else "data_loader_worker"
     if "LengthPerRank" in message:
         return "split_sizes"
     return "model_differs" if _MODEL_DIFFERS.search(message) else ""
@@ -296,6 +293,8 @@ def kind_of_exit_code(code: int) -> Kind:
 _LONG = 120
 """Characters of a message from which on only its first sentence is shown."""
 _OOM_FACTS = frozenset({"cuda_oom", "cpu_oom"})
+_WATCHDOG_ENDED = "watchdog thread terminated with exception"
+"""How ProcessGroupNCCL.cpp begins the last words of a process whose device failed."""
 
 
 def ends_a_rank(error: RankError) -> bool:
@@ -344,8 +343,15 @@ def of_error(error: RankError, rank: int) -> Ending:
 
 
 def of_fact(fact: LogFact, rank: int) -> Ending | None:
-    """Return the ending that one line of a log describes: running out of memory. Return None for other facts."""
-    nccl = fact.kind == "cuda_error" and "out of memory" in str(fact.fields.get("error"))
+    """Return the ending that one line of a log describes: out of memory, or a device error that the watchdog saw."""
+    error = str(fact.fields.get("error")) if fact.kind == "cuda_error" else ""
+    nccl = "out of memory" in error
+    if error and not nccl and _WATCHDOG_ENDED in fact.text and "shutting down" not in error:
+        what = f"CUDA error: {shortened(error, 200)}"
+        return Ending(
+            rank, "raised", what, EvidenceItem("log", fact.file, shortened(fact.text, 200), fact.line),
+            type="CUDA error", detail="device_error",
+        )  # fmt: skip
     if not nccl and fact.kind not in _OOM_FACTS:
         return None
     what = shortened(fact.text, 200)
@@ -385,6 +391,23 @@ def of_srun(fact: LogFact) -> list[Ending]:
     )
     detail: Detail = "cgroup" if oom else ""
     return [Ending(rank, kind, what, item, signal=signal, detail=detail) for rank in ranks]
+
+
+def by_kernel(ending: Ending, fact: LogFact) -> Ending:
+    """Return the ending of a rank that the kernel killed for memory, as this line of it or of Slurm says."""
+    whole_host = not any(fact.fields.get(name) for name in ("cgroup", "kills")) and fact.fields.get("constraint") in (
+        None, "CONSTRAINT_NONE",
+    )  # fmt: skip
+    whole_host &= fact.kind == "kernel_oom" and "OOMKilled" not in fact.text
+    of_what = "the memory of the host was used up" if whole_host else "its job had used up the memory of its cgroup"
+    return replace(
+        ending,
+        kind="oom",
+        what=f"the kernel killed it because {of_what}",
+        evidence=EvidenceItem("log", fact.file, shortened(fact.text, 200), fact.line),
+        signal="SIGKILL",
+        detail="host_memory" if whole_host else "cgroup",
+    )
 
 
 def _telling_line(error: RankError) -> str:

@@ -16,6 +16,7 @@ from diagnostics.contract.invocation import command
 from diagnostics.evidence import run_folder, safe_pickle
 from diagnostics.evidence.job import world_size
 from diagnostics.evidence.job.assign_ranks import adopt, adopt_listed, adopt_single, assign_ranks, launched
+from diagnostics.evidence.job.attempts import set_aside
 from diagnostics.evidence.job.choose import one_per_rank, refuse_mixed_times
 from diagnostics.evidence.job.merge_errors import merge_errors
 from diagnostics.evidence.job.owner import Owner, owner
@@ -33,6 +34,8 @@ QUIET_S = 2.0
 EVERY_S = 0.5
 NAMED = 8
 """Files without evidence that are named; the others are counted."""
+LONG_HEAD_BYTES = 1 << 20
+"""Of a JSON object whose beginning tells nothing: exporters put tables of their own before the events of a trace."""
 MAX_FOREIGN_PICKLE_BYTES = 16 << 20
 """Pickles that no reader knows are looked into only to say what they would have run."""
 
@@ -162,7 +165,8 @@ class _Gathering:
     counts: Counter[str] = field(default_factory=Counter)
     foreign: list[str] = field(default_factory=list)
     """Files that hold no evidence, though their names allow it."""
-    looked: int = 0
+    files: list[str] = field(default_factory=list)
+    """Every file, relative to the root."""
     empty: int = 0
     began_s: float = field(default_factory=time.monotonic)
     said_s: float = 0.0
@@ -170,12 +174,15 @@ class _Gathering:
     def take(self, path: Path) -> None:
         """One file; whatever is wrong with it ends as a problem."""
         self._say()
-        self.looked += 1
         file = self.evidence.relative(path)
+        self.files.append(file)
         kind = "file"
         try:
             start = head(path)
             reader = reader_of(path, start)
+            if reader == "none" and start.startswith(b"{"):
+                start = head(path, LONG_HEAD_BYTES)
+                reader = reader_of(path, start)
             if isinstance(reader, Reader):
                 kind = reader.kind
                 self._read(reader, Source(path, file, start, self.evidence.limits, owner(Path(file))))
@@ -236,6 +243,7 @@ class _Gathering:
                 chosen = one_per_rank(reader, handles, evidence)
                 chosen.sort(key=lambda handle: (handle.rank is None, handle.rank or 0, handle.file))
                 evidence.files[reader.kind] = chosen
+        self.read = set_aside(evidence, self.files, self.read)
         assign_ranks(evidence, self.read)
         evidence.launched = launched(self.owners, self.read)
         failure = run_folder.failure_error(evidence.run.status) if evidence.run else None
@@ -268,4 +276,4 @@ class _Gathering:
             return
         self.said_s = now
         found = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.counts.items())) or "no evidence yet"
-        self.progress(f"looked at {self.looked:,} files: {found}")
+        self.progress(f"looked at {len(self.files):,} files: {found}")

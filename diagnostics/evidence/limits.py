@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from diagnostics.contract.files import open_regular
+
 BLOCK_BYTES = 1 << 20
 MOST_DEPTH = 500
 """Python's own limit is 1,000 calls, of which the reader has used some: deeper values cannot be read at any factor."""
@@ -94,7 +96,7 @@ def blocks(path: Path, limits: Limits, block_bytes: int = BLOCK_BYTES) -> Iterat
         ValueError: the gzip stream is damaged; what was whole before it has been yielded.
     """
     total = 0
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         head = file.read(2)
         file.seek(0)
         size = max(1, os.fstat(file.fileno()).st_size)
@@ -183,7 +185,7 @@ def head(path: Path, size_bytes: int = 8192) -> bytes:
     Raises:
         OSError: it cannot be read.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         data = file.read(size_bytes)
     if not data.startswith(_GZIP):
         return data

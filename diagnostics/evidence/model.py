@@ -7,7 +7,7 @@ snapshots) are handles: a detector loads one at a time, so memory does not grow 
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from diagnostics.contract.artifacts import Heartbeat, Status
 from diagnostics.evidence.limits import Limits
@@ -74,6 +74,15 @@ class RankError:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierAttempt:
+    """An attempt of the job that was followed by another."""
+
+    attempt: int
+    error: RankError | None
+    """Of the rank that failed first; None where it left none."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogFact:
     """One line of a log that says something known, decoded."""
 
@@ -102,6 +111,8 @@ class Problem:
     """Nothing is lost by it: what it is about is known from elsewhere, or is no evidence."""
     unread: bool = False
     """Nothing of the file could be used."""
+    reason: Literal["", "damaged", "newer"] = ""
+    """Of a run's own record: it is not what dtk wrote, or only a newer dtk can read it; empty of anything else."""
 
 
 @dataclass(slots=True)
@@ -152,6 +163,8 @@ class Evidence:
     calls that was never a file is one too (`calls.CallFile`, under `flight`, `ring` or `simulation`)."""
     stacks: list[Stacks] = field(default_factory=list)
     errors: list[RankError] = field(default_factory=list)
+    earlier: list[EarlierAttempt] = field(default_factory=list)
+    """What the attempts before the last one left; everything else here is of the last one."""
     facts: list[LogFact] = field(default_factory=list)
     environment: dict[int, dict[str, str]] = field(default_factory=dict)
     """Rank (-1 = all, from a manifest) -> variables that matter (NCCL_*, TORCH_*, GLOO_*, CUDA_*, PYTORCH_*)."""

@@ -3,15 +3,29 @@
 Chooses the ending that says most where several files tell of one rank. Decides no cause.
 """
 
+import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from diagnostics.contract.findings import EvidenceItem
-from diagnostics.evidence.endings import MISMATCH_TEXT, ORDER, UNNAMED, Ending, ends_a_rank, of_error, of_fact, of_srun
+from diagnostics.evidence.endings import (
+    MISMATCH_TEXT,
+    ORDER,
+    UNNAMED,
+    Ending,
+    by_kernel,
+    ends_a_rank,
+    of_error,
+    of_fact,
+    of_srun,
+)  # fmt: skip
 from diagnostics.evidence.model import Evidence, LogFact
 
 _TIMEOUT_FACTS = {"gloo_timeout", "watchdog_timeout", "monitored_barrier", "store_timeout"}
+_MISMATCH_FACTS = {"gloo_mismatch", "collective_mismatch_text"}
+_RAISED_OOM = re.compile(r"(?:[\w.]+\.)?(?:OutOfMemoryError|RuntimeError): CUDA out of memory")
+"""How the interpreter prints an exception that nobody caught."""
 _CLOSED_FACTS = {"gloo_closed", "gloo_reset"}
 
 
@@ -21,7 +35,7 @@ def rank_endings(evidence: Evidence) -> dict[int, Ending]:
     for error in evidence.errors:
         if error.rank is not None and error.rank >= 0 and ends_a_rank(error):
             candidates[error.rank].append(of_error(error, error.rank))
-    for fact in evidence.facts:
+    for fact in _unhandled(evidence):
         ending = of_fact(fact, fact.rank) if fact.rank is not None else None
         if ending is not None:
             candidates[ending.rank].append(ending)
@@ -33,9 +47,49 @@ def rank_endings(evidence: Evidence) -> dict[int, Ending]:
                 candidates[ending.rank].append(ending)
     _add_unlisted(evidence, candidates)
     _add_interrupted(evidence, candidates)
-    return {
+    endings = {
         rank: min(endings, key=lambda one: (ORDER[one.kind], not one.frames, one.what, one.evidence.file))
         for rank, endings in candidates.items()
+    }
+    return endings | _killed_for_memory(evidence, endings)
+
+
+def _killed_for_memory(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int, Ending]:
+    """Return the ranks whose SIGKILL came from the kernel when memory ran out.
+
+    Process ids settle it where the launcher lists them. They differ between a container and its host, and Slurm names
+    none: then each kill for memory is that of a rank which SIGKILL ended, if there are no more of those than kills.
+    """
+    said = [fact for fact in evidence.facts if fact.kind == "kernel_oom"]
+    said += [fact for fact in evidence.facts if fact.kind == "srun_task" and "Out Of Memory" in str(fact.fields["why"])]
+    killed = [rank for rank, end in endings.items() if end.kind == "killed" and end.signal == "SIGKILL"]
+    lists = [fact.fields.get("rank_of", {}) for fact in evidence.facts if fact.kind == "torchrun_list"]
+    rank_of: dict[int, int] = {pid: rank for ranks in lists for pid, rank in ranks.items()}
+    by_pid = {rank_of[fact.fields["pid"]]: fact for fact in said if fact.fields.get("pid") in rank_of}
+    if not by_pid and said:
+        kills = max(sum(fact.fields.get("kills", fact.fields.get("count", 1)) for fact in said), 1)
+        by_pid = dict.fromkeys(killed, said[0]) if len(killed) <= kills else {}
+    return {rank: by_kernel(endings[rank], fact) for rank, fact in by_pid.items() if rank in killed}
+
+
+def after_timeout(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int, Ending]:
+    """Return the endings that came after the rank's own watchdog had reported a timeout: effects of what it waited for.
+
+    The watchdog aborts the communicator, so that the main thread goes on with whatever stands in the buffers, and then
+    ends the process. A signal or an exit code can only have come later; of an exception the line in the log tells.
+    """
+    first: dict[int, LogFact] = {}
+    for fact in evidence.facts:
+        own = fact.kind == "watchdog_timeout" or (fact.kind == "watchdog_status" and "work" in fact.fields)
+        if own and fact.rank is not None:
+            known = first.setdefault(fact.rank, fact)
+            first[fact.rank] = fact if (fact.file, fact.line) < (known.file, known.line) else known
+    return {
+        rank: end
+        for rank, end in endings.items()
+        if end.gone
+        and rank in first
+        and (not end.type or (end.evidence.file == first[rank].file and (end.evidence.line or 0) > first[rank].line))
     }
 
 
@@ -52,7 +106,9 @@ def settle_exit_codes(endings: dict[int, Ending], others: bool) -> dict[int, End
 
 
 def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list[int]) -> dict[int, Ending]:
-    """Add the only exception that a log shows without a rank, where no rank is known to have failed by itself.
+    """Add what a log shows without a rank, where no rank is known to have failed by itself.
+
+    That is the only exception; without one, the last line of an exception about memory, or a kill of the kernel.
 
     Args:
         evidence: with all errors.
@@ -64,7 +120,34 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
     rank = candidates[0] if len(candidates) == 1 else UNNAMED
     unnamed = [of_error(error, rank) for error in evidence.errors if error.rank is None and error.type]
     own = [ending for ending in unnamed if ending.by_itself]
+    if not unnamed:
+        own = list(_of_memory(evidence, rank))[:1]
     return {**endings, rank: own[0]} if len(own) == 1 else endings
+
+
+def _unhandled(evidence: Evidence) -> Iterator[LogFact]:
+    """Yield the facts without lines that are part of an exception behind which the job went on."""
+    handled: defaultdict[tuple[str, int | None], list[str]] = defaultdict(list)
+    for fact in evidence.facts:
+        if fact.kind == "handled_error" and (text := str(fact.fields.get("message", "")).partition("\n")[0]):
+            handled[fact.file, fact.rank].append(text)
+    for fact in evidence.facts:
+        if not any(text in fact.text for text in handled.get((fact.file, fact.rank), ())):
+            yield fact
+
+
+def _of_memory(evidence: Evidence, rank: int) -> Iterator[Ending]:
+    """Yield what lines without a rank say about memory; a library that catches it tells of it in words of its own."""
+    for fact in _unhandled(evidence):
+        if (
+            fact.kind == "cuda_oom"
+            and fact.rank is None
+            and _RAISED_OOM.match(fact.text)
+            and (end := of_fact(fact, rank))
+        ):
+            yield end
+        elif fact.kind == "kernel_oom" and str(fact.fields.get("name", "python")).startswith(("python", "pt_")):
+            yield by_kernel(Ending(rank, "killed", "SIGKILL", EvidenceItem("log", fact.file, "")), fact)
 
 
 def peer_vanished(evidence: Evidence, endings: Mapping[int, Ending]) -> bool:
@@ -77,7 +160,7 @@ def peer_vanished(evidence: Evidence, endings: Mapping[int, Ending]) -> bool:
 
 def mismatch_facts(evidence: Evidence) -> list[LogFact]:
     """Lines in which gloo or torch itself says that sizes or operations differ between ranks."""
-    return [fact for fact in evidence.facts if fact.kind == "gloo_mismatch" or MISMATCH_TEXT.search(fact.text)]
+    return [fact for fact in evidence.facts if fact.kind in _MISMATCH_FACTS or MISMATCH_TEXT.search(fact.text)]
 
 
 def _add_exit_events(evidence: Evidence, candidates: defaultdict[int, list[Ending]]) -> None:

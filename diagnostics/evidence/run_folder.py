@@ -3,23 +3,22 @@
 Owns which folders of a run hold evidence. Large records (dumps, traces) are left to their readers.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from diagnostics.contract.artifacts import Heartbeat, RunPaths, Status, read_heartbeat, read_status
+from diagnostics.contract.artifacts import Heartbeat, NewerSchemaError, RunPaths, Status, read_heartbeat, read_status
+from diagnostics.contract.files import MOST_BYTES, read_json
+from diagnostics.evidence import safe_yaml
 from diagnostics.evidence.endings import parse_reason
 from diagnostics.evidence.limits import Limits, small_json, whole
 from diagnostics.evidence.logs.lines import LineReader
 from diagnostics.evidence.model import Problem, RankError, RunEvidence
 
-MAX_RECORD_BYTES = 32 << 20
-"""Of one JSON or YAML record of the run; real ones stay below one MiB."""
 MAX_EVENTS = 2000
 """Lifecycle events kept for one rank: the first and the last half of these."""
 EVENT = b'"kind": "event"'
@@ -34,10 +33,10 @@ def is_run(folder: Path) -> bool:
     paths = RunPaths(folder)
     for path, keys in ((paths.status, ("state", "schema_version")), (paths.manifest, ("run_id", "schema_version"))):
         try:
-            if path.is_symlink() or not path.is_file() or path.stat().st_size > MAX_RECORD_BYTES:
+            if path.is_symlink():
                 continue
-            value = json.loads(path.read_bytes())
-        except (OSError, ValueError, RecursionError):
+            value = read_json(path)
+        except (OSError, ValueError):
             continue
         if isinstance(value, dict) and all(key in value for key in keys):
             return True
@@ -72,7 +71,7 @@ def read(folder: Path, limits: Limits, problems: list[Problem]) -> RunEvidence:
     paths = RunPaths(folder)
     status = _status(paths, problems)
     attempt = max(status.attempt if status else 0, last_attempt(folder))
-    read_json = partial(small_json, limits=limits, most_bytes=MAX_RECORD_BYTES)
+    read_json = partial(small_json, limits=limits, most_bytes=MOST_BYTES)
     return RunEvidence(
         root=folder,
         status=status,
@@ -106,19 +105,25 @@ def failure_error(status: Status | None) -> RankError | None:
     )
 
 
+def damaged(file: str, why: Exception | str) -> Problem:
+    """Return the problem of a record of a run that cannot be read."""
+    reason: Literal["damaged", "newer"] = "newer" if isinstance(why, NewerSchemaError) else "damaged"
+    return Problem("run", file, f"damaged: {_short(why)}", reason=reason)
+
+
 def _status(paths: RunPaths, problems: list[Problem]) -> Status | None:
     try:
-        if paths.status.is_symlink() or paths.status.stat().st_size > MAX_RECORD_BYTES:
+        if paths.status.is_symlink():
             raise ValueError("not a status record")
         status = read_status(paths.status)
     except FileNotFoundError:
         problems.append(Problem("run", "status.json", "it is missing: how the run ended is not known"))
         return None
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as problem:
-        problems.append(Problem("run", "status.json", f"damaged: {_short(problem)}"))
+        problems.append(damaged("status.json", problem))
         return None
     if not isinstance(status.attempt, int) or not isinstance(status.state, str):
-        problems.append(Problem("run", "status.json", "damaged: its fields have other types"))
+        problems.append(damaged("status.json", "its fields have other types"))
         return None
     if status.state == "running":
         problems.append(Problem("run", "status.json", "the run still goes on: this is how it stands now"))
@@ -127,24 +132,19 @@ def _status(paths: RunPaths, problems: list[Problem]) -> Status | None:
 
 def _mapping(path: Path, problems: list[Problem], read_file: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
     try:
-        return {} if path.is_symlink() or not path.is_file() else read_file(path)
+        return {} if path.is_symlink() else read_file(path)
+    except FileNotFoundError:
+        return {}
     except (OSError, ValueError) as problem:
-        problems.append(Problem("run", path.name, f"damaged: {_short(problem)}"))
+        problems.append(damaged(path.name, problem))
         return {}
 
 
 def _yaml(path: Path, limits: Limits) -> dict[str, Any]:
-    import yaml
-
     data = whole(path, limits)
-    if len(data) > MAX_RECORD_BYTES:
-        raise ValueError(f"over {MAX_RECORD_BYTES >> 20} MiB")
-    if data.count(b"&") > 200 and data.count(b"*") > 200:  # aliases of aliases grow without bound
-        raise ValueError("refused: full of aliases")
-    try:
-        value = yaml.load(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  # a safe one
-    except (yaml.YAMLError, RecursionError) as problem:
-        raise ValueError(_short(problem)) from problem
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"over {MOST_BYTES >> 20} MiB")
+    value = safe_yaml.loads(data, limits)
     if not isinstance(value, dict):
         raise ValueError("not a mapping")
     return value
@@ -188,7 +188,7 @@ def _of_ranks(folder: Path, limits: Limits) -> list[tuple[int, Path]]:
     """Return the files of a folder of records, by rank. Links are skipped."""
     found: list[tuple[int, Path]] = []
     try:
-        for path in folder.iterdir():
+        for path in () if folder.is_symlink() else folder.iterdir():
             match = _RANK.fullmatch(path.name)
             if match and len(found) < limits.files and not path.is_symlink() and path.is_file():
                 found.append((int(match[1]), path))
@@ -198,4 +198,4 @@ def _of_ranks(folder: Path, limits: Limits) -> list[tuple[int, Path]]:
 
 
 def _short(problem: object) -> str:
-    return " ".join(str(problem).split())[:200] or type(problem).__name__
+    return " ".join(str(getattr(problem, "strerror", None) or problem).split())[:200] or type(problem).__name__

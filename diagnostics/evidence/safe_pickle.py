@@ -23,6 +23,9 @@ _GROWTH_FREE_BYTES = 256 << 20
 """Memory over size of what is built: flight dumps and snapshots reach 16; small files may do as they like."""
 
 _LIST_BYTES, _DICT_BYTES = 104, 232
+MOST_VALUES = 4_000_000
+"""Of a value whose readers copy what they find; shared parts count each time. A dump of 2,000 calls with 50 frames each
+has 400,000."""
 
 _STOP, _FRAME, _LONG1, _LONG4 = 0x2E, 0x95, 0x8A, 0x8B
 _TUPLES = frozenset(b"t\x85\x86\x87")
@@ -92,6 +95,38 @@ def loads(data: bytes, limits: Limits) -> Any:
     finally:
         if collecting:
             gc.enable()
+
+
+def refuse_sharing(value: Any, most: int = MOST_VALUES) -> None:
+    """Refuse a value that holds itself, or more than `most` values where shared ones count each time.
+
+    A kilobyte of a pickle can share lists of lists so often that no memory holds a copy. Never recurses.
+
+    Raises:
+        ValueError: it does.
+    """
+    sizes: dict[int, int] = {}  # 0: its parts are being counted.
+    open_ = [value] if type(value) in (list, dict, tuple) else []
+    while open_:
+        container = open_[-1]
+        known = sizes.get(id(container))
+        if known:
+            open_.pop()
+            continue
+        parts = container.values() if type(container) is dict else container
+        inner = [part for part in parts if type(part) in (list, dict, tuple)]
+        if known is None:
+            sizes[id(container)] = 0
+            if 0 in (counted := [sizes.get(id(part)) for part in inner]):
+                raise ValueError("refused: a container within itself")
+            if None in counted:
+                open_ += [part for part, size in zip(inner, counted, strict=True) if size is None]
+                continue
+        size = 1 + len(container) + sum(sizes[id(part)] for part in inner)
+        if size > most:
+            raise ValueError("refused: it shares its parts so often that it stands for too much")
+        sizes[id(container)] = size
+        open_.pop()
 
 
 def _checked(data: bytes) -> Iterator[bytes]:

@@ -2,35 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Where
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Where, text_of
 from diagnostics.contract.formatting import ranks_text
 from diagnostics.evidence.model import shortened
-from diagnostics.report import drawings, wording
-from diagnostics.report.document import (
-    Block,
-    Card,
-    Cards,
-    Cell,
-    Document,
-    Field,
-    Fields,
-    Fix,
-    Fold,
-    Form,
-    Items,
-    Node,
-    Only,
-    Paragraph,
-    Section,
-    Span,
-    Table,
-    Text,
-    Tone,
-    Tree,
-    on_page,
-    present,
-    remark,
-)
+from diagnostics.report import document as doc
+from diagnostics.report import drawings, standing, wording
 from diagnostics.report.measures import plan_lines
 from diagnostics.report.model import Coverage, Decided, Report
 from diagnostics.report.overview import (
@@ -45,7 +21,7 @@ from diagnostics.report.overview import (
 )
 from diagnostics.tree.evaluate import Branch
 
-PAGES: tuple[Form, ...] = ("html", "markdown")
+PAGES: tuple[doc.Form, ...] = ("html", "markdown")
 SIDES_SHOWN = 8
 CUT_SETS_SHOWN = 64
 _BRIEF = 4
@@ -54,16 +30,16 @@ _LONG = 240
 """Characters of one piece of evidence on the first screen."""
 _HIGH = 0.9
 """Confidence from which on the first screen does not ask for more to be recorded."""
-_TONES: dict[str, Tone] = {"healthy": "good", "undecided": "warn", "at_risk": "warn", "slow": "warn"}
-_STATUSES: dict[str, Tone] = {"confirmed": "bad", "undecided": "warn", "ruled_out": "soft"}
-_DRAWN: dict[str, Callable[[Report], Block | None]] = {
+_TONES: dict[str, doc.Tone] = {"healthy": "good", "undecided": "warn", "at_risk": "warn", "slow": "warn"}
+_STATUSES: dict[str, doc.Tone] = {"confirmed": "bad", "undecided": "warn", "ruled_out": "soft"}
+_DRAWN: dict[str, Callable[[Report], doc.Block | None]] = {
     "hang": drawings.timeline,
     "memory": drawings.memory,
     "overlap": drawings.overlap,
 }
 
 
-def document(report: Report, *, brief: bool = False, page: str = "") -> Document:
+def document(report: Report, *, brief: bool = False, page: str = "") -> doc.Document:
     """Return the document of a diagnosis.
 
     Args:
@@ -73,84 +49,93 @@ def document(report: Report, *, brief: bool = False, page: str = "") -> Document
     """
     tone = _TONES.get(report.outcome, "bad")
     heading = headline(report)
-    end = [Field("note", note) for note in report.notes] + ([Field("page", page)] if page else [])
+    end = [doc.Field("note", note) for note in report.notes] + ([doc.Field("page", page)] if page else [])
     if brief and (report.root_causes or not report.healthy):
-        end.append(Field("more", "-v for the fault tree, all evidence and what was ruled out"))
-    return Document(
+        end.append(doc.Field("more", "-v for the fault tree, all evidence and what was ruled out"))
+    return doc.Document(
         title=f"{OUTCOMES[report.outcome]}: {heading}",
         badge=(OUTCOMES[report.outcome], tone),
         heading=heading,
-        answer=(Span(f"{OUTCOMES[report.outcome]}: ", tone), Span(heading, "strong")),
-        lead=(Only(("terminal",), _first_screen(report, brief)), Only(PAGES, _about(report))),
-        blocks=(*(() if brief else _sections(report)), Only(("terminal",), (Fields(tuple(end)),) if end else ())),
+        answer=(doc.Span(f"{OUTCOMES[report.outcome]}: ", tone), doc.Span(heading, "strong")),
+        lead=(doc.Only(("terminal",), _first_screen(report, brief)), doc.Only(PAGES, _about(report))),
+        blocks=(
+            *(() if brief else _sections(report)),
+            doc.Only(("terminal",), (doc.Fields(tuple(end)),) if end else ()),
+        ),
         footer="Made by dtk diagnose. Costs are ceilings, not promises; what costs less than 2 % of a step is not "
         "reported. The same as data: report.json beside this page, or dtk diagnose PATH --json.",
         interactive=True,
     )
 
 
-def _first_screen(report: Report, brief: bool) -> tuple[Block, ...]:
+def _first_screen(report: Report, brief: bool) -> tuple[doc.Block, ...]:
     """Return ranks, place, remedy and what happened; then evidence, what is open and what could not be read."""
     rest = _open_questions(report, brief)
     if not report.root_causes:
-        return (Fields(tuple(rest)),) if rest else ()
+        return (doc.Fields(tuple(rest)),) if rest else ()
     root, *others = report.root_causes
-    fixes, places = wording.remedies(root), wording.sides(root)
+    fixes, places = text_of(root).remedies, wording.sides(root)
     answer = [_one_line("blame", wording.blame(root))]
     if places:
         ranks, where = places[0]
         suffers = set(ranks) & set(root.victims)  # Nothing tells where the rank to blame is.
         text, shorter = wording.place_of(ranks, where)
-        answer.append(Field("victim" if suffers else "where", text, brief=shorter))
+        answer.append(doc.Field("victim" if suffers else "where", text, brief=shorter))
     if fixes:
-        answer.append(Field("fix", _fix(fixes[0]), "good"))
-    answer.append(Field("what", wording.summary(root)))
-    answer.append(Field("cause", f"{root.cause}{_sure(root)}", beside_answer=True))
+        answer.append(doc.Field("fix", _fix(fixes[0]), "good"))
+    answer.append(doc.Field("what", text_of(root).summary))
+    answer.append(doc.Field("cause", f"{root.cause}{_sure(root)}", beside_answer=True))
     if wording.cost(root.cost):
-        answer.append(Field("cost", wording.cost(root.cost)))
+        answer.append(doc.Field("cost", wording.cost(root.cost)))
     details = []
     for other in others:
-        change = f"; fix: {remedy[0].change}" if (remedy := wording.remedies(other)) else ""
+        change = f"; fix: {remedy[0].change}" if (remedy := text_of(other).remedies) else ""
         cost = f", {wording.cost(other.cost)}" if wording.cost(other.cost) else ""
-        details.append(Field("also", f"{_named(report, other)}{cost}{change}"))
+        details.append(doc.Field("also", f"{_named(report, other)}{cost}{change}"))
     for item in root.evidence[: _BRIEF if brief else None]:
-        seen = shortened(wording.detail(item), _LONG) if brief else item.detail
-        details.append(Field("seen", f"{_source(item)}: {seen}", "soft"))
+        seen = shortened(item.detail, _LONG) if brief else item.detail
+        details.append(doc.Field("seen", f"{_source(item)}: {seen}", "soft"))
     if brief and len(root.evidence) > _BRIEF:
-        details.append(Field("", f"and {len(root.evidence) - _BRIEF} more", "soft"))
-    details += [Field("or", f"{fix.change} ({fix.why})", "good") for fix in fixes[1 : 2 if brief else None]]
+        details.append(doc.Field("", f"and {len(root.evidence) - _BRIEF} more", "soft"))
+    details += [doc.Field("or", f"{fix.change} ({fix.why})", "good") for fix in fixes[1 : 2 if brief else None]]
     several = [place for place in places if place[1].does or len(root.where) > 1][:_BRIEF]
-    beside = Cards(tuple(_card(root, *place) for place in several)) if len(several) > 1 else None
-    return present(Fields(tuple(answer)), beside, Fields((*details, *rest)))
+    beside = doc.Cards(tuple(_card(root, *place) for place in several)) if len(several) > 1 else None
+    return doc.present(doc.Fields(tuple(answer)), beside, doc.Fields((*details, *rest)))
 
 
-def _one_line(label: str, text: str) -> Field:
-    return Field(label, text, brief=text)
+def _one_line(label: str, text: str) -> doc.Field:
+    return doc.Field(label, text, brief=text)
 
 
-def _open_questions(report: Report, brief: bool) -> list[Field]:
+def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
     """Return what was ruled out, what could not be decided, and what was wrong with the evidence."""
-    rows = [Field("plan", text) for text in plan_lines(report.measures, everything=not brief)]
+    rows = [*standing.rows(report)]
+    rows += [doc.Field("plan", text) for text in plan_lines(report.measures, everything=not brief)]
     near, _ = undecided(report)
     if report.root_causes:
-        rows.append(Field("rest", _counts(report), "soft"))
+        rows.append(doc.Field("rest", _counts(report), "soft"))
     suspicions = [decided.finding for decided in report.findings if is_suspicion(decided.finding)]
-    rows += [Field("maybe", f"{_named(report, one)}: {wording.summary(one)}", "warn") for one in suspicions[:_BRIEF]]
+    rows += [
+        doc.Field("maybe", f"{_named(report, one)}: {text_of(one).summary}", "warn") for one in suspicions[:_BRIEF]
+    ]
     unsure = report.root_causes and report.root_causes[0].confidence < _HIGH
-    if unsure or report.outcome == "undecided":
-        for what, causes in missing(near)[: 1 if brief else None]:
+    if unsure or (report.outcome == "undecided" and report.waiting is None):
+        own = text_of(report.root_causes[0]).missing if report.root_causes else ""
+        if own:
+            rows.append(doc.Field("decide", own, "soft"))
+        for what, causes in [] if own and brief else missing(near)[: 1 if brief else None]:
             named = f"{', '.join(causes[:3])}{' ...' if len(causes) > 3 else ''}"
-            rows.append(Field("decide", f"{what} (for {named})", "soft"))
+            rows.append(doc.Field("decide", f"{what} (for {named})", "soft"))
     problems = [
-        Field("absent" if text == coverage.absent else "unread", f"{coverage.kind}: {text}", "warn")
+        doc.Field("absent" if text == coverage.absent else "unread", f"{coverage.kind}: {text}", "warn")
         for coverage in report.coverage
         for text in coverage.problems
     ]
     rows += problems[: _BRIEF if brief else None]
     if brief and len(problems) > _BRIEF:
-        rows.append(Field("", f"and {len(problems) - _BRIEF} more", "warn"))
+        rows.append(doc.Field("", f"and {len(problems) - _BRIEF} more", "warn"))
     if not brief:
-        rows += [Field("note", f"{one.kind}: {text}", "soft") for one in report.coverage for text in one.notes]
+        rows += [doc.Field("note", f"{one.kind}: {text}", "soft") for one in report.coverage for text in one.notes]
     return rows
 
 
@@ -160,112 +145,119 @@ def _counts(report: Report) -> str:
     return "; ".join(filter(None, [*texts, others_text(others)]))
 
 
-def _about(report: Report) -> tuple[Block, ...]:
+def _about(report: Report) -> tuple[doc.Block, ...]:
     """Return what the header of a page says beside the answer."""
     ranks = f"; {report.world_size} ranks" if report.world_size else ""
     confirmed = f"{count(report)['confirmed']} confirmed; "
-    source = Paragraph((Span(report.source, "code"), Span(f"{ranks}; {confirmed}{_counts(report)}", "soft")))
-    return (source, *map(Paragraph, report.notes))
+    source = doc.Paragraph(
+        (doc.Span(report.source, "code"), doc.Span(f"{ranks}; {confirmed}{_counts(report)}", "soft"))
+    )
+    waiting = (doc.Fields(tuple(standing.rows(report))),) if report.waiting else ()
+    return (source, *waiting, *map(doc.Paragraph, report.notes))
 
 
-def _sections(report: Report) -> tuple[Block, ...]:
+def _sections(report: Report) -> tuple[doc.Block, ...]:
     near = families(report)
     drawn = {kind: drawing(report) for kind, drawing in _DRAWN.items()}
     causes = [_cause(report, root, number) for number, root in enumerate(report.root_causes)]
-    return present(
-        [Only(PAGES, tuple(causes[:1])), *causes[1:]],
+    return doc.present(
+        [doc.Only(PAGES, tuple(causes[:1])), *causes[1:]],
         [block for kind, block in drawn.items() if block and kind in near],
         _consequences(report),
         _tree(report),
         [block for kind, block in drawn.items() if block and kind not in near],
-        Only(PAGES, (_every_cause(report),)),
-        Only(("terminal",), present(_missing(report))),
+        doc.Only(PAGES, (_every_cause(report),)),
+        doc.Only(("terminal",), doc.present(_missing(report))),
         _coverage(report.coverage),
     )
 
 
-def _cause(report: Report, root: Finding, number: int) -> Section:
-    rows = [Field("ranks", wording.blame(root))]
+def _cause(report: Report, root: Finding, number: int) -> doc.Section:
+    rows = [doc.Field("ranks", wording.blame(root))]
     cost = wording.cost(root.cost)
-    for label, text in (("cost", cost), ("measured", wording.measured(root)), ("confidence", f"{root.confidence:.0%}")):
+    for label, text in (("cost", cost), ("measured", text_of(root).measured), ("confidence", f"{root.confidence:.0%}")):
         if text:
-            rows.append(Field(label, text))
+            rows.append(doc.Field(label, text))
     places = wording.sides(root)
     more = len(places) - SIDES_SHOWN
-    fixes = [Fix(one.change, one.why, one.saves, one.kind) for one in wording.remedies(root)]
-    seen = [(Span(_source(one), "code"), f" {one.detail} ", Span(f"({one.kind})", "soft")) for one in root.evidence]
+    fixes = [doc.Fix(one.change, one.why, one.saves, one.kind) for one in text_of(root).remedies]
+    seen = [
+        (doc.Span(_source(one), "code"), f" {one.detail} ", doc.Span(f"({one.kind})", "soft")) for one in root.evidence
+    ]
     title = report.title(root.cause) if number else "What happened"
-    return Section(
-        (f"{title} ", Span(root.cause, "code")),
-        present(
-            Paragraph(wording.summary(root)),
-            Cards(tuple(_card(root, *place) for place in places[:SIDES_SHOWN])) if places else None,
-            remark(f"and {more} more places, in report.json") if more > 0 else None,
-            Fields(tuple(rows)),
-            Section("How to fix it", tuple(fixes), 3) if fixes else None,
-            Section("Evidence", (Items(tuple(seen)),), 3) if seen else None,
+    return doc.Section(
+        (f"{title} ", doc.Span(root.cause, "code")),
+        doc.present(
+            doc.Paragraph(text_of(root).summary),
+            doc.Cards(tuple(_card(root, *place) for place in places[:SIDES_SHOWN])) if places else None,
+            doc.remark(f"and {more} more places, in report.json") if more > 0 else None,
+            doc.Fields(tuple(rows)),
+            doc.Section("How to fix it", tuple(fixes), 3) if fixes else None,
+            doc.Section("Evidence", (doc.Items(tuple(seen)),), 3) if seen else None,
         ),
         id=f"cause-{number}",
         kind="cause",
     )
 
 
-def _card(root: Finding, ranks: tuple[int, ...], where: Where) -> Card:
+def _card(root: Finding, ranks: tuple[int, ...], where: Where) -> doc.Card:
     name = ranks_text(ranks) or ("all ranks" if where.rank is None else f"rank {where.rank}")
     blamed = bool(ranks) and set(ranks) <= set(root.ranks)
     some = set(root.ranks) != {place.rank for place in root.where}
-    does: tuple[Text, ...] = (wording.does(where),) if where.does else ()
-    return Card(f"{name} (to blame)" if blamed and some else name, (*does, Span(wording.place(where), "code")), blamed)
+    does: tuple[doc.Text, ...] = (where.does,) if where.does else ()
+    return doc.Card(
+        f"{name} (to blame)" if blamed and some else name, (*does, doc.Span(wording.place(where), "code")), blamed
+    )
 
 
-def _consequences(report: Report) -> Section | None:
+def _consequences(report: Report) -> doc.Section | None:
     followed = [
         f"{report.title(one.finding.cause)} ({ranks_text(one.finding.ranks) or 'no rank'}), "
-        f"{one.finding.cause}: {wording.summary(one.finding)}"
+        f"{one.finding.cause}: {text_of(one.finding).summary}"
         for one in report.findings
         if one.explained_by
     ]
-    return Section("Consequences, not causes", (Items(tuple(followed)),)) if followed else None
+    return doc.Section("Consequences, not causes", (doc.Items(tuple(followed)),)) if followed else None
 
 
-def _tree(report: Report) -> Section:
+def _tree(report: Report) -> doc.Section:
     titles = {branch.id: branch.title for branch in report.tree.children}
     confirmed = [cut for cut in report.cut_sets if cut.status == "confirmed"][:CUT_SETS_SHOWN]
-    sets = [(Span(" and ".join(cut.causes), "code"), f": {titles.get(cut.tree, cut.tree)}") for cut in confirmed]
+    sets = [(doc.Span(" and ".join(cut.causes), "code"), f": {titles.get(cut.tree, cut.tree)}") for cut in confirmed]
     possible = sum(cut.status == "undecided" for cut in report.cut_sets)
-    return Section(
+    return doc.Section(
         "Fault tree",
-        present(
-            Only(("terminal",), (remark("[x] confirmed, [?] undecided, [ ] ruled out"),)),
-            Only(
+        doc.present(
+            doc.Only(("terminal",), (doc.remark("[x] confirmed, [?] undecided, [ ] ruled out"),)),
+            doc.Only(
                 ("html",),
-                (remark("Confirmed branches are open. The arrow keys walk through the tree."),),
+                (doc.remark("Confirmed branches are open. The arrow keys walk through the tree."),),
             ),
-            Tree(_node(report.tree)),
-            Section("Minimal cut sets that are confirmed", (Items(tuple(sets)),), 3) if sets else None,
-            on_page(remark(f"{possible} more are undecided.")) if possible else None,
+            doc.Tree(_node(report.tree)),
+            doc.Section("Minimal cut sets that are confirmed", (doc.Items(tuple(sets)),), 3) if sets else None,
+            doc.on_page(doc.remark(f"{possible} more are undecided.")) if possible else None,
         ),
         control="open-all",
     )
 
 
-def _node(branch: Branch) -> Node:
+def _node(branch: Branch) -> doc.Node:
     """Return a node of the drawn tree; what is ruled out or lacks the same evidence as a whole is folded."""
     alike = branch.reason.rstrip(".").casefold() == branch.measured.rstrip(".").casefold()
     notes = [note for note in (branch.measured, "" if alike else branch.reason) if note]
     status = branch.status.replace("_", " ")
     same, causes = _same_reason(branch)
-    brief: list[str | Span] = []
+    brief: list[str | doc.Span] = []
     if same:
-        brief.append(Span(f" - all {causes} causes undecided: {same}", "soft"))
+        brief.append(doc.Span(f" - all {causes} causes undecided: {same}", "soft"))
     else:
         if branch.measured and (branch.gate is None or branch.status != "ruled_out"):
             brief.append(f": {branch.measured}")
         if branch.reason != branch.measured and branch.reason in notes and branch.status != "confirmed":
-            brief.append(Span(f" - {status}: {branch.reason}", "soft"))
+            brief.append(doc.Span(f" - {status}: {branch.reason}", "soft"))
     if branch.missing:
         notes.append(f"record it: {branch.missing}")
-    return Node(
+    return doc.Node(
         mark=branch.status,
         title=branch.title,
         name=branch.gate or branch.id,
@@ -290,58 +282,58 @@ def _same_reason(branch: Branch) -> tuple[str, int]:
     return (reasons.pop() if alike else ""), len(causes)
 
 
-def _every_cause(report: Report) -> Section:
+def _every_cause(report: Report) -> doc.Section:
     near, others = undecided(report)
     confirmed = [one for one in report.findings if one.finding.status == "confirmed"]
     pruned = [one for one in report.findings if one.finding.status == "ruled_out"]
     first, *folded = (_causes(report, causes) for causes in ((*confirmed, *near), pruned, others))
     titles = (f"{len(pruned)} causes that are ruled out", others_text(others))
-    return Section(
+    return doc.Section(
         "Every cause, and why",
-        present(first, [Fold(title, (table,)) for title, table in zip(titles, folded, strict=True) if table]),
+        doc.present(first, [doc.Fold(title, (table,)) for title, table in zip(titles, folded, strict=True) if table]),
         id="causes",
         control="filter",
     )
 
 
-def _causes(report: Report, causes: Sequence[Decided]) -> Table | None:
+def _causes(report: Report, causes: Sequence[Decided]) -> doc.Table | None:
     rows = []
     for decided in causes:
         finding, by = decided.finding, decided.explained_by
-        lacks = wording.missing(finding)
-        below: list[Text] = [Span(f"explained by {', '.join(by)}", "soft")] if by else []
+        lacks = text_of(finding).missing
+        below: list[doc.Text] = [doc.Span(f"explained by {', '.join(by)}", "soft")] if by else []
         below += [f"record it: {lacks}"] if lacks else []
         rows.append(
             (
-                Span(finding.status.replace("_", " "), _STATUSES[finding.status]),
-                Cell(report.title(finding.cause), below=(Span(finding.cause, "code"),)),
+                doc.Span(finding.status.replace("_", " "), _STATUSES[finding.status]),
+                doc.Cell(report.title(finding.cause), below=(doc.Span(finding.cause, "code"),)),
                 ranks_text(finding.ranks),
-                Cell(wording.summary(finding), below=tuple(below)),
+                doc.Cell(text_of(finding).summary, below=tuple(below)),
             )
         )
-    return Table(("status", "cause", "ranks", "what was seen"), tuple(rows), 4, "records") if rows else None
+    return doc.Table(("status", "cause", "ranks", "what was seen"), tuple(rows), 4, "records") if rows else None
 
 
-def _missing(report: Report) -> Section | None:
+def _missing(report: Report) -> doc.Section | None:
     near, others = undecided(report)
     items = tuple(f"{what} (for {', '.join(causes)})" for what, causes in [*missing(near), *missing(others)])
-    return Section("Undecided, and what would record what is missing", (Items(items),)) if items else None
+    return doc.Section("Undecided, and what would record what is missing", (doc.Items(items),)) if items else None
 
 
-def _coverage(coverage: Sequence[Coverage]) -> Section | None:
+def _coverage(coverage: Sequence[Coverage]) -> doc.Section | None:
     rows, counts = [], []
     for one in coverage:
         notes = [*one.problems, *(f"note: {text}" for text in one.notes)] or ["-"]
         expected = max(one.ranks_present, one.ranks_expected)
         cells = (str(one.ranks_present), str(expected)) if expected else ("-", "-")
-        rows.append((one.kind, *cells, Cell(notes[0], below=tuple(notes[1:]))))
+        rows.append((one.kind, *cells, doc.Cell(notes[0], below=tuple(notes[1:]))))
         counts.append((one.kind, *cells, str(len(one.problems)), str(len(one.notes))))
     if not rows:
         return None
     heading = ("kind", "ranks", "expected")
-    full = Table((*heading, "problems and notes"), tuple(rows), 4, "records")
-    brief = Table((*heading, "problems", "notes"), tuple(counts))
-    return Section("Evidence that was read", (Only(PAGES, (full,)), Only(("terminal",), (brief,))))
+    full = doc.Table((*heading, "problems and notes"), tuple(rows), 4, "records")
+    brief = doc.Table((*heading, "problems", "notes"), tuple(counts))
+    return doc.Section("Evidence that was read", (doc.Only(PAGES, (full,)), doc.Only(("terminal",), (brief,))))
 
 
 def _named(report: Report, finding: Finding) -> str:

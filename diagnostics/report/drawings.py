@@ -5,31 +5,8 @@ from itertools import accumulate
 from math import ceil, floor, log
 
 from diagnostics.contract.formatting import bytes_text, seconds_text
+from diagnostics.report import document as doc
 from diagnostics.report import measures
-from diagnostics.report.document import (
-    COLOURS,
-    Axis,
-    Bar,
-    Bars,
-    Block,
-    Cell,
-    Curve,
-    Dot,
-    Fold,
-    Legend,
-    Mark,
-    Only,
-    Paragraph,
-    Plot,
-    Section,
-    Span,
-    Table,
-    Text,
-    on_page,
-    present,
-    remark,
-    table,
-)
 from diagnostics.report.measures import Call, MemoryStack, RankMemory, share_text
 from diagnostics.report.model import Report
 from diagnostics.report.overview import family
@@ -59,7 +36,7 @@ _FAR = 1.6
 _LEAST = 1e-9
 
 
-def timeline(report: Report) -> Only | None:
+def timeline(report: Report) -> doc.Only | None:
     """Return a row for each rank and a column for each position; what differs from the majority is marked."""
     position = next((root.position for root in report.root_causes if root.position is not None), None)
     blamed = _culprits(report, "hang")
@@ -70,7 +47,7 @@ def timeline(report: Report) -> Only | None:
     majority = [_majority(column, at == position) for column, at in zip(columns, lines.positions, strict=True)]
     rows = [
         (
-            Cell(f"{rank}{' *' if rank in blamed else ''}"),
+            doc.Cell(f"{rank}{' *' if rank in blamed else ''}"),
             *(_call(call, majority[n], lines.positions[n] == position) for n, call in enumerate(calls)),
         )
         for rank, calls in lines.rows
@@ -82,13 +59,13 @@ def timeline(report: Report) -> Only | None:
         "Red: not what most ranks issued. Dashed: not issued, or not recorded. * to blame."
     )
     hidden = f"{lines.hidden} more ranks are in report.json."
-    blocks = present(
-        remark(legend),
-        Table(header, tuple(rows), len(header), "dense", focus),
-        remark(hidden) if lines.hidden else None,
+    blocks = doc.present(
+        doc.remark(legend),
+        doc.Table(header, tuple(rows), len(header), "dense", focus),
+        doc.remark(hidden) if lines.hidden else None,
     )
     title = f"Last collectives of group {lines.group}" if lines.group else "Last collectives"
-    return on_page(Section(title, blocks))
+    return doc.on_page(doc.Section(title, blocks))
 
 
 def _majority(calls: Sequence[Call | None], here: bool) -> tuple[str, ...]:
@@ -108,19 +85,19 @@ def _compared(call: Call | None, here: bool) -> tuple[str, ...]:
     return (call.op, call.signature, call.where) if here else (call.op, call.signature)
 
 
-def _call(call: Call | None, majority: tuple[str, ...], here: bool) -> Cell:
+def _call(call: Call | None, majority: tuple[str, ...], here: bool) -> doc.Cell:
     compared = _compared(call, here)
     if call is None or not compared:
-        return Cell("-", "soft", hint="not issued, or not recorded")
+        return doc.Cell("-", "soft", hint="not issued, or not recorded")
     differs = compared != majority
     tone = "bad" if differs else "good" if call.state in _DONE else "" if call.state == "issued" else "warn"
     hint = "; ".join(part for part in (call.op, call.signature, call.state, call.where) if part)
     place = call.where.partition(" in ")[0].replace("\\", "/").rpartition("/")[2]
     text = f"{call.op} {call.signature}".strip() if differs or here else call.op
-    return Cell(text, tone, (place,) if here else (), hint)  # type: ignore[arg-type]
+    return doc.Cell(text, tone, (place,) if here else (), hint)  # type: ignore[arg-type]
 
 
-def overlap(report: Report) -> Section | None:
+def overlap(report: Report) -> doc.Section | None:
     """Return a bar for each rank: where its wall time went."""
     blamed = _culprits(report, "overlap")
     ranks = measures.overlap(report.measures, blamed)
@@ -136,21 +113,21 @@ def overlap(report: Report) -> Section | None:
         percent = one.values.get("overlap_percent")
         end = f"{wall:.1f} ms" + ("" if percent is None else f", {percent:.0f} %")
         name = f"rank {one.rank}{'*' if one.rank in blamed else ''}"
-        bars.append(Bar(name, values, tuple(f"{value:.2f} ms" for value in values), end))
+        bars.append(doc.Bar(name, values, tuple(f"{value:.2f} ms" for value in values), end))
     window = measures.overlap_window(report.measures)
     note = "At the end of a bar: wall time, and the share of communication that compute hides."
-    return Section(
+    return doc.Section(
         "Overlap",
-        present(
-            remark(f"Of each rank: {window}.") if window else None,
-            on_page(remark(note)),
-            Bars("Where the time of each rank went", tuple(bars), _SEGMENTS),
-            Fold("Figures", (table(measures.overlap_rows(ranks)),)),
+        doc.present(
+            doc.remark(f"Of each rank: {window}.") if window else None,
+            doc.on_page(doc.remark(note)),
+            doc.Bars("Where the time of each rank went", tuple(bars), _SEGMENTS),
+            doc.Fold("Figures", (doc.table(measures.overlap_rows(ranks)),)),
         ),
     )
 
 
-def memory(report: Report) -> Section | None:
+def memory(report: Report) -> doc.Section | None:
     """Return memory over time, the highest peak first; then all ranks beside each other."""
     blamed = _culprits(report, "memory")
     ranks = measures.memory(report.measures, blamed)
@@ -160,20 +137,22 @@ def memory(report: Report) -> Section | None:
     curves = [one for one in ranks if len(one.curve) > 1]
     named = [one for one in ranks if any(name != NOBODY for name, _ in one.at_peak)]
     alone = len(ranks) == 1 and bool(stacked)
-    pictures = present(
+    pictures = doc.present(
         _over_time(stacked, blamed) if stacked else None,
-        Section("All ranks" if stacked else "Over time", _curves(curves, blamed), 3) if curves and not alone else None,
-        Section("At the peak", (_at_peak(named),), 3) if named else None,
+        doc.Section("All ranks" if stacked else "Over time", _curves(curves, blamed), 3)
+        if curves and not alone
+        else None,
+        doc.Section("At the peak", (_at_peak(named),), 3) if named else None,
     )
-    return Section(
+    return doc.Section(
         "Memory",
-        present(
-            Only(
+        doc.present(
+            doc.Only(
                 ("html", "markdown"),
-                tuple(Paragraph(f"Against the plan: {text}.") for text in measures.plan_lines(report.measures)),
+                tuple(doc.Paragraph(f"Against the plan: {text}.") for text in measures.plan_lines(report.measures)),
             ),
-            on_page(*pictures),
-            Fold("Figures", (table(measures.memory_rows(ranks)),)),
+            doc.on_page(*pictures),
+            doc.Fold("Figures", (doc.table(measures.memory_rows(ranks)),)),
         ),
         id="memory",
     )
@@ -188,27 +167,27 @@ def _culprits(report: Report, kind: str) -> list[int]:
 def _colours(names: Sequence[str]) -> tuple[int, ...]:
     """Return the colour of each kind of memory: the same wherever it is drawn; others take what is left."""
     taken = {_KIND_COLOURS[name] for name in names if name in _KIND_COLOURS}
-    free = iter([n for n in range(COLOURS) if n not in taken])
-    return tuple(_KIND_COLOURS[name] if name in _KIND_COLOURS else next(free, COLOURS - 1) for name in names)
+    free = iter([n for n in range(doc.COLOURS) if n not in taken])
+    return tuple(_KIND_COLOURS[name] if name in _KIND_COLOURS else next(free, doc.COLOURS - 1) for name in names)
 
 
-def _over_time(ranks: Sequence[RankMemory], blamed: Collection[int]) -> Section:
+def _over_time(ranks: Sequence[RankMemory], blamed: Collection[int]) -> doc.Section:
     stacks = [(one.rank, one.stack) for one in ranks if one.stack is not None]
     names = tuple(dict.fromkeys(name for _, stack in stacks for name in stack.kinds))
     folds = [
-        Fold(
+        doc.Fold(
             f"rank {rank}{'*' if rank in blamed else ''}: peak {bytes_text(stack.peak_bytes)}",
-            present(
-                Paragraph(_described(stack)),
+            doc.present(
+                doc.Paragraph(_described(stack)),
                 _areas(rank, stack),
-                (remark(f"{note[:1].upper()}{note[1:]}.") for note in stack.notes),
-                Fold(f"Figures of rank {rank}", _moments(stack)),
+                (doc.remark(f"{note[:1].upper()}{note[1:]}.") for note in stack.notes),
+                doc.Fold(f"Figures of rank {rank}", _moments(stack)),
             ),
             is_open=n == 0,
         )
         for n, (rank, stack) in enumerate(stacks)
     ]
-    return Section("Over time", (Legend(names, _colours(names)), *folds), 3)
+    return doc.Section("Over time", (doc.Legend(names, _colours(names)), *folds), 3)
 
 
 def _described(stack: MemoryStack) -> str:
@@ -224,7 +203,7 @@ def _described(stack: MemoryStack) -> str:
     return text
 
 
-def _areas(rank: int, stack: MemoryStack) -> Plot:
+def _areas(rank: int, stack: MemoryStack) -> doc.Plot:
     """Return the kinds of memory on each other, a line over what is in tensors, steps, the peak and the capacity."""
     most = max(sum(sizes) for _, sizes in stack.rows)
     capacity = stack.capacity_bytes if stack.capacity_bytes and stack.capacity_bytes <= _FAR * most else None
@@ -239,27 +218,27 @@ def _areas(rank: int, stack: MemoryStack) -> Plot:
             hint = f"{name}: at most {bytes_text(max(sizes[n] for _, sizes in stack.rows))}"
         points = tuple((time, edges[n + 1]) for (time, _), edges in zip(stack.rows, sums, strict=True))
         lower = tuple(edges[n] for edges in sums)
-        curves.append(Curve(hint, points, colour, lower=lower, faint=name in stack.unused))
+        curves.append(doc.Curve(hint, points, colour, lower=lower, faint=name in stack.unused))
     used = [n for n, name in enumerate(stack.kinds) if name not in stack.unused]
     totals = tuple((time, sum(sizes[n] for n in used)) for time, sizes in stack.rows)
     marks = [
-        Mark(f"step {step}", x=time, tone="step", hint=f"step {step} begins")
+        doc.Mark(f"step {step}", x=time, tone="step", hint=f"step {step} begins")
         for time, step in _spread([pair for pair in stack.steps if start <= pair[0] <= end], end - start)
     ]
     if capacity is not None:
-        marks.append(Mark(f"the device has {bytes_text(capacity)}", y=capacity))
+        marks.append(doc.Mark(f"the device has {bytes_text(capacity)}", y=capacity))
     if stack.failed is not None:
-        marks.append(Mark(f"a request of {bytes_text(stack.failed[1])} failed", x=stack.failed[0]))
+        marks.append(doc.Mark(f"a request of {bytes_text(stack.failed[1])} failed", x=stack.failed[0]))
     peak = f"peak {bytes_text(stack.peak_bytes)}"
     hint = f"{peak}{', ' if stack.place else ''}{stack.place}"
-    marks.append(Mark(peak, stack.peak_time, stack.peak_bytes, "peak", hint))
+    marks.append(doc.Mark(peak, stack.peak_time, stack.peak_bytes, "peak", hint))
     step = _round((end - start) / _TICKS)
     ticks = tuple(n * step for n in range(ceil(start / step), floor(end / step) + 1))
-    return Plot(
+    return doc.Plot(
         f"Memory of rank {rank} over time. {_described(stack)}",
-        Axis(stack.time_text, start, end, ticks=ticks),
-        Axis(bytes_text, 0.0, _round_above(max(most, capacity or 0.0))),
-        (*curves, Curve(stack.of, totals, "ink")),
+        doc.Axis(stack.time_text, start, end, ticks=ticks),
+        doc.Axis(bytes_text, 0.0, _round_above(max(most, capacity or 0.0))),
+        (*curves, doc.Curve(stack.of, totals, "ink")),
         tuple(marks),
         legend=False,
         height=320.0,
@@ -275,25 +254,25 @@ def _spread(steps: Sequence[tuple[float, int]], length: float) -> list[tuple[flo
     return kept
 
 
-def _moments(stack: MemoryStack) -> tuple[Block, ...]:
+def _moments(stack: MemoryStack) -> tuple[doc.Block, ...]:
     """Return some moments as figures, the peak among them, and where they come from."""
     width = max(1, len(stack.rows) // _MOMENTS)
     peak = min(range(len(stack.rows)), key=lambda n: abs(stack.rows[n][0] - stack.peak_time))
     used = [n for n, name in enumerate(stack.kinds) if name not in stack.unused]
-    rows: list[tuple[Text | Cell, ...]] = [("moment", "total", *stack.kinds)]
+    rows: list[tuple[doc.Text | doc.Cell, ...]] = [("moment", "total", *stack.kinds)]
     for n in sorted({*range(0, len(stack.rows), width), len(stack.rows) - 1, peak}):
         time, sizes = stack.rows[n]
         figures = [bytes_text(size) if size else "0" for size in (sum(sizes[at] for at in used), *sizes)]
         rows.append((stack.time_text(time) + (" (peak)" if n == peak else ""), *figures))
-    source = Paragraph((Span("From ", "soft"), Span(stack.source, "code"))) if stack.source else None
-    return present(table(rows, 1), source)
+    source = doc.Paragraph((doc.Span("From ", "soft"), doc.Span(stack.source, "code"))) if stack.source else None
+    return doc.present(doc.table(rows, 1), source)
 
 
-def _curves(ranks: Sequence[RankMemory], blamed: Collection[int]) -> tuple[Block, ...]:
+def _curves(ranks: Sequence[RankMemory], blamed: Collection[int]) -> tuple[doc.Block, ...]:
     """Return one line for each rank; those to blame are drawn last, on top of the others."""
     points = [point for one in ranks for point in one.curve]
     start, end = min(time for time, _ in points), max(time for time, _ in points)
-    few = len(ranks) <= COLOURS
+    few = len(ranks) <= doc.COLOURS
     curves = []
     for n, one in sorted(enumerate(ranks), key=lambda item: item[1].rank in blamed):
         peak = max(one.curve, key=lambda point: point[1])
@@ -301,28 +280,28 @@ def _curves(ranks: Sequence[RankMemory], blamed: Collection[int]) -> tuple[Block
         name = f"rank {one.rank}{'*' if one.rank in blamed else ''}: peak {bytes_text(one.peak_bytes)}"
         stroke = "dashed" if few and n else "solid"  # Equal curves lie on each other: both stay visible.
         curves.append(
-            Curve(
+            doc.Curve(
                 name,
                 one.curve,
-                n if few else COLOURS - 2,
+                n if few else doc.COLOURS - 2,
                 stroke,  # type: ignore[arg-type]
                 strong=one.rank in blamed,
-                dots=(Dot(*peak, f"{name}: {parts}" if parts else name),),
+                dots=(doc.Dot(*peak, f"{name}: {parts}" if parts else name),),
             )
         )
-    drawing = Plot(
+    drawing = doc.Plot(
         "Memory over time",
-        Axis(lambda time: seconds_text(time - start), start, end, ticks=(start, end)),
-        Axis(bytes_text, 0.0, _round_above(max(size for _, size in points))),
+        doc.Axis(lambda time: seconds_text(time - start), start, end, ticks=(start, end)),
+        doc.Axis(bytes_text, 0.0, _round_above(max(size for _, size in points))),
         tuple(curves),
         legend=few,
         height=260.0,
     )
-    thick = remark("Thick: ranks to blame. A point marks a peak.")
-    return present(None if few else thick, drawing)
+    thick = doc.remark("Thick: ranks to blame. A point marks a peak.")
+    return doc.present(None if few else thick, drawing)
 
 
-def _at_peak(ranks: Sequence[RankMemory]) -> Bars:
+def _at_peak(ranks: Sequence[RankMemory]) -> doc.Bars:
     """Return what the peak of each rank consists of; what has one colour over time counts together."""
     kinds: list[dict[str, float]] = []
     for one in ranks:
@@ -336,16 +315,16 @@ def _at_peak(ranks: Sequence[RankMemory]) -> Bars:
         for name, size in sizes.items():
             totals[name] = totals.get(name, 0.0) + size
     names = sorted(totals, key=lambda name: (-totals[name], name))
-    parts = names if len(names) <= COLOURS else names[: COLOURS - 1]
+    parts = names if len(names) <= doc.COLOURS else names[: doc.COLOURS - 1]
     others = names[len(parts) :]
     bars = []
     for one, sizes in zip(ranks, kinds, strict=True):
         values = [sizes.get(name, 0.0) for name in parts]
         values += [sum(sizes.get(name, 0.0) for name in others)] if others else []
         texts = tuple(bytes_text(value) for value in values)
-        bars.append(Bar(f"rank {one.rank}", tuple(values), texts, bytes_text(sum(values))))
+        bars.append(doc.Bar(f"rank {one.rank}", tuple(values), texts, bytes_text(sum(values))))
     legend = (*parts, *(["other"] if others else []))
-    return Bars("What the peak of each rank consists of", tuple(bars), legend, _colours(legend))
+    return doc.Bars("What the peak of each rank consists of", tuple(bars), legend, _colours(legend))
 
 
 def _round_above(value: float) -> float:

@@ -7,36 +7,14 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from diagnostics.report import document as doc
 from diagnostics.report import svg
-from diagnostics.report.document import (
-    Bars,
-    Block,
-    Cards,
-    Cell,
-    Document,
-    Fields,
-    Fix,
-    Fold,
-    Items,
-    Legend,
-    Node,
-    Paragraph,
-    Plot,
-    Section,
-    Table,
-    Text,
-    Tree,
-    capitalised,
-    cell_of,
-    shown,
-    spans,
-)
 from diagnostics.report.markup import Markup, el, join
 
 _STATUSES = {"confirmed": "bad", "undecided": "warn", "ruled_out": "soft"}
 
 
-def render(document: Document) -> str:
+def render(document: doc.Document) -> str:
     """Return the whole page."""
     script = _file("page.js") if document.interactive else None
     badge, tone = document.badge
@@ -47,7 +25,7 @@ def render(document: Document) -> str:
         el(
             "div",
             el("div", el("span", badge, class_=f"badge {tone}") if badge else None, buttons, class_="bar"),
-            el("h1", _inline(capitalised(document.heading or document.answer))),
+            el("h1", _inline(doc.capitalised(document.heading or document.answer))),
             *_blocks(document.lead),
         ),
     )
@@ -82,9 +60,9 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _inline(text: Text) -> Markup:
+def _inline(text: doc.Text) -> Markup:
     parts: list[str] = []
-    for span in spans(text):
+    for span in doc.spans(text):
         if span.tone == "code":
             parts.append(el("code", span.text) if span.text else "")
         else:
@@ -97,26 +75,26 @@ def _button(name: str, **attributes: str) -> Markup:
     return el("button", name, type="button", hidden=True, **attributes)
 
 
-def _blocks(blocks: Sequence[Block]) -> Iterable[Markup]:
-    return [_block(block) for block in shown(blocks, "html")]
+def _blocks(blocks: Sequence[doc.Block]) -> Iterable[Markup]:
+    return [_block(block) for block in doc.shown(blocks, "html")]
 
 
-def _block(block: Block) -> Markup:
+def _block(block: doc.Block) -> Markup:
     match block:
-        case Paragraph():
+        case doc.Paragraph():
             return el("p", _inline(block.text))
-        case Items():
+        case doc.Items():
             return el("ul", *(el("li", _inline(item)) for item in block.items), class_="plain")
-        case Fields():
+        case doc.Fields():
             return el("dl", *(join(el("dt", row.label), el("dd", _inline(row.text))) for row in block.rows))
-        case Fix():
+        case doc.Fix():
             saves = el("div", f"saves {block.saves}", class_="soft") if block.saves else None
             change = el("div", el("code", block.change), el("div", block.why) if block.why else None, saves)
             copy = _button("Copy", data_copy=block.change, aria_label=f"Copy {block.change}")
             return el("div", change, copy, class_="fix")
-        case Table():
+        case doc.Table():
             return _table(block)
-        case Cards():
+        case doc.Cards():
             return el(
                 "div",
                 *(
@@ -130,24 +108,24 @@ def _block(block: Block) -> Markup:
                 ),
                 class_="sides",
             )
-        case Tree():
+        case doc.Tree():
             return el("div", _node(block.root), class_="tree")
-        case Bars():
+        case doc.Bars():
             return svg.bars(block)
-        case Plot():
+        case doc.Plot():
             return svg.plot(block)
-        case Legend():
+        case doc.Legend():
             return svg.legend(block.names, block.colours)
-        case Fold():
+        case doc.Fold():
             return el("details", el("summary", block.title), *_blocks(block.blocks), open=block.is_open)
-        case Section():
+        case doc.Section():
             return _section(block)
         case _:
             raise TypeError(f"no form for {type(block).__name__}")
 
 
-def _section(block: Section) -> Markup:
-    heading = el(f"h{block.level}", _inline(capitalised(block.title)))
+def _section(block: doc.Section) -> Markup:
+    heading = el(f"h{block.level}", _inline(doc.capitalised(block.title)))
     if block.control == "open-all":
         heading = el("div", heading, _button("Open all", id="open-all"), class_="bar")
     elif block.control == "filter":
@@ -159,13 +137,13 @@ def _section(block: Section) -> Markup:
     return el("section", heading, *_blocks(block.blocks), id=block.id or None, class_=block.kind or None)
 
 
-def _table(block: Table) -> Markup:
+def _table(block: doc.Table) -> Markup:
     numeric = ["number" if block.is_numeric(n) else None for n in range(len(block.header))]
     head = [
         el("th", name, scope="col", class_="focus" if n == block.focus else numeric[n])
         for n, name in enumerate(block.header)
     ]
-    rows = [[cell_of(cell) for cell in row] for row in block.rows]
+    rows = [[doc.cell_of(cell) for cell in row] for row in block.rows]
     body = [
         el(
             "tr",
@@ -183,11 +161,11 @@ def _table(block: Table) -> Markup:
     return el("div", made, class_="scroll", tabindex="0" if block.kind == "dense" else None)
 
 
-def _content(cell: Cell) -> Markup:
+def _content(cell: doc.Cell) -> Markup:
     return join(_inline(cell.text), *(el("div", _inline(line)) for line in cell.below))
 
 
-def _node(node: Node) -> Markup:
+def _node(node: doc.Node) -> Markup:
     status = el("span", node.mark.replace("_", " "), class_=f"status {_STATUSES[node.mark]}")
     notes = el("span", ": " + "; ".join(node.notes), class_="soft") if node.notes else None
     if not node.is_gate:

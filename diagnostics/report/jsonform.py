@@ -5,10 +5,9 @@ import math
 from dataclasses import asdict
 from typing import Any, cast
 
-from diagnostics.contract.findings import Finding
-from diagnostics.report import wording
-from diagnostics.report.model import SCHEMA, Decided, Report
-from diagnostics.tree.evaluate import Branch
+from diagnostics.contract.findings import Finding, text_of
+from diagnostics.contract.secrets import masked
+from diagnostics.report.model import SCHEMA, Report
 
 DEPTH = 32
 """Nesting of measures that is kept."""
@@ -23,19 +22,18 @@ def as_json(report: Report) -> dict[str, Any]:
         "world_size": report.world_size,
         "notes": list(report.notes),
         "root_causes": [_finding(report, finding) for finding in report.root_causes],
-        "findings": [_decided(report, decided) for decided in report.findings],
-        "tree": _branch(report.tree),
+        "findings": [
+            _finding(report, decided.finding) | {"explained_by": list(decided.explained_by)}
+            for decided in report.findings
+        ],
+        "suspicions": [
+            {"title": report.title(one.cause), **cast(dict[str, Any], plain(asdict(one)))} for one in report.suspicions
+        ],
+        "tree": plain(asdict(report.tree)),
         "cut_sets": [asdict(cut) | {"causes": list(cut.causes)} for cut in report.cut_sets],
-        "measures": plain(report.measures),
+        "measures": plain(report.measures | ({"waiting": asdict(report.waiting)} if report.waiting else {})),
         "coverage": [
-            {
-                "kind": one.kind,
-                "ranks_present": one.ranks_present,
-                "ranks_expected": one.ranks_expected,
-                "problems": list(one.problems),
-                "notes": list(one.notes),
-            }
-            for one in report.coverage
+            plain({name: value for name, value in asdict(one).items() if name != "absent"}) for one in report.coverage
         ],
     }
 
@@ -47,7 +45,7 @@ def dumps(report: Report) -> str:
 
 def text(value: Any) -> str:
     """Return strict JSON (no NaN, ASCII) with a newline at its end: every command writes JSON this way."""
-    return json.dumps(plain(value), indent=2, allow_nan=False) + "\n"
+    return json.dumps(masked(plain(value)), indent=2, allow_nan=False) + "\n"
 
 
 def plain(value: Any, depth: int = 0) -> Any:
@@ -71,7 +69,7 @@ def _finding(report: Report, finding: Finding) -> dict[str, Any]:
         "cause": finding.cause,
         "title": report.title(finding.cause),
         "status": finding.status,
-        "summary": wording.summary(finding),
+        "summary": text_of(finding).summary,
         "confidence": finding.confidence,
         "ranks": finding.ranks,
         "victims": finding.victims,
@@ -81,25 +79,8 @@ def _finding(report: Report, finding: Finding) -> dict[str, Any]:
         "where": [asdict(where) for where in finding.where],
         "cost": finding.cost and asdict(finding.cost),
         "evidence": [asdict(item) for item in finding.evidence],
-        "remedies": [asdict(remedy) for remedy in wording.remedies(finding)],
-        "measured": wording.measured(finding),
-        "missing": wording.missing(finding),
+        "remedies": [asdict(remedy) for remedy in text_of(finding).remedies],
+        "measured": text_of(finding).measured,
+        "missing": text_of(finding).missing,
     }
     return cast(dict[str, Any], plain(values))
-
-
-def _decided(report: Report, decided: Decided) -> dict[str, Any]:
-    return _finding(report, decided.finding) | {"explained_by": list(decided.explained_by)}
-
-
-def _branch(branch: Branch) -> dict[str, Any]:
-    return {
-        "id": branch.id,
-        "title": branch.title,
-        "gate": branch.gate,
-        "status": branch.status,
-        "measured": branch.measured,
-        "reason": branch.reason,
-        "missing": branch.missing,
-        "children": [_branch(child) for child in branch.children],
-    }

@@ -3,35 +3,16 @@
 import re
 from collections.abc import Sequence
 
-from diagnostics.report.document import (
-    Block,
-    Cards,
-    Document,
-    Fields,
-    Fix,
-    Fold,
-    Items,
-    Node,
-    Paragraph,
-    Section,
-    Span,
-    Table,
-    Text,
-    Tree,
-    capitalised,
-    cell_of,
-    shown,
-    spans,
-)
-from diagnostics.runs.text import clean
+from diagnostics.contract.formatting import clean
+from diagnostics.report import document as doc
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~<>&@]|:(?=\S))")
 _MARKS = {"confirmed": "[x]", "undecided": r"\[?\]", "ruled_out": "[ ]"}
 
 
-def render(document: Document) -> str:
+def render(document: doc.Document) -> str:
     """Return the whole document; charts have no form here."""
-    heading = f"# {_inline(tuple(Span(span.text) for span in spans(document.answer)))}"
+    heading = f"# {_inline(tuple(doc.Span(span.text) for span in doc.spans(document.answer)))}"
     return "\n\n".join([*_blocks(document.prelude), heading, *_blocks((*document.lead, *document.blocks))]) + "\n"
 
 
@@ -48,10 +29,10 @@ def code(value: str) -> str:
     return f"{ticks}{space}{content}{space}{ticks}"
 
 
-def _inline(value: Text, *, in_table: bool = False) -> str:
+def _inline(value: doc.Text, *, in_table: bool = False) -> str:
     """Return a text with its code spans and what is strong; other tones are colours and have no form here."""
     pieces = []
-    for span in spans(value):
+    for span in doc.spans(value):
         if span.tone == "code" and span.text:
             pieces.append(code(span.text).replace("|", "\\|") if in_table else code(span.text))
         else:
@@ -59,47 +40,47 @@ def _inline(value: Text, *, in_table: bool = False) -> str:
     return "".join(pieces)
 
 
-def _blocks(blocks: Sequence[Block]) -> list[str]:
-    return [made for block in shown(blocks, "markdown") if (made := _block(block))]
+def _blocks(blocks: Sequence[doc.Block]) -> list[str]:
+    return [made for block in doc.shown(blocks, "markdown") if (made := _block(block))]
 
 
-def _block(block: Block) -> str:
+def _block(block: doc.Block) -> str:
     match block:
-        case Paragraph():
+        case doc.Paragraph():
             return _inline(block.text)
-        case Items():
+        case doc.Items():
             return "\n".join(f"- {_inline(item)}" for item in block.items)
-        case Fields():
+        case doc.Fields():
             return "\n".join(f"- **{text(row.label)}**: {_inline(row.text)}" for row in block.rows)
-        case Fix():
+        case doc.Fix():
             why = f" - {text(block.why)}" if block.why else ""
             saves = f" (saves {text(block.saves)})" if block.saves else ""
             return f"- **fix**{f' ({block.kind})' if block.kind else ''}: {code(block.change)}{why}{saves}"
-        case Table():
+        case doc.Table():
             return _table(block)
-        case Cards():
+        case doc.Cards():
             lines = [", ".join(map(_inline, reversed(card.lines))) for card in block.cards]
             return "\n".join(f"- **{text(card.title)}**: {line}" for card, line in zip(block.cards, lines, strict=True))
-        case Tree():
+        case doc.Tree():
             return "".join(_node(child, 0) for child in block.root.children).rstrip("\n")
-        case Fold():
+        case doc.Fold():
             return "\n\n".join([f"**{text(block.title)}**", *_blocks(block.blocks)])
-        case Section():
-            return "\n\n".join([f"{'#' * block.level} {_inline(capitalised(block.title))}", *_blocks(block.blocks)])
+        case doc.Section():
+            return "\n\n".join([f"{'#' * block.level} {_inline(doc.capitalised(block.title))}", *_blocks(block.blocks)])
         case _:
             return ""
 
 
-def _table(block: Table) -> str:
+def _table(block: doc.Table) -> str:
     rows = [[text(name) for name in block.header]]
     for row in block.rows:
-        lines = [(cell.text, *cell.below) for cell in map(cell_of, row)]
+        lines = [(cell.text, *cell.below) for cell in map(doc.cell_of, row)]
         rows.append(["; ".join(filter(None, (_inline(line, in_table=True) for line in cell))) for cell in lines])
     head, *body = ["| " + " | ".join(cell or " " for cell in row) + " |" for row in rows]
     return "\n".join([head, "|" + " --- |" * len(block.header), *body])
 
 
-def _node(node: Node, depth: int) -> str:
+def _node(node: doc.Node, depth: int) -> str:
     name = f"*{text(node.name)}*" if node.is_gate else code(node.name)
     notes = f": {text('; '.join(node.notes))}" if node.notes else ""
     line = f"{'  ' * depth}- {_MARKS[node.mark]} {text(node.title)} ({name}), {node.mark.replace('_', ' ')}{notes}\n"

@@ -2,7 +2,7 @@
 
 from html import escape
 
-from diagnostics.runs.text import clean
+from diagnostics.contract.formatting import clean
 
 
 class Markup(str):

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from diagnostics.contract.findings import Finding, Outcome
+from diagnostics.analysis.standing import Standing
+from diagnostics.contract.findings import Finding, Outcome, Suspicion
 from diagnostics.tree.evaluate import Branch, CutSet
 
 SCHEMA = "dtk.report/1"
@@ -53,8 +54,12 @@ class Report:
     notes: tuple[str, ...] = ()
     """What the reader must know about the evidence as a whole: the run is still going."""
 
+    waiting: Standing | None = None
+    """Who waits in what, where only logs tell and no cause is confirmed; in the JSON below `measures`."""
+    suspicions: tuple[Suspicion, ...] = ()
+    """What is likely there, the likeliest first."""
     standing: str = ""
-    """What stands in the place of a cause where none is confirmed; not part of the JSON."""
+    """What stands in the place of a cause if no cause is confirmed; not part of the JSON."""
     run_folder: str | None = None
     """Where the report's files belong when a run of dtk was diagnosed; not part of the JSON."""
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from diagnostics.contract.findings import Finding, Status
-from diagnostics.report import wording
+from diagnostics.contract.findings import Finding, Status, text_of
+from diagnostics.report import standing
 from diagnostics.report.model import Decided, Report
 from diagnostics.tree.arbitrate import SURE
 
@@ -23,6 +23,8 @@ _FAMILIES = {
     "overlap": "speed",
     "numeric": "numerics",
     "env": "the environment",
+    "hardware": "devices",
+    "network": "links",
 }
 _RECORDED_FOR = {
     "hang": {"flight", "ring", "stacks", "error", "log"},
@@ -42,6 +44,8 @@ def headline(report: Report) -> str:
         counts = count(report)
         figures = f"; {report.standing}" if report.standing else ""
         return f"no cause found: {counts['ruled_out']} ruled out, {counts['undecided']} undecided{figures}"
+    if report.waiting is not None:
+        return standing.headline(report.waiting)
     if any(is_suspicion(decided.finding) for decided in report.findings):
         return "something went wrong; there is a suspicion, but no cause is sure"
     if report.standing:
@@ -106,6 +110,6 @@ def missing(causes: Sequence[Decided]) -> list[tuple[str, list[str]]]:
     """Return what would record the missing evidence, with the causes it would decide; what decides most is first."""
     table: dict[str, list[str]] = {}
     for decided in causes:
-        if lacks := wording.missing(decided.finding):
+        if lacks := text_of(decided.finding).missing:
             table.setdefault(lacks, []).append(decided.finding.cause)
     return sorted(table.items(), key=lambda item: (-len(item[1]), item[0]))

@@ -9,29 +9,8 @@ from rich.table import Table as Grid
 from rich.text import Text as Rich
 from rich.tree import Tree as Drawing
 
-from diagnostics.report.document import Block as AnyBlock
-from diagnostics.report.document import (
-    Cards,
-    Document,
-    Field,
-    Fields,
-    Fix,
-    Fold,
-    Items,
-    Node,
-    Paragraph,
-    Section,
-    Span,
-    Table,
-    Text,
-    Tree,
-    capitalised,
-    cell_of,
-    plain,
-    shown,
-    spans,
-)
-from diagnostics.runs.text import clean
+from diagnostics.contract.formatting import clean
+from diagnostics.report import document as doc
 
 PIPE_COLUMNS = 160
 """Width of tables where there is no terminal; sentences are not folded there."""
@@ -45,7 +24,7 @@ _STYLES = {"good": "green", "bad": "bold red", "warn": "yellow", "soft": "dim", 
 _MARKS = {"confirmed": ("[x]", "bold red"), "undecided": ("[?]", "yellow"), "ruled_out": ("[ ]", "dim")}
 
 
-def render(document: Document, *, columns: int | None, colour: bool) -> str:
+def render(document: doc.Document, *, columns: int | None, colour: bool) -> str:
     """Return the document as text, without blanks at the ends of lines.
 
     Args:
@@ -76,10 +55,10 @@ def render(document: Document, *, columns: int | None, colour: bool) -> str:
     return "".join(line.rstrip() + "\n" for line in out.getvalue().lstrip("\n").splitlines())
 
 
-def _styled(text: Text, tone: str = "") -> Rich:
+def _styled(text: doc.Text, tone: str = "") -> Rich:
     """Convert a text of a document for the terminal. All texts pass through here."""
     made = Rich(style=_STYLES.get(tone, ""))
-    for span in spans(text):
+    for span in doc.spans(text):
         made.append(clean(span.text), style=_STYLES.get(span.tone, ""))
     return made
 
@@ -92,53 +71,55 @@ class _Writer:
         self.wrap = wrap
         self.aside_is_shown = False
 
-    def answer(self, document: Document) -> None:
+    def answer(self, document: doc.Document) -> None:
         """Write the first line, with the field that belongs behind it where there is room."""
-        rows = [row for block in shown(document.lead, "terminal") if isinstance(block, Fields) for row in block.rows]
-        aside = "".join(f" [{plain(row.text)}]" for row in rows if row.beside_answer)
-        whole = (*spans(document.answer), Span(aside, "soft"))
+        rows = [
+            row for block in doc.shown(document.lead, "terminal") if isinstance(block, doc.Fields) for row in block.rows
+        ]
+        aside = "".join(f" [{doc.plain(row.text)}]" for row in rows if row.beside_answer)
+        whole = (*doc.spans(document.answer), doc.Span(aside, "soft"))
         self.aside_is_shown = not self.wrap or len(_styled(whole)) <= self.console.width
         self.paragraph(whole if self.aside_is_shown else document.answer)
 
-    def blocks(self, blocks: Sequence[AnyBlock]) -> None:
+    def blocks(self, blocks: Sequence[doc.Block]) -> None:
         """Write blocks; charts have no form here, and fields that follow each other are aligned together."""
-        for kind, group in groupby(shown(blocks, "terminal"), type):
-            if kind is Fields:
-                self.fields([row for block in group if isinstance(block, Fields) for row in block.rows])
+        for kind, group in groupby(doc.shown(blocks, "terminal"), type):
+            if kind is doc.Fields:
+                self.fields([row for block in group if isinstance(block, doc.Fields) for row in block.rows])
                 continue
             for block in group:
                 self.block(block)
 
-    def block(self, block: AnyBlock) -> None:
+    def block(self, block: doc.Block) -> None:
         match block:
-            case Paragraph():
+            case doc.Paragraph():
                 self.paragraph(block.text)
-            case Items():
-                self.fields([Field("-", item) for item in block.items], width=2)
-            case Fix():
-                self.fields([Field("fix", f"{block.change} ({block.why})" if block.why else block.change)])
-            case Table():
+            case doc.Items():
+                self.fields([doc.Field("-", item) for item in block.items], width=2)
+            case doc.Fix():
+                self.fields([doc.Field("fix", f"{block.change} ({block.why})" if block.why else block.change)])
+            case doc.Table():
                 self.console.print(_grid(block))
-            case Cards():
+            case doc.Cards():
                 self.cards(block)
-            case Tree():
+            case doc.Tree():
                 self.console.print(_drawing(block.root))
-            case Fold():
+            case doc.Fold():
                 self.blocks(block.blocks)
-            case Section():
+            case doc.Section():
                 self.console.print()
                 if block.title:
-                    self.paragraph(plain(capitalised(block.title)), "bold underline")
+                    self.paragraph(doc.plain(doc.capitalised(block.title)), "bold underline")
                 self.blocks(block.blocks)
             case _:
                 pass
 
-    def paragraph(self, text: Text, style: str = "") -> None:
+    def paragraph(self, text: doc.Text, style: str = "") -> None:
         made = _styled(text)
         made.stylize(style)
         self.console.print(made, soft_wrap=not self.wrap)
 
-    def fields(self, rows: Sequence[Field], width: int = 0) -> None:
+    def fields(self, rows: Sequence[doc.Field], width: int = 0) -> None:
         width = width or max([LABEL, *(len(clean(row.label)) + 1 for row in rows)])
         for row in rows:
             if row.beside_answer and self.aside_is_shown:
@@ -157,11 +138,11 @@ class _Writer:
             grid.add_row(label, text)
             self.console.print(grid)
 
-    def cards(self, block: Cards) -> None:
+    def cards(self, block: doc.Cards) -> None:
         if not block.cards:
             return
         self.console.print()
-        longest = max((len(plain(line)) for card in block.cards for line in card.lines[-1:]), default=0)
+        longest = max((len(doc.plain(line)) for card in block.cards for line in card.lines[-1:]), default=0)
         count = len(block.cards)
         beside = count if self.console.width // count >= max(_CARD, longest + 3) else 1
         for start in range(0, count, beside):
@@ -176,12 +157,12 @@ class _Writer:
         self.console.print()
 
 
-def _on_one_line(row: Field, room: int) -> Rich:
+def _on_one_line(row: doc.Field, room: int) -> Rich:
     """Return the text of a field, or its brief text if the room is too small, with paths cut at the start if needed."""
     whole = _styled(row.text, row.tone)
     if len(whole) <= room:
         return whole
-    pieces = spans(row.brief)
+    pieces = doc.spans(row.brief)
     excess = sum(len(clean(span.text)) for span in pieces) - room
     made = Rich(style=_STYLES.get(row.tone, ""))
     for span in pieces:
@@ -193,7 +174,7 @@ def _on_one_line(row: Field, room: int) -> Rich:
     return made
 
 
-def _grid(block: Table) -> Grid:
+def _grid(block: doc.Table) -> Grid:
     bare = not any(block.header)
     grid = Grid(box=None, pad_edge=False, show_header=not bare)
     for n, name in enumerate(block.header):
@@ -201,7 +182,7 @@ def _grid(block: Table) -> Grid:
     for row in block.rows:
         cells: list[RenderableType] = []
         for value in row:
-            cell = cell_of(value)
+            cell = doc.cell_of(value)
             text = _styled(cell.text, cell.tone)
             for line in cell.below:
                 text.append("\n").append_text(_styled(line))
@@ -210,7 +191,7 @@ def _grid(block: Table) -> Grid:
     return grid
 
 
-def _drawing(node: Node) -> Drawing:
+def _drawing(node: doc.Node) -> Drawing:
     mark, style = _MARKS[node.mark]
     text = Rich(f"{mark} ", style=style)
     text.append(clean(node.title), style="" if node.mark == "confirmed" else "dim")

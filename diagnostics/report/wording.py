@@ -1,51 +1,10 @@
-"""The texts of a finding, for every form of the report.
+"""Words for the parts of a finding that are not its own text (`text_of`): who is to blame, places, the cost."""
 
-No other module of the report reads the fields that they come from. The title of a cause is `Report.title`.
-"""
-
-import re
 from collections.abc import Sequence
 
-from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy, Where, text_of
+from diagnostics.contract.findings import Cost, Finding, Where
 from diagnostics.contract.formatting import bytes_text, numbers_text, ranks_text
 from diagnostics.report.document import Span, Text
-
-_ASIDE = re.compile(r", which (?:[^()]|\(\))*(?= \(|$)")
-
-
-def summary(finding: Finding) -> str:
-    """Return one or two sentences on what happened; of an undecided cause which evidence is missing."""
-    return text_of(finding).summary
-
-
-def measured(finding: Finding) -> str:
-    """Return the value that decided the cause, `exposed 41 ms of 180 ms`; empty without one."""
-    return text_of(finding).measured
-
-
-def missing(finding: Finding) -> str:
-    """Return the override or variable that would record what an undecided cause lacks; empty without one."""
-    return text_of(finding).missing
-
-
-def remedies(finding: Finding) -> tuple[Remedy, ...]:
-    """Return the changes that fix the cause, the best first."""
-    return text_of(finding).remedies
-
-
-def does(where: Where) -> str:
-    """Return what a rank does at a place, without explanations, which belong to the summary."""
-    return without_aside(where.does) if where.does.startswith("stands ") else where.does
-
-
-def detail(item: EvidenceItem) -> str:
-    """Return what a piece of evidence shows, without explanations of stacks."""
-    return without_aside(item.detail) if item.kind == "stacks" else item.detail
-
-
-def without_aside(text: str) -> str:
-    """Return `in user code, which leaves no frame (a.py:3)` as `in user code (a.py:3)`."""
-    return _ASIDE.sub("", text)
 
 
 def blame(finding: Finding) -> str:
@@ -73,7 +32,7 @@ def place_of(ranks: Sequence[int], where: Where) -> tuple[Text, Text]:
     tail = f":{where.line}{f' in {where.function}' if where.function else ''}"
     tail += f" ({ranks_text(ranks)})" if ranks else ""
     brief = (Span(where.file, elastic=True), tail)
-    return ((*brief, f", {does(where)}") if where.does else brief), brief
+    return ((*brief, f", {where.does}") if where.does else brief), brief
 
 
 def sides(finding: Finding) -> list[tuple[tuple[int, ...], Where]]:

@@ -266,15 +266,6 @@ def _recorded(path: Path) -> dict[str, int]:
 
 def _folders(path: Path) -> Iterator[Path]:
     names = (
-        "events",
-        "heartbeat",
-        "flight",
-        "stacks",
-        "traces",
-        "memory",
-        "telemetry",
-        "logs",
-        "checkpoints",
-        "report",
-    )
+        "events", "heartbeat", "flight", "stacks", "traces", "memory", "telemetry", "logs", "checkpoints", "report",
+    )  # fmt: skip
     return (path / name for name in names if (path / name).is_dir())

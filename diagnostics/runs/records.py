@@ -8,16 +8,14 @@ import os
 from pathlib import Path
 from typing import Any
 
+from diagnostics.contract.files import open_regular, read_record
 from diagnostics.contract.origins import Origins, loads
 
 MOST_BYTES = 4 << 20
 """A record larger than that is not dtk's."""
-_PAGE_BYTES = 16 * 1024
 TAIL_BYTES = 64 * 1024
 _SHORT_TAIL_BYTES = 4 * 1024
 """Holds the last records of almost every run."""
-_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
-"""Not to wait for a pipe that somebody put in the place of a file."""
 _STEP_KEYS = ("loss", "step")
 _LARGEST = 2.0**63
 
@@ -29,16 +27,7 @@ def content(path: str) -> bytes:
         OSError: it cannot be read.
         ValueError: it is larger than a record of dtk.
     """
-    handle = os.open(path, _FLAGS)
-    try:
-        found = os.read(handle, _PAGE_BYTES)  # The buffer of the largest record would cost more than the reading.
-        if len(found) == _PAGE_BYTES:
-            found += os.read(handle, MOST_BYTES)
-    finally:
-        os.close(handle)
-    if len(found) >= MOST_BYTES:
-        raise ValueError(f"larger than {MOST_BYTES >> 20} MiB")
-    return found
+    return read_record(path, MOST_BYTES)
 
 
 def read_origins(path: Path) -> Origins:
@@ -83,23 +72,17 @@ def decoded(found: bytes) -> Any:
 def last_metrics(path: str, problems: list[str]) -> dict[str, Any]:
     """Return the last complete training record. An incomplete last line and evaluation records are skipped."""
     try:
-        handle = os.open(path, _FLAGS)
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            for length in (_SHORT_TAIL_BYTES, TAIL_BYTES):
+                found = _last_record(os.pread(file.fileno(), length, max(0, size - length)))
+                if found or length >= size:
+                    break
     except FileNotFoundError:
         return {}
     except OSError as error:
         problems.append(f"{_name(path)}: {reason(error)}")
         return {}
-    try:
-        size = os.fstat(handle).st_size
-        for length in (_SHORT_TAIL_BYTES, TAIL_BYTES):
-            found = _last_record(os.pread(handle, length, max(0, size - length)))
-            if found or length >= size:
-                break
-    except OSError as error:
-        problems.append(f"{_name(path)}: {reason(error)}")
-        return {}
-    finally:
-        os.close(handle)
     if size and not found:
         problems.append(f"{_name(path)}: no complete record at its end")
     return found

@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from diagnostics.contract.formatting import clean
 from diagnostics.contract.invocation import command, override, typed
+from diagnostics.contract.secrets import masked
 from diagnostics.runs.find import Details, Run
 
 _COLUMNS = ("run", "state", "steps", "loss", "tokens/s", "age")
@@ -18,12 +20,6 @@ _WIDEST = 72
 _STYLES = {"finished": "32", "running": "36", "queued": "36", "preempted": "33"}
 """ANSI colours: green, cyan, yellow; everything else is red."""
 _ALARM = "31"
-
-
-def clean(value: Any) -> str:
-    """Text without line breaks and terminal control sequences: those are shown, not obeyed."""
-    text = str(value)
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def listing(runs: Sequence[Run], *, columns: int | None, colour: bool) -> str:
@@ -60,7 +56,7 @@ def listing_json(runs: Sequence[Run]) -> str:
 
 def details_json(run: Details) -> str:
     """Return the details of a run as one JSON object."""
-    return json.dumps(run.as_json(), indent=2, default=str) + "\n"
+    return json.dumps(masked(run.as_json()), indent=2, default=str) + "\n"
 
 
 def _row(run: Run) -> tuple[str, ...]:

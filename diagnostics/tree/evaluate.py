@@ -93,7 +93,7 @@ def _leaf(node: Leaf, findings: Sequence[Finding]) -> Branch:
         return Branch(node.cause, node.title, None, "undecided", "", reason, "")
     first = findings[0]
     words = text_of(first)
-    reason = "" if first.status == "confirmed" else words.summary.removeprefix("Not decided: ")
+    reason = "" if first.status == "confirmed" else words.summary
     others = sum(one.status == "confirmed" for one in findings[1:])
     more = f" (and {others} more)" if others else ""
     return Branch(node.cause, node.title, None, first.status, words.measured + more, reason, words.missing)

@@ -3,21 +3,19 @@
 Owns the start of the ranks and what is made of their figures; `calibrate_rank` does the timing. Prints nothing.
 """
 
-import json
 import math
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
-import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from diagnostics.contract.formatting import counted
+from dtk.bench.children import Children, culprit
+from dtk.bench.team import POLL_S
+from dtk.config.placement import usable_cores
 from dtk.errors import DtkError
-from dtk.launch.processes import importable
 from dtk.parallel import loopback
 from dtk.plan.timing.hardware import MEASURED, Hardware, measured_path, store_hardware
 
@@ -66,7 +64,7 @@ def fit(sizes_bytes: Sequence[int], seconds: Sequence[float]) -> tuple[float, fl
         raise ValueError("a line needs two sizes")
     # Minimise the sum of (fixed / t + per_byte * size / t - 1)^2: normal equations of two unknowns.
     rows = [(1 / t, size / t) for size, t in zip(sizes_bytes, seconds)]
-    aa, ab, bb = (sum(x * y for x, y in pairs) for pairs in _products(rows))
+    aa, ab, bb = sum(x * x for x, _ in rows), sum(x * y for x, y in rows), sum(y * y for _, y in rows)
     a, b = sum(x for x, _ in rows), sum(y for _, y in rows)
     determinant = aa * bb - ab * ab
     fixed, per_byte = (a * bb - b * ab) / determinant, (b * aa - a * ab) / determinant
@@ -75,11 +73,6 @@ def fit(sizes_bytes: Sequence[int], seconds: Sequence[float]) -> tuple[float, fl
     if per_byte < 0:
         return a / aa, 0.0
     return fixed, per_byte
-
-
-def _products(rows: Sequence[tuple[float, float]]) -> list[list[tuple[float, float]]]:
-    """Pairs whose products add up to the entries of the normal matrix."""
-    return [[(x, x) for x, _ in rows], list(rows), [(y, y) for _, y in rows]]
 
 
 def _place(device: str, ranks: int) -> tuple[str, int]:
@@ -100,59 +93,30 @@ def _place(device: str, ranks: int) -> tuple[str, int]:
 
 def _run(device: str, ranks: int, seconds: float, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """Run one measuring process for each rank and return what each measured."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = {"OMP_NUM_THREADS": str(max(1, cores // ranks))}
-    environment = importable({**os.environ, **threads, **loopback.interface_variables()})
+    threads = {"OMP_NUM_THREADS": str(max(1, usable_cores() // ranks)), "WORLD_SIZE": str(ranks)}
+    variables = {**os.environ, **threads, **loopback.interface_variables()}
+    figures: dict[int, dict[str, Any]] = {}
+    ends_s = time.monotonic() + seconds + _PATIENCE_S
     with tempfile.TemporaryDirectory() as folder:
-        processes = []
-        for rank in range(ranks):
-            command = [
-                sys.executable,
-                "-m",
-                "dtk.bench.calibrate_rank",
-                folder,
-                device,
-                str(rank),
-                str(ranks),
-                str(seconds),
-            ]
-            with (Path(folder) / f"{rank}.log").open("w") as log:
-                process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
-            processes.append(process)
-        _follow(processes, seconds, say)
-        for rank, process in enumerate(processes):
-            if process.returncode:
-                lines = (Path(folder) / f"{rank}.log").read_text(errors="replace").strip().splitlines()
-                why = "it took too long" if process.returncode < 0 else lines[-1] if lines else "no message"
-                raise DtkError(f"calibration failed on rank {rank}", why, "try again when the machine is idle")
-        return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(ranks)]
-
-
-def _follow(processes: Sequence["subprocess.Popen[str]"], seconds: float, say: Callable[[str], None]) -> None:
-    """Pass on what rank 0 says until all ranks have ended; end those that do not."""
-
-    def end() -> None:
-        for process in processes:
-            process.kill()
-
-    patience = threading.Timer(seconds + _PATIENCE_S, end)
-    patience.start()
-    try:
-        assert processes[0].stdout is not None
-        for line in processes[0].stdout:
-            say(line.strip())
-        # A rank that fails leaves the others in a collective.
-        while any(process.poll() is None for process in processes):
-            if any(process.poll() for process in processes):
-                end()
-            patience.join(0.02)
-    finally:
-        patience.cancel()
-        end()
-        for process in processes:
-            process.wait()
-            if process.stdout:
-                process.stdout.close()
+        arguments = ["dtk.bench.calibrate_rank", f"{folder}/store", device, str(seconds)]
+        with Children(range(ranks), arguments, [{**variables, "RANK": str(rank)} for rank in range(ranks)]) as children:
+            # A rank that fails leaves the others in a collective.
+            while not (children.ended or children.failed()) and time.monotonic() < ends_s:
+                for line in children.lines(POLL_S):
+                    if "at" in line:
+                        say(line["at"])
+                    elif "figures" in line:
+                        figures[line["rank"]] = line["figures"]
+            failed = children.failed()
+    if failed:
+        first = culprit(failed)
+        why = first.error or first.ended
+    elif len(figures) < ranks:
+        first, why = None, "it took too long"
+    else:
+        return [figures[rank] for rank in range(ranks)]
+    rank = first.rank if first else min(set(range(ranks)) - set(figures))
+    raise DtkError(f"calibration failed on rank {rank}", why, "try again when the machine is idle")
 
 
 def _hardware(device: str, ranks: int, figures: Sequence[Mapping[str, Any]]) -> Hardware:

@@ -1,6 +1,7 @@
-"""One rank of a calibration: times matrix products, copies and all_reduce, writes the figures as JSON.
+"""One rank of a calibration: times matrix products, copies and all_reduce, and writes JSON lines for the parent.
 
-Started by `calibrate`, all ranks at once: python -m dtk.bench.calibrate_rank FOLDER DEVICE RANK RANKS SECONDS
+Started by `calibrate`, all ranks at once: python -m dtk.bench.calibrate_rank STORE DEVICE SECONDS, with RANK and
+WORLD_SIZE set. Rank 0 writes {"at"}, every rank at last {"rank", "figures"}.
 """
 
 import json
@@ -11,13 +12,14 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
+
+from dtk.orphan import end_with
 
 SIZES_BYTES = tuple(4**i for i in range(5, 13))
 """Of the all_reduce: 1 KiB to 16 MiB."""
@@ -94,17 +96,18 @@ def all_reduce_s(device: str, budget_s: float) -> dict[str, list[float]]:
     return times
 
 
-def main(folder: Path, device: str, rank: int, ranks: int, seconds: float) -> None:
-    """Measure and write `RANK.json`; rank 0 says on standard output what it is at."""
+def main(store_file: str, device: str, seconds: float) -> None:
+    """Measure and write the figures; rank 0 says what it is at."""
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
-    def say(line: str) -> None:
+    def say(text: str) -> None:
         if rank == 0:
-            print(line, flush=True)
+            print(json.dumps({"at": text}), flush=True)
 
     on_cuda = device == "cuda"
     if on_cuda:
         torch.cuda.set_device(rank)
-    store = FileStore(str(folder / "store"), ranks)
+    store = FileStore(store_file, ranks)
     dist.init_process_group(
         "nccl" if on_cuda else "gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=60)
     )
@@ -129,11 +132,11 @@ def main(folder: Path, device: str, rank: int, ranks: int, seconds: float) -> No
         say("all_reduce between the ranks")
         figures["all_reduce_s"] = all_reduce_s(device, ALL_REDUCE * seconds)
     dist.destroy_process_group()
-    (folder / f"{rank}.json").write_text(json.dumps(figures))
+    print(json.dumps({"rank": rank, "figures": figures}), flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]))
-    sys.stdout.flush()
+    end_with(os.getppid())
+    main(sys.argv[1], sys.argv[2], float(sys.argv[3]))
     # gloo's threads may abort on the way out, when everything is written.
     os._exit(0)

@@ -29,10 +29,16 @@ class Failed:
     """One rank that did not come to its end."""
 
     rank: int
-    what: str
-    """`was killed by SIGKILL`, `RuntimeError: ...`"""
+    ended: str
+    """`was killed by SIGKILL`, `ended with exit code 3`, `failed`"""
+    error: str
+    """What it said of it: `RuntimeError: ...`; empty when it said nothing."""
     victim: bool
     """Whether it says that it lost another rank, so that it is not the cause."""
+
+    def __str__(self) -> str:
+        """Return `failed: RuntimeError: ...`, as it follows the rank."""
+        return f"{self.ended}: {self.error}" if self.error else self.ended
 
 
 class Children:
@@ -46,7 +52,7 @@ class Children:
         self.environments = environments
         self._processes: dict[int, subprocess.Popen[str]] = {}
         self._said: dict[int, str] = {}
-        """Rank -> the error that it told."""
+        """Rank -> the error that it reported."""
         self._lines: queue.Queue[tuple[int, str | None]] = queue.Queue()
         self._logs: dict[int, IO[str]] = {}
         self._open = len(ranks)
@@ -123,9 +129,10 @@ class Children:
         if code < 0:
             name = signal.Signals(-code).name
             memory = " (the kernel does this when memory runs out: see dmesg)" if name == "SIGKILL" else ""
-            return Failed(rank, f"was killed by {name}{memory}", victim=-code == signal.SIGABRT)
-        said = self._said.get(rank) or self._last_error(rank) or f"ended with exit code {code}"
-        return Failed(rank, said, victim=is_victim(kind_of_reason(said)))
+            return Failed(rank, f"was killed by {name}{memory}", "", victim=-code == signal.SIGABRT)
+        error = self._said.get(rank) or self._last_error(rank)
+        ended = "failed" if error else f"ended with exit code {code}"
+        return Failed(rank, ended, error, victim=is_victim(kind_of_reason(error or ended)))
 
     def _last_error(self, rank: int) -> str:
         """Of a rank that failed before it could tell, as where torch cannot be imported."""

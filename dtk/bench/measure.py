@@ -120,9 +120,8 @@ def _dead(team: Team, children: Children, launch: Launch) -> str:
     first = culprit(list(failed.values()))
     silent = [rank for rank in children.ranks if rank not in failed] if first.victim else []
     if silent:
-        return f"rank {silent[0]} stands still, {_where(launch)} (rank {first.rank} says: {first.what})"
-    verb = first.what if first.what.startswith(("was ", "ended ")) else f"failed: {first.what}"
-    return f"rank {first.rank} {verb}, {_where(launch)}"
+        return f"rank {silent[0]} stands still, {_where(launch)} (rank {first.rank} says: {first.error or first.ended})"
+    return f"rank {first.rank} {first}, {_where(launch)}"
 
 
 def _where(launch: Launch) -> str:

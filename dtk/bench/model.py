@@ -1,6 +1,6 @@
 """What `dtk bench comm` found, as values, and its JSON. Measures nothing."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from diagnostics.analysis.statistics import METHOD, Estimate
@@ -101,30 +101,15 @@ class BenchReport:
 
 
 def as_json(report: BenchReport) -> dict[str, Any]:
-    """Plain values."""
+    """Plain values: the fields of the report, with what follows from them."""
     return {
         "schema": SCHEMA,
-        "backend": report.backend,
-        "device": report.device,
-        "about": report.about,
-        "world_size": report.world_size,
-        "dtype": report.dtype,
+        **asdict(report),
         "redop": "sum",
         "in_place": {name: one.in_place for name, one in OPERATIONS.items()},
         "definitions": {**DEFINITIONS, "interval": METHOD},
-        "sides": [{"name": one.name, "variables": one.variables, "kept": one.kept} for one in report.sides],
         "results": [_result(one, report.world_size) for one in report.results],
-        "gains": [
-            {
-                "operation": one.operation,
-                "size_bytes": one.size_bytes,
-                "ratio": one.ratio.as_json(),
-                "told": one.verdict,
-            }
-            for one in report.gains
-        ],
-        "left_out": list(report.left_out),
-        "notes": list(report.notes),
+        "gains": [{**asdict(one), "told": one.verdict} for one in report.gains],
         "failure": report.failure or None,
         "seconds": round(report.seconds, 3),
     }
@@ -136,17 +121,8 @@ def dumps(report: BenchReport) -> str:
 
 
 def _result(one: Result, world_size: int) -> dict[str, Any]:
-    return {
-        "side": one.side,
-        "operation": one.operation,
-        "size_bytes": one.size_bytes,
-        "count": one.count,
-        "calls": one.calls,
-        "time_s": one.time_s.as_json(),
-        "algbw_gb_per_s": one.algbw().as_json(),
-        "busbw_gb_per_s": one.busbw(world_size).as_json(),
-        "wrong_elements": one.wrong_elements,
-    }
+    rates = {"algbw_gb_per_s": one.algbw().as_json(), "busbw_gb_per_s": one.busbw(world_size).as_json()}
+    return {**asdict(one), **rates}
 
 
 def _inverted(time_s: Estimate, rate: Any) -> Estimate:

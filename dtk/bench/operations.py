@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 import torch.distributed as dist
@@ -49,34 +50,35 @@ def make(name: str, size_bytes: int, dtype: torch.dtype, device: torch.device) -
 
 def wrong_elements(name: str, buffers: Buffers) -> int:
     """Call once on known values; elements of this rank's result that are not what they must be."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    summed = name in ("all_reduce", "reduce_scatter")
-    buffers.source.copy_((_ones if summed else _values)(rank, buffers.source.numel(), buffers.source.device))
+    rank, source = dist.get_rank(), buffers.source
+    fill = _ones if name in ("all_reduce", "reduce_scatter") else _values
+    source.copy_(fill(rank, source.numel(), source.device))
     if name != "all_reduce":
         buffers.target.zero_()
     buffers.call()
-    expected = _expected(name, rank, ranks, buffers)
+    expected = _expected(name, lambda other: fill(other, source.numel(), source.device))
     wrong = int((buffers.target != expected.to(buffers.target.dtype)).sum())
-    buffers.source.zero_()
+    source.zero_()
     return wrong
 
 
-def _expected(name: str, rank: int, ranks: int, buffers: Buffers) -> Tensor:
-    """Return the correct result of the operation on this rank, as whole numbers."""
-    count, device = buffers.target.numel(), buffers.target.device
+def _expected(name: str, sent: Callable[[int], Tensor]) -> Tensor:
+    """Return the correct result of the operation on this rank, as whole numbers.
+
+    Args:
+        name: of the operation.
+        sent: rank -> what it puts into the operation.
+    """
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    if name == "send_recv":
+        return sent((rank - 1) % ranks)
+    inputs = map(sent, range(ranks))  # One at a time: of many ranks they would not fit into memory together.
     if name == "all_reduce":
-        return sum((_ones(other, count, device) for other in range(1, ranks)), _ones(0, count, device))
-    mine = slice(rank * count, (rank + 1) * count)
-    if name == "reduce_scatter":
-        parts = [_ones(other, count * ranks, device)[mine] for other in range(ranks)]
-        return sum(parts[1:], parts[0])
+        return reduce(torch.add, inputs)
     if name == "all_gather":
-        return torch.cat([_values(other, count // ranks, device) for other in range(ranks)])
-    if name == "all_to_all":
-        share = count // ranks
-        here = slice(rank * share, (rank + 1) * share)
-        return torch.cat([_values(other, count, device)[here] for other in range(ranks)])
-    return _values((rank - 1) % ranks, count, device)
+        return torch.cat(list(inputs))
+    for_this_rank = (tensor.chunk(ranks)[rank].clone() for tensor in inputs)
+    return reduce(torch.add, for_this_rank) if name == "reduce_scatter" else torch.cat(list(for_this_rank))
 
 
 def _ones(rank: int, count: int, device: torch.device) -> Tensor:

@@ -19,6 +19,7 @@ from diagnostics.contract.formatting import bytes_text
 from dtk.bench.bandwidth import OPERATIONS
 from dtk.bench.operations import Buffers, make, wrong_elements
 from dtk.bench.spec import Spec, key_of, loads
+from dtk.orphan import end_with
 from dtk.parallel.context import Context, join, meet
 
 _NOT_OFFERED = re.compile(r"invalid scalar type|not supported|unsupported|does not support|not implemented", re.I)
@@ -161,6 +162,7 @@ def main(text: str) -> int:
 
 
 if __name__ == "__main__":
+    end_with(os.getppid())
     code = main(sys.argv[1])
     sys.stdout.flush()
     # gloo's and NCCL's threads may abort on the way out, when everything is told.

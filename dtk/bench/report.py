@@ -4,26 +4,7 @@ from collections.abc import Sequence
 
 from diagnostics.analysis.statistics import METHOD, Estimate
 from diagnostics.contract.formatting import bytes_text, counted, seconds_text
-from diagnostics.report.document import (
-    COLOURS,
-    Block,
-    Curve,
-    Document,
-    Dot,
-    Field,
-    Fields,
-    Only,
-    Paragraph,
-    Plot,
-    Section,
-    Span,
-    Tone,
-    axis,
-    on_page,
-    present,
-    remark,
-    table,
-)
+from diagnostics.report import document as doc
 from dtk.bench.bandwidth import DEFINITIONS, OPERATIONS
 from dtk.bench.model import BenchReport, Result
 
@@ -32,7 +13,7 @@ _ROOM = 1.25
 _TICKS = 10
 
 
-def document(report: BenchReport, *, page: str = "") -> Document:
+def document(report: BenchReport, *, page: str = "") -> doc.Document:
     """Return the document.
 
     Args:
@@ -43,28 +24,30 @@ def document(report: BenchReport, *, page: str = "") -> Document:
     best = _best(report)
     alarms = [f"ended early: {report.failure}"] if report.failure else []
     alarms += ["WRONG RESULTS: see the last column"] if report.wrong else []
-    verdict = Paragraph(Span(_verdict(report), "strong")) if len(report.sides) == 2 else None
+    verdict = doc.Paragraph(doc.Span(_verdict(report), "strong")) if len(report.sides) == 2 else None
     variables = tuple(
-        Field(side.name, " ".join(f"{name}={value}" for name, value in side.effective.items()) or "sets no variable")
+        doc.Field(
+            side.name, " ".join(f"{name}={value}" for name, value in side.effective.items()) or "sets no variable"
+        )
         for side in report.sides
         if len(report.sides) > 1 or side.variables
     )
-    about = tuple(Field("best", text) for text in best)
-    return Document(
+    about = tuple(doc.Field("best", text) for text in best)
+    return doc.Document(
         title=f"Collectives: {_title(report)}",
         badge=_badge(report),
-        answer=Span(_title(report), "strong"),
+        answer=doc.Span(_title(report), "strong"),
         heading=_title(report),
-        lead=present(
-            [Paragraph(Span(text, "bad")) for text in alarms],
+        lead=doc.present(
+            [doc.Paragraph(doc.Span(text, "bad")) for text in alarms],
             verdict,
-            Fields(variables) if variables else None,
-            Fields(about) if about else None,
-            on_page(remark(", ".join(versions))),
+            doc.Fields(variables) if variables else None,
+            doc.Fields(about) if about else None,
+            doc.on_page(doc.remark(", ".join(versions))),
         ),
-        blocks=present(
+        blocks=doc.present(
             _plots(report),
-            Section("Side by side, launches in turns", (table(_gains(report)),)) if report.gains else None,
+            doc.Section("Side by side, launches in turns", (doc.table(_gains(report)),)) if report.gains else None,
             _figures(report),
             _meaning(report, page),
         ),
@@ -72,7 +55,7 @@ def document(report: BenchReport, *, page: str = "") -> Document:
     )
 
 
-def _badge(report: BenchReport) -> tuple[str, Tone]:
+def _badge(report: BenchReport) -> tuple[str, doc.Tone]:
     if report.failure:
         return "ENDED EARLY", "bad"
     if report.wrong:
@@ -116,13 +99,13 @@ def _best(report: BenchReport) -> list[str]:
     return texts
 
 
-def _plots(report: BenchReport) -> Only | None:
+def _plots(report: BenchReport) -> doc.Only | None:
     """Return one picture of all operations, or one for each operation with both presets."""
     title = "Bus bandwidth over message size"
-    pictures: tuple[Block, ...] = ()
+    pictures: tuple[doc.Block, ...] = ()
     if len(report.sides) == 1:
         curves = [_curve(report, report.results, name, name, n) for n, name in enumerate(OPERATIONS)]
-        pictures = present(_plot(curves, title))
+        pictures = doc.present(_plot(curves, title))
     else:
         for operation in OPERATIONS:
             curves = []
@@ -130,14 +113,14 @@ def _plots(report: BenchReport) -> Only | None:
                 results = [one for one in report.results if one.side == side.name]
                 curves.append(_curve(report, results, operation, side.name, n))
             drawing = _plot(curves, f"Bus bandwidth of {operation} over message size")
-            pictures = present(pictures, Section(operation, (drawing,), 3) if drawing else None)
+            pictures = doc.present(pictures, doc.Section(operation, (drawing,), 3) if drawing else None)
     if not pictures:
         return None
-    axes = remark("Both axes are logarithmic. The line through a point is its interval.")
-    return on_page(Section(title, (axes, *pictures)))
+    axes = doc.remark("Both axes are logarithmic. The line through a point is its interval.")
+    return doc.on_page(doc.Section(title, (axes, *pictures)))
 
 
-def _curve(report: BenchReport, results: Sequence[Result], operation: str, name: str, colour: int) -> Curve | None:
+def _curve(report: BenchReport, results: Sequence[Result], operation: str, name: str, colour: int) -> doc.Curve | None:
     """Return the points that a logarithmic axis can show."""
     dots = []
     for result in results:
@@ -147,12 +130,12 @@ def _curve(report: BenchReport, results: Sequence[Result], operation: str, name:
         interval = None if rate.low is None or rate.high is None else (rate.low, rate.high)
         hint = f"{name}, {bytes_text(result.size_bytes)}: {rate.median:.3g} GB/s"
         hint += f" ({interval[0]:.3g} - {interval[1]:.3g})" if interval else ""
-        dots.append(Dot(result.size_bytes, rate.median, hint, interval))
+        dots.append(doc.Dot(result.size_bytes, rate.median, hint, interval))
     points = tuple((dot.x, dot.y) for dot in dots)
-    return Curve(name, points, colour % COLOURS, dots=tuple(dots)) if dots else None
+    return doc.Curve(name, points, colour % doc.COLOURS, dots=tuple(dots)) if dots else None
 
 
-def _plot(curves: Sequence[Curve | None], label: str) -> Plot | None:
+def _plot(curves: Sequence[doc.Curve | None], label: str) -> doc.Plot | None:
     drawn = [curve for curve in curves if curve is not None]
     if not drawn:
         return None
@@ -162,9 +145,9 @@ def _plot(curves: Sequence[Curve | None], label: str) -> Plot | None:
     # One repeat far off, as an interval of few figures is, must not flatten the curves.
     inside = [min(max(bound, min(middle) / 10), max(middle) * 10) for bound in bounds]
     sizes = sorted({dot.x for dot in dots})
-    across = axis(bytes_text, sizes, log=True, ticks=sizes[:: -(-len(sizes) // _TICKS)])
-    up = axis(lambda value: f"{value:.3g} GB/s", [*middle, *inside], log=True, room=_ROOM)
-    return Plot(label, across, up, tuple(drawn))
+    across = doc.axis(bytes_text, sizes, log=True, ticks=sizes[:: -(-len(sizes) // _TICKS)])
+    up = doc.axis(lambda value: f"{value:.3g} GB/s", [*middle, *inside], log=True, room=_ROOM)
+    return doc.Plot(label, across, up, tuple(drawn))
 
 
 def _gains(report: BenchReport) -> list[tuple[str, ...]]:
@@ -181,7 +164,7 @@ def _gains(report: BenchReport) -> list[tuple[str, ...]]:
     return rows
 
 
-def _figures(report: BenchReport) -> Section | None:
+def _figures(report: BenchReport) -> doc.Section | None:
     """Return all figures as nccl-tests lists them, with intervals."""
     if not report.results:
         return None
@@ -204,17 +187,19 @@ def _figures(report: BenchReport) -> Section | None:
         )
         rows.append((one.side, *figures) if several else figures)
     left_out = tuple(
-        Field("left out", f"{one['operation']} not from {bytes_text(one['size_bytes'])} on: {one['reason']}")
+        doc.Field("left out", f"{one['operation']} not from {bytes_text(one['size_bytes'])} on: {one['reason']}")
         for one in report.left_out
     )
-    return Section("All figures", present(table(rows), Fields(left_out) if left_out else None))
+    return doc.Section("All figures", doc.present(doc.table(rows), doc.Fields(left_out) if left_out else None))
 
 
-def _meaning(report: BenchReport, page: str) -> Section:
-    defined = tuple(Field(name, Span(text, "soft")) for name, text in {**DEFINITIONS, "interval": METHOD}.items())
-    notes = tuple(Field("note", Span(note, "warn")) for note in report.notes)
-    named = Only(("terminal",), (Fields((Field("page", page),)),)) if page else None
-    return Section("What the figures mean", present(Fields((*defined, *notes)), named))
+def _meaning(report: BenchReport, page: str) -> doc.Section:
+    defined = tuple(
+        doc.Field(name, doc.Span(text, "soft")) for name, text in {**DEFINITIONS, "interval": METHOD}.items()
+    )
+    notes = tuple(doc.Field("note", doc.Span(note, "warn")) for note in report.notes)
+    named = doc.Only(("terminal",), (doc.Fields((doc.Field("page", page),)),)) if page else None
+    return doc.Section("What the figures mean", doc.present(doc.Fields((*defined, *notes)), named))
 
 
 def _span(value: Estimate, digits: int | None = None) -> str:

@@ -3,6 +3,8 @@
 import json
 from dataclasses import asdict, dataclass
 
+import msgspec
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
@@ -33,8 +35,7 @@ class Spec:
 
 def loads(text: str) -> Spec:
     """Read a launch that `Spec.dumps` wrote."""
-    value = json.loads(text)
-    return Spec(**{**value, "operations": tuple(value["operations"]), "sizes_bytes": tuple(value["sizes_bytes"])})
+    return msgspec.json.decode(text, type=Spec)
 
 
 def key_of(operation: str, size_bytes: int) -> str:

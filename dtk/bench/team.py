@@ -7,13 +7,13 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from dataclasses import asdict
+from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore
 
 from dtk.bench.children import Children, Failed
 from dtk.bench.spec import Spec
-from dtk.config.placement import Placement
 from dtk.launch.processes import free_port
 from dtk.parallel import loopback
 
@@ -24,70 +24,45 @@ GRACE_S = 2.0
 BYE_S = 5.0
 
 
-class Team(Protocol):
-    """All ranks of the benchmark, seen from the process that reports."""
+class Team:
+    """All ranks of the benchmark, seen from the process that reports: here all of them on this machine."""
 
-    world_size: int
+    def __init__(self, world_size: int, threads: int) -> None:
+        self.world_size = world_size
+        self.threads = threads
+        """Of a rank that inherits no OMP_NUM_THREADS."""
 
     def start(self, spec: Spec, variables: Mapping[str, str]) -> Children:
         """Start one launch on all ranks and return this process's own ones, to be used as a context."""
-        ...
+        shared = {
+            "WORLD_SIZE": str(self.world_size),
+            "MASTER_ADDR": loopback.ADDRESS,
+            "MASTER_PORT": str(free_port()),
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(self.threads)),
+        }
+        chosen = {**loopback.interface_variables(), **variables}
+        ranks = [
+            _environment(chosen, **shared, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(self.world_size)
+        ]
+        return Children(range(self.world_size), [RANK, spec.dumps()], ranks)
 
     def elsewhere(self) -> list[Failed]:
         """Ranks of the present launch that failed under other processes."""
-        ...
-
-    def over(self) -> None:
-        """End the present launch and every rank that still runs in it."""
-        ...
-
-    def close(self, code: int) -> None:
-        """No launch follows; the other processes end with this exit code."""
-        ...
-
-
-class LocalTeam:
-    """All ranks on this machine."""
-
-    def __init__(self, placement: Placement) -> None:
-        self.placement = placement
-        self.world_size = placement.nproc
-
-    def start(self, spec: Spec, variables: Mapping[str, str]) -> Children:
-        """Every rank as a child."""
-        port = str(free_port())
-        threads = str(self.placement.threads)
-        environments = [
-            _environment(
-                {**loopback.interface_variables(), **variables},
-                RANK=str(rank),
-                LOCAL_RANK=str(rank),
-                WORLD_SIZE=str(self.world_size),
-                MASTER_ADDR=loopback.ADDRESS,
-                MASTER_PORT=port,
-                OMP_NUM_THREADS=os.environ.get("OMP_NUM_THREADS", threads),
-            )
-            for rank in range(self.world_size)
-        ]
-        return Children(range(self.world_size), [RANK, spec.dumps()], environments)
-
-    def elsewhere(self) -> list[Failed]:
-        """There is nobody else."""
         return []
 
     def over(self) -> None:
-        """Nobody else to tell."""
+        """End the present launch and every rank that still runs in it under other processes."""
 
     def close(self, code: int) -> None:
-        """Nobody else to tell."""
+        """No launch follows; the other processes end with this exit code."""
 
 
-class Leader:
+class Leader(Team):
     """Rank 0 of torchrun or Slurm: tells the others over the store what to start."""
 
     def __init__(self, store: PrefixStore) -> None:
+        super().__init__(int(os.environ["WORLD_SIZE"]), 1)
         self.store = store
-        self.world_size = int(os.environ["WORLD_SIZE"])
         self._launch = 0
 
     def start(self, spec: Spec, variables: Mapping[str, str]) -> Children:
@@ -135,10 +110,9 @@ def _take_part(store: PrefixStore, launch: int, told: Mapping[str, Any]) -> None
             if store.check([f"over/{launch}"]):
                 return
         for failed in children.failed():
-            value = {"rank": failed.rank, "what": failed.what, "victim": failed.victim}
             # The text must be there before the count says so.
             number = store.add(f"claimed/{launch}", 1)
-            store.set(f"failure/{launch}/{number}", json.dumps(value))
+            store.set(f"failure/{launch}/{number}", json.dumps(asdict(failed)))
             store.add(f"failures/{launch}", 1)
 
 

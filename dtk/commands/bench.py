@@ -3,19 +3,20 @@
 import argparse
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dtk.bench.bandwidth import DTYPES, OPERATIONS, size_of, sizes
 from dtk.console import output
-from dtk.console.help_text import HelpFormatter
+from dtk.console import report as report_forms
+from dtk.console.help_text import HelpFormatter, show_help
 from dtk.console.numbers import above_zero, whole
 from dtk.console.progress import Progress
 from dtk.errors import USER_ERROR, DtkError
 from dtk.extras import import_torch, require_training
 
 if TYPE_CHECKING:
-    from dtk.bench.model import BenchReport
     from dtk.bench.sides import Chosen
     from dtk.bench.spec import Spec
     from dtk.bench.team import Team
@@ -50,7 +51,7 @@ Definitions, method and how to read the table: docs/bench_comm.md"""
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add `bench` with its subcommand."""
     bench = commands.add_parser("bench", help="measure this machine: bench comm, how fast its collectives are")
-    bench.set_defaults(command=lambda arguments: _no_topic(bench))
+    bench.set_defaults(command=lambda arguments: show_help(bench))
     topics = bench.add_subparsers(title="topics", metavar="TOPIC")
     parser = topics.add_parser(
         "comm",
@@ -98,16 +99,9 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument("--no-verify", action="store_true", help="do not check results")
     parser.add_argument("--ab", nargs=2, metavar=("PRESET_A", "PRESET_B"), help="two presets of the group nccl")
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own YAML files")
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output and nothing else")
-    parser.add_argument(
-        "--html", nargs="?", type=Path, const=PAGE, metavar="FILE", help=f"write the page as well (default: {PAGE})"
-    )
+    report_forms.add_json(parser)
+    report_forms.add_page(parser, PAGE)
     parser.set_defaults(command=run)
-
-
-def _no_topic(parser: argparse.ArgumentParser) -> int:
-    parser.print_help()
-    return DONE
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -153,10 +147,10 @@ def _joined(arguments: argparse.Namespace, launcher: str) -> int:
 
 def _alone(arguments: argparse.Namespace) -> int:
     """All ranks are ours."""
-    from dtk.bench.team import LocalTeam
+    from dtk.bench.team import Team
 
     chosen = _chosen(arguments)
-    return _measure(arguments, chosen, LocalTeam(chosen.placement))
+    return _measure(arguments, chosen, Team(chosen.placement.nproc, chosen.placement.threads))
 
 
 def _chosen(arguments: argparse.Namespace) -> "Chosen":
@@ -174,22 +168,18 @@ def _chosen(arguments: argparse.Namespace) -> "Chosen":
 
 def _measure(arguments: argparse.Namespace, chosen: "Chosen", team: "Team") -> int:
     from dtk.bench.measure import STOPPED, measure
+    from dtk.bench.model import dumps
+    from dtk.bench.report import document
 
     spec = _spec(arguments, chosen)
     progress = Progress()
     repeats = arguments.repeats or (5 if arguments.ab else 7)
     report = measure(team, spec, chosen.sides, repeats, progress.say)
     progress.end()
-    problem = None
-    if arguments.html is not None and report.results:
-        from diagnostics.report.html import render
-        from dtk.bench.report import document
-
-        problem = output.kept(arguments.html, render(document(report)))
+    if not report.results:
+        arguments.html = None
     if report.results or arguments.json:
-        output.put(_rendered(report, arguments, problem is None))
-    if problem is not None:
-        raise problem
+        report_forms.hand_over(arguments, partial(dumps, report), partial(document, report), page=True)
     if report.failure:
         print(f"dtk: {report.failure}", file=sys.stderr)
         return INTERRUPTED if report.failure == STOPPED else FAILED
@@ -230,16 +220,3 @@ def _operations(text: str | None) -> tuple[str, ...]:
             known = f"operations: {', '.join(OPERATIONS)}"
             raise DtkError(f"there is no operation {name!r}", fix=did_you_mean(name, OPERATIONS) or known)
     return tuple(dict.fromkeys(names))
-
-
-def _rendered(report: "BenchReport", arguments: argparse.Namespace, written: bool) -> str:
-    """Return the report in the requested form; `written` says whether the HTML page was written."""
-    if arguments.json:
-        from dtk.bench.model import dumps
-
-        return dumps(report)
-    from diagnostics.report.terminal import render
-    from dtk.bench.report import document
-
-    page = str(arguments.html) if arguments.html is not None and report.results and written else ""
-    return render(document(report, page=page), columns=output.columns(), colour=output.colours())

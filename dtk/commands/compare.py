@@ -2,19 +2,16 @@
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from diagnostics.contract.invocation import command
 from dtk.console import output
+from dtk.console import report as report_forms
 from dtk.console.help_text import HelpFormatter
 from dtk.console.numbers import above_zero, whole
 from dtk.console.progress import AFTER_S, Progress
 from dtk.errors import DtkError
-
-if TYPE_CHECKING:
-    from dtk.compare.compare import Options
-    from dtk.compare.model import Comparison
 
 COMPARABLE, NOT_COMPARABLE = 0, 1
 PAGE = Path("dtk-comparison.html")
@@ -57,9 +54,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="as JSON on standard output and nothing else")
     form.add_argument("--markdown", action="store_true", help="as Markdown on standard output")
-    parser.add_argument(
-        "--html", nargs="?", type=Path, const=PAGE, metavar="FILE", help=f"write the page as well (default: {PAGE})"
-    )
+    report_forms.add_page(parser, PAGE)
     parser.add_argument(
         "--warmup",
         type=whole(0, 10**9, "number of steps"),
@@ -82,56 +77,35 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         DtkError: a run or an option cannot be used.
     """
-    from dtk.compare.compare import Options
+    from diagnostics.contract.errors import DiagnosticsError
+    from dtk.compare.compare import Options, compare
+    from dtk.compare.jsonform import dumps
+    from dtk.compare.report import document
     from dtk.compare.steps import WARMUP_STEPS
 
-    _settle(arguments)
+    if arguments.html and arguments.html != PAGE and arguments.html.is_dir():  # `--html RUN` without a FILE.
+        arguments.runs, arguments.html = [*arguments.runs, str(arguments.html)], PAGE
     if arguments.html:
         output.check_page(arguments.html, PAGE)
     progress = Progress(after_s=AFTER_S)
     warmup_steps = WARMUP_STEPS if arguments.warmup is None else arguments.warmup
     options = Options(warmup_steps=warmup_steps, loss_tolerance=arguments.loss_tolerance, progress=progress.say)
     try:
-        found = _compare(_folders(arguments.runs), options)
+        found = compare(_folders(arguments.runs), options)
+    except DiagnosticsError as error:
+        raise DtkError(error.what, fix=error.fix) from error
     finally:
         progress.end()
-    problem = None
-    if arguments.html:
-        from diagnostics.report import html
-        from dtk.compare.report import document
-
-        problem = output.kept(arguments.html, html.render(document(found)))
-    _put(arguments, found)
-    if problem is not None:
-        raise problem
+    report_forms.hand_over(arguments, partial(dumps, found), partial(document, found))
     if arguments.html and not (arguments.json or arguments.markdown):
         output.put(f"\npage: {arguments.html}\n")
-    return _code(found)
-
-
-def _put(arguments: argparse.Namespace, found: "Comparison") -> None:
-    """Print the comparison in the requested form."""
-    from diagnostics.report import markdown, terminal
-    from dtk.compare import jsonform
-    from dtk.compare.report import document
-
-    if arguments.json or arguments.markdown:
-        output.put(jsonform.dumps(found) if arguments.json else markdown.render(document(found)))
-        return
-    colour = arguments.color == "always" or (arguments.color == "auto" and output.colours())
-    output.put(terminal.render(document(found), columns=output.columns(), colour=colour))
-
-
-def _settle(arguments: argparse.Namespace) -> None:
-    """`--html RUN` without a FILE means the run."""
-    if arguments.html and arguments.html != PAGE and arguments.html.is_dir():
-        arguments.runs, arguments.html = [*arguments.runs, str(arguments.html)], PAGE
+    return COMPARABLE if found.comparable else NOT_COMPARABLE
 
 
 def _folders(names: Sequence[str]) -> list[Path]:
     """Return the named run folders; a folder that contains runs stands for all of them."""
     from diagnostics.evidence.run_folder import is_run, runs_in
-    from diagnostics.runs.find import NoSuchRunError, find_run
+    from dtk.runs.find import find
 
     folders: list[Path] = []
     for name in names:
@@ -139,22 +113,5 @@ def _folders(names: Sequence[str]) -> list[Path]:
         if name and path.is_dir() and not is_run(path) and (inside := runs_in(path)):
             folders += [path / one for one in inside]
             continue
-        try:
-            folders.append(find_run(name))
-        except NoSuchRunError as error:
-            raise DtkError(str(error), fix=f"{command('ls')} lists the runs") from error
+        folders.append(find(name))
     return folders
-
-
-def _compare(folders: Sequence[Path], options: "Options | None" = None) -> "Comparison":
-    from diagnostics.contract.errors import DiagnosticsError
-    from dtk.compare.compare import compare
-
-    try:
-        return compare(folders, options)
-    except DiagnosticsError as error:
-        raise DtkError(error.what, fix=error.fix) from error
-
-
-def _code(found: "Comparison") -> int:
-    return COMPARABLE if found.comparable else NOT_COMPARABLE

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from diagnostics.contract.invocation import command, typed
 from diagnostics.evidence.limits import MOST_DEPTH, Limits
 from dtk.console import output
+from dtk.console import report as report_forms
 from dtk.console.help_text import HelpFormatter
 from dtk.console.numbers import above_zero
 from dtk.console.progress import AFTER_S, Progress
@@ -69,9 +70,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         "--format", choices=FORMATS, default="terminal", help=f"one of {', '.join(FORMATS)}", metavar="F"
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="write there instead of standard output")
-    parser.add_argument(
-        "--html", nargs="?", type=Path, const=PAGE, metavar="FILE", help=f"write the page as well (default: {PAGE})"
-    )
+    report_forms.add_page(parser, PAGE)
     parser.add_argument(
         "--tree",
         type=Path,

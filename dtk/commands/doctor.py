@@ -4,10 +4,12 @@ import argparse
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from dtk.console import output
+from dtk.console import report as report_forms
 from dtk.console.help_text import HelpFormatter
 from dtk.console.numbers import whole
 from dtk.console.progress import Busy
@@ -55,7 +57,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument("--only", action="append", default=[], metavar="NAME,...", help="these checks or topics alone")
     parser.add_argument("--skip", action="append", default=[], metavar="NAME,...", help="all but these")
     parser.add_argument("--list", action="store_true", help="name all checks and what they look at; make none")
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output and nothing else")
+    report_forms.add_json(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="with the details of checks that are ok")
     parser.add_argument("--runs-folder", default=RUNS, metavar="DIR", help="the disk to check (default: runs)")
     parser.add_argument(
@@ -106,11 +108,7 @@ def _stop(number: int, frame: object) -> NoReturn:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Refuse what cannot be meant.
-
-    Raises:
-        DtkError: an unknown check, no check, no folder.
-    """
+    """Refuse unknown checks, a selection without a check, and an empty name of a folder."""
     from dtk.doctor.registry import chosen
 
     chosen(arguments.only, arguments.skip)
@@ -177,11 +175,6 @@ def _examine(arguments: argparse.Namespace) -> int:
 
 
 def _print(report: "Report", arguments: argparse.Namespace) -> None:
-    from diagnostics.report.terminal import render
     from dtk.doctor.report import document, dumps
 
-    if arguments.json:
-        output.put(dumps(report))
-        return
-    made = document(report, verbose=arguments.verbose)
-    output.put(render(made, columns=output.columns(), colour=output.colours()))
+    report_forms.hand_over(arguments, partial(dumps, report), partial(document, report, verbose=arguments.verbose))

@@ -13,21 +13,23 @@ from typing import NoReturn
 
 from diagnostics.contract.invocation import command
 from dtk import __version__
-from dtk.commands.bench import add_parser as add_bench
-from dtk.commands.compare import add_parser as add_compare
-from dtk.commands.demo import add_parser as add_demo
-from dtk.commands.diagnose import add_parser as add_diagnose
-from dtk.commands.doctor import add_parser as add_doctor
-from dtk.commands.ls import add_parser as add_ls
-from dtk.commands.nccl import add_parser as add_nccl
-from dtk.commands.plan import add_parser as add_plan
-from dtk.commands.preflight import add_parser as add_preflight
-from dtk.commands.rerun import add_parser as add_rerun
-from dtk.commands.rm import add_parser as add_rm
-from dtk.commands.show import add_parser as add_show
-from dtk.commands.sweep import add_parser as add_sweep
-from dtk.commands.tune import add_parser as add_tune
-from dtk.commands.watch import add_parser as add_watch
+from dtk.commands import (
+    bench,
+    compare,
+    demo,
+    diagnose,
+    doctor,
+    ls,
+    nccl,
+    plan,
+    preflight,
+    rerun,
+    rm,
+    show,
+    sweep,
+    tune,
+    watch,
+)
 from dtk.console.help_text import HelpFormatter
 from dtk.errors import USER_ERROR, DtkError, OwnRankError
 
@@ -41,6 +43,8 @@ examples:
 Each command has its own: dtk COMMAND --help
 
 exit code: 0 done; 2 wrong input (one line); 1 what the command's --help says."""
+_COMMANDS = (ls, show, rerun, rm, sweep, plan, compare, diagnose, watch, preflight, bench, tune, doctor, nccl, demo)
+"""In the order of `dtk --help`."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as of a shell's command."""
 
@@ -128,21 +132,8 @@ def _parser() -> "tuple[_Parser, argparse._SubParsersAction[_Parser]]":
     )
     strategies.add_argument("--markdown", action="store_true", help="as a Markdown table")
     strategies.set_defaults(command=_strategies)
-    add_ls(commands)
-    add_show(commands)
-    add_rerun(commands)
-    add_rm(commands)
-    add_sweep(commands)
-    add_plan(commands)
-    add_compare(commands)
-    add_diagnose(commands)
-    add_watch(commands)
-    add_preflight(commands)
-    add_bench(commands)
-    add_tune(commands)
-    add_doctor(commands)
-    add_nccl(commands)
-    add_demo(commands)
+    for module in _COMMANDS:
+        module.add_parser(commands)
     return parser, commands
 
 

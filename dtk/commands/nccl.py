@@ -15,7 +15,6 @@ from dtk.errors import DtkError
 
 if TYPE_CHECKING:
     from dtk.nccl.presets import Preset
-    from dtk.nccl.variable_sources import Given
 
 FORMS = ("sh", "slurm", "k8s", "docker")
 MOST_DIGITS = 40
@@ -168,22 +167,17 @@ def _lint(arguments: argparse.Namespace) -> int:
     from dtk.nccl.lint import installed_nccl, lint_given
     from dtk.nccl.machine import read_machine
     from dtk.nccl.text import linted
+    from dtk.nccl.variable_sources import given_here, given_in
 
     machine = None if arguments.elsewhere else read_machine(os.environ)
     version = arguments.nccl_version or ("" if arguments.elsewhere else installed_nccl())
-    given = _given(arguments.file)
+    given = given_here(os.environ) if arguments.file is None else given_in(arguments.file)
     found = lint_given(given, machine, arguments.nodes or given.nodes or _slurm_nodes(), version)
     if arguments.json:
         _json(found.as_json())
     else:
         output.put(linted(found))
     return found.exit_code
-
-
-def _given(file: Path | None) -> "Given":
-    from dtk.nccl.variable_sources import given_here, given_in
-
-    return given_here(os.environ) if file is None else given_in(file)
 
 
 def _slurm_nodes() -> int | None:
@@ -200,7 +194,7 @@ def _recommend(arguments: argparse.Namespace) -> int:
     machine = read_machine(os.environ)
     found, besides = recommend(machine, arguments.nodes or _slurm_nodes())
     if arguments.json:
-        _json({"machine": machine.as_json(), "recommended": [one.as_json() for one in found], "besides": besides})
+        _json({"machine": asdict(machine), "recommended": [asdict(one) for one in found], "besides": besides})
     else:
         output.put(recommended(found, besides))
     return 0
@@ -231,11 +225,7 @@ def _key_value(text: str) -> tuple[str, str]:
 
 
 def _typed(preset: "Preset", values: dict[str, str]) -> dict[str, Any]:
-    """Keys of the section from texts.
-
-    Raises:
-        DtkError: the preset has no such key, or a value is none of its kind or out of range.
-    """
+    """Keys of the section from texts; refuse keys that the preset lacks, and values out of kind or range."""
     from dtk.config.limits import check_numbers
     from dtk.nccl.render import check_address_range, placeholders
 

@@ -2,16 +2,15 @@
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dtk.console import output
+from dtk.console import report as report_forms
 from dtk.console.help_text import HelpFormatter
 from dtk.errors import DtkError
 from dtk.extras import require_training
-
-if TYPE_CHECKING:
-    from dtk.plan.report.model import PlanReport
 
 FITS, TOO_LARGE = 0, 1
 INTERRUPTED = 130
@@ -63,7 +62,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument("--max-batch", action="store_true", help="the largest train.micro_batch_size that fits")
     parser.add_argument("--world-size", metavar="N,N,...", help="the same on these numbers of ranks")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page with plots as well")
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output and nothing else")
+    report_forms.add_json(parser)
     parser.add_argument(
         "--engine",
         choices=ENGINES,
@@ -90,6 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
         output.check_page(arguments.html, PAGE)
     from dtk.plan.make import Asked, make
+    from dtk.plan.report.document import document
+    from dtk.plan.report.model import dumps
 
     asked = Asked(
         overrides=tuple(arguments.overrides),
@@ -106,28 +107,8 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("dtk: stopped before the plan was made", file=sys.stderr)
         return INTERRUPTED
-    problem = None
-    if arguments.html is not None:
-        from diagnostics.report import html
-        from dtk.plan.report.document import document
-
-        problem = output.kept(arguments.html, html.render(document(report)))
-    output.put(_rendered(report, arguments, "" if problem or arguments.html is None else str(arguments.html)))
-    if problem is not None:
-        raise problem
+    report_forms.hand_over(arguments, partial(dumps, report), partial(document, report), page=True)
     return TOO_LARGE if report.plan.fits is False else FITS
-
-
-def _rendered(report: "PlanReport", arguments: argparse.Namespace, page: str) -> str:
-    """Return the report in the requested form."""
-    if arguments.json:
-        from dtk.plan.report.model import dumps
-
-        return dumps(report)
-    from diagnostics.report import terminal
-    from dtk.plan.report.document import document
-
-    return terminal.render(document(report, page=page), columns=output.columns(), colour=output.colours())
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:

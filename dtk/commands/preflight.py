@@ -2,19 +2,18 @@
 
 import argparse
 import os
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from diagnostics.contract.invocation import command
 from dtk.console import output
+from dtk.console import report as report_forms
 from dtk.console.help_text import HelpFormatter
 from dtk.console.numbers import above_zero, whole
 from dtk.console.progress import AFTER_S, Progress
 from dtk.errors import DtkError
 from dtk.extras import require_training
-
-if TYPE_CHECKING:
-    from dtk.preflight.run import Preflight
 
 ENDS, WOULD_HANG = 0, 1
 MOST_S = 86_400.0
@@ -88,11 +87,9 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own YAML files")
     parser.add_argument("-v", "--verbose", action="store_true", help="the fault tree, all evidence, all findings")
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output and nothing else")
+    report_forms.add_json(parser)
     parser.add_argument("--markdown", action="store_true", help="the report as Markdown")
-    parser.add_argument(
-        "--html", nargs="?", type=Path, const=PAGE, metavar="FILE", help=f"write the page as well (default: {PAGE})"
-    )
+    report_forms.add_page(parser, PAGE)
     parser.set_defaults(command=run)
 
 
@@ -105,8 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     # Ranks are simulated on the CPU; a script that asks for a device must find none.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    from diagnostics.report import html
-    from dtk.preflight.report import document
+    from dtk.preflight.report import document, dumps
     from dtk.preflight.run import Request, preflight
 
     if arguments.html is not None:
@@ -128,10 +124,8 @@ def run(arguments: argparse.Namespace) -> int:
         found = preflight(request, progress.say)
     finally:
         progress.end()
-    problem = None if arguments.html is None else output.kept(arguments.html, html.render(document(found)))
-    output.put(_rendered(found, arguments))
-    if problem is not None:
-        raise problem
+    made = partial(document, found)
+    report_forms.hand_over(arguments, partial(dumps, found), made, brief=not arguments.verbose, page=True)
     return ENDS if found.verdict.ends else WOULD_HANG
 
 
@@ -157,17 +151,3 @@ def _check(arguments: argparse.Namespace) -> None:
         raise DtkError("--what-if needs a job of dtk", "what goes wrong is put into its training loop")
     if arguments.world_size is None:
         raise DtkError("a script does not say how many ranks it has", fix="add --world-size 8")
-
-
-def _rendered(found: "Preflight", arguments: argparse.Namespace) -> str:
-    """Return the result in the requested form."""
-    from diagnostics.report import markdown, terminal
-    from dtk.preflight.report import document, dumps
-
-    if arguments.json:
-        return dumps(found)
-    if arguments.markdown:
-        return markdown.render(document(found))
-    page = "" if arguments.html is None else str(arguments.html)
-    made = document(found, brief=not arguments.verbose, page=page)
-    return terminal.render(made, columns=output.columns(), colour=output.colours())

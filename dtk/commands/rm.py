@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from diagnostics.contract.formatting import bytes_text, counted
+from diagnostics.contract.formatting import bytes_text, clean, counted
 from diagnostics.contract.invocation import command
 from diagnostics.runs.find import RUNS, Run, read_run
-from diagnostics.runs.text import clean, listing
+from diagnostics.runs.text import listing
 from dtk.console import output
 from dtk.console.help_text import HelpFormatter
 from dtk.errors import USER_ERROR, DtkError
@@ -34,7 +34,7 @@ examples:
 
 A run that is going is refused, or left out of a selection, and so is one that is damaged or of a newer dtk, unless
 --force is given. Never removed: a folder that dtk did not make, and whatever a symbolic link leads to. If one of
-several named runs is refused, none is removed.
+several named runs is refused, nothing is removed.
 exit code: 0 removed, or nothing to remove; 1 the answer was no; 2 nothing was touched for the reason in the one line,
 or a folder could not be removed."""
 

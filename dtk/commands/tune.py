@@ -1,18 +1,16 @@
 """`dtk tune`: options, where the report goes, exit code. Runs nothing itself; `--help` needs no torch."""
 
 import argparse
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dtk.console import output
-from dtk.console.help_text import HelpFormatter
+from dtk.console import report as report_forms
+from dtk.console.help_text import HelpFormatter, show_help
 from dtk.console.numbers import above_zero, whole
 from dtk.console.progress import Progress
 from dtk.errors import DtkError
 from dtk.extras import require_training
-
-if TYPE_CHECKING:
-    from dtk.tune.model import TuneReport
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
 STEPS, REPEATS, LIMIT_S = 10, 3, 1800.0
@@ -65,7 +63,7 @@ Guide: docs/tune.md"""
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add `tune` with its topics."""
     tune = commands.add_parser("tune", help="find the fastest micro-batch, preset, bucket size or wrapping here")
-    tune.set_defaults(command=lambda arguments: _no_topic(tune))
+    tune.set_defaults(command=lambda arguments: show_help(tune))
     topics = tune.add_subparsers(title="topics", metavar="TOPIC")
     for topic, (line, about) in TOPICS.items():
         _add_topic(topics, topic, line, about)
@@ -108,13 +106,8 @@ def _add_topic(topics: "argparse._SubParsersAction[Any]", topic: str, line: str,
     )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the run folders of the probes in DIR")
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own YAML files")
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output and nothing else")
+    report_forms.add_json(parser)
     parser.set_defaults(command=lambda arguments: run(topic, arguments))
-
-
-def _no_topic(parser: argparse.ArgumentParser) -> int:
-    parser.print_help()
-    return DONE
 
 
 def run(topic: str, arguments: argparse.Namespace) -> int:
@@ -125,9 +118,11 @@ def run(topic: str, arguments: argparse.Namespace) -> int:
     """
     require_training("dtk tune needs")
     from dtk.launch.processes import ended_by_sigterm
-    from dtk.tune.make import Asked, make
+    from dtk.tune.make import Request, make
+    from dtk.tune.model import dumps
+    from dtk.tune.report import document
 
-    asked = Asked(
+    request = Request(
         topic=topic,
         overrides=tuple(arguments.overrides),
         values=_values(getattr(arguments, "values", None)),
@@ -141,11 +136,11 @@ def run(topic: str, arguments: argparse.Namespace) -> int:
     progress = Progress()
     try:
         with ended_by_sigterm():
-            report = make(asked, progress.line)
+            report = make(request, progress.line)
     except KeyboardInterrupt:  # Before the first probe.
         progress.line("stopped before the first probe")
         return INTERRUPTED
-    output.put(_rendered(report, arguments))
+    report_forms.hand_over(arguments, partial(dumps, report), partial(document, report))
     if report.interrupted:
         return INTERRUPTED
     return DONE if report.measured else FAILED
@@ -158,15 +153,3 @@ def _values(text: str | None) -> tuple[str, ...]:
     if not all(values):
         raise DtkError(f"--values {text!r} has an empty place", fix="separate values by single commas")
     return values
-
-
-def _rendered(report: "TuneReport", arguments: argparse.Namespace) -> str:
-    """Return the report in the requested form."""
-    if arguments.json:
-        from dtk.tune.model import dumps
-
-        return dumps(report)
-    from diagnostics.report.terminal import render
-    from dtk.tune.report import document
-
-    return render(document(report), columns=output.columns(), colour=output.colours())

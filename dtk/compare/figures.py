@@ -98,14 +98,6 @@ def _memory(run: RunRecord, _: int) -> float | None:
     return float(max(values)) if values else None
 
 
-def _sent(run: RunRecord, _: int) -> float | None:
-    return run.windows[-1].sent_bytes
-
-
-def _exposed(run: RunRecord, _: int) -> float | None:
-    return None if run.breakdown is None else run.breakdown.exposed_ms / 1e3
-
-
 def _mfu(run: RunRecord, warmup_steps: int) -> float | None:
     values = [one.mfu for one in steps.measured(run, warmup_steps) if one.mfu is not None]
     return median(values) if values else None
@@ -146,7 +138,7 @@ QUANTITIES = (
         "s",
         "time of a step in which a collective runs and nothing else, mean over ranks, from the profiler's window",
         True,
-        _exposed,
+        lambda run, _: None if run.breakdown is None else run.breakdown.exposed_ms / 1e3,
     ),
     Quantity(
         "communicated_bytes",
@@ -155,7 +147,7 @@ QUANTITIES = (
         "bytes",
         "full buffers of the collectives that one rank issues in a step, as declared by the strategy",
         True,
-        _sent,
+        lambda run, _: run.windows[-1].sent_bytes,
     ),
     Quantity(
         "energy_j",

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dtk.compare.model import NOT_COMPARED, RunRecord, Variant
+from dtk.compare.model import NOT_COMPARED, RunRecord, Variant, mapping
 
 _IGNORED = ("runs_folder", "resume", "tracker", "watch", "preflight", "allow_targets", "launcher")
 """What changes neither the training nor its speed; of `launcher` only what follows does."""
@@ -60,13 +60,13 @@ def flat(config: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 def machine(run: RunRecord) -> tuple[str, ...]:
     """Return what the run used: devices, number of nodes, version of torch, and commit."""
-    hardware, git = _mapping(run.manifest.get("hardware")), _mapping(run.manifest.get("git"))
+    hardware, git = mapping(run.manifest.get("hardware")), mapping(run.manifest.get("git"))
     gpus = hardware.get("gpus")
-    names = Counter(str(_mapping(gpu).get("name")) for gpu in gpus) if isinstance(gpus, list) else {}
+    names = Counter(str(mapping(gpu).get("name")) for gpu in gpus) if isinstance(gpus, list) else {}
     # Only the run's own ranks count: a run on CPU of a machine with GPUs is none on GPUs.
     devices = " + ".join(sorted(names)) if names else str(hardware.get("cpu"))
-    nodes = _mapping(run.manifest.get("topology")).get("nodes")
-    torch = _mapping(run.manifest.get("versions")).get("torch")
+    nodes = mapping(run.manifest.get("topology")).get("nodes")
+    torch = mapping(run.manifest.get("versions")).get("torch")
     # Not what differs from the commit: the run folders themselves may lie among the files that git does not know.
     return devices, f"{nodes} nodes", f"torch {torch}", str(git.get("commit") or "")[:9]
 
@@ -113,7 +113,3 @@ def _label(values: Mapping[str, Any], keys: Sequence[str]) -> str:
             name = _SPOKEN.get(key) or next((key.removeprefix(one) for one in _SHORT if key.startswith(one)), key)
         parts.append(f"{name}={str(values[key])[:_VALUE_CHARACTERS]}")
     return " ".join(parts)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}

@@ -63,22 +63,17 @@ def _run(run: RunRecord, compared: bool) -> dict[str, Any]:
     }
 
 
+_UNKNOWN = {"median": None, "low": None, "high": None, "count": 0}
+
+
 def _figure(one: Figure) -> dict[str, Any]:
     return {
-        "key": one.key,
-        "title": one.title,
-        "unit": one.unit,
-        "definition": one.definition,
-        "less_is_better": one.less_is_better,
+        **{key: getattr(one, key) for key in ("key", "title", "unit", "definition", "less_is_better")},
         "variants": [
             {
                 "variant": cell.variant,
                 "batch": cell.batch,
-                **(
-                    {"median": None, "low": None, "high": None, "count": 0}
-                    if cell.estimate is None
-                    else cell.estimate.as_json()
-                ),
+                **(_UNKNOWN if cell.estimate is None else cell.estimate.as_json()),
                 "ratio": None if cell.ratio is None else cell.ratio.as_json(),
                 "spread_of_steps": None if cell.spread is None else list(cell.spread),
             }

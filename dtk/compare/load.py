@@ -18,7 +18,7 @@ from diagnostics.evidence.limits import Limits, whole
 from diagnostics.evidence.model import Problem
 from diagnostics.runs.processes import still_runs
 from dtk.compare import metrics
-from dtk.compare.model import NOT_COMPARED, RunRecord, Traffic
+from dtk.compare.model import NOT_COMPARED, RunRecord, Traffic, mapping
 
 _NEEDED = ("status.json", "config.yaml", "manifest.json", "parity.json", "summary.json")
 
@@ -45,7 +45,7 @@ def load(folder: Path, limits: Limits) -> RunRecord:
     state = "lost" if lost else str(status.state)
     logged = metrics.read(paths.metrics, limits, grows=state == "running")
     _refuse_metrics(folder, state, read.config, logged)
-    topology = _mapping(read.manifest.get("topology"))
+    topology = mapping(read.manifest.get("topology"))
     world_size = topology.get("world_size")
     return RunRecord(
         path=folder,
@@ -55,7 +55,7 @@ def load(folder: Path, limits: Limits) -> RunRecord:
         config=read.config,
         manifest=read.manifest,
         parity=parity,
-        figures=_mapping(read.summary.get("figures")),
+        figures=mapping(read.summary.get("figures")),
         traffic=_traffic(read.plan),
         planned=isinstance(read.plan.get("traffic"), list),
         windows=logged.windows,
@@ -79,7 +79,7 @@ def _refuse_metrics(folder: Path, state: str, config: Mapping[str, Any], logged:
     """Raise an error for unusable metrics, and for missing ones if the run finished and recorded any."""
     if logged.problem and state not in NOT_COMPARED:
         raise _damaged(folder, f"metrics.jsonl: {logged.problem}")
-    if logged.absent and state == "finished" and _mapping(config.get("record")).get("level") not in ("off", False):
+    if logged.absent and state == "finished" and mapping(config.get("record")).get("level") not in ("off", False):
         raise _damaged(folder, "metrics.jsonl is missing or empty")
 
 
@@ -102,9 +102,9 @@ def _refuse(folder: Path, problems: list[Problem], records: tuple[Mapping[str, A
                 f"{folder} was written by a newer dtk (schema {version})", "upgrade dtk to compare it"
             )
     for problem in problems:
-        if problem.file in _NEEDED and "newer dtk" in problem.what:
+        if problem.file in _NEEDED and problem.reason == "newer":
             raise DiagnosticsError(f"{folder} was written by a newer dtk", "upgrade dtk to compare it")
-        if problem.file in _NEEDED and problem.what.startswith("damaged"):
+        if problem.file in _NEEDED and problem.reason == "damaged":
             raise _damaged(folder, f"{problem.file}: {problem.what}")
 
 
@@ -117,7 +117,7 @@ def _parity(path: Path, limits: Limits, problems: list[Problem]) -> Mapping[str,
             raise ValueError("not a mapping")
         return value
     except (OSError, ValueError, RecursionError) as problem:
-        problems.append(Problem("run", path.name, f"damaged: {str(problem)[:200]}"))
+        problems.append(run_folder.damaged(path.name, problem))
         return {}
 
 
@@ -129,7 +129,3 @@ def _traffic(plan: Mapping[str, Any]) -> tuple[Traffic, ...]:
         except msgspec.ValidationError:
             continue
     return tuple(found)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}

@@ -15,6 +15,11 @@ NOT_COMPARED = frozenset({"failed", "hung", "oom", "lost"})
 """States of runs whose figures are those of half a run."""
 
 
+def mapping(value: Any) -> Mapping[str, Any]:
+    """Return a section of a record; an empty one where the record has something else in its place."""
+    return value if isinstance(value, dict) else {}
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """What one record of metrics.jsonl says of the steps since the record before."""

@@ -3,16 +3,15 @@
 A note never decides; the parity gate does.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
 
 from diagnostics.analysis.statistics import METHOD
 from diagnostics.contract.formatting import counted
 from diagnostics.contract.strategy_traits import strategy_traits
 from dtk.compare.formatting import interval_text, joined
 from dtk.compare.group import machine
-from dtk.compare.model import Check, Doubt, Figure, RunRecord, Variant
+from dtk.compare.model import Check, Doubt, Figure, Variant, mapping
 from dtk.compare.steps import profiled
 
 REPEATS = 3
@@ -34,10 +33,14 @@ def notes(
     """In order of weight."""
     yield from _disturbed(compared)
     yield from _unlike(compared)
-    if sum(len(variant.compared) for variant in compared) > 1:
-        yield from _unknown(checks)
+    missing = [check.title for check in checks if check.status == "unknown"]
+    if missing and sum(len(variant.compared) for variant in compared) > 1:
+        yield f"not checked, because a run did not record it: {joined(missing)}"
     yield from _lost(variants)
-    yield from _damaged(variants)
+    for variant in variants:
+        for run in variant.runs:
+            if run.damage:
+                yield f"damaged and not used: {variant.label} ({run.name}): {'; '.join(run.damage)}"
     yield from _repeats(compared, figures)
     yield f"the first {counted(warmup_steps, 'step')} of every attempt are warm-up and excluded; {METHOD}"
     yield from _levels(compared)
@@ -64,7 +67,9 @@ def _unlike(compared: Sequence[Variant]) -> Iterator[str]:
         found = {machine(variant.any)[part]: variant.label for variant in compared}
         if len(found) > 1:
             yield f"{what} differ: " + "; ".join(f"{label}: {value or 'unknown'}" for value, label in found.items())
-    changed = {str(_git(run).get("diff_sha256")) for variant in compared for run in variant.compared}
+    changed = {
+        str(mapping(run.manifest.get("git")).get("diff_sha256")) for variant in compared for run in variant.compared
+    }
     if len(changed) > 1:
         yield "files that differ from the commit, or that git does not know, changed between the runs"
     levels = {str(variant.any.get("record.level")): variant.label for variant in compared}
@@ -80,17 +85,6 @@ def _unlike(compared: Sequence[Variant]) -> Iterator[str]:
         )
 
 
-def _git(run: RunRecord) -> Mapping[str, Any]:
-    found = run.manifest.get("git")
-    return found if isinstance(found, dict) else {}
-
-
-def _unknown(checks: Sequence[Check]) -> Iterator[str]:
-    missing = [check.title for check in checks if check.status == "unknown"]
-    if missing:
-        yield f"not checked, because a run did not record it: {joined(missing)}"
-
-
 def _lost(variants: Sequence[Variant]) -> Iterator[str]:
     for variant in variants:
         for run in variant.runs:
@@ -100,13 +94,6 @@ def _lost(variants: Sequence[Variant]) -> Iterator[str]:
                 yield f"not compared: {variant.label} ({run.name}), {state}{why}"
             elif run.state != "finished":
                 yield f"{variant.label} ({run.name}) is {run.state}: its figures are those of the steps so far"
-
-
-def _damaged(variants: Sequence[Variant]) -> Iterator[str]:
-    for variant in variants:
-        for run in variant.runs:
-            if run.damage:
-                yield f"damaged and not used: {variant.label} ({run.name}): {'; '.join(run.damage)}"
 
 
 def _repeats(compared: Sequence[Variant], figures: Sequence[Figure]) -> Iterator[str]:

@@ -5,12 +5,13 @@ Every condition is `same`, `differs` or `unknown` (not recorded). Owns the toler
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
 from dtk.compare.formatting import percent_text
-from dtk.compare.model import Check, RunRecord, Variant
+from dtk.compare.model import Check, RunRecord, Variant, mapping
 
 TOLERANCE = {"float32": 1e-3, "tf32": 5e-3, "bfloat16": 2e-2, "float16": 2e-2}
 """Largest relative difference of two losses, by the type of the matrix products."""
@@ -57,12 +58,10 @@ def checks(variants: Sequence[Variant], reference: RunRecord, *, weak: bool, tol
     if not weak:
         found[2:2] = [_tokens(runs), _samples(runs, reference)]
         found.append(_losses(runs, reference, tolerance))
-    return found if len(runs) > 1 else [_alone(check, runs[0][1]) for check in found]
-
-
-def _alone(check: Check, run: RunRecord) -> Check:
-    """One run is the same as nothing."""
-    return Check(check.key, check.title, "unknown", f"only {run.name} has figures")
+    if len(runs) > 1:
+        return found
+    only = f"only {runs[0][1].name} has figures"  # One run is the same as nothing.
+    return [replace(check, status="unknown", detail=only) for check in found]
 
 
 def tolerance_of(run: RunRecord) -> float:
@@ -122,14 +121,9 @@ def _key(value: Any) -> str:
     return repr(sorted(value.items(), key=str)) if isinstance(value, Mapping) else repr(value)
 
 
-def _section(run: RunRecord, name: str) -> Mapping[str, Any]:
-    section = run.config.get(name)
-    return section if isinstance(section, dict) else {}
-
-
 def _model(runs: Sequence[tuple[str, RunRecord]]) -> Check:
     """By its configuration, and by its parameters where the summaries tell them."""
-    configured = _equal("model", "model", runs, lambda run: _section(run, "model"))
+    configured = _equal("model", "model", runs, lambda run: mapping(run.config.get("model")))
     if configured.status == "differs":
         return configured
     counted = _equal("model", "model", runs, lambda run: run.figures.get("parameters"))
@@ -151,12 +145,12 @@ def _data(run: RunRecord) -> Mapping[str, Any] | None:
 
 def _optimizer(run: RunRecord) -> Mapping[str, Any]:
     """Without how the update is computed: fused or not, it is the same."""
-    return {k: v for k, v in _section(run, "optimizer").items() if k not in ("fused", "in_backward")}
+    return {k: v for k, v in mapping(run.config.get("optimizer")).items() if k not in ("fused", "in_backward")}
 
 
 def _schedule(run: RunRecord) -> Mapping[str, Any]:
     """Return the settings of the schedule, with the number of steps unless the schedule is constant."""
-    section = dict(_section(run, "schedule"))
+    section = dict(mapping(run.config.get("schedule")))
     return section if section.get("name") == "constant" else {**section, "train.steps": run.get("train.steps")}
 
 

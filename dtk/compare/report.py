@@ -3,30 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from diagnostics.contract.formatting import bytes_text, seconds_text
-from diagnostics.report.document import (
-    COLOURS,
-    Bar,
-    Bars,
-    Block,
-    Curve,
-    Document,
-    Dot,
-    Field,
-    Fields,
-    Items,
-    Only,
-    Plot,
-    Section,
-    Span,
-    Table,
-    Text,
-    Tone,
-    axis,
-    on_page,
-    present,
-    remark,
-    table,
-)
+from diagnostics.report import document as doc
 from dtk.compare.formatting import (
     interval_text,
     number_text,
@@ -37,44 +14,44 @@ from dtk.compare.formatting import (
     value_text,
 )
 from dtk.compare.model import Cell as Measured
-from dtk.compare.model import Check, Comparison, Doubt, Figure, Scaled, Status, Variant
+from dtk.compare.model import Check, Comparison, Doubt, Figure, Scaled, Status, Variant, mapping
 
 POINTS_DRAWN = 400
 OUTCOMES = {"oom": "OOM", "hung": "HUNG", "failed": "FAILED", "lost": "LOST", "no steps": "no steps"}
-_STATUSES: dict[Status, Text] = {
-    "same": Span("same", "good"),
-    "differs": Span("DIFFERS", "bad"),
-    "unknown": Span("unknown", "warn"),
+_STATUSES: dict[Status, doc.Text] = {
+    "same": doc.Span("same", "good"),
+    "differs": doc.Span("DIFFERS", "bad"),
+    "unknown": doc.Span("unknown", "warn"),
 }
 _STROKES = ("solid", "dashed", "dotted", "dash-dotted")
 _PARTS = ("compute only", "compute and communication", "exposed communication", "copies", "idle and other")
 _TIMES = ("wall_ms", "compute_ms", "overlapped_ms", "exposed_ms", "memory_ms")
 
 
-def document(found: Comparison) -> Document:
+def document(found: Comparison) -> doc.Document:
     """Return the document of a comparison."""
-    tone: Tone = "good" if found.comparable else "bad"
-    colours = {variant.label: n % COLOURS for n, variant in enumerate(found.variants)}
+    tone: doc.Tone = "good" if found.comparable else "bad"
+    colours = {variant.label: n % doc.COLOURS for n, variant in enumerate(found.variants)}
     by_key = {figure.key: figure for figure in found.figures}
-    notes = tuple(Span(note, "warn" if isinstance(note, Doubt) else "") for note in found.notes)
-    return Document(
+    notes = tuple(doc.Span(note, "warn" if isinstance(note, Doubt) else "") for note in found.notes)
+    return doc.Document(
         title=f"Comparison: {', '.join(variant.label for variant in found.variants)}",
         badge=("COMPARABLE" if found.comparable else "NOT COMPARABLE", tone),
-        answer=Span(headline(found), tone),
+        answer=doc.Span(headline(found), tone),
         heading=headline(found),
-        lead=(on_page(remark(_about(found))),),
-        blocks=present(
-            Section("Why", (Items(found.verdicts),)) if found.verdicts else None,
-            Section("Strategies and batches", (table(grid(found), 1),)) if found.places else None,
+        lead=(doc.on_page(doc.remark(_about(found))),),
+        blocks=doc.present(
+            doc.Section("Why", (doc.Items(found.verdicts),)) if found.verdicts else None,
+            doc.Section("Strategies and batches", (doc.table(grid(found), 1),)) if found.places else None,
             _bars("Throughput", by_key.get("tokens_per_s"), colours),
             _bars("Peak memory of the fullest rank", by_key.get("peak_memory_bytes"), colours),
             _breakdown(found),
             _losses(found, colours),
             _scaling(found.scaling) if found.scaling else None,
-            Section("Runs", (table(_overview(found), 2), on_page(Fields(_run_names(found))))),
+            doc.Section("Runs", (doc.table(_overview(found), 2), doc.on_page(doc.Fields(_run_names(found))))),
             _figures(found.figures) if found.figures else None,
             _parity(found.checks) if found.checks else None,
-            Section("Notes", (Items(notes),)) if notes else None,
+            doc.Section("Notes", (doc.Items(notes),)) if notes else None,
         ),
         footer="Made by dtk compare. The same as data: dtk compare with --json.",
     )
@@ -111,8 +88,7 @@ def _fastest(found: Comparison) -> str:
 
 def _about(found: Comparison) -> str:
     first = found.variants[0].any
-    data = first.manifest.get("data")
-    source = data.get("source") if isinstance(data, dict) else None
+    source = mapping(first.manifest.get("data")).get("source")
     about = f"{first.get('model.name')} on {source or first.get('data.name')}"
     if len({variant.any.batch for variant in found.variants}) == 1:
         samples, tokens = first.batch
@@ -140,7 +116,7 @@ def grid(found: Comparison) -> list[tuple[str, ...]]:
     return rows
 
 
-def _bars(title: str, figure: Figure | None, colours: dict[str, int]) -> Only | None:
+def _bars(title: str, figure: Figure | None, colours: dict[str, int]) -> doc.Only | None:
     """Return one bar for each variant, the interval as a line across its end."""
     if figure is None:
         return None
@@ -154,13 +130,15 @@ def _bars(title: str, figure: Figure | None, colours: dict[str, int]) -> Only | 
             interval = (value.low, max(value.median, min(value.high, 2 * value.median)))  # Else it flattens the others.
         hint = f"{text} {interval_text(value, figure.unit)}".rstrip()
         end = text if cell.ratio is None else f"{text} ({times_text(cell.ratio.median)})"
-        bars.append(Bar(cell.variant, (value.median,), (hint,), end, interval, colours.get(cell.variant, COLOURS - 2)))
+        bars.append(
+            doc.Bar(cell.variant, (value.median,), (hint,), end, interval, colours.get(cell.variant, doc.COLOURS - 2))
+        )
     lines = " Lines: 95 % interval." if any(bar.interval for bar in bars) else ""
     note = f"{figure.definition[:1].upper()}{figure.definition[1:]}.{lines}"
-    return on_page(Section(title, (remark(note), Bars(figure.title, tuple(bars)))))
+    return doc.on_page(doc.Section(title, (doc.remark(note), doc.Bars(figure.title, tuple(bars)))))
 
 
-def _breakdown(found: Comparison) -> Only | None:
+def _breakdown(found: Comparison) -> doc.Only | None:
     """Return where a step of the profiled window goes, of the variants that recorded it."""
     bars = []
     for variant in found.compared:
@@ -171,15 +149,15 @@ def _breakdown(found: Comparison) -> Only | None:
             rest = max(0.0, wall - compute - exposed - copies)
             values = (max(0.0, compute - overlapped), overlapped, exposed, copies, rest)
             texts = tuple(seconds_text(value / 1e3) for value in values)
-            bars.append(Bar(variant.label, values, texts, seconds_text(wall / 1e3)))
+            bars.append(doc.Bar(variant.label, values, texts, seconds_text(wall / 1e3)))
     if not bars:
         return None
     note = "Mean over ranks and steps of the profiler's window; at the end of a bar its length."
-    drawing = Bars("Where a step goes", tuple(bars), _PARTS)
-    return on_page(Section("Where a step goes", (remark(note), drawing)))
+    drawing = doc.Bars("Where a step goes", tuple(bars), _PARTS)
+    return doc.on_page(doc.Section("Where a step goes", (doc.remark(note), drawing)))
 
 
-def _losses(found: Comparison, colours: dict[str, int]) -> Only | None:
+def _losses(found: Comparison, colours: dict[str, int]) -> doc.Only | None:
     """Return the training loss over steps; equal curves are dashed differently, so that all stay visible."""
     curves = []
     for n, variant in enumerate(found.compared):
@@ -188,22 +166,24 @@ def _losses(found: Comparison, colours: dict[str, int]) -> Only | None:
             step = -(-len(points) // POINTS_DRAWN)
             kept = tuple(dict.fromkeys((*points[::step], points[-1])))
             stroke = _STROKES[n % len(_STROKES)]
-            curves.append(Curve(variant.label, kept, colours[variant.label], stroke))  # type: ignore[arg-type]
+            curves.append(doc.Curve(variant.label, kept, colours[variant.label], stroke))  # type: ignore[arg-type]
     if not curves:
         return None
     drawing = _plot(curves, "Training loss over steps", "step", lambda value: f"{value:.3g}")
-    return on_page(Section("Training loss", (drawing,)))
+    return doc.on_page(doc.Section("Training loss", (drawing,)))
 
 
-def _plot(curves: Sequence[Curve], label: str, unit: str, text: Callable[[float], str], log: bool = False) -> Plot:
+def _plot(
+    curves: Sequence[doc.Curve], label: str, unit: str, text: Callable[[float], str], log: bool = False
+) -> doc.Plot:
     xs = sorted({x for curve in curves for x, _ in curve.points})
     ys = [y for curve in curves for _, y in curve.points]
     ticks = tuple(xs) if log else (xs[0], xs[-1])
-    across = axis(lambda value: f"{unit} {value:,.0f}", xs, log=log, ticks=ticks)
-    return Plot(label, across, axis(text, ys, log=log, room=1.3 if log else 1.05), tuple(curves))
+    across = doc.axis(lambda value: f"{unit} {value:,.0f}", xs, log=log, ticks=ticks)
+    return doc.Plot(label, across, doc.axis(text, ys, log=log, room=1.3 if log else 1.05), tuple(curves))
 
 
-def _scaling(points: Sequence[Scaled]) -> Section:
+def _scaling(points: Sequence[Scaled]) -> doc.Section:
     """Return tokens/s over numbers of ranks beside what perfect scaling would give, on logarithmic axes."""
     series: dict[tuple[str, str], list[Scaled]] = {}
     for point in points:
@@ -212,10 +192,10 @@ def _scaling(points: Sequence[Scaled]) -> Section:
     for n, ((variant, kind), members) in enumerate(series.items()):
         name = f"{variant}, {kind} scaling"
         measured = tuple((float(point.world_size), max(point.tokens_per_s, 1e-9)) for point in members)
-        dots = tuple(Dot(x, y, f"{name}, {x:,.0f}: {number_text(y)}") for x, y in measured)
+        dots = tuple(doc.Dot(x, y, f"{name}, {x:,.0f}: {number_text(y)}") for x, y in measured)
         first, speed = measured[0]
         ideal = tuple((size, speed * size / first) for size, _ in measured)
-        curves += [Curve(name, measured, n, dots=dots), Curve(f"{variant}, perfect", ideal, "reference")]
+        curves += [doc.Curve(name, measured, n, dots=dots), doc.Curve(f"{variant}, perfect", ideal, "reference")]
     note = (
         "Efficiency: tokens/s of a rank over those with the fewest ranks. Weak: the global batch grows with the ranks."
     )
@@ -224,7 +204,7 @@ def _scaling(points: Sequence[Scaled]) -> Section:
         figures = (f"{point.world_size:,}", f"{point.tokens_per_s:,.0f}", percent_text(point.efficiency))
         rows.append((point.series, point.kind, *figures))
     drawing = _plot(curves, "Tokens per second over numbers of ranks", "ranks", number_text, log=True)
-    return Section("Scaling over numbers of ranks", (on_page(remark(note), drawing), table(rows, 2)))
+    return doc.Section("Scaling over numbers of ranks", (doc.on_page(doc.remark(note), drawing), doc.table(rows, 2)))
 
 
 def _overview(found: Comparison) -> list[tuple[str, ...]]:
@@ -251,12 +231,12 @@ def runs_text(variant: Variant) -> str:
     return f"{good} of {every}, {outcome}" if good or every > 1 else outcome
 
 
-def _run_names(found: Comparison) -> tuple[Field, ...]:
-    names = {variant.label: [(Span(run.name, "code"), " ") for run in variant.runs] for variant in found.variants}
-    return tuple(Field(label, tuple(span for run in runs for span in run)) for label, runs in names.items())
+def _run_names(found: Comparison) -> tuple[doc.Field, ...]:
+    names = {variant.label: [(doc.Span(run.name, "code"), " ") for run in variant.runs] for variant in found.variants}
+    return tuple(doc.Field(label, tuple(span for run in runs for span in run)) for label, runs in names.items())
 
 
-def _figures(figures: Sequence[Figure]) -> Section:
+def _figures(figures: Sequence[Figure]) -> doc.Section:
     """Return every figure of every variant: median, interval over repeats, ratio to the first."""
     rows: list[tuple[str, ...]] = [("figure", "variant", "median", "95 % interval", "ratio to the first")]
     for figure in figures:
@@ -266,9 +246,9 @@ def _figures(figures: Sequence[Figure]) -> Section:
                 shown = f"steps: {range_text(*cell.spread, figure.unit)}"
             title = figure.title if n == 0 else ""
             rows.append((title, cell.variant, _median(cell, figure), shown or "-", ratio_text(cell.ratio) or "-"))
-    defined = tuple(Field(figure.title, figure.definition) for figure in figures)
-    blocks: tuple[Block, ...] = (table(rows, 2), on_page(Fields(defined)))
-    return Section("Figures", blocks)
+    defined = tuple(doc.Field(figure.title, figure.definition) for figure in figures)
+    blocks: tuple[doc.Block, ...] = (doc.table(rows, 2), doc.on_page(doc.Fields(defined)))
+    return doc.Section("Figures", blocks)
 
 
 def _median(cell: Measured | None, figure: Figure) -> str:
@@ -278,6 +258,6 @@ def _median(cell: Measured | None, figure: Figure) -> str:
     return shown.removesuffix(f" {figure.unit}") if figure.title == figure.unit else shown
 
 
-def _parity(checks: Sequence[Check]) -> Section:
+def _parity(checks: Sequence[Check]) -> doc.Section:
     rows = tuple((check.title, _STATUSES[check.status], check.detail) for check in checks)
-    return Section("Parity: did they do the same work?", (Table(("condition", "status", "found"), rows, 3),))
+    return doc.Section("Parity: did they do the same work?", (doc.Table(("condition", "status", "found"), rows, 3),))

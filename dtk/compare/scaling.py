@@ -47,7 +47,8 @@ def grows_with_ranks(variants: Sequence[Variant]) -> bool:
 def _points(kind: Kind, members: Sequence[Variant], speeds: Mapping[str, float]) -> list[Scaled]:
     first = members[0]
     per_rank = speeds[first.label] / first.any.world_size
-    name = _name(members)
+    words = [one.label.split(" ") for one in members]
+    name = " ".join(word for word in words[0] if all(word in other for other in words))
     return [
         Scaled(name, kind, size, speeds[one.label], speeds[one.label] / size / per_rank)
         for one in members
@@ -55,19 +56,9 @@ def _points(kind: Kind, members: Sequence[Variant], speeds: Mapping[str, float])
     ]
 
 
-def _name(members: Sequence[Variant]) -> str:
-    """Return the words that all labels have in common."""
-    words = [one.label.split(" ") for one in members]
-    return " ".join(word for word in words[0] if all(word in other for other in words))
-
-
 def _without_batch(variant: Variant) -> tuple[Any, ...]:
     values = flat(variant.any.config)
     return tuple(sorted((key, repr(value)) for key, value in values.items() if key not in _FOLLOWS))
-
-
-def _whole(variant: Variant) -> Any:
-    return variant.any.batch[0]
 
 
 def _per_rank(variant: Variant) -> float:
@@ -75,4 +66,7 @@ def _per_rank(variant: Variant) -> float:
     return samples / variant.any.world_size if isinstance(samples, int | float) else 0.0
 
 
-_KINDS: tuple[tuple[Kind, Callable[[Variant], Any]], ...] = (("strong", _whole), ("weak", _per_rank))
+_KINDS: tuple[tuple[Kind, Callable[[Variant], Any]], ...] = (
+    ("strong", lambda variant: variant.any.batch[0]),
+    ("weak", _per_rank),
+)

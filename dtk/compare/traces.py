@@ -9,9 +9,9 @@ from statistics import fmean
 from typing import Any
 
 from diagnostics.contract.errors import DiagnosticsError
+from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import Options, diagnose
 from diagnostics.evidence.limits import Limits
-from diagnostics.report import wording
 from dtk.compare.model import Breakdown
 
 _PARTS = ("wall_ms", "compute_ms", "communication_ms", "overlapped_ms", "exposed_ms", "memory_ms", "idle_ms")
@@ -31,7 +31,7 @@ def explain(
     except DiagnosticsError:
         return None, ()
     causes = [
-        f"{report.title(one.finding.cause)}: {wording.summary(one.finding)}"
+        f"{report.title(one.finding.cause)}: {text_of(one.finding).summary}"
         for one in report.findings
         if one.finding.status == "confirmed" and one.finding.cause.split(".")[0] in ("overlap", "memory")
     ]

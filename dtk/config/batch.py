@@ -8,6 +8,7 @@ from dtk.config.schema import Config
 from dtk.config.strict import to_plain
 from dtk.errors import DtkError
 from dtk.parallel.batch_plan import BatchPlan
+from dtk.parallel.mesh import divisors
 
 
 def check_batch(config: Config, world_size: int) -> None:
@@ -18,6 +19,7 @@ def check_batch(config: Config, world_size: int) -> None:
     """
     plan = config.batch_plan(world_size)
     if plan.is_whole:
+        _check_microbatches(config, plan)
         return
     ways = []
     if config.resume is None:
@@ -41,8 +43,11 @@ def settle(composed: Composed, world_size: int) -> Composed:
     train = composed.config.train
     if train.micro_batch_size:
         return composed
-    plan = composed.config.batch_plan(world_size)
-    chosen = plan.chosen_micro_batch_size()
+    plan, wanted = composed.config.batch_plan(world_size), composed.config.parallel.microbatches
+    if wanted is not None and plan.global_batch_size % (plan.dp_size * wanted) == 0:
+        chosen: int | None = plan.samples_per_rank // wanted
+    else:  # A pipeline wants as many micro-batches as it has stages, at least.
+        chosen = plan.chosen_micro_batch_size(composed.config.parallel.pp)
     if chosen is None:
         raise DtkError(
             f"train.global_batch_size={plan.global_batch_size} does not divide over {counted(plan.dp_size, 'rank')}",
@@ -52,6 +57,26 @@ def settle(composed: Composed, world_size: int) -> Composed:
         )
     config = dataclasses.replace(composed.config, train=dataclasses.replace(train, micro_batch_size=chosen))
     return dataclasses.replace(composed, config=config, plain=to_plain(config))
+
+
+def _check_microbatches(config: Config, plan: BatchPlan) -> None:
+    """Refuse `parallel.microbatches` that the batch does not have."""
+    wanted = config.parallel.microbatches
+    if wanted is None or wanted == plan.accumulation_steps:
+        return
+    share = plan.samples_per_rank
+    near = sorted(divisors(share), key=lambda count: (abs(count - wanted), count))[0]
+    if share % wanted:
+        raise DtkError(
+            f"parallel.microbatches={wanted} does not divide the {counted(share, 'sample')} of each data-parallel rank",
+            f"train.global_batch_size={plan.global_batch_size} on {counted(plan.dp_size, 'data-parallel rank')}",
+            f"use parallel.microbatches={near}, or train.global_batch_size={plan.dp_size * wanted}",
+        )
+    raise DtkError(
+        f"parallel.microbatches={wanted}, but train.micro_batch_size={plan.micro_batch_size} makes "
+        f"{plan.accumulation_steps}",
+        fix=f"use train.micro_batch_size={share // wanted}, or parallel.microbatches=null",
+    )
 
 
 def _fewer_ranks(plan: BatchPlan) -> str:

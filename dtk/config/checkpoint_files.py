@@ -4,13 +4,13 @@
 spread evenly over each file, so that neither writing nor resuming waits long on a large one.
 """
 
-import json
 import shlex
 import zlib
 from pathlib import Path
 from typing import Any
 
 from diagnostics.contract.artifacts import CHECKPOINT_INFO, RunPaths, complete_checkpoints
+from diagnostics.contract.files import open_regular, read_json
 from dtk.errors import DtkError
 
 BUDGET_BYTES = 4 << 30
@@ -41,7 +41,7 @@ def refuse_damaged(folder: Path) -> None:
         DtkError: they differ, naming the file and what to do without this checkpoint.
     """
     try:
-        info = json.loads((folder / CHECKPOINT_INFO).read_text(encoding="utf-8"))
+        info = read_json(folder / CHECKPOINT_INFO)
         files = info.get("files", {})
         for name, written in files.items():
             if problem := _problem(folder / name, written):
@@ -76,7 +76,7 @@ def _problem(path: Path, written: dict[str, Any]) -> str:
 def _crc32(path: Path, size: int, stride_bytes: int) -> int:
     """Checksum of one block in every `stride_bytes` bytes."""
     checksum = 0
-    with path.open("rb", buffering=0) as file:
+    with open_regular(path) as file:
         for offset in range(0, size, stride_bytes):
             file.seek(offset)
             checksum = zlib.crc32(file.read(_BLOCK_BYTES), checksum)

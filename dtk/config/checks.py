@@ -1,11 +1,9 @@
 """Rules between fields, checked in the parent before any rank starts. Types are `strict`'s business.
 
-Each rule is a function of the whole configuration and what was found of the machine; each failure
-is one line that says what to type instead.
+Each failure is one line that says what to type instead.
 """
 
 import re
-from dataclasses import dataclass
 
 from diagnostics.contract.formatting import counted
 from dtk.config.batch import check_batch
@@ -14,18 +12,9 @@ from dtk.config.limits import check_limits
 from dtk.config.schema import Config
 from dtk.errors import DtkError
 from dtk.parallel.mesh import divisors
+from dtk.parallel.pipeline import SCHEDULES
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """What is checked: the configuration and where it will run."""
-
-    config: Config
-    world_size: int
-    device: str
-    cuda_devices: int
 
 
 def check(config: Config, world_size: int, device: str, cuda_devices: int = 0) -> None:
@@ -42,9 +31,15 @@ def check(config: Config, world_size: int, device: str, cuda_devices: int = 0) -
     """
     check_limits(config)
     check_ranks(config, world_size, device, cuda_devices)
-    job = _Job(config, world_size, device, cuda_devices)
-    for rule in (_batch, _model, _sequence, _task, _strategy, _in_backward, _schedule):
-        rule(job)
+    check_batch(config, world_size)
+    _pipeline(config, world_size)
+    _model(config)
+    _tensor_parallel(config)
+    _sequence(config)
+    _task(config)
+    config.strategy.check()
+    _in_backward(config, world_size)
+    _schedule(config)
     check_fault(config, world_size)
 
 
@@ -54,62 +49,92 @@ def check_ranks(config: Config, world_size: int, device: str, cuda_devices: int 
     Raises:
         DtkError: the first rule that is broken.
     """
-    job = _Job(config, world_size, device, cuda_devices)
-    for rule in (_device, _one_process, _ranks, _mesh):
-        rule(job)
-
-
-def _device(job: _Job) -> None:
-    if (job.device == "cuda" or job.config.launcher.device == "cuda") and not job.cuda_devices:
+    launcher = config.launcher
+    if (device == "cuda" or launcher.device == "cuda") and not cuda_devices:
         raise DtkError("launcher.device=cuda, but no CUDA device was found", fix="use launcher.device=cpu")
-    if job.config.launcher.backend == "nccl" and job.device != "cuda":
+    if launcher.backend == "nccl" and device != "cuda":
         raise DtkError(
             "launcher.backend=nccl needs a GPU", "NCCL moves data between CUDA devices", "use launcher.backend=gloo"
         )
-
-
-def _one_process(job: _Job) -> None:
-    name, traits = job.config.strategy.name, job.config.strategy.traits
-    if traits.one_process and job.world_size != 1:
+    _one_process(config, world_size, cuda_devices if device == "cuda" else 0)
+    if launcher.world_size not in (None, world_size):
+        planned = counted(launcher.world_size, "rank")
         raise DtkError(
-            f"strategy={name} is one process, not {job.world_size}",
-            fix=f"use launcher.{_ranks_key(job)}=1, or strategy=ddp for several ranks",
+            f"launcher.world_size={launcher.world_size}, but this run has {counted(world_size, 'rank')}",
+            "a run has the ranks that are started",
+            f"use launcher.nproc={launcher.world_size}, or torchrun or srun with {planned}, "
+            "or launcher.world_size=null",
         )
-    devices = job.cuda_devices if job.device == "cuda" else 0
-    if devices < traits.least_cuda_devices:
+    config.strategy.on(config.mesh(world_size))
+
+
+def _one_process(config: Config, world_size: int, cuda_devices: int) -> None:
+    name, traits = config.strategy.name, config.strategy.traits
+    if traits.one_process and world_size != 1:
+        key = "nproc" if config.launcher.world_size is None else "world_size"
         raise DtkError(
-            f"strategy={name} needs {counted(traits.least_cuda_devices, 'CUDA device')}, found {devices}",
+            f"strategy={name} is one process, not {world_size}",
+            fix=f"use launcher.{key}=1, or strategy=ddp for several ranks",
+        )
+    if cuda_devices < traits.least_cuda_devices:
+        raise DtkError(
+            f"strategy={name} needs {counted(traits.least_cuda_devices, 'CUDA device')}, found {cuda_devices}",
             fix="use strategy=single or strategy=ddp",
         )
 
 
-def _ranks_key(job: _Job) -> str:
-    """Return the key that says how many ranks there are."""
-    return "nproc" if job.config.launcher.world_size is None else "world_size"
-
-
-def _ranks(job: _Job) -> None:
-    """Raise DtkError if `launcher.world_size` is set and differs from the number of ranks of this run."""
-    planned = job.config.launcher.world_size
-    if planned is not None and planned != job.world_size:
+def _pipeline(config: Config, world_size: int) -> None:
+    """Raise DtkError for what a pipeline cannot do, or would do otherwise than it says."""
+    parallel = config.parallel
+    typed = f"parallel.pp={parallel.pp}"
+    if parallel.pp == 1:
+        if parallel.stages_per_rank > 1:
+            raise DtkError(
+                f"parallel.stages_per_rank={parallel.stages_per_rank} needs a pipeline",
+                typed,
+                "use parallel.pp=2, or parallel.stages_per_rank=1",
+            )
+        return
+    pipeline = parallel.pipeline(config.batch_plan(world_size).accumulation_steps)
+    pipeline.check()
+    if config.model.architecture == "custom":
         raise DtkError(
-            f"launcher.world_size={planned}, but this run has {counted(job.world_size, 'rank')}",
-            "a run has the ranks that are started",
-            f"use launcher.nproc={planned}, or torchrun or srun with {counted(planned, 'rank')}, "
-            "or launcher.world_size=null",
+            f"{typed} does not go with model={config.model.name}, a model of your own",
+            "dtk does not know which of its modules run before and after its blocks",
+            "use parallel.pp=1",
+        )
+    if pipeline.stages > config.model.layers:
+        per_rank = f" x parallel.stages_per_rank={parallel.stages_per_rank}" if parallel.stages_per_rank > 1 else ""
+        raise DtkError(
+            f"{typed}{per_rank} makes {pipeline.stages} stages of {counted(config.model.layers, 'block')}",
+            "a stage has at least one block",
+            f"use parallel.pp={config.model.layers // parallel.stages_per_rank or 1}",
+        )
+    strategy = config.strategy
+    alone = config.mesh(world_size).world_size == parallel.pp and not strategy.traits.shards_parameters
+    if SCHEDULES[parallel.schedule].splits and not alone:
+        raise DtkError(
+            f"parallel.schedule={parallel.schedule} does not go with several ranks for a stage or a sharded one",
+            "weight gradients that are computed apart do not reach the hooks that reduce them",
+            "use parallel.schedule=1f1b, or strategy=ddp with as many ranks as stages",
+        )
+    for key in ("static_graph", "find_unused_parameters"):
+        if getattr(strategy, key, False):
+            raise DtkError(
+                f"strategy.{key}=true does not go with {typed}",
+                "forward and backward of several micro-batches alternate, which DDP cannot follow",
+                f"use strategy.{key}=false",
+            )
+    if config.optimizer.in_backward:
+        raise DtkError(
+            f"optimizer.in_backward=true does not go with {typed}",
+            "each micro-batch has a backward of its own, and shared weights are summed after the last",
+            "use optimizer.in_backward=false",
         )
 
 
-def _mesh(job: _Job) -> None:
-    job.config.strategy.mesh(job.world_size)
-
-
-def _batch(job: _Job) -> None:
-    check_batch(job.config, job.world_size)
-
-
-def _model(job: _Job) -> None:
-    model = job.config.model
+def _model(config: Config) -> None:
+    model = config.model
     if not _NAME.fullmatch(model.name):
         raise DtkError(
             f'model.name="{model.name}" cannot be part of the run folder\'s name',
@@ -138,8 +163,39 @@ def _model(job: _Job) -> None:
         )
 
 
-def _sequence(job: _Job) -> None:
-    length, context = job.config.data.sequence_length, job.config.model.context_length
+def _tensor_parallel(config: Config) -> None:
+    """Raise DtkError if tensor parallelism cannot cut the model evenly, or would draw dropout that differs."""
+    tp = config.parallel.tp
+    if tp == 1:
+        return
+    model, chosen = config.model, f"parallel.tp={tp}"
+    if model.architecture == "custom":
+        raise DtkError(f"{chosen} cannot cut a model of your own", "its layers do not say how", "use parallel.tp=1")
+    parts = [("model.heads", model.heads), ("model.vocab_size", model.vocab_size)]
+    if model.architecture == "llama":
+        parts = [*parts, ("model.kv_heads", model.kv_heads), ("model.ffn_width", model.ffn_width)]
+    if config.parallel.sequence_parallel:
+        parts.append(("data.sequence_length", config.data.sequence_length))
+    for key, number in parts:
+        if number % tp:
+            ways = [f"{key}={n}" for n in (number // tp * tp, -(-number // tp) * tp) if n]
+            near = _nearest_divisor(number, tp)
+            raise DtkError(
+                f"{key}={number} does not divide into {chosen} equal parts",
+                fix=f"use parallel.tp={near}, or {' or '.join(ways)}",
+            )
+    if getattr(model, "dropout", 0.0) and not config.parallel.sequence_parallel:
+        raise DtkError(
+            f"{chosen} with model.dropout={model.dropout} needs parallel.sequence_parallel=true",
+            "activations that every rank repeats need equal masks, those that it has a part of different ones",
+            "use parallel.sequence_parallel=true or model.dropout=0",
+        )
+    if config.train.compile:
+        raise DtkError(f"{chosen} does not go with train.compile=true", fix="use train.compile=false")
+
+
+def _sequence(config: Config) -> None:
+    length, context = config.data.sequence_length, config.model.context_length
     if length > context:
         raise DtkError(
             f"data.sequence_length={length} is longer than the model's context",
@@ -148,9 +204,9 @@ def _sequence(job: _Job) -> None:
         )
 
 
-def _task(job: _Job) -> None:
+def _task(config: Config) -> None:
     """Raise DtkError if model and data do not match: encoders classify, other models predict the next token."""
-    model, data = job.config.model, job.config.data
+    model, data = config.model, config.data
     if data.name == "classification" and model.architecture not in ("encoder", "custom"):
         raise DtkError(f"data=classification needs an encoder, not model={model.name}", fix="use model=bert_tiny")
     if model.architecture == "encoder" and data.name != "classification":
@@ -160,13 +216,8 @@ def _task(job: _Job) -> None:
         )
 
 
-def _strategy(job: _Job) -> None:
-    job.config.strategy.check()
-
-
-def _in_backward(job: _Job) -> None:
+def _in_backward(config: Config, world_size: int) -> None:
     """Raise DtkError for settings that do not work when the optimizer updates parameters inside backward."""
-    config = job.config
     if not config.optimizer.in_backward:
         return
     if conflict := config.strategy.traits.in_backward_conflict:
@@ -174,6 +225,12 @@ def _in_backward(job: _Job) -> None:
             f"optimizer.in_backward=true does not work under strategy={config.strategy.name}",
             conflict,
             "use strategy=single or strategy=fsdp",
+        )
+    if config.parallel.tp > 1:
+        raise DtkError(
+            f"optimizer.in_backward=true does not go with parallel.tp={config.parallel.tp}",
+            "some gradients are complete only after backward",
+            "use optimizer.in_backward=false",
         )
     if config.precision.initial_loss_scale is not None:
         raise DtkError(
@@ -187,7 +244,7 @@ def _in_backward(job: _Job) -> None:
             "the global norm is known only after backward",
             "use train.clip_norm=null",
         )
-    plan = config.batch_plan(job.world_size)
+    plan = config.batch_plan(world_size)
     if plan.accumulation_steps > 1:
         raise DtkError(
             f"optimizer.in_backward=true does not go with accumulation over {plan.accumulation_steps} micro-batches",
@@ -196,9 +253,9 @@ def _in_backward(job: _Job) -> None:
         )
 
 
-def _schedule(job: _Job) -> None:
+def _schedule(config: Config) -> None:
     """Phases must not overlap. A run that is over before its warm-up is, is a trial; the banner says so."""
-    schedule, steps = job.config.schedule, job.config.train.steps
+    schedule, steps = config.schedule, config.train.steps
     if schedule.name == "wsd" and schedule.warmup_steps < steps < schedule.warmup_steps + schedule.decay_steps:
         raise DtkError(
             f"schedule.warmup_steps={schedule.warmup_steps} + schedule.decay_steps={schedule.decay_steps} "

@@ -89,11 +89,8 @@ def make_absolute(plain: dict[str, Any], keys: tuple[str, ...]) -> None:
     if not value:
         raise DtkError(f"{dotted} is empty", fix=f"write {dotted}=PATH")
     path = Path(value).expanduser()
-    named = value in _TOKENIZERS if dotted == "data.tokenizer" else _is_hub_name(section, path)
+    # With data=hf a name that is no file here is that of a dataset on the Hugging Face hub.
+    on_hub = section.get("name") == "hf" and not path.is_absolute() and not path.exists()
+    named = value in _TOKENIZERS if dotted == "data.tokenizer" else on_hub
     if not named:
         section[keys[-1]] = str(path.absolute())
-
-
-def _is_hub_name(section: dict[str, Any], path: Path) -> bool:
-    """Whether `data.path` names a dataset on the Hugging Face hub: `data=hf` and no such file here."""
-    return section.get("name") == "hf" and not path.is_absolute() and not path.exists()

@@ -4,22 +4,14 @@ from dtk.config.schema import Config, EveryRankFault, NoFault, SettingFault
 from dtk.errors import DtkError
 from dtk.strategies.registry import preferred
 
-_UNITS, _BUCKETS = "units", "buckets"
-_GRADIENTS_IN: dict[str, str] = {
-    "branch": _UNITS,
-    "rank0_state_dict": _UNITS,
-    "rank0_evaluation": _UNITS,
-    "full_gather": _UNITS,
-    "no_reshard": _UNITS,
-    "root_only_wrapping": _UNITS,
-    "accumulation_boundary": _BUCKETS,
-    "unused_parameters": _BUCKETS,
-    "sync_every_micro_batch": _BUCKETS,
-    "per_parameter_all_reduce": _BUCKETS,
-    "tiny_buckets": _BUCKETS,
-    "one_bucket": _BUCKETS,
-}
-"""Faults that exist only where gradients travel so (`Traits.gradients_in`)."""
+_GRADIENTS_IN = {
+    "units": ("branch", "rank0_state_dict", "rank0_evaluation", "full_gather", "no_reshard", "root_only_wrapping"),
+    "buckets": (
+        "accumulation_boundary", "unused_parameters", "sync_every_micro_batch", "per_parameter_all_reduce",
+        "tiny_buckets", "one_bucket",
+    ),
+}  # fmt: skip
+"""How gradients travel (`Traits.gradients_in`) -> the faults that exist only there."""
 _ACCUMULATED = ("accumulation_boundary", "sync_every_micro_batch")
 
 
@@ -36,7 +28,8 @@ def check_fault(config: Config, world_size: int) -> None:
     fault = config.fault
     if isinstance(fault, NoFault):
         return
-    name, needed = fault.name, _GRADIENTS_IN.get(fault.name)
+    name = fault.name
+    needed = next((kind for kind, faults in _GRADIENTS_IN.items() if name in faults), None)
     if needed is not None and config.strategy.traits.gradients_in != needed:
         raise DtkError(
             f"fault={name} cannot happen under strategy={config.strategy.name}", fix=f"use strategy={preferred(needed)}"

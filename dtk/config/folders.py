@@ -18,6 +18,10 @@ def source_tree() -> Path | None:
     return root if (root / "pyproject.toml").is_file() and (root / "conf" / "config.yaml").is_file() else None
 
 
+_GLOBAL = "# @package _global_"
+"""First line of an option that sets keys of several sections."""
+
+
 def conf_folder() -> Path:
     """Return the folder of dtk's own YAML files: that of the source tree, else the copy inside the installed package.
 
@@ -54,3 +58,12 @@ def groups(folders: Sequence[Path]) -> dict[str, dict[str, Path]]:
             if not path.parent.name.startswith(".") and path.parent.name not in (HARDWARE, SWEEPS):
                 found.setdefault(path.parent.name, {})[path.stem] = path
     return {group: dict(sorted(options.items())) for group, options in sorted(found.items())}
+
+
+def preset_sections(path: Path | None) -> list[str]:
+    """Sections that an option sets beside its own; those of a fault are what it takes to see it, and stay."""
+    if path is None or path.parent.name == "fault" or not path.read_text(encoding="utf-8").startswith(_GLOBAL):
+        return []
+    import yaml
+
+    return [section for section in yaml.safe_load(path.read_text(encoding="utf-8")) if section != path.parent.name]

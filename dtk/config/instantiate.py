@@ -9,6 +9,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from dtk.config.locate import cannot_import, locate
 from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError
 
-ALLOWED = ("dtk.models.*", "torch.nn.*")
+ALLOWED = ("dtk.models.*", "dtk.train.callbacks.*", "torch.nn.*")
 """Prefixes that need no `allow_targets`; only classes of the expected kind below them can be named."""
 
 
@@ -129,6 +130,9 @@ def _find(target: str) -> Any:
 
 
 def _import(name: str, target: str) -> ModuleType:
+    # As in a rank, which `python -m` starts; console scripts and `python -P` leave the working directory out.
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(name)
     except ImportError as error:

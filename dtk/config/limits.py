@@ -18,72 +18,51 @@ _RANKS = 1_000_000
 """More ranks than any cluster has."""
 _DIGITS = 40
 
-LIMITS: dict[str, tuple[float, float]] = {
-    "seed": (0, 2**63 - 1),
-    "train.steps": (1, _NONE),
-    "train.global_batch_size": (1, _NONE),
-    "train.micro_batch_size": (1, _NONE),
-    "train.clip_norm": (_ABOVE_ZERO, _NONE),
-    "train.log_every": (1, _NONE),
-    "train.evaluate_every": (-1, _NONE),
-    "train.evaluate_samples": (1, _NONE),
-    "train.activation_checkpoint_every": (0, _NONE),
-    "train.garbage_collect_every": (0, _NONE),
-    "model.vocab_size": (1, _COUNT),
-    "model.context_length": (1, _COUNT),
-    "model.layers": (1, _LAYERS),
-    "model.heads": (1, _COUNT),
-    "model.kv_heads": (1, _COUNT),
-    "model.width": (1, _COUNT),
-    "model.ffn_width": (1, _COUNT),
-    "model.rope_theta": (_ABOVE_ZERO, _NONE),
-    "model.norm_eps": (_ABOVE_ZERO, _NONE),
-    "model.dropout": (0, _BELOW_ONE),
-    "model.classes": (2, _NONE),
-    "data.sequence_length": (1, _NONE),
-    "data.validation_fraction": (0, _BELOW_ONE),
-    "data.max_bytes": (1, _NONE),
-    "data.vocab_size": (1, _NONE),
-    "data.samples": (1, _NONE),
-    "data.samples_per_class": (1, _NONE),
-    "precision.initial_loss_scale": (_ABOVE_ZERO, _NONE),
-    "optimizer.lr": (0, _NONE),
-    "optimizer.betas": (0, _BELOW_ONE),
-    "optimizer.eps": (_ABOVE_ZERO, _NONE),
-    "optimizer.weight_decay": (0, _NONE),
-    "optimizer.momentum": (0, _BELOW_ONE),
-    "watch.stall_timeout_s": (1, _NONE),
-    "watch.first_step_timeout_s": (1, _NONE),
-    "schedule.warmup_steps": (0, _NONE),
-    "schedule.decay_steps": (0, _NONE),
-    "schedule.min_lr_ratio": (0, 1),
-    "checkpoint.every": (0, _NONE),
-    "checkpoint.keep": (1, _NONE),
-    "record.black_box_every_s": (_ABOVE_ZERO, _NONE),
-    "record.telemetry_every_s": (_ABOVE_ZERO, _NONE),
-    "record.flight_entries": (1, _NONE),
-    "record.profile_start": (0, _NONE),
-    "record.profile_steps": (1, _NONE),
-    "record.replica_hash_every": (0, _NONE),
-    "launcher.nproc": (1, _NONE),
-    "launcher.world_size": (1, _RANKS),
-    "launcher.threads": (1, _NONE),
-    "launcher.max_restarts": (0, _NONE),
-    "launcher.timeout_s": (_ABOVE_ZERO, _NONE),
-    "launcher.master_port": (0, 65535),
-    "launcher.nodes": (1, _RANKS),
-    "launcher.gpus_per_node": (0, _RANKS),
-    "launcher.cpus_per_rank": (1, _NONE),
-    "launcher.time": (1, _NONE),
-    "launcher.signal_before_s": (1, 65535),
-    "launcher.grace_period_s": (0, _NONE),
-    "launcher.disk_gb": (1, _NONE),
-    "nccl.traffic_class": (0, 255),
-    "nccl.ras_port": (1, 65535),
-    "fault.rank": (0, _NONE),
-    "fault.step": (1, _NONE),
-    "fault.delay_s": (0, _NONE),
-}
+_RANGES: tuple[tuple[float, float, str], ...] = (
+    (-1, _NONE, "train.evaluate_every"),
+    (-1, _RANKS, "parallel.dp_replicate parallel.dp_shard"),
+    (
+        0,
+        _NONE,
+        """
+        train.activation_checkpoint_every train.garbage_collect_every optimizer.lr optimizer.weight_decay
+        schedule.warmup_steps schedule.decay_steps checkpoint.every record.profile_start record.replica_hash_every
+        launcher.max_restarts launcher.grace_period_s fault.rank fault.delay_s
+        """,
+    ),
+    (0, 1, "schedule.min_lr_ratio"),
+    (0, _BELOW_ONE, "model.dropout data.validation_fraction optimizer.betas optimizer.momentum"),
+    (0, 255, "nccl.traffic_class"),
+    (0, 65535, "launcher.master_port"),
+    (0, _RANKS, "launcher.gpus_per_node"),
+    (0, 2**63 - 1, "seed"),
+    (
+        _ABOVE_ZERO,
+        _NONE,
+        """
+        train.clip_norm model.rope_theta model.norm_eps precision.initial_loss_scale optimizer.eps
+        record.black_box_every_s record.telemetry_every_s launcher.timeout_s
+        """,
+    ),
+    (
+        1,
+        _NONE,
+        """
+        train.steps train.global_batch_size train.micro_batch_size train.log_every train.evaluate_samples
+        data.sequence_length data.max_bytes data.vocab_size data.samples data.samples_per_class parallel.microbatches
+        watch.stall_timeout_s watch.first_step_timeout_s checkpoint.keep record.flight_entries
+        record.profile_steps launcher.nproc launcher.threads launcher.cpus_per_rank launcher.time launcher.disk_gb
+        fault.step
+        """,
+    ),
+    (1, 65535, "launcher.signal_before_s nccl.ras_port"),
+    (1, _LAYERS, "model.layers"),
+    (1, _RANKS, "parallel.cp parallel.tp parallel.pp parallel.ep parallel.stages_per_rank"),
+    (1, _RANKS, "launcher.world_size launcher.nodes"),
+    (1, _COUNT, "model.vocab_size model.context_length model.heads model.kv_heads model.width model.ffn_width"),
+    (2, _NONE, "model.classes"),
+)
+LIMITS = {key: (low, high) for low, high, keys in _RANGES for key in keys.split()}
 """Dotted key -> smallest and largest value. A test holds it against the schema: no number is left out."""
 
 

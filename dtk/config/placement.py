@@ -6,7 +6,9 @@
 import dataclasses
 import os
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from diagnostics.contract.formatting import counted
@@ -17,6 +19,10 @@ from dtk.strategies.traits import StrategyConfig
 
 CPU_RANKS = 2
 """Ranks on a machine without a GPU: the fewest that communicate."""
+RANKS_PER_CORE = 16
+"""Starting a rank (importing torch, joining) takes 4 s of one core, measured: more would take minutes to start."""
+RANK_BYTES = 300 << 20
+"""Resident set of a rank with a tiny model on the CPU, measured: 330 MiB, of which some is shared between ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +50,7 @@ def place(
         local_size: ranks on this machine, when torchrun or Slurm has decided that.
 
     Raises:
-        DtkError: CUDA or NCCL asked for where there is none, or less than one rank.
+        DtkError: CUDA or NCCL asked for where there is none, less than one rank, or more than this machine can start.
     """
     reasons = []
     device = launcher.device
@@ -71,6 +77,8 @@ def place(
         reasons.append(f"{counted(nproc, 'rank')}: {why}")
     if nproc < 1:
         raise DtkError(f"launcher.nproc={nproc} is out of range", "it must be 1 or more")
+    if local_size is None and not getattr(launcher, "oversubscribe", False):
+        _check_host(nproc)
     if backend == "nccl" and nproc > cuda_devices:
         raise DtkError(
             f"launcher.nproc={nproc} is more than the {counted(cuda_devices, 'CUDA device')} here",
@@ -83,6 +91,37 @@ def place(
     if threads is None:
         threads = max(1, usable_cores() // nproc)
     return Placement(nproc, device, backend, threads, cuda_devices, tuple(reasons))
+
+
+def _check_host(nproc: int) -> None:
+    """Refuse more ranks than this machine can start, and name the largest number that it can."""
+    cores, memory = usable_cores(), host_memory()
+    fits = {f"{counted(cores, 'CPU core')} here, {RANKS_PER_CORE} ranks each at most": RANKS_PER_CORE * cores}
+    if memory is not None:
+        free_gib = memory[1] / 2**30
+        fits[f"{free_gib:.1f} GiB of host memory are free, a rank needs 0.3 at least"] = memory[1] // RANK_BYTES
+    why = min(fits, key=lambda reason: fits[reason])
+    if nproc > max(1, fits[why]):
+        raise DtkError(
+            f"launcher.nproc={nproc} is more than this machine can start",
+            why,
+            f"use launcher.nproc={max(1, fits[why])}, or launcher.oversubscribe=true to start them all the same",
+        )
+
+
+def host_memory(meminfo: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup")) -> tuple[int, int] | None:
+    """Bytes of host memory, and those available, by the kernel and the container's limit; None where nobody says."""
+    try:
+        pairs = (line.split(":") for line in meminfo.read_text(encoding="utf-8").splitlines() if ":" in line)
+        kib = {name: int(value.split()[0]) for name, value in pairs}
+        whole, free = kib["MemTotal"] * 1024, kib["MemAvailable"] * 1024
+    except (OSError, ValueError, KeyError, IndexError):
+        return None
+    with suppress(OSError, ValueError):  # `max`, or no such control group.
+        limit = int((group / "memory.max").read_text(encoding="utf-8"))
+        used = int((group / "memory.current").read_text(encoding="utf-8"))
+        whole, free = min(whole, limit), min(free, max(0, limit - used))
+    return whole, free
 
 
 def usable_cores() -> int:

@@ -1,13 +1,13 @@
 """`resume=runs/<id>` and `--rerun RUN`: that run's own configuration again, with what may change changed."""
 
 import contextlib
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths, complete_checkpoints, read_status
+from diagnostics.contract.files import read_json
 from diagnostics.runs.find import NoSuchRunError, find_run
 from diagnostics.runs.processes import still_runs
 from dtk.config.checkpoint_files import refuse_damaged
@@ -103,7 +103,7 @@ def _refuse_running(paths: RunPaths) -> None:
     """Two launches in one folder would overwrite each other."""
     try:
         status = read_status(paths.status)
-        manifest = json.loads(paths.manifest.read_text(encoding="utf-8"))
+        manifest = read_json(paths.manifest)
         pid = manifest.get("pid")
     except (OSError, ValueError, AttributeError):
         return
@@ -128,7 +128,7 @@ def refuse_other_data(paths: RunPaths, data: dict[str, Any]) -> None:
         DtkError: its hash is another.
     """
     try:
-        before = json.loads(paths.manifest.read_text(encoding="utf-8"))["data"]["sha256"]
+        before = read_json(paths.manifest)["data"]["sha256"]
     except (OSError, ValueError, KeyError, TypeError):
         return
     if before != data.get("sha256"):
@@ -142,7 +142,7 @@ def refuse_other_data(paths: RunPaths, data: dict[str, Any]) -> None:
 def earlier_argv(paths: RunPaths) -> list[Any]:
     """Command lines of the attempts so far, oldest first, so that the manifest keeps them all."""
     try:
-        manifest = json.loads(paths.manifest.read_text(encoding="utf-8"))
+        manifest = read_json(paths.manifest)
         return [*manifest.get("earlier_argv", []), manifest["argv"]]
     except (OSError, ValueError, KeyError, TypeError):
         return []

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.files import read_record
 from diagnostics.contract.invocation import command
 from diagnostics.contract.origins import Origins, Setting, add_typed, flat
+from diagnostics.evidence.limits import Limits
 from diagnostics.runs.records import read_origins
 from dtk.config.compose import Composed, compose, make_absolute
-from dtk.config.folders import groups, search_path
+from dtk.config.folders import groups, preset_sections, search_path
 from dtk.config.overrides import parse
 from dtk.config.strict import from_plain, to_plain
 from dtk.errors import DtkError
@@ -42,13 +44,13 @@ def read_stored(paths: RunPaths, option: str) -> Stored:
     Raises:
         DtkError: there is no such folder, or it is no run of dtk.
     """
+    from diagnostics.evidence import safe_yaml  # Loads PyYAML, which `dtk run` needs for a stored run only.
+
     if not paths.root.is_dir():
         raise DtkError(f"{option}: there is no such run folder", fix=f"{command('ls')} lists the runs")
-    import yaml
-
     try:
-        stored = yaml.safe_load(paths.config.read_text(encoding="utf-8"))
-        typed = yaml.safe_load(paths.overrides.read_text(encoding="utf-8"))
+        stored = safe_yaml.loads(read_record(paths.config), Limits())
+        typed = safe_yaml.loads(read_record(paths.overrides), Limits())
         if not isinstance(stored, dict) or not isinstance(typed, list) or not all(isinstance(o, str) for o in typed):
             raise ValueError("config.yaml or overrides.yaml is not what dtk wrote")
         plain = to_plain(from_plain(stored))
@@ -56,7 +58,7 @@ def read_stored(paths: RunPaths, option: str) -> Stored:
         missing = f"{Path(error.filename or paths.config).name}: {error.strerror}"
         fix = f"{command('ls')} lists the runs; runs/<id> names one"
         raise DtkError(f"{option} is not a run folder of dtk", missing, fix) from error
-    except (ValueError, yaml.YAMLError, DtkError) as error:
+    except (ValueError, DtkError) as error:
         raise DtkError(f"{option} is not a run folder of dtk", " ".join(str(error).split())) from error
     return Stored(plain, [text for text in typed if not text.startswith("resume=")], _origins(paths, plain))
 
@@ -71,7 +73,7 @@ def _origins(paths: RunPaths, plain: dict[str, Any]) -> Origins:
 def change(stored: Stored, new: list[str], config_dir: Path | None) -> Composed:
     """Return the stored configuration with overrides applied.
 
-    A choice (`strategy=ddp`) replaces its section by the file's, any other key (`train.steps=20`) only itself.
+    A choice (`strategy=ddp`) replaces the sections of its file, any other key (`train.steps=20`) only itself.
 
     Args:
         stored: the configuration.
@@ -93,8 +95,9 @@ def change(stored: Stored, new: list[str], config_dir: Path | None) -> Composed:
         if override.is_delete() or override.is_sweep_override():
             raise DtkError(f"{text} cannot be applied to a stored run", fix="write KEY=VALUE")
         if key in options and chosen is not None:
-            plain[key] = chosen.plain[key]
-            _take(origins, chosen.origins, key)
+            for section in (key, *preset_sections(options[key].get(str(override.value())))):
+                plain[section] = chosen.plain[section]
+                _take(origins, chosen.origins, section)
         else:
             _set(plain, key.split("."), override.value())
             make_absolute(plain, tuple(key.split(".")))

@@ -11,18 +11,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from diagnostics.contract.origins import flat
+from diagnostics.contract.secrets import MASK, masked
 from dtk.errors import DtkError
 
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 COMMANDS = (
-    "launcher.setup",
-    "launcher.python",
-    "launcher.extra",
-    "launcher.srun_extra",
-    "launcher.image",
-    "launcher.workdir",
-    "launcher.secrets",
-)
+    "launcher.setup", "launcher.python", "launcher.extra", "launcher.srun_extra", "launcher.image",
+    "launcher.workdir", "launcher.secrets",
+)  # fmt: skip
 """Settings that become commands, or name what is executed."""
 
 
@@ -93,6 +90,34 @@ def refuse_stored_code(stored: Mapping[str, Any], plain: Mapping[str, Any], type
                 f"{option}: its nccl.variables.{name} names {'a library to load' if library else 'a file outside it'}",
                 "what a run folder holds is data",
                 f"if it is right, type it again: 'nccl.variables.{name}={value}'",
+            )
+
+
+def refuse_masked(plain: Mapping[str, Any]) -> None:
+    """Refuse a configuration of a run folder whose secrets were masked when it was written.
+
+    Raises:
+        DtkError: a value must be typed again.
+    """
+    for key, value in flat(plain).items():
+        if any(MASK in item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str)):
+            raise DtkError(f"{key} was masked", "run folders hold no secrets", f"type it again: '{key}=VALUE'")
+
+
+def refuse_secrets(plain: Mapping[str, Any]) -> None:
+    """Refuse a configuration that holds secrets, for a job whose files others may read.
+
+    Raises:
+        DtkError: it names the key.
+    """
+    shown = flat(masked(dict(plain)))
+    for key, value in flat(plain).items():
+        if shown.get(key) != value:
+            where = "use launcher.secrets on Kubernetes" if plain["launcher"]["name"] == "kubernetes" else "export it"
+            raise DtkError(
+                f"{key} holds a secret",
+                "it would lie open in the files of the job",
+                f"read it from an environment variable or a file there; {where}",
             )
 
 

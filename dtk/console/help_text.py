@@ -98,3 +98,9 @@ def _wrapped(text: str, width: int, first: str, below: str | None = None) -> lis
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def show_help(parser: argparse.ArgumentParser) -> int:
+    """Answer a command that was given no subcommand with its help; returns exit code 0."""
+    parser.print_help()
+    return 0

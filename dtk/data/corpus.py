@@ -16,48 +16,11 @@ from pathlib import Path
 from dtk.errors import DtkError
 
 CHUNK_BYTES = 1 << 20
-TEXT_SUFFIXES = frozenset(
-    f".{name}"
-    for name in (
-        *(
-            "txt",
-            "text",
-            "md",
-            "rst",
-            "tex",
-            "csv",
-            "tsv",
-            "json",
-            "jsonl",
-            "xml",
-            "html",
-            "htm",
-            "yaml",
-            "yml",
-            "toml",
-        ),
-        *(
-            "ini",
-            "cfg",
-            "log",
-            "py",
-            "pyi",
-            "c",
-            "h",
-            "cc",
-            "cpp",
-            "hpp",
-            "cu",
-            "rs",
-            "go",
-            "java",
-            "js",
-            "ts",
-            "sh",
-            "sql",
-        ),
-    )
-)
+TEXT_SUFFIXES = frozenset({
+    ".txt", ".text", ".md", ".rst", ".tex", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".html", ".htm", ".yaml", ".yml",
+    ".toml", ".ini", ".cfg", ".log", ".py", ".pyi", ".c", ".h", ".cc", ".cpp", ".hpp", ".cu", ".rs", ".go", ".java",
+    ".js", ".ts", ".sh", ".sql",
+})  # fmt: skip
 """A file of these names is meant to be text: one that is not UTF-8 is an error, not skipped."""
 
 _NOT_SOURCE = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}

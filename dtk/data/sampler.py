@@ -39,6 +39,17 @@ def sample_ids(seed: int, step: int, global_batch_size: int, size: int) -> np.nd
     return ids[within * global_batch_size : (within + 1) * global_batch_size]
 
 
+def evaluation_ids(seed: int, count: int, size: int) -> np.ndarray:
+    """Ids of the held-out samples that every evaluation of a run looks at, int64 [count], distinct, in [0, size).
+
+    Args:
+        seed: chooses which samples, and their order.
+        count: samples in an evaluation, at most `size`.
+        size: samples in the held-out split.
+    """
+    return permute(np.arange(count, dtype=np.int64), size, f"{seed}/held out")
+
+
 @lru_cache(maxsize=2)
 def _ids(seed: int, first: int, count: int, size: int) -> np.ndarray:
     """Ids of the positions first ... first + count, int64 [count], read-only."""

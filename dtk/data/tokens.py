@@ -22,6 +22,10 @@ _FORMAT = 1
 
 _CHECKED_CHUNKS = 64
 _CHUNK_BYTES = 1 << 20
+_FEW_IDS = 16
+"""Below so many ids nothing is said of their type: any pattern may be chance."""
+_NPY = b"\x93NUMPY"
+"""First bytes of a file that `numpy.save` wrote."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,23 +83,20 @@ def corpus_tokens(corpus: Corpus, tokenizer: Tokenizer) -> Tokens:
 
 
 def token_file(config: TokensData) -> Tokens:
-    """Memory-map a flat binary file of ids in native byte order.
+    """Memory-map a flat binary file of ids in native byte order, or an array that `numpy.save` wrote.
 
     Ids are checked in full up to 64 MiB; of a larger file in 64 chunks of 1 MiB spread over it, and
     the recorded hash is then of these chunks and the size.
 
     Raises:
-        DtkError: no such file, its size is no multiple of the type, or an id is outside the vocabulary.
+        DtkError: no such file, it holds ids of another type, or an id is outside the vocabulary.
     """
     path = Path(config.path).expanduser()
-    dtype = np.dtype(config.dtype)
     if not path.is_file():
         raise DtkError(f"no such token file: {config.path}", fix="data.path must name a binary file of token ids")
     try:
         size = path.stat().st_size
-        if not size or size % dtype.itemsize:
-            raise DtkError(f"{path} has {size} bytes", f"not a whole number of {config.dtype} ids", "check data.dtype")
-        ids = np.asarray(np.memmap(path, dtype=dtype, mode="r")).view(np.ndarray)
+        ids = _map(path, size, config)
     except OSError as error:
         raise DtkError(f"can not read {path}", error.strerror or str(error)) from None
     digest, whole = _check_ids(ids, config)
@@ -103,6 +104,51 @@ def token_file(config: TokensData) -> Tokens:
     if not whole:
         about["sha256_of"] = f"size and {_CHECKED_CHUNKS} chunks of {_CHUNK_BYTES} bytes"
     return Tokens(ids=ids, vocab_size=config.vocab_size, about=about)
+
+
+def _map(path: Path, size: int, config: TokensData) -> np.ndarray:
+    """Return the ids, one-dimensional and memory-mapped, in the type that the header or the configuration says."""
+    with path.open("rb") as file:
+        has_header = file.read(len(_NPY)) == _NPY
+    if has_header:
+        try:
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+        except ValueError as error:
+            raise DtkError(f"{path} is not a usable .npy file", str(error)) from None
+        if array.dtype.kind not in "iu" or not array.size or not array.flags.c_contiguous:
+            what = f"{path} holds {array.dtype} of shape {list(array.shape)}"
+            raise DtkError(what, "token ids are whole numbers in row order", "save them as an array of integers")
+        if config.dtype not in ("auto", array.dtype.name):
+            raise DtkError(f"data.dtype={config.dtype}, but {path} holds {array.dtype}", fix="use data.dtype=auto")
+        return np.asarray(array).view(np.ndarray).reshape(-1)
+    name = config.dtype if config.dtype != "auto" else "uint16" if config.vocab_size <= 1 << 16 else "uint32"
+    dtype = np.dtype(name)
+    if not size or size % dtype.itemsize:
+        raise DtkError(f"{path} has {size} bytes", f"not a whole number of {name} ids", "check data.dtype")
+    ids = np.asarray(np.memmap(path, dtype=dtype, mode="r")).view(np.ndarray)
+    if wider := _wider(ids[: _CHUNK_BYTES // 8 * 8], config.vocab_size):
+        raise DtkError(
+            f"{path} does not hold {name} ids",
+            f"read so, the upper half of every id is one of its own: it holds ids of {8 * wider.itemsize} bits",
+            f"use data.dtype={wider.name}",
+        )
+    return ids
+
+
+def _wider(ids: np.ndarray, vocab_size: int) -> np.dtype[Any] | None:
+    """Type of which these ids are the halves or quarters; None if they are what they seem.
+
+    An id below vocab_size leaves a known range to the upper parts of a wider type: mostly 0, at every second place
+    (or three of four), which no text does.
+    """
+    for dtype in (np.dtype(np.int64), np.dtype(np.uint32)):
+        parts = dtype.itemsize // ids.itemsize
+        if parts < 2 or len(ids) < _FEW_IDS * parts or len(ids) % parts:
+            continue
+        wide = ids.view(dtype)
+        if int(wide.max()) < vocab_size and int(wide.min()) >= 0 and int(ids[::parts].max()) > 0:
+            return dtype
+    return None
 
 
 def _check_ids(ids: np.ndarray, config: TokensData) -> tuple[str, bool]:
@@ -116,6 +162,8 @@ def _check_ids(ids: np.ndarray, config: TokensData) -> tuple[str, bool]:
     for start in starts:
         chunk = ids[start : start + step]
         digest.update(chunk.data)
+        if (smallest := int(chunk.min())) < 0:
+            raise DtkError(f"{config.path} holds token id {smallest}", "ids are 0 or more", "check data.dtype")
         if (largest := int(chunk.max())) >= config.vocab_size:
             raise DtkError(
                 f"{config.path} holds token id {largest}",

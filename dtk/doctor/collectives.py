@@ -4,7 +4,6 @@ Starts the ranks and judges what they said; imports no torch itself.
 """
 
 import os
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from diagnostics.contract.formatting import counted
 from dtk.doctor.children import Said, run_children
 from dtk.doctor.model import Check, Finding, Remedy, Result, judged, not_applicable
 from dtk.doctor.scope import Scope
+from dtk.launch.processes import free_port
 from dtk.parallel import loopback
 
 TOPIC = "collectives"
@@ -47,9 +47,7 @@ def rank_command(meeting: Meeting, timeout_s: float) -> list[str]:
 
 def on_this_machine(backend: str, ranks: int, timeout_s: float) -> list[Said]:
     """Ranks of one machine, which meet at a free port of loopback."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     meetings = [Meeting(r, r, ranks, "127.0.0.1", port, backend, serve=r == 0) for r in range(ranks)]
     commands = [rank_command(meeting, timeout_s) for meeting in meetings]
     return run_children(commands, timeout_s, [{"OMP_NUM_THREADS": "1", **loopback.interface_variables()}] * ranks)

@@ -1,11 +1,12 @@
 """`python -m dtk.doctor.copying DEVICE ...`: copies between all devices, checked and timed; a JSON line each."""
 
-import json
 import sys
 import time
 from typing import Any
 
 import torch
+
+from dtk.doctor.rank import say
 
 COPY_BYTES = 64 << 20
 REPEATS = 3
@@ -21,8 +22,8 @@ def main(devices: list[str]) -> int:
             if i == j:
                 continue
             names = {"from": f"{devices[i]}", "to": f"{devices[j]}"}
-            _say({"begin": names["from"], "to": names["to"]})
-            _say({**names, **_copy(sent, target)})
+            say({"begin": names["from"], "to": names["to"]})
+            say({**names, **_copy(sent, target)})
     return 0
 
 
@@ -45,11 +46,6 @@ def _finish(*devices: torch.device) -> None:
     for device in devices:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-
-
-def _say(record: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(record) + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

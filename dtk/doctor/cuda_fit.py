@@ -6,10 +6,11 @@ Asks NVML and torch's facts; imports no torch and starts no CUDA here.
 import os
 import re
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from dtk.doctor.gpus import NO_GPU
-from dtk.doctor.model import Check, Finding, Remedy, Result, judged, not_applicable
+from dtk.doctor.model import Check, Finding, Remedy, Result, failure, judged, not_applicable, warning
 from dtk.doctor.scope import Scope
 from dtk.doctor.versions import TOPIC, dotted, installed, number, upgrade
 
@@ -37,42 +38,33 @@ def cuda_driver(scope: Scope) -> Result:
     return judged(findings, text, measures=measures, common={"NVIDIA driver": str(driver)})
 
 
-def _fit(facts: dict[str, Any], driver: str, runs: tuple[int, int]) -> list[Finding]:
+def _fit(facts: dict[str, Any], driver: str, runs: tuple[int, int]) -> Iterator[Finding]:
     """Return findings where torch's build, the driver and the devices do not fit together."""
     if facts["cuda_build"] is None:
         text = f"torch {facts['version']} is built without CUDA, and an NVIDIA driver ({driver}) is here"
-        return [Finding("failure", text, _build_for(runs))]
+        yield Finding("failure", text, _build_for(runs))
+        return
     build = number(str(facts["cuda_build"]))
     if build[0] > runs[0]:
-        oldest = dotted(DRIVER_FOR.get(build[0], ()))
-        update = Remedy(f"or install driver {oldest} or later, then reboot") if oldest else None
         text = f"torch is built for CUDA {dotted(build)}, driver {driver} runs CUDA up to {dotted(runs)}"
-        other = Finding("failure", f"driver {driver} is too old for this torch", update)
-        return [Finding("failure", text, _build_for(runs)), *([other] if update else [])]
-    findings = []
+        yield Finding("failure", text, _build_for(runs))
+        if oldest := dotted(DRIVER_FOR.get(build[0], ())):
+            update = f"or install driver {oldest} or later, then reboot"
+            yield failure(f"driver {driver} is too old for this torch", update)
+        return
     if facts["cuda_error"] or not facts["cuda_available"]:
         why = facts["cuda_error"] or "torch sees no device"
-        fix = Remedy("look at the driver's view", "nvidia-smi")
-        if os.environ.get("CUDA_VISIBLE_DEVICES") is not None:
-            fix = Remedy(
-                f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']} hides them", "unset CUDA_VISIBLE_DEVICES"
-            )
-        findings.append(Finding("failure", f"NVML sees the driver, CUDA does not start: {why}", fix))
-    findings += _architectures(facts, runs)
-    return findings
-
-
-def _architectures(facts: dict[str, Any], runs: tuple[int, int]) -> list[Finding]:
-    """Devices for which this build holds no code: neither their major architecture nor PTX of an older one."""
+        what, command = "look at the driver's view", "nvidia-smi"
+        if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+            what, command = f"CUDA_VISIBLE_DEVICES={visible} hides them", "unset CUDA_VISIBLE_DEVICES"
+        yield failure(f"NVML sees the driver, CUDA does not start: {why}", what, command)
+    # Devices for which this build holds no code: neither their major architecture nor PTX of an older one.
     built = [str(name) for name in facts["architectures"]]
-    findings = []
     for i, device in enumerate(facts["devices"]):
         major, minor = device["capability"]
-        runs_here = (_runs(name, major, minor) for name in built)
-        if built and not any(runs_here):
+        if built and not any(_runs(name, major, minor) for name in built):
             text = f"GPU {i} {device['name']} is sm_{major}{minor}; this torch holds {', '.join(built)}"
-            findings.append(Finding("failure", text, _build_for(runs)))
-    return findings
+            yield Finding("failure", text, _build_for(runs))
 
 
 def _runs(name: str, major: int, minor: int) -> bool:
@@ -91,13 +83,11 @@ def _build_for(runs: tuple[int, int]) -> Remedy:
     wheels = WHEELS.get(runs[0])
     if wheels is None:
         newest = dotted(DRIVER_FOR[max(WHEELS)])
-        return Remedy(
-            f"no torch that dtk can use runs on CUDA {runs[0]}: install driver {newest} or later, then reboot"
-        )
-    return Remedy(
-        f"install a torch built for CUDA {runs[0]}, which this driver runs",
-        f"{sys.executable} -m pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{wheels}",
-    )
+        what = f"no torch that dtk can use runs on CUDA {runs[0]}: install driver {newest} or later, then reboot"
+        return Remedy(what)
+    index = f"--index-url https://download.pytorch.org/whl/{wheels}"
+    what = f"install a torch built for CUDA {runs[0]}, which this driver runs"
+    return Remedy(what, f"{sys.executable} -m pip install --force-reinstall torch {index}")
 
 
 def nccl(scope: Scope) -> Result:
@@ -110,14 +100,14 @@ def nccl(scope: Scope) -> Result:
         return not_applicable("this torch is built without CUDA; gloo is the backend")
     if not facts["nccl"] or facts.get("nccl_error"):
         why = facts.get("nccl_error") or "torch was built without it"
-        return judged([Finding("failure", f"no NCCL: {why}", upgrade("torch"))], "")
+        return judged([Finding("failure", f"no NCCL: {why}", upgrade("torch"))])
     loaded = str(facts["nccl_version"])
     findings = []
     for package in (name for name in (f"nvidia-nccl-cu{major}" for major in DRIVER_FOR) if installed(name)):
         if installed(package) != loaded and number(str(facts["cuda_build"]))[:1] == number(package.rpartition("cu")[2]):
             text = f"NCCL {loaded} is loaded, {package} is {installed(package)}: another libnccl comes first"
-            fix = Remedy("do not put another NCCL before torch's own", "unset LD_PRELOAD LD_LIBRARY_PATH")
-            findings.append(Finding("warning", text, fix))
+            what = "do not put another NCCL before torch's own"
+            findings.append(warning(text, what, "unset LD_PRELOAD LD_LIBRARY_PATH"))
     return judged(findings, f"NCCL {loaded}", measures={"version": loaded}, common={"NCCL": loaded})
 
 

@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 
 from dtk.doctor.limits import size
-from dtk.doctor.model import Check, Finding, Remedy, Result, judged, not_applicable
+from dtk.doctor.model import Check, Result, failure, graded, judged, not_applicable, warning
 from dtk.doctor.scope import Scope
+from dtk.record.heartbeat import filesystem
 
 TOPIC = "disk"
 FEW_BYTES, SOME_BYTES = 1 << 30, 20 << 30
@@ -32,24 +33,23 @@ def nearest(folder: Path) -> Path:
 def space(scope: Scope) -> Result:
     """Space and inodes, and a file really written."""
     place = nearest(scope.runs_folder)
-    elsewhere = Remedy("put the runs on another disk", "dtk run runs_folder=FOLDER ...")
+    elsewhere = ("put the runs on another disk", "dtk run runs_folder=FOLDER ...")
     if not place.is_dir():
-        return judged([Finding("failure", f"{place} is a file, so there is no place for runs", elsewhere)], "")
+        return judged([failure(f"{place} is a file, so there is no place for runs", *elsewhere)])
     about = os.statvfs(place)
     whole, free = about.f_blocks * about.f_frsize, about.f_bavail * about.f_frsize
     kind = filesystem(place)
     findings = []
     if problem := _write(place):
-        findings.append(Finding("failure", f"{place} cannot be written: {problem} ({size(free)} free)", elsewhere))
-    used = Remedy("see what is large; remove old runs", f"du -xh --max-depth=2 {place} | sort -h | tail")
+        findings.append(failure(f"{place} cannot be written: {problem} ({size(free)} free)", *elsewhere))
     if whole and free < SOME_BYTES:  # The kernel's own file systems have no size.
-        bad = free < FEW_BYTES
         text = f"{size(free)} free of {size(whole)} at {place}"
-        findings.append(Finding("failure" if bad else "warning", text, used))
+        used = f"du -xh --max-depth=2 {place} | sort -h | tail"
+        findings.append(graded(free < FEW_BYTES, text, "see what is large; remove old runs", used))
     if about.f_files and about.f_favail < FEW_INODES:
         text = f"{about.f_favail:,} files more can be made at {place} (inodes)"
-        count = Remedy("find the folders with most files", f"du -x --inodes --max-depth=3 {place} | sort -n | tail")
-        findings.append(Finding("warning" if about.f_favail else "failure", text, count))
+        count = f"du -x --inodes --max-depth=3 {place} | sort -n | tail"
+        findings.append(graded(not about.f_favail, text, "find the folders with most files", count))
     measures = {"folder": str(place), "size_bytes": whole, "free_bytes": free, "filesystem": kind}
     fine = f"{size(free)} free of {size(whole)} at {place} ({kind or 'kind not told'})"
     return judged(findings, fine, measures=measures)
@@ -66,25 +66,6 @@ def _write(folder: Path) -> str:
     return ""
 
 
-def filesystem(folder: Path) -> str:
-    """Kind of the file system that holds a folder (ext4, nfs4, tmpfs ...); empty where the kernel does not tell."""
-    try:
-        lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
-    best = ("", "")
-    real = str(folder.resolve())
-    for line in lines:
-        fields = line.split(" ")
-        if len(fields) < 3:
-            continue
-        point = fields[1].replace("\\040", " ")
-        inside = real == point or real.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best[0]):
-            best = (point, fields[2])
-    return best[1]
-
-
 def fsync(scope: Scope) -> Result:
     """How long it takes until what was written is safe."""
     place = nearest(scope.runs_folder)
@@ -96,10 +77,9 @@ def fsync(scope: Scope) -> Result:
     text = f"1 MiB is safe after {middle * 1e3:.1f} ms (median of {len(times)}, longest {longest * 1e3:.0f} ms)"
     findings = []
     if middle > SLOW_FLUSH_S:
-        fix = Remedy(
-            "put the runs on a local disk and copy them afterwards", "dtk run runs_folder=/local/disk/runs ..."
-        )
-        findings.append(Finding("warning", f"slow: {text} on {filesystem(place) or 'this disk'}", fix))
+        what = "put the runs on a local disk and copy them afterwards"
+        slow = f"slow: {text} on {filesystem(place) or 'this disk'}"
+        findings.append(warning(slow, what, "dtk run runs_folder=/local/disk/runs ..."))
     return judged(findings, text, measures={"median_ms": round(middle * 1e3, 3), "longest_ms": round(longest * 1e3, 3)})
 
 

@@ -4,15 +4,17 @@ NVML counts in PCI order and ignores CUDA_VISIBLE_DEVICES, as does nvidia-smi, w
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
-from dtk.doctor.model import Check, Finding, Remedy, Result, judged, not_applicable
+from dtk.doctor.model import Check, Finding, Result, failure, judged, not_applicable, warning
 from dtk.doctor.scope import Scope
 
 TOPIC = "gpus"
 NO_GPU = "no NVIDIA GPU here"
+BUSY_PERCENT = 50
 PROHIBITED = 2
 """Compute mode in which no process may open the device."""
 
@@ -46,6 +48,11 @@ class Gpu:
         ):
             return None
 
+    def is_busy(self) -> bool:
+        """Whether something computes on it now; an idle device and its link slow down to save power."""
+        rates = self.read("GetUtilizationRates")
+        return rates is not None and rates.gpu >= BUSY_PERCENT
+
 
 def find(scope: Scope) -> tuple[list[Gpu], list[Finding], str]:
     """Return the devices that answer, findings on those that do not, and the reason if there is no NVML."""
@@ -69,35 +76,47 @@ def find(scope: Scope) -> tuple[list[Gpu], list[Finding], str]:
 
 
 def _lost(what: str, error: Any) -> Finding:
-    return Finding(
-        "failure", f"{what}: {error}", Remedy("it fell off the bus or hangs: reboot the node", "sudo reboot")
-    )
+    return failure(f"{what}: {error}", "it fell off the bus or hangs: reboot the node", "sudo reboot")
 
 
-def each(scope: Scope, look: Callable[[Gpu], list[Finding] | None], fine: str, **more: Any) -> Result:
+Seen = Iterator[Finding | str | None]
+"""What a check sees on one device: findings, lines of details, and None if the device does not tell."""
+
+
+def each_gpu(fine: str) -> Callable[[Callable[[Gpu], Seen]], Callable[[Scope], Result]]:
+    """Make a check of a machine from a check of one device; `fine` is the summary when all is well."""
+
+    def check(look: Callable[[Gpu], Seen]) -> Callable[[Scope], Result]:
+        @wraps(look)
+        def run(scope: Scope) -> Result:
+            return each(scope, look, fine)
+
+        return run
+
+    return check
+
+
+def each(scope: Scope, look: Callable[[Gpu], Seen], fine: str) -> Result:
     """One result over all devices.
 
     Args:
         scope: this machine.
-        look: findings on a device; None = the device does not tell.
+        look: what is seen on a device.
         fine: summary when all is well.
-        more: `details`, `measures`, `common` of the result; read after all devices were looked at.
     """
     gpus, _, reason = find(scope)
     if not gpus:
         return not_applicable(f"{NO_GPU} ({reason})" if reason else "no GPU answers")
-    findings: list[Finding] = []
-    silent = 0
+    seen: list[Finding | str | None] = []
     for gpu in gpus:
         try:
-            found = look(gpu)
+            seen += look(gpu)
         except gpu.nvml.NVMLError as error:
-            found = [_lost(f"GPU {gpu.index} stopped answering", error)]
-        silent += found is None
-        findings += found or []
-    if silent == len(gpus):
+            seen.append(_lost(f"GPU {gpu.index} stopped answering", error))
+    if seen.count(None) == len(gpus):
         return not_applicable(f"{gpus[0].name} and this driver do not tell")
-    return judged(findings, fine, **more)
+    findings = [one for one in seen if isinstance(one, Finding)]
+    return judged(findings, fine, details=[one for one in seen if isinstance(one, str)])
 
 
 def present(scope: Scope) -> Result:
@@ -110,11 +129,10 @@ def present(scope: Scope) -> Result:
         return not_applicable(reason)
     names = sorted({gpu.name for gpu in gpus})
     if len(names) > 1:
-        fix = Remedy("take devices of one kind", f"export CUDA_VISIBLE_DEVICES={_of_kind(gpus, names)}")
-        findings.append(
-            Finding("warning", f"GPUs of different kinds: {', '.join(names)}; the slowest sets the pace", fix)
-        )
-    findings += _unusable(gpus) + _hidden(gpus)
+        text = f"GPUs of different kinds: {', '.join(names)}; the slowest sets the pace"
+        take = f"export CUDA_VISIBLE_DEVICES={_of_kind(gpus, names)}"
+        findings.append(warning(text, "take devices of one kind", take))
+    findings += [*_unusable(gpus), *_hidden(gpus)]
     driver = str(nvml.nvmlSystemGetDriverVersion())
     kind = f"{len(gpus)} x {names[0]}" if len(names) == 1 else ", ".join(gpu.name for gpu in gpus)
     return judged(
@@ -135,14 +153,14 @@ def _of_kind(gpus: list[Gpu], names: list[str]) -> str:
 def _without_nvml(scope: Scope, reason: str) -> Result:
     """No NVML is normal without a GPU, and a fault where the kernel has a device."""
     if "mismatch" in reason.lower():
-        fix = Remedy("the driver was updated under a running kernel module: reboot the node", "sudo reboot")
-        return judged([Finding("failure", reason, fix)], "")
+        what = "the driver was updated under a running kernel module: reboot the node"
+        return judged([failure(reason, what, "sudo reboot")])
     if nvidia_devices():
         if not scope.is_installed("pynvml"):
-            fix = Remedy("install it", "pip install nvidia-ml-py")
-            return judged([Finding("warning", f"{reason}, and an NVIDIA device is here", fix)], "")
-        fix = Remedy("see what the driver says; in a container: docker run --gpus all", "nvidia-smi")
-        return judged([Finding("failure", f"an NVIDIA device is here and {reason}", fix)], "")
+            text = f"{reason}, and an NVIDIA device is here"
+            return judged([warning(text, "install it", "pip install nvidia-ml-py")])
+        what = "see what the driver says; in a container: docker run --gpus all"
+        return judged([failure(f"an NVIDIA device is here and {reason}", what, "nvidia-smi")])
     return not_applicable(f"{NO_GPU} ({reason})")
 
 
@@ -151,36 +169,32 @@ def nvidia_devices() -> bool:
     return any(os.path.exists(path) for path in ("/dev/nvidiactl", "/proc/driver/nvidia/version"))  # noqa: PTH110
 
 
-def _unusable(gpus: list[Gpu]) -> list[Finding]:
+def _unusable(gpus: list[Gpu]) -> Iterator[Finding]:
     """Devices in a mode in which ranks cannot use them together."""
-    findings = []
     for gpu in gpus:
         if gpu.read("GetComputeMode") == PROHIBITED:
-            fix = Remedy("allow processes on it", f"sudo nvidia-smi -i {gpu.index} -c DEFAULT")
-            findings.append(Finding("failure", f"GPU {gpu.index} is in compute mode Prohibited", fix))
+            text = f"GPU {gpu.index} is in compute mode Prohibited"
+            yield failure(text, "allow processes on it", f"sudo nvidia-smi -i {gpu.index} -c DEFAULT")
         mig = gpu.read("GetMigMode")
         if mig is not None and mig[0]:
-            fix = Remedy("leave MIG to train on the whole device", f"sudo nvidia-smi -i {gpu.index} -mig 0")
             text = f"GPU {gpu.index} is split by MIG: a process uses one instance, and NCCL joins none of one GPU"
-            findings.append(Finding("warning", text, fix))
-    return findings
+            yield warning(text, "leave MIG to train on the whole device", f"sudo nvidia-smi -i {gpu.index} -mig 0")
 
 
-def _hidden(gpus: list[Gpu]) -> list[Finding]:
+def _hidden(gpus: list[Gpu]) -> Iterator[Finding]:
     """Return findings on CUDA_VISIBLE_DEVICES; CUDA ignores every entry from the first unknown one on."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
-        return []
-    fix = Remedy("use all of them", "unset CUDA_VISIBLE_DEVICES")
+        return
+    use_all = ("use all of them", "unset CUDA_VISIBLE_DEVICES")
     entries = [entry.strip() for entry in chosen.split(",")]
     known = [_knows(entry, gpus) for entry in entries]
     if not chosen.strip() or not known[0]:
-        return [Finding("failure", f'CUDA_VISIBLE_DEVICES="{chosen}" hides every GPU', fix)]
-    if not all(known):
+        yield failure(f'CUDA_VISIBLE_DEVICES="{chosen}" hides every GPU', *use_all)
+    elif not all(known):
         bad, lost = entries[known.index(False)], len(entries) - known.index(False)
         text = f"CUDA_VISIBLE_DEVICES={chosen}: there is no device {bad}, so CUDA ignores the last {lost} entries"
-        return [Finding("failure", text, fix)]
-    return []
+        yield failure(text, *use_all)
 
 
 def _knows(entry: str, gpus: list[Gpu]) -> bool:

@@ -6,13 +6,16 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from dtk.doctor.model import Check, Finding, Remedy, Result, judged, not_applicable
+from dtk.config.placement import host_memory
+from dtk.doctor.model import Check, Result, failure, graded, judged, not_applicable, warning
 from dtk.doctor.scope import Scope
 
 TOPIC = "limits"
 SHM = Path("/dev/shm")
 RDMA = Path("/sys/class/infiniband")
-PIDS_MAX = Path("/sys/fs/cgroup/pids.max")
+MEMINFO = Path("/proc/meminfo")
+CGROUP = Path("/sys/fs/cgroup")
+PIDS_MAX = CGROUP / "pids.max"
 SEGMENT_BYTES = 32 << 20
 """What is really taken for the trial: three of NCCL's segments of 9.6 MB, one batch of a data loader."""
 SHM_BYTES = 1 << 30
@@ -33,32 +36,24 @@ def size(number: float) -> str:
     return f"{number:.1f} TiB"
 
 
-def shm(scope: Scope) -> Result:
-    """Shared memory."""
-    return judge_shm(SHM)
-
-
 def judge_shm(folder: Path) -> Result:
     """Size and free space of a folder for shared memory, and a segment really made in it."""
     if not folder.is_dir():
-        fix = Remedy("mount it", f"sudo mount -t tmpfs -o size=50% tmpfs {folder}")
-        return judged([Finding("failure", f"there is no {folder}: NCCL and data loaders share memory there", fix)], "")
+        text = f"there is no {folder}: NCCL and data loaders share memory there"
+        return judged([failure(text, "mount it", f"sudo mount -t tmpfs -o size=50% tmpfs {folder}")])
     about = os.statvfs(folder)
     whole, free = about.f_blocks * about.f_frsize, about.f_bavail * about.f_frsize
-    larger = Remedy("give more; docker: --shm-size=16g or --ipc=host", f"sudo mount -o remount,size=16g {folder}")
+    larger = ("give more; docker: --shm-size=16g or --ipc=host", f"sudo mount -o remount,size=16g {folder}")
+    used = ("see what fills it; remove what dead jobs left", f"ls -lS {folder} | head")
     findings = []
     if problem := _trial(folder):
         text = f"{folder}: {size(SEGMENT_BYTES)} cannot be taken: {problem} ({size(free)} of {size(whole)} free)"
-        used = Remedy("see what fills it; remove what dead jobs left", f"ls -lS {folder} | head")
-        findings += [Finding("failure", text, larger)]
-        if whole >= SHM_BYTES:
-            findings = [Finding("failure", text, used)]
+        findings.append(failure(text, *(used if whole >= SHM_BYTES else larger)))
     elif whole < SHM_BYTES:
         text = f"{folder} has {size(whole)} in all: little for several ranks with data loader workers"
-        findings.append(Finding("warning", text, larger))
+        findings.append(warning(text, *larger))
     elif free < SHM_BYTES:
-        used = Remedy("see what fills it; remove what dead jobs left", f"ls -lS {folder} | head")
-        findings.append(Finding("warning", f"{folder} has {size(free)} free of {size(whole)}", used))
+        findings.append(warning(f"{folder} has {size(free)} free of {size(whole)}", *used))
     return judged(findings, f"{size(free)} free of {size(whole)}", measures={"size_bytes": whole, "free_bytes": free})
 
 
@@ -70,11 +65,6 @@ def _trial(folder: Path) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return ""
-
-
-def memlock(scope: Scope) -> Result:
-    """Locked memory, which RDMA needs."""
-    return judge_memlock(RDMA)
 
 
 def judge_memlock(rdma: Path) -> Result:
@@ -89,17 +79,11 @@ def judge_memlock(rdma: Path) -> Result:
         return judged([], f"{told}; no RDMA device here, nothing needs more", common={"memlock": told})
     findings = []
     if soft != resource.RLIM_INFINITY:
-        ours = soft < hard or hard == resource.RLIM_INFINITY
-        fix = (
-            Remedy("raise it before the job", "ulimit -l unlimited")
-            if ours
-            else Remedy(
-                "raise it for all, then log in again; docker: --ulimit memlock=-1",
-                "echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/memlock.conf",
-            )
-        )
+        fix = ("raise it before the job", "ulimit -l unlimited")
+        if soft >= hard != resource.RLIM_INFINITY:
+            fix = _for_all("memlock", "-1", "unlimited")
         text = f"{told} of locked memory: RDMA ({', '.join(devices[:4])}) registers buffers of all ranks"
-        findings.append(Finding("failure" if soft < RANKS_MEMLOCK_BYTES else "warning", text, fix))
+        findings.append(graded(soft < RANKS_MEMLOCK_BYTES, text, *fix))
     return judged(findings, f"{told}, RDMA devices: {', '.join(devices)}", common={"memlock": told})
 
 
@@ -109,23 +93,19 @@ def files(scope: Scope) -> Result:
     findings = []
     if soft < FILES:
         wanted = 65536 if hard == resource.RLIM_INFINITY else min(65536, hard)
-        fix = Remedy("raise it before the job", f"ulimit -n {wanted}")
+        fix = ("raise it before the job", f"ulimit -n {wanted}")
         if hard < FILES:
-            fix = Remedy(
-                "raise it for all, then log in again; docker: --ulimit nofile=65536",
-                "echo '* - nofile 65536' | sudo tee /etc/security/limits.d/nofile.conf",
-            )
-        bad = "failure" if soft < FEW_FILES else "warning"
+            fix = _for_all("nofile", "65536", "65536")
         text = f"{soft} open files a process: peers' sockets and data loader workers use them up"
-        findings.append(Finding("failure" if bad == "failure" else "warning", text, fix))
-    return judged(
-        findings, f"{soft} a process", measures={"soft": soft, "hard": hard}, common={"open files": str(soft)}
-    )
+        findings.append(graded(soft < FEW_FILES, text, *fix))
+    measures = {"soft": soft, "hard": hard}
+    return judged(findings, f"{soft} a process", measures=measures, common={"open files": str(soft)})
 
 
-def processes(scope: Scope) -> Result:
-    """Check how many processes and threads the user and the container may have."""
-    return judge_processes(PIDS_MAX)
+def _for_all(limit: str, docker: str, value: str) -> tuple[str, str]:
+    """Return the remedy where the hard limit of the user is too low."""
+    what = f"raise it for all, then log in again; docker: --ulimit {limit}={docker}"
+    return what, f"echo '* - {limit} {value}' | sudo tee /etc/security/limits.d/{limit}.conf"
 
 
 def judge_processes(pids_max: Path) -> Result:
@@ -140,42 +120,32 @@ def judge_processes(pids_max: Path) -> Result:
     least = limits[which]
     findings = []
     if least < PROCESSES:
-        own = Remedy("raise it before the job", f"ulimit -u {2 * PROCESSES}")
-        container = Remedy("start the container with more", "docker run --pids-limit=-1")
+        fix = ("start the container with more", "docker run --pids-limit=-1")
+        if which == "ulimit -u":
+            fix = ("raise it before the job", f"ulimit -u {2 * PROCESSES}")
         text = f"{least} processes and threads ({which}): several ranks with their threads use them up"
-        findings.append(Finding("warning", text, own if which == "ulimit -u" else container))
+        findings.append(warning(text, *fix))
     return judged(findings, f"{least:,} ({which})", measures={"limit": least})
-
-
-def memory(scope: Scope) -> Result:
-    """Memory of the host that is free for a job."""
-    return judge_memory(Path("/proc/meminfo"), Path("/sys/fs/cgroup"))
 
 
 def judge_memory(meminfo: Path, group: Path) -> Result:
     """Judge the memory that is available according to the kernel and the container's limit."""
-    try:
-        pairs = (line.split(":") for line in meminfo.read_text(encoding="utf-8").splitlines() if ":" in line)
-        kib = {name: int(value.split()[0]) for name, value in pairs}
-        whole, free = kib["MemTotal"] * 1024, kib["MemAvailable"] * 1024
-    except (OSError, ValueError, KeyError, IndexError):
+    found = host_memory(meminfo, group)
+    if found is None:
         return not_applicable(f"{meminfo} does not tell")
-    with suppress(OSError, ValueError):  # `max`, or no such control group.
-        limit = int((group / "memory.max").read_text(encoding="utf-8"))
-        used = int((group / "memory.current").read_text(encoding="utf-8"))
-        whole, free = min(whole, limit), min(free, max(0, limit - used))
+    whole, free = found
     findings = []
     if free < 0.1 * whole:
-        fix = Remedy("see who uses it", "ps -eo pid,user,rss,args --sort=-rss | head")
-        findings.append(Finding("warning", f"{size(free)} of {size(whole)} of host memory are available", fix))
+        text = f"{size(free)} of {size(whole)} of host memory are available"
+        findings.append(warning(text, "see who uses it", "ps -eo pid,user,rss,args --sort=-rss | head"))
     measures = {"total_bytes": whole, "available_bytes": free}
     return judged(findings, f"{size(free)} available of {size(whole)}", measures=measures)
 
 
 CHECKS = (
-    Check("shm", TOPIC, "/dev/shm: size, space, a segment really made", shm),
-    Check("memlock", TOPIC, "locked memory, which RDMA needs", memlock),
+    Check("shm", TOPIC, "/dev/shm: size, space, a segment really made", lambda scope: judge_shm(SHM)),
+    Check("memlock", TOPIC, "locked memory, which RDMA needs", lambda scope: judge_memlock(RDMA)),
     Check("files", TOPIC, "file descriptors a process", files),
-    Check("processes", TOPIC, "processes and threads", processes),
-    Check("memory", TOPIC, "host memory available", memory),
+    Check("processes", TOPIC, "processes and threads", lambda scope: judge_processes(PIDS_MAX)),
+    Check("memory", TOPIC, "host memory available", lambda scope: judge_memory(MEMINFO, CGROUP)),
 )

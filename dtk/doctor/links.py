@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from dtk.doctor.gpus import TOPIC, Gpu, each
-from dtk.doctor.model import Check, Finding, Remedy, Result, not_applicable
+from dtk.doctor.gpus import TOPIC, Gpu, Seen, each, each_gpu
+from dtk.doctor.model import Check, Remedy, Result, failure, not_applicable, warning
 from dtk.doctor.scope import Scope
 
 MAX_LINKS = 36
@@ -14,46 +14,39 @@ FABRIC = {1: "not started", 2: "in progress", 3: "completed"}
 """States of the registration with the NVSwitch fabric (nvml.h); 0 = the device has none."""
 FABRIC_DONE = 3
 MANY_REPLAYS = 100
-BUSY_PERCENT = 50
 
 
 def nvlink(scope: Scope) -> Result:
     """Links that are down, links with errors, the registration with the NVSwitch fabric."""
-    lines: list[str] = []
     ups: dict[int, int] = {}
 
-    def look(gpu: Gpu) -> list[Finding] | None:
+    def look(gpu: Gpu) -> Seen:
         states = _states(gpu)
         if not states:
-            return None
+            yield None
+            return
         up = [link for link, active in states.items() if active]
         down = [link for link, active in states.items() if not active]
         ups[gpu.index] = len(up)
-        lines.append(f"GPU {gpu.index}  {len(up)} of {len(states)} links up")
-        see = Remedy("see the links; reseat the bridge or ask for service", f"nvidia-smi nvlink -s -i {gpu.index}")
-        findings = []
+        yield f"GPU {gpu.index}  {len(up)} of {len(states)} links up"
         if up and down:
-            listed = ", ".join(map(str, down))
-            findings.append(
-                Finding("failure", f"GPU {gpu.index}: NVLink {listed} down, {len(up)} of {len(states)} up", see)
-            )
-        return findings + _errors(gpu, up) + _fabric(gpu)
+            text = f"GPU {gpu.index}: NVLink {', '.join(map(str, down))} down, {len(up)} of {len(states)} up"
+            command = f"nvidia-smi nvlink -s -i {gpu.index}"
+            yield failure(text, "see the links; reseat the bridge or ask for service", command)
+        yield from _errors(gpu, up)
+        yield from _fabric(gpu)
 
-    result = each(scope, look, "all links are up, without errors", details=lines)
+    result = each(scope, look, "all links are up, without errors")
     if not ups or result.status == "failure":
         return result
     if not any(ups.values()):
-        if result.status == "ok":
-            return not_applicable(
-                "no link is up on any GPU: no NVLink bridge or switch is connected", details=tuple(lines)
-            )
-        return result
+        reason = "no link is up on any GPU: no NVLink bridge or switch is connected"
+        return not_applicable(reason, details=result.details) if result.status == "ok" else result
     most = max(ups.values())
     fewer = [index for index, count in ups.items() if count < most]
     if fewer:
         text = f"GPU {', '.join(map(str, fewer))}: fewer links up ({min(ups.values())}) than the others ({most})"
-        fix = Remedy("see the links", "nvidia-smi nvlink -s")
-        return Result("failure", text, tuple(lines), (fix,))
+        return Result("failure", text, result.details, (Remedy("see the links", "nvidia-smi nvlink -s"),))
     return result
 
 
@@ -68,56 +61,47 @@ def _states(gpu: Gpu) -> dict[int, bool]:
     return states
 
 
-def _errors(gpu: Gpu, links: list[int]) -> list[Finding]:
+def _errors(gpu: Gpu, links: list[int]) -> Seen:
     """Links whose error counters are not zero."""
-    findings = []
     for link in links:
         counts = {name: gpu.read("GetNvLinkErrorCounter", link, counter) for counter, name in ERRORS.items()}
         bad = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
         if bad:
-            fix = Remedy("watch whether they grow under load", f"nvidia-smi nvlink -e -i {gpu.index}")
-            findings.append(Finding("warning", f"GPU {gpu.index}: NVLink {link} has {bad}", fix))
-    return findings
+            text = f"GPU {gpu.index}: NVLink {link} has {bad}"
+            yield warning(text, "watch whether they grow under load", f"nvidia-smi nvlink -e -i {gpu.index}")
 
 
-def _fabric(gpu: Gpu) -> list[Finding]:
+def _fabric(gpu: Gpu) -> Seen:
     """On machines with NVSwitch: CUDA starts only when the fabric manager has let the device in."""
     info: Any = gpu.nvml.c_nvmlGpuFabricInfoV_t()
     if gpu.read("GetGpuFabricInfoV", gpu.nvml.byref(info)) is None:
-        return []
+        return
     state = int(info.state)
     if state == 0 or (state == FABRIC_DONE and int(info.status) == 0):
-        return []
+        return
     why = f"error {int(info.status)}" if state == FABRIC_DONE else FABRIC.get(state, f"state {state}")
-    fix = Remedy("start the fabric manager, in the driver's version", "sudo systemctl restart nvidia-fabricmanager")
-    return [Finding("failure", f"GPU {gpu.index}: registration with the NVSwitch fabric: {why}", fix)]
+    text = f"GPU {gpu.index}: registration with the NVSwitch fabric: {why}"
+    what = "start the fabric manager, in the driver's version"
+    yield failure(text, what, "sudo systemctl restart nvidia-fabricmanager")
 
 
-def pcie(scope: Scope) -> Result:
+@each_gpu("full width, no repeated transfers")
+def pcie(gpu: Gpu) -> Seen:
     """Links narrower or (when busy) slower than device and slot allow, and transfers that were repeated."""
-    lines: list[str] = []
-
-    def look(gpu: Gpu) -> list[Finding] | None:
-        width, most = gpu.read("GetCurrPcieLinkWidth"), gpu.read("GetMaxPcieLinkWidth")
-        if width is None or most is None:
-            return None
-        speed, fastest = gpu.read("GetCurrPcieLinkGeneration"), gpu.read("GetMaxPcieLinkGeneration")
-        rates = gpu.read("GetUtilizationRates")
-        busy = rates is not None and rates.gpu >= BUSY_PERCENT
-        lines.append(f"GPU {gpu.index}  PCIe {speed} of {fastest}, x{width} of x{most}")
-        seen = Remedy("reseat the card, try another slot or riser", f"sudo lspci -vv -s {gpu.bus} | grep -i LnkSta")
-        findings = []
-        if width < most:
-            findings.append(Finding("warning", f"GPU {gpu.index}: PCIe x{width} of x{most}", seen))
-        if busy and speed and fastest and speed < fastest:  # An idle link slows down to save power.
-            text = f"GPU {gpu.index} is busy on PCIe generation {speed} of {fastest}"
-            findings.append(Finding("warning", text, seen))
-        replays = gpu.read("GetPcieReplayCounter")
-        if replays and replays > MANY_REPLAYS:
-            findings.append(Finding("warning", f"GPU {gpu.index}: {replays:,} PCIe transfers were repeated", seen))
-        return findings
-
-    return each(scope, look, "full width, no repeated transfers", details=lines)
+    width, most = gpu.read("GetCurrPcieLinkWidth"), gpu.read("GetMaxPcieLinkWidth")
+    if width is None or most is None:
+        yield None
+        return
+    speed, fastest = gpu.read("GetCurrPcieLinkGeneration"), gpu.read("GetMaxPcieLinkGeneration")
+    yield f"GPU {gpu.index}  PCIe {speed} of {fastest}, x{width} of x{most}"
+    reseat = ("reseat the card, try another slot or riser", f"sudo lspci -vv -s {gpu.bus} | grep -i LnkSta")
+    if width < most:
+        yield warning(f"GPU {gpu.index}: PCIe x{width} of x{most}", *reseat)
+    if speed and fastest and speed < fastest and gpu.is_busy():
+        yield warning(f"GPU {gpu.index} is busy on PCIe generation {speed} of {fastest}", *reseat)
+    replays = gpu.read("GetPcieReplayCounter")
+    if replays and replays > MANY_REPLAYS:
+        yield warning(f"GPU {gpu.index}: {replays:,} PCIe transfers were repeated", *reseat)
 
 
 CHECKS = (

@@ -58,6 +58,21 @@ class Finding:
     remedy: Remedy | None = None
 
 
+def failure(text: str, what: str = "", command: str = "") -> Finding:
+    """Return a failure and, where there is one, its remedy: what to do, and the command for it."""
+    return graded(True, text, what, command)
+
+
+def warning(text: str, what: str = "", command: str = "") -> Finding:
+    """Return a warning and its remedy, as `failure`."""
+    return graded(False, text, what, command)
+
+
+def graded(bad: bool, text: str, what: str = "", command: str = "") -> Finding:
+    """Return a failure if it is `bad`, else a warning."""
+    return Finding("failure" if bad else "warning", text, Remedy(what, command) if what else None)
+
+
 def not_applicable(reason: str, **more: Any) -> Result:
     """Return the result of a check that does not apply here, with the reason."""
     return Result("not_applicable", reason, **more)
@@ -69,8 +84,8 @@ def worst(statuses: Iterable[Status]) -> Status:
 
 
 def judged(
-    findings: Sequence[Finding],
-    fine: str,
+    findings: Iterable[Finding],
+    fine: str = "",
     *,
     details: Sequence[str] = (),
     measures: Mapping[str, Any] | None = None,

@@ -3,10 +3,11 @@
 import os
 import socket
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from dtk.doctor.model import Check, Finding, Remedy, Result, judged, not_applicable
+from dtk.doctor.model import Check, Finding, Result, failure, graded, judged, not_applicable, warning
 from dtk.doctor.scope import Scope
 from dtk.launch.processes import free_port
 
@@ -29,17 +30,17 @@ def hostname(scope: Scope) -> Result:
     findings, addresses = _own_name(name, scope.nodes > 1)
     seconds = time.monotonic() - began
     if seconds > SLOW_NAME_S and addresses:
-        fix = Remedy(
-            "ask the hosts file before a name server", f"echo '{addresses[0]} {name}' | sudo tee -a /etc/hosts"
-        )
-        findings.append(Finding("warning", f"resolving {name} took {seconds:.1f} s", fix))
+        command = f"echo '{addresses[0]} {name}' | sudo tee -a /etc/hosts"
+        text = f"resolving {name} took {seconds:.1f} s"
+        findings.append(warning(text, "ask the hosts file before a name server", command))
     master = os.environ.get("MASTER_ADDR")
     if master:
         try:
             socket.getaddrinfo(master, None)
         except OSError as error:
-            fix = Remedy("name the first node by an address that all nodes reach", "export MASTER_ADDR=ADDRESS")
-            findings.append(Finding("failure", f"MASTER_ADDR={master} does not resolve: {_why(error)}", fix))
+            what = "name the first node by an address that all nodes reach"
+            text = f"MASTER_ADDR={master} does not resolve: {_why(error)}"
+            findings.append(failure(text, what, "export MASTER_ADDR=ADDRESS"))
     measures = {"host": name, "addresses": addresses, "seconds": round(seconds, 3)}
     return judged(findings, f"{name} is {', '.join(addresses)}", measures=measures)
 
@@ -49,26 +50,23 @@ def _own_name(name: str, several_nodes: bool) -> tuple[list[Finding], list[str]]
 
     On one node gloo falls back to loopback with a warning; on several this node then cannot be reached.
     """
-    bad = "failure" if several_nodes else "warning"
-    hosts = Remedy("give it one", f"echo 'ADDRESS {name}' | sudo tee -a /etc/hosts")
-    local = Remedy("give the name an address of this machine", "hostname -I; sudoedit /etc/hosts")
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError as error:
         consequence = "other nodes cannot reach it" if several_nodes else "gloo uses loopback instead"
         text = f"the host name {name} does not resolve ({_why(error)}): {consequence}"
-        return [Finding("failure" if several_nodes else "warning", text, hosts)], []
+        command = f"echo 'ADDRESS {name}' | sudo tee -a /etc/hosts"
+        return [graded(several_nodes, text, "give it one", command)], []
     addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
     findings = []
     if not any(_is_ours(address) for address in addresses):
         text = f"the host name {name} is {', '.join(addresses)}, which is no address of this machine"
-        findings.append(Finding("failure" if bad == "failure" else "warning", text, local))
+        what = "give the name an address of this machine"
+        findings.append(graded(several_nodes, text, what, "hostname -I; sudoedit /etc/hosts"))
     elif several_nodes and all(address.startswith("127.") or address == "::1" for address in addresses):
         text = f"the host name {name} is {addresses[0]}: other nodes would talk to themselves"
-        interface = Remedy(
-            "give the name its address in the network, or name the interface", "export GLOO_SOCKET_IFNAME=NAME"
-        )
-        findings.append(Finding("failure", text, interface))
+        what = "give the name its address in the network, or name the interface"
+        findings.append(failure(text, what, "export GLOO_SOCKET_IFNAME=NAME"))
     return findings, addresses
 
 
@@ -87,13 +85,8 @@ def _why(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def interfaces(scope: Scope) -> Result:
-    """Interfaces that are up, and those that variables name."""
-    return judge_interfaces(INTERFACES, scope.nodes > 1)
-
-
 def judge_interfaces(folder: Path, several_nodes: bool) -> Result:
-    """As `interfaces`, of any folder in the form of /sys/class/net."""
+    """Interfaces that are up, and those that variables name; `folder` has the form of /sys/class/net."""
     try:
         flags = {path.name: int(_read(path / "flags") or "0", 16) for path in sorted(folder.iterdir()) if path.is_dir()}
     except OSError:
@@ -101,22 +94,18 @@ def judge_interfaces(folder: Path, several_nodes: bool) -> Result:
     up = [name for name, bits in flags.items() if bits & UP]
     findings = []
     if "lo" in flags and "lo" not in up:
-        fix = Remedy("switch it on", "sudo ip link set lo up")
-        findings.append(Finding("failure", "loopback (lo) is down: ranks of one machine cannot meet", fix))
+        text = "loopback (lo) is down: ranks of one machine cannot meet"
+        findings.append(failure(text, "switch it on", "sudo ip link set lo up"))
     outward = [name for name in up if name != "lo" and not name.startswith(VIRTUAL)]
     if not outward and several_nodes:
-        fix = Remedy("see the interfaces", "ip -brief address")
-        findings.append(Finding("failure", "no interface leads to another machine", fix))
+        text = "no interface leads to another machine"
+        findings.append(failure(text, "see the interfaces", "ip -brief address"))
     findings += [one for variable in VARIABLES for one in _named(variable, flags)]
     if several_nodes and len(outward) > 1 and not any(os.environ.get(name) for name in VARIABLES):
-        fix = Remedy(
-            "name the right one on all nodes",
-            f"export NCCL_SOCKET_IFNAME=={outward[0]} GLOO_SOCKET_IFNAME={outward[0]}",
-        )
-        text = (
-            f"several interfaces lead outward ({', '.join(outward)}) and none is named: ranks may choose different ones"
-        )
-        findings.append(Finding("warning", text, fix))
+        several = f"several interfaces lead outward ({', '.join(outward)})"
+        text = f"{several} and none is named: ranks may choose different ones"
+        command = f"export NCCL_SOCKET_IFNAME=={outward[0]} GLOO_SOCKET_IFNAME={outward[0]}"
+        findings.append(warning(text, "name the right one on all nodes", command))
     about = {name: _about(folder / name) for name in up}
     findings += _lossy(about)
     lines = [f"{name}  {_told(facts)}" for name, facts in about.items()]
@@ -141,38 +130,33 @@ def _told(facts: dict[str, int | None]) -> str:
     return f"{'speed not told' if not speed else f'{speed / 1000:g} Gb/s'}, MTU {facts['mtu']}"
 
 
-def _lossy(about: dict[str, dict[str, int | None]]) -> list[Finding]:
+def _lossy(about: dict[str, dict[str, int | None]]) -> Iterator[Finding]:
     """Interfaces on which one packet in 10,000 or more is broken."""
-    findings = []
     for name, facts in about.items():
         for way in ("rx", "tx"):
             packets, errors = facts[f"{way}_packets"] or 0, facts[f"{way}_errors"] or 0
             if errors > 100 and errors * 10_000 > packets:
-                fix = Remedy("see what kind; change cable, transceiver or port", f"ip -s -s link show {name}")
-                findings.append(Finding("warning", f"{name}: {errors:,} broken packets of {packets:,} ({way})", fix))
-    return findings
+                text = f"{name}: {errors:,} broken packets of {packets:,} ({way})"
+                yield warning(text, "see what kind; change cable, transceiver or port", f"ip -s -s link show {name}")
 
 
-def _named(variable: str, flags: dict[str, int]) -> list[Finding]:
+def _named(variable: str, flags: dict[str, int]) -> Iterator[Finding]:
     """Interfaces that a variable asks for: by prefix for NCCL (`=` exact, `^` all but these), exact names for gloo."""
     value = os.environ.get(variable, "")
     if not value or (value.startswith("^") and variable.startswith("NCCL")):
-        return []
+        return
     exact = value.startswith("=") or not variable.startswith("NCCL")
     wanted = [name.split(":")[0] for name in value.lstrip("=").split(",") if name]
     there = ", ".join(flags)
-    drop = Remedy(f"name one of {there}, or let it be chosen", f"unset {variable}")
     fits = {w: [name for name in flags if (name == w if exact else name.startswith(w))] for w in wanted}
-    findings = [
-        Finding("failure", f"{variable}={value}: there is no interface {w} here ({there})", drop)
-        for w, found in fits.items()
-        if not found and (not variable.startswith("NCCL") or not any(fits.values()))
-    ]
+    for w, found in fits.items():
+        if not found and (not variable.startswith("NCCL") or not any(fits.values())):
+            text = f"{variable}={value}: there is no interface {w} here ({there})"
+            yield failure(text, f"name one of {there}, or let it be chosen", f"unset {variable}")
     for found in fits.values():
         if found and not any(flags[name] & UP for name in found):
-            fix = Remedy("switch it on, or choose another", f"sudo ip link set {found[0]} up")
-            findings.append(Finding("failure", f"{variable}={value}: {found[0]} is down", fix))
-    return findings
+            text = f"{variable}={value}: {found[0]} is down"
+            yield failure(text, "switch it on, or choose another", f"sudo ip link set {found[0]} up")
 
 
 def _read(path: Path) -> str | None:
@@ -192,16 +176,13 @@ def ports(scope: Scope) -> Result:
     taken = _taken(port)
     if taken:
         named = "" if asked is None else " that you named"
-        fix = Remedy(
-            f"choose another one (torchrun --master-port {free_port()}), or see who listens",
-            f"ss -ltnp 'sport = :{port}'",
-        )
         text = f"port {port}{named} cannot be listened on: {taken}"
-        findings.append(Finding("warning" if asked is None else "failure", text, fix))
+        what = f"choose another one (torchrun --master-port {free_port()}), or see who listens"
+        findings.append(graded(asked is not None, text, what, f"ss -ltnp 'sport = :{port}'"))
     bad = os.environ.get("MASTER_PORT", "")
     if scope.port is None and bad and _from_environment() is None:
-        fix = Remedy("give a number", "export MASTER_PORT=29500")
-        findings.append(Finding("failure", f"MASTER_PORT={bad} is no port (1 to 65535)", fix))
+        text = f"MASTER_PORT={bad} is no port (1 to 65535)"
+        findings.append(failure(text, "give a number", "export MASTER_PORT=29500"))
     return judged(findings, f"port {port} is free, loopback answers", measures={"port": port})
 
 
@@ -234,13 +215,19 @@ def _loopback() -> list[Finding]:
                     accepted.sendall(b"dtk")
                     said = client.recv(3)
     except OSError as error:
-        fix = Remedy("look at the interface and at the firewall", "ip address show lo; sudo iptables -L INPUT -n")
-        return [Finding("failure", f"loopback does not work: {_why(error)}", fix)]
-    return [] if said == b"dtk" else [Finding("failure", "loopback loses what is sent")]
+        what = "look at the interface and at the firewall"
+        command = "ip address show lo; sudo iptables -L INPUT -n"
+        return [failure(f"loopback does not work: {_why(error)}", what, command)]
+    return [] if said == b"dtk" else [failure("loopback loses what is sent")]
 
 
 CHECKS = (
     Check("hostname", TOPIC, "this machine's name and MASTER_ADDR resolve, quickly, to the right address", hostname),
-    Check("interfaces", TOPIC, "interfaces up, those that variables name, broken packets", interfaces),
+    Check(
+        "interfaces",
+        TOPIC,
+        "interfaces up, those that variables name, broken packets",
+        lambda scope: judge_interfaces(INTERFACES, scope.nodes > 1),
+    ),
     Check("ports", TOPIC, "the rendezvous port is free, loopback works", ports),
 )

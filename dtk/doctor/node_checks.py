@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from dtk.doctor.examine import Made
-from dtk.doctor.model import Finding, Remedy, Result, judged, not_applicable
+from dtk.doctor.model import Finding, Remedy, Result, failure, graded, judged, not_applicable
 from dtk.doctor.registry import BETWEEN
 from dtk.doctor.report import Node
 
@@ -85,17 +85,12 @@ def agreement(nodes: Sequence[Node], of_node: Mapping[int, Mapping[str, str]]) -
         for number, own in values.items():
             groups.setdefault(own.get(name, "(not set)"), []).append(number)
         if len(groups) > 1:
-            told = "; ".join(
-                f"{value} on {_nodes(numbers)}" for value, numbers in sorted(groups.items(), key=_smallest)
-            )
-            bad = name in MUST_AGREE
-            findings.append(Finding("failure" if bad else "warning", f"{name}: {told}", _same(name)))
+            smallest_first = sorted(groups.items(), key=lambda group: len(group[1]))
+            told = "; ".join(f"{value} on {_nodes(numbers)}" for value, numbers in smallest_first)
+            remedy = _same(name)
+            findings.append(graded(name in MUST_AGREE, f"{name}: {told}", remedy.what, remedy.command))
     fine = f"{len(names)} versions, limits and variables are the same on {len(nodes)} nodes"
     return judged(findings, fine, measures={"differences": [one.text for one in findings]})
-
-
-def _smallest(group: tuple[str, list[int]]) -> int:
-    return len(group[1])
 
 
 def _common(node: Node) -> dict[str, str]:
@@ -141,7 +136,7 @@ def clock(store: Store, nodes: Sequence[int]) -> Result:
             store.set(f"clock/pong/{node}/{i}", repr(time.time()))
         text = arrived(store, f"clock/offset/{node}", ANSWER_S)
         if text is None:
-            findings.append(Finding("failure", f"node {node} does not answer", Remedy("see whether it still lives")))
+            findings.append(failure(f"node {node} does not answer", "see whether it still lives"))
             continue
         offset_s, half_trip_s = json.loads(text)
         offsets[node] = (offset_s, half_trip_s)
@@ -157,9 +152,9 @@ def _skew(node: int, offset_s: float, half_trip_s: float) -> list[Finding]:
     if sure_s <= CLOCK_WARNING_S:
         return []
     way = "ahead of" if offset_s > 0 else "behind"
-    fix = Remedy(f"synchronise the clock of node {node}", "sudo systemctl restart chrony && chronyc makestep")
     text = f"the clock of node {node} is {abs(offset_s):.3f} s {way} that of node 0"
-    return [Finding("failure" if sure_s > CLOCK_FAILURE_S else "warning", text, fix)]
+    command = "sudo systemctl restart chrony && chronyc makestep"
+    return [graded(sure_s > CLOCK_FAILURE_S, text, f"synchronise the clock of node {node}", command)]
 
 
 def listen(master: str, port: int) -> tuple[socket.socket, str]:
@@ -229,8 +224,7 @@ def reach(store: Store, nodes: Sequence[int]) -> Result:
             told = json.loads(arrived(store, f"reach/failed/{node}", ANSWER_S) or "null") or {}
         pairs += len(neighbours(node, nodes))
         for other, why in told.items():
-            fix = Remedy(
-                "let the nodes of a job reach all ports of each other", "sudo iptables -L INPUT -n --line-numbers"
-            )
-            findings.append(Finding("failure", f"node {node} cannot connect to node {other}: {why}", fix))
+            what = "let the nodes of a job reach all ports of each other"
+            text = f"node {node} cannot connect to node {other}: {why}"
+            findings.append(failure(text, what, "sudo iptables -L INPUT -n --line-numbers"))
     return judged(findings, f"{pairs} connections between nodes")

@@ -18,7 +18,7 @@ from dtk.doctor import node_checks
 from dtk.doctor.children import Said, run_child
 from dtk.doctor.collectives import Meeting, judge, rank_command
 from dtk.doctor.examine import Made, examine
-from dtk.doctor.model import Check, Finding, Remedy, Result, judged
+from dtk.doctor.model import Check, Result, failure, judged
 from dtk.doctor.node_checks import arrived
 from dtk.doctor.rank_identity import Place
 from dtk.doctor.report import Node, Report, as_plain, from_plain
@@ -156,8 +156,8 @@ def _gather(
 
 def _silent(roster: dict[str, Any], answering: Sequence[int]) -> list[Node]:
     """Nodes that met the others and never told what they found."""
-    fix = Remedy("see what the node does", "ssh HOST 'ps -eo pid,stat,wchan:20,args | grep dtk'")
-    result = judged([Finding("failure", "the node did not tell what it found", fix)], "")
+    command = "ssh HOST 'ps -eo pid,stat,wchan:20,args | grep dtk'"
+    result = judged([failure("the node did not tell what it found", "see what the node does", command)])
     silent = [number for number in map(int, roster["nodes"]) if number not in answering]
     return [Node(n, roster["nodes"][str(n)], (Made("answer", "nodes", result, 0.0),)) for n in silent]
 
@@ -201,8 +201,8 @@ def _between(
 
 def _missing(roster: dict[str, Any]) -> Result:
     ranks = ", ".join(map(str, roster["missing"][:16]))
-    fix = Remedy("see whether their processes live and reach the first node", "ssh HOST 'pgrep -af dtk'")
-    return judged([Finding("failure", f"ranks that never came: {ranks}", fix)], "")
+    what = "see whether their processes live and reach the first node"
+    return judged([failure(f"ranks that never came: {ranks}", what, "ssh HOST 'pgrep -af dtk'")])
 
 
 def _backends(store: PrefixStore, here: Place, scope: Scope) -> list[str]:

@@ -2,12 +2,12 @@
 
 import json
 import statistics
+from collections.abc import Iterator
 from itertools import combinations
-from typing import Any
 
 from dtk.doctor.children import Said, run_child
 from dtk.doctor.gpus import NO_GPU, Gpu, find
-from dtk.doctor.model import Check, Finding, Remedy, Result, judged, not_applicable
+from dtk.doctor.model import Check, Finding, Result, failure, judged, not_applicable, warning
 from dtk.doctor.scope import Scope
 
 TOPIC = "pairs"
@@ -25,6 +25,11 @@ STATUS = {
 """nvmlGpuP2PStatus_t without OK (nvml.h)."""
 SLOW_SHARE = 0.5
 """Part of the median speed of all copies below which a pair stands out."""
+ACS = (
+    "PCIe access control (ACS) or an IOMMU between the devices; switch them off in the firmware, meanwhile",
+    "export NCCL_P2P_DISABLE=1",
+)
+"""Remedy for copies that fail or are wrong."""
 LISTED = 28
 """Pairs that are listed one by one: those of 8 GPUs."""
 
@@ -37,16 +42,15 @@ def p2p(scope: Scope) -> Result:
     try:
         pairs = {(a.index, b.index): _status(a, b) for a, b in combinations(gpus, 2)}
     except gpus[0].nvml.NVMLError as error:
-        fix = Remedy("see the driver's view", "nvidia-smi topo -p2p r")
-        return judged([Finding("failure", f"the driver does not answer: {error}", fix)], "")
+        text = f"the driver does not answer: {error}"
+        return judged([failure(text, "see the driver's view", "nvidia-smi topo -p2p r")])
     if all(read is None for read, _ in pairs.values()):
         return not_applicable("this driver does not tell")
-    findings = _judge_pairs(pairs)
     linked = sum(nvlink for _, nvlink in pairs.values())
     fine = f"{len(pairs)} pairs with peer access" + (f", {linked} by NVLink" if linked else ", by PCIe")
     lines = [f"GPU {a}-{b}  {_way(*status)}" for (a, b), status in pairs.items()][:LISTED]
     measures = {"pairs": [{"gpus": list(pair), "read": r, "nvlink": n} for pair, (r, n) in pairs.items()]}
-    return judged(findings, fine, details=lines, measures=measures)
+    return judged(_judge_pairs(pairs), fine, details=lines, measures=measures)
 
 
 def _status(one: Gpu, other: Gpu) -> tuple[int | None, bool]:
@@ -64,25 +68,22 @@ def _way(read: int | None, nvlink: bool) -> str:
     return "NVLink" if nvlink else "PCIe"
 
 
-def _judge_pairs(pairs: dict[tuple[int, int], tuple[int | None, bool]]) -> list[Finding]:
+def _judge_pairs(pairs: dict[tuple[int, int], tuple[int | None, bool]]) -> Iterator[Finding]:
     """Return findings on pairs without peer access: an error over NVLink, elsewhere slower and possibly a hang."""
-    findings = []
     for status in sorted({read for read, _ in pairs.values() if read}):
         without = [f"{a}-{b}" for (a, b), (read, _) in pairs.items() if read == status]
         linked = any(nvlink for read, nvlink in pairs.values() if read == status)
         shown = ", ".join(without[:8]) + (" ..." if len(without) > 8 else "")
         text = f"no peer access for {len(without)} of {len(pairs)} pairs ({shown}): {STATUS.get(status, status)}"
         if linked:
-            fix = Remedy("NVLink joins them: the driver or a link is at fault", "nvidia-smi topo -p2p r")
-            findings.append(Finding("failure", f"{text}, although NVLink joins them", fix))
+            what = "NVLink joins them: the driver or a link is at fault"
+            yield failure(f"{text}, although NVLink joins them", what, "nvidia-smi topo -p2p r")
         else:
-            fix = Remedy("NCCL goes through host memory then; if it hangs", "export NCCL_P2P_DISABLE=1")
-            findings.append(Finding("warning", text, fix))
+            yield warning(text, "NCCL goes through host memory then; if it hangs", "export NCCL_P2P_DISABLE=1")
     if len({nvlink for _, nvlink in pairs.values()}) > 1:
         apart = [f"{a}-{b}" for (a, b), (_, nvlink) in pairs.items() if not nvlink]
         text = f"some pairs have no NVLink: {', '.join(apart[:8])}"
-        findings.append(Finding("warning", text, Remedy("see the topology", "nvidia-smi topo -m")))
-    return findings
+        yield warning(text, "see the topology", "nvidia-smi topo -m")
 
 
 def copies(scope: Scope) -> Result:
@@ -103,30 +104,24 @@ def copy_all(devices: list[str], timeout_s: float) -> Said:
 def judge_copies(said: Said, timeout_s: float) -> Result:
     """Judge the results of the copies."""
     done = [record for record in said.records if "gb_per_s" in record or "wrong" in record]
-    findings = [_wrong(record) for record in done if record.get("wrong")]
+    findings = []
+    for record in done:
+        if record.get("wrong"):
+            told = f"the copy differs from its source ({json.dumps(record['wrong'])})"
+            findings.append(failure(f"{record['from']} to {record['to']}: {told}", *ACS))
     if said.problem:
         begun = [record for record in said.records if "begin" in record]
         where = f" in the copy from {begun[-1]['begin']} to {begun[-1]['to']}" if begun else ""
-        findings.append(Finding("failure", f"{said.problem}{where}", _acs()))
+        findings.append(failure(f"{said.problem}{where}", *ACS))
     speeds = {(record["from"], record["to"]): record["gb_per_s"] for record in done if "gb_per_s" in record}
     middle = statistics.median(speeds.values()) if speeds else 0.0
     for (source, target), speed in speeds.items():
         if speed < SLOW_SHARE * middle:
             text = f"{source} to {target}: {speed:.1f} GB/s, half of the pairs reach {middle:.1f}"
-            findings.append(Finding("warning", text, Remedy("see what lies between them", "nvidia-smi topo -m")))
+            findings.append(warning(text, "see what lies between them", "nvidia-smi topo -m"))
     fine = f"{len(speeds)} copies are right, {middle:.1f} GB/s (median)"
     lines = [f"{source} to {target}  {speed:.1f} GB/s" for (source, target), speed in speeds.items()][: 2 * LISTED]
     return judged(findings, fine, details=lines, measures={"copies": done})
-
-
-def _wrong(record: dict[str, Any]) -> Finding:
-    text = f"{record['from']} to {record['to']}: the copy differs from its source ({json.dumps(record['wrong'])})"
-    return Finding("failure", text, _acs())
-
-
-def _acs() -> Remedy:
-    what = "PCIe access control (ACS) or an IOMMU between the devices; switch them off in the firmware, meanwhile"
-    return Remedy(what, "export NCCL_P2P_DISABLE=1")
 
 
 CHECKS = (

@@ -6,6 +6,8 @@ import os
 import sys
 from typing import Any
 
+from dtk.orphan import end_with
+
 
 def say(record: dict[str, Any]) -> None:
     """One line for the parent."""
@@ -25,6 +27,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    end_with(os.getppid())
     try:
         arguments = _parse(sys.argv[1:])
         say({"begin": "importing torch"})

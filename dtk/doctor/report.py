@@ -1,18 +1,20 @@
 """What the doctor found: its document for people, and JSON for programs. Decides nothing but the exit code."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import msgspec
+
 from diagnostics.contract.formatting import counted
-from diagnostics.report.document import Block, Cell, Document, Paragraph, Section, Span, Table, Text, Tone
+from diagnostics.report import document as doc
 from diagnostics.report.jsonform import text as strict_json
 from dtk.doctor.examine import Made
-from dtk.doctor.model import Remedy, Result, Status, worst
+from dtk.doctor.model import Result, Status, worst
 
 SCHEMA = "dtk.doctor/1"
 FIT, UNFIT = 0, 1
-STYLES: dict[Status, Tone] = {"ok": "good", "warning": "warn", "failure": "bad", "not_applicable": "soft"}
+STYLES: dict[Status, doc.Tone] = {"ok": "good", "warning": "warn", "failure": "bad", "not_applicable": "soft"}
 MARKS = {"ok": "ok", "warning": "warning", "failure": "FAILURE", "not_applicable": "n/a"}
 FULL_TABLES = 8
 """With more nodes, one that is well takes one line."""
@@ -73,30 +75,15 @@ def dumps(report: Report) -> str:
 
 def as_plain(made: Made) -> dict[str, Any]:
     """Convert a completed check to plain values for JSON."""
-    result = made.result
-    return {
-        "name": made.name,
-        "topic": made.topic,
-        "status": result.status,
-        "summary": result.summary,
-        "details": list(result.details),
-        "remedies": [{"what": one.what, "command": one.command} for one in result.remedies],
-        "measures": dict(result.measures),
-        "common": dict(result.common),
-        "seconds": round(made.seconds, 3),
-    }
+    return {"name": made.name, "topic": made.topic, **asdict(made.result), "seconds": round(made.seconds, 3)}
 
 
 def from_plain(plain: dict[str, Any]) -> Made:
     """Convert plain values, as another node sent them, back to a completed check; the inverse of `as_plain`."""
-    remedies = tuple(Remedy(one["what"], one["command"]) for one in plain["remedies"])
-    result = Result(
-        plain["status"], plain["summary"], tuple(plain["details"]), remedies, plain["measures"], plain["common"]
-    )
-    return Made(plain["name"], plain["topic"], result, plain["seconds"])
+    return Made(plain["name"], plain["topic"], msgspec.convert(plain, Result), plain["seconds"])
 
 
-def document(report: Report, *, verbose: bool = False) -> Document:
+def document(report: Report, *, verbose: bool = False) -> doc.Document:
     """Return the document: a table for each node, then what lies between them, then the sum.
 
     Args:
@@ -104,44 +91,52 @@ def document(report: Report, *, verbose: bool = False) -> Document:
         verbose: with the details of checks that are ok, and one line for each that does not apply.
     """
     several = len(report.nodes) > 1
-    blocks: list[Block] = []
+    blocks: list[doc.Block] = []
     for node in report.nodes:
         title = f"node {node.number}: {node.host}" if several else node.host
         well = worst(one.result.status for one in node.made) not in ("warning", "failure")
         if well and len(report.nodes) > FULL_TABLES and not verbose:
-            blocks.append(Paragraph(Span(f"{title}: all {len(node.made)} checks are ok or do not apply", "strong")))
+            blocks.append(
+                doc.Paragraph(doc.Span(f"{title}: all {len(node.made)} checks are ok or do not apply", "strong"))
+            )
         else:
-            blocks.append(Section(title, (_table(node.made, verbose),)))
+            blocks.append(doc.Section(title, (_table(node.made, verbose),)))
     if report.between:
-        blocks.append(Section("between the nodes", (_table(report.between, verbose),)))
-    return Document("Doctor", "", (*blocks, Section("", (Paragraph(Span(_sum(report), STYLES[report.status()])),))))
+        blocks.append(doc.Section("between the nodes", (_table(report.between, verbose),)))
+    return doc.Document(
+        "Doctor", "", (*blocks, doc.Section("", (doc.Paragraph(doc.Span(_sum(report), STYLES[report.status()])),)))
+    )
 
 
-def _table(made: Sequence[Made], verbose: bool) -> Table:
-    rows: list[tuple[Text | Cell, ...]] = []
+def _table(made: Sequence[Made], verbose: bool) -> doc.Table:
+    rows: list[tuple[doc.Text | doc.Cell, ...]] = []
     inapplicable: dict[str, list[Made]] = {}
     for one in made:
         result = one.result
         if result.status == "not_applicable" and not verbose:
             inapplicable.setdefault(result.summary, []).append(one)
             continue
-        below: list[Text] = []
+        below: list[doc.Text] = []
         if verbose or result.status in ("warning", "failure"):
             below += [f"  {line}" for line in result.details]
         for remedy in result.remedies:
-            below.append(Span(f"  fix: {remedy.what}", "code"))
-            below += [Span(f"       {remedy.command}", "code")] if remedy.command else []
+            below.append(doc.Span(f"  fix: {remedy.what}", "code"))
+            below += [doc.Span(f"       {remedy.command}", "code")] if remedy.command else []
         rows.append(
-            (Span(MARKS[result.status], STYLES[result.status]), one.name, Cell(result.summary, "", tuple(below)))
+            (
+                doc.Span(MARKS[result.status], STYLES[result.status]),
+                one.name,
+                doc.Cell(result.summary, "", tuple(below)),
+            )
         )
     for reason, those in inapplicable.items():  # Checks that do not apply for one reason are one row.
         names = [one.name for one in those]
         text = reason if len(those) == 1 else f"{reason} ({', '.join(names)})"
         name = names[0] if len(those) == 1 else counted(len(those), "check")
         remedies = dict.fromkeys(remedy for one in those for remedy in one.result.remedies)
-        fixes = tuple(Span(f"  {remedy.what}: {remedy.command}", "soft") for remedy in remedies)
-        rows.append((Span(MARKS["not_applicable"], "soft"), Span(name, "soft"), Cell(text, "soft", fixes)))
-    return Table(("", "", ""), tuple(rows), 3)
+        fixes = tuple(doc.Span(f"  {remedy.what}: {remedy.command}", "soft") for remedy in remedies)
+        rows.append((doc.Span(MARKS["not_applicable"], "soft"), doc.Span(name, "soft"), doc.Cell(text, "soft", fixes)))
+    return doc.Table(("", "", ""), tuple(rows), 3)
 
 
 def _sum(report: Report) -> str:

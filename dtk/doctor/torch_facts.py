@@ -8,33 +8,28 @@ from typing import Any
 def facts() -> dict[str, Any]:
     """Versions, back-ends and CUDA devices as torch tells them; a part that fails is null with the reason."""
     import torch
+    import torch.distributed as dist
 
-    found: dict[str, Any] = {
+    distributed = dist.is_available()
+    return {
         "version": torch.__version__,
         "file": torch.__file__,
         "cuda_build": torch.version.cuda,
         "hip_build": getattr(torch.version, "hip", None),
-        **_distributed(),
-        **_numpy(torch),
+        "distributed": distributed,
+        "gloo": distributed and dist.is_gloo_available(),
+        "nccl": distributed and dist.is_nccl_available(),
+        "numpy_error": _numpy_error(torch),
         **_cuda(torch),
     }
-    return found
 
 
-def _distributed() -> dict[str, Any]:
-    import torch.distributed as dist
-
-    if not dist.is_available():
-        return {"distributed": False, "gloo": False, "nccl": False}
-    return {"distributed": True, "gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available()}
-
-
-def _numpy(torch: Any) -> dict[str, Any]:
+def _numpy_error(torch: Any) -> str | None:
     try:
         torch.zeros(1).numpy()
     except Exception as error:
-        return {"numpy_error": f"{type(error).__name__}: {error}".splitlines()[0]}
-    return {"numpy_error": None}
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return None
 
 
 def _cuda(torch: Any) -> dict[str, Any]:

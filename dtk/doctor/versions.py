@@ -9,7 +9,7 @@ import re
 import sys
 import sysconfig
 
-from dtk.doctor.model import Check, Finding, Remedy, Result, judged
+from dtk.doctor.model import Check, Finding, Remedy, Result, failure, judged, warning
 from dtk.doctor.scope import Scope
 from dtk.extras import install
 
@@ -61,10 +61,11 @@ def judge_python(version: tuple[int, ...], debug: bool) -> Result:
     findings = []
     told = dotted(version)
     if version[:2] < PYTHON:
-        remedy = Remedy(f"use Python {dotted(PYTHON)} or later", f"python{dotted(PYTHON)} -m venv .venv")
-        findings.append(Finding("failure", f"Python {told} is older than {dotted(PYTHON)}", remedy))
+        what = f"use Python {dotted(PYTHON)} or later"
+        text = f"Python {told} is older than {dotted(PYTHON)}"
+        findings.append(failure(text, what, f"python{dotted(PYTHON)} -m venv .venv"))
     if debug:
-        findings.append(Finding("warning", f"Python {told} is a debug build: everything on the host is slower"))
+        findings.append(warning(f"Python {told} is a debug build: everything on the host is slower"))
     text = f"Python {told} ({platform.python_implementation()}, {platform.machine()})"
     return judged(findings, text, details=[sys.executable], measures={"version": told}, common={"Python": told})
 
@@ -73,10 +74,10 @@ def torch(scope: Scope) -> Result:
     """torch: installed, importable, recent enough, with torch.distributed, and at terms with NumPy."""
     asked = scope.torch()
     if not asked.installed:
-        return judged([Finding("failure", "torch is not installed", Remedy("install it", install("train")))], "")
+        return judged([failure("torch is not installed", "install it", install("train"))])
     if not asked.facts:
-        again = Remedy("see the whole error", f"{sys.executable} -c 'import torch'")
-        return judged([Finding("failure", f"torch is installed and cannot be used: {asked.reason}", again)], "")
+        text = f"torch is installed and cannot be used: {asked.reason}"
+        return judged([failure(text, "see the whole error", f"{sys.executable} -c 'import torch'")])
     facts = asked.facts
     told = str(facts["version"])
     findings = []
@@ -112,17 +113,16 @@ def config(scope: Scope) -> Result:
     hydra, omegaconf, antlr = (installed(name) for name in ("hydra-core", "omegaconf", "antlr4-python3-runtime"))
     if hydra is None or omegaconf is None:
         absent = "hydra-core" if hydra is None else "omegaconf"
-        return judged([Finding("failure", f"{absent} is not installed", Remedy("install it", install("train")))], "")
+        return judged([failure(f"{absent} is not installed", "install it", install("train"))])
     findings = []
     if not MINIMUM["hydra-core"] <= number(hydra) < HYDRA_BELOW:
         wanted = f"hydra-core>={dotted(MINIMUM['hydra-core'])},<{dotted(HYDRA_BELOW)}"
-        findings.append(
-            Finding("failure", f"hydra-core {hydra} is not what dtk is made for ({wanted})", upgrade(wanted))
-        )
+        text = f"hydra-core {hydra} is not what dtk is made for ({wanted})"
+        findings.append(Finding("failure", text, upgrade(wanted)))
     if antlr and number(omegaconf) < (2, 4) and number(antlr)[:2] != number(ANTLR):
         text = f"antlr4-python3-runtime {antlr}: OmegaConf {omegaconf} reads its grammar with {ANTLR} only"
-        fix = Remedy("put it back", f"{sys.executable} -m pip install 'antlr4-python3-runtime=={ANTLR}.*'")
-        findings.append(Finding("failure", text, fix))
+        command = f"{sys.executable} -m pip install 'antlr4-python3-runtime=={ANTLR}.*'"
+        findings.append(failure(text, "put it back", command))
     text = f"hydra-core {hydra}, omegaconf {omegaconf}"
     return judged(findings, text, common={"hydra-core": hydra, "omegaconf": omegaconf})
 
@@ -138,22 +138,22 @@ def extras(scope: Scope) -> Result:
             absent.append(extra)
         elif missing:
             text = f"extra {extra} is half installed: {', '.join(missing)} missing"
-            findings.append(Finding("warning", text, Remedy("complete it", install(extra))))
+            findings.append(warning(text, "complete it", install(extra)))
         else:
             whole.append(extra)
     for package in MINIMUM:
         have = installed(package)
         if package not in ("torch", "hydra-core") and have and number(have) < MINIMUM[package]:
-            least = f"{package}>={dotted(MINIMUM[package])}"
-            findings.append(
-                Finding("warning", f"{package} {have} is older than {dotted(MINIMUM[package])}", upgrade(least))
-            )
+            least = dotted(MINIMUM[package])
+            text = f"{package} {have} is older than {least}"
+            findings.append(Finding("warning", text, upgrade(f"{package}>={least}")))
         elif package in ("numpy", "psutil", "nvidia-ml-py") and not have:
-            findings.append(Finding("warning", f"{package} is not installed", Remedy("install it", install("train"))))
+            findings.append(warning(f"{package} is not installed", "install it", install("train")))
     for name in LOOKALIKES:
         if (version := installed(name)) and number(version) < (12,):
-            fix = Remedy("keep nvidia-ml-py alone", f"{sys.executable} -m pip uninstall -y {name}")
-            findings.append(Finding("warning", f"{name} {version} brings another module pynvml", fix))
+            text = f"{name} {version} brings another module pynvml"
+            uninstall = f"{sys.executable} -m pip uninstall -y {name}"
+            findings.append(warning(text, "keep nvidia-ml-py alone", uninstall))
     text = f"dtk {own or 'from a source tree'}; extras: {', '.join(whole) or 'none'}"
     details = [f"not installed: {', '.join(absent)}"] if absent else []
     return judged(findings, text, details=details, common={"dtk": own or "source tree"})

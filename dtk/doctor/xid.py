@@ -4,41 +4,17 @@ import errno
 import os
 import re
 import time
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from diagnostics.analysis.gpu_faults import XIDS
 from dtk.doctor.gpus import TOPIC, nvidia_devices
-from dtk.doctor.model import Check, Finding, Remedy, Result, judged, not_applicable
-from dtk.doctor.scope import Scope
+from dtk.doctor.model import Check, Finding, Remedy, Result, graded, judged, not_applicable, warning
 
 KERNEL_LOG = Path("/dev/kmsg")
 RECORD_BYTES, LOG_BYTES = 8192, 64 << 20
 """Longest record of /dev/kmsg; and the most that is read of a log."""
 XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, ?(.{0,160}))?")
-MEANING = {
-    13: "an illegal access in a kernel",
-    31: "a page fault of a kernel",
-    43: "a kernel was stopped",
-    45: "work was thrown away after an earlier error",
-    48: "an uncorrected memory error",
-    63: "a row was remapped",
-    64: "a row could not be remapped",
-    74: "an NVLink error",
-    79: "the GPU fell off the bus",
-    92: "many corrected memory errors",
-    94: "a contained memory error",
-    95: "an uncontained memory error",
-    119: "the GPU's own processor does not answer",
-    120: "an error of the GPU's own processor",
-    121: "a C2C link error",
-    140: "an uncorrected memory error",
-    149: "an NVLink error",
-    154: "the driver asks for a recovery",
-}
-"""NVIDIA's Xid catalogue, the codes that training meets."""
-OF_PROGRAMS = (13, 31, 43, 45)
-"""Codes that a faulty program causes as well; all others speak of the hardware or the driver."""
 RECENT_S = 24 * 3600.0
 """A hardware error of longer ago is a warning: it may have been mended since."""
 
@@ -53,21 +29,15 @@ class Event:
     age_s: float | None
 
 
-def xid(scope: Scope) -> Result:
-    """Xid events since the machine started."""
-    return judge_log(KERNEL_LOG, driver_here=nvidia_devices())
-
-
 def judge_log(log: Path, *, driver_here: bool) -> Result:
-    """As `xid`, of any log in the form of /dev/kmsg."""
+    """Xid events since the machine started, of a log in the form of /dev/kmsg."""
     try:
         events = [event for line in read_log(log).splitlines() if (event := parse(line)) is not None]
     except OSError as error:
         if not driver_here:
             return not_applicable("no NVIDIA driver is loaded")
         fix = Remedy("look with the rights to do so", "sudo dmesg | grep -i xid")
-        reason = f"{log} cannot be read: {error.strerror or error}"
-        return Result("not_applicable", reason, remedies=(fix,))
+        return not_applicable(f"{log} cannot be read: {error.strerror or error}", remedies=(fix,))
     if not events and not driver_here:
         return not_applicable("no NVIDIA driver is loaded, and the kernel log has no Xid")
     findings = [_finding(bus, code, events) for bus, code in sorted({(event.bus, event.code) for event in events})]
@@ -118,18 +88,14 @@ def parse(line: str) -> Event | None:
 def _finding(bus: str, code: int, events: list[Event]) -> Finding:
     """All events of one code on one device, as one finding."""
     own = [event for event in events if (event.bus, event.code) == (bus, code)]
-    count = Counter((event.bus, event.code) for event in events)[(bus, code)]
     last = own[-1].age_s
     when = "" if last is None else f", the last {_ago(last)} ago"
-    text = f"{bus}: Xid {code} ({MEANING.get(code, 'see the catalogue')}) {count} x{when}"
-    if code in OF_PROGRAMS:
-        fix = Remedy(
-            "a program's fault more often than the device's: find the kernel", "CUDA_LAUNCH_BLOCKING=1 COMMAND"
-        )
-        return Finding("warning", text, fix)
-    status = "failure" if last is None or last < RECENT_S else "warning"
+    text = f"{bus}: Xid {code} ({XIDS[code].meaning if code in XIDS else 'see the catalogue'}) {len(own)} x{when}"
+    if code in XIDS and XIDS[code].after == "program":
+        what = "a program's fault more often than the device's: find the kernel"
+        return warning(text, what, "CUDA_LAUNCH_BLOCKING=1 COMMAND")
     what = "collect the report for the vendor, drain the node and reboot it (docs.nvidia.com/deploy/xid-errors)"
-    return Finding("failure" if status == "failure" else "warning", text, Remedy(what, "sudo nvidia-bug-report.sh"))
+    return graded(last is None or last < RECENT_S, text, what, "sudo nvidia-bug-report.sh")
 
 
 def _ago(seconds: float) -> str:
@@ -139,4 +105,11 @@ def _ago(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-CHECKS = (Check("xid", TOPIC, "the driver's error events in the kernel log", xid),)
+CHECKS = (
+    Check(
+        "xid",
+        TOPIC,
+        "the driver's error events in the kernel log",
+        lambda scope: judge_log(KERNEL_LOG, driver_here=nvidia_devices()),
+    ),
+)

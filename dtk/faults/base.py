@@ -4,9 +4,17 @@ from typing import Any
 
 from dtk.train.loop import Loop
 
+FAULTS: dict[str, type["FaultyLoop"]] = {}
+"""The faults that are code, by name; those that are settings are complete in their YAML file."""
+
 
 class FaultyLoop(Loop):
     """The training loop with a fault in it; subclasses override the method in which it happens."""
+
+    def __init_subclass__(cls, *, name: str) -> None:
+        """Enter the fault under its name in the configuration."""
+        super().__init_subclass__()
+        FAULTS[name] = cls
 
     @property
     def fault(self) -> Any:

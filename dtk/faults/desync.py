@@ -17,7 +17,7 @@ NUMBERS = 1024
 """Elements of the tensors that the faulty collectives exchange."""
 
 
-class ExtraCollective(FaultyLoop):
+class ExtraCollective(FaultyLoop, name="extra_collective"):
     """One rank averages the loss for a message that only it prints."""
 
     def _log(self, result: StepResult) -> None:
@@ -27,7 +27,7 @@ class ExtraCollective(FaultyLoop):
         super()._log(result)
 
 
-class OtherOperation(FaultyLoop):
+class OtherOperation(FaultyLoop, name="other_operation"):
     """All ranks exchange statistics after the step, one of them by another operation."""
 
     def _log(self, result: StepResult) -> None:
@@ -40,7 +40,7 @@ class OtherOperation(FaultyLoop):
         super()._log(result)
 
 
-class OtherShape(FaultyLoop):
+class OtherShape(FaultyLoop, name="other_shape"):
     """One rank reduces a tensor of another length, as with a batch of its own size."""
 
     def _log(self, result: StepResult) -> None:
@@ -50,7 +50,7 @@ class OtherShape(FaultyLoop):
         super()._log(result)
 
 
-class OtherDtype(FaultyLoop):
+class OtherDtype(FaultyLoop, name="other_dtype"):
     """One rank reduces in another type, as with mixed precision switched on for it alone."""
 
     def _log(self, result: StepResult) -> None:
@@ -60,7 +60,7 @@ class OtherDtype(FaultyLoop):
         super()._log(result)
 
 
-class GroupOrder(FaultyLoop):
+class GroupOrder(FaultyLoop, name="group_order"):
     """Two groups over the same ranks, used in opposite orders by even and odd ranks."""
 
     groups: tuple[dist.ProcessGroup, dist.ProcessGroup]
@@ -81,7 +81,7 @@ class GroupOrder(FaultyLoop):
         super()._log(result)
 
 
-class RecvBeforeSend(FaultyLoop):
+class RecvBeforeSend(FaultyLoop, name="recv_before_send"):
     """A ring in which every rank waits for its neighbour before it sends."""
 
     def _log(self, result: StepResult) -> None:
@@ -93,7 +93,7 @@ class RecvBeforeSend(FaultyLoop):
         super()._log(result)
 
 
-class Branch(FaultyLoop):
+class Branch(FaultyLoop, name="branch"):
     """Model A on odd ranks, model B on even ones: other parameters, and other collectives in the forward pass."""
 
     def _step(self, step: int, batches: list[Batch], agreement: Agreement) -> StepResult:

@@ -1,7 +1,6 @@
 """Gradients that are never ready on one rank, or reduced too often, and memory that grows with the steps."""
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -10,10 +9,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dtk.data.dataset import Batch
 from dtk.faults.base import FaultyLoop
+from dtk.parallel.blocks import blocks_of
 from dtk.train.loss import loss_sum
 
 
-class UnusedParameters(FaultyLoop):
+class UnusedParameters(FaultyLoop, name="unused_parameters"):
     """One rank's batch does not reach the last block, whose gradients its peers wait for.
 
     The marked line is the forward pass: DDP finds out when it comes there again.
@@ -21,19 +21,18 @@ class UnusedParameters(FaultyLoop):
 
     def _accumulate(self, batches: list[Batch], factor: float) -> Tensor:
         if self.strikes(self.step_number):
-            blocks = cast(nn.ModuleList, self.parts.model.blocks)
-            blocks[-1].forward = lambda x, mask=None: x
+            blocks_of(self.parts.model)[-1].forward = lambda x, mask=None: x  # type: ignore[method-assign]
         strategy, wrapped = self.parts.strategy, self.parts.wrapped
         total = torch.zeros((), device=self.context.device)
         for i, batch in enumerate(batches):
             with strategy.accumulate(wrapped, last=i == len(batches) - 1):
-                loss = loss_sum(wrapped(batch.inputs), batch.targets)  # fault: unused_parameters
+                loss = loss_sum(wrapped(batch.inputs), batch.targets, self.parts.vocabulary)  # fault: unused_parameters
                 (loss * factor).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return total
 
 
-class SyncEveryMicroBatch(FaultyLoop):
+class SyncEveryMicroBatch(FaultyLoop, name="sync_every_micro_batch"):
     """Gradients are reduced after every micro-batch, as without no_sync."""
 
     def run(self) -> bool:
@@ -45,7 +44,7 @@ class SyncEveryMicroBatch(FaultyLoop):
         return nullcontext()  # fault: sync_every_micro_batch
 
 
-class PerParameterAllReduce(FaultyLoop):
+class PerParameterAllReduce(FaultyLoop, name="per_parameter_all_reduce"):
     """A hand-written data parallelism: one blocking all_reduce per parameter, after backward."""
 
     def run(self) -> bool:
@@ -66,7 +65,7 @@ class PerParameterAllReduce(FaultyLoop):
         return total
 
 
-class Leak(FaultyLoop):
+class Leak(FaultyLoop, name="leak"):
     """The gradients of every step are kept for a histogram at the end."""
 
     def run(self) -> bool:

@@ -9,7 +9,7 @@ from dtk.parallel.control import sum_over_ranks
 from dtk.train.loss import loss_sum
 
 
-class UnevenBatches(FaultyLoop):
+class UnevenBatches(FaultyLoop, name="uneven_batches"):
     """One rank's part of the data is shorter: it goes on to what follows the epoch, the others train."""
 
     def advance(self) -> bool:
@@ -20,7 +20,7 @@ class UnevenBatches(FaultyLoop):
         return super().advance()
 
 
-class EarlyStop(FaultyLoop):
+class EarlyStop(FaultyLoop, name="early_stop"):
     """One rank decides by itself that the loss will not fall any further."""
 
     def advance(self) -> bool:
@@ -30,7 +30,7 @@ class EarlyStop(FaultyLoop):
         return super().advance()
 
 
-class AccumulationBoundary(FaultyLoop):
+class AccumulationBoundary(FaultyLoop, name="accumulation_boundary"):
     """One rank counts its micro-batches from another start, and so reduces its gradients once more."""
 
     def _accumulate(self, batches: list[Batch], factor: float) -> Tensor:
@@ -39,7 +39,7 @@ class AccumulationBoundary(FaultyLoop):
         total = torch.zeros((), device=self.context.device)
         for i, batch in enumerate(batches):
             with strategy.accumulate(wrapped, last=(i + 1) % boundary == 0):
-                loss = loss_sum(wrapped(batch.inputs), batch.targets)
+                loss = loss_sum(wrapped(batch.inputs), batch.targets, self.parts.vocabulary)
                 (loss * factor).backward()  # type: ignore[no-untyped-call]  # fault: accumulation_boundary
             total += loss.detach()
         return total

@@ -18,7 +18,7 @@ from dtk.parallel.regions import region
 from dtk.train.loop import StepResult
 
 
-class Raises(FaultyLoop):
+class Raises(FaultyLoop, name="exception"):
     """An exception in the forward pass of one rank."""
 
     def _accumulate(self, batches: list[Batch], factor: float) -> Tensor:
@@ -27,7 +27,7 @@ class Raises(FaultyLoop):
         return super()._accumulate(batches, factor)
 
 
-class Swallowed(FaultyLoop):
+class Swallowed(FaultyLoop, name="swallowed_exception"):
     """An exception on one rank that is caught: the rank leaves out the batch, and with it the collectives."""
 
     def _step(self, step: int, batches: list[Batch], agreement: Agreement) -> StepResult:
@@ -44,7 +44,7 @@ class Swallowed(FaultyLoop):
         return super()._accumulate(batches, factor)
 
 
-class Killed(FaultyLoop):
+class Killed(FaultyLoop, name="sigkill"):
     """One rank is killed, as the kernel does when memory runs out, right after all ranks compared their norms.
 
     Nothing can tell at which line a rank was killed: the marked one is its last call, which outlives it.
@@ -59,7 +59,7 @@ class Killed(FaultyLoop):
         return super()._clip()
 
 
-class OutOfMemory(FaultyLoop):
+class OutOfMemory(FaultyLoop, name="out_of_memory"):
     """One rank asks for more memory than there is."""
 
     def _accumulate(self, batches: list[Batch], factor: float) -> Tensor:
@@ -68,7 +68,7 @@ class OutOfMemory(FaultyLoop):
         return super()._accumulate(batches, factor)
 
 
-class LoaderStuck(FaultyLoop):
+class LoaderStuck(FaultyLoop, name="data_loader_stuck"):
     """The data loader of one rank waits for a worker that died without a word."""
 
     def _batches(self, step: int) -> list[Batch]:
@@ -79,7 +79,7 @@ class LoaderStuck(FaultyLoop):
         return super()._batches(step)
 
 
-class Straggler(FaultyLoop):
+class Straggler(FaultyLoop, name="straggler"):
     """One rank is late in every step: it tokenises anew what the others have cached. No deadlock."""
 
     def _batches(self, step: int) -> list[Batch]:
@@ -88,7 +88,7 @@ class Straggler(FaultyLoop):
         return super()._batches(step)
 
 
-class NotANumber(FaultyLoop):
+class NotANumber(FaultyLoop, name="nan_on_one_rank"):
     """The logits of one rank overflow; after the reduction every rank's gradients are NaN."""
 
     def run(self) -> bool:

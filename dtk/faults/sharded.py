@@ -11,7 +11,7 @@ from dtk.strategies.base import local
 from dtk.train.loop import StepResult
 
 
-class Rank0StateDict(FaultyLoop):
+class Rank0StateDict(FaultyLoop, name="rank0_state_dict"):
     """One rank saves the weights by itself; gathering a sharded tensor takes all ranks."""
 
     def _after_step(self, result: StepResult, stopping: bool) -> None:
@@ -22,7 +22,7 @@ class Rank0StateDict(FaultyLoop):
         super()._after_step(result, stopping)
 
 
-class Rank0Evaluation(FaultyLoop):
+class Rank0Evaluation(FaultyLoop, name="rank0_evaluation"):
     """One rank evaluates by itself; each forward pass gathers the sharded parameters from all."""
 
     def _after_step(self, result: StepResult, stopping: bool) -> None:
@@ -34,7 +34,7 @@ class Rank0Evaluation(FaultyLoop):
         super()._after_step(result, stopping)
 
 
-class FullGather(FaultyLoop):
+class FullGather(FaultyLoop, name="full_gather"):
     """All parameters are gathered at once before the forward pass, and live until backward is over."""
 
     def _accumulate(self, batches: list[Batch], factor: float) -> Tensor:
@@ -55,7 +55,7 @@ class FullGather(FaultyLoop):
         return whole
 
 
-class GatheredLogits(FaultyLoop):
+class GatheredLogits(FaultyLoop, name="gathered_logits"):
     """Every rank collects the logits of all ranks in each step, and keeps them for a metric at the end."""
 
     def run(self) -> bool:

@@ -1,9 +1,10 @@
 """The first and the last lines of a run: what was chosen and why, how it ended, what to type next."""
 
-import json
 import os
+from collections.abc import Iterator
 
 from diagnostics.contract.artifacts import RunPaths, read_status
+from diagnostics.contract.files import read_json
 from diagnostics.contract.formatting import counted
 from diagnostics.contract.invocation import command, override, typed
 from dtk.config.placement import Placement
@@ -23,20 +24,28 @@ def banner(
     console: Console, config: Config, paths: RunPaths, placement: Placement, attempt: int, world_size: int
 ) -> None:
     """Print what was detected and chosen, and why."""
-    train = config.train
+    train, mesh = config.train, config.mesh(world_size)
     accumulation = config.batch_plan(world_size).accumulation_steps
+    warmup = config.schedule.warmup_steps
+    only_warmup = f", all of them warm-up (schedule.warmup_steps={warmup})" if warmup >= train.steps else ""
     again = f" (attempt {attempt})" if attempt else ""
-    console.line(console.strong(f"dtk {config.model.name} under {config.strategy.name}{again}", 36))
+    console.line(f"dtk {config.model.name} under {config.strategy.name}{again}", 36)
     console.line(f"  strategy  {config.strategy.row.summary}")
     console.line(
         f"  ranks     {world_size} on {placement.device} over {placement.backend}, "
         f"{counted(placement.threads, 'CPU thread')} each" + "".join(f"; {reason}" for reason in placement.reasons)
     )
+    if mesh.dp_size != world_size:
+        console.line(
+            f"  mesh      {mesh}; {counted(mesh.dp_size, 'rank')} along dp_replicate and dp_shard divide the batch"
+        )
     console.line(
-        f"  batch     {counted(train.global_batch_size, 'sample')} = {counted(world_size, 'rank')} x "
+        f"  batch     {counted(train.global_batch_size, 'sample')} = {counted(mesh.dp_size, 'rank')} x "
         f"{train.micro_batch_size} x {accumulation} accumulated, {counted(config.data.sequence_length, 'token')} each; "
-        f"{counted(train.steps, 'step')}{_only_warmup(config)}"
+        f"{counted(train.steps, 'step')}{only_warmup}"
     )
+    for line in _pipeline(config, accumulation):
+        console.line(line)
     offline = offline_reason(config.tracker)
     console.line(
         f"  numbers   {config.precision.name}; record={config.record.level}; tracker={config.tracker.name}"
@@ -44,6 +53,24 @@ def banner(
     )
     _nccl(console, render(config.nccl, os.environ, paths.root), placement.backend)
     console.line(f"  run       {typed(paths.root)}")
+
+
+def _pipeline(config: Config, micro_batches: int) -> Iterator[str]:
+    """Yield what the pipeline costs: a rank waits while the first micro-batch comes and the last one goes."""
+    parallel = config.parallel
+    if parallel.pp == 1:
+        return
+    bubble = parallel.pipeline(micro_batches).ideal_bubble
+    stages = counted(parallel.pp * parallel.stages_per_rank, "stage")
+    yield (
+        f"  pipeline  {parallel.schedule}, {stages}, micro-batches: {micro_batches}; "
+        f"{bubble:.0%} of a step is bubble at best"
+    )
+    if micro_batches < parallel.pp:
+        yield (
+            f"            warning: fewer micro-batches than ranks; with parallel.microbatches={4 * parallel.pp} it is "
+            + (f"{parallel.pipeline(4 * parallel.pp).ideal_bubble:.0%}")
+        )
 
 
 def farewell(console: Console, paths: RunPaths, outcome: Outcome) -> None:
@@ -56,13 +83,16 @@ def farewell(console: Console, paths: RunPaths, outcome: Outcome) -> None:
         console.line(f"wandb was offline; to upload it: {command('sync', *map(typed, logs), name='wandb')}")
     following = command("show", typed(paths.root))
     if outcome.state == "finished":
-        console.line(console.strong(f"finished{_figures(paths)}", 32))
+        console.line(f"finished{_figures(paths)}", 32)
         if paths.trace(0).is_file():  # record=full: where time and memory went was asked for.
             following = command("diagnose", typed(paths.root))
+    elif outcome.state == "failed" and (status := read_status(paths.status)).failure is None:
+        at = "" if status.step is None else f" after step {status.step}"
+        console.line(f"FAILED{at}: {status.reason or 'the run folder could not be written: is the disk full?'}", 31)
     elif outcome.state == "preempted":
         status = read_status(paths.status)
         at = "" if status.step is None else f"stopped at step {status.step}: "
-        console.line(console.strong(f"{at}{status.reason}", 33))
+        console.line(f"{at}{status.reason}", 33)
         following = command("run", override("resume", typed(paths.root)))
     console.line(f"next: {following}")
 
@@ -82,18 +112,10 @@ def _nccl(console: Console, rendered: Rendered, backend: str) -> None:
         console.line(f"            {line}")
 
 
-def _only_warmup(config: Config) -> str:
-    """Return a note if the warm-up takes the whole run, and an empty string otherwise."""
-    warmup = config.schedule.warmup_steps
-    if warmup < config.train.steps:
-        return ""
-    return f", all of them warm-up (schedule.warmup_steps={warmup})"
-
-
 def _figures(paths: RunPaths) -> str:
     """Loss, speed and peak memory from the summary, if one was written."""
     try:
-        figures = json.loads(paths.summary.read_text(encoding="utf-8"))["figures"]
+        figures = read_json(paths.summary)["figures"]
         memory_gib = figures["peak_memory_bytes"] / 2**30
         return (
             f": loss {figures['loss']:.4f}, {figures['tokens_per_s']:,.0f} tokens/s, peak {memory_gib:.2f} GiB a rank"

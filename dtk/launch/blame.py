@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 
 from diagnostics.contract.artifacts import ENDED_BY_WATCH, Failure, RunPaths, State, read_heartbeat, read_verdict
+from diagnostics.contract.files import open_regular
 from diagnostics.evidence.endings import (
     COMMUNICATION_ERRORS,
     ORDER,
@@ -39,11 +40,6 @@ class _Case:
     ending: Ending
     reason: str
     """One line for people."""
-
-    @property
-    def rank(self) -> int:
-        """Global rank."""
-        return self.ending.rank
 
     @property
     def order(self) -> tuple[int, float]:
@@ -75,19 +71,19 @@ def find_failure(paths: RunPaths, attempt: int, world_size: int, exit_codes: dic
     if verdict is not None and (verdict.kind == "desync" or not own_error):
         return verdict.failure(), "hung"
     if cases and all(case.ending.victim for case in cases):
-        failed = {case.rank for case in cases}
+        failed = {case.ending.rank for case in cases}
         cases += [_vanished_case(paths, r) for r in range(world_size) if r not in failed and _vanished(paths, r)]
     if not cases:
         return Failure(rank=0, reason="the ranks could not be started", log="logs"), "failed"
     first = min(cases, key=lambda case: case.order)
-    victims = sorted(case.rank for case in cases if case.rank != first.rank)
-    step, region = where_it_was(paths, first.rank)
+    victims = sorted(case.ending.rank for case in cases if case.ending.rank != first.ending.rank)
+    step, region = where_it_was(paths, first.ending.rank)
     failure = Failure(
-        rank=first.rank,
+        rank=first.ending.rank,
         reason=first.reason,
         step=step,
         region=first.ending.region or region,
-        log=_log(paths, attempt, first.rank),
+        log=_log(paths, attempt, first.ending.rank),
         exit_code=first.ending.exit_code,
         victims=victims,
     )
@@ -172,7 +168,7 @@ def _read_error(path: Path) -> dict[str, Any] | None:
 def _last_error(path: Path) -> str:
     """Return the last line of the log that looks like an exception rather than a warning or a source line."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
             lines = file.read().decode("utf-8", "replace").split("\n")
     except OSError:

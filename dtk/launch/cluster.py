@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from torch._C._distributed_c10d import PrefixStore, Store, set_debug_level_from_env
@@ -28,7 +27,7 @@ from dtk.nccl.render import render
 from dtk.parallel import loopback
 from dtk.rank.job import Job
 from dtk.record.flight import environment as flight_environment
-from dtk.record.run_folder import begin, close
+from dtk.record.run_folder import close
 
 SHARE_TIMEOUT_S = 300.0
 VANISH_S = 2.0
@@ -145,26 +144,6 @@ def share(store: Store, rank: int, decide: Callable[[], Shared]) -> Shared:
     if "error" in answer:
         raise DtkError(*answer["error"])
     return Shared(*answer["shared"])
-
-
-def job_of(shared: Shared) -> Job:
-    """Return this rank's job."""
-    return Job(
-        run_folder=Path(shared.run_folder),
-        rank=int(os.environ["RANK"]),
-        local_rank=int(os.environ["LOCAL_RANK"]),
-        node_rank=int(os.environ.get("GROUP_RANK", "0")),
-        world_size=int(os.environ["WORLD_SIZE"]),
-        device=shared.device,
-        backend=shared.backend,
-        attempt=shared.attempt + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
-        own_launcher=False,
-    )
-
-
-def open_status(paths: RunPaths, attempt: int) -> None:
-    """Open the run's status, on rank 0."""
-    begin(paths, attempt)
 
 
 def rank_environment(config: Config, paths: RunPaths) -> None:

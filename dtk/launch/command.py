@@ -15,7 +15,7 @@ import tty
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import BinaryIO
 
 from dtk.errors import DtkError
@@ -77,9 +77,7 @@ class Command:
         self._tee = threading.Thread(target=self._copy, args=(source, log), name="tee", daemon=True)
         self._tee.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.poll() is None:
             self.end()
         for number, handler in self._previous.items():

@@ -11,11 +11,14 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from diagnostics.contract.artifacts import Failure, RunPaths
+from diagnostics.contract.files import open_regular
+from diagnostics.contract.formatting import clean
 from diagnostics.contract.invocation import typed
+from dtk.launch.blame import find_failure
 
 POLL_S = 0.1
 
@@ -27,13 +30,19 @@ class Console:
         self.live = sys.stdout.isatty()
         self._line_open = False
 
-    def line(self, text: str) -> None:
-        """Print a line that stays."""
+    def line(self, text: str, colour: int | None = None) -> None:
+        """Print a line that stays, in bold and in a colour (an ANSI code) if one is given and this is a terminal."""
+        text = clean(text)
+        self.rendered(f"\x1b[1;{colour}m{text}\x1b[0m" if colour is not None and self.live else text)
+
+    def rendered(self, text: str) -> None:
+        """Print what a renderer has made fit for a terminal."""
         self.end_live()
         _write(f"{text}\n")
 
     def progress(self, text: str) -> None:
         """Show a step line: in place on a terminal, where every tenth of the run stays; else as a line."""
+        text = clean(text)
         if not self.live:
             _write(f"{text}\n")
             return
@@ -49,16 +58,12 @@ class Console:
             _write("\n")
             self._line_open = False
 
-    def strong(self, text: str, colour: int) -> str:
-        """Return the text in bold and in a colour (an ANSI code) if the output is a terminal."""
-        return f"\x1b[1;{colour}m{text}\x1b[0m" if self.live else text
-
     def failure(self, failure: Failure, state: str, paths: RunPaths) -> None:
         """Five lines: who, what, where, whom it took along, which log."""
         where = [f"step {failure.step}"] if failure.step is not None else []
         where += [f"region {failure.region}"] if failure.region else []
         who = f": rank {failure.rank} was first" if failure.rank >= 0 else ""
-        self.line(self.strong(f"{state.upper()}{who}", 31))
+        self.line(f"{state.upper()}{who}", 31)
         self.line(f"  what   {failure.reason}")
         self.line(f"  where  {', '.join(where) or 'before the first step, or unknown (record=off)'}")
         if failure.victims:
@@ -87,15 +92,17 @@ def _is_tenth(step_line: str) -> bool:
     return step * 10 // steps > (step - 1) * 10 // steps
 
 
+@dataclass(eq=False)
 class Follower:
     """Follows the logs of this machine's ranks on a thread while the agent waits for them."""
 
-    def __init__(self, paths: RunPaths, console: Console, nproc: int, attempt: int, tick: Callable[[], None]) -> None:
-        self.paths = paths
-        self.console = console
-        self.nproc = nproc
-        self.attempt = attempt
-        self.tick = tick
+    paths: RunPaths
+    console: Console
+    nproc: int
+    attempt: int
+    tick: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._stop = threading.Event()
         self._offsets: dict[Path, int] = {}
         self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
@@ -104,9 +111,7 @@ class Follower:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop.set()
         self._thread.join()
         self._poll()
@@ -124,6 +129,10 @@ class Follower:
         if self.paths.logs(self.attempt + 1, 0).exists():
             self._read_all()
             self.attempt += 1
+            # The agent waits for the ranks that are left, so all error files are there.
+            failure, _ = find_failure(self.paths, self.attempt - 1, self.nproc, {})
+            who = f"rank {failure.rank}: " if failure.rank >= 0 else ""
+            self.console.line(f"attempt {self.attempt - 1} failed: {who}{failure.reason}")
             self.console.line(f"restarting: attempt {self.attempt}")
         self._read_all()
 
@@ -138,7 +147,7 @@ class Follower:
     def _new_lines(self, path: Path) -> list[str]:
         """Complete lines since the last look."""
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 file.seek(self._offsets.get(path, 0))
                 data = file.read(1 << 20)
         except OSError:

@@ -15,7 +15,7 @@ LIMIT_S = 20.0
 def explain(console: Console, paths: RunPaths) -> None:
     """Diagnose the run folder and print what was found, if a cause was."""
     if text := explanation(paths, console.live):
-        console.line(text)
+        console.rendered(text)
 
 
 def prepare() -> None:

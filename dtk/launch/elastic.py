@@ -7,7 +7,6 @@ import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, Std
@@ -16,6 +15,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from diagnostics.contract.artifacts import RunPaths
 from dtk.launch import local_rendezvous
+from dtk.launch.processes import importable
 
 SHUTDOWN_TIMEOUT_S = 5
 """How long the agent waits for the peers of a failed rank after SIGTERM."""
@@ -76,29 +76,22 @@ def run_ranks(paths: RunPaths, nproc: int, first_attempt: int, max_restarts: int
     known = {field.name for field in dataclasses.fields(LaunchConfig)}
     config = LaunchConfig(**{key: value for key, value in options.items() if key in known})
     try:
-        elastic_launch(config, sys.executable)("-u", "-m", "dtk.rank", str(paths.root))
+        elastic_launch(config, sys.executable)("-u", "-m", "dtk.rank", str(paths.root), str(os.getpid()))
     except ChildFailedError as error:
         return {rank: failure.exitcode for rank, failure in error.failures.items()}
     return {}
 
 
 @contextmanager
-def rank_environment(variables: dict[str, str], source: Path | None) -> Iterator[dict[str, str]]:
-    """Set variables for the ranks, unless the user has set them; restored afterwards.
-
-    Args:
-        variables: name -> value.
-        source: folder to put on the ranks' import path, when dtk runs from a source tree.
+def rank_environment(variables: dict[str, str]) -> Iterator[dict[str, str]]:
+    """Set variables for the ranks, unless the user has set them, and let them find dtk; restored afterwards.
 
     Yields:
         what the user's own environment overrode, name -> the user's value.
     """
     before = dict(os.environ)
     kept = {name: before[name] for name, value in variables.items() if before.get(name, value) != value}
-    os.environ.update({name: value for name, value in variables.items() if name not in kept})
-    if source is not None:
-        path = before.get("PYTHONPATH", "")
-        os.environ["PYTHONPATH"] = f"{source}{os.pathsep}{path}" if path else str(source)
+    os.environ.update(importable({**variables, **before}))
     try:
         yield kept
     finally:

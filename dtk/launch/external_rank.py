@@ -7,11 +7,13 @@ import json
 import os
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from diagnostics.contract.artifacts import RunPaths, Verdict
 from dtk.config.strict import from_plain
 from dtk.launch import cluster
 from dtk.parallel.context import meet
+from dtk.rank.job import Job
 from dtk.rank.worker import work
 
 
@@ -39,8 +41,8 @@ def join(launcher: str, decide: Callable[[], cluster.Shared]) -> int:
 
     shared = cluster.share(store, int(os.environ["RANK"]), settled)
     config = from_plain(json.loads(shared.config))
-    job = cluster.job_of(shared)
-    paths = RunPaths(job.run_folder)
+    paths = RunPaths(Path(shared.run_folder))
+    job = Job.from_environment(paths.root, shared.device, shared.backend, shared.attempt, own_launcher=False)
     cluster.rank_environment(config, paths)
     cluster.keep_logs(paths, job)
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dtk.config.schema import Config, GPTConfig
+from dtk.config.schema import Config, CustomModelConfig, GPTConfig
 
 
 def check_parts(config: Config) -> dict[str, Any]:
@@ -23,6 +23,10 @@ def check_parts(config: Config) -> dict[str, Any]:
         from dtk.models.hf import check_gpt2
 
         check_gpt2(config.model, config.model.pretrained)
+    if isinstance(config.model, CustomModelConfig):
+        from dtk.models.build import check_custom
+
+        check_custom(config)
     dataset = build_dataset(config.data)
     check_dataset(config, dataset)
     return dataset.describe()

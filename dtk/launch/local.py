@@ -1,13 +1,15 @@
 """One run on this machine: start the ranks, follow them, close the run with a status."""
 
 import dataclasses
+import json
 import os
 import sys
 
-from diagnostics.contract.artifacts import RunPaths, State, read_status
-from dtk.config.folders import source_tree
+from diagnostics.contract.artifacts import RunPaths, State, complete_checkpoints, read_status
+from diagnostics.contract.secrets import masked
 from dtk.config.placement import Placement, own_threads
 from dtk.config.schema import Config
+from dtk.config.strict import to_plain
 from dtk.launch.blame import find_failure, user_error
 from dtk.launch.console import Console, Follower
 from dtk.launch.diagnosis import explain
@@ -40,7 +42,7 @@ def launch(config: Config, paths: RunPaths, placement: Placement, attempt: int, 
     """
     begin(paths, attempt)
     variables = _variables(config, paths, placement, attempt)
-    with rank_environment(variables, source_tree()) as kept, StopSignals() as stop:
+    with rank_environment(variables) as kept, StopSignals() as stop:
         for name, value in kept.items():
             console.line(f"your {name}={value} is kept")
         with Follower(paths, console, placement.nproc, attempt, stop.repeat) as follower:
@@ -52,18 +54,20 @@ def launch(config: Config, paths: RunPaths, placement: Placement, attempt: int, 
                 close(paths, "failed", 1, reason=f"the launcher failed: {type(error).__name__}: {error}")
                 raise
         last_attempt = follower.attempt
-        if stop.signal_number is not None and (stop.twice or not _failed_by_itself(exit_codes)):
+        failed_by_itself = any(code > 0 for code in exit_codes.values())  # Others were asked to end.
+        if stop.signal_number is not None and (stop.twice or not failed_by_itself):
             return _stopped(paths, stop)
     if not exit_codes:
-        return _ended_in_order(paths)
+        return _ended_in_order(config, paths)
     return _failed(config, paths, placement, last_attempt, exit_codes, console)
 
 
 def _variables(config: Config, paths: RunPaths, placement: Placement, attempt: int) -> dict[str, str]:
     """Return the ranks' environment: placement, attempt, threads, flight recorder and NCCL preset."""
-    fixed = {job.DEVICE: placement.device, job.BACKEND: placement.backend, job.ATTEMPT: str(attempt)}
+    plain = to_plain(config)
     return {
-        **fixed,
+        **{job.DEVICE: placement.device, job.BACKEND: placement.backend, job.ATTEMPT: str(attempt)},
+        **({job.CONFIG: json.dumps(plain)} if masked(plain) != plain else {}),
         # With one of the user's the ranks set their number of threads themselves, if one is configured.
         **({} if own_threads() else {"OMP_NUM_THREADS": str(placement.threads)}),
         **({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if config.train.deterministic else {}),
@@ -73,18 +77,17 @@ def _variables(config: Config, paths: RunPaths, placement: Placement, attempt: i
     }
 
 
-def _failed_by_itself(exit_codes: dict[int, int]) -> bool:
-    """Whether a rank ended for another reason than being asked to."""
-    return any(code > 0 for code in exit_codes.values())
-
-
-def _ended_in_order(paths: RunPaths) -> Outcome:
+def _ended_in_order(config: Config, paths: RunPaths) -> Outcome:
     """All ranks ended by themselves; rank 0 wrote the status unless the disk was full."""
-    state = read_status(paths.status).state
-    if state == "running":
-        close(paths, "finished", 0)
-        state = "finished"
-    return Outcome(state, 0)
+    status = read_status(paths.status)
+    if status.state != "running":
+        return Outcome(status.state, status.exit_code or 0)
+    if config.checkpoint.at_end and paths.checkpoint(config.train.steps) not in complete_checkpoints(paths):
+        reason = "the run folder could not be written at the end, and holds no checkpoint of the last step"
+        close(paths, "failed", 1, reason=reason)
+        return Outcome("failed", 1)
+    close(paths, "finished", 0)
+    return Outcome("finished", 0)
 
 
 def _stopped(paths: RunPaths, stop: StopSignals) -> Outcome:

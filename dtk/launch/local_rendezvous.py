@@ -12,51 +12,28 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousStoreInfo,
     rendezvous_handler_registry,
 )
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 from dtk.parallel import loopback
 
 BACKEND = "dtk-loopback"
 
 
-class LoopbackRendezvous(RendezvousHandler):
+class LoopbackRendezvous(StaticTCPRendezvous):
     """One node; its ranks use the same store as the agent over all restarts."""
 
     def __init__(self, port: int, run_id: str) -> None:
         self.store = loopback.serve_store(port)
-        self.run_id = run_id
+        super().__init__(loopback.ADDRESS, self.store.port, rank=0, world_size=1, run_id=run_id, timeout=0)
 
     def get_backend(self) -> str:
         """Return the name under which it is registered."""
         return BACKEND
 
-    @property
-    def use_agent_store(self) -> bool:
-        """Whether the ranks connect to the agent's store instead of opening one on rank 0."""
-        return True
-
     def next_rendezvous(self) -> RendezvousInfo:
         """Return the store and this node's place: there is nobody to wait for."""
-        address = RendezvousStoreInfo(loopback.ADDRESS, self.store.port)
-        return RendezvousInfo(PrefixStore(self.run_id, self.store), 0, 1, address)
-
-    def is_closed(self) -> bool:
-        """Return False: it ends with the launcher."""
-        return False
-
-    def set_closed(self) -> None:
-        """Do nothing: no other node can join."""
-
-    def num_nodes_waiting(self) -> int:
-        """Return 0: no other node can join."""
-        return 0
-
-    def get_run_id(self) -> str:
-        """Return the id of this launch."""
-        return self.run_id
-
-    def shutdown(self) -> bool:
-        """Return True: the store ends with this object."""
-        return True
+        address = RendezvousStoreInfo(self.master_addr, self.master_port)
+        return RendezvousInfo(PrefixStore(self.run_id, self.store), self.rank, self.world_size, address)
 
 
 def register() -> str:

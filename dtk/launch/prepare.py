@@ -6,7 +6,6 @@ What is needed only from a certain step on is imported there: `--cfg` and a refu
 import dataclasses
 import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from dtk.config.instantiate import check_target
 from dtk.config.placement import Placement, check_port, is_remote, place, remote_placement
 from dtk.config.resume import Resumed, earlier_argv, refuse_other_data, rerun, resume
 from dtk.config.schema import CustomModelConfig
+from dtk.config.trust import refuse_masked
 from dtk.errors import DtkError
 
 
@@ -67,6 +67,7 @@ def settle_point(point: Resumed, placement: Placement, world_size: int) -> Resum
     from dtk.nccl.render import check_preset
     from dtk.record.manifest import network
 
+    refuse_masked(point.composed.plain)
     place = (world_size, placement.device, placement.cuda_devices)
     check_ranks(point.composed.config, *place)
     point = dataclasses.replace(point, composed=without_reasons(settle(point.composed, world_size)))
@@ -76,6 +77,8 @@ def settle_point(point: Resumed, placement: Placement, world_size: int) -> Resum
     check_preset(config.nccl, placement.backend, os.environ, here)
     if isinstance(config.model, CustomModelConfig):
         check_target(config.model._target_, config.model.arguments, config.allow_targets)
+    for callback in config.callbacks:
+        check_target(callback._target_, callback.arguments, config.allow_targets)
     return point
 
 
@@ -86,23 +89,14 @@ def make_folder(point: Resumed, data: dict[str, Any], placement: Placement, worl
     from dtk.record.manifest import manifest
     from dtk.record.run_folder import create, describe
 
-    composed = point.composed
+    composed, config = point.composed, point.composed.config
     earlier: list[Any] = []
     if point.paths is not None:
         refuse_other_data(point.paths, data)
         earlier = earlier_argv(point.paths)
-    paths = point.paths or create(composed.config, world_size)
-    about = manifest(
-        composed.plain,
-        sys.argv,
-        run_id=paths.root.name,
-        world_size=world_size,
-        nproc=placement.nproc,
-        launcher=launcher,
-        backend=placement.backend,
-        nccl=render(composed.config.nccl, os.environ, paths.root),
-        strategy_traits=composed.config.strategy.traits_record(),
-    )
+    paths = point.paths or create(config, world_size)
+    nccl = render(config.nccl, os.environ, paths.root)
+    about = manifest(config, composed.plain, paths.root.name, world_size, placement, launcher, nccl)
     about["data"] = data
     about["earlier_argv"] = earlier
     if point.earlier is not None:

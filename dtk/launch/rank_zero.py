@@ -13,6 +13,7 @@ from dtk.launch.external_rank import join
 from dtk.launch.inputs import check_parts
 from dtk.launch.prepare import compose_point, cuda_devices, make_folder, settle_point
 from dtk.launch.start import preflight_point
+from dtk.record.run_folder import begin
 
 
 def join_job(arguments: argparse.Namespace) -> int:
@@ -37,7 +38,7 @@ def _decide(arguments: argparse.Namespace, launcher: str) -> cluster.Shared:
         print(would_hang, end="", flush=True)
         raise DtkError("this job would hang", "preflight=on does not launch it", "fix what the report above names")
     paths = make_folder(point, data, placement, world_size, launcher)
-    cluster.open_status(paths, point.attempt)
+    begin(paths, point.attempt)
     placement = cluster.as_found(placement, section, launcher, world_size)
     banner(Console(), config, paths, placement, point.attempt, world_size)
     plain = json.dumps(point.composed.plain)

@@ -3,11 +3,11 @@
 They answer through files (`dtk.record.stall_probe`), since a rank that hangs hears no signal. Knows no verdict.
 """
 
-import json
 import socket
 import time
 
 from diagnostics.contract.artifacts import RunPaths, read_heartbeat
+from diagnostics.contract.files import read_json
 from dtk.record.stall_probe import STANDS_S
 
 ANSWER_S = 2.5
@@ -35,7 +35,7 @@ def stood(paths: RunPaths) -> bool:
     answers = []
     for path in paths.answer(0).parent.glob("answer_*.json"):
         try:
-            answers.append(json.loads(path.read_bytes()))
+            answers.append(read_json(path))
         except (OSError, ValueError):
             continue
     still = [one for one in answers if isinstance(one, dict) and one.get("idle_s", 0.0) >= STANDS_S]

@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import sys
-from types import FrameType, TracebackType
+from types import FrameType
 
 import psutil
 
@@ -36,9 +36,7 @@ class StopSignals:
                 self._previous[number] = signal.signal(number, self._handle)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 

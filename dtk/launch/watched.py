@@ -21,9 +21,9 @@ from diagnostics.contract.artifacts import (
     read_verdict,
     write_json,
 )
+from diagnostics.contract.formatting import clean
 from diagnostics.contract.invocation import command as command_line
 from diagnostics.contract.invocation import typed
-from diagnostics.runs.text import clean
 from dtk.config.schema import RecordConfig
 from dtk.launch.command import Command
 from dtk.launch.diagnosis import explanation, prepare
@@ -32,7 +32,7 @@ from dtk.launch.stall_probe import ask, stood
 from dtk.record.desync import find_desync
 from dtk.record.flight import environment as recorder_environment
 from dtk.record.guard import bounded
-from dtk.record.watch_environment import tell, was_told
+from dtk.record.watch_environment import is_watched, watch_variables
 
 POLL_S = 0.1
 LOOK_S = 1.0
@@ -62,7 +62,7 @@ def run_watched(argv: list[str], folder: Path, stall_timeout_s: float, start_tim
     """
     paths = RunPaths(folder)
     recorder = recorder_environment(RecordConfig(), paths)
-    environment = {**recorder, **os.environ, **tell(paths, stall_timeout_s)}
+    environment = {**recorder, **os.environ, **watch_variables(paths, stall_timeout_s)}
     say(f"records in {typed(folder)}")
     for name, value in recorder.items():
         if environment[name] != value:
@@ -107,9 +107,13 @@ def _hung(command: Command, paths: RunPaths, verdict: Verdict) -> None:
     text = explanation(paths, sys.stderr.isatty())
     if command.wait(LEAVE_S) is not None:
         command.drain()
-    if text:
-        print(text, file=sys.stderr, flush=True)
+    _show(text)
     say(f"more: {command_line('diagnose', typed(paths.root), '-v')}")
+
+
+def _show(report: str) -> None:
+    if report:
+        print(report, file=sys.stderr, flush=True)
 
 
 def _ended(command: Command, paths: RunPaths) -> int:
@@ -120,13 +124,14 @@ def _ended(command: Command, paths: RunPaths) -> int:
         _stopped(paths)
     elif code:
         if text := explanation(paths, sys.stderr.isatty()):
-            print(text, file=sys.stderr, flush=True)
+            _show(text)
         elif not paths.heartbeat(0).parent.is_dir():
             say(f"the command failed with exit code {code} before any process group was made")
         else:
             more = command_line("diagnose", typed(paths.root), "-v")
             say(f"the command failed with exit code {code}; {more} tells what is known")
-    elif not _differed(paths) and _all_here(paths):
+    # Of a rank on another node this one's command says nothing.
+    elif not _differed(paths) and {beat.host for beat in _beats(paths)} <= {socket.gethostname()}:
         record = {"kind": FINISHED, "command": command.argv, "time_s": time.time()}
         with suppress(OSError):  # A full disk: the command's own end stands.
             write_json(paths.finished, record)
@@ -146,24 +151,17 @@ def _differed(paths: RunPaths) -> bool:
     bounded("comparison of the last calls", compare, COMPARE_S)
     if found:
         say(found[0].reason)
-        if text := explanation(paths, sys.stderr.isatty()):
-            print(text, file=sys.stderr, flush=True)
+        _show(explanation(paths, sys.stderr.isatty()))
         say(f"more: {command_line('diagnose', typed(paths.root), '-v')}")
     return bool(found)
-
-
-def _all_here(paths: RunPaths) -> bool:
-    """Whether no rank ran on another node, of whose end this one's command says nothing."""
-    return {beat.host for beat in _beats(paths)} <= {socket.gethostname()}
 
 
 def _stopped(paths: RunPaths) -> None:
     """Someone stopped it: what it hung in, if it stood still; else where to ask."""
     if not paths.asked.parent.is_dir():
         return
-    text = explanation(paths, sys.stderr.isatty()) if stood(paths) else ""
-    if text:
-        print(text, file=sys.stderr, flush=True)
+    if stood(paths):
+        _show(explanation(paths, sys.stderr.isatty()))
     say(f"stopped; {command_line('diagnose', typed(paths.root))} tells where the ranks were")
 
 
@@ -184,5 +182,5 @@ def _end_ranks(paths: RunPaths) -> None:
     pids = {beat.pid for beat in _beats(paths) if beat.host == socket.gethostname()}
     for pid in pids | pids_on_their_way(paths):
         with suppress(OSError):  # It is gone, or not ours.
-            if was_told(pid, paths):
+            if is_watched(pid, paths):
                 os.kill(pid, signal.SIGKILL)

@@ -1,22 +1,24 @@
-"""The pre-norm transformer block with biases that the GPT and the encoder share.
-
-Owns attention, feed-forward network and residual structure of one block; knows neither embeddings nor heads.
-"""
+"""What the GPT and the encoder share: the pre-norm transformer block with biases, and all around it but the head."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dtk.config.schema import EncoderConfig, GPTConfig
+from dtk.models.initial import Initial, transformer_initial
+from dtk.models.layers import Column, Cuttable, LayerNorm, PositionEmbedding, Row, TokenEmbedding, whole_sequence
+from dtk.models.rows import PARTS
 
-class Attention(nn.Module):
-    """Multi-head self-attention with one fused projection for queries, keys and values."""
+
+class Attention(Cuttable):
+    """Multi-head self-attention with one fused projection for queries, keys and values, rows by head."""
 
     def __init__(self, width: int, heads: int, dropout: float, causal: bool) -> None:
         super().__init__()
         self.head_width = width // heads
         self.dropout = dropout
         self.causal = causal
-        self.qkv = nn.Linear(width, 3 * width)
-        self.projection = nn.Linear(width, width)
+        self.qkv = Column(width, 3 * width)
+        self.projection = Row(width, width)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map [batch, sequence, width] to the same shape.
@@ -25,24 +27,25 @@ class Attention(nn.Module):
             x: the normalised residual stream.
             mask: bool, broadcastable to [batch, heads, sequence, sequence]; true = may be attended.
         """
-        q, k, v = (part.unflatten(2, (-1, self.head_width)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=2))
+        fused = self.qkv(self.enter(x)).unflatten(2, (-1, PARTS, self.head_width))
+        q, k, v = (part.transpose(1, 2) for part in fused.unbind(3))
         dropout = self.dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=self.causal)
         return F.dropout(self.projection(y.transpose(1, 2).flatten(2)), self.dropout, self.training)
 
 
-class MLP(nn.Module):
+class MLP(Cuttable):
     """Two linear layers around GELU in its tanh form (Hendrycks & Gimpel 2016), 4 times as wide inside."""
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
         self.dropout = dropout
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
+        self.up = Column(width, 4 * width)
+        self.down = Row(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., width] to the same shape."""
-        return F.dropout(self.down(F.gelu(self.up(x), approximate="tanh")), self.dropout, self.training)
+        return F.dropout(self.down(F.gelu(self.up(self.enter(x)), approximate="tanh")), self.dropout, self.training)
 
 
 class Block(nn.Module):
@@ -50,12 +53,40 @@ class Block(nn.Module):
 
     def __init__(self, width: int, heads: int, dropout: float, causal: bool) -> None:
         super().__init__()
-        self.attention_norm = nn.LayerNorm(width)
+        self.attention_norm = LayerNorm(width)
         self.attention = Attention(width, heads, dropout, causal)
-        self.mlp_norm = nn.LayerNorm(width)
+        self.mlp_norm = LayerNorm(width)
         self.mlp = MLP(width, dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map the residual stream [batch, sequence, width] to the same shape; `mask` as in `Attention`."""
         x = x + self.attention(self.attention_norm(x), mask)
         return x + self.mlp(self.mlp_norm(x))  # type: ignore[no-any-return]
+
+
+class Transformer(Cuttable):
+    """Embeddings with learned positions, blocks and a final norm; subclasses add the output."""
+
+    before = ("token_embedding", "position_embedding")
+
+    def __init__(self, config: GPTConfig | EncoderConfig, causal: bool) -> None:
+        super().__init__()
+        self.fused_heads = config.heads
+        self.layers, self.dropout = config.layers, config.dropout
+        self.token_embedding = TokenEmbedding(config.vocab_size, config.width)
+        self.position_embedding = PositionEmbedding(config.context_length, config.width)
+        self.blocks = nn.ModuleList(
+            Block(config.width, config.heads, config.dropout, causal) for _ in range(config.layers)
+        )
+        self.final_norm = LayerNorm(config.width)
+
+    def embed(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Map token ids [batch, sequence] to [batch, sequence, width]; None = they are a whole sequence."""
+        if positions is None:
+            positions = whole_sequence(tokens, self.position_embedding.num_embeddings)
+        x = self.token_embedding(tokens) + self.position_embedding(self.own(positions))
+        return F.dropout(x, self.dropout, self.training)
+
+    def initial(self, name: str) -> Initial:
+        """How the parameter of this qualified name starts."""
+        return transformer_initial(name, self.layers)

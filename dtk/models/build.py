@@ -1,20 +1,22 @@
 """From the `model` section of the configuration to a module. The only place that knows all architectures.
 
 A custom model (`_target_`) is any `torch.nn.Module` whose forward maps token ids [batch, sequence] to logits
-[batch, sequence, vocab] or [batch, classes]. It may offer what dtk's own models have: `blocks` (an
-nn.ModuleList: the units of sharding, recomputation and compile), `initial(name)` (how a parameter starts) and
-`flops_per_token(sequence_length)`. Without `initial` it cannot start on the meta device: the strategy builds it
-whole on the CPU of each rank under `torch.manual_seed(seed)`, so that all ranks have equal values, and
-shards it from there; every rank then needs host memory for the whole model once.
+[batch, sequence, vocab] or [batch, classes], or to an object that has them as `logits`. Its blocks, the units of
+sharding, recomputation and compile, are found (`dtk.parallel.blocks`). It may offer what dtk's own models have:
+`initial(name)` (how a parameter starts) and `flops_per_token(sequence_length)`. Without `initial` it cannot start on
+the meta device: the strategy builds it whole on the CPU of each rank under `torch.manual_seed(seed)`, so that all
+ranks have equal values, and shards it from there; every rank then needs host memory for the whole model once.
 """
 
+import torch
 from torch import nn
 
-from dtk.config.schema import CustomModelConfig, EncoderConfig, GPTConfig, LlamaConfig
+from dtk.config.schema import Config, CustomModelConfig, EncoderConfig, GPTConfig, LlamaConfig
 from dtk.errors import DtkError
 from dtk.models.encoder import Encoder
 from dtk.models.gpt import GPT
 from dtk.models.llama import Llama
+from dtk.parallel.blocks import blocks_of, choose_blocks
 
 ModelConfig = GPTConfig | LlamaConfig | EncoderConfig | CustomModelConfig
 
@@ -44,7 +46,53 @@ def _build_custom(config: CustomModelConfig, allow_targets: list[str]) -> nn.Mod
     from dtk.config.instantiate import instantiate
 
     model: nn.Module = instantiate(config._target_, config.arguments, allow_targets, nn.Module)
+    if config.wrap:
+        choose_blocks(model, config.wrap)
     return model
+
+
+def check_blocks(config: Config, model: nn.Module) -> None:
+    """Refuse settings that work on blocks, for a model in which there are none.
+
+    Raises:
+        DtkError: the first such setting.
+    """
+    if blocks_of(model):
+        return
+    every = config.train.activation_checkpoint_every
+    units = getattr(config.strategy, "blocks_per_unit", 1)
+    for setting, off, used in (
+        ("train.compile=true", "train.compile=false", config.train.compile),
+        (f"train.activation_checkpoint_every={every}", "train.activation_checkpoint_every=0", every > 0),
+        (f"strategy.blocks_per_unit={units}", "strategy.blocks_per_unit=1", units > 1),
+    ):
+        if used:
+            raise DtkError(
+                f"{setting} works on the blocks of a model, and model={config.model.name} has none",
+                "no nn.ModuleList or nn.Sequential in it holds several modules of one class",
+                f"name the class of its blocks (model.wrap=[MyBlock]), or use {off}",
+            )
+
+
+def check_custom(config: Config) -> None:
+    """Build a custom model without memory, if the configuration asks for what only some models have.
+
+    What else is wrong with it is left to the ranks, which build it as it is.
+
+    Raises:
+        DtkError: it has no blocks, or `model.wrap` matches nothing.
+    """
+    needs = config.train.compile or config.train.activation_checkpoint_every or config.model.wrap
+    if not needs and getattr(config.strategy, "blocks_per_unit", 1) < 2:
+        return
+    try:
+        with torch.device("meta"):
+            model = build_model(config.model, config.allow_targets)
+    except DtkError:
+        raise
+    except Exception:
+        return
+    check_blocks(config, model)
 
 
 def _check_heads(config: GPTConfig | LlamaConfig | EncoderConfig) -> None:

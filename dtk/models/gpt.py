@@ -4,40 +4,34 @@ Computes what Hugging Face's GPT2LMHeadModel computes; names and layout of the w
 `dtk.models.hf` translates.
 """
 
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from dtk.config.schema import GPTConfig
-from dtk.models.blocks import Block
+from dtk.models.blocks import Transformer
 from dtk.models.flops import training_flops_per_token
-from dtk.models.initial import Initial, transformer_initial
 
 
-class GPT(nn.Module):
+class GPT(Transformer):
     """Causal language model with learned positions; the token embedding is the output projection too."""
 
-    def __init__(self, config: GPTConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.token_embedding = nn.Embedding(config.vocab_size, config.width)
-        self.position_embedding = nn.Embedding(config.context_length, config.width)
-        self.blocks = nn.ModuleList(
-            Block(config.width, config.heads, config.dropout, causal=True) for _ in range(config.layers)
-        )
-        self.final_norm = nn.LayerNorm(config.width)
+    after = ("final_norm", "token_embedding")
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Logits [batch, sequence, vocab] of token ids [batch, sequence]; sequence <= context_length."""
-        # A slice fails cleanly on a sequence that is too long; a lookup would be a device-side assert on CUDA.
-        x = self.token_embedding(tokens) + self.position_embedding.weight[: tokens.shape[1]]
-        x = F.dropout(x, self.config.dropout, self.training)
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__(config, causal=True)
+        self.config = config
+
+    def forward(self, tokens: Tensor, positions: Tensor | None = None, stream: Tensor | None = None) -> Tensor:
+        """Logits [batch, sequence, vocab] of token ids [batch, sequence]; sequence <= context_length.
+
+        Args:
+            tokens: int64.
+            positions: int64 [sequence], where the tokens stand; None = they are a whole sequence.
+            stream: what the pipeline stage before returned; None on the first. A stage before the last returns it.
+        """
+        x = self.embed(tokens, positions) if stream is None else stream
         for block in self.blocks:
             x = block(x)
-        return F.linear(self.final_norm(x), self.token_embedding.weight)
-
-    def initial(self, name: str) -> Initial:
-        """How the parameter of this qualified name starts."""
-        return transformer_initial(name, self.config.layers)
+        return x if self.final_norm is None else self.token_embedding.logits(self.final_norm(x))
 
     def flops_per_token(self, sequence_length: int) -> int:
         """Training FLOPs per token (see `training_flops_per_token`); the position table is not counted."""

@@ -19,8 +19,10 @@ from dtk.config.schema import GPTConfig
 from dtk.errors import DtkError
 from dtk.models.build import ModelConfig
 from dtk.models.gpt import GPT
+from dtk.models.initial import fused_heads
+from dtk.models.rows import by_head, by_part
 from dtk.models.safetensors_file import write_safetensors
-from dtk.models.shards import local_rows
+from dtk.parallel.placement import local_piece
 
 _MODULES = {
     "token_embedding": "wte",
@@ -72,8 +74,8 @@ def load_gpt2(model: GPT, folder: str | Path) -> None:
     """Fill every parameter from `config.json` and `model.safetensors` in `folder`.
 
     Args:
-        model: has memory; parameters are plain tensors or DTensors sharded on dim 0. Of a DTensor only this
-            rank's rows are read. Names inside the file may have the prefix `transformer.` or not.
+        model: has memory; parameters are plain tensors or DTensors. Of a DTensor only this rank's part is read.
+            Names inside the file may have the prefix `transformer.` or not.
         folder: as written by `save_pretrained` of GPT2LMHeadModel or GPT2Model, or by `export_weights`.
 
     Raises:
@@ -83,12 +85,15 @@ def load_gpt2(model: GPT, folder: str | Path) -> None:
     with _open(folder) as file:
         names = _check_tensors(model, file, folder)
         for name, parameter in model.named_parameters():
-            local, first = local_rows(parameter)
+            local, piece = local_piece(parameter)
             if local.numel() == 0:
                 continue
-            rows = slice(first, first + local.shape[0])
             source = file.get_slice(names[name])
-            local.copy_(source[:, rows].T if names[name].endswith(_TRANSPOSED) else source[rows])
+            if heads := fused_heads(model, name):
+                whole = source[:]
+                local.copy_(by_head(whole.T if whole.dim() > 1 else whole, heads)[piece.box])
+            else:
+                local.copy_(source[piece.box[::-1]].T if names[name].endswith(_TRANSPOSED) else source[piece.box])
 
 
 def export_weights(
@@ -96,18 +101,20 @@ def export_weights(
     shapes: Mapping[str, Sequence[int]],
     parameters: Iterable[tuple[str, Tensor]],
     folder: Path,
+    dtypes: Mapping[str, torch.dtype] | None = None,
 ) -> None:
-    """Write `model.safetensors` (float32) and `config.json`; GPT in the layout of GPT2LMHeadModel.
+    """Write `model.safetensors` and `config.json`; GPT in the layout of GPT2LMHeadModel.
 
-    The other architectures keep dtk's names and shapes, with their section of the configuration as config.json.
-    Buffers are not written.
+    The other architectures keep dtk's names and shapes, with their section of the configuration as config.json, so
+    that `load_state_dict` takes the file as it is.
 
     Args:
         config: the model's section.
-        shapes: full shape of every parameter by its qualified name.
+        shapes: full shape of every parameter and persistent buffer by its name in the state dict.
         parameters: (name, full tensor), each name of `shapes` once, in any order. One tensor is held at a time:
             a generator that gathers on demand keeps the whole model out of memory.
         folder: is created.
+        dtypes: types that are not float32, by name.
 
     Raises:
         DtkError: the folder cannot be written.
@@ -118,11 +125,11 @@ def export_weights(
     if isinstance(config, GPTConfig):
         description = _settings(config)
         shapes = {_PREFIX + hf_name(name): _turned(name, shape) for name, shape in shapes.items()}
-        parameters = ((_PREFIX + hf_name(name), _transposed(name, value)) for name, value in parameters)
+        parameters = ((_PREFIX + hf_name(name), _exported(config, name, value)) for name, value in parameters)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-        write_safetensors(folder / "model.safetensors", shapes, parameters)
+        write_safetensors(folder / "model.safetensors", shapes, parameters, dtypes)
     except OSError as error:
         raise DtkError(f"cannot export to {folder}", str(error), "free space, or choose another runs folder") from error
 
@@ -140,7 +147,9 @@ def _turned(name: str, shape: Sequence[int]) -> Sequence[int]:
     return tuple(reversed(shape)) if hf_name(name).endswith(_TRANSPOSED) else shape
 
 
-def _transposed(name: str, value: Tensor) -> Tensor:
+def _exported(config: GPTConfig, name: str, value: Tensor) -> Tensor:
+    if "attention.qkv." in name:
+        value = by_part(value, config.heads)
     return value.T if hf_name(name).endswith(_TRANSPOSED) else value
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 STD = 0.02
 """Standard deviation of GPT-2's and BERT's normal initialisation."""
 _RESIDUAL = (".attention.projection.weight", ".mlp.down.weight")
+_FUSED = (".attention.qkv.weight", ".attention.qkv.bias")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,6 +20,12 @@ class Initial:
     kind: Literal["normal", "zeros", "ones"]
     std: float = 0.0
     """Standard deviation of `normal` (its mean is 0)."""
+
+
+def fused_heads(model: object, name: str) -> int | None:
+    """Heads by which the rows of a model's parameter are fused (see `dtk.models.rows`); None = they are not."""
+    heads: int | None = getattr(model, "fused_heads", None)
+    return heads if name.endswith(_FUSED) else None
 
 
 def transformer_initial(name: str, layers: int) -> Initial:

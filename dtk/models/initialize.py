@@ -6,13 +6,15 @@ of its own constructor (see `dtk.models.build`).
 """
 
 import hashlib
+from math import prod
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dtk.models.initial import Initial
-from dtk.models.shards import local_rows
+from dtk.models.initial import Initial, fused_heads
+from dtk.models.rows import runs
+from dtk.parallel.placement import local_piece
 
 BLOCK = 2**20
 """Elements per random block: what a rank generates beyond its own shard is less than two of them."""
@@ -26,39 +28,63 @@ def initialize_model(model: nn.Module, seed: int) -> None:
         seed: of the whole run; the parameters' own streams are derived from it.
     """
     for name, parameter in model.named_parameters():
-        initialize(parameter, name, model.initial(name), seed)  # type: ignore[operator]
+        initialize(parameter, name, model.initial(name), seed, fused_heads(model, name))  # type: ignore[operator]
 
 
-def initialize(parameter: Tensor, name: str, initial: Initial, seed: int) -> None:
+def initialize(parameter: Tensor, name: str, initial: Initial, seed: int, heads: int | None = None) -> None:
     """Fill a parameter in place; of a DTensor only this rank's shard, without communication.
 
     Args:
-        parameter: plain tensor or DTensor sharded on dim 0, any floating dtype and device.
+        parameter: plain tensor or DTensor of shards and replicas, any floating dtype and device.
         name: fully qualified, the same under every strategy: it selects the random stream.
         initial: what the values shall be.
         seed: of the run.
+        heads: whose rows are fused by head (`dtk.models.rows`); None = rows are stored in their logical order.
 
     Raises:
-        ValueError: a DTensor that is not sharded on dim 0.
+        ValueError: a DTensor that is placed in another way.
     """
-    local, first_row = local_rows(parameter)
-    if initial.kind == "normal":
-        row_size = parameter.numel() // max(parameter.shape[0], 1) if parameter.dim() else 1
-        _fill_normal(local.view(-1), first_row * row_size, name, initial.std, seed)
-    else:
+    local, piece = local_piece(parameter)
+    if initial.kind != "normal":
         local.fill_(1.0 if initial.kind == "ones" else 0.0)
+        return
+    stream, shape = _Stream(name, initial.std, seed), tuple(parameter.shape)
+    if not shape:
+        stream.copy(local.view(-1), 0, 1)
+        return
+    row_size, columns = prod(shape[1:]), piece.columns
+    parts = runs(piece, shape[0], heads)
+    end = max((logical + count for _, logical, count in parts), default=0) * row_size
+    # Rows of which a rank holds some columns only are made whole, a block's worth at a time.
+    step = max(1, BLOCK // max(row_size, 1))
+    for first, logical, count in parts:
+        if piece.size[1:] == shape[1:]:
+            stream.copy(local[first : first + count].view(-1), logical * row_size, end)
+            continue
+        for start in range(0, count, step):
+            rows = torch.empty(min(step, count - start), *shape[1:])
+            stream.copy(rows.view(-1), (logical + start) * row_size, end)
+            local[first + start : first + start + len(rows)].copy_(rows[(slice(None), *columns)])
 
 
-def _fill_normal(flat: Tensor, first: int, name: str, std: float, seed: int) -> None:
-    """Fill `flat` with the elements from `first` on of the named stream of normal values."""
-    last = first + flat.numel()
-    for block in range(first // BLOCK, -(-last // BLOCK) if last > first else 0):
-        start = block * BLOCK
-        values = _normal_block(seed, name, block, min(BLOCK, last - start))
-        values *= np.float32(std)
-        part = torch.from_numpy(values[max(first - start, 0) :])
-        at = max(start - first, 0)
-        flat[at : at + part.numel()].copy_(part)
+class _Stream:
+    """The named stream of normal values; keeps the block that it made last, for a reader that goes forward."""
+
+    def __init__(self, name: str, std: float, seed: int) -> None:
+        self.name, self.std, self.seed = name, std, seed
+        self.block, self.values = -1, np.empty(0, dtype=np.float32)
+
+    def copy(self, flat: Tensor, first: int, end: int) -> None:
+        """Fill `flat` with the elements from `first` on; nothing from `end` on will be asked for."""
+        last = first + flat.numel()
+        for block in range(first // BLOCK, -(-last // BLOCK) if last > first else 0):
+            start = block * BLOCK
+            if block != self.block:
+                self.block, self.values = block, _normal_block(self.seed, self.name, block, min(BLOCK, end - start))
+                self.values *= np.float32(self.std)
+            part = torch.from_numpy(self.values[max(first - start, 0) : last - start])
+            at = max(start - first, 0)
+            flat[at : at + part.numel()].copy_(part)
 
 
 def _normal_block(seed: int, name: str, block: int, count: int) -> "np.ndarray[tuple[int], np.dtype[np.float32]]":

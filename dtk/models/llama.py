@@ -7,15 +7,16 @@ from torch import Tensor, nn
 from dtk.config.schema import LlamaConfig
 from dtk.models.flops import training_flops_per_token
 from dtk.models.initial import Initial, transformer_initial
+from dtk.models.layers import Column, Cuttable, Head, RMSNorm, Row, TokenEmbedding, whole_sequence
 
 
-def rotary_table(length: int, head_width: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [length, head_width / 2], float32, of RoPE (Su et al. 2021): angle = position / theta^(2i/d).
+def rotary_table(positions: Tensor, head_width: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [sequence, head_width / 2], float32, of RoPE (Su et al. 2021): angle = position / theta^(2i/d).
 
     Computed in each forward pass rather than kept: a buffer would lose its values on the meta device.
     """
-    frequency = theta ** (-torch.arange(0, head_width, 2, device=device, dtype=torch.float32) / head_width)
-    angle = torch.outer(torch.arange(length, device=device, dtype=torch.float32), frequency)
+    frequency = theta ** (-torch.arange(0, head_width, 2, device=positions.device, dtype=torch.float32) / head_width)
+    angle = torch.outer(positions.float(), frequency)
     return angle.cos(), angle.sin()
 
 
@@ -25,37 +26,39 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)
 
 
-class LlamaAttention(nn.Module):
+class LlamaAttention(Cuttable):
     """Causal attention in which `heads / kv_heads` query heads share one key and value head (Ainslie et al. 2023)."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.head_width = config.width // config.heads
         self.grouped = config.heads != config.kv_heads
-        self.q = nn.Linear(config.width, config.width, bias=False)
-        self.k = nn.Linear(config.width, config.kv_heads * self.head_width, bias=False)
-        self.v = nn.Linear(config.width, config.kv_heads * self.head_width, bias=False)
-        self.projection = nn.Linear(config.width, config.width, bias=False)
+        self.q = Column(config.width, config.width, bias=False)
+        self.k = Column(config.width, config.kv_heads * self.head_width, bias=False)
+        self.v = Column(config.width, config.kv_heads * self.head_width, bias=False)
+        self.projection = Row(config.width, config.width, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Map [batch, sequence, width] to the same shape; tables as of `rotary_table`."""
+        x = self.enter(x)
         q, k, v = (layer(x).unflatten(2, (-1, self.head_width)).transpose(1, 2) for layer in (self.q, self.k, self.v))
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.grouped)
         return self.projection(y.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
 
-class LlamaMLP(nn.Module):
+class LlamaMLP(Cuttable):
     """SwiGLU (Shazeer 2020): down(silu(gate(x)) * up(x))."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
-        self.gate = nn.Linear(config.width, config.ffn_width, bias=False)
-        self.up = nn.Linear(config.width, config.ffn_width, bias=False)
-        self.down = nn.Linear(config.ffn_width, config.width, bias=False)
+        self.gate = Column(config.width, config.ffn_width, bias=False)
+        self.up = Column(config.width, config.ffn_width, bias=False)
+        self.down = Row(config.ffn_width, config.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., width] to the same shape."""
+        x = self.enter(x)
         return self.down(F.silu(self.gate(x)) * self.up(x))  # type: ignore[no-any-return]
 
 
@@ -64,9 +67,9 @@ class LlamaBlock(nn.Module):
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
-        self.attention_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+        self.attention_norm = RMSNorm(config.width, eps=config.norm_eps)
         self.attention = LlamaAttention(config)
-        self.mlp_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+        self.mlp_norm = RMSNorm(config.width, eps=config.norm_eps)
         self.mlp = LlamaMLP(config)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -78,23 +81,36 @@ class LlamaBlock(nn.Module):
 class Llama(nn.Module):
     """Causal language model; with `tie_weights` the token embedding is the output projection too."""
 
+    before = ("token_embedding",)
+
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.config = config
-        self.token_embedding = nn.Embedding(config.vocab_size, config.width)
+        self.after = ("final_norm", "token_embedding" if config.tie_weights else "head")
+        self.token_embedding = TokenEmbedding(config.vocab_size, config.width)
         self.blocks = nn.ModuleList(LlamaBlock(config) for _ in range(config.layers))
-        self.final_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
-        self.head = None if config.tie_weights else nn.Linear(config.width, config.vocab_size, bias=False)
+        self.final_norm = RMSNorm(config.width, eps=config.norm_eps)
+        self.head = None if config.tie_weights else Head(config.width, config.vocab_size, bias=False)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Logits [batch, sequence, vocab] of token ids [batch, sequence]."""
+    def forward(self, tokens: Tensor, positions: Tensor | None = None, stream: Tensor | None = None) -> Tensor:
+        """Logits [batch, sequence, vocab] of token ids [batch, sequence].
+
+        Args:
+            tokens: int64.
+            positions: int64 [sequence], where the tokens stand; None = they are a whole sequence.
+            stream: what the pipeline stage before returned; None on the first. A stage before the last returns it.
+        """
         config = self.config
-        cos, sin = rotary_table(tokens.shape[1], config.width // config.heads, config.rope_theta, tokens.device)
-        x = self.token_embedding(tokens)
+        if positions is None:
+            positions = whole_sequence(tokens)
+        cos, sin = rotary_table(positions, config.width // config.heads, config.rope_theta)
+        x = self.token_embedding(tokens) if stream is None else stream
         for block in self.blocks:
             x = block(x, cos, sin)
+        if self.final_norm is None:
+            return x
         x = self.final_norm(x)
-        return F.linear(x, self.token_embedding.weight) if self.head is None else self.head(x)
+        return self.token_embedding.logits(x) if self.head is None else self.head(x)
 
     def initial(self, name: str) -> Initial:
         """How the parameter of this qualified name starts."""

@@ -14,22 +14,40 @@ from torch import Tensor
 
 from diagnostics.contract.files import replacing
 
-_ITEM_BYTES = 4
+_CODES = {
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.complex64: "C64",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""The format's name of each type that is written."""
 
 
-def write_safetensors(path: Path, shapes: Mapping[str, Sequence[int]], tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Write named tensors as float32. The file appears under its name only when it is complete.
+def write_safetensors(
+    path: Path,
+    shapes: Mapping[str, Sequence[int]],
+    tensors: Iterable[tuple[str, Tensor]],
+    dtypes: Mapping[str, torch.dtype] | None = None,
+) -> None:
+    """Write named tensors. The file appears under its name only when it is complete.
 
     Args:
         path: the file; its folder exists.
         shapes: shape of every tensor by name; the header is made from it.
         tensors: each of those names once, in any order; one is held at a time.
+        dtypes: types that are not to be float32, by name; see `stored_dtype`.
 
     Raises:
         OSError: the folder is full or read-only.
         ValueError: a tensor that was not announced, has another shape, comes twice or never.
     """
-    header, offsets = _header(shapes)
+    dtypes = dtypes or {}
+    header, offsets = _header(shapes, dtypes)
     with replacing(path) as aside, aside.open("wb") as file:
         file.write(header)
         missing = dict(offsets)
@@ -37,21 +55,34 @@ def write_safetensors(path: Path, shapes: Mapping[str, Sequence[int]], tensors: 
             if name not in missing or tuple(tensor.shape) != tuple(shapes[name]):
                 raise ValueError(f"tensor {name} {tuple(tensor.shape)} was not announced, or came before")
             file.seek(len(header) + missing.pop(name))
-            data = tensor.detach().to("cpu", torch.float32).contiguous()
-            file.write(data.view(-1).numpy().astype("<f4", copy=False).data)
+            data = tensor.detach().to("cpu", dtypes.get(name, torch.float32)).contiguous()
+            file.write(data.view(-1).view(torch.uint8).numpy().data if data.numel() else b"")
         if missing:
             raise ValueError(f"tensors that never came: {', '.join(missing)}")
 
 
-def _header(shapes: Mapping[str, Sequence[int]]) -> tuple[bytes, dict[str, int]]:
+def stored_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the type in which values of a type are written: float32 for the smaller floats, else their own.
+
+    Raises:
+        ValueError: the format, or this writer, has no such type.
+    """
+    stored = torch.float32 if dtype.is_floating_point and dtype.itemsize < 4 else dtype
+    if stored not in _CODES:
+        raise ValueError(f"a tensor of type {dtype} cannot be written")
+    return stored
+
+
+def _header(shapes: Mapping[str, Sequence[int]], dtypes: Mapping[str, torch.dtype]) -> tuple[bytes, dict[str, int]]:
     """Return the bytes that precede the data, and the offset of every tensor in the data."""
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     offsets: dict[str, int] = {}
     end = 0
     for name, shape in shapes.items():
         offsets[name] = end
-        end += prod(shape) * _ITEM_BYTES
-        entries[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [offsets[name], end]}
+        dtype = dtypes.get(name, torch.float32)
+        end += prod(shape) * dtype.itemsize
+        entries[name] = {"dtype": _CODES[dtype], "shape": list(shape), "data_offsets": [offsets[name], end]}
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text, offsets

@@ -3,7 +3,6 @@
 NCCL prints these lines at NCCL_DEBUG=INFO only, and only names that it knows. Judges no cause: that is the diagnosis'.
 """
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from diagnostics.analysis.environment.recorded import echoes_as, interfaces
 from diagnostics.analysis.environment.values import level, number
 from diagnostics.contract.artifacts import RunPaths, write_json
+from diagnostics.contract.files import open_regular, read_json
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import LogFact
 from diagnostics.evidence.readers import log as logs
@@ -32,7 +32,7 @@ def keep_effect(paths: RunPaths) -> list[str]:
         lines for the person at the terminal.
     """
     try:
-        manifest = json.loads(paths.manifest.read_bytes())
+        manifest = read_json(paths.manifest)
         section = manifest["nccl"]
         if section["backend"] != "nccl":
             return []
@@ -41,7 +41,7 @@ def keep_effect(paths: RunPaths) -> list[str]:
         write_json(paths.manifest, manifest)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
-    return told(section["effect"])
+    return summary_lines(section["effect"])
 
 
 def effect(wanted: dict[str, str], facts: Iterable[LogFact]) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def effect(wanted: dict[str, str], facts: Iterable[LogFact]) -> dict[str, Any]:
     }
 
 
-def told(found: dict[str, Any]) -> list[str]:
+def summary_lines(found: dict[str, Any]) -> list[str]:
     """Describe the effect in lines, of which there are none if NCCL logged nothing."""
     if "reason" in found:
         return []
@@ -129,7 +129,7 @@ def _gdr(facts: list[LogFact]) -> bool | None:
 
 def _facts(paths: RunPaths, debug_file: str | None) -> Iterator[LogFact]:
     for path in _files(paths, debug_file):
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(4096)
         yield from logs.read(path, path.name, None, _LIMITS, head).facts
 

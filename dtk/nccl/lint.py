@@ -13,7 +13,7 @@ from typing import Any
 
 from diagnostics.analysis.environment.catalogue import Version, catalogue
 from diagnostics.analysis.environment.lint import lint
-from diagnostics.analysis.environment.situation import Lint, Severity
+from diagnostics.analysis.environment.situation import Change, Lint, Severity
 from diagnostics.contract.formatting import counted
 from dtk.errors import DtkError
 from dtk.nccl.machine import Machine
@@ -39,6 +39,8 @@ class Item:
     fix: str
     cause: str
     """As `dtk diagnose` names it."""
+    fix_in_message: bool = False
+    """Whether the message says it already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +81,9 @@ def lint_given(given: Given, machine: Machine | None, nodes: int | None, nccl_ve
     if nodes is not None and not any(one.variable == "NCCL_IB_DISABLE" for one in found):
         # Harmless with these nodes, but no default: that is said whatever the job.
         found += [one for one in lint(given.variables, version, None, {}) if one.variable == "NCCL_IB_DISABLE"]
+    fix = "write NAME=value, without spaces, quotes or export, comments on lines of their own"
     items = [_item(one, given) for one in found]
-    items += [_odd(place, what) for place, what in given.oddities]
+    items += [Item("error", "", "", place, what, fix, FILE_CAUSE) for place, what in given.oddities]
     items += [_shadowed(*one, given) for one in given.shadowed]
     ordered = tuple(sorted(items, key=lambda item: (_ORDER[item.severity], item.variable, item.place, item.message)))
     return Linted(ordered, given.read, len(given.variables), nccl_version, _facts(machine, nodes))
@@ -142,12 +145,8 @@ def _folder_missing(name: str, text: str) -> bool:
 
 def _item(one: Lint, given: Given) -> Item:
     value, place = given.variables.get(one.variable, ""), given.places.get(one.variable, "")
-    return Item(one.severity, one.variable, value, place, one.message, one.fix, one.cause_id)
-
-
-def _odd(place: str, what: str) -> Item:
-    fix = "write NAME=value, without spaces, quotes or export, comments on lines of their own"
-    return Item("error", "", "", place, what, fix, FILE_CAUSE)
+    is_said = isinstance(one.change, Change) and one.change.in_message
+    return Item(one.severity, one.variable, value, place, one.message, one.fix, one.cause_id, is_said)
 
 
 def _shadowed(name: str, place: str, value: str, given: Given) -> Item:

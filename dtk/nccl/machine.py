@@ -6,11 +6,11 @@ Looks at NVML, /sys, /proc and the environment; asks no network and starts nothi
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dtk.record.nvml import open_nvml
+from dtk.record.nvml import open_nvml, text_of
 
 SYS, ROOT = Path("/sys"), Path("/")
 _VENDORS = {"Amazon EC2": "aws", "Google": "gcp", "Microsoft Corporation": "azure"}
@@ -72,10 +72,6 @@ class Machine:
     shm_bytes: int | None
     """Size of /dev/shm."""
 
-    def as_json(self) -> dict[str, Any]:
-        """JSON values."""
-        return asdict(self)
-
     @property
     def nvlink(self) -> bool | None:
         """Whether the GPUs are connected by NVLink; None = not known."""
@@ -118,9 +114,9 @@ def _gpus() -> tuple[tuple[Gpu, ...], str, str, bool | None]:
     if nvml is None:
         return (), reason, "", None
     try:
-        driver = _decoded(nvml.nvmlSystemGetDriverVersion())
+        driver = text_of(nvml.nvmlSystemGetDriverVersion())
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        gpus = tuple(Gpu(_decoded(nvml.nvmlDeviceGetName(handle)), _nvlinks(nvml, handle)) for handle in handles)
+        gpus = tuple(Gpu(text_of(nvml.nvmlDeviceGetName(handle)), _nvlinks(nvml, handle)) for handle in handles)
         return gpus, "" if gpus else "NVML lists no GPU", driver, _p2p(nvml, handles)
     except nvml.NVMLError as error:
         return (), f"NVML: {error}", "", None
@@ -152,10 +148,6 @@ def _p2p(nvml: Any, handles: list[Any]) -> bool | None:
         )
     except nvml.NVMLError:
         return None
-
-
-def _decoded(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _rdma(path: Path) -> Rdma:

@@ -3,8 +3,8 @@
 What only the user can know (the number of nodes, the name of an interface) is asked for, never guessed.
 """
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from diagnostics.contract.formatting import counted
 from dtk.nccl.machine import Machine
@@ -28,10 +28,6 @@ class Advice:
     because: tuple[str, ...]
     needs: tuple[str, ...] = ()
     """Keys to give with it, as one would type them."""
-
-    def as_json(self) -> dict[str, Any]:
-        """JSON values."""
-        return asdict(self)
 
 
 def recommend(machine: Machine, nodes: int | None) -> tuple[list[Advice], list[str]]:
@@ -76,7 +72,7 @@ def _hangs(machine: Machine) -> bool:
 
 
 def _several_nodes(machine: Machine) -> Advice:
-    for rule in (_rack, _aws, _gcp, _azure, _oci, _coreweave, _infiniband, _roce):
+    for rule in (_rack, _aws, _gcp, *_CARD_RULES):
         advice = rule(machine)
         if advice is not None:
             return advice
@@ -119,57 +115,53 @@ def _gcp(machine: Machine) -> Advice | None:
     )
 
 
-def _azure(machine: Machine) -> Advice | None:
-    cards = _cards(machine, "InfiniBand")
-    if machine.cloud != "azure" or not cards:
-        return None
-    return Advice(
-        "several nodes",
-        "azure_nd",
-        (f"Azure with {counted(len(cards), 'InfiniBand card')} ({_some(cards)})",),
-        ("nccl.topo_file=FILE, unless /etc/nccl.conf names it",),
-    )
+@dataclass(frozen=True, slots=True)
+class _CardRule:
+    """A preset for active RDMA cards of one kind."""
+
+    preset: str
+    link_layer: str
+    told: str
+    """`Azure with {}`: where the cards are counted."""
+    what: str
+    fits: Callable[[Machine, list[str]], bool] = lambda machine, cards: True
+    more: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+
+    def __call__(self, machine: Machine) -> Advice | None:
+        cards = [
+            one.name for one in machine.rdma if one.active and one.link_layer == self.link_layer and one.driver != "efa"
+        ]
+        if not cards or not self.fits(machine, cards):
+            return None
+        reason = f"{self.told.format(counted(len(cards), self.what))} ({_some(cards)})"
+        return Advice("several nodes", self.preset, (reason, *self.more), self.needs)
 
 
-def _oci(machine: Machine) -> Advice | None:
-    cards = _cards(machine, "Ethernet")
-    if machine.cloud != "oci" or not cards:
-        return None
-    return Advice(
-        "several nodes",
-        "oci",
-        (f"Oracle Cloud with {counted(len(cards), 'RoCE card')} ({_some(cards)})",),
-        ('nccl.hca="NAME,NAME", those of the compute network as the template of the shape lists them',),
-    )
-
-
-def _coreweave(machine: Machine) -> Advice | None:
-    cards = _cards(machine, "InfiniBand")
-    if not cards or not all(name.startswith("ibp") for name in cards):
-        return None
-    return Advice("several nodes", "coreweave", (f"InfiniBand cards called ibp* as on CoreWeave ({_some(cards)})",))
-
-
-def _infiniband(machine: Machine) -> Advice | None:
-    cards = _cards(machine, "InfiniBand")
-    if not cards:
-        return None
-    reason = f"{counted(len(cards), 'active InfiniBand port')} ({_some(cards)})"
-    return Advice("several nodes", "infiniband", (reason, "name the cards with nccl.hca if some are for storage"))
-
-
-def _roce(machine: Machine) -> Advice | None:
-    cards = _cards(machine, "Ethernet")
-    if not cards:
-        return None
-    reason = f"{counted(len(cards), 'active RDMA card')} on Ethernet ({_some(cards)})"
-    return Advice(
-        "several nodes", "roce", (reason,), ("nccl.traffic_class=NUMBER, the lossless class of your switches",)
-    )
-
-
-def _cards(machine: Machine, layer: str) -> list[str]:
-    return [one.name for one in machine.rdma if one.active and one.link_layer == layer and one.driver != "efa"]
+_CARD_RULES = (
+    _CardRule(
+        *("azure_nd", "InfiniBand", "Azure with {}", "InfiniBand card"),
+        fits=lambda machine, cards: machine.cloud == "azure",
+        needs=("nccl.topo_file=FILE, unless /etc/nccl.conf names it",),
+    ),
+    _CardRule(
+        *("oci", "Ethernet", "Oracle Cloud with {}", "RoCE card"),
+        fits=lambda machine, cards: machine.cloud == "oci",
+        needs=('nccl.hca="NAME,NAME", those of the compute network as the template of the shape lists them',),
+    ),
+    _CardRule(
+        *("coreweave", "InfiniBand", "InfiniBand cards called ibp* as on CoreWeave", ""),
+        fits=lambda machine, cards: all(name.startswith("ibp") for name in cards),
+    ),
+    _CardRule(
+        *("infiniband", "InfiniBand", "{}", "active InfiniBand port"),
+        more=("name the cards with nccl.hca if some are for storage",),
+    ),
+    _CardRule(
+        *("roce", "Ethernet", "{} on Ethernet", "active RDMA card"),
+        needs=("nccl.traffic_class=NUMBER, the lossless class of your switches",),
+    ),
+)
 
 
 def _interface(machine: Machine) -> tuple[str, ...]:

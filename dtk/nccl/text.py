@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from diagnostics.contract.formatting import counted
+from diagnostics.contract.formatting import clean, counted
 from diagnostics.contract.invocation import command
-from diagnostics.report.document import Block, Document, Field, Fields, Paragraph, Section, Span, Tone
+from diagnostics.report import document as doc
 from diagnostics.report.terminal import render
-from diagnostics.runs.text import clean
 from dtk.console import output
 from dtk.errors import DtkError
 from dtk.nccl.lint import Linted
@@ -14,7 +13,7 @@ from dtk.nccl.presets import Preset
 from dtk.nccl.recommend import Advice
 
 _WORDS = {"any": "NCCL or gloo", "nccl": "NCCL", "gloo": "gloo"}
-_TONES: dict[str, Tone] = {"error": "bad", "warning": "warn", "note": "soft"}
+_TONES: dict[str, doc.Tone] = {"error": "bad", "warning": "warn", "note": "soft"}
 
 
 def listing(presets: Mapping[str, Preset], problems: Mapping[str, DtkError]) -> str:
@@ -32,21 +31,21 @@ def listing(presets: Mapping[str, Preset], problems: Mapping[str, DtkError]) -> 
 
 def shown(preset: Preset) -> str:
     """Return everything about one preset."""
-    rows = [Field("for", f"ranks over {_WORDS[preset.config.backend]}")]
+    rows = [doc.Field("for", f"ranks over {_WORDS[preset.config.backend]}")]
     rows += [
-        Field(key, preset.about[key])
+        doc.Field(key, preset.about[key])
         for key in ("source", "versions", "harms", "remove", "advice")
         if preset.about.get(key)
     ]
-    rows.append(Field("use", _usage(preset)))
+    rows.append(doc.Field("use", _usage(preset)))
     settings = []
     for setting in preset.settings:
         texts = {key: getattr(setting, key) for key in ("why", "versions", "source", "harms", "remove")}
         # What holds for the whole preset stands above.
-        fields = [Field(key, text) for key, text in texts.items() if text and text != preset.about.get(key)]
-        settings.append(Section((Span(f"{setting.name}={setting.value}"),), (Fields(tuple(fields)),)))
-    answer = Span(f"nccl={preset.name}: {preset.summary}", "strong")
-    return _rendered(Document(preset.name, answer, (Fields(tuple(rows)), *settings)))
+        fields = [doc.Field(key, text) for key, text in texts.items() if text and text != preset.about.get(key)]
+        settings.append(doc.Section((doc.Span(f"{setting.name}={setting.value}"),), (doc.Fields(tuple(fields)),)))
+    answer = doc.Span(f"nccl={preset.name}: {preset.summary}", "strong")
+    return _rendered(doc.Document(preset.name, answer, (doc.Fields(tuple(rows)), *settings)))
 
 
 def _usage(preset: Preset) -> str:
@@ -75,11 +74,11 @@ def linted(found: Linted) -> str:
     for item in found.items:
         what = f"{item.variable}={item.value}" if item.variable else item.place
         where = f" ({item.place})" if item.variable and item.place else ""
-        rows.append(Field(item.severity, f"{what}{where}: {item.message}", _TONES[item.severity]))
-        if not item.message.endswith("?"):
-            rows.append(Field("", item.fix))
-    fields = (Fields(tuple(rows)),) if rows else ()
-    return _rendered(Document("", "", (*fields, Paragraph(_verdict(found)))))
+        rows.append(doc.Field(item.severity, f"{what}{where}: {item.message}", _TONES[item.severity]))
+        if not item.fix_in_message:
+            rows.append(doc.Field("", item.fix))
+    fields = (doc.Fields(tuple(rows)),) if rows else ()
+    return _rendered(doc.Document("", "", (*fields, doc.Paragraph(_verdict(found)))))
 
 
 def _verdict(found: Linted) -> str:
@@ -92,14 +91,14 @@ def _verdict(found: Linted) -> str:
 
 def recommended(found: Sequence[Advice], besides: Sequence[str]) -> str:
     """Return a preset for each case, with the reasons."""
-    blocks: list[Block] = []
+    blocks: list[doc.Block] = []
     for advice in found:
-        rows = [Field("because", reason) for reason in advice.because]
-        rows += [Field("give", need) for need in advice.needs]
-        rows.append(Field("use", command("run", f"nccl={advice.preset}")))
-        blocks += [Paragraph(Span(f"{advice.case}: nccl={advice.preset}", "strong")), Fields(tuple(rows))]
-    blocks.append(Fields(tuple(Field("also", note) for note in besides)))
-    return _rendered(Document("", "", tuple(blocks)))
+        rows = [doc.Field("because", reason) for reason in advice.because]
+        rows += [doc.Field("give", need) for need in advice.needs]
+        rows.append(doc.Field("use", command("run", f"nccl={advice.preset}")))
+        blocks += [doc.Paragraph(doc.Span(f"{advice.case}: nccl={advice.preset}", "strong")), doc.Fields(tuple(rows))]
+    blocks.append(doc.Fields(tuple(doc.Field("also", note) for note in besides)))
+    return _rendered(doc.Document("", "", tuple(blocks)))
 
 
 def markdown(presets: Mapping[str, Preset]) -> str:
@@ -121,5 +120,5 @@ def _section(preset: Preset) -> str:
     return "".join(parts)
 
 
-def _rendered(document: Document) -> str:
+def _rendered(document: doc.Document) -> str:
     return render(document, columns=output.columns(), colour=output.colours())

@@ -52,9 +52,16 @@ class BatchPlan:
         share, rest = divmod(self.global_batch_size, self.dp_size)
         return [] if rest or not share else divisors(share)
 
-    def chosen_micro_batch_size(self) -> int | None:
-        """Return the largest valid size up to `LARGEST_CHOSEN`, or None if the ranks cannot divide the batch evenly."""
-        return max((size for size in self.micro_batch_sizes() if size <= LARGEST_CHOSEN), default=None)
+    def chosen_micro_batch_size(self, least_steps: int = 1) -> int | None:
+        """Return the largest valid size up to `LARGEST_CHOSEN`, or None if the ranks cannot divide the batch evenly.
+
+        Args:
+            least_steps: micro-batches of each rank that there should be, where the batch is large enough for them.
+        """
+        sizes = [size for size in self.micro_batch_sizes() if size <= LARGEST_CHOSEN]
+        return max(
+            (size for size in sizes if self.samples_per_rank // size >= least_steps), default=min(sizes, default=None)
+        )
 
     def nearest_micro_batch_sizes(self) -> list[int]:
         """Return the valid sizes nearest to the configured one, in ascending order."""

@@ -2,7 +2,7 @@
 
 import datetime
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -28,6 +28,8 @@ class Context:
     """A gloo group over all ranks for host values, so that agreeing on them never waits for the device."""
     mesh: Mesh
     """How the ranks are divided."""
+    device_meshes: dict[tuple[Mesh, tuple[str, ...]], DeviceMesh] = field(default_factory=dict, compare=False)
+    """Made by `device_mesh`, with the groups of each dimension."""
 
     @property
     def dp_rank(self) -> int:
@@ -38,6 +40,12 @@ class Context:
     def dp_size(self) -> int:
         """Parts into which the global batch is divided."""
         return self.mesh.dp_size
+
+    @property
+    def tokens_rank(self) -> int:
+        """Which part of the global batch's tokens: as `dp_rank`, with the ranks that divide its sequences apart."""
+        place, mesh = self.mesh.coordinate(self.rank), self.mesh
+        return (place["dp"] * mesh.cp + place["cp"]) * mesh.tp + place["tp"]
 
     @property
     def leads(self) -> bool:
@@ -113,12 +121,15 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-def data_parallel_mesh(context: Context, dimensions: tuple[str, ...]) -> DeviceMesh:
-    """Return a DeviceMesh over all ranks.
+def device_mesh(context: Context, dimensions: tuple[str, ...]) -> DeviceMesh:
+    """Return the DeviceMesh over all ranks; made once, so that parts taken by several callers belong together.
 
     Args:
         context: this rank.
         dimensions: of its mesh, outermost first; their sizes multiply to world_size.
     """
-    sizes = tuple(context.mesh.size(name) for name in dimensions)
-    return init_device_mesh(context.device.type, sizes, mesh_dim_names=dimensions)
+    key = context.mesh, dimensions
+    if key not in context.device_meshes:
+        sizes = tuple(context.mesh.size(name) for name in dimensions)
+        context.device_meshes[key] = init_device_mesh(context.device.type, sizes, mesh_dim_names=dimensions)
+    return context.device_meshes[key]

@@ -12,13 +12,17 @@ import torch.distributed as dist
 from dtk.parallel.context import Context
 from dtk.parallel.regions import communication
 
+_ENOUGH = 2**32
+"""A rank's word that a callback asks to stop; more ranks than that there are not."""
+
 
 @dataclass(slots=True)
 class Agreement:
     """Sums over all ranks; reading one waits for the slowest rank's word."""
 
     values: torch.Tensor
-    """int64 [3]: ranks that ask to stop, valid targets, mixed sample ids (modulo 2^64)."""
+    """int64 [3]: ranks that ask to stop (2^32 for one whose callback does), valid targets, mixed sample ids (modulo
+    2^64)."""
     work: dist.Work | None
 
     def _wait(self) -> torch.Tensor:
@@ -33,6 +37,11 @@ class Agreement:
         return int(self._wait()[0]) > 0
 
     @property
+    def enough(self) -> bool:
+        """Whether a callback of any rank asked to stop: the run then counts as finished."""
+        return int(self._wait()[0]) >= _ENOUGH
+
+    @property
     def valid_targets(self) -> int:
         """Valid targets in the global batch."""
         return int(self._wait()[1])
@@ -43,7 +52,7 @@ class Agreement:
         return int(self._wait()[2]) % 2**64
 
 
-def agree(context: Context, stop: bool, valid_targets: int, samples: int = 0) -> Agreement:
+def agree(context: Context, stop: bool, valid_targets: int, samples: int = 0, *, enough: bool = False) -> Agreement:
     """Start the exchange of one step; every rank must call it once per step.
 
     Args:
@@ -51,9 +60,12 @@ def agree(context: Context, stop: bool, valid_targets: int, samples: int = 0) ->
         stop: whether it asks to stop.
         valid_targets: of its share of the batch.
         samples: sum of its mixed sample ids, as int64 holds it.
+        enough: whether one of its callbacks asks to stop.
     """
     counts = int(context.leads)  # Of the ranks that share the work on the same samples.
-    values = torch.tensor([int(stop), counts * valid_targets, counts * samples], dtype=torch.int64)
+    values = torch.tensor(
+        [int(stop) + _ENOUGH * int(enough), counts * valid_targets, counts * samples], dtype=torch.int64
+    )
     if context.world_size == 1:
         return Agreement(values, None)
     with communication("all_reduce", values.nbytes, "control"):

@@ -15,7 +15,9 @@ from dtk.parallel.regions import communication
 Hook = Callable[[Any, GradBucket], Future[torch.Tensor]]
 
 
-def bucket_hook(kind: str, share: float, backend: str, rank: int, min_compression_rate: float) -> tuple[Any, Hook]:
+def bucket_hook(
+    kind: str, share: float, backend: str, rank: int, min_compression_rate: float, group: dist.ProcessGroup | None
+) -> tuple[Any, Hook]:
     """State and hook for `register_comm_hook`, inside a communication region.
 
     Args:
@@ -24,13 +26,14 @@ def bucket_hook(kind: str, share: float, backend: str, rank: int, min_compressio
         backend: of the process group.
         rank: of PowerSGD's approximation.
         min_compression_rate: matrices that would not shrink by this factor PowerSGD sends whole.
+        group: of the data-parallel ranks; None = all ranks.
     """
     if kind == "none":
-        return None, _marked(allreduce_hook, share)
+        return group, _marked(allreduce_hook, share)
     if kind != "powersgd":
-        return None, _marked(_compress(torch.float16 if kind == "fp16" else torch.bfloat16), share)
+        return group, _marked(_compress(torch.float16 if kind == "fp16" else torch.bfloat16), share)
     state = powersgd.PowerSGDState(
-        None,
+        group,
         matrix_approximation_rank=rank,
         start_powerSGD_iter=2,
         min_compression_rate=min_compression_rate,
@@ -69,8 +72,8 @@ def _compress(dtype: torch.dtype) -> Hook:
 
     def run(state: Any, bucket: GradBucket) -> Future[torch.Tensor]:
         buffer = bucket.buffer()
-        small = buffer.to(dtype).div_(dist.get_world_size())
-        work = dist.all_reduce(small, async_op=True)
+        small = buffer.to(dtype).div_(dist.get_world_size(state))
+        work = dist.all_reduce(small, group=state, async_op=True)
         assert work is not None
         return work.get_future().then(lambda _: buffer.copy_(small))  # type: ignore[no-any-return]
 

@@ -7,11 +7,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 
+from dtk.parallel.collectives import all_gather_single, reduce_scatter_single
 from dtk.parallel.regions import communication
-
-# torch 2.13 renamed both; the old names warn there, the new ones are missing before.
-_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 class _Allocate:
@@ -30,7 +27,7 @@ class MarkedAllGather(_Allocate, AllGather):  # type: ignore[misc]
     ) -> Any:
         """Gather; returns the work handle when asynchronous."""
         with communication("all_gather", output_tensor.nbytes, "dp_shard"):
-            return _all_gather(output_tensor, input_tensor, group=group, async_op=async_op)
+            return all_gather_single(output_tensor, input_tensor, group=group, async_op=async_op)
 
 
 class MarkedReduceScatter(_Allocate, ReduceScatter):  # type: ignore[misc]
@@ -46,4 +43,4 @@ class MarkedReduceScatter(_Allocate, ReduceScatter):  # type: ignore[misc]
     ) -> Any:
         """Reduce and scatter; returns the work handle when asynchronous."""
         with communication("reduce_scatter", input_tensor.nbytes, "dp_shard"):
-            return _reduce_scatter(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
+            return reduce_scatter_single(output_tensor, input_tensor, op=op, group=group, async_op=async_op)

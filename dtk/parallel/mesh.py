@@ -41,6 +41,10 @@ class Mesh:
         if prod(self.size(name) for name in COMPOUND["ep"]) % self.ep:
             raise ValueError(f"ep={self.ep} does not divide dp_shard x cp x tp")
 
+    def __str__(self) -> str:
+        """`dp_shard 4 x tp 2`: the dimensions with more than one rank, outermost first."""
+        return " x ".join(f"{name} {self.size(name)}" for name in ORDER if self.size(name) > 1) or "one rank"
+
     @property
     def world_size(self) -> int:
         """Processes."""
@@ -84,12 +88,14 @@ class Mesh:
         return _coordinate(self, rank)["dp"]
 
     def leads(self, rank: int) -> bool:
-        """Whether a rank is the first of those that share one part of the batch.
+        """Whether a rank is the one that counts among those that share one part of the batch.
 
-        Sums over all ranks count each sample once if only these contribute.
+        It is on the last pipeline stage, which alone knows the loss, and the first along other dimensions. Sums over
+        all ranks count each sample once if only these contribute.
         """
         place = _coordinate(self, rank)
-        return not any(place[name] for name in ORDER if name not in COMPOUND["dp"])
+        first = [name for name in ORDER if name not in (*COMPOUND["dp"], "pp")]
+        return place["pp"] == self.pp - 1 and not any(place[name] for name in first)
 
     def groups(self, dimension: str) -> list[list[int]]:
         """Return the ranks of every group of a dimension, in order; each rank is in exactly one group."""

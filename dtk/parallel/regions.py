@@ -5,7 +5,7 @@ operation, bytes and group. With no observer installed both return one shared nu
 `record=off` costs a function call. Observers are installed once, before training.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Protocol
@@ -14,10 +14,14 @@ from typing import Protocol
 class Region:
     """One open interval. `op`, `size_bytes` and `group` are set for communication only."""
 
-    __slots__ = ("group", "name", "op", "parent", "size_bytes")
+    __slots__ = ("group", "name", "op", "parent", "place", "size_bytes")
 
-    def __init__(self, name: str, op: str | None, size_bytes: int, group: str) -> None:
+    def __init__(
+        self, name: str, op: str | None, size_bytes: int, group: str, place: Mapping[str, int] | None = None
+    ) -> None:
         self.name = name
+        self.place = place or {}
+        """What of the model and the batch it works on: `stage`, `micro_batch`."""
         self.op = op
         self.size_bytes = size_bytes
         self.group = group
@@ -64,9 +68,14 @@ _failed_in: str | None = None
 _report: Callable[[str, object], None] | None = None
 
 
-def region(name: str) -> AbstractContextManager[object]:
-    """Return a context manager for a compute or host region: `forward`, `backward`, `optimizer`, `data`, ..."""
-    return Region(name, None, 0, "") if _observers else _OFF
+def region(name: str, **place: int) -> AbstractContextManager[object]:
+    """Return a context manager for a compute or host region: `forward`, `backward`, `optimizer`, `data`, ...
+
+    Args:
+        name: of the region.
+        place: what it works on, where there are several: pipeline `stage`, `micro_batch`.
+    """
+    return Region(name, None, 0, "", place) if _observers else _OFF
 
 
 def communication(op: str, size_bytes: int, group: str) -> AbstractContextManager[object]:

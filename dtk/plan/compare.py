@@ -1,19 +1,20 @@
-"""The same job under every strategy, and which one to take: the simplest that fits, with the reason in words.
+"""The same job under every strategy, and which ones to take: the simplest and the fastest that fit, with the reasons.
 
 Knows no output.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from diagnostics.contract.formatting import counted
 from dtk.config.compose import Composed, compose
+from dtk.config.schema import Config
 from dtk.errors import DtkError
-from dtk.plan.engines import Machine, without_time
+from dtk.plan.engines import Machine, predict, without_time
 from dtk.plan.formatting import bytes_text, rate_text
-from dtk.plan.host import excess_bytes, predict_on_node
 from dtk.plan.job import ranks_of, settled_job
 from dtk.plan.prediction import Prediction
 from dtk.plan.scaling import at_world_size
@@ -24,7 +25,7 @@ STRATEGIES = tuple(name for name, section in CONFIG_TYPES.items() if section.tra
 LEAST_MEMORY = preferred("units")
 """The one that no other shards more than."""
 FASTER = 1.05
-"""Tokens/s over those of the recommended one from which a faster one is worth naming."""
+"""Tokens/s over those of the simplest from which a faster one is worth naming."""
 TIGHT = 0.05
 """Part of the device below which what is left over is called little."""
 _MORE_RANKS = 1 << 16
@@ -68,7 +69,10 @@ class Comparison:
 
     rows: tuple[Row, ...]
     recommended: Row | None
+    """The simplest that fits."""
     reasons: tuple[str, ...]
+    fastest: Row | None = None
+    """The fastest that fits, where it is clearly faster than the simplest."""
 
 
 VARIANTS = (
@@ -88,37 +92,42 @@ def compare(job: Composed, here: Machine, config_dir: Path | None = None) -> Com
         here: the machine; without a device nothing fits or does not, and nothing is recommended.
         config_dir: the user's own YAML files.
     """
-    composed: dict[str, Composed | DtkError] = {}
-    rows = tuple(_row(job, here, config_dir, variant, composed) for variant in VARIANTS)
+    sections = functools.cache(lambda strategy: _sections(job, here, strategy, config_dir))
+    rows = tuple(_row(job, here, variant, sections) for variant in VARIANTS)
     if here.hardware is None:
         reason = "Without a device nothing is recommended: add hardware=NAME, for example hardware=h100_sxm."
         return Comparison(rows, None, (reason,))
     ranks = ranks_of(job.config)
-    found = _simplest(rows, ranks)
-    reasons = _why(rows, found, ranks) if found else _nothing(rows, job, here)
-    return Comparison(rows, found, tuple(reasons))
+    simplest = next(_fitting(rows, ranks), None)
+    if simplest is None:
+        return Comparison(rows, None, tuple(_nothing(rows, job, here, sections)))
+    fastest = _fastest(rows, simplest, ranks)
+    return Comparison(rows, simplest, tuple(_why(rows, simplest, fastest)), fastest)
 
 
-def _row(
-    job: Composed, here: Machine, config_dir: Path | None, variant: Variant, composed: dict[str, Composed | DtkError]
-) -> Row:
+def _row(job: Composed, here: Machine, variant: Variant, sections: Callable[[str], Config]) -> Row:
     ranks = 1 if CONFIG_TYPES[variant.strategy].traits.one_process else ranks_of(job.config)
     typed = _typed(job, here, variant)
     try:
-        config = _job(job, variant, ranks, typed, config_dir, composed).config
-        return Row(variant, typed, predict_on_node(config, ranks, here))
+        config = _job(job, variant, ranks, sections).config
+        return Row(variant, typed, predict(config, ranks, here))
     except DtkError as error:
         return Row(variant, typed, None, error.what)
 
 
+def _selecting(job: Composed, here: Machine, strategy: str) -> list[str]:
+    """Return the overrides that select a strategy, and shard inside a node where it also replicates."""
+    typed, ranks = [f"strategy={strategy}"], ranks_of(job.config)
+    own_mesh = any(text.lstrip("+~").startswith("strategy.dp_") for text in job.overrides)
+    has_mesh = CONFIG_TYPES[strategy].traits.replicated_over == "dp_replicate"
+    if has_mesh and not own_mesh and ranks > here.local_size and ranks % here.local_size == 0:
+        typed += ["strategy.dp_replicate=-1", f"strategy.dp_shard={here.local_size}"]
+    return typed
+
+
 def _typed(job: Composed, here: Machine, variant: Variant) -> tuple[str, ...]:
     """Return the overrides that select the variant."""
-    typed = [f"strategy={variant.strategy}"]
-    ranks = ranks_of(job.config)
-    own_mesh = any(text.lstrip("+~").startswith("strategy.dp_") for text in job.overrides)
-    has_mesh = CONFIG_TYPES[variant.strategy].traits.replicated_over == "dp_replicate"
-    if has_mesh and not own_mesh and _is_whole_nodes(ranks, here.local_size):
-        typed += ["strategy.dp_replicate=-1", f"strategy.dp_shard={here.local_size}"]
+    typed = _selecting(job, here, variant.strategy)
     if variant.offload:
         typed.append("strategy.cpu_offload=true")
     every = job.config.train.activation_checkpoint_every or 1
@@ -129,52 +138,32 @@ def _typed(job: Composed, here: Machine, variant: Variant) -> tuple[str, ...]:
     return tuple(typed)
 
 
-def _is_whole_nodes(ranks: int, local_size: int) -> bool:
-    return ranks > local_size and ranks % local_size == 0
-
-
-def _job(
-    job: Composed,
-    variant: Variant,
-    ranks: int,
-    typed: tuple[str, ...],
-    config_dir: Path | None,
-    composed: dict[str, Composed | DtkError],
-) -> Composed:
-    """Return the job with this variant's settings, composing each strategy only once."""
-    strategy = [one for one in typed if one.startswith("strategy") and "cpu_offload" not in one]
-    if variant.strategy not in composed:
-        try:
-            composed[variant.strategy] = compose([*_kept(job.overrides, variant.strategy), *strategy], config_dir)
-        except DtkError as error:
-            composed[variant.strategy] = error
-    found = composed[variant.strategy]
-    if isinstance(found, DtkError):
-        raise found
+def _job(job: Composed, variant: Variant, ranks: int, sections: Callable[[str], Config]) -> Composed:
+    """Return the job with this variant's settings; `sections` has those of each strategy."""
+    of_strategy = sections(variant.strategy)
     every = (job.config.train.activation_checkpoint_every or 1) if variant.checkpointing else 0
     train = dataclasses.replace(job.config.train, activation_checkpoint_every=every)
-    section = found.config.strategy
+    section = of_strategy.strategy
     if variant.offload:
         section = dataclasses.replace(section, cpu_offload=True)
-    config = dataclasses.replace(job.config, train=train, strategy=section, fault=found.config.fault)
+    config = dataclasses.replace(job.config, train=train, strategy=section, fault=of_strategy.fault)
     return settled_job(dataclasses.replace(job, config=config), ranks)
 
 
-def _kept(overrides: Sequence[str], strategy: str) -> list[str]:
-    """Return the given overrides without those that belong to another strategy."""
-    known = {field.name for field in fields(CONFIG_TYPES[strategy])}
+def _sections(job: Composed, here: Machine, strategy: str, config_dir: Path | None) -> Config:
+    """Compose the job with another strategy, without the overrides that belong to its own.
+
+    Raises:
+        DtkError: the other overrides do not go with the strategy.
+    """
     own_by_definition = {"cpu_offload", "reshard_after_forward"}
+    accepted = {field.name for field in fields(CONFIG_TYPES[strategy])} - own_by_definition
     kept = []
-    for text in overrides:
-        key = text.lstrip("+~").partition("=")[0]
-        section, _, name = key.partition(".")
-        if section not in _OWN or (section == "strategy" and name in known - own_by_definition):
+    for text in job.overrides:
+        section, _, name = text.lstrip("+~").partition("=")[0].partition(".")
+        if section not in _OWN or (section == "strategy" and name in accepted):
             kept.append(text)
-    return kept
-
-
-def _simplest(rows: Sequence[Row], ranks: int) -> Row | None:
-    return next((row for row in _fitting(rows, ranks)), None)
+    return compose([*kept, *_selecting(job, here, strategy)], config_dir).config
 
 
 def _fitting(rows: Sequence[Row], ranks: int) -> Iterator[Row]:
@@ -184,23 +173,27 @@ def _fitting(rows: Sequence[Row], ranks: int) -> Iterator[Row]:
             yield row
 
 
-def _why(rows: Sequence[Row], found: Row, ranks: int) -> Iterator[str]:
-    """Why the simpler ones are out, how much is left, and what would be faster."""
-    made = found.prediction
+def _fastest(rows: Sequence[Row], simplest: Row, ranks: int) -> Row | None:
+    """Return the row with the most tokens/s, if they are clearly more than those of the simplest."""
+    # Copies to the host and back are not in the times of offloading.
+    timed = [row for row in _fitting(rows, ranks) if not row.variant.offload]
+    fastest = max(timed, key=_speed, default=simplest)
+    return fastest if _speed(simplest) and _speed(fastest) > FASTER * _speed(simplest) else None
+
+
+def _why(rows: Sequence[Row], simplest: Row, fastest: Row | None) -> Iterator[str]:
+    """Why the simpler ones are out, how much is left, and what is faster."""
+    made = simplest.prediction
     assert made is not None
     device = made.device_memory_bytes or 0
     free = device - made.memory.peak_bytes
-    yield from _simpler(rows[: rows.index(found)], device)
+    yield from _simpler(rows[: rows.index(simplest)], device)
     left = f"{bytes_text(free)} of {bytes_text(device)} are left"
     tight = ", which is little: fragmentation or longer batches may take it" if free < TIGHT * device else ""
-    yield f"{found.variant.name} is the simplest that fits: {left}{tight}."
-    timed = [row for row in _fitting(rows, ranks) if not row.variant.offload and _speed(row)]
-    if made.time is None or not timed:
-        return
-    fastest = max(timed, key=_speed)
-    if _speed(fastest) > FASTER * made.time.tokens_per_s:
-        more, speed = _speed(fastest) / made.time.tokens_per_s, rate_text(_speed(fastest))
-        yield f"{fastest.variant.name} fits as well and would be {more:.2f} times as fast ({speed} tokens/s)."
+    yield f"{simplest.variant.name} is the simplest that fits: {left}{tight}."
+    if fastest is not None:
+        more, speed = _speed(fastest) / _speed(simplest), rate_text(_speed(fastest))
+        yield f"{fastest.variant.name} is the fastest that fits: {more:.2f} times as fast ({speed} tokens/s)."
 
 
 def _speed(row: Row) -> float:
@@ -224,13 +217,13 @@ def _simpler(rows: Sequence[Row], device: int) -> Iterator[str]:
             yield f"{row.variant.name} would fit, but uses {counted(row.prediction.world_size, 'rank')} only."
 
 
-def _nothing(rows: Sequence[Row], job: Composed, here: Machine) -> Iterator[str]:
+def _nothing(rows: Sequence[Row], job: Composed, here: Machine, sections: Callable[[str], Config]) -> Iterator[str]:
     """Yield lines that say which variant is closest to fitting and what would make it fit."""
     made = [(row.variant.name, row.prediction) for row in rows if row.prediction is not None]
     if not made:
         yield "No strategy can run this job."
         return
-    name, least = min(made, key=lambda one: excess_bytes(one[1]))
+    name, least = min(made, key=lambda variant: variant[1].excess_bytes)
     peak, device = least.memory.peak_bytes, least.device_memory_bytes or 0
     if peak > device:
         yield (
@@ -242,7 +235,7 @@ def _nothing(rows: Sequence[Row], job: Composed, here: Machine) -> Iterator[str]
     if job.config.train.micro_batch_size > 1:
         micro = job.config.train.micro_batch_size
         yield f"train.micro_batch_size={micro} can be smaller: --max-batch finds the largest that fits."
-    ranks = _ranks_that_fit(job, here)
+    ranks = _ranks_that_fit(job, here, sections)
     if ranks:
         yield f"{LEAST_MEMORY} + checkpointing fits on {counted(ranks, 'rank')}: launcher.world_size={ranks}."
     else:
@@ -254,12 +247,12 @@ def _host(name: str, made: Prediction) -> str:
     return f"{name} needs {bytes_text(made.host_bytes_per_node)} of {bytes_text(made.node_host_bytes or 0)}"
 
 
-def _ranks_that_fit(job: Composed, here: Machine) -> int:
+def _ranks_that_fit(job: Composed, here: Machine, sections: Callable[[str], Config]) -> int:
     """Return the smallest number of ranks, by doubling, on which the most sharded variant fits; 0 if it never does."""
     variant = Variant(LEAST_MEMORY, checkpointing=True)
     ranks = ranks_of(job.config)
     try:
-        sharded = _job(job, variant, ranks, (f"strategy={LEAST_MEMORY}",), None, {})
+        sharded = _job(job, variant, ranks, sections)
         while ranks < _MORE_RANKS:
             ranks *= 2
             if without_time(at_world_size(sharded, ranks).config, ranks, here).fits:

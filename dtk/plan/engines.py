@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from dtk.config.placement import is_remote, ranks_per_node
 from dtk.config.schema import Config, CustomModelConfig
-from dtk.plan.prediction import Engine, Memory, Prediction
+from dtk.plan.prediction import Engine, Prediction
 
 if TYPE_CHECKING:
     from dtk.plan.timing.hardware import Hardware
@@ -44,14 +44,14 @@ class Difference:
 def machine(config: Config, hardware: "Hardware | None", choice: Choice = "auto") -> Machine:
     """Return the node that the ranks run on, sized by the hardware, else by the configuration, else by `NODE`.
 
-    The formulas know dtk's own architectures; a model of the user's own is simulated, whatever was chosen.
+    The formulas know dtk's own architectures, whole; a model of the user's own, or one that is cut, is simulated.
     """
     launcher = config.launcher
     if is_remote(launcher):
         local_size = ranks_per_node(launcher, config.strategy)
     else:
         local_size = launcher.nproc if isinstance(launcher.nproc, int) else NODE
-    own = isinstance(config.model, CustomModelConfig) and choice != "closed_form"
+    own = (isinstance(config.model, CustomModelConfig) or config.parallel.cut_layers) and choice != "closed_form"
     engine: Engine = "simulated" if own or choice == "simulated" else "closed_form"
     return Machine(hardware.devices_per_node if hardware is not None else local_size, hardware, engine)
 
@@ -71,6 +71,9 @@ def predict(config: Config, world_size: int, here: Machine, engine: Engine | Non
     made = without_time(config, world_size, here, engine)
     if here.hardware is None:
         return made
+    if config.parallel.cut_layers:
+        unknown = f"The time of a step is not predicted with {' '.join(config.parallel.cut_layers)}."
+        return dataclasses.replace(made, notes=(*made.notes, unknown))
     from dtk.plan.timing.time import predict_time
 
     return dataclasses.replace(made, time=predict_time(made, config, here.hardware))
@@ -82,13 +85,19 @@ def without_time(config: Config, world_size: int, here: Machine, engine: Engine 
     Raises:
         DtkError: the engine cannot say anything of this job.
     """
-    made = _engine(engine or here.engine)(_on(config, here), world_size, here.local_size)
-    if here.hardware is None:
+    made = _engine(engine or here.engine)(on_device(config, here), world_size, here.local_size)
+    made = dataclasses.replace(made, node_ranks=min(here.local_size, world_size))
+    if (hardware := here.hardware) is None:
         return made
-    return dataclasses.replace(made, hardware=here.hardware.name, device_memory_bytes=here.hardware.memory_bytes)
+    return dataclasses.replace(
+        made,
+        hardware=hardware.name,
+        device_memory_bytes=hardware.memory_bytes,
+        node_host_bytes=hardware.host_memory_bytes,
+    )
 
 
-def _on(config: Config, here: Machine) -> Config:
+def on_device(config: Config, here: Machine) -> Config:
     """Return the configuration with the hardware's device, so that the engines count the kernels of that device."""
     if here.hardware is None:
         return config
@@ -102,38 +111,32 @@ def differences(closed_form: Prediction, simulated: Prediction) -> tuple[Differe
 
 
 def _memory(closed_form: Prediction, simulated: Prediction) -> Iterator[Difference]:
+    """Compare the peak, what it consists of, and the peaks of the other regions."""
     ours, theirs = closed_form.memory, simulated.memory
     whole = max(ours.peak_bytes, theirs.peak_bytes)
-    if abs(ours.peak_bytes - theirs.peak_bytes) > TOLERATED * whole:
-        yield Difference("peak", ours.peak_bytes, theirs.peak_bytes)
+    figures = [("peak", ours.peak_bytes, theirs.peak_bytes, whole)]
     for name in {**ours.at_peak_bytes, **theirs.at_peak_bytes}:
-        one, other = ours.at_peak_bytes.get(name, 0), theirs.at_peak_bytes.get(name, 0)
-        if abs(one - other) > TOLERATED * whole:
-            yield Difference(name, one, other)
-    yield from _regions(ours, theirs)
-
-
-def _regions(ours: Memory, theirs: Memory) -> Iterator[Difference]:
-    """Yield the regions whose highest memory use differs between the engines, except the region of the peak itself."""
+        figures.append((name, ours.at_peak_bytes.get(name, 0), theirs.at_peak_bytes.get(name, 0), whole))
     for region in {**ours.by_region_bytes, **theirs.by_region_bytes}:
-        if region == ours.region == theirs.region:
-            continue
-        one, other = ours.by_region_bytes.get(region, 0), theirs.by_region_bytes.get(region, 0)
-        if abs(one - other) > TOLERATED * max(one, other):
-            yield Difference(f"peak in {region}", one, other)
+        if not region == ours.region == theirs.region:
+            sizes = ours.by_region_bytes.get(region, 0), theirs.by_region_bytes.get(region, 0)
+            figures.append((f"peak in {region}", *sizes, max(sizes)))
+    for what, by_formula, by_simulation, scale in figures:
+        if abs(by_formula - by_simulation) > TOLERATED * scale:
+            yield Difference(what, by_formula, by_simulation)
 
 
 def _traffic(closed_form: Prediction, simulated: Prediction) -> Iterator[Difference]:
-    ours, theirs = ({(one.op, one.group): one for one in made.traffic} for made in (closed_form, simulated))
-    for key in {**ours, **theirs}:
-        one, other = ours.get(key), theirs.get(key)
-        name = f"{key[0]} over {key[1]}"
-        counts = one.count if one else 0, other.count if other else 0
-        if counts[0] != counts[1]:
-            yield Difference(name, *counts, unit="calls")
-        sizes = one.size_bytes if one else 0, other.size_bytes if other else 0
-        if sizes[0] != sizes[1]:
-            yield Difference(name, *sizes)
+    ours, theirs = (
+        {(calls.op, calls.group): (calls.count, calls.size_bytes) for calls in made.traffic}
+        for made in (closed_form, simulated)
+    )
+    units: tuple[Literal["calls", "bytes"], ...] = ("calls", "bytes")
+    for op, group in {**ours, **theirs}:
+        figures = zip(units, ours.get((op, group), (0, 0)), theirs.get((op, group), (0, 0)), strict=True)
+        for unit, by_formula, by_simulation in figures:
+            if by_formula != by_simulation:
+                yield Difference(f"{op} over {group}", by_formula, by_simulation, unit)
 
 
 def _engine(name: Engine) -> Callable[[Config, int, int], Prediction]:

@@ -4,6 +4,7 @@ Knows neither argparse nor how a report is shown.
 """
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,6 @@ from dtk.console.progress import Busy
 from dtk.errors import DtkError
 from dtk.plan.compare import compare
 from dtk.plan.engines import Choice, Machine, differences, machine, predict
-from dtk.plan.host import predict_on_node
 from dtk.plan.job import planned_job, ranks_of
 from dtk.plan.report.model import Check, PlanReport
 from dtk.plan.scaling import USUAL, parse_world_sizes, scaling
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from dtk.plan.timing.hardware import Hardware
 
 _HARDWARE = "hardware="
+_SLOW = 4
+"""Ratio of matrix rates from which a slower type is probably a default left as it is: fp32 to bf16 is 15, tf32 2."""
+_SHORT = 4
+"""A sample of at most this part of the context is probably a default left as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +62,7 @@ def make(asked: Asked) -> PlanReport:
         if wanted:
             check_solvable(job.config, here, option)
     with Busy("planning"):
-        plan = predict_on_node(job.config, ranks, here)
+        plan = predict(job.config, ranks, here)
     check, notes = _check(asked.engine, job.config, ranks, here)
     with Busy("comparing"):
         comparison = compare(job, here, asked.config_dir) if asked.compare else None
@@ -78,6 +82,7 @@ def make(asked: Asked) -> PlanReport:
         models=models,
         batch=batch,
         notes=(*_about_the_job(overrides, job), *notes),
+        doubts=tuple(_doubts(job.config, hardware)),
     )
 
 
@@ -108,6 +113,26 @@ def _check(choice: Choice, config: Config, ranks: int, here: Machine) -> tuple[C
             raise DtkError("the job cannot be simulated", told, "use --engine closed_form") from error
         return None, (f"The simulated check was not possible: {told}",)
     return Check(ours, theirs, differences(ours, theirs)), ()
+
+
+def _doubts(config: Config, hardware: "Hardware | None") -> Iterator[str]:
+    """Yield what makes a plan for a device one of another job than will probably be run there."""
+    if hardware is None or hardware.backend == "gloo":
+        return
+    dtype = "tf32" if config.precision.tf32 else config.precision.compute_dtype
+    if "bfloat16" in hardware.matmul_flops:
+        ratio = hardware.matmul_rate("bfloat16") / hardware.matmul_rate(dtype)
+        if ratio >= _SLOW:
+            yield (
+                f"precision={config.precision.name}: {hardware.name} multiplies matrices {ratio:.0f} times as fast in "
+                "bf16; plan with the precision of the run (precision=bf16)"
+            )
+    length, context = config.data.sequence_length, config.model.context_length
+    if length * _SHORT <= context:
+        yield (
+            f"data.sequence_length={length} of the {context:,} tokens that the model takes: memory and overlap differ "
+            "with longer samples; plan with the length of the run"
+        )
 
 
 def _about_the_job(typed: list[str], job: Composed) -> list[str]:

@@ -8,16 +8,9 @@ SCHEMA = "dtk.plan/1"
 Engine = Literal["closed_form", "simulated"]
 Link = Literal["intra_node", "inter_node"]
 Category = Literal[
-    "parameters",
-    "gathered parameters",
-    "gradients",
-    "optimizer states",
-    "activations",
-    "logits",
-    "buckets",
-    "temporaries",
-    "allocator slack",
-]
+    "parameters", "gathered parameters", "gradients", "optimizer states", "activations", "logits", "buckets",
+    "temporaries", "allocator slack",
+]  # fmt: skip
 """The words of `dtk diagnose` for what the peak consists of.
 
 `logits`: the model's output and what the loss makes of it. `buckets`: buffers of collectives. `temporaries`: of the
@@ -43,6 +36,13 @@ class Memory:
     def peak_bytes(self) -> int:
         """Highest use of the step."""
         return sum(self.at_peak_bytes.values())
+
+    def excess_bytes(self, device_bytes: int, node_ranks: int, node_host_bytes: int | None) -> int:
+        """Bytes beyond the device, or beyond the host of its node, whichever is more; 0 or less fits."""
+        excess = self.peak_bytes - device_bytes
+        if node_host_bytes is None or not self.host_bytes:
+            return excess
+        return max(excess, self.host_bytes * node_ranks - node_host_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """One optimizer step on the chosen hardware; seconds. compute_s + exposed_s = step_s."""
+    """One optimizer step on the chosen hardware; seconds. compute_s + exposed_s + bubble_s = step_s."""
 
     compute_s: float
     """Forward, backward with recomputation, clipping and optimizer."""
@@ -92,6 +92,8 @@ class Time:
     mfu: float | None
     scaling_efficiency: float
     """Tokens/s per rank over those of one rank that communicates nothing, at the same micro-batch."""
+    bubble_s: float = 0.0
+    """What the busiest rank of a pipeline waits for other stages and their messages."""
     optimizer_s: float = 0.0
     """The part of compute_s that clipping and the optimizer take."""
     transfers: tuple[Transfer, ...] = ()
@@ -125,6 +127,8 @@ class Prediction:
     """Ranks that share a node."""
     node_host_bytes: int | None = None
     """Usable host memory of a node; None when it is not known."""
+    dp_size: int | None = None
+    """Parts into which the batch is divided; None = as many as there are ranks."""
     time: Time | None = None
     notes: tuple[str, ...] = ()
     """What was assumed, and what the engine could not see."""
@@ -145,6 +149,11 @@ class Prediction:
     def exceeds_host(self) -> bool:
         """Whether more is offloaded than the host of a node is known to have."""
         return self.node_host_bytes is not None and self.host_bytes_per_node > self.node_host_bytes
+
+    @property
+    def excess_bytes(self) -> int:
+        """As `Memory.excess_bytes`, of this device and node."""
+        return self.memory.excess_bytes(self.device_memory_bytes or 0, self.node_ranks, self.node_host_bytes)
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, with the figures that are properties here."""

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from dtk.config.compose import Composed
 from dtk.config.schema import Config
 from dtk.errors import DtkError
-from dtk.plan.engines import Machine
-from dtk.plan.host import predict_on_node
+from dtk.plan.engines import Machine, predict
 from dtk.plan.job import check_world_size, ranks_of, settled_job
 from dtk.plan.prediction import Prediction
 
@@ -62,7 +61,7 @@ def _points(job: Composed, sizes: Sequence[int], here: Machine) -> Iterator[Poin
     for size in sizes:
         try:
             config = at_world_size(job, size).config
-            yield Point(size, predict_on_node(config, size, here))
+            yield Point(size, predict(config, size, here))
         except DtkError as error:
             yield Point(size, None, error.what)
 
@@ -75,6 +74,6 @@ def at_world_size(job: Composed, world_size: int) -> Composed:
     """
     train = job.config.train
     share = job.config.batch_plan(ranks_of(job.config)).samples_per_rank
-    grown = dataclasses.replace(train, global_batch_size=share * job.config.strategy.mesh(world_size).dp_size)
+    grown = dataclasses.replace(train, global_batch_size=share * job.config.mesh(world_size).dp_size)
     config: Config = dataclasses.replace(job.config, train=grown)
     return settled_job(dataclasses.replace(job, config=config), world_size)

@@ -6,14 +6,13 @@ Knows which sizes of an architecture grow together; nothing of how a plan is sho
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from dtk.config.compose import Composed
 from dtk.config.schema import Config, CustomModelConfig
 from dtk.errors import DtkError
-from dtk.plan.engines import Machine, without_time
+from dtk.plan.engines import Machine, on_device, predict, without_time
 from dtk.plan.formulas.closed_form import memory
-from dtk.plan.host import predict_on_node
 from dtk.plan.job import ranks_of
 from dtk.plan.prediction import Prediction
 
@@ -56,7 +55,7 @@ def max_batch(job: Composed, here: Machine) -> Largest:
         f"train.micro_batch_size={best.train.micro_batch_size}",
         f"train.global_batch_size={best.train.global_batch_size}",
     )
-    return Largest("micro-batch", typed, predict_on_node(best, ranks, here) if found else None)
+    return Largest("micro-batch", typed, predict(best, ranks, here) if found else None)
 
 
 def max_model(job: Composed, here: Machine) -> tuple[Largest, ...]:
@@ -141,7 +140,7 @@ def _largest_model(config: Config, here: Machine, what: str) -> Largest:
     limit = DEEPEST if what == "deeper" else WIDEST
     found = largest(lambda n: _excess(grown(n), here), limit)
     typed = tuple(f"model.{name}={value}" for name, value in sized(found or 1).items())
-    return Largest(what, typed, predict_on_node(grown(found), ranks, here) if found else None)
+    return Largest(what, typed, predict(grown(found), ranks, here) if found else None)
 
 
 def _width(model: Any, n: int) -> dict[str, int]:
@@ -163,13 +162,8 @@ def _heads_step(model: Any) -> int:
 
 def _excess(config: Config, here: Machine) -> int:
     """Bytes that the job needs beyond those of the device, or of the host where that is more."""
-    if here.engine == "closed_form" and here.hardware is not None:
-        device: Literal["cuda", "cpu"] = "cuda" if here.hardware.backend == "nccl" else "cpu"
-        placed = dataclasses.replace(config, launcher=dataclasses.replace(config.launcher, device=device))
-        needed, there = memory(placed, ranks_of(config)), here.hardware.host_memory_bytes
-        over = needed.peak_bytes - here.hardware.memory_bytes
-        if there is None or not needed.host_bytes:
-            return over
-        return max(over, needed.host_bytes * min(here.local_size, ranks_of(config)) - there)
-    made = without_time(config, ranks_of(config), here)
-    return made.memory.peak_bytes - (made.device_memory_bytes or 0)
+    ranks = ranks_of(config)
+    if here.engine == "simulated" or (hardware := here.hardware) is None:
+        return without_time(config, ranks, here).excess_bytes
+    needed = memory(on_device(config, here), ranks)
+    return needed.excess_bytes(hardware.memory_bytes, min(here.local_size, ranks), hardware.host_memory_bytes)

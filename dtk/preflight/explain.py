@@ -8,7 +8,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from diagnostics.analysis.divergence import Divergence, Explanation, Program, Vote, compare_programs, support
+from diagnostics.analysis.divergence.evidence_terms import support
+from diagnostics.analysis.divergence.explanation import Explanation
+from diagnostics.analysis.divergence.find import Divergence, Vote
+from diagnostics.analysis.divergence.whole_programs import Program, compare_programs
 from diagnostics.analysis.stall.explain import explain as explain_stall
 from diagnostics.causes.registry import collect
 from diagnostics.diagnose import conclude, decide

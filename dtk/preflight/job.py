@@ -5,7 +5,7 @@ Replaced are only the parts that touch the world outside: samples, initial value
 
 import dataclasses
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -102,9 +102,7 @@ def play_job(config: Config, local_size: int, resumes: int = -1) -> Callable[[Si
         rank = simulated.exchange.rank
         with (
             _outside_replaced(config),
-            simulated_group(
-                rank, simulated.world_size, local_size, mesh=config.strategy.mesh(simulated.world_size)
-            ) as context,
+            simulated_group(rank, simulated.world_size, local_size, mesh=config.mesh(simulated.world_size)) as context,
         ):
             recorder = _Recorder(config, simulated, context.local_rank, context.node_rank)
             checkpoint = NOWHERE / "step_1" if rank == resumes else None
@@ -179,7 +177,9 @@ class _Checkpoints(Checkpoints):
     agree on a plan and on the end of the write, on a group of its own.
     """
 
-    def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, loop: LoopState) -> None:
+    def save(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, loop: LoopState, more: Mapping[str, Any] | None = None
+    ) -> None:
         """See `Checkpoints`."""
         self.wait()
         if loop.step == self.saved_step:
@@ -233,7 +233,7 @@ def _outside_replaced(config: Config) -> Iterator[None]:
             (assemble, "build_dataset", lambda _: _Data(config)),
             (assemble, "Checkpoints", _Checkpoints),
             (setup, "_fill", _fill),
-            (loop, "say", _say),
+            (loop, "say", lambda _: None),
             (_fsdp_param, "_chunk_with_empty", _Chunks),
         ):
             if hasattr(module, name):
@@ -274,7 +274,7 @@ def warm_up(config: Config, world_size: int, local_size: int) -> None:
     with (
         suppress(Exception),
         _outside_replaced(config),
-        simulated_group(0, world_size, local_size, mesh=config.strategy.mesh(world_size)) as context,
+        simulated_group(0, world_size, local_size, mesh=config.mesh(world_size)) as context,
     ):
         parts = setup.set_up(config, context)
         parameters = [parameter for parameter in parts.model.parameters() if parameter.requires_grad]
@@ -284,7 +284,3 @@ def warm_up(config: Config, world_size: int, local_size: int) -> None:
         parts.optimizer.step()
         parts.optimizer.zero_grad(set_to_none=True)
     torch.set_num_threads(threads)
-
-
-def _say(text: str) -> None:
-    """Nobody listens."""

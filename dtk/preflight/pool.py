@@ -227,7 +227,9 @@ class _Pool:
                 raise DtkError(*value)
             record, exchange, loaded = value
             if not self.collected.records:
-                _load(loaded)
+                for name in loaded:  # What the first rank had to import is imported here, so that others find it.
+                    with suppress(Exception):
+                        importlib.import_module(name)
             self.collected.add(record, exchange)
             missed = exchange.missed - {rank}
         if missed and self.tries.get(rank, 0) < RETRIES:
@@ -266,11 +268,7 @@ class _Pool:
 
 @contextmanager
 def _forking(children: list[_Child]) -> Iterator[None]:
-    """Around everything that forks: what is here stays shared, and no child outlives it.
-
-    Args:
-        children: those under way, at any moment.
-    """
+    """Around everything that forks: what is here stays shared, and none of `children` outlives it."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD:
         pass  # A closed standard stream: a pipe would get its number, and the rank's output.
     os.close(number)
@@ -296,13 +294,6 @@ def _run(body: Body, exchange: Exchange) -> bytes:
     exchange.known, exchange.pipe = {}, None  # The parent has them.
     loaded = [name for name in sys.modules if name.partition(".")[0] == "torch" and name not in before]
     return pickle.dumps((record, exchange, loaded))
-
-
-def _load(names: Iterable[str]) -> None:
-    """Import here what the first rank had to import, so that the others find it."""
-    for name in names:
-        with suppress(Exception):
-            importlib.import_module(name)
 
 
 def _gone(rank: int, status: int) -> Record:

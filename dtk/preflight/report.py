@@ -7,19 +7,7 @@ from typing import Any
 
 from diagnostics.contract.formatting import counted
 from diagnostics.report import diagnosis, jsonform
-from diagnostics.report.document import (
-    Block,
-    Document,
-    Field,
-    Fields,
-    Only,
-    Paragraph,
-    Section,
-    Span,
-    Table,
-    on_page,
-    present,
-)
+from diagnostics.report import document as doc
 from dtk.preflight.run import Preflight
 from dtk.preflight.what_if import Tried
 
@@ -47,27 +35,29 @@ def answer(found: Preflight) -> str:
     return f"{'would hang' if found.verdict.hangs else 'would fail'}: {found.verdict.stands} ({basis})"
 
 
-def document(found: Preflight, *, brief: bool = False, page: str = "") -> Document:
+def document(found: Preflight, *, brief: bool = False, page: str = "") -> doc.Document:
     """Return the document; arguments as for that of a diagnosis, which it contains where the job would not end."""
     what_if = _what_if(found.tried) if found.tried else ()
     if found.verdict.report is None:
         fields = [("page", page), ("note", found.job.note)]
-        return Document(
+        return doc.Document(
             title="Preflight: would end",
             badge=("WOULD END", "good"),
             answer=answer(found),
-            lead=present(
-                on_page(Paragraph(Span(found.job.source, "code"))),
-                Only(("terminal", "markdown"), (Fields(tuple(Field(*field) for field in fields if field[1])),)),
+            lead=doc.present(
+                doc.on_page(doc.Paragraph(doc.Span(found.job.source, "code"))),
+                doc.Only(
+                    ("terminal", "markdown"), (doc.Fields(tuple(doc.Field(*field) for field in fields if field[1])),)
+                ),
             ),
-            blocks=(Only(diagnosis.PAGES, _proven(found)), *what_if),
+            blocks=(doc.Only(diagnosis.PAGES, _proven(found)), *what_if),
             footer="Made by dtk preflight. The same as data: dtk preflight with --json.",
         )
     made = diagnosis.document(found.verdict.report, brief=brief, page=page)
-    note = Fields((Field("note", found.job.note),)) if found.job.note else None
+    note = doc.Fields((doc.Field("note", found.job.note),)) if found.job.note else None
     return replace(
         made,
-        prelude=present(Paragraph(Span(answer(found), "strong")), note),
+        prelude=doc.present(doc.Paragraph(doc.Span(answer(found), "strong")), note),
         blocks=(*made.blocks, *what_if),
     )
 
@@ -103,7 +93,7 @@ def dumps(found: Preflight) -> str:
     return jsonform.text(value)
 
 
-def _proven(found: Preflight) -> tuple[Block, ...]:
+def _proven(found: Preflight) -> tuple[doc.Block, ...]:
     """Return what the answer of a job that ends is based on."""
     rows = (
         ("ranks", f"{found.job.world_size:,}"),
@@ -112,11 +102,15 @@ def _proven(found: Preflight) -> tuple[Block, ...]:
         ("calls and waits of all ranks", f"{found.verdict.outcome.events:,}"),
         ("seconds", f"{found.seconds:.1f}"),
     )
-    proven = Section("What was proven", (Paragraph(ASSUMED), Table(("what", "how much"), rows, 1), Paragraph(LIMITS)))
-    return present(proven, Section("What was changed", (Paragraph(found.job.note),)) if found.job.note else None)
+    proven = doc.Section(
+        "What was proven", (doc.Paragraph(ASSUMED), doc.Table(("what", "how much"), rows, 1), doc.Paragraph(LIMITS))
+    )
+    return doc.present(
+        proven, doc.Section("What was changed", (doc.Paragraph(found.job.note),)) if found.job.note else None
+    )
 
 
-def _what_if(tried: tuple[Tried, ...]) -> tuple[Block, ...]:
+def _what_if(tried: tuple[Tried, ...]) -> tuple[doc.Block, ...]:
     rows = []
     for one in tried:
         outcome = f"not tried: {one.skipped}" if one.skipped else "would hang" if one.hangs else "would end"
@@ -125,4 +119,4 @@ def _what_if(tried: tuple[Tried, ...]) -> tuple[Block, ...]:
             place = str(Path(place).relative_to(Path.cwd()))
         rows.append((one.mishap.title, outcome, one.cause, f"{call} at {place}" if place else ""))
     header = (f"if on rank {tried[0].rank}", "the job", "cause", "where the others wait")
-    return (Section(f"What if, on rank {tried[0].rank} alone", (Table(header, tuple(rows), len(header)),)),)
+    return (doc.Section(f"What if, on rank {tried[0].rank} alone", (doc.Table(header, tuple(rows), len(header)),)),)

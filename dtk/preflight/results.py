@@ -81,16 +81,11 @@ def _answer(call: _Call, offer: Offer, rank: int) -> Values | None:
     if offer.how == "mine":
         return tuple(one for each in parts for one in part(each, place, count))
     if call.reduced is None:
-        call.reduced = _reduced(parts, offer)
+        call.reduced = tuple(
+            _combined([one[number] for one in parts if number < len(one)], getattr(torch, name), offer.reduce_op)
+            for number, name in enumerate(offer.dtypes)
+        )
     return call.reduced if offer.how == "reduce" else part(call.reduced, place, count)
-
-
-def _reduced(brought: list[Values], offer: Offer) -> Values:
-    """Each part reduced over the members."""
-    return tuple(
-        _combined([one[number] for one in brought if number < len(one)], getattr(torch, name), offer.reduce_op)
-        for number, name in enumerate(offer.dtypes)
-    )
 
 
 def _combined(values: list[bytes], dtype: torch.dtype, name: str) -> bytes:

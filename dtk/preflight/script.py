@@ -49,19 +49,14 @@ def play_script(script: Path, arguments: Sequence[str], local_size: int) -> Call
             runpy.run_path(str(script), run_name="__main__")
         finally:
             if not simulated.joined and not isinstance(sys.exc_info()[1], Exception):
-                _refuse(script)
+                raise DtkError(
+                    f"{script} never calls torch.distributed.init_process_group",
+                    "a preflight follows the calls to process groups",
+                    "give the script that torchrun would start, with the arguments that make it distributed",
+                )
         simulated.step = max(simulated.step, simulated.steps)
 
     return play
-
-
-def _refuse(script: Path) -> None:
-    """Raise DtkError, as nothing can be said about a script without a process group."""
-    raise DtkError(
-        f"{script} never calls torch.distributed.init_process_group",
-        "a preflight follows the calls to process groups",
-        "give the script that torchrun would start, with the arguments that make it distributed",
-    )
 
 
 def _environment(rank: int, world_size: int, local_size: int) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 DEVICE, BACKEND, ATTEMPT = "DTK_DEVICE", "DTK_BACKEND", "DTK_ATTEMPT"
 """Names of the variables by which dtk's own launcher tells its ranks what it decided."""
+CONFIG = "DTK_SECRET_CONFIG"
+"""The configuration as JSON, where it holds secrets: the run folder has them masked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +29,18 @@ class Job:
     """Whether dtk started this rank, and so closes the run's status."""
 
     @classmethod
-    def from_environment(cls, run_folder: Path) -> "Job":
-        """Return the job of a rank that dtk's own launcher started."""
+    def from_environment(
+        cls, run_folder: Path, device: str, backend: str, first_attempt: int, own_launcher: bool
+    ) -> "Job":
+        """Return the job of this rank, which torchrun's variables number; Slurm sets no restart count."""
         return cls(
             run_folder=run_folder,
             rank=int(os.environ["RANK"]),
             local_rank=int(os.environ["LOCAL_RANK"]),
-            node_rank=int(os.environ["GROUP_RANK"]),
+            node_rank=int(os.environ.get("GROUP_RANK", "0")),
             world_size=int(os.environ["WORLD_SIZE"]),
-            device=os.environ[DEVICE],
-            backend=os.environ[BACKEND],
-            attempt=int(os.environ[ATTEMPT]) + int(os.environ["TORCHELASTIC_RESTART_COUNT"]),
-            own_launcher=True,
+            device=device,
+            backend=backend,
+            attempt=first_attempt + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
+            own_launcher=own_launcher,
         )

@@ -5,9 +5,8 @@ the rank's own process.
 """
 
 import gc
+import json
 import os
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,13 +14,15 @@ import torch
 import yaml
 from torch._C._distributed_c10d import Store
 
-from diagnostics.contract.artifacts import RunPaths, Verdict, complete_checkpoints
+from diagnostics.contract.artifacts import RunPaths, State, Verdict, complete_checkpoints
+from diagnostics.contract.files import read_record
 from diagnostics.contract.formatting import counted
-from dtk.config.schema import Config
+from dtk.config.schema import Config, CustomModelConfig
 from dtk.config.strict import from_plain
+from dtk.parallel.blocks import describe_blocks
 from dtk.parallel.context import Context, join, leave, meet
 from dtk.parallel.stop import StopRequest
-from dtk.rank.job import Job
+from dtk.rank.job import ATTEMPT, BACKEND, CONFIG, DEVICE, Job
 from dtk.record.failure import write_failure
 from dtk.record.recorder import Recorder
 from dtk.record.run_folder import close
@@ -64,9 +65,9 @@ def work(
         recorder.start()
         store = store or meet(config.launcher.timeout_s)
         recorder.watch(store, on_hang or (lambda verdict: None))
-        mesh = config.strategy.mesh(job.world_size)
+        mesh = config.mesh(job.world_size)
         context = join(store, job.device, job.backend, config.launcher.timeout_s, mesh)
-        finished = _train(config, job, context, recorder, stop)
+        code = _train(config, job, context, recorder, stop)
     except BaseException as error:
         code = write_failure(error, paths.error(job.attempt, job.rank), job.rank, job.attempt)
         recorder.failed(error)
@@ -76,11 +77,11 @@ def work(
         return code
     recorder.close()
     leave()
-    return 0 if finished or job.own_launcher else 128 + stop.signal_number
+    return 0 if job.own_launcher else code
 
 
-def _train(config: Config, job: Job, context: Context, recorder: Recorder, stop: StopRequest) -> bool:
-    """Set up, restore, train, sum up; whether all steps are done."""
+def _train(config: Config, job: Job, context: Context, recorder: Recorder, stop: StopRequest) -> int:
+    """Set up, restore, train, sum up; the exit code that the run has by what this rank knows."""
     paths = RunPaths(job.run_folder)
     complete = complete_checkpoints(paths) if job.attempt else []
     newest = complete[-1] if complete else None
@@ -104,20 +105,24 @@ def _train(config: Config, job: Job, context: Context, recorder: Recorder, stop:
         export(config, loop.parts.model, paths, context)
     recorder.summary(summarise(loop, loop.dataset))
     if context.rank == 0:
-        _close(paths, finished, loop, stop)
-    return finished
+        return _close(paths, finished, loop, stop)
+    return 0 if finished else 128 + stop.signal_number
 
 
-def _close(paths: RunPaths, finished: bool, loop: Loop, stop: StopRequest) -> None:
-    """Write the status of an orderly end and what it lacks; rank 0 does so under every launcher."""
+def _close(paths: RunPaths, finished: bool, loop: Loop, stop: StopRequest) -> int:
+    """Write the status of an orderly end and what it lacks, on rank 0 under every launcher; the run's exit code.
+
+    A run whose last checkpoint could not be kept has failed: what it computed is lost.
+    """
     step, shortfall = loop.state.step, loop.checkpoints.shortfall()
-    if shortfall:
-        say(f"warning: {shortfall}")
-    if finished:
-        close(paths, "finished", 0, step=step, reason=shortfall)
-    else:
-        reason = f"stopped by a signal; {shortfall}" if shortfall else "stopped by a signal"
-        close(paths, "preempted", 128 + stop.signal_number, step=step, reason=reason)
+    state: State = "preempted" if not finished else "failed" if shortfall else "finished"
+    code = 128 + stop.signal_number if not finished else int(state == "failed")
+    stopped = "" if finished else "stopped by a signal"
+    if loop.enough:
+        stopped = f"ended by a callback: {loop.callbacks.reason or 'of another rank'}"
+        say(f"after step {step} {stopped}")
+    close(paths, state, code, step=step, reason="; ".join(filter(None, (stopped, shortfall))))
+    return code
 
 
 def _describe(loop: Loop) -> None:
@@ -129,22 +134,20 @@ def _describe(loop: Loop) -> None:
         f"model {loop.parts.parameter_count:,} parameters; data {about['source']}: {dataset.train_size:,} training "
         f"and {counted(dataset.validation_size, 'held-out sample')}{synthetic}"
     )
+    if isinstance(loop.config.model, CustomModelConfig):
+        blocks = describe_blocks(loop.parts.model)
+        say(f"blocks: {blocks or 'none found, so the model is one unit; model.wrap=[CLASS] names them'}")
     speed = loop.measures
     sends = f"{speed.communicated_bytes_per_step / 2**20:,.1f} MiB in collectives a step"
     peak = f"against {speed.peak_reason}" if speed.peak_flops else f"not available: {speed.peak_reason}"
     say(f"{sends}; mfu {peak}")
 
 
-def _end_with(parent: int) -> None:
-    """End this rank when the launcher is gone: SIGKILL gives it no chance to end its ranks."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
-
-
 def main(run_folder: Path) -> int:
     """Entry of a rank that dtk's launcher started: the folder says the rest."""
-    threading.Thread(target=_end_with, args=(os.getppid(),), name="orphan-watch", daemon=True).start()
     paths = RunPaths(run_folder)
-    config = from_plain(yaml.safe_load(paths.config.read_text(encoding="utf-8")))
-    return work(config, Job.from_environment(run_folder))
+    # Out of the environment, so that what the job starts does not inherit it.
+    handed = os.environ.pop(CONFIG, None)
+    config = from_plain(json.loads(handed) if handed else yaml.safe_load(read_record(paths.config)))
+    decided = os.environ[DEVICE], os.environ[BACKEND], int(os.environ[ATTEMPT])
+    return work(config, Job.from_environment(run_folder, *decided, own_launcher=True))

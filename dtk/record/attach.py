@@ -22,14 +22,13 @@ from torch.distributed import distributed_c10d as c10d
 from diagnostics.contract.artifacts import RunPaths, write_json
 from dtk.config.schema import RecordConfig, WatchConfig
 from dtk.parallel.loopback import serve_store
-from dtk.record import flight, stacks, wrappers
+from dtk.record import flight, wrappers
 from dtk.record.collectives import CollectiveLog
 from dtk.record.failure import failure_record
-from dtk.record.guard import bounded, flush_reports, run_all
+from dtk.record.guard import bounded, flush_reports, guarded, run_all
 from dtk.record.heartbeat import HeartbeatFile
-from dtk.record.ring import Ring
 from dtk.record.watch import Watch
-from dtk.record.watch_environment import told
+from dtk.record.watch_environment import watched_run
 
 _ADDRESS = "dtk/watch/address"
 FAILED_S = 3.0
@@ -71,11 +70,12 @@ class Attachment:
                 "heartbeat": self._heartbeat.start,
                 "stacks": self._start_crash_stacks,
                 "ring": self._start_ring,
-                "black box": self._start_black_box,
+                "black box": self._black_box.start,
             }
         )
         if self._calls is not None and self.world_size > 1:
-            run_all({"watch": partial(self._start_watch, prefix)})
+            with guarded("watch"):
+                self._start_watch(self._calls, prefix)
 
     def detach(self) -> None:
         """Take everything out again, in order: before the group is destroyed, or when the process exits."""
@@ -100,47 +100,29 @@ class Attachment:
 
     def _start_crash_stacks(self) -> None:
         if not faulthandler.is_enabled():
-            stacks.enable_crash_stacks()
+            faulthandler.enable()
             self._crash_stacks = True
 
     def _start_ring(self) -> None:
-        ring = Ring(self.paths.ring(self.rank), self.rank, self.world_size, self.attempt)
-        ring.start()
-        self._calls = CollectiveLog(ring)
-        wrappers.install(self._calls)
+        self._calls = wrappers.record(self.paths.ring(self.rank), self.rank, self.world_size, self.attempt)
 
-    def _start_black_box(self) -> None:
-        # torch's own watchdog writes into this folder too, and does not make it.
-        self.paths.watchdog_prefix.parent.mkdir(parents=True, exist_ok=True)
-        self._black_box.start()
-
-    def _start_watch(self, prefix: str) -> None:
-        assert self._calls is not None
+    def _start_watch(self, calls: CollectiveLog, prefix: str) -> None:
         self._store, hosted = _store(c10d._get_default_store(), prefix, self.rank)
         limit_s = self.stall_timeout_s
         cuda = torch.cuda.is_available() and "nccl" in str(dist.get_backend_config())
         self._watch = Watch(
             WatchConfig(stall_timeout_s=limit_s, first_step_timeout_s=limit_s),
-            self._calls,
+            calls,
             self.paths,
             self.rank,
             self.world_size,
             self.attempt,
             "cuda" if cuda else "cpu",
             progress=flight.group_status,
-            dump=self._dump,
+            dump=lambda: run_all(flight.last_dumps(self.paths, self.rank, self._black_box)),
             hosted=hosted,
         )
         self._watch.start(self._store)
-
-    def _dump(self) -> None:
-        run_all(
-            {
-                "stacks": partial(stacks.dump_stacks, self.paths.stacks(self.rank)),
-                "black box": self._black_box.snapshot,
-                "flight recorder": partial(flight.dump, self.paths.flight(self.rank)),  # takes the longest
-            }
-        )
 
     def _raised(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """Handle an exception that ends the script: call the previous hook, then write the failure record."""
@@ -163,7 +145,7 @@ def attach() -> Attachment:
     global _times
     _times += 1
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    paths, stall_timeout_s = told()
+    paths, stall_timeout_s = watched_run()
     attachment = Attachment(paths, dist.get_rank(), dist.get_world_size(), attempt, stall_timeout_s)
     attachment.start(f"{attempt}/{_times}")
     return attachment

@@ -8,6 +8,7 @@ import json
 import threading
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -33,21 +34,19 @@ SAMPLED = 512
 """Different lines of samples that are kept: the room for texts is for the calls."""
 
 
+@dataclass(slots=True, eq=False)
 class GroupState:
     """One process group on this rank: what it issued so far."""
 
-    __slots__ = ("count", "hash", "history", "index", "key", "p2p", "ranks")
-
-    def __init__(self, index: int, key: str, ranks: tuple[int, ...]) -> None:
-        self.index = index
-        self.key = key
-        """The same on all ranks of the group, and on no other group."""
-        self.ranks = ranks
-        self.count = 0
-        self.p2p = 0
-        self.hash = 0
-        self.history: deque[int] = deque(maxlen=HISTORY)
-        """Rolling hash after each of the last calls."""
+    index: int
+    key: str
+    """The same on all ranks of the group, and on no other group."""
+    ranks: tuple[int, ...]
+    count: int = 0
+    p2p: int = 0
+    hash: int = 0
+    history: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    """Rolling hash after each of the last calls."""
 
 
 Token = tuple[GroupState, int, int]
@@ -189,10 +188,8 @@ class CollectiveLog:
     def _group(self, process_group: Any) -> GroupState | None:
         """Return the state of a group, which is given as an object or by name."""
         name = process_group if isinstance(process_group, str) else process_group.group_name
-        try:
+        if name in self.groups:
             return self.groups[name]
-        except KeyError:
-            pass
         if isinstance(process_group, str):
             process_group = _resolve_process_group(process_group)  # type: ignore[arg-type]
         generation = self._generations[name] = self._generations.get(name, -1) + 1

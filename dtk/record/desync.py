@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from diagnostics.analysis.divergence import between, count_votes
+from diagnostics.analysis.divergence.find import between, count_votes
 from diagnostics.contract.artifacts import RunPaths, Verdict
 from diagnostics.contract.formatting import file_name
 from diagnostics.evidence.calls import Call
@@ -167,10 +167,11 @@ def stall(
     late = outside if inside else []
     blamed = sorted([*silent, *gone, *(place.rank for place in late)])
     told = [
-        f"{_ranks(side)} {_verb(side, 'stand')} at {side[0].site}, outside any recorded collective"
-        for side in _alike(outside)[:4]
+        f"{_said(side, 'stand')} at {side[0].site}, outside any recorded collective" for side in _alike(outside)[:4]
     ]
-    told += [f"{_ranks(side)} {_verb(side, 'wait')} in {_inside(side[0])}" for side in _alike(inside)[:4]]
+    for side in _alike(inside)[:4]:
+        group = f" of group {side[0].group_name}" if side[0].group_name else ""
+        told.append(f"{_said(side, 'wait')} in {side[0].call} at {side[0].site}{group}")
     for how, what in (("end", "ended in order"), ("failed", "failed")):
         if ranks := sorted(rank for rank in gone if gone[rank] == how):
             told.insert(0, f"{named(ranks)} {what} before")
@@ -230,17 +231,9 @@ def _alike(places: list[Place]) -> list[list[Place]]:
     return sorted(sets.values(), key=lambda side: (-len(side), side[0].rank))
 
 
-def _inside(place: Place) -> str:
-    group = f" of group {place.group_name}" if place.group_name else ""
-    return f"{place.call} at {place.site}{group}"
-
-
-def _verb(side: list[Place], stem: str) -> str:
-    return f"{stem}s" if len(side) == 1 else stem
-
-
-def _ranks(side: list[Place]) -> str:
-    return named([place.rank for place in side])
+def _said(side: list[Place], verb: str) -> str:
+    """`rank 3 waits`, `ranks 0, 1 wait`."""
+    return f"{named([place.rank for place in side])} {verb}{'s' if len(side) == 1 else ''}"
 
 
 def named(ranks: list[int]) -> str:

@@ -30,7 +30,7 @@ class Spans:
         self._lines = lines
         self._step: int | None = None
         self._open: dict[int, float] = {}
-        self._closed: list[tuple[str, str | None, int, str, float, float]] = []
+        self._closed: list[tuple[Region, float, float]] = []
 
     def begin_step(self, step: int | None) -> None:
         """Write what the last step left; None = the run ends."""
@@ -48,15 +48,18 @@ class Spans:
         began_s = self._open.pop(id(region), None)
         if began_s is not None:
             ended_s = time.time()
-            self._closed.append((region.name, region.op, region.size_bytes, region.group, began_s, ended_s))
+            self._closed.append((region, began_s, ended_s))
 
-    def _record(self, span: tuple[str, str | None, int, str, float, float]) -> dict[str, Any]:
-        name, op, size_bytes, group, began_s, ended_s = span
+    def _record(self, span: tuple[Region, float, float]) -> dict[str, Any]:
+        region, began_s, ended_s = span
         record: dict[str, Any] = {
             "kind": "span",
-            "name": name,
+            "name": region.name,
             "step": self._step,
             "time_s": began_s,
             "duration_ms": (ended_s - began_s) * 1e3,
+            **region.place,
         }
-        return record if op is None else {**record, "op": op, "size_bytes": size_bytes, "group": group}
+        if region.op is None:
+            return record
+        return {**record, "op": region.op, "size_bytes": region.size_bytes, "group": region.group}

@@ -6,6 +6,7 @@ import traceback
 from pathlib import Path
 
 from diagnostics.contract.artifacts import write_json
+from diagnostics.contract.secrets import masked_text
 from dtk.errors import USER_ERROR, DtkError
 from dtk.parallel.regions import failed_in
 
@@ -42,6 +43,6 @@ def write_failure(error: BaseException, path: Path, rank: int, attempt: int) -> 
         print(f"dtk: could not write {path.name}: {problem}", file=sys.stderr)
     if isinstance(error, DtkError):
         return USER_ERROR
-    traceback.print_exception(error)
+    print(masked_text("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     sys.stderr.flush()
     return 1

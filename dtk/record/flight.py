@@ -14,12 +14,15 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from diagnostics.contract.artifacts import SCHEMA_VERSION, RunPaths, read_heartbeat
+from diagnostics.contract.files import replacing
 from dtk.config.schema import RecordConfig
+from dtk.record import stacks
 from dtk.record.guard import guarded
 
 ENTRIES_PER_GROUP = 64
@@ -62,12 +65,12 @@ def dump(path: Path) -> None:
         OSError: the folder is full or read-only.
     """
     with _without_inductor():
-        rings = {name: ring for name, function in _dumps().items() if _entries(ring := function())}
+        rings = {name: ring for name, function in _dumps().items() if _load(ring := function()).get("entries")}
     path.parent.mkdir(parents=True, exist_ok=True)
-    if "nccl" in rings and "host" in rings:
-        _write(path.with_suffix(".host.pickle"), rings.pop("host"))
-    for ring in rings.values():
-        _write(path, ring)
+    for name, ring in rings.items():
+        beside = name == "host" and "nccl" in rings
+        with replacing(path.with_suffix(".host.pickle") if beside else path) as aside:
+            aside.write_bytes(ring)
 
 
 @contextmanager
@@ -87,12 +90,6 @@ def _without_inductor() -> Iterator[None]:
             del torch._inductor
 
 
-def _write(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)
-
-
 def _dumps() -> dict[str, Dump]:
     """Return the dump functions of this torch, by ring; none where torch has no flight recorder."""
     try:
@@ -107,11 +104,6 @@ def _load(ring: bytes) -> dict[str, Any]:
     """Load a ring; unpickling it is safe, as it comes from torch in this very process."""
     value = pickle.loads(ring)  # noqa: S301
     return value if isinstance(value, dict) else {}
-
-
-def _entries(ring: bytes) -> list[dict[str, Any]]:
-    entries = _load(ring).get("entries")
-    return entries if isinstance(entries, list) else []
 
 
 def last_collectives(stacks: bool = False) -> dict[str, dict[str, Any]]:
@@ -140,6 +132,14 @@ def group_status() -> dict[str, Any]:
     return {name: _load(function(includeCollectives=False)).get("pg_status") for name, function in _dumps().items()}
 
 
+def last_dumps(paths: RunPaths, rank: int, black_box: "BlackBox | None") -> dict[str, Callable[[], None]]:
+    """Return what explains a hang or a failure, by topic: each writes a file, and the longest is the last."""
+    dumps: dict[str, Callable[[], None]] = {"stacks": partial(stacks.dump_stacks, paths.stacks(rank))}
+    if black_box is not None:
+        dumps["black box"] = black_box.snapshot
+    return {**dumps, "flight recorder": partial(dump, paths.flight(rank))}
+
+
 class BlackBox:
     """Thread that keeps the last collectives in a file, so that a killed rank leaves them too.
 
@@ -164,7 +164,12 @@ class BlackBox:
         self._thread = threading.Thread(target=self._run, name="dtk-black-box", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; the first box comes after 0.2 s, as start-up is when most goes wrong."""
+        """Start the thread; the first box comes after 0.2 s, as start-up is when most goes wrong.
+
+        Raises:
+            OSError: the folder is full or read-only.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)  # torch's own watchdog writes there too, and makes none.
         self._thread.start()
 
     def close(self) -> None:
@@ -224,7 +229,8 @@ class BlackBox:
             "recorders": {name: {**ring, "pg_status": status.get(name)} for name, ring in self._rings.items()},
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        _write(self.path, json.dumps(record).encode())
+        with replacing(self.path) as aside:
+            aside.write_text(json.dumps(record), encoding="utf-8")
 
     def _run(self) -> None:
         wait_s = min(FIRST_S, self.every_s)

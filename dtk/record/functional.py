@@ -8,6 +8,7 @@ dispatcher (Inductor's `cpp_wrapper`, replayed CUDA graphs) is not seen.
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -30,32 +31,28 @@ _log: CollectiveLog | None = None
 _libraries: list[torch.library.Library] = []
 
 
-def _all_reduce(tensor: Tensor, op: str, group: Any) -> Call:
-    return Call(group, True, (tensor,), amount=tensor.numel(), reduce_op=op.upper())
+def _listed(tensors: Tensor | Sequence[Tensor]) -> Sequence[Tensor]:
+    return (tensors,) if isinstance(tensors, Tensor) else tensors
 
 
-def _all_reduce_coalesced(tensors: Sequence[Tensor], op: str, group: Any) -> Call:
-    return Call(group, True, tensors, amount=sum(t.numel() for t in tensors), reduce_op=op.upper())
+def _all_reduce(tensors: Tensor | Sequence[Tensor], op: str, group: Any) -> Call:
+    inputs = _listed(tensors)
+    return Call(group, True, inputs, amount=sum(t.numel() for t in inputs), reduce_op=op.upper())
 
 
 def _broadcast(tensor: Tensor, source: int, group: Any) -> Call:
     return Call(group, True, (tensor,), amount=tensor.nbytes, root=(None, source))
 
 
-def _all_gather(tensor: Tensor, size: int, group: Any, out: Tensor | None = None) -> Call:
-    return Call(group, True, (tensor,), amount=tensor.nbytes * size)
+def _all_gather(tensors: Tensor | Sequence[Tensor], size: int, group: Any, out: Tensor | None = None) -> Call:
+    inputs = _listed(tensors)
+    return Call(group, True, inputs, amount=sum(t.nbytes for t in inputs) * size)
 
 
-def _all_gather_coalesced(tensors: Sequence[Tensor], size: int, group: Any) -> Call:
-    return Call(group, True, tensors, amount=sum(t.nbytes for t in tensors) * size)
-
-
-def _reduce_scatter(tensor: Tensor, op: str, size: int, group: Any, out: Tensor | None = None) -> Call:
-    return Call(group, True, (tensor,), amount=tensor.numel(), reduce_op=op.upper())
-
-
-def _reduce_scatter_coalesced(tensors: Sequence[Tensor], op: str, size: int, group: Any) -> Call:
-    return Call(group, True, tensors, amount=sum(t.numel() for t in tensors), reduce_op=op.upper())
+def _reduce_scatter(
+    tensors: Tensor | Sequence[Tensor], op: str, size: int, group: Any, out: Tensor | None = None
+) -> Call:
+    return _all_reduce(tensors, op, group)
 
 
 def _all_to_all(tensor: Tensor, outputs: Sequence[int], inputs: Sequence[int], group: Any) -> Call:
@@ -74,23 +71,20 @@ def _irecv(tensor: Tensor, peer: int, tag: int, group: Any) -> Call:
     return Call(group, True, (), (tensor,), root=(peer, None), tag=tag)
 
 
-_GATHERS = Kind("all_gather_into_tensor_coalesced", "all_gather_into_tensor_coalesced", _all_gather_coalesced)
-_SCATTERS = Kind(
-    "reduce_scatter_tensor_coalesced", "reduce_scatter_tensor_coalesced", _reduce_scatter_coalesced, typed=True
-)
+_GATHERS = Kind("all_gather_into_tensor_coalesced", "all_gather_into_tensor_coalesced", _all_gather)
+_SCATTERS = Kind("reduce_scatter_tensor_coalesced", "reduce_scatter_tensor_coalesced", _reduce_scatter, typed=True)
 
 
 def _as(name: str, extract: Extract) -> Kind:
     """Return the kind of the function of torch.distributed that does the same on the wire."""
-    known = KINDS[name]
-    return Kind(known.op, known.wire, extract, known.p2p, known.typed)
+    return replace(KINDS[name], extract=extract)
 
 
 OPERATORS: dict[str, Kind] = {
     "_c10d_functional::all_reduce": _as("all_reduce", _all_reduce),
     "_c10d_functional::all_reduce_": _as("all_reduce", _all_reduce),
-    "_c10d_functional::all_reduce_coalesced": _as("all_reduce_coalesced", _all_reduce_coalesced),
-    "_c10d_functional::all_reduce_coalesced_": _as("all_reduce_coalesced", _all_reduce_coalesced),
+    "_c10d_functional::all_reduce_coalesced": _as("all_reduce_coalesced", _all_reduce),
+    "_c10d_functional::all_reduce_coalesced_": _as("all_reduce_coalesced", _all_reduce),
     "_c10d_functional::broadcast": _as("broadcast", _broadcast),
     "_c10d_functional::broadcast_": _as("broadcast", _broadcast),
     "_c10d_functional::all_gather_into_tensor": _as("all_gather_into_tensor", _all_gather),

@@ -107,10 +107,15 @@ class HeartbeatFile:
 
 def can_map(path: Path) -> bool:
     """Whether a mapped page at this path can neither stall nor fail; true where nothing is known (not Linux)."""
+    return filesystem(path) in MAPPABLE | {""}
+
+
+def filesystem(path: Path) -> str:
+    """Kind of the file system that holds a path (ext4, nfs4, tmpfs ...); empty where the kernel does not tell."""
     try:
-        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return True
+        return ""
     where = str(path.resolve())
     best, kind = "", ""
     for line in mounts:
@@ -119,4 +124,4 @@ def can_map(path: Path) -> bool:
         inside = where == point or where.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):
             best, kind = point, right.split()[0]
-    return kind in MAPPABLE
+    return kind

@@ -3,6 +3,7 @@
 Everything here is looked up on a best effort: what a machine does not tell is null or absent.
 """
 
+import dataclasses
 import datetime
 import hashlib
 import importlib.metadata
@@ -12,6 +13,7 @@ import re
 import socket
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,11 +21,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.contract.artifacts import SCHEMA_VERSION
+from diagnostics.contract.secrets import is_secret, masked
 from diagnostics.runs.processes import process_start
-from dtk.record.nvml import all_devices, open_nvml
+from dtk.record.nvml import all_devices, open_nvml, text_of
 from dtk.record.own_files import PAGES, without_runs
 
 if TYPE_CHECKING:
+    from dtk.config.placement import Placement
+    from dtk.config.schema import Config
     from dtk.nccl.render import Rendered
 
 GIT_TIMEOUT_S = 5.0
@@ -32,65 +37,57 @@ NEW_FILES, NEW_BYTES = 1000, 16 << 20
 """Files that git does not track whose contents go into the hash: so many, and so much of them in all."""
 PACKAGES = ("torch", "numpy", "hydra-core", "omegaconf", "wandb", "nvidia-ml-py", "nvtx", "safetensors", "triton")
 PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "OMP_", "SLURM_", "PYTORCH_", "TORCHELASTIC_", "DTK_")
-SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH", re.IGNORECASE)
 CPU_INFO = Path("/proc/cpuinfo")
 INTERFACES, RDMA = Path("/sys/class/net"), Path("/sys/class/infiniband")
 FILE_VARIABLES = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_CONF_FILE")
 
 
 def manifest(
-    config: dict[str, Any],
-    argv: list[str],
-    *,
+    config: "Config",
+    plain: dict[str, Any],
     run_id: str,
     world_size: int,
-    nproc: int,
+    placement: "Placement",
     launcher: str,
-    backend: str,
     nccl: "Rendered",
-    strategy_traits: dict[str, Any],
 ) -> dict[str, Any]:
     """Content of manifest.json.
 
     Args:
-        config: the resolved configuration; its hash is kept, for comparing runs.
-        argv: the command line as typed.
+        config: settled for the ranks: names the strategy, whose traits a diagnosis must know, and the mesh.
+        plain: the same as it is stored; its hash is kept, for comparing runs.
         run_id: name of the run folder.
         world_size: ranks of the whole job.
-        nproc: ranks on this node.
+        placement: of this node.
         launcher: local, torchrun or slurm.
-        backend: gloo or nccl.
         nccl: the variables that are set for the ranks, and those of the user's that won.
-        strategy_traits: what a diagnosis must know of the strategy.
     """
+    mesh = config.mesh(world_size)
     return {
         "schema_version": SCHEMA_VERSION,
         "run_id": run_id,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "argv": argv,
+        "argv": sys.argv,
         "cwd": str(Path.cwd()),
         "pid": os.getpid(),
         "pid_start": process_start(os.getpid()),
         "host": socket.gethostname(),
         "launcher": launcher,
-        "strategy_traits": strategy_traits,
-        "config_sha256": hashlib.sha256(repr(sorted(config.items())).encode()).hexdigest(),
-        "git": git_state(Path.cwd(), Path(config.get("runs_folder", "runs"))),
+        "strategy_traits": config.strategy.on(mesh).traits_record(),
+        "mesh": dataclasses.asdict(mesh),
+        "config_sha256": hashlib.sha256(repr(sorted(masked(plain).items())).encode()).hexdigest(),
+        "git": git_state(Path.cwd(), Path(config.runs_folder)),
         "versions": versions(),
         "hardware": {**hardware(), **network(), "missing_files": missing_files(nccl.variables)},
-        "topology": topology(world_size, nproc),
+        "topology": {
+            "world_size": world_size,
+            "nproc": placement.nproc,
+            "nodes": -(-world_size // max(1, placement.nproc)),
+            # As far as the parent knows them: Slurm names all hosts, torchrun only this one.
+            "hosts": os.environ.get("SLURM_JOB_NODELIST") or socket.gethostname(),
+        },
         "environment": {**nccl.variables, **environment()},
-        "nccl": {"backend": backend, **nccl.as_json(), "effect": None},
-    }
-
-
-def topology(world_size: int, nproc: int) -> dict[str, Any]:
-    """Ranks, nodes and hosts as far as the parent knows them: Slurm names all hosts, torchrun only this one."""
-    return {
-        "world_size": world_size,
-        "nproc": nproc,
-        "nodes": -(-world_size // max(1, nproc)),
-        "hosts": os.environ.get("SLURM_JOB_NODELIST") or socket.gethostname(),
+        "nccl": {"backend": placement.backend, **nccl.as_json(), "effect": None},
     }
 
 
@@ -246,7 +243,7 @@ def _gpus() -> dict[str, Any]:
             sample = device.sample(nvml)
             memory_bytes = sample.get("memory_total_bytes")
             gpus.append({"index": device.index, "name": device.name, "uuid": device.uuid, "memory_bytes": memory_bytes})
-        return {"gpus": gpus, "nvidia_driver": driver.decode() if isinstance(driver, bytes) else driver}
+        return {"gpus": gpus, "nvidia_driver": driver and text_of(driver)}
     except nvml.NVMLError as error:
         return {"gpus": None, "gpu_reason": f"NVML: {error}"}
 
@@ -254,7 +251,5 @@ def _gpus() -> dict[str, Any]:
 def environment() -> dict[str, str]:
     """Variables that change how a job runs; never one whose name speaks of a secret."""
     return {
-        name: value
-        for name, value in sorted(os.environ.items())
-        if name.startswith(PREFIXES) and not SECRET.search(name)
+        name: value for name, value in sorted(os.environ.items()) if name.startswith(PREFIXES) and not is_secret(name)
     }

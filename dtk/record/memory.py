@@ -1,5 +1,6 @@
 """Memory of this rank: peak, per-step timeline, CUDA allocator history and snapshot."""
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,11 @@ def peak_memory_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     peak_bytes = _status_bytes().get("VmHWM")
-    return _max_rss_bytes() if peak_bytes is None else peak_bytes
+    if peak_bytes is None:
+        import resource
+
+        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return peak_bytes
 
 
 def reset_peak_memory(device: torch.device) -> bool:
@@ -47,14 +52,6 @@ def _status_bytes() -> dict[str, int]:
         return {}
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
     return {name: int(fields[name].split()[0]) * 1024 for name in ("VmHWM", "VmRSS") if name in fields}
-
-
-def _max_rss_bytes() -> int:
-    import resource
-    import sys
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def memory_record(device: torch.device, step: int) -> dict[str, Any]:

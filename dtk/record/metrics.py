@@ -24,10 +24,13 @@ DEFINITIONS: dict[str, str] = {
     "peak_memory_bytes": "bytes at the highest point on rank 0 since the process began: tensors by the CUDA allocator "
     "(max_memory_allocated), or on CPU the resident set of the process (VmHWM, else ru_maxrss)",
     "peak_memory_bytes_per_rank": "peak_memory_bytes of every rank, in order of rank",
+    "pipeline_bubble": "share of the last step in which ranks computed neither forward nor backward, on average",
+    "pipeline_bubble_ideal": "the same for stages that take equally long and messages that take no time",
     "communicated_bytes_per_step": "bytes of the full buffers of all collectives that one rank issues in a step, as "
     "declared by the strategy: the reduced tensor of an all_reduce, the output of an all_gather, the input of a "
     "reduce_scatter; not the bytes on the wire",
     "validation_loss": "mean loss per valid target over the held-out samples, in nats, each sample counted once",
+    "validation_classes": "classes that occur among the samples of the evaluation",
     "validation_accuracy": "share of valid held-out targets (classes, or tokens of a language model) that were "
     "predicted as most likely, a fraction of 1, each counted once",
     "validation_samples": "held-out samples in the evaluation, over all ranks",
@@ -40,85 +43,40 @@ DEFINITIONS: dict[str, str] = {
 
 FORMULA = "mfu = tokens_per_s * flops_per_token / (world_size * peak_flops)"
 
-_PEAKS: list[tuple[str, dict[str, float], str]] = [
-    (
-        r"A100-(SXM4|PCIE|PCIe)-\d+GB|A100 80GB PCIe",
-        {"half": 312e12, "tf32": 156e12, "float32": 19.5e12},
-        "NVIDIA A100 Tensor Core GPU data sheet (2021), without sparsity; PCIe and SXM alike",
-    ),
-    (
-        r"H100 (80GB HBM3|SXM5.*)",
-        {"half": 989.4e12, "tf32": 494.7e12, "float32": 67e12},
-        "NVIDIA H100 Tensor Core GPU data sheet (2023); half and TF32 are printed there with sparsity: twice these",
-    ),
-    (
-        r"H100 PCIe",
-        {"half": 756e12, "tf32": 378e12, "float32": 51e12},
-        "NVIDIA H100 Tensor Core GPU data sheet (2023); half and TF32 are printed there with sparsity: twice these",
-    ),
-    (
-        r"H100 NVL",
-        {"half": 835e12, "tf32": 417.5e12, "float32": 60e12},
-        "NVIDIA H100 Tensor Core GPU data sheet (2023); half and TF32 are printed there with sparsity: twice these",
-    ),
-    (
-        r"H200",
-        {"half": 989.4e12, "tf32": 494.7e12, "float32": 67e12},
-        "NVIDIA H200 Tensor Core GPU data sheet (2024); half and TF32 are printed there with sparsity: twice these",
-    ),
-    (
-        r"H200 NVL",
-        {"half": 835e12, "tf32": 417.5e12, "float32": 60e12},
-        "NVIDIA H200 Tensor Core GPU data sheet (2024); half and TF32 are printed there with sparsity: twice these",
-    ),
-    (
-        r"B200",
-        {"half": 2250e12, "tf32": 1125e12, "float32": 75e12},
-        "NVIDIA HGX B200 data sheet (2024), figures of eight GPUs divided by eight, without sparsity",
-    ),
-    (
-        r"L40S",
-        {"half": 362.05e12, "tf32": 183e12, "float32": 91.6e12},
-        "NVIDIA L40S data sheet (2023), without sparsity",
-    ),
-    (
-        r"L4",
-        {"half": 121e12, "tf32": 60e12, "float32": 30.3e12},
-        "NVIDIA L4 data sheet (2023), with sparsity there: twice these",
-    ),
-    (
-        r"V100-SXM[23]-\d+GB(-LS)?",
-        {"float16": 125e12, "float32": 15.7e12},
-        "NVIDIA V100 data sheet (2020): tensor cores take float16 only",
-    ),
-    (
-        r"V100-PCIE-\d+GB",
-        {"float16": 112e12, "float32": 14e12},
-        "NVIDIA V100 data sheet (2020): tensor cores take float16 only",
-    ),
-    (r"T4", {"float16": 65e12, "float32": 8.1e12}, "NVIDIA T4 data sheet (2019): tensor cores take float16 only"),
-    (
-        r"GeForce RTX 4090",
-        {"half": 165.2e12, "tf32": 82.6e12, "float32": 82.6e12},
-        "NVIDIA Ada GPU architecture white paper (2023), appendix A: dense, accumulating in float32",
-    ),
-    (
-        r"GeForce RTX 3090",
-        {"half": 71e12, "tf32": 35.6e12, "float32": 35.6e12},
-        "NVIDIA GA102 GPU architecture white paper (2020), appendix A: dense, accumulating in float32",
-    ),
-    (
-        r"MI250X",
-        {"half": 191.5e12, "float32": 47.85e12},
-        "AMD Instinct MI250X data sheet (2021), matrix figures halved: each of its two dies is a device",
-    ),
-    (
-        r"MI300X",
-        {"half": 1307.4e12, "tf32": 653.7e12, "float32": 163.4e12},
-        "AMD Instinct MI300X data sheet (2023), matrix figures without sparsity",
-    ),
-]
-"""Pattern of the whole device name without its vendor, FLOP/s by type (`half` is float16 and bfloat16), source."""
+_HALF = ("bfloat16", "float16")
+_SHEETS = {
+    "A100": "NVIDIA A100 Tensor Core GPU data sheet (2021), without sparsity; PCIe and SXM alike",
+    "H100": "NVIDIA H100 Tensor Core GPU data sheet (2023); half and TF32 are printed there with sparsity: twice these",
+    "H200": "NVIDIA H200 Tensor Core GPU data sheet (2024); half and TF32 are printed there with sparsity: twice these",
+    "B200": "NVIDIA HGX B200 data sheet (2024), figures of eight GPUs divided by eight, without sparsity",
+    "L40S": "NVIDIA L40S data sheet (2023), without sparsity",
+    "L4": "NVIDIA L4 data sheet (2023), with sparsity there: twice these",
+    "V100": "NVIDIA V100 data sheet (2020): tensor cores take float16 only",
+    "T4": "NVIDIA T4 data sheet (2019): tensor cores take float16 only",
+    "Ada": "NVIDIA Ada GPU architecture white paper (2023), appendix A: dense, accumulating in float32",
+    "GA102": "NVIDIA GA102 GPU architecture white paper (2020), appendix A: dense, accumulating in float32",
+    "MI250X": "AMD Instinct MI250X data sheet (2021), matrix figures halved: each of its two dies is a device",
+    "MI300X": "AMD Instinct MI300X data sheet (2023), matrix figures without sparsity",
+}
+_PEAKS: tuple[tuple[str, tuple[str, ...], float, float | None, float, str], ...] = (
+    (r"A100-(SXM4|PCIE|PCIe)-\d+GB|A100 80GB PCIe", _HALF, 312, 156, 19.5, "A100"),
+    (r"H100 (80GB HBM3|SXM5.*)", _HALF, 989.4, 494.7, 67, "H100"),
+    (r"H100 PCIe", _HALF, 756, 378, 51, "H100"),
+    (r"H100 NVL", _HALF, 835, 417.5, 60, "H100"),
+    (r"H200", _HALF, 989.4, 494.7, 67, "H200"),
+    (r"H200 NVL", _HALF, 835, 417.5, 60, "H200"),
+    (r"B200", _HALF, 2250, 1125, 75, "B200"),
+    (r"L40S", _HALF, 362.05, 183, 91.6, "L40S"),
+    (r"L4", _HALF, 121, 60, 30.3, "L4"),
+    (r"V100-SXM[23]-\d+GB(-LS)?", ("float16",), 125, None, 15.7, "V100"),
+    (r"V100-PCIE-\d+GB", ("float16",), 112, None, 14, "V100"),
+    (r"T4", ("float16",), 65, None, 8.1, "T4"),
+    (r"GeForce RTX 4090", _HALF, 165.2, 82.6, 82.6, "Ada"),
+    (r"GeForce RTX 3090", _HALF, 71, 35.6, 35.6, "GA102"),
+    (r"MI250X", _HALF, 191.5, None, 47.85, "MI250X"),
+    (r"MI300X", _HALF, 1307.4, 653.7, 163.4, "MI300X"),
+)
+"""Whole device name without its vendor, its 16-bit types, TFLOP/s in these, in TF32 and in float32, source."""
 
 _VENDOR = re.compile(r"^(NVIDIA|Tesla|AMD Instinct|AMD)\s+", re.IGNORECASE)
 
@@ -136,12 +94,10 @@ def published_peaks(device_name: str) -> tuple[dict[str, float], str]:
     short = device_name.strip()
     while (without := _VENDOR.sub("", short)) != short:
         short = without
-    for pattern, printed, source in _PEAKS:
+    for pattern, halves, half, tf32, single, source in _PEAKS:
         if re.fullmatch(pattern, short):
-            peaks = {dtype: peak for dtype, peak in printed.items() if dtype != "half"}
-            if "half" in printed:
-                peaks |= {"bfloat16": printed["half"], "float16": printed["half"]}
-            return peaks, source
+            printed = {**dict.fromkeys(halves, half), "tf32": tf32, "float32": single}
+            return {dtype: peak * 1e12 for dtype, peak in printed.items() if peak is not None}, _SHEETS[source]
     return {}, ""
 
 

@@ -6,7 +6,7 @@ compared bit by bit, by one sum per parameter. Knows no strategy: it is told whi
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from dtk.config.schema import RecordConfig
 from dtk.parallel.context import Context
 from dtk.parallel.control import list_over_ranks, sum_over_ranks
+from dtk.parallel.placement import is_replicated_over
 from dtk.parallel.regions import region
 from dtk.record.guard import guarded, report
 from dtk.record.recorder import Recorder
@@ -29,13 +30,20 @@ class Numerics:
     """Of one rank. Every method is a no-op at level off."""
 
     def __init__(
-        self, config: RecordConfig, recorder: Recorder, context: Context, replicas: Sequence[Sequence[int]]
+        self,
+        config: RecordConfig,
+        recorder: Recorder,
+        context: Context,
+        replicas: Mapping[str, Sequence[Sequence[int]]],
     ) -> None:
         self._on = config.level != "off"
         self._every = config.replica_hash_every
         self._recorder = recorder
         self._context = context
-        self._replicas = [tuple(group) for group in replicas if len(group) > 1]
+        self._replicas = {
+            name: [tuple(group) for group in groups] for name, groups in replicas.items() if len(groups[0]) > 1
+        }
+        """Dimension -> its groups: what is not sharded over it is alike in each."""
         self._first = torch.zeros(2, dtype=torch.int64, device=context.device)
         """Step of the first loss and of the first gradient norm that was not finite; 0 = none so far."""
         self._values = torch.zeros(2, device=context.device)
@@ -100,40 +108,62 @@ class Numerics:
         self._recorder.event("non_finite", step=first, **about, parameters_affected=len(bad), parameters_seen=count)
 
     def _compare(self, step: int, model: nn.Module) -> None:
-        """Exchange one number per rank; on the first difference find the parameter, and stop comparing."""
-        sums, mine = torch.zeros(0, dtype=torch.int64), _UNKNOWN
+        """Exchange a number per rank and dimension; on the first difference find the parameter, and stop comparing."""
+        names = [name for name, _ in model.named_parameters()]
+        sums, mine = torch.zeros(0, dtype=torch.int64), dict.fromkeys(self._replicas, _UNKNOWN)
+        alike: dict[str, list[int]] = {}
         with guarded("replicas"):
-            sums = fingerprints([_local(parameter.detach()) for parameter in model.parameters()])
-            mine = _UNKNOWN if bool((self._first > 0).any()) else _combine(sums)
-        hashes = list_over_ranks(self._context, mine)
-        if _UNKNOWN in hashes:
+            parameters = list(model.parameters())
+            alike = {
+                dimension: [i for i, p in enumerate(parameters) if is_replicated_over(p, dimension)]
+                for dimension in self._replicas
+            }
+            sums = fingerprints([_local(parameter.detach()) for parameter in parameters])
+            if not bool((self._first > 0).any()):
+                mine = {dimension: _combine(sums[indices]) for dimension, indices in alike.items()}
+        hashes = {dimension: list_over_ranks(self._context, value) for dimension, value in mine.items()}
+        if any(_UNKNOWN in values for values in hashes.values()):
             return
-        differing = [group for group in self._replicas if len({hashes[rank] for rank in group}) > 1]
-        if differing:
-            self._tell_divergence(step, model, sums, hashes, differing)
+        equal = True
+        for dimension, groups in list(self._replicas.items()):
+            values = hashes[dimension]
+            differing = [group for group in groups if len({values[rank] for rank in group}) > 1]
+            if differing:
+                equal = False
+                told = [names[i] for i in alike[dimension]]
+                self._tell_divergence(step, dimension, told, sums[alike[dimension]], values, differing)
+        if not equal:
+            self._replicas = {}
         elif self._context.rank == 0:
-            self._recorder.event("replicas_equal", step=step, groups=len(self._replicas))
+            self._recorder.event("replicas_equal", step=step, groups=sum(map(len, self._replicas.values())))
 
     def _tell_divergence(
-        self, step: int, model: nn.Module, sums: Tensor, hashes: list[int], differing: list[tuple[int, ...]]
+        self,
+        step: int,
+        dimension: str,
+        names: list[str],
+        sums: Tensor,
+        hashes: list[int],
+        differing: list[tuple[int, ...]],
     ) -> None:
-        self._replicas = []
         rank = self._context.rank
         verdicts = [_minority(group, hashes) for group in differing]
-        rows = torch.zeros(len(differing), len(sums), dtype=torch.int64)
+        longest = max(list_over_ranks(self._context, len(sums)))  # Pipeline stages have different parameters.
+        rows = torch.zeros(len(differing), longest, dtype=torch.int64)
         for row, (reference, _, _) in zip(rows, verdicts):
             if rank == reference:
-                row.copy_(sums)
+                row[: len(sums)].copy_(sums)
         sum_over_ranks(self._context, rows)
-        names = [name for name, _ in model.named_parameters()]
-        for row, group, (reference, odd, tie) in zip(rows, differing, verdicts):
+        for row, group, (reference, minority, tie) in zip(rows, differing, verdicts):
             if rank in group:
-                different = [names[i] for i in row.ne(sums).nonzero().flatten().tolist()]
-                about = {"ranks": odd, "tie": tie, "group": list(group), "reference": reference}
+                different = [names[i] for i in row[: len(sums)].ne(sums).nonzero().flatten().tolist()]
+                about = {"dimension": dimension, "ranks": minority, "tie": tie, "group": list(group)}
                 where = {"parameter": different[0] if different else None, "parameters_affected": len(different)}
-                self._recorder.event("replica_divergence", step=step, **about, **where, parameters_seen=len(names))
+                self._recorder.event(
+                    "replica_divergence", step=step, **about, reference=reference, **where, parameters_seen=len(names)
+                )
         if rank == 0:
-            wrong = sorted(one for _, odd, _ in verdicts for one in odd)
+            wrong = sorted(one for _, minority, _ in verdicts for one in minority)
             report("replicas", f"the parameters of ranks {wrong[:16]} differ from their replicas' after step {step}")
 
 

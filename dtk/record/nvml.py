@@ -37,7 +37,8 @@ def open_nvml() -> tuple[Any, str]:
     return pynvml, ""
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """Return a text of NVML, which some releases give as bytes."""
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
@@ -126,5 +127,5 @@ def _probe(nvml: Any, handle: Any, index: int) -> Device:
             signals.append(signal)
         except nvml.NVMLError as error:
             unsupported[signal] = str(error)
-    uuid, name = _text(nvml.nvmlDeviceGetUUID(handle)), _text(nvml.nvmlDeviceGetName(handle))
+    uuid, name = text_of(nvml.nvmlDeviceGetUUID(handle)), text_of(nvml.nvmlDeviceGetName(handle))
     return Device(index, uuid, name, handle, signals, unsupported)

@@ -15,21 +15,17 @@ MAX_NAMES = 4096
 
 
 class Nvtx:
-    """NVTX ranges in the domain `dtk`, seen by Nsight Systems; works without a GPU."""
+    """NVTX ranges in the domain `dtk`, seen by Nsight Systems; works without a GPU.
+
+    Raises:
+        ImportError: the package `nvtx` is missing.
+    """
 
     def __init__(self) -> None:
-        self._domain: Any = None
-        self._attributes: dict[str, Any] = {}
-
-    def start(self) -> None:
-        """Open the domain.
-
-        Raises:
-            ImportError: the package `nvtx` is missing.
-        """
         import nvtx
 
-        self._domain = nvtx.get_domain("dtk")
+        self._domain: Any = nvtx.get_domain("dtk")
+        self._attributes: dict[str, Any] = {}
 
     def enter(self, region: Region) -> None:
         """Push a range on this thread."""

@@ -6,15 +6,18 @@ the mixed values are added modulo 2^64, so each rank adds up what it holds. Runs
 
 import hashlib
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from diagnostics.contract.artifacts import SCHEMA_VERSION
-from dtk.models.shards import local_rows
+from dtk.models.initial import fused_heads
+from dtk.models.rows import runs
 from dtk.parallel.context import Context
 from dtk.parallel.control import sum_over_ranks
+from dtk.parallel.placement import local_piece, replica
 from dtk.record.guard import guarded
 
 DEFINITIONS = {
@@ -66,7 +69,7 @@ def weights_sum(model: nn.Module, part: int = 0, parts: int = 1) -> int:
     """Return this rank's share of the sum, in [0, 2^64).
 
     Args:
-        model: plain, or sharded on dim 0.
+        model: plain, or cut into shards and replicas; a shard may lack rows and columns, not more.
         part: of what this rank holds it adds up the part-th of `parts` equal pieces: replicas divide the work.
         parts: number of pieces.
 
@@ -76,28 +79,52 @@ def weights_sum(model: nn.Module, part: int = 0, parts: int = 1) -> int:
     total = 0
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            local, first_row = local_rows(parameter)
+            local, piece = local_piece(parameter)
+            if piece.size[2:] != tuple(parameter.shape[2:]):
+                raise ValueError(f"{name} is cut into {list(piece.size)} of {list(parameter.shape)}")
+            index, count = replica(parameter)
+            mine, shares = part * count + index, parts * count
             row_size = parameter.numel() // max(parameter.shape[0], 1) if parameter.dim() else 1
-            flat = local.reshape(-1)
-            begin, end = flat.numel() * part // parts, flat.numel() * (part + 1) // parts
-            total += _sum(flat[begin:end], first_row * row_size + begin, name)
+            inner = parameter.numel() // max(prod(parameter.shape[:2]), 1)
+            width = prod(piece.size[1:])
+            heads = fused_heads(model, name)
+            parts_of = runs(piece, parameter.shape[0], heads) if parameter.dim() else [(0, 0, 1)]
+            for row, logical, rows in parts_of:
+                flat = (local[row : row + rows] if parameter.dim() else local).reshape(-1)
+                begin, end = flat.numel() * mine // shares, flat.numel() * (mine + 1) // shares
+                first = logical * row_size + sum(piece.offset[1:2]) * inner
+                total += _sum(flat[begin:end], begin, first, width, row_size, name)
     return total & _MASK
 
 
-def _sum(flat: Tensor, first: int, name: str) -> int:
-    """Sum of the mixed elements; `first` is the place of the first one in the whole parameter."""
+def _sum(flat: Tensor, begin: int, first: int, width: int, row_size: int, name: str) -> int:
+    """Sum of the mixed elements.
+
+    Args:
+        flat: elements of this rank's part, row by row.
+        begin: elements of the part before them.
+        first: place of the part's first element in the whole parameter.
+        width: elements of a row that the part has.
+        row_size: elements of a row of the whole parameter.
+        name: of the parameter.
+    """
     if not flat.numel():
         return 0
     seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
     bits = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
+    scale = bits.numel() // flat.numel()
+    begin, first, width, row_size = (number * scale for number in (begin, first, width, row_size))
     bits = bits.view(_BITS[bits.element_size()])
     size = _CPU_BLOCK if flat.device.type == "cpu" else _DEVICE_BLOCK
-    places = torch.arange(min(size, bits.numel()), dtype=torch.int64, device=flat.device).mul_(_signed(_STEP))
-    first *= bits.numel() // flat.numel()
+    ramp = torch.arange(min(size, bits.numel()), dtype=torch.int64, device=flat.device)
+    steps = ramp * _signed(_STEP)
     sums = []
     for start in range(0, bits.numel(), size):
         block = bits[start : start + size]
-        mixed = places[: block.numel()] + _signed(seed + (first + start) * _STEP)
+        mixed = steps[: block.numel()] + _signed(seed + (first + begin + start) * _STEP)
+        if width != row_size:  # Each row before an element adds what the part lacks of it.
+            rows = (ramp[: block.numel()] + (begin + start)).div_(width, rounding_mode="floor")
+            mixed += rows.mul_(_signed((row_size - width) * _STEP))
         mixed.bitwise_xor_(block.to(torch.int64)).mul_(_signed(_FIRST))
         mixed.bitwise_xor_(mixed >> 32).mul_(_signed(_SECOND))
         sums.append(mixed.bitwise_xor_(mixed >> 29).sum())

@@ -1,6 +1,7 @@
 """The profiler window: a few steps of one rank, as one compressed Chrome trace. Off outside the window."""
 
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +13,22 @@ from dtk.record.guard import guarded, report
 TOPIC = "profiler"
 
 
+@dataclass(eq=False)
 class ProfilerWindow:
     """Profiles `steps` steps after the first `start` ones of this process, and exports beside training.
 
     What follows a step before the next begins, such as an evaluation, counts to its `ProfilerStep`.
     """
 
-    def __init__(
-        self, path: Path, rank: int, device: torch.device, start: int, steps: int, stacks: bool = False
-    ) -> None:
-        self.path = path
-        self.rank = rank
-        self.device = device
-        self.start = start
-        self.steps = steps
-        self.stacks = stacks
-        """Whether Python functions are recorded too."""
+    path: Path
+    rank: int
+    device: torch.device
+    start: int
+    steps: int
+    stacks: bool = False
+    """Whether Python functions are recorded too."""
+
+    def __post_init__(self) -> None:
         self._seen = 0
         self._profiler: Any = None
         self._mark: Any = None

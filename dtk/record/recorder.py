@@ -5,26 +5,27 @@ and the black box; full adds spans, the profiler window, the memory timeline and
 Nothing here may stop or slow a step: failures are reported once, files are written on other threads.
 """
 
+import faulthandler
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch._C._distributed_c10d import Store
 
 from diagnostics.contract.artifacts import RunPaths, Verdict, write_json
+from diagnostics.contract.secrets import masked_text
 from dtk.config.schema import Config
 from dtk.parallel.regions import Observer, failed_in, observe
-from dtk.record import collectives, flight, memory, stacks, wrappers
+from dtk.record import collectives, flight, memory, wrappers
 from dtk.record.events import Events, Spans
 from dtk.record.guard import Writer, bounded, flush_reports, guarded, report, run_all
 from dtk.record.heartbeat import HeartbeatFile
 from dtk.record.jsonl import JsonLines
 from dtk.record.observers import CommunicationCounter, Nvtx, ProfilerMarks
 from dtk.record.profiler import ProfilerWindow
-from dtk.record.ring import Ring
 from dtk.record.telemetry import Telemetry, cuda_uuids
 from dtk.record.trackers import CLOSE_S, Tracker
 from dtk.record.watch import Watch
@@ -37,38 +38,30 @@ HASTY_S = 1.0
 """Instead of the two above and the tracker's, after a failure: the parent waits for this rank."""
 
 
+@dataclass(eq=False)
 class Recorder:
     """Records one rank. Every method is a no-op at level off and never raises."""
 
-    def __init__(
-        self,
-        config: Config,
-        paths: RunPaths,
-        rank: int,
-        local_rank: int,
-        node_rank: int,
-        world_size: int,
-        attempt: int,
-        device: torch.device,
-    ) -> None:
-        self.config = config
-        self.paths = paths
-        self.rank = rank
-        self.local_rank = local_rank
-        self.node_rank = node_rank
-        self.world_size = world_size
-        self.attempt = attempt
-        self.device = device
-        self._on = config.record.level != "off"
-        self._full = config.record.level == "full"
+    config: Config
+    paths: RunPaths
+    rank: int
+    local_rank: int
+    node_rank: int
+    world_size: int
+    attempt: int
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        self._on = self.config.record.level != "off"
+        self._full = self.config.record.level == "full"
         self._writer = Writer("record")
-        self._metrics = JsonLines(paths.metrics, self._writer)
-        self._event_lines = JsonLines(paths.events(rank), self._writer)
-        self._memory = JsonLines(paths.memory(rank), self._writer)
-        self._events = Events(self._event_lines, rank, attempt)
+        self._metrics = JsonLines(self.paths.metrics, self._writer)
+        self._event_lines = JsonLines(self.paths.events(self.rank), self._writer)
+        self._memory = JsonLines(self.paths.memory(self.rank), self._writer)
+        self._events = Events(self._event_lines, self.rank, self.attempt)
         self._spans = Spans(self._event_lines)
         self._counter = CommunicationCounter()
-        self._heartbeat = HeartbeatFile(paths.heartbeat(rank), attempt)
+        self._heartbeat = HeartbeatFile(self.paths.heartbeat(self.rank), self.attempt)
         self._calls: collectives.CollectiveLog | None = None
         self._watch: Watch | None = None
         self._black_box: flight.BlackBox | None = None
@@ -86,7 +79,7 @@ class Recorder:
             self._events.add("start", {"world_size": self.world_size, "device": str(self.device)})
         observe(self._observers(), report)
         parts: dict[str, Callable[[], None]] = {
-            "stacks": stacks.enable_crash_stacks,
+            "stacks": faulthandler.enable,  # Of all threads, on this rank's stderr, when the interpreter crashes.
             "ring": self._start_ring,
             "black box": self._start_black_box,
         }
@@ -119,7 +112,7 @@ class Recorder:
                 self.attempt,
                 self.device.type,
                 progress=lambda: (self._heartbeat.beats, flight.group_status()),
-                dump=self._dump_all,
+                dump=lambda: run_all(flight.last_dumps(self.paths, self.rank, self._black_box)),
                 ended=ended,
             )
             self._watch.start(store)
@@ -195,7 +188,7 @@ class Recorder:
         if self._watch is not None:
             with guarded("watch"):
                 self._watch.close(failed=True)
-        self.event("failure", type=type(error).__name__, message=str(error)[:1000])
+        self.event("failure", type=type(error).__name__, message=masked_text(str(error))[:1000])
         bounded("failure dumps", partial(self._dump, error), FAILED_S)
 
     def close(self) -> None:
@@ -211,31 +204,26 @@ class Recorder:
             self._spans.begin_step(None)
             self._heartbeat.close(failed_in() if self._exit_code else "end")
         hasty = bool(self._exit_code)
-        closers: list[tuple[str, Callable[[], object]]] = []
+        parts: dict[str, Callable[[], object]] = {}
         if self._calls is not None:
-            closers += [("ring", wrappers.remove), ("ring", self._calls.ring.close)]
+            parts |= {"collectives": wrappers.remove, "ring": self._calls.ring.close}
         if self._profiler is not None:
-            closers.append(("profiler", partial(self._profiler.close, HASTY_S if hasty else TRACE_S)))
+            parts["profiler"] = partial(self._profiler.close, HASTY_S if hasty else TRACE_S)
         if self._telemetry is not None:
-            closers.append(("telemetry", self._telemetry.close))
+            parts["telemetry"] = self._telemetry.close
         if self._black_box is not None:
-            closers.append(("black box", self._black_box.close))
-        closers.append(("record", partial(self._writer.close, HASTY_S if hasty else FLUSH_S)))
+            parts["black box"] = self._black_box.close
+        parts["record"] = partial(self._writer.close, HASTY_S if hasty else FLUSH_S)
         if self._tracker is not None:
-            limit_s = HASTY_S if hasty else CLOSE_S
-            closers.append(("tracker", partial(self._tracker.close, self._exit_code, limit_s)))
-        for topic, closer in closers:
-            with guarded(topic):
-                closer()
+            parts["tracker"] = partial(self._tracker.close, self._exit_code, HASTY_S if hasty else CLOSE_S)
+        run_all(parts)
         flush_reports()
 
     def _observers(self) -> list[Observer]:
         """Observers of this level; one that cannot start is reported and left out."""
         observers: list[Observer] = [self._counter]
         with guarded("nvtx"):
-            nvtx = Nvtx()
-            nvtx.start()
-            observers.append(nvtx)
+            observers.append(Nvtx())
         with guarded("heartbeat"):
             self._heartbeat.start()
             observers.append(self._heartbeat)
@@ -245,14 +233,9 @@ class Recorder:
         return observers
 
     def _start_ring(self) -> None:
-        ring = Ring(self.paths.ring(self.rank), self.rank, self.world_size, self.attempt)
-        ring.start()
-        self._calls = collectives.CollectiveLog(ring)
-        wrappers.install(self._calls)
+        self._calls = wrappers.record(self.paths.ring(self.rank), self.rank, self.world_size, self.attempt)
 
     def _start_black_box(self) -> None:
-        # torch's own watchdog writes into this folder too, and does not make it.
-        self.paths.watchdog_prefix.parent.mkdir(parents=True, exist_ok=True)
         self._black_box = flight.BlackBox(self.paths, self.rank, self.attempt, self.config.record.black_box_every_s)
         self._black_box.start()
 
@@ -268,27 +251,13 @@ class Recorder:
 
     def _start_profiler(self) -> None:
         record = self.config.record
-        trace: Path = self.paths.trace(self.rank)
         latest = max(1, self.config.train.steps - record.profile_steps + 1)
         start = min(record.profile_start, latest)
-        self._profiler = ProfilerWindow(
-            trace, self.rank, self.device, start, record.profile_steps, record.profile_stacks
-        )
+        window = (start, record.profile_steps, record.profile_stacks)
+        self._profiler = ProfilerWindow(self.paths.trace(self.rank), self.rank, self.device, *window)
 
     def _dump(self, error: BaseException) -> None:
-        """Dump what explains a failure."""
-        dumps = self._dumps()
+        dumps = flight.last_dumps(self.paths, self.rank, self._black_box)
         if self._full and self.device.type == "cuda" and memory.is_out_of_memory(error):
             dumps["allocator snapshot"] = partial(memory.dump_allocator, self.paths.memory_snapshot(self.rank))
         run_all(dumps)
-
-    def _dump_all(self) -> None:
-        """Dump what explains a hang."""
-        run_all(self._dumps())
-
-    def _dumps(self) -> dict[str, Callable[[], None]]:
-        dumps: dict[str, Callable[[], None]] = {"stacks": partial(stacks.dump_stacks, self.paths.stacks(self.rank))}
-        if self._black_box is not None:
-            dumps["black box"] = self._black_box.snapshot
-        dumps["flight recorder"] = partial(flight.dump, self.paths.flight(self.rank))  # takes the longest
-        return dumps

@@ -4,7 +4,8 @@ import datetime
 import errno
 import secrets
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from typing import Any
 import yaml
 
 from diagnostics.contract.artifacts import Failure, RunPaths, State, Status, read_status, write_json
+from diagnostics.contract.files import replacing
 from diagnostics.contract.origins import Origins, at_launch, dumps
+from diagnostics.contract.secrets import masked
 from dtk.config.schema import Config
 from dtk.errors import DtkError
 
@@ -35,11 +38,22 @@ def create(config: Config, world_size: int) -> RunPaths:
         DtkError: the folder cannot be made or written.
     """
     paths = RunPaths(Path(config.runs_folder) / name_run(config, world_size))
-    try:
+    with writing(paths.root.parent):
         paths.root.mkdir(parents=True, mode=0o755)  # Less the umask: never writable by others (`dtk.config.trust`).
-    except OSError as error:
-        raise unwritable(paths.root.parent, error) from error
     return paths
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Raise what the system says when something below a runs folder cannot be written as one line.
+
+    Raises:
+        DtkError: the folder is full or read-only.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(folder, error) from error
 
 
 def unwritable(folder: Path, error: OSError) -> DtkError:
@@ -54,28 +68,21 @@ def describe(
 ) -> None:
     """Write manifest.json, config.yaml, overrides.yaml and origins.json, each whole or not at all.
 
-    A resumed run has them already.
+    Secrets are masked in all of them. A resumed run has them already.
 
     Raises:
         DtkError: the folder is full or read-only.
     """
-    try:
+    texts = {
+        paths.config: yaml.safe_dump(masked(plain), sort_keys=False),
+        paths.overrides: yaml.safe_dump(masked(overrides)),
+        paths.origins: dumps(at_launch(origins, plain)),
+    }
+    with writing(paths.root):
         write_json(paths.manifest, manifest)
-        _replace(paths.config, yaml.safe_dump(plain, sort_keys=False))
-        _replace(paths.overrides, yaml.safe_dump(overrides))
-        _replace(paths.origins, dumps(at_launch(origins, plain)))
-    except OSError as error:
-        raise unwritable(paths.root, error) from error
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write aside, then rename: a disk that is full must not cost the file that is there."""
-    aside = path.with_name(f".{path.name}.partial")
-    try:
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
+        for path, text in texts.items():
+            with replacing(path) as aside:
+                aside.write_text(text, encoding="utf-8")
 
 
 def begin(paths: RunPaths, attempt: int) -> None:
@@ -85,10 +92,8 @@ def begin(paths: RunPaths, attempt: int) -> None:
         DtkError: the folder is full or read-only.
     """
     started = now()
-    try:
+    with writing(paths.root):
         write_json(paths.status, Status(state="running", attempt=attempt, started=started, updated=started))
-    except OSError as error:
-        raise unwritable(paths.root, error) from error
 
 
 def close(

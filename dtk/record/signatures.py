@@ -5,6 +5,7 @@ Knows the signatures of torch's functions and which of their arguments all ranks
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,32 +14,20 @@ from torch import Tensor
 SUM = torch.distributed.ReduceOp.SUM
 
 
+@dataclass(slots=True, eq=False)
 class Call:
-    """One call: `group`, tensors, and what else the ranks must agree on. `root` is (global, in the group)."""
+    """One call: tensors, and what else the ranks must agree on."""
 
-    __slots__ = ("amount", "asynchronous", "group", "inputs", "outputs", "reduce_op", "root", "splits", "tag")
-
-    def __init__(
-        self,
-        group: Any,
-        asynchronous: bool,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor] = (),
-        amount: int = -1,
-        reduce_op: Any = None,
-        root: tuple[int | None, int | None] | None = None,
-        tag: int = 0,
-        splits: Any = None,
-    ) -> None:
-        self.group = group
-        self.asynchronous = asynchronous
-        self.inputs = inputs
-        self.outputs = outputs
-        self.amount = amount
-        self.reduce_op = reduce_op
-        self.root = root
-        self.tag = tag
-        self.splits = splits
+    group: Any
+    asynchronous: bool
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor] = ()
+    amount: int = -1
+    reduce_op: Any = None
+    root: tuple[int | None, int | None] | None = None
+    """(Global rank, rank in the group), one of which is given."""
+    tag: int = 0
+    splits: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,20 +137,16 @@ def _monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: b
     return Call(group, False, ())
 
 
-def _send(tensor: Tensor, dst: Any = None, group: Any = None, tag: int = 0, group_dst: Any = None) -> Call:
-    return Call(group, False, (tensor,), root=(dst, group_dst), tag=tag)
+def _send(
+    asynchronous: bool, tensor: Tensor, dst: Any = None, group: Any = None, tag: int = 0, group_dst: Any = None
+) -> Call:
+    return Call(group, asynchronous, (tensor,), root=(dst, group_dst), tag=tag)
 
 
-def _recv(tensor: Tensor, src: Any = None, group: Any = None, tag: int = 0, group_src: Any = None) -> Call:
-    return Call(group, False, (), (tensor,), root=(src, group_src), tag=tag)
-
-
-def _isend(tensor: Tensor, dst: Any = None, group: Any = None, tag: int = 0, group_dst: Any = None) -> Call:
-    return Call(group, True, (tensor,), root=(dst, group_dst), tag=tag)
-
-
-def _irecv(tensor: Tensor, src: Any = None, group: Any = None, tag: int = 0, group_src: Any = None) -> Call:
-    return Call(group, True, (), (tensor,), root=(src, group_src), tag=tag)
+def _recv(
+    asynchronous: bool, tensor: Tensor, src: Any = None, group: Any = None, tag: int = 0, group_src: Any = None
+) -> Call:
+    return Call(group, asynchronous, (), (tensor,), root=(src, group_src), tag=tag)
 
 
 _INTO = Kind("all_gather_into_tensor", "all_gather", _all_gather_single)
@@ -186,18 +171,14 @@ KINDS: dict[str, Kind] = {
     "all_to_all": Kind("all_to_all", "all_to_all", _all_to_all),
     "barrier": Kind("barrier", "barrier", _barrier),
     "monitored_barrier": Kind("monitored_barrier", "monitored_barrier", _monitored_barrier),
-    "send": Kind("send", "send", _send, p2p=True),
-    "recv": Kind("recv", "recv", _recv, p2p=True),
-    "isend": Kind("isend", "isend", _isend, p2p=True),
-    "irecv": Kind("irecv", "irecv", _irecv, p2p=True),
+    "send": Kind("send", "send", partial(_send, False), p2p=True),
+    "recv": Kind("recv", "recv", partial(_recv, False), p2p=True),
+    "isend": Kind("isend", "isend", partial(_send, True), p2p=True),
+    "irecv": Kind("irecv", "irecv", partial(_recv, True), p2p=True),
 }
 """Name in torch.distributed -> what it does. Names that this torch does not have are passed over."""
 OBJECTS = (
-    "all_gather_object",
-    "gather_object",
-    "broadcast_object_list",
-    "scatter_object_list",
-    "send_object_list",
+    "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list", "send_object_list",
     "recv_object_list",
-)
+)  # fmt: skip
 """Made of several calls above; those are recorded, with this as the user's call."""

@@ -1,18 +1,8 @@
-"""Python stacks: of all threads when a rank fails, and on stderr when the interpreter crashes."""
+"""Python stacks of all threads, when a rank fails."""
 
 import faulthandler
-import sys
 import time
 from pathlib import Path
-
-
-def enable_crash_stacks() -> None:
-    """Print the stacks to this rank's stderr on SIGSEGV, SIGABRT, SIGBUS, SIGFPE and SIGILL.
-
-    Raises:
-        OSError, ValueError: stderr is not a real file.
-    """
-    faulthandler.enable(sys.stderr, all_threads=True)
 
 
 def dump_stacks(path: Path) -> None:

@@ -4,6 +4,7 @@ Runs on the thread of the live watch, so it answers also while the main thread h
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from diagnostics.contract.artifacts import RunPaths, write_json
 from dtk.record.guard import bounded, guarded
@@ -13,14 +14,14 @@ STANDS_S = 5.0
 DUMP_S = 2.0
 
 
-class Asked:
+@dataclass(eq=False)
+class StallAnswer:
     """Looks whether somebody asks; answers once."""
 
-    def __init__(self, paths: RunPaths, rank: int, dump: Callable[[], None]) -> None:
-        self.paths = paths
-        self.rank = rank
-        self.dump = dump
-        self._answered = False
+    paths: RunPaths
+    rank: int
+    dump: Callable[[], None]
+    _answered: bool = False
 
     def answer(self, idle_s: float, inside: bool) -> None:
         """Dump if this rank stands still, then say so.

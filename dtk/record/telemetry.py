@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
@@ -26,15 +27,17 @@ def cuda_uuids(device: torch.device) -> list[str]:
     return [str(torch.cuda.get_device_properties(i).uuid) for i in range(used)]
 
 
+@dataclass(eq=False)
 class Telemetry:
     """Samples every `every_s` seconds until closed. The first line says what is sampled and what cannot be."""
 
-    def __init__(self, lines: JsonLines, paths: RunPaths, rank: int, every_s: float, uuids: Uuids) -> None:
-        self._lines = lines
-        self._paths = paths
-        self._rank = rank
-        self._every_s = every_s
-        self._uuids = uuids
+    lines: JsonLines
+    paths: RunPaths
+    rank: int
+    every_s: float
+    uuids: Uuids
+
+    def __post_init__(self) -> None:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dtk-telemetry", daemon=True)
 
@@ -50,16 +53,16 @@ class Telemetry:
     def _run(self) -> None:
         with guarded("telemetry"):
             nvml, devices, reason = self._open()
-            host = Host(self._paths, self._rank)
-            self._lines.append(self._about(devices, reason))
-            while not self._stop.wait(self._every_s):
+            host = Host(self.paths, self.rank)
+            self.lines.append(self._about(devices, reason))
+            while not self._stop.wait(self.every_s):
                 gpu = [device.sample(nvml) for device in devices] if devices else None
                 record = {"kind": "sample", "time_s": time.time(), "gpu": gpu, "host": host.sample()}
-                self._lines.append(record if gpu is not None else {**record, "gpu_reason": reason})
+                self.lines.append(record if gpu is not None else {**record, "gpu_reason": reason})
 
     def _open(self) -> tuple[Any, list[Device], str]:
         """NVML and this node's devices, or why there are none."""
-        uuids = self._uuids()
+        uuids = self.uuids()
         nvml, reason = open_nvml()
         if nvml is None:
             return None, [], reason
@@ -81,7 +84,7 @@ class Telemetry:
             "time_s": time.time(),
             "host": socket.gethostname(),
             "cores": psutil.cpu_count(),
-            "every_s": self._every_s,
+            "every_s": self.every_s,
             "gpu": gpu or None,
         }
         return about if gpu else {**about, "gpu_reason": reason}

@@ -12,35 +12,26 @@ import os
 import signal
 import sys
 import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 PROBE_S = 2.0
 """How long a server may take to answer before the run is tracked offline."""
 INIT_S = 20.0
 FINISH_S = 30.0
 """How long the tracker may go on after the run ended."""
-
-
-class Sink(Protocol):
-    """A tracker."""
-
-    def log(self, record: dict[str, Any]) -> None:
-        """Scalars of one step."""
-
-    def summary(self, figures: dict[str, Any]) -> None:
-        """Record the final figures."""
-
-    def finish(self, exit_code: int) -> None:
-        """Send what is left."""
+POLL_S = 1.0
 
 
 class Wandb:
     """Weights & Biases."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
+        for name in [name for name, value in os.environ.items() if name.startswith("WANDB_") and not value]:
+            del os.environ[name]  # Empty means unset to a shell; W&B refuses an empty mode.
         import wandb
 
         mode = os.environ.get("WANDB_MODE") if settings["mode"] == "auto" else settings["mode"]
@@ -49,19 +40,17 @@ class Wandb:
         except Exception as error:
             if settings["mode"] != "auto":
                 raise
-            print(f"dtk: wandb: {type(error).__name__}: {error}; tracking offline", file=sys.stderr, flush=True)
+            text = " ".join(f"dtk: wandb: {type(error).__name__}: {error}; tracking offline".split())
+            print(text, file=sys.stderr, flush=True)
+            wandb.teardown()  # Its service holds the run's id for the attempt that failed.
             self._run = self._init(wandb, settings, "offline")
 
     def _init(self, wandb: Any, settings: dict[str, Any], mode: str) -> Any:
         return wandb.init(
+            **{name: settings[name] for name in ("project", "entity", "group", "tags", "config")},
             mode=mode,
-            project=settings["project"],
-            entity=settings["entity"],
-            group=settings["group"],
-            tags=settings["tags"],
             id=settings["run_id"],
             name=settings["run_id"],
-            config=settings["config"],
             dir=settings["folder"],
             resume="allow" if mode == "online" else None,
             settings=wandb.Settings(init_timeout=INIT_S, console="off", silent=True),
@@ -159,7 +148,7 @@ def answers(url: str) -> bool:
 def follow(lines: TextIO) -> None:
     """Serve one run until the pipe ends."""
     settings = json.loads(lines.readline())
-    sink: Sink = Wandb(settings) if settings["name"] == "wandb" else Tensorboard(settings)
+    sink = Wandb(settings) if settings["name"] == "wandb" else Tensorboard(settings)
     exit_code = 1  # Of a run that ends without a word.
     for line in lines:
         message = json.loads(line)
@@ -169,16 +158,24 @@ def follow(lines: TextIO) -> None:
             sink.summary(message["summary"])
         else:
             exit_code = message["end"]
-    # A server that stalls now keeps nobody.
-    timer = threading.Timer(FINISH_S, os._exit, args=(1,))
-    timer.daemon = True
-    timer.start()
     sink.finish(exit_code)
+
+
+def end_after(rank: int) -> None:
+    """End this process and what it started when the rank has been gone for FINISH_S, whatever a server does."""
+    while os.getppid() == rank:
+        time.sleep(POLL_S)
+    time.sleep(FINISH_S)
+    print(f"dtk: tracker: not done {FINISH_S:g} s after the run; ended", file=sys.stderr, flush=True)
+    if os.getpgrp() == os.getpid():  # Its own session, as dtk starts it.
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
 
 
 def main() -> int:
     """Run the tracker; a failure is one line on standard error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=end_after, args=(os.getppid(),), daemon=True).start()
     try:
         follow(sys.stdin)
     except Exception as error:

@@ -10,10 +10,12 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from diagnostics.contract.invocation import command
+from diagnostics.contract.secrets import masked
 from dtk.config.schema import Config, NoTracker, TensorboardTracker, WandbTracker
 from dtk.errors import DtkError
 from dtk.extras import install
@@ -22,6 +24,7 @@ from dtk.record.tracker_process import base_url, has_key
 
 CLOSE_S = 5.0
 """Longest wait for a tracker at the end of a run."""
+KILL_S = 1.0
 
 TrackerConfig = NoTracker | WandbTracker | TensorboardTracker
 
@@ -62,12 +65,7 @@ def offline_reason(tracker: TrackerConfig) -> str | None:
 
 def offline_logs(run_folder: Path) -> list[Path]:
     """Return the folders that W&B wrote offline in a run folder, one per attempt, oldest first."""
-    return sorted(run_folder.glob("wandb/offline-run-*"))
-
-
-def _plain(record: Any) -> dict[str, Any]:
-    """Return a dataclass of the configuration as a dict of JSON values."""
-    return dataclasses.asdict(record)
+    return sorted({log.parent for log in run_folder.glob("wandb/offline-run-*/*.wandb")})
 
 
 class Tracker:
@@ -76,10 +74,10 @@ class Tracker:
     def __init__(self, config: Config, folder: Path) -> None:
         self.topic = f"tracker {config.tracker.name}"
         self._settings = {
-            **_plain(config.tracker),
+            **dataclasses.asdict(config.tracker),
             "run_id": folder.name,
             "folder": str(folder.absolute()),
-            "config": _plain(config),
+            "config": masked(dataclasses.asdict(config)),
         }
         self._writer = Writer(self.topic)
         self._process: subprocess.Popen[bytes] | None = None
@@ -107,6 +105,8 @@ class Tracker:
             return
         if not sent:
             self._process.kill()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(KILL_S)
             return
         self._process.stdin.close()
         try:
@@ -117,7 +117,11 @@ class Tracker:
     def _launch(self) -> None:
         # -P keeps this folder, whose modules have common names, out of the import path.
         script = Path(__file__).with_name("tracker_process.py")
-        environment = {**os.environ, "WANDB_DIR": self._settings["folder"], "WANDB_SILENT": "true"}
+        # W&B records every variable of Slurm.
+        safe = {
+            name: value for name, value in os.environ.items() if name[:6] != "SLURM_" or masked(value, name) == value
+        }
+        environment = {**safe, "WANDB_DIR": self._settings["folder"], "WANDB_SILENT": "true"}
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(script)],
             stdin=subprocess.PIPE,

@@ -15,7 +15,7 @@ import sysconfig
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
@@ -31,7 +31,7 @@ from dtk.record.desync import Called, Place, called_at, desync, left_at, place_o
 from dtk.record.frames import PLUMBING
 from dtk.record.guard import bounded, guarded
 from dtk.record.judge import Judge, pack
-from dtk.record.stall_probe import Asked
+from dtk.record.stall_probe import StallAnswer
 
 EVERY_S = 0.5
 LOOKS = 5
@@ -48,42 +48,33 @@ SILENT_S = 3.0
 _STDLIB = (sysconfig.get_paths()["stdlib"], "<frozen")
 
 
+@dataclass(eq=False)
 class Watch:
-    """One rank's thread. `progress` returns anything that changes when the rank moves."""
+    """One rank's thread."""
 
-    def __init__(
-        self,
-        config: WatchConfig,
-        log: CollectiveLog,
-        paths: RunPaths,
-        rank: int,
-        world_size: int,
-        attempt: int,
-        device_type: str,
-        progress: Callable[[], object],
-        dump: Callable[[], None],
-        ended: Callable[[Verdict], None] | None = None,
-        hosted: bool = False,
-    ) -> None:
-        self.config = config
-        self.log = log
-        self.paths = paths
-        self.rank = rank
-        self.world_size = world_size
-        self.attempt = attempt
-        self.progress = progress
-        self.dump = dump
-        self.ended = ended
-        self.hosted = hosted
-        """Whether the store lives in rank 0's process: it leaves last then, so that nobody talks to a dead store."""
-        self._activity = Activity(device_type)
+    config: WatchConfig
+    log: CollectiveLog
+    paths: RunPaths
+    rank: int
+    world_size: int
+    attempt: int
+    device_type: str
+    progress: Callable[[], object]
+    """Returns anything that changes when the rank moves."""
+    dump: Callable[[], None]
+    ended: Callable[[Verdict], None] | None = None
+    hosted: bool = False
+    """Whether the store lives in rank 0's process: it leaves last then, so that nobody talks to a dead store."""
+
+    def __post_init__(self) -> None:
+        self._activity = Activity(self.device_type)
         self._idle_s = 0.0
         self._ticks = 0
         self._leaving = ""
-        self._asked = Asked(paths, rank, dump)
+        self._asked = StallAnswer(self.paths, self.rank, self.dump)
         self._moved: object = None
         self._still: dict[str, int] = {}
-        self._judge = Judge(world_size)
+        self._judge = Judge(self.world_size)
         self._beat = b""
         self._beat_age_s = 0.0
         self._stop = threading.Event()

@@ -9,7 +9,7 @@ FOLDER, STALL_TIMEOUT_S = "DTK_WATCH_FOLDER", "DTK_WATCH_STALL_TIMEOUT_S"
 _INJECT = Path(__file__).resolve().parent / "inject"
 
 
-def tell(paths: RunPaths, stall_timeout_s: float) -> dict[str, str]:
+def watch_variables(paths: RunPaths, stall_timeout_s: float) -> dict[str, str]:
     """Variables for the ranks; the first entry of PYTHONPATH makes their Python listen."""
     behind = os.environ.get("PYTHONPATH")
     return {
@@ -19,16 +19,16 @@ def tell(paths: RunPaths, stall_timeout_s: float) -> dict[str, str]:
     }
 
 
-def told() -> tuple[RunPaths, float]:
+def watched_run() -> tuple[RunPaths, float]:
     """Where this rank writes, and its limit in seconds.
 
     Raises:
-        KeyError: nobody told.
+        KeyError: it is not watched.
     """
     return RunPaths(Path(os.environ[FOLDER])), float(os.environ[STALL_TIMEOUT_S])
 
 
-def was_told(pid: int, paths: RunPaths) -> bool:
+def is_watched(pid: int, paths: RunPaths) -> bool:
     """Whether a process of this host runs under the watch of this folder; false where the system does not tell.
 
     Raises:

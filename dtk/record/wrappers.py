@@ -8,6 +8,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from diagnostics.evidence.ring.format import FINISHED, ISSUED, RAISED
 from dtk.record import functional
 from dtk.record.collectives import CollectiveLog
 from dtk.record.guard import guarded, report
+from dtk.record.ring import Ring
 from dtk.record.signatures import KINDS, OBJECTS, Kind
 
 
@@ -33,6 +35,19 @@ _inside = _Inside()
 _log: CollectiveLog | None = None
 _originals: dict[str, tuple[Any, Any]] = {}
 """Name -> torch's function and its wrapper."""
+
+
+def record(path: Path, rank: int, world_size: int, attempt: int) -> CollectiveLog:
+    """Record every call of this rank in a new ring at `path`.
+
+    Raises:
+        OSError: the folder is full or read-only.
+    """
+    ring = Ring(path, rank, world_size, attempt)
+    ring.start()
+    log = CollectiveLog(ring)
+    install(log)
+    return log
 
 
 def install(log: CollectiveLog) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.contract.artifacts import SCHEMA_VERSION, RunPaths
+from diagnostics.contract.formatting import clean
 from diagnostics.contract.invocation import command
 from diagnostics.runs.records import as_mapping, mapping
-from diagnostics.runs.text import clean
 from dtk.config.stored import read_stored
 from dtk.errors import DtkError
 from dtk.record.manifest import git_state, versions

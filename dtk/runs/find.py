@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from diagnostics.contract.formatting import clean
 from diagnostics.contract.invocation import command
 from diagnostics.runs.find import RUNS, NoSuchRunError, Run, find_run, read_run
-from diagnostics.runs.text import clean
 from dtk.errors import DtkError
 
 RUN_HELP = "a path, an id under runs/, the unique beginning of one, or last"

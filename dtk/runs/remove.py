@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.formatting import clean
 from diagnostics.runs.find import Run, looks_like_run, made_by_dtk
 from diagnostics.runs.processes import still_runs
 from diagnostics.runs.records import mapping
-from diagnostics.runs.text import clean
 
 _LAST = ("manifest.json", "status.json")
 """Removed after all else: what a removal leaves when it is cut off is still a run that can be removed."""

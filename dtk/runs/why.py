@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.contract.artifacts import NewerSchemaError, RunPaths
+from diagnostics.contract.formatting import clean
 from diagnostics.contract.invocation import command
 from diagnostics.contract.origins import Choice, Origins, Setting
 from diagnostics.runs.records import read_origins, reason
-from diagnostics.runs.text import clean
 from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError
 

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from dtk.errors import DtkError
+from dtk.train.loss import logits_of
 
 _OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<")
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
@@ -50,7 +51,7 @@ def explained(model: str) -> Iterator[None]:
 
 
 def check_answer(model: str, module: nn.Module, output: object) -> None:
-    """Dtk's loss is made of the model's answer.
+    """Check that the loss can be computed from the model's answer.
 
     Args:
         model: how the configuration names it.
@@ -58,16 +59,14 @@ def check_answer(model: str, module: nn.Module, output: object) -> None:
         output: what its forward returned.
 
     Raises:
-        DtkError: it is no tensor; names the file and line of forward.
+        DtkError: it has no logits; names the file and line of forward.
     """
-    if isinstance(output, Tensor):
-        return
-    code = inspect.unwrap(type(module).forward).__code__
-    raise DtkError(
-        f"{model} returns a {type(output).__name__} from forward at {code.co_filename}:{code.co_firstlineno}",
-        "dtk makes the loss itself, of one tensor of logits",
-        "return the logits alone",
-    )
+    try:
+        logits_of(output)
+    except DtkError as error:
+        code = inspect.unwrap(type(module).forward).__code__
+        what = f"{model} returns a {type(output).__name__} from forward at {code.co_filename}:{code.co_firstlineno}"
+        raise DtkError(what, error.why, error.fix) from None
 
 
 def check_gradients(model: str, module: nn.Module, error: RuntimeError) -> None:

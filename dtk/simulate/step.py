@@ -22,6 +22,7 @@ from dtk.data.dataset import Batch
 from dtk.data.synthetic import SyntheticDataset
 from dtk.models.build import build_model
 from dtk.parallel import regions
+from dtk.parallel.blocks import blocks_of
 from dtk.parallel.context import Context
 from dtk.parallel.control import Agreement
 from dtk.parallel.precision import LossScaler
@@ -40,6 +41,7 @@ from dtk.strategies.base import local, owned_state
 from dtk.train.assemble import measures
 from dtk.train.checkpoint import Checkpoints, LoopState
 from dtk.train.loop import Loop
+from dtk.train.loss import logits_of
 from dtk.train.progress import Progress
 from dtk.train.setup import Parts, set_up
 
@@ -95,14 +97,11 @@ def simulate_step(config: Config, rank: int, world_size: int, local_size: int, e
     Raises:
         DtkError: the model reads values or fails, or this torch cannot simulate.
     """
-    config = dataclasses.replace(
-        config,
-        record=RecordConfig(level="off"),
-        train=dataclasses.replace(config.train, compile=False),
-    )
+    uncompiled = dataclasses.replace(config.train, compile=False)
+    config = dataclasses.replace(config, record=RecordConfig(level="off"), train=uncompiled)
     check_torch()
     run = _Run(config, edge)
-    mesh = config.strategy.mesh(world_size)
+    mesh = config.mesh(world_size)
     group = simulated_group(rank, world_size, local_size, run.hear, mesh)
     with undisturbed(), explained(run.named), group as context:
         return run.observe(context)
@@ -121,6 +120,8 @@ class _Run:
         self.modes = ExitStack()
         self.named = f"model={config.model.name}"
         self.gradients = GradientWatch(lambda found: self.ledger.mark(found, "gradients", weak=True))
+        self.parts: Parts
+        """Once they are set up."""
         self._logits = 0
         self._classes = 0
         self._members: dict[int, tuple[int, ...]] = {}
@@ -143,9 +144,12 @@ class _Run:
             self.ledger.host_numbers = True
             parts = set_up(self.config, context, make=self._make, fill=lambda model, config: None)
             self.ledger.host_numbers = False
-            self._mark_states(parts)
+            self.parts = parts
+            with torch.no_grad(), self.ledger.pause():
+                held = [*parts.model.parameters(), *parts.model.buffers()]
+                self.ledger.mark([local(tensor) for tensor in held], "parameters")
             parts.model.register_forward_hook(lambda model, _, output: check_answer(self.named, model, output))
-            blocks = list(getattr(parts.model, "blocks", ()))
+            blocks = blocks_of(parts.model)
             self.places.watch(blocks, parts.wrapped)
             parts.wrapped.register_forward_hook(self._answered)
             if isinstance(parts.wrapped, DistributedDataParallel):
@@ -153,7 +157,8 @@ class _Run:
             loop = self._loop(context, parts)
             plan = self.config.batch_plan(context.world_size)
             count = min(MICRO_BATCHES, plan.accumulation_steps)
-            regions.observe([self.places, _Marks(self, parts)])
+            self.places.entered = self.ledger.touch
+            regions.observe([self.places, self])
             before = warm_up(self.config)
             for step in range(before):
                 self._step(loop, step, count)
@@ -164,6 +169,20 @@ class _Run:
             parts_held = highest(events, begin, self.ledger.category, self._part(len(blocks)))
             owned = loads(parts.optimizer)
             return Observed(context.rank, parts.parameter_count, parts_held, self.calls, count, owned, self._classes)
+
+    def enter(self, region: regions.Region) -> None:
+        """Nothing yet."""
+
+    def exit(self, region: regions.Region) -> None:
+        """Say what gradients are when backward has made them, and optimizer states when the optimizer has."""
+        if region.name not in ("backward", "optimizer"):
+            return
+        with torch.no_grad(), self.ledger.pause():
+            if region.name == "backward":
+                grads = [p.grad for p in self.parts.model.parameters() if p.grad is not None]
+                self.ledger.mark([local(grad) for grad in grads], OWN_GRADIENTS)
+            states = [value for state in owned_state(self.parts.optimizer).values() for value in state.values()]
+            self.ledger.mark([local(one) for one in states if isinstance(one, Tensor)], "optimizer states")
 
     def _step(self, loop: Loop, step: int, count: int) -> None:
         self.places.micro_batch = -1
@@ -230,14 +249,10 @@ class _Run:
         return "temporaries"
 
     def _answered(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        self._logits, self._classes = output.numel(), output.shape[-1]
-        self.ledger.mark([output], "logits")
-        self.gradients.follow(output)
-
-    def _mark_states(self, parts: Parts) -> None:
-        with torch.no_grad(), self.ledger.pause():
-            held = [*parts.model.parameters(), *parts.model.buffers()]
-            self.ledger.mark([local(tensor) for tensor in held], "parameters")
+        logits = logits_of(output)
+        self._logits, self._classes = logits.numel(), logits.shape[-1]
+        self.ledger.mark([logits], "logits")
+        self.gradients.follow(logits)
 
     def _part(self, blocks: int) -> Any:
         def part(place: tuple[str, int]) -> tuple[str, str]:
@@ -247,29 +262,6 @@ class _Run:
             return region, f"block L{block - blocks:+}" if block >= blocks - self.edge else "between"
 
         return part
-
-
-class _Marks:
-    """Says what gradients and optimizer states are, once they are there."""
-
-    def __init__(self, run: _Run, parts: Parts) -> None:
-        self.ledger = run.ledger
-        self.parts = parts
-        run.places.entered = self.ledger.touch
-
-    def enter(self, region: regions.Region) -> None:
-        """Nothing yet."""
-
-    def exit(self, region: regions.Region) -> None:
-        """After backward gradients are complete, after the optimizer its states."""
-        if region.name not in ("backward", "optimizer"):
-            return
-        with torch.no_grad(), self.ledger.pause():
-            if region.name == "backward":
-                grads = [p.grad for p in self.parts.model.parameters() if p.grad is not None]
-                self.ledger.mark([local(grad) for grad in grads], OWN_GRADIENTS)
-            states = [value for state in owned_state(self.parts.optimizer).values() for value in state.values()]
-            self.ledger.mark([local(one) for one in states if isinstance(one, Tensor)], "optimizer states")
 
 
 def warm_up(config: Config) -> int:

@@ -54,7 +54,13 @@ class Reducer:
 @contextmanager
 def propagation_ignored(ledger: Ledger) -> Iterator[None]:
     """DTensor finds out shapes by running operations on whole fake tensors: that is nobody's memory."""
-    propagator: Any = _propagator()
+    try:
+        from torch.distributed.tensor import _sharding_prop
+    except ImportError:
+        propagator: Any = None
+    else:
+        propagator = getattr(_sharding_prop, "ShardingPropagator", None)
+    # Without it only the first step would be counted too high, and that one is not reported.
     if not hasattr(propagator, "_fake_mode_lock"):
         yield
         return
@@ -64,15 +70,6 @@ def propagation_ignored(ledger: Ledger) -> Iterator[None]:
         yield
     finally:
         propagator._fake_mode_lock = lock
-
-
-def _propagator() -> Any:
-    """Without it only the first step would be counted too high, and that one is not reported."""
-    try:
-        from torch.distributed.tensor import _sharding_prop
-    except ImportError:
-        return None
-    return getattr(_sharding_prop, "ShardingPropagator", None)
 
 
 class _Paused:

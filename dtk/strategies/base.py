@@ -7,6 +7,7 @@ traits in a strategy's file can be read without it.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -18,9 +19,11 @@ from dtk.strategies.declared import Collective, ModelShapes, Shape
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.optim import Optimizer
 
     from dtk.config.schema import PrecisionConfig
+    from dtk.parallel.collectives import Axis
     from dtk.parallel.context import Context
 
     Fill = Callable[[nn.Module], None]
@@ -35,8 +38,11 @@ class Strategy(ABC):
         self.config = config
         self.context = context
         self.precision = precision
+        self.partial_over: dict[str, list[str]] = {}
+        """Mesh dimension -> names of parameters of which backward leaves each of its ranks a part of the gradient."""
         mesh, known = context.mesh, config.traits.dimensions
-        if mesh != config.mesh(context.world_size):
+        divided = config.mesh(mesh.dp_size)
+        if (mesh.dp_replicate, mesh.dp_shard) != (divided.dp_replicate, divided.dp_shard):
             raise ValueError(f"the ranks joined as {mesh}, but strategy={config.name} divides them otherwise")
         for dimension in ("pp", "cp", "tp", "ep"):
             if mesh.size(dimension) > 1 and dimension not in known:
@@ -54,6 +60,21 @@ class Strategy(ABC):
             under sharding no rank ever holds the whole model.
         """
 
+    @functools.cached_property
+    def device_mesh(self) -> DeviceMesh:
+        """All dimensions that have process groups, outermost first; a dimension's part of it is `device_mesh[name]`."""
+        from dtk.parallel.context import device_mesh
+
+        return device_mesh(self.context, self.config.grouped(self.context.mesh))
+
+    @functools.cached_property
+    def axes(self) -> dict[str, Axis]:
+        """This rank's group along each dimension of `device_mesh`."""
+        from dtk.parallel.collectives import Axis
+
+        groups = {name: self.device_mesh.get_group(name) for name in self.config.grouped(self.context.mesh)}
+        return {name: Axis(name, group, group.rank(), group.size()) for name, group in groups.items()}
+
     @property
     def loss_factor(self) -> int:
         """What the loss is multiplied by, because the library averages gradients over that many ranks."""
@@ -67,6 +88,20 @@ class Strategy(ABC):
         """Context of one micro-batch: gradients are communicated in the last one only."""
         return nullcontext()
 
+    def begin_backward(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
+        """Context of one backward in a pipeline, where forwards of other micro-batches lie between it and its own.
+
+        All those forwards ran under `accumulate(last=False)`.
+        """
+        return self.accumulate(wrapped, last)
+
+    @property
+    def stream_dtype(self) -> torch.dtype:
+        """Number format of the residual stream between blocks: autocast leaves it as the embedding made it."""
+        import torch
+
+        return torch.float32
+
     def autocast(self) -> AbstractContextManager[object]:
         """Context of the forward pass."""
         from dtk.parallel.precision import autocast
@@ -74,10 +109,27 @@ class Strategy(ABC):
         return autocast(self.precision, self.context.device)
 
     def gradient_norm(self, parameters: Iterable[nn.Parameter]) -> Tensor:
-        """Global L2 norm of the gradients, a float32 scalar, the same on every rank."""
-        import torch
+        """Global L2 norm of the gradients, a float32 scalar, the same on every rank.
 
-        return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        Square, sum over each dimension that divides the model, root: one all_reduce of 4 bytes for each. What several
+        of those ranks hold alike, as a norm's weight under tensor parallelism, counts on the first.
+        """
+        import torch
+        import torch.distributed as dist
+
+        from dtk.parallel.placement import replica
+        from dtk.parallel.regions import communication
+
+        axes = [self.axes[name] for name in self.config.summed(self.context.mesh)]
+        grads = [local(p.grad) for p in parameters if p.grad is not None and replica(p)[0] == 0]
+        norm = torch.nn.utils.get_total_norm(grads)
+        if not axes:
+            return norm
+        squared = norm.float().square().to(self.context.device)
+        for axis in axes:
+            with communication("all_reduce", squared.nbytes, axis.name):
+                dist.all_reduce(squared, group=axis.group)
+        return squared.sqrt()
 
     def scale_gradients(self, parameters: Iterable[nn.Parameter], factor: Tensor) -> None:
         """Multiply all gradients by a scalar on the device, without waiting for it."""
@@ -94,17 +146,26 @@ class Strategy(ABC):
         return "float32" if self.context.mesh.dp_size > 1 else None
 
     @property
-    def replicas(self) -> list[list[int]]:
-        """Groups of ranks that must hold the same parameters, bit for bit; none where everything is sharded."""
-        dimension = self.config.traits.replicated_over
-        return [] if dimension is None else self.context.mesh.groups(dimension)
+    def replicas(self) -> dict[str, list[list[int]]]:
+        """Mesh dimension -> its groups of ranks, which hold alike, bit for bit, what is not sharded over it."""
+        mesh, over = self.context.mesh, self.config.traits.replicated_over
+        return {name: mesh.groups(name) for name in (over, "tp") if name and (name == over or mesh.size(name) > 1)}
 
-    def collectives(self, model: nn.Module, accumulation_steps: int) -> list[Collective]:
+    def collectives(self, model: nn.Module, accumulation_steps: int, clips: bool = False) -> list[Collective]:
         """Return the collectives of a step, as the section declares them for this model."""
         declared: list[Collective] = self.config.declare(
-            model_shapes(model), self.context.mesh, self.precision, accumulation_steps
+            self.shapes(model), self.context.mesh, self.precision, accumulation_steps
         )
-        return declared
+        return [*declared, *(self.config.declare_clip(self.context.mesh) if clips else ())]
+
+    def partial_shapes(self, model: nn.Module, dimension: str) -> list[Shape]:
+        """Shapes of this rank's parts of the gradients that are added up over a dimension after the last backward."""
+        names = set(self.partial_over.get(dimension, ()))
+        return [tuple(local(p).shape) for name, p in model.named_parameters() if name in names and p.requires_grad]
+
+    def shapes(self, model: nn.Module) -> ModelShapes:
+        """Return the shapes of what is communicated: parameters that have gradients."""
+        return model_shapes(model)
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -122,12 +183,15 @@ def materialise(model: nn.Module, device: torch.device, fill: Fill) -> None:
 
 
 def model_shapes(model: nn.Module, frozen: bool = False) -> ModelShapes:
-    """Shapes of the parameters that have gradients, or with `frozen` of all."""
+    """Shapes of the parameters that have gradients, or with `frozen` of all, as data-parallel ranks divide them."""
+    from dtk.parallel.placement import cut_shape
 
     def shapes(parameters: Iterable[nn.Parameter]) -> list[Shape]:
-        return [tuple(p.shape) for p in parameters if frozen or p.requires_grad]
+        return [cut_shape(p, over=("dp_shard",)) for p in parameters if frozen or p.requires_grad]
 
-    blocks = [list(block.parameters()) for block in getattr(model, "blocks", ())]
+    from dtk.parallel.blocks import blocks_of
+
+    blocks = [list(block.parameters()) for block in blocks_of(model)]
     inside = {parameter for block in blocks for parameter in block}
     rest = [parameter for parameter in model.parameters() if parameter not in inside]
     return ModelShapes(shapes(model.parameters()), [shapes(block) for block in blocks], shapes(rest))

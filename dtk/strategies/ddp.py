@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import TYPE_CHECKING, Literal, cast
 
 from dtk.errors import DtkError
-from dtk.parallel.mesh import Mesh
+from dtk.parallel.mesh import COMPOUND, ORDER, Mesh
 from dtk.strategies.base import Strategy, materialise, model_shapes
 from dtk.strategies.declared import Collective, ModelShapes, Shape
+from dtk.strategies.fsdp import FSDPConfig
 from dtk.strategies.traits import StrategyConfig, TableRow, Traits
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class DDPConfig(StrategyConfig):
 
     traits = Traits(
         replicated_over="dp",
+        dimensions=("dp_replicate", "dp_shard", "tp", "pp"),
         gradients_in="buckets",
         collectives=("all_reduce",),
         keeps_gradients=True,
@@ -77,11 +79,40 @@ class DDPConfig(StrategyConfig):
                 "drop one of them",
             )
 
+    def on(self, mesh: Mesh) -> StrategyConfig:
+        """Return fully_shard over one rank where the model is cut: DistributedDataParallel takes no DTensors."""
+        whole = (*COMPOUND["dp"], "pp")  # A stage of a pipeline has plain parameters.
+        cut = [f"parallel.{name}" for name in ORDER if name not in whole and mesh.size(name) > 1]
+        if not cut:
+            return self
+        plain = DDPConfig()
+        for field in fields(plain):
+            if getattr(self, field.name) != getattr(plain, field.name):
+                raise DtkError(
+                    f"strategy.{field.name}={getattr(self, field.name)} does not go with {' and '.join(cut)}",
+                    "the gradients of a model that is cut are averaged unit by unit, not in DDP's buckets",
+                    f"drop it, or use {' '.join(f'{key}=1' for key in cut)}",
+                )
+        return ReplicatedUnitsConfig()
+
     def declare(
         self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig, accumulation_steps: int
     ) -> list[Collective]:
         """One all_reduce per gradient bucket, whatever the accumulation."""
-        return ddp_collectives(self, shapes.parameters)
+        return ddp_collectives(self, shapes.parameters) if mesh.dp_size > 1 or mesh.pp == 1 else []
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplicatedUnitsConfig(FSDPConfig):
+    """`ddp` of a model that is cut: fully_shard over one rank averages the gradients of each unit over the replicas."""
+
+    traits = replace(DDPConfig.traits, gradients_in="units", always_grouped=("dp_shard",), keeps_gradients=False)
+    row = DDPConfig.row
+    engine = "fsdp"
+    autocasts = True
+
+    name: Literal["ddp"] = "ddp"  # type: ignore[assignment]
+    reshard_after_forward: bool = False
 
 
 class DDP(Strategy):
@@ -97,10 +128,14 @@ class DDP(Strategy):
         from dtk.parallel.regions import observed
 
         materialise(model, self.context.device, fill)
-        config = self.config
+        config, mesh = self.config, self.context.mesh
+        if mesh.dp_size == 1 and mesh.pp > 1:
+            return model
+        group = self.device_mesh.get_group("dp_replicate") if mesh.pp > 1 else None
         wrapped = DistributedDataParallel(
             model,
             device_ids=[self.context.device] if self.context.device.type == "cuda" else None,
+            process_group=group,
             # Every rank computes the same initial values from the seed: nothing to broadcast.
             init_sync=False,
             bucket_cap_mb=None if config.bucket_cap_mb == LIBRARY_BUCKET_CAP_MB else config.bucket_cap_mb,
@@ -114,7 +149,7 @@ class DDP(Strategy):
             shapes = model_shapes(model).parameters
             share = ddp_collectives(config, shapes)[0].size_bytes / (4 * sum(map(prod, shapes)))
             backend, kind = self.context.backend, config.communication_hook
-            state, hook = bucket_hook(kind, share, backend, config.powersgd_rank, MIN_COMPRESSION_RATE)
+            state, hook = bucket_hook(kind, share, backend, config.powersgd_rank, MIN_COMPRESSION_RATE, group)
             wrapped.register_comm_hook(state, hook)
         return wrapped
 
@@ -125,9 +160,18 @@ class DDP(Strategy):
         one more reduction, once.
         """
         first, self.ran_backward = not self.ran_backward, True
-        if last or (first and self.config.static_graph):
+        if not hasattr(wrapped, "no_sync") or last or (first and self.config.static_graph):
             return nullcontext()
         return cast("DistributedDataParallel", wrapped).no_sync()
+
+    def begin_backward(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
+        """Make the reducer expect every gradient of the last backward, as its forward ran under `no_sync`."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        if last and isinstance(wrapped, DistributedDataParallel):
+            wrapped.reducer.prepare_for_backward([])
+            return nullcontext()
+        return self.accumulate(wrapped, last)
 
     @property
     def reduce_dtype(self) -> str | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -14,8 +14,8 @@ from dtk.strategies.declared import ITEM_BYTES, Collective, ModelShapes, padded_
 from dtk.strategies.traits import StrategyConfig, TableRow, Traits
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
-    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import FSDPModule
 
     from dtk.config.schema import PrecisionConfig
@@ -30,6 +30,8 @@ class FSDPConfig(StrategyConfig):
         sharded=("parameters", "gradients", "optimizer_state"),
         gradients_in="units",
         collectives=("all_gather", "reduce_scatter"),
+        always_grouped=("dp_shard",),
+        dimensions=("dp_replicate", "dp_shard", "tp", "pp"),
         simplicity=6,
     )
     row = TableRow(
@@ -41,6 +43,8 @@ class FSDPConfig(StrategyConfig):
         "2 A P (N-1)/N + P (N-1)/N",
         "the model does not fit on one device",
     )
+    autocasts = False
+    """Whether the forward runs under autocast on float32 parameters, and whole units are not cast."""
     limits = {"blocks_per_unit": (0, math.inf), "prefetch_depth": (0, math.inf)}
 
     name: Literal["fsdp"] = "fsdp"
@@ -62,51 +66,53 @@ class FSDPConfig(StrategyConfig):
         as backward would gather it again at once. A rank that holds whole parameters gathers and scatters nothing.
         """
         shards = mesh.dp_shard
+        averaged = self._declare_average(shapes, mesh, precision)
         if shards == 1:
-            return []
+            return averaged
         units = shapes.units(self.blocks_per_unit)
         compute = ITEM_BYTES[precision.compute_dtype]
         gathers = 2 if self.reshard_after_forward else 1
         blocks = sum(padded_elements(unit, shards) for unit in units)
-        rest = padded_elements(shapes.root(self.blocks_per_unit), shards)
+        root = shapes.root(self.blocks_per_unit)  # Empty in the middle of a pipeline.
+        rest = padded_elements(root, shards)
         gathered = accumulation_steps * (gathers * blocks + rest) * compute
         return [
-            Collective("all_gather", "dp_shard", accumulation_steps * (gathers * len(units) + 1), gathered),
-            Collective("reduce_scatter", "dp_shard", len(units) + 1, (blocks + rest) * reduced_item_bytes(precision)),
+            Collective("all_gather", "dp_shard", accumulation_steps * (gathers * len(units) + bool(root)), gathered),
+            Collective(
+                "reduce_scatter", "dp_shard", len(units) + bool(root), (blocks + rest) * reduced_item_bytes(precision)
+            ),
+            *averaged,
         ]
 
-    def declare_clip(self) -> tuple[Collective, ...]:
-        """Declare the all-reduce of the sum of squares over the shards, one float32."""
-        return (Collective("all_reduce", "dp_shard", 1, 4),)
+    def _declare_average(self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig) -> list[Collective]:
+        """One all_reduce of the shard per unit over the replicas, where there are any."""
+        if "dp_replicate" not in self.grouped(mesh):
+            return []
+        elements = padded_elements(shapes.parameters, mesh.dp_shard) // mesh.dp_shard
+        units = len(shapes.units(self.blocks_per_unit)) + bool(shapes.root(self.blocks_per_unit))
+        return [Collective("all_reduce", "dp_replicate", units, elements * reduced_item_bytes(precision))]
 
 
 class FSDP(Strategy):
-    """Fully sharded data parallel (Zhao et al. 2023) over one mesh dimension, `dp_shard`.
+    """Fully sharded data parallel (Zhao et al. 2023) over the mesh dimension `dp_shard`.
 
+    The average over `dp_replicate` runs in FSDP2's all-reduce hook, on the reduced shards.
     `reshard_after_forward=false` keeps gathered parameters until backward: one all_gather per unit
     instead of two, at the price of whole parameters in memory in between (ZeRO-2-like).
     """
 
-    def shard_mesh(self) -> DeviceMesh:
-        """Return the mesh over which parameters are sharded, which has one dimension, dp_shard."""
-        from dtk.parallel.context import data_parallel_mesh
-
-        return data_parallel_mesh(self.context, ("dp_shard",))
-
     def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
         """Shard on the meta device first, then give memory and values to this rank's shards only."""
         import torch
-        from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+        from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
         from dtk.parallel.precision import mixed_precision_policy
         from dtk.parallel.regions import observed
 
-        mesh = self.shard_mesh()
-        self.shard_group = mesh.get_group("dp_shard")
         on_cuda = self.context.device.type == "cuda"
         arguments: dict[str, Any] = {
-            "mesh": mesh,
-            "mp_policy": mixed_precision_policy(self.precision),
+            "mesh": self.device_mesh["dp_shard"],
+            "mp_policy": MixedPrecisionPolicy() if self.config.autocasts else mixed_precision_policy(self.precision),
             "offload_policy": CPUOffloadPolicy(pin_memory=on_cuda) if self.config.cpu_offload else OffloadPolicy(),
         }
         storage = torch.device("cpu") if self.config.cpu_offload else self.context.device
@@ -120,14 +126,29 @@ class FSDP(Strategy):
         materialise(model, storage, fill)
         heads = [cast("FSDPModule", unit[0]) for unit in units]
         self._prefetch(heads)
+        modules = [*heads, cast("FSDPModule", model)]
+        if "dp_replicate" in self.axes:
+            for module in modules:
+                module.set_all_reduce_hook(self._average_over_replicas)
         if observed():
-            self._mark([*heads, cast("FSDPModule", model)])
+            self._mark(modules)
         return model
+
+    def _average_over_replicas(self, gradient: Tensor) -> None:
+        import torch.distributed as dist
+
+        from dtk.parallel.regions import communication
+
+        replicas = self.axes["dp_replicate"]
+        with communication("all_reduce", gradient.nbytes, replicas.name):
+            dist.all_reduce(gradient, group=replicas.group)
+        gradient.div_(replicas.size)
 
     def _units(self, model: nn.Module) -> list[list[nn.Module]]:
         """Consecutive blocks that are gathered together; none when the whole model is one unit."""
-        size = self.config.blocks_per_unit
-        blocks = list(cast("Iterable[nn.Module]", getattr(model, "blocks", ())))
+        from dtk.parallel.blocks import blocks_of
+
+        size, blocks = self.config.blocks_per_unit, blocks_of(model)
         return [blocks[i : i + size] for i in range(0, len(blocks), size)] if size else []
 
     def _prefetch(self, units: Sequence[FSDPModule]) -> None:
@@ -152,24 +173,36 @@ class FSDP(Strategy):
         module = cast("FSDPModule", wrapped)
         module.set_requires_gradient_sync(last)
         module.set_is_last_backward(last)
-        return nullcontext()
+        return self._completing(wrapped) if last and self.partial_over else nullcontext()
+
+    @contextmanager
+    def _completing(self, model: nn.Module) -> Iterator[None]:
+        """After the last backward add up the gradients of which each rank has a part: one all_reduce per dimension."""
+        import torch
+
+        from dtk.parallel.collectives import all_reduce_
+
+        yield
+        parameters = dict(model.named_parameters())
+        for dimension, names in self.partial_over.items():
+            here = [parameters[name].grad for name in names if name in parameters]  # Not those of other stages.
+            grads = [local(grad) for grad in here if grad is not None]
+            if not grads:
+                continue
+            flat = all_reduce_(torch.cat([grad.reshape(-1) for grad in grads]), self.axes[dimension])
+            parts = torch.split(flat, [grad.numel() for grad in grads])
+            torch._foreach_copy_(grads, [part.view_as(grad) for part, grad in zip(parts, grads, strict=True)])
+
+    @property
+    def stream_dtype(self) -> torch.dtype:
+        """That of the mixed-precision policy, which casts whole units."""
+        from dtk.parallel.precision import DTYPES
+
+        return super().stream_dtype if self.config.autocasts else DTYPES[self.precision.compute_dtype]
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Nothing: the mixed-precision policy casts."""
-        return nullcontext()
-
-    def gradient_norm(self, parameters: Iterable[nn.Parameter]) -> Tensor:
-        """Square, sum over the shards, root: one all_reduce of 4 bytes."""
-        import torch
-        import torch.distributed as dist
-
-        from dtk.parallel.regions import communication
-
-        grads = [local(p.grad) for p in parameters if p.grad is not None]
-        squared = torch.nn.utils.get_total_norm(grads).float().square().to(self.context.device)
-        with communication("all_reduce", squared.nbytes, "dp_shard"):
-            dist.all_reduce(squared, group=self.shard_group)
-        return squared.sqrt()
+        """Nothing where the mixed-precision policy casts."""
+        return super().autocast() if self.config.autocasts else nullcontext()
 
     def scale_gradients(self, parameters: Iterable[nn.Parameter], factor: Tensor) -> None:
         """Scale this rank's shards where they lie."""
@@ -183,7 +216,7 @@ class FSDP(Strategy):
         """That of the mixed-precision policy."""
         from dtk.parallel.precision import mixed_precision_policy
 
-        dtype = mixed_precision_policy(self.precision).reduce_dtype
+        dtype = None if self.config.autocasts else mixed_precision_policy(self.precision).reduce_dtype
         whole = super().reduce_dtype
         return whole if dtype is None or whole is None else str(dtype).removeprefix("torch.")
 
@@ -191,12 +224,9 @@ class FSDP(Strategy):
         """Reshard the root unit: only backward would, and evaluation has none."""
         cast("FSDPModule", model).reshard()
 
-    def collectives(self, model: nn.Module, accumulation_steps: int) -> list[Collective]:
-        """As declared, for all parameters: those without gradients are gathered too."""
-        declared: list[Collective] = self.config.declare(
-            model_shapes(model, frozen=True), self.context.mesh, self.precision, accumulation_steps
-        )
-        return declared
+    def shapes(self, model: nn.Module) -> ModelShapes:
+        """Shapes of all parameters: those without gradients are gathered too."""
+        return model_shapes(model, frozen=True)
 
 
 CONFIG, STRATEGY = FSDPConfig, FSDP

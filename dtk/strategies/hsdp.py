@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal
 
 from diagnostics.contract.formatting import counted
 from dtk.errors import DtkError
 from dtk.parallel.mesh import Mesh, divisors
-from dtk.strategies.declared import Collective, ModelShapes, padded_elements, reduced_item_bytes
 from dtk.strategies.fsdp import FSDP, FSDPConfig
 from dtk.strategies.traits import TableRow
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.fsdp import FSDPModule
-
-    from dtk.config.schema import PrecisionConfig
-    from dtk.strategies.base import Fill
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +21,7 @@ class HSDPConfig(FSDPConfig):
         FSDPConfig.traits,
         replicated_over="dp_replicate",
         collectives=("all_gather", "reduce_scatter", "all_reduce"),
+        always_grouped=("dp_replicate", "dp_shard"),
         simplicity=7,
         needs_less_memory="zero3",
     )
@@ -70,45 +62,5 @@ class HSDPConfig(FSDPConfig):
             )
         return Mesh(dp_replicate=rows, dp_shard=columns)
 
-    def declare(
-        self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig, accumulation_steps: int
-    ) -> list[Collective]:
-        """As fsdp over dp_shard, and one all_reduce of the shard per unit over dp_replicate."""
-        inside = FSDPConfig.declare(self, shapes, mesh, precision, accumulation_steps)
-        elements = padded_elements(shapes.parameters, mesh.dp_shard) // mesh.dp_shard
-        units = len(shapes.units(self.blocks_per_unit)) + 1
-        return [*inside, Collective("all_reduce", "dp_replicate", units, elements * reduced_item_bytes(precision))]
 
-
-class HSDP(FSDP):
-    """Hybrid sharding on a mesh dp_replicate x dp_shard: gathers stay inside dp_shard.
-
-    The reduction over dp_replicate runs in FSDP2's all-reduce hook, on the reduced shards.
-    """
-
-    def shard_mesh(self) -> DeviceMesh:
-        """Return the dp_shard part of the 2-D mesh, and keep the dp_replicate group for the hook."""
-        from dtk.parallel.context import data_parallel_mesh
-
-        mesh = data_parallel_mesh(self.context, ("dp_replicate", "dp_shard"))
-        self.replicate_group = mesh.get_group("dp_replicate")
-        return mesh["dp_shard"]
-
-    def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
-        """As fsdp, with the gradients averaged over the replicas as well."""
-        wrapped = super().wrap(model, fill)
-        for module in [unit[0] for unit in self._units(model)] + [model]:
-            cast("FSDPModule", module).set_all_reduce_hook(self._average_over_replicas)
-        return wrapped
-
-    def _average_over_replicas(self, gradient: Tensor) -> None:
-        import torch.distributed as dist
-
-        from dtk.parallel.regions import communication
-
-        with communication("all_reduce", gradient.nbytes, "dp_replicate"):
-            dist.all_reduce(gradient, group=self.replicate_group)
-        gradient.div_(self.replicate_group.size())
-
-
-CONFIG, STRATEGY = HSDPConfig, HSDP
+CONFIG, STRATEGY = HSDPConfig, FSDP

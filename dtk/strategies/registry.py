@@ -62,8 +62,9 @@ def build_strategy(config: Any, context: Context, precision: PrecisionConfig) ->
         context: this rank.
         precision: the `precision` section.
     """
-    chosen = import_module(f"dtk.strategies.{config.name}").STRATEGY
-    return cast("Strategy", chosen(config, context, precision))
+    kept = config.on(context.mesh)
+    chosen = import_module(f"dtk.strategies.{kept.engine or kept.name}").STRATEGY
+    return cast("Strategy", chosen(kept, context, precision))
 
 
 @functools.cache

@@ -14,8 +14,8 @@ _COLUMNS = ("strategy", "parameters", "gradients", "optimizer state", "collectiv
 
 def _rows() -> list[tuple[str, ...]]:
     return [
-        (name, facts.parameters, facts.gradients, facts.optimizer_state, facts.collectives, facts.sent)
-        for name, facts in ((name, kind.row) for name, kind in CONFIG_TYPES.items())
+        (name, row.parameters, row.gradients, row.optimizer_state, row.collectives, row.sent)
+        for name, row in ((name, section.row) for name, section in CONFIG_TYPES.items())
     ]
 
 
@@ -60,10 +60,10 @@ def _blocks(columns: int) -> str:
     """Return the table with each row as a block of text, one line per cell."""
     label = 1 + max(map(len, _COLUMNS))
     lines = []
-    for name, facts in ((name, kind.row) for name, kind in CONFIG_TYPES.items()):
-        lines += _folded(f"{name}: {facts.summary}", "", columns)
-        cells = (facts.parameters, facts.gradients, facts.optimizer_state, facts.collectives, facts.sent)
-        for column, cell in zip((*_COLUMNS[1:], "use when"), (*cells, facts.use_when), strict=True):
+    for name, *cells in _rows():
+        row = CONFIG_TYPES[name].row
+        lines += _folded(f"{name}: {row.summary}", "", columns)
+        for column, cell in zip((*_COLUMNS[1:], "use when"), (*cells, row.use_when), strict=True):
             lines += _folded(cell, f"  {column:<{label}}", columns)
         lines.append("")
     return "\n".join([*lines, *_folded(_LEGEND, "", columns)]) + "\n"

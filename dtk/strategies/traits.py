@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from dtk.parallel.mesh import Mesh
+from dtk.parallel.mesh import ORDER, Mesh
 from dtk.strategies.declared import Collective, ModelShapes
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ class Traits:
     """CUDA devices that its process needs."""
     dimensions: tuple[str, ...] = ("dp_replicate", "dp_shard")
     """Mesh dimensions that it implements; it refuses a mesh with others."""
+    always_grouped: tuple[str, ...] = ()
+    """Mesh dimensions over which it communicates even where they have one rank."""
     keeps_gradients: bool = False
     """Whether the memory of gradients is held from step to step."""
     keeps_gathered: bool = False
@@ -89,6 +91,8 @@ class StrategyConfig:
     traits = Traits()
     row = TableRow("", "", "", "", "", "", "")
     limits = NO_LIMITS
+    engine = ""
+    """Strategy whose class runs it; empty = its own."""
 
     name: str
 
@@ -120,9 +124,25 @@ class StrategyConfig:
         """
         return []
 
-    def declare_clip(self) -> tuple[Collective, ...]:
-        """Return the collectives that clipping by the global norm adds."""
-        return ()
+    def declare_clip(self, mesh: Mesh) -> tuple[Collective, ...]:
+        """Declare the all_reduce of the sum of squares, one float32, over each dimension that divides the model."""
+        return tuple(Collective("all_reduce", name, 1, 4) for name in self.summed(mesh))
+
+    def summed(self, mesh: Mesh) -> tuple[str, ...]:
+        """Return the mesh dimensions whose ranks hold different parts of the gradients."""
+        return tuple(name for name in self.grouped(mesh) if name not in ("dp_replicate", "cp"))
+
+    def on(self, mesh: Mesh) -> StrategyConfig:
+        """Return the section that keeps states in this way on a mesh; it may be another where the model is cut.
+
+        Raises:
+            DtkError: a key that cannot be kept there.
+        """
+        return self
+
+    def grouped(self, mesh: Mesh) -> tuple[str, ...]:
+        """Return the mesh dimensions whose groups are made, outermost first: also some with one rank."""
+        return tuple(name for name in ORDER if mesh.size(name) > 1 or name in self.traits.always_grouped)
 
     @classmethod
     def traits_record(cls) -> dict[str, Any]:

@@ -23,7 +23,11 @@ class Zero1Config(DDPConfig):
     """DDP with the optimizer state sharded over ranks (ZeRO stage 1, Rajbhandari et al. 2020)."""
 
     traits = replace(
-        DDPConfig.traits, sharded=("optimizer_state",), collectives=("all_reduce", "broadcast"), simplicity=3
+        DDPConfig.traits,
+        sharded=("optimizer_state",),
+        collectives=("all_reduce", "broadcast"),
+        dimensions=("dp_replicate", "dp_shard"),
+        simplicity=3,
     )
     row = TableRow(
         "DDP with the optimizer state sharded by parameter",

@@ -18,18 +18,9 @@ from dtk.sweep.yaml_file import load, too_deep
 
 METHODS = ("grid", "random", "bayes")
 KEYS = (
-    "program",
-    "command",
-    "method",
-    "metric",
-    "parameters",
-    "early_terminate",
-    "run_cap",
-    "name",
-    "description",
-    "project",
-    "entity",
-)
+    "program", "command", "method", "metric", "parameters", "early_terminate", "run_cap", "name", "description",
+    "project", "entity",
+)  # fmt: skip
 """What a file may say. W&B's other keys are for its Launch product and for schedulers of one's own."""
 SPACE = ("value", "values", "probabilities", "min", "max", "distribution", "mu", "sigma", "q", "a", "b")
 """What a parameter may say."""

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from diagnostics.contract.artifacts import RunPaths, read_status, write_json
+from diagnostics.contract.files import read_json
 from diagnostics.contract.invocation import typed
+from diagnostics.contract.secrets import masked
 from dtk.errors import DtkError
 from dtk.record.run_folder import now, unwritable
 from dtk.sweep.points import Point
@@ -170,7 +172,7 @@ def find(runs_folder: Path, method: str, source: dict[str, Any], repeats: int) -
     Raises:
         DtkError: there is none, it is damaged or of a newer dtk, or it is still going.
     """
-    wanted = json.loads(json.dumps([method, source, repeats]))
+    wanted = masked(json.loads(json.dumps([method, source, repeats])))
     folders = sorted((runs_folder / FOLDER).glob("*/sweep.json"), reverse=True)
     newer = []
     for path in folders:
@@ -248,9 +250,7 @@ def state_of(run: Path | None, otherwise: str) -> str:
 
 def _read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object of limited size."""
-    if path.stat().st_size > _LARGEST_BYTES:
-        raise ValueError(f"{path.name} is too large")
-    value = json.loads(path.read_bytes())
+    value = read_json(path, _LARGEST_BYTES)
     if not isinstance(value, dict):
         raise ValueError(f"{path.name} is no JSON object")
     return value

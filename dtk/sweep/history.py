@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.files import open_regular, read_json
 from dtk.sweep.folder import Sweep, Trial
 from dtk.sweep.runner import STOPPED_EARLY
 from dtk.sweep.search import Tried
@@ -42,7 +43,7 @@ def look(trial: Trial, values: dict[str, Any]) -> Tried:
 def _history(path: Path) -> list[dict[str, Any]]:
     """Complete records of metrics.jsonl, numbers only."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             lines = file.read(MOST_BYTES).split(b"\n")
     except OSError:
         return []
@@ -59,8 +60,8 @@ def _history(path: Path) -> list[dict[str, Any]]:
 
 def _summary(path: Path) -> dict[str, Any]:
     try:
-        figures = json.loads(path.read_bytes()[:MOST_BYTES])["figures"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        figures = read_json(path)["figures"]
+    except (OSError, ValueError, KeyError, TypeError):
         return {}
     return _numbers(figures) if isinstance(figures, dict) else {}
 

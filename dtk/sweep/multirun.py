@@ -7,7 +7,7 @@ from diagnostics.contract.invocation import command
 from dtk.launch.prepare import compose_point, print_configuration
 from dtk.sweep.console import say
 from dtk.sweep.folder import Sweep, create, find
-from dtk.sweep.points import Point, combinations, freeze, take_repeats
+from dtk.sweep.points import combinations, freeze, take_repeats
 from dtk.sweep.runner import Runner
 from dtk.sweep.summary import say_ending
 
@@ -44,8 +44,11 @@ def multirun(arguments: argparse.Namespace) -> int:
 
 def _new(given: list[str], repeats: int, arguments: argparse.Namespace) -> Sweep:
     """Freeze every point, then make the sweep's folder: what is wrong anywhere leaves nothing behind."""
-    points = _points(given, arguments)
-    sweep = create(_runs_folder(points[0]), METHOD, METHOD, _source(given, arguments), repeats)
+    points = [
+        freeze(index, name, overrides, arguments.config_dir, earlier=arguments.rerun, trust=arguments.trust)
+        for index, (name, overrides) in enumerate(combinations(given, arguments.config_dir))
+    ]
+    sweep = create(Path(points[0].config["runs_folder"]), METHOD, METHOD, _source(given, arguments), repeats)
     for point in points:
         sweep.add(point)
     return sweep
@@ -61,23 +64,11 @@ def _again(given: list[str], repeats: int, arguments: argparse.Namespace) -> Swe
     return sweep
 
 
-def _points(given: list[str], arguments: argparse.Namespace) -> list[Point]:
-    found = combinations(given, arguments.config_dir)
-    return [
-        freeze(index, name, overrides, arguments.config_dir, earlier=arguments.rerun, trust=arguments.trust)
-        for index, (name, overrides) in enumerate(found)
-    ]
-
-
 def _source(given: list[str], arguments: argparse.Namespace) -> dict[str, object]:
     """Return what makes two commands the same sweep."""
     folders = {"config_dir": arguments.config_dir, "rerun": arguments.rerun}
     absolute = {name: None if path is None else str(path.absolute()) for name, path in folders.items()}
     return {"overrides": given, **absolute}
-
-
-def _runs_folder(point: Point) -> Path:
-    return Path(point.config["runs_folder"])
 
 
 def _command(arguments: argparse.Namespace) -> str:

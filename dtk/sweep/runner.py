@@ -6,7 +6,7 @@ Serial on purpose: two jobs on one machine falsify each other's times.
 import dataclasses
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol
@@ -56,9 +56,8 @@ class Runner:
         Returns:
             the exit code of `Runner.exit_code`.
         """
-        for point, repeat in _order(points, self.sweep.about.repeats):
-            if not self.once(point, repeat):
-                break
+        turns = ((point, repeat) for repeat in range(self.sweep.about.repeats) for point in points)
+        all(self.once(point, repeat) for point, repeat in turns)  # Ends with the first that was stopped.
         return self.exit_code()
 
     def once(self, point: Point, repeat: int) -> bool:
@@ -135,10 +134,6 @@ class Runner:
         again = f" (repeat {repeat + 1} of {repeats})" if repeats > 1 else ""
         of = "" if self.total is None else f"/{self.total}"
         say(f"\n[{self._number}{of}] {point.name or 'as it is'}{again}")
-
-
-def _order(points: Sequence[Point], repeats: int) -> Iterator[tuple[Point, int]]:
-    return ((point, repeat) for repeat in range(repeats) for point in points)
 
 
 def _told(run: Path | None, code: int) -> tuple[str, str]:

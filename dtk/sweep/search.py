@@ -1,8 +1,9 @@
-"""The search of the `sweeps` package, which is W&B's own, without a server. The only module that imports it.
+"""The points of a sweep: a grid's by itself, others by the `sweeps` package, W&B's own search, without a server.
 
-Knows parameters and metrics, and nothing of runs but what they recorded.
+The only module that imports the package. Knows parameters and metrics, and nothing of runs but what they recorded.
 """
 
+import itertools
 import json
 import random
 import sys
@@ -10,13 +11,12 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from types import ModuleType
 from typing import Any
 
 from dtk.config.overrides import LARGEST_SWEEP
 from dtk.errors import DtkError
 from dtk.extras import install
-from dtk.sweep.file import SweepFile
+from dtk.sweep.file import SweepFile, values
 from dtk.sweep.values import plain
 
 _NO_NUMPY_1 = (3, 13)
@@ -37,9 +37,14 @@ class Tried:
 
 
 class Search:
-    """Proposes points and says which runs to end."""
+    """Proposes points and says which runs to end.
 
-    def __init__(self, file: SweepFile, package: ModuleType) -> None:
+    Args:
+        file: checked.
+        package: `sweeps`; None for a grid of lists, which needs none.
+    """
+
+    def __init__(self, file: SweepFile, package: Any) -> None:
         self.file = file
         self._package = package
 
@@ -49,6 +54,8 @@ class Search:
         Raises:
             DtkError: a parameter has endlessly many values. How many points there are was checked with the file.
         """
+        if self._package is None:
+            return listed_points(self.file) or []
         try:
             found = self._package.next_runs(self.file.content, [], n=LARGEST_SWEEP)
         except ValueError as error:
@@ -98,16 +105,36 @@ class Search:
         )
 
 
+def listed_points(file: SweepFile) -> list[dict[str, Any]] | None:
+    """Return every combination of a grid whose parameters list their values or count whole numbers; None for others.
+
+    The last parameter changes fastest, as in W&B's grids; a value that comes twice counts once.
+    """
+    choices: list[list[Any]] = []
+    for space in file.parameters.values():
+        listed: list[Any]
+        if space.keys() in ({"value"}, {"values"}):
+            listed = values(space)
+        elif space.keys() == {"min", "max"} and all(isinstance(end, int) for end in space.values()):
+            listed = list(range(space["min"], space["max"] + 1))
+        else:
+            return None
+        choices.append([value for i, value in enumerate(listed) if value not in listed[:i]])
+    return [dict(zip(file.parameters, point, strict=True)) for point in itertools.product(*choices)]
+
+
 def load(file: SweepFile) -> Search:
     """Load the search of a file after checking the file against the package's schema, which is W&B's.
 
     Raises:
-        DtkError: the extra is not installed, or the file is no valid sweep.
+        DtkError: it needs the extra, which is not installed, or the file is no valid sweep.
     """
     if find_spec("sweeps") is None:
+        if file.method == "grid" and not file.stops_early and listed_points(file) is not None:
+            return Search(file, None)
         why = "its extra has nothing for Python 3.13 and newer" if sys.version_info >= _NO_NUMPY_1 else ""
         fix = "docs/sweeps.md says how to install it there" if why else f"install it: {install('sweeps')}"
-        raise DtkError("dtk sweep needs the search of the package sweeps", why, fix)
+        raise DtkError("this sweep needs the search of the package sweeps; a grid of lists does not", why, fix)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Of pydantic, about the package's own code.
         import sweeps

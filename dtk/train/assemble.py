@@ -1,7 +1,6 @@
 """From the configuration to a loop that is ready to run: every part built once, in order, on this rank."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -14,6 +13,7 @@ from dtk.parallel.stop import StopRequest
 from dtk.record.metrics import peak_flops
 from dtk.record.numerics import Numerics
 from dtk.record.recorder import Recorder
+from dtk.train.callbacks import build_callbacks
 from dtk.train.checkpoint import Checkpoints, LoopState
 from dtk.train.loop import Loop
 from dtk.train.measures import Measures
@@ -44,29 +44,37 @@ def assemble(
     """
     dataset = build_dataset(config.data)
     parts = set_up(config, context)
-    checkpoints = Checkpoints(config.checkpoint, paths, context, recorder, _about(config))
-    checkpoints.clean()
-    state = LoopState() if checkpoint is None else checkpoints.load(checkpoint, parts.model, parts.optimizer)
-    scaler = LossScaler(config.precision.initial_loss_scale)
-    if state.step and scaler.enabled:
-        scaler.scale, scaler.good_steps = state.loss_scale, state.good_steps
-    progress = Progress(config.train.steps, context.world_size, state.step)
-    speed = measures(config, context, parts)
-    numerics = Numerics(config.record, recorder, context, parts.strategy.replicas)
-    plan = config.batch_plan(context.world_size)
-    return Loop(
-        config, context, dataset, parts, recorder, checkpoints, stop, scaler, state, speed, progress, numerics, plan
-    )
-
-
-def _about(config: Config) -> dict[str, Any]:
-    """Return the description of the job that is stored in a checkpoint."""
-    return {
+    about_job = {
         "model": config.model.name,
         "strategy": config.strategy.name,
         "global_batch_size": config.train.global_batch_size,
         "seed": config.seed,
     }
+    checkpoints = Checkpoints(config.checkpoint, paths, context, recorder, about_job)
+    checkpoints.clean()
+    state = LoopState() if checkpoint is None else checkpoints.load(checkpoint, parts.model, parts.optimizer)
+    scaler = LossScaler(config.precision.initial_loss_scale)
+    if state.step and scaler.enabled:
+        scaler.scale, scaler.good_steps = state.loss_scale, state.good_steps
+    callbacks = build_callbacks(config, context, parts.model, parts.optimizer)
+    if checkpoint is not None:
+        callbacks.restore(checkpoint)
+    return Loop(
+        config,
+        context,
+        dataset,
+        parts,
+        recorder,
+        checkpoints,
+        stop,
+        scaler,
+        state,
+        measures=measures(config, context, parts),
+        progress=Progress(config.train.steps, context.world_size, state.step),
+        numerics=Numerics(config.record, recorder, context, parts.strategy.replicas),
+        batch_plan=config.batch_plan(context.world_size),
+        callbacks=callbacks,
+    )
 
 
 def measures(config: Config, context: Context, parts: Parts) -> Measures:
@@ -75,14 +83,12 @@ def measures(config: Config, context: Context, parts: Parts) -> Measures:
     if context.device.type == "cuda":
         dtype = "tf32" if config.precision.tf32 else config.precision.compute_dtype
         peak, reason = peak_flops(torch.cuda.get_device_name(context.device), dtype)
-    flops = getattr(parts.model, "flops_per_token", None)
     train = config.train
-    declared = parts.strategy.collectives(parts.model, config.batch_plan(context.world_size).accumulation_steps)
-    if train.clip_norm is not None:
-        declared += config.strategy.declare_clip()
+    steps = config.batch_plan(context.world_size).accumulation_steps
+    declared = parts.runner.collectives(steps, clips=train.clip_norm is not None)
     return Measures(
         tokens_per_step=train.global_batch_size * config.data.sequence_length,
-        flops_per_token=flops(config.data.sequence_length) if flops else None,
+        flops_per_token=parts.flops_per_token,
         world_size=context.world_size,
         peak_flops=peak,
         peak_reason=reason,

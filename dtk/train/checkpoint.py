@@ -8,7 +8,7 @@ because each rank stores the entries it owns and asks for those it owns.
 import json
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -28,13 +28,19 @@ from diagnostics.contract.artifacts import CHECKPOINT_INFO, RunPaths, complete_c
 from dtk.config.checkpoint_files import damaged, describe_files
 from dtk.config.schema import CheckpointConfig
 from dtk.errors import DtkError
+from dtk.models.initial import fused_heads
+from dtk.models.rows import by_head
 from dtk.parallel.context import Context
+from dtk.parallel.placement import local_piece
 from dtk.parallel.regions import region
 from dtk.record.guard import report
 from dtk.record.recorder import Recorder
 from dtk.strategies.base import owned_state
 from dtk.train.metadata import Reader
 from dtk.train.storage import Writer, in_words, is_out_of_memory
+
+FORMAT = 2
+"""Of the entries. 1, which says no number: rows of fused projections stand as [queries | keys | values]; 2: by head."""
 
 
 @dataclass(slots=True)
@@ -74,10 +80,18 @@ class Checkpoints:
         self.named = threading.Event()
         self.named.set()
 
-    def save(self, model: nn.Module, optimizer: Optimizer, loop: LoopState) -> None:
+    def save(
+        self, model: nn.Module, optimizer: Optimizer, loop: LoopState, more: Mapping[str, Any] | None = None
+    ) -> None:
         """Stage a copy of the state and write it aside; it gets its name when all ranks are done.
 
         Training goes on meanwhile; a write that fails is reported, by rank 0 and once, and does not stop it.
+
+        Args:
+            model: whose parameters and buffers are kept.
+            optimizer: whose state is kept.
+            loop: where the run is.
+            more: JSON values of rank 0 that are kept in checkpoint.json.
         """
         self.wait()
         if loop.step == self.saved_step or self.paths.checkpoint(loop.step).exists():
@@ -98,7 +112,7 @@ class Checkpoints:
         if self.context.rank == 0:
             self.named.clear()
             step = loop.step
-            future.add_done_callback(lambda done: self._finish(done, step, partial))
+            future.add_done_callback(lambda done: self._finish(done, step, partial, more or {}))
         if not self.config.asynchronous:
             self.wait()
 
@@ -112,12 +126,12 @@ class Checkpoints:
         self.named.wait()
         dist.barrier(group=self.group)
 
-    def _finish(self, done: "Future[Any]", step: int, partial: Path) -> None:
+    def _finish(self, done: "Future[Any]", step: int, partial: Path, more: Mapping[str, Any]) -> None:
         """On rank 0, when every rank has written: name the checkpoint, then remove the oldest."""
         try:
             if (error := done.exception()) is not None:
                 raise error
-            about = {**self.info, "step": step, "files": describe_files(partial)}
+            about = {"format": FORMAT, **self.info, **more, "step": step, "files": describe_files(partial)}
             (partial / CHECKPOINT_INFO).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
             partial.rename(self.paths.checkpoint(step))
             self.failure = ""
@@ -130,6 +144,18 @@ class Checkpoints:
             report("checkpoint failed", self.failure)
         finally:
             self.named.set()
+
+    def _reorder(self, state: dict[str, Any], model: nn.Module, folder: Path) -> None:
+        """Read fused projections of format 1 once more, whole and one at a time, and take this rank's rows by head."""
+        for key in sorted(state):
+            name = key.split(".", 1)[1]
+            name = name.rpartition(".")[0] if key.startswith("optimizer.") else name
+            heads, value = fused_heads(model, name), state[key]
+            if heads and value.dim():
+                whole = torch.empty(value.shape, dtype=value.dtype)
+                load({key: whole}, storage_reader=Reader(folder), no_dist=True)  # Ranks may own different states.
+                local, piece = local_piece(value)
+                local.copy_(by_head(whole, heads)[piece.box])
 
     def shortfall(self) -> str:
         """On rank 0, after `wait`: what a failed write costs, as one line; empty when the last one succeeded."""
@@ -174,12 +200,23 @@ class Checkpoints:
                 )
         with region("checkpoint"), _readable(folder):
             load(state, storage_reader=reader, process_group=self.group)
+            if _format(folder) < FORMAT:
+                self._reorder(state, model, folder)
         by_name = dict(model.named_parameters())
         owned = owned_state(optimizer)
         for name, fields in fresh.items():
             owned[by_name[name]].update(fields)
         self.saved_step = int(loop["loop.step"])
         return LoopState(self.saved_step, float(loop["loop.loss_scale"]), int(loop["loop.good_steps"]))
+
+
+def _format(folder: Path) -> int:
+    """Format of a complete checkpoint; those that say nothing are of the first."""
+    with suppress(OSError, ValueError):
+        about = json.loads((folder / CHECKPOINT_INFO).read_text(encoding="utf-8"))
+        if isinstance(about, dict) and isinstance(about.get("format"), int):
+            return int(about["format"])
+    return 1
 
 
 def _model_state(model: nn.Module) -> dict[str, Any]:

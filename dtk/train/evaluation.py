@@ -1,19 +1,22 @@
 """Exact metrics on the held-out split, whatever the number of ranks.
 
-Samples are dealt out by index; a rank that runs out goes on with batches whose targets are all
-invalid, so that every rank issues the same collectives and nothing is counted twice.
+Samples are dealt out by their position in an order that the seed gives, so that a part of the split is a fair one
+however it is sorted. A rank that runs out goes on with batches whose targets are all invalid, so that every rank
+issues the same collectives and nothing is counted twice.
 """
+
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 
 from dtk.config.schema import Config
 from dtk.data.dataset import IGNORE, Batch, Dataset
+from dtk.data.sampler import evaluation_ids
 from dtk.parallel.batch_plan import evaluation_positions, evaluation_rounds
 from dtk.parallel.context import Context
 from dtk.parallel.control import sum_over_ranks
 from dtk.parallel.regions import region
-from dtk.train.loss import correct_predictions, loss_sum, to_device
 from dtk.train.setup import Parts
 
 
@@ -22,30 +25,36 @@ def evaluate(config: Config, context: Context, dataset: Dataset, parts: Parts) -
 
     Returns:
         validation_loss: mean over valid targets; validation_accuracy: share of right predictions;
-        validation_samples: samples evaluated over all ranks.
+        validation_samples: samples evaluated over all ranks; for classification validation_classes: classes that
+        occur among them.
     """
     size = min(dataset.validation_size, config.train.evaluate_samples or dataset.validation_size)
     micro = config.train.micro_batch_size
-    mine = np.array(evaluation_positions(size, context.dp_rank, context.dp_size), dtype=np.int64)
+    mine = evaluation_ids(config.seed, size, dataset.validation_size)[
+        evaluation_positions(size, context.dp_rank, context.dp_size)
+    ]
     rounds = evaluation_rounds(size, micro, context.dp_size)
-    sums = torch.zeros(3, dtype=torch.float64, device=context.device)
+    of_class = torch.zeros(dataset.classes or 0, dtype=torch.float64)
+
+    def batches() -> Iterator[Batch]:
+        for i in range(rounds):
+            batch = _batch(dataset, mine[i * micro : (i + 1) * micro])
+            if dataset.classes:
+                of_class.add_(torch.bincount(batch.targets[batch.targets != IGNORE], minlength=dataset.classes))
+            yield batch
+
     parts.model.eval()
     with region("evaluation"), torch.no_grad():
-        for i in range(rounds):
-            batch = to_device(_batch(dataset, mine[i * micro : (i + 1) * micro]), context.device)
-            with parts.strategy.autocast():
-                logits = parts.model(batch.inputs)
-            sums[0] += loss_sum(logits, batch.targets)
-            sums[1] += (batch.targets != IGNORE).sum()
-            sums[2] += correct_predictions(logits, batch.targets)
-        parts.strategy.release(parts.model)
+        sums = parts.runner.evaluate(batches())
     parts.model.train()
-    loss, targets, correct = sum_over_ranks(context, sums.cpu() * context.leads).tolist()
-    return {
+    sums = sum_over_ranks(context, torch.cat([sums.cpu(), of_class]) * context.leads)
+    loss, targets, correct, *counts = sums.tolist()
+    figures = {
         "validation_loss": loss / max(targets, 1.0),
         "validation_accuracy": correct / max(targets, 1.0),
         "validation_samples": float(size),
     }
+    return figures if not counts else {**figures, "validation_classes": float(sum(count > 0 for count in counts))}
 
 
 def _batch(dataset: Dataset, ids: np.ndarray) -> Batch:

@@ -1,15 +1,20 @@
-"""The trained weights as safetensors, gathered parameter by parameter: no rank holds the whole model."""
+"""The trained weights as safetensors, gathered tensor by tensor: no rank holds the whole model."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.invocation import typed
 from dtk.config.schema import Config
 from dtk.models.hf import export_weights
+from dtk.models.safetensors_file import stored_dtype
 from dtk.parallel.context import Context
+from dtk.parallel.placement import local_piece, replica
 from dtk.parallel.regions import communication, region
 from dtk.train.progress import say
 
@@ -17,20 +22,82 @@ from dtk.train.progress import say
 def export(config: Config, model: nn.Module, paths: RunPaths, context: Context) -> None:
     """Write `export/model.safetensors` and `config.json`; every rank must call it."""
     with region("export"):
+        entries = _entries(model, context)
+        tensors = _gathered(model, context, entries)
         if context.rank == 0:
-            shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-            export_weights(config.model, shapes, _gathered(model), paths.export)
+            shapes = {name: entry.shape for name, entry in entries.items()}
+            dtypes = {name: entry.dtype for name, entry in entries.items()}
+            export_weights(config.model, shapes, tensors, paths.export, dtypes)
             say(f"weights exported to {typed(paths.export)}")
         else:
-            for _ in _gathered(model):
+            for _ in tensors:
                 pass
 
 
-def _gathered(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Each parameter whole and on the CPU, one at a time, in the same order on every rank."""
-    for name, parameter in model.named_parameters():
-        value = parameter.detach()
-        if hasattr(value, "full_tensor"):
-            with communication("all_gather", value.numel() * value.element_size(), "dp_shard"):
-                value = value.full_tensor()
-        yield name, value.to("cpu", torch.float32)
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A tensor of the model."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    """In which it is stored."""
+    holder: int
+    """The first rank of the first pipeline that has it: rank 0 unless the model is cut into stages."""
+
+
+def _entries(model: nn.Module, context: Context) -> dict[str, _Entry]:
+    """Return every tensor of the whole model by its name, in the order of the stages; the same on every rank."""
+    pipeline = context.mesh.group("pp", 0)
+    holder = pipeline[context.mesh.coordinate(context.rank)["pp"]]
+    own = {name: _Entry(tuple(v.shape), stored_dtype(v.dtype), holder) for name, v in _state(model)}
+    if len(pipeline) == 1:
+        return own
+    of_rank: list[dict[str, _Entry]] = [{} for _ in range(context.world_size)]
+    dist.all_gather_object(of_rank, own, group=context.control)
+    entries: dict[str, _Entry] = {}
+    for rank in pipeline:
+        for name, entry in of_rank[rank].items():
+            entries.setdefault(name, entry)
+    return entries
+
+
+def _state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and persistent buffers, under every name that a strict `load_state_dict` asks for."""
+    for name, value in model.state_dict(keep_vars=True).items():
+        if isinstance(value, Tensor):  # A module may add whatever it likes as its extra state.
+            yield name, value.detach()
+
+
+def _gathered(model: nn.Module, context: Context, entries: Mapping[str, _Entry]) -> Iterator[tuple[str, Tensor]]:
+    """Each tensor whole and on the CPU, one at a time, in the same order on every rank; of other stages on rank 0."""
+    state = dict(_state(model))
+    for name, entry in entries.items():
+        value = state.get(name)
+        if isinstance(value, DTensor):
+            value = _put_together(value)
+        whole = torch.empty(entry.shape, dtype=entry.dtype) if value is None else value.to("cpu", entry.dtype)
+        if entry.holder != 0 and context.rank == entry.holder:
+            dist.send(whole.contiguous(), 0, group=context.control)
+        elif entry.holder != 0 and context.rank == 0:
+            dist.recv(whole, entry.holder, group=context.control)
+        yield name, whole
+
+
+def _put_together(value: DTensor) -> Tensor:
+    """Return the whole of a sharded tensor.
+
+    `full_tensor` of one that was cut twice along a dimension takes two gathers, and is wrong where a cut is uneven
+    (torch 2.13): its pieces are added up by their place, bit for bit; what ranks hold alike the first contributes.
+    """
+    mesh, size = value.device_mesh, value.numel() * value.element_size()
+    if mesh.ndim == 1:
+        with communication("all_gather", size, "dp_shard"):
+            return value.full_tensor()
+    local, piece = local_piece(value)
+    whole = torch.zeros(value.shape, dtype=value.dtype, device=local.device)
+    if replica(value)[0] == 0:
+        whole[piece.box] = local
+    for dimension, name in enumerate(mesh.mesh_dim_names or ()):
+        with communication("all_reduce", size, name):
+            dist.all_reduce(whole.view(torch.uint8).view(-1), group=mesh.get_group(dimension))
+    return whole

@@ -4,6 +4,7 @@ Knows no strategy by name: it calls the verbs of `Strategy`. Steps that do not l
 the device.
 """
 
+import functools
 import gc
 import time
 from collections import deque
@@ -28,12 +29,14 @@ from dtk.parallel.stop import StopRequest
 from dtk.record.memory import peak_memory_bytes
 from dtk.record.numerics import Numerics
 from dtk.record.recorder import Recorder
+from dtk.train.callbacks import Callbacks
 from dtk.train.checkpoint import Checkpoints, LoopState
 from dtk.train.evaluation import evaluate
-from dtk.train.loss import loss_sum, to_device, valid_targets
+from dtk.train.loss import valid_targets
 from dtk.train.measures import Measures
 from dtk.train.optimizer import clip_factor, set_learning_rate
 from dtk.train.progress import Progress, say
+from dtk.train.random_state import seed_random
 from dtk.train.schedule import learning_rate
 from dtk.train.setup import Parts
 
@@ -66,6 +69,9 @@ class Loop:
     progress: Progress
     numerics: Numerics
     batch_plan: BatchPlan
+    callbacks: Callbacks = field(default_factory=Callbacks)
+    enough: bool = False
+    """Whether a callback of some rank ended the run."""
     last: dict[str, Any] = field(default_factory=dict)
     """The newest metrics record."""
     speeds: deque[tuple[float, float | None]] = field(default_factory=lambda: deque(maxlen=10_000))
@@ -79,35 +85,34 @@ class Loop:
         """Train to the end, or until a rank is asked to stop.
 
         Returns:
-            whether all steps are done.
+            whether all steps are done, or a callback of some rank found that they are enough.
         """
         train = self.config.train
         if train.garbage_collect_every:
             gc.disable()
         self.measures.start(self.state.step)
-        while self.state.step < train.steps:
-            if self.advance():
-                break
-        self.checkpoints.wait()
-        return self.state.step >= train.steps
+        with self.callbacks.failures():
+            while self.state.step < train.steps:
+                if self.advance():
+                    break
+            self.checkpoints.wait()
+        return self.state.step >= train.steps or self.enough
 
     def advance(self) -> bool:
         """One step with all that follows it; whether a rank asked to stop."""
         step = self.state.step
         self.recorder.begin_step(step + 1)
+        self.callbacks.before_step(step + 1)
         batches = self._batches(step)
-        targets = 0 if self._fixed else valid_targets(batches)
-        agreement = agree(self.context, self.stop.requested, targets, self.step_samples)
+        targets = valid_targets(batches) if self.dataset.fixed_targets is None else 0
+        asked = bool(self.callbacks.reason)
+        agreement = agree(self.context, self.stop.requested, targets, self.step_samples, enough=asked)
         result = self._step(step, batches, agreement)
         self.window_samples = (self.window_samples + agreement.samples) % 2**64
         self.state.step = step + 1
-        stopping = agreement.stop
+        stopping, self.enough = agreement.stop, agreement.enough
         self._after_step(result, stopping)
         return stopping
-
-    @property
-    def _fixed(self) -> bool:
-        return self.dataset.fixed_targets is not None
 
     def _batches(self, step: int) -> list[Batch]:
         """Return this rank's micro-batches of one step."""
@@ -124,9 +129,6 @@ class Loop:
         strategy, optimizer = self.parts.strategy, self.parts.optimizer
         config = self.config
         set_learning_rate(optimizer, learning_rate(config.schedule, config.optimizer.lr, step, config.train.steps))
-        if getattr(config.model, "dropout", 0.0):
-            # A function of seed, step and data-parallel rank, so a resumed run draws the same masks.
-            torch.manual_seed(hash((config.seed, step, self.context.dp_rank)) % 2**63)
         if self.dataset.fixed_targets is not None:
             targets = self.dataset.fixed_targets * config.train.global_batch_size
         else:
@@ -146,18 +148,9 @@ class Loop:
         return StepResult(total, targets, norm)
 
     def _accumulate(self, batches: list[Batch], factor: float) -> Tensor:
-        """Forward and backward over the micro-batches; returns this rank's summed loss."""
-        strategy, wrapped = self.parts.strategy, self.parts.wrapped
-        total = torch.zeros((), device=self.context.device)
-        for i, host_batch in enumerate(batches):
-            batch = to_device(host_batch, self.context.device)
-            with strategy.accumulate(wrapped, last=i == len(batches) - 1):
-                with region("forward"), strategy.autocast():
-                    loss = loss_sum(wrapped(batch.inputs), batch.targets)
-                with region("backward"):
-                    (loss * factor).backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
-        return total
+        """Forward and backward over the micro-batches, which faults replace; returns this rank's summed loss."""
+        place = self.config.seed, self.state.step, self.context.tokens_rank
+        return self.parts.runner.run(batches, factor, functools.partial(seed_random, *place))
 
     def _clip(self) -> Tensor | None:
         """Bound the global gradient norm and undo the loss scale; returns the norm before clipping."""
@@ -183,6 +176,7 @@ class Loop:
         if logs:
             self._log(result)
         self.numerics.after_step(step, result.loss_sum, self.parts.model, wait=logs, last=last)
+        self.callbacks.after_step(step, self.last if logs else None)
         if train.garbage_collect_every and step % train.garbage_collect_every == 0:
             with region("garbage_collection"):
                 gc.collect(1)
@@ -193,7 +187,9 @@ class Loop:
         due = checkpoint.every > 0 and step % checkpoint.every == 0
         if due or stopping or (last and checkpoint.at_end):
             with self.measures.paused():
-                self.checkpoints.save(self.parts.model, self.parts.optimizer, self.state)
+                more = {"callbacks": self.callbacks.state()}
+                self.checkpoints.save(self.parts.model, self.parts.optimizer, self.state, more)
+            self.callbacks.after_checkpoint(step)
 
     def _log(self, result: StepResult) -> None:
         """Wait for the device, gather the loss, write one record."""
@@ -212,6 +208,7 @@ class Loop:
             "lr": learning_rate(self.config.schedule, optimizer.lr, self.state.step - 1, self.config.train.steps),
             "grad_norm": norm,
             **self.measures.window(self.state.step),
+            **self.parts.runner.figures(),
             "peak_memory_bytes": peak_memory_bytes(self.context.device),
             "samples_hash": f"{self.window_samples:016x}",
         }
@@ -230,8 +227,13 @@ class Loop:
         about = {"attempt": self.recorder.attempt, "step": self.state.step}
         self.recorder.metrics({**about, **figures, "evaluation_time_s": elapsed_s})
         self.last = {**self.last, **figures}
+        self.callbacks.after_evaluation(self.state.step, figures)
         if self.context.rank == 0:
-            accuracy = f"  accuracy {figures['validation_accuracy']:.1%}" if self.dataset.classes else ""
+            accuracy = ""
+            if classes := self.dataset.classes:
+                lacking = classes - round(figures["validation_classes"])
+                share = f" (only {classes - lacking} of {classes} classes occur in it)" if lacking else ""
+                accuracy = f"  accuracy {figures['validation_accuracy']:.1%}{share}"
             say(
                 f"evaluation at step {self.state.step}: loss {figures['validation_loss']:.4f}{accuracy}  "
                 f"{counted(round(figures['validation_samples']), 'held-out sample')}, {elapsed_s:.1f} s"

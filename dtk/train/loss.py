@@ -1,27 +1,91 @@
 """The loss: a sum over valid targets, normalised later by their number in the global batch."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from dtk.data.dataset import IGNORE, Batch
+from dtk.errors import DtkError
+from dtk.parallel.collectives import Axis, all_gather, cross_entropy_sum, join
 
 
-def loss_sum(logits: Tensor, targets: Tensor) -> Tensor:
+def logits_of(output: Any) -> Tensor:
+    """Return the logits in what a model's forward returned.
+
+    Args:
+        output: the logits themselves, an object with `logits` (the outputs of transformers' models), a mapping with
+            that key, or a tuple that begins with them.
+
+    Raises:
+        DtkError: there is no tensor where logits are looked for.
+    """
+    found = output
+    if isinstance(output, Mapping):
+        found = output.get("logits")
+    elif hasattr(output, "logits"):
+        found = output.logits
+    elif isinstance(output, tuple | list) and output:
+        found = output[0]
+    if isinstance(found, Tensor):
+        return found
+    has_loss = hasattr(output, "loss") or (isinstance(output, Mapping) and "loss" in output)
+    raise DtkError(
+        f"the model's forward returned {type(output).__qualname__} without logits",
+        "dtk computes the loss from logits, so that it is a sum over the valid targets of the global batch"
+        + ("; a loss that the model computes cannot be compared between strategies" if has_loss else ""),
+        "return logits [batch, sequence, vocab] or [batch, classes], or an object that has them as .logits",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """How the vocabulary of the logits is divided over ranks."""
+
+    axis: Axis
+    parallel: bool
+    """Whether the loss is computed on each rank's part, and not on gathered logits."""
+
+
+def loss_sum(output: Any, targets: Tensor, vocabulary: Vocabulary | None = None) -> Tensor:
     """Return the summed cross-entropy in float32, a scalar.
 
     Args:
-        logits: [batch, sequence, vocab] or [batch, classes].
+        output: of the model: logits [batch, sequence, vocab] or [batch, classes], or what `logits_of` takes them from.
         targets: int64 [batch, sequence] or [batch]; IGNORE does not count.
+        vocabulary: how the logits' last dimension is divided; None = the rank has all of it.
+
+    Raises:
+        DtkError: the output has no logits, or logits of another shape than the targets.
     """
+    logits = logits_of(output)
+    if logits.shape[:-1] != targets.shape:
+        raise DtkError(
+            f"the model's logits are {list(logits.shape)}, the targets {list(targets.shape)}",
+            "logits have the shape of the targets and one more dimension, of the size of the vocabulary or the classes",
+            "change what the model's forward returns, or choose the data of its task (data=classification, data=text)",
+        )
+    if vocabulary is not None and not vocabulary.parallel:
+        logits = join(logits, logits.dim() - 1, vocabulary.axis)
     flat = logits.reshape(-1, logits.shape[-1]).float()
+    if vocabulary is not None and vocabulary.parallel:
+        return cross_entropy_sum(flat, targets.reshape(-1), IGNORE, vocabulary.axis)
     return F.cross_entropy(flat, targets.reshape(-1), ignore_index=IGNORE, reduction="sum")
 
 
-def correct_predictions(logits: Tensor, targets: Tensor) -> Tensor:
-    """How many valid targets are the most likely class, a scalar int64."""
+def correct_predictions(logits: Tensor, targets: Tensor, vocabulary: Vocabulary | None = None) -> Tensor:
+    """How many valid targets are the most likely class, a scalar int64; arguments as of `loss_sum`."""
     valid = targets != IGNORE
-    return ((logits.argmax(-1) == targets) & valid).sum()
+    largest, predicted = logits.max(-1)
+    if vocabulary is not None:
+        predicted = predicted + vocabulary.axis.rank * logits.shape[-1]
+        candidates = all_gather(torch.stack((largest.double(), predicted.double())).unsqueeze(0), 0, vocabulary.axis)
+        best = candidates[:, 0].argmax(0, keepdim=True)
+        predicted = candidates[:, 1].gather(0, best).squeeze(0).long()
+    return ((predicted == targets) & valid).sum()
 
 
 def valid_targets(batches: list[Batch]) -> int:

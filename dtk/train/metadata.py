@@ -14,18 +14,14 @@ from torch.distributed.checkpoint import metadata as dcp
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata
 
+from diagnostics.contract.files import read_record
+
 MAX_BYTES = 1 << 30
 """Of the index; that of a model with 100,000 tensors on 1,000 ranks has some 100 MB."""
 _DCP = {
-    "Metadata",
-    "TensorStorageMetadata",
-    "BytesStorageMetadata",
-    "ChunkStorageMetadata",
-    "TensorProperties",
-    "MetadataIndex",
-    "StorageMeta",
-    "_MEM_FORMAT_ENCODING",
-}
+    "Metadata", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata", "TensorProperties",
+    "MetadataIndex", "StorageMeta", "_MEM_FORMAT_ENCODING",
+}  # fmt: skip
 _OTHERS = {
     ("torch", "Size"),
     ("torch.serialization", "_get_layout"),
@@ -67,10 +63,8 @@ class Reader(FileSystemReader):
             ValueError: it is too large, damaged, or names something else than an index does.
         """
         path = Path(self.path) / ".metadata"
-        if path.stat().st_size > MAX_BYTES:
-            raise ValueError(f"over {MAX_BYTES >> 20} MiB")
         try:
-            found = _Unpickler(io.BytesIO(path.read_bytes())).load()
+            found = _Unpickler(io.BytesIO(read_record(path, MAX_BYTES))).load()
         except (OSError, ValueError):
             raise
         except Exception as error:

@@ -42,10 +42,12 @@ class Progress:
         done = record["step"]
         speed = record["tokens_per_s"]
         ranks = f" ({speed / self.world_size:,.0f}/rank)" if self.world_size > 1 else ""
+        ideal = record.get("pipeline_bubble_ideal")
+        bubble = "" if ideal is None else f"  bubble {record['pipeline_bubble']:.0%} (ideal {ideal:.0%})"
         mfu = f"{record['mfu']:.1%}" if record["mfu"] is not None else "n/a"
         return (
             f"step {done}/{self.steps}  loss {record['loss']:.4f}  tok/s {speed:,.0f}{ranks}  "
-            f"mfu {mfu}  mem {record['peak_memory_bytes'] / GIB:.2f} GiB  eta {self._eta(done)}"
+            f"mfu {mfu}{bubble}  mem {record['peak_memory_bytes'] / GIB:.2f} GiB  eta {self._eta(done)}"
         )
 
     def _eta(self, done: int) -> str:

@@ -1,8 +1,10 @@
 """From the configuration to what a step needs: model, strategy, optimizer. Runs once per rank."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,15 +12,23 @@ from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint
 
 from dtk.config.schema import Config
-from dtk.models.build import build_model
+from dtk.dimensions import tp
+from dtk.dimensions.pp import Messages, cut, joined, shared_parameters
+from dtk.models.build import build_model, check_blocks
 from dtk.models.gpt import GPT
 from dtk.models.hf import load_gpt2
 from dtk.models.initialize import initialize_model
+from dtk.parallel.blocks import blocks_of
 from dtk.parallel.context import Context
+from dtk.parallel.pipeline import stage_blocks
 from dtk.parallel.precision import allow_tf32
 from dtk.strategies.base import Strategy
+from dtk.strategies.declared import Collective
 from dtk.strategies.registry import build_strategy
+from dtk.train.loss import Vocabulary
 from dtk.train.optimizer import InBackward, parameter_groups, recipe
+from dtk.train.pipeline import Clock, Pipelined, Stage
+from dtk.train.runner import Accumulate, Runner
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +42,12 @@ class Parts:
     strategy: Strategy
     optimizer: Optimizer
     parameter_count: int
+    runner: Runner
+    """Forward and backward over the micro-batches of a step."""
+    vocabulary: Vocabulary | None = None
+    """How the logits' vocabulary is divided over ranks; None = it is not."""
+    flops_per_token: int | None = None
+    """Of the whole model, forward and backward; None = it does not say."""
 
 
 def set_up(
@@ -54,21 +70,43 @@ def set_up(
     torch.use_deterministic_algorithms(config.train.deterministic)
     allow_tf32(config.precision)
     model = (make or _model)(config)
+    check_blocks(config, model)
     parameter_count = sum(p.numel() for p in model.parameters())
-    if config.train.activation_checkpoint_every:
-        _checkpoint_activations(model, config.train.activation_checkpoint_every)
-    if config.train.compile:
-        for block in model.blocks:  # type: ignore[union-attr]
-            block.compile()
+    flops = getattr(model, "flops_per_token", None)
+    flops_per_token = flops(config.data.sequence_length) if flops else None
     strategy = build_strategy(config.strategy, context, config.precision)
-    wrapped = strategy.wrap(model, lambda module: (fill or _fill)(module, config))
+    vocabulary = None
+    if context.mesh.tp > 1 and config.model.architecture != "encoder":
+        vocabulary = Vocabulary(strategy.axes["tp"], config.parallel.loss_parallel)
+
+    def spread(part: nn.Module, first_block: int = 0) -> Stage:
+        if context.mesh.tp > 1:
+            tp.cut_model(config, part, strategy)
+        if config.train.activation_checkpoint_every:
+            _checkpoint_activations(part, config.train.activation_checkpoint_every, first_block)
+        if config.train.compile:
+            for block in blocks_of(part):
+                block.compile()
+        return Stage(part, strategy.wrap(part, lambda module: (fill or _fill)(module, config)))
+
+    runner: Runner
+    if context.mesh.pp == 1:
+        wrapped = spread(model).wrapped
+        inside = functools.partial(_inside, config, strategy, model, None)
+        runner = Accumulate(strategy, model, wrapped, vocabulary, inside)
+    else:
+        cuts = stage_blocks(len(blocks_of(model)), config.parallel.pipeline(1).stages)
+        own = _stages(model, config, context, cuts, make or _model)
+        stages = {number: spread(part, cuts[number].start) for number, part in own}
+        wrapped = model = joined([stage.model for stage in stages.values()])
+        runner = _pipelined(config, strategy, stages, cuts, vocabulary)
     build = recipe(config.optimizer, model.parameters())
     groups = parameter_groups(model, config.optimizer.weight_decay)
     if config.optimizer.in_backward:
         optimizer: Optimizer = InBackward(groups, build)
     else:
         optimizer = strategy.build_optimizer(groups, build)
-    return Parts(model, wrapped, strategy, optimizer, parameter_count)
+    return Parts(model, wrapped, strategy, optimizer, parameter_count, runner, vocabulary, flops_per_token)
 
 
 def _model(config: Config) -> nn.Module:
@@ -88,6 +126,59 @@ def _model(config: Config) -> nn.Module:
         return build_model(config.model, config.allow_targets)
 
 
+def _stages(
+    model: nn.Module,
+    config: Config,
+    context: Context,
+    cuts: Sequence[range],
+    make: Callable[[Config], nn.Module],
+) -> Iterator[tuple[int, nn.Module]]:
+    """Cut the model into this rank's stages, each with its number in the whole pipeline."""
+    pipeline = config.parallel.pipeline(1)
+    first = context.mesh.coordinate(context.rank)["pp"]
+    for number in range(first, pipeline.stages, pipeline.ranks):
+        yield number, cut(model if number == first else make(config), number, cuts)
+
+
+def _inside(
+    config: Config, strategy: Strategy, model: nn.Module, blocks: range | None, accumulation_steps: int
+) -> list[Collective]:
+    """Return what forward and backward of a model, or of a stage with these blocks, communicate themselves."""
+    partial = strategy.partial_shapes(model, "tp")
+    return tp.declare(config, strategy.context.mesh, accumulation_steps, partial, blocks)
+
+
+def _pipelined(
+    config: Config,
+    strategy: Strategy,
+    stages: dict[int, Stage],
+    cuts: Sequence[range],
+    vocabulary: Vocabulary | None,
+) -> Pipelined:
+    """Connect this rank's stages, by their number, with those of the other ranks."""
+    context, axis, parallel = strategy.context, strategy.axes["pp"], config.parallel
+    parts = context.mesh.tp if parallel.sequence_parallel else 1
+
+    def stream(tokens: Sequence[int]) -> tuple[int, ...]:
+        return tokens[0], tokens[1] // parts, config.model.width
+
+    ends: Any = stages[max(stages) if axis.rank == axis.size - 1 else min(stages)].model
+    return Pipelined(
+        strategy,
+        parallel.pipeline,
+        stages,
+        Messages(axis),
+        stream,
+        prod(stream((config.train.micro_batch_size, config.data.sequence_length))) * strategy.stream_dtype.itemsize,
+        shared_parameters(
+            ends, axis, context.mesh.group("pp", context.rank), [name for name in ends.before if name in ends.after]
+        ),
+        Clock(context.device),
+        vocabulary,
+        lambda number, steps: _inside(config, strategy, stages[number].model, cuts[number], steps),
+    )
+
+
 def _fill(model: nn.Module, config: Config) -> None:
     """Fill in the initial values, one parameter at a time, from the seed or from pretrained weights."""
     if isinstance(model, GPT) and model.config.pretrained:
@@ -96,11 +187,11 @@ def _fill(model: nn.Module, config: Config) -> None:
         initialize_model(model, config.seed)
 
 
-def _checkpoint_activations(model: nn.Module, every: int) -> None:
+def _checkpoint_activations(model: nn.Module, every: int, first: int) -> None:
     """Recompute every k-th block in backward (Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost).
 
     The block's forward is replaced, not the block, so parameter names stay as they are.
     """
-    for i, block in enumerate(model.blocks):  # type: ignore[arg-type]
+    for i, block in enumerate(blocks_of(model), first):
         if i % every == 0:
-            block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+            block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)  # type: ignore[method-assign]

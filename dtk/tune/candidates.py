@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from diagnostics.contract.formatting import counted
 from dtk.config.schema import Config
@@ -55,13 +56,8 @@ def buckets(config: Config, values: Sequence[str]) -> list[Candidate]:
     Raises:
         DtkError: the strategy has no buckets, or a value is no size.
     """
-    strategy = config.strategy
-    if strategy.traits.gradients_in != "buckets":
-        raise DtkError(
-            f"strategy={strategy.name} has no buckets",
-            f"{_named('buckets')} reduce gradients in buckets",
-            "use strategy=ddp, or dtk tune wrap",
-        )
+    lacks, others = "has no buckets", "reduce gradients in buckets"
+    strategy = _strategy(config, "buckets", lacks, others, "use strategy=ddp, or dtk tune wrap")
     return _with_present(BUCKET, [_mib(value) for value in values] or list(BUCKETS_MB), strategy.bucket_cap_mb)
 
 
@@ -71,22 +67,20 @@ def units(config: Config, values: Sequence[str]) -> list[Candidate]:
     Raises:
         DtkError: the strategy has no units, or a value is no number of blocks.
     """
-    strategy = config.strategy
-    if strategy.traits.gradients_in != "units":
-        raise DtkError(
-            f"strategy={strategy.name} wraps no units",
-            f"{_named('units')} gather parameters by units",
-            "use strategy=fsdp, or dtk tune bucket",
-        )
+    lacks, others = "wraps no units", "gather parameters by units"
+    strategy = _strategy(config, "units", lacks, others, "use strategy=fsdp, or dtk tune bucket")
     layers = getattr(config.model, "layers", 4)
     doubled = [1 << n for n in range(32) if 1 << n < layers]
     return _with_present(WRAP, [_blocks(value) for value in values] or [*doubled, 0], strategy.blocks_per_unit)
 
 
-def _named(gradients_in: str) -> str:
-    """`only ddp and zero1`: the strategies whose gradients travel so."""
-    *rest, last = (name for name, section in CONFIG_TYPES.items() if section.traits.gradients_in == gradients_in)
-    return f"only {', '.join(rest)} and {last}"
+def _strategy(config: Config, gradients_in: str, lacks: str, others: str, fix: str) -> Any:
+    """Return the job's strategy, whose gradients must travel in `buckets` or `units`; else say which others' do."""
+    if config.strategy.traits.gradients_in != gradients_in:
+        *rest, last = (name for name, section in CONFIG_TYPES.items() if section.traits.gradients_in == gradients_in)
+        why = f"only {', '.join(rest)} and {last} {others}"
+        raise DtkError(f"strategy={config.strategy.name} {lacks}", why, fix)
+    return config.strategy
 
 
 def presets(present: str, usable: Sequence[str], values: Sequence[str]) -> list[Candidate]:

@@ -1,4 +1,4 @@
-"""From what was asked to the report: checks the job, runs the probes, keeps or removes their folders."""
+"""From the request to the report: checks the job, runs the probes, keeps or removes their folders."""
 
 import os
 import shutil
@@ -39,7 +39,7 @@ STOPPED = "stopped by a signal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Request:
     """What was typed."""
 
     topic: str
@@ -62,33 +62,33 @@ class _Job:
     placement: "Placement"
 
 
-def make(asked: Asked, say: Callable[[str], None]) -> TuneReport:
+def make(request: Request, say: Callable[[str], None]) -> TuneReport:
     """Run the probes and report.
 
     Raises:
         DtkError: the job cannot run, has nothing to tune, or the folder to keep probes in cannot be used.
     """
     began_s = time.monotonic()
-    job = _checked(asked)
-    candidates = _candidates(asked, job)
-    sizes = micro_batch_sizes(job.config, job.placement.nproc, asked.most) if not candidates else []
-    home = _home(asked.keep)
-    short = terms(asked.steps, job.config.schedule.name)
-    trials = Trials([*asked.overrides, *short], asked.config_dir, home, say, began_s + asked.limit_s)
+    job = _checked(request)
+    candidates = _candidates(request, job)
+    sizes = micro_batch_sizes(job.config, job.placement.nproc, request.most) if not candidates else []
+    home = _home(request.keep)
+    short = terms(request.steps, job.config.schedule.name)
+    trials = Trials([*request.overrides, *short], request.config_dir, home, say, began_s + request.limit_s)
     failure = ""
     try:
         try:
             if candidates:
-                trials.rounds(candidates, 1, asked.repeats)
+                trials.rounds(candidates, 1, request.repeats)
             else:
-                _micro(trials, sizes, asked.repeats)
+                _micro(trials, sizes, request.repeats)
         except micro.ProbeFailedError as error:
             failure = str(error)
         except KeyboardInterrupt:
             trials.stopped = STOPPED
-        report = _in_turns(trials, candidates, asked, job) if candidates else _searched(trials, sizes, asked, job)
+        report = _in_turns(trials, candidates, request, job) if candidates else _searched(trials, sizes, request, job)
     finally:
-        kept = asked.keep is not None or bool(failure)  # What failed is evidence.
+        kept = request.keep is not None or bool(failure)  # What failed is evidence.
         if not kept:
             shutil.rmtree(home, ignore_errors=True)
     rows = report.rows if kept else tuple(replace(one, runs=()) for one in report.rows)
@@ -105,37 +105,37 @@ def make(asked: Asked, say: Callable[[str], None]) -> TuneReport:
     )
 
 
-def _checked(asked: Asked) -> _Job:
+def _checked(request: Request) -> _Job:
     """Compose, place and check the job as `dtk run` would."""
     from dtk.launch.cluster import started_by
     from dtk.launch.prepare import compose_point, place_point
 
     if started_by(os.environ) is not None:
         raise DtkError("dtk tune starts its ranks itself", "here torchrun or srun has started them", "type it without")
-    key = TUNED[asked.topic]
-    for text in asked.overrides:
+    key = TUNED[request.topic]
+    for text in request.overrides:
         name = text.partition("=")[0]
-        if name == "resume" or (name == key and asked.topic == "micro_batch_size"):
+        if name == "resume" or (name == key and request.topic == "micro_batch_size"):
             why = "it is what is searched" if name == key else "a probe trains from the start"
-            raise DtkError(f"{text} does not go with dtk tune {asked.topic}", why, "drop it")
-    point, placement = place_point(compose_point(list(asked.overrides), asked.config_dir))
+            raise DtkError(f"{text} does not go with dtk tune {request.topic}", why, "drop it")
+    point, placement = place_point(compose_point(list(request.overrides), request.config_dir))
     config = point.composed.config
     if config.launcher.name != "local":
         raise DtkError(f"launcher={config.launcher.name} submits jobs", "probes run here", "use launcher=local")
     return _Job(config, placement)
 
 
-def _candidates(asked: Asked, job: _Job) -> list[Candidate]:
+def _candidates(request: Request, job: _Job) -> list[Candidate]:
     """Return the candidates to try in turns; none for micro_batch_size, which is searched."""
-    if asked.topic == "bucket":
-        return buckets(job.config, asked.values)
-    if asked.topic == "wrap":
-        return units(job.config, asked.values)
-    if asked.topic == "nccl":
-        if asked.values:
-            _check_named(asked, job)
-        usable = [] if asked.values else usable_presets(job.config, job.placement.backend, asked.config_dir)
-        return preset_candidates(job.config.nccl.name, usable, asked.values)
+    if request.topic == "bucket":
+        return buckets(job.config, request.values)
+    if request.topic == "wrap":
+        return units(job.config, request.values)
+    if request.topic == "nccl":
+        if request.values:
+            _check_named(request, job)
+        usable = [] if request.values else usable_presets(job.config, job.placement.backend, request.config_dir)
+        return preset_candidates(job.config.nccl.name, usable, request.values)
     return []
 
 
@@ -164,7 +164,7 @@ def usable_presets(config: Config, backend: str, config_dir: Path | None) -> lis
     return usable
 
 
-def _check_named(asked: Asked, job: _Job) -> None:
+def _check_named(request: Request, job: _Job) -> None:
     """Refuse presets that no probe could use, before the first one costs its time.
 
     Raises:
@@ -175,8 +175,8 @@ def _check_named(asked: Asked, job: _Job) -> None:
     from dtk.record.manifest import network
 
     interfaces = network()["interfaces"]
-    for name in asked.values:
-        section = _filled(find_preset(name, asked.config_dir).config, job.config)
+    for name in request.values:
+        section = _filled(find_preset(name, request.config_dir).config, job.config)
         check_preset(section, job.placement.backend, os.environ, interfaces)
         render(section, os.environ)
 
@@ -216,7 +216,7 @@ def _micro(trials: Trials, sizes: Sequence[int], repeats: int) -> None:
     trials.rounds([micro.candidate(size) for size in micro.fitting(trials)], micro.FIRST + 1, repeats)
 
 
-def _searched(trials: Trials, sizes: Sequence[int], asked: Asked, job: _Job) -> TuneReport:
+def _searched(trials: Trials, sizes: Sequence[int], request: Request, job: _Job) -> TuneReport:
     """Return the report of a search for a micro-batch size."""
     rows, fastest = micro.rows(trials)
     taken = micro.choose(rows, fastest)
@@ -226,10 +226,10 @@ def _searched(trials: Trials, sizes: Sequence[int], asked: Asked, job: _Job) -> 
         taken, told = None, "stopped before the search had ended: nothing is recommended"
     rule = "the smallest of those that cannot be told from the fastest is taken: it leaves the most memory"
     notes = () if taken is None else (rule,)
-    return _made(asked, job, rows=tuple(rows), reference=fastest, take=taken, verdict=told, notes=notes)
+    return _made(request, job, rows=tuple(rows), reference=fastest, take=taken, verdict=told, notes=notes)
 
 
-def _in_turns(trials: Trials, candidates: Sequence[Candidate], asked: Asked, job: _Job) -> TuneReport:
+def _in_turns(trials: Trials, candidates: Sequence[Candidate], request: Request, job: _Job) -> TuneReport:
     """Every candidate against the present one."""
     present = candidates[0]
     reference = trials.probes.get(present, {})
@@ -250,7 +250,7 @@ def _in_turns(trials: Trials, candidates: Sequence[Candidate], asked: Asked, job
         told = f"nothing could be held against {present.override}"
     several = f"{len(rows) - 1} candidates: each interval is a 95 % one, so confirm a narrow gain by running it again"
     return _made(
-        asked,
+        request,
         job,
         rows=rows,
         reference=present,
@@ -260,11 +260,11 @@ def _in_turns(trials: Trials, candidates: Sequence[Candidate], asked: Asked, job
     )
 
 
-def _made(asked: Asked, job: _Job, **values: Any) -> TuneReport:
+def _made(request: Request, job: _Job, **values: Any) -> TuneReport:
     """Return a report of this job with these values; `make` adds how the trials went."""
     return TuneReport(
-        topic=asked.topic,
-        job=asked.overrides,
+        topic=request.topic,
+        job=request.overrides,
         terms=(),
         world_size=job.placement.nproc,
         device=job.placement.device,

@@ -1,14 +1,14 @@
 """What `dtk tune` found, as values, and its JSON. Runs nothing."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from diagnostics.analysis.statistics import METHOD, Estimate, estimate, ratio
 from diagnostics.report import jsonform
 from dtk.tune.candidates import Candidate
 from dtk.tune.probe import Probe
-from dtk.tune.trials import told
+from dtk.tune.trials import outcome_text
 
 SCHEMA = "dtk.tune/1"
 NO_GAIN = "no gain that can be told from noise"
@@ -97,7 +97,7 @@ def row(candidate: Candidate, probes: Mapping[int, Probe], reference: Mapping[in
         gain = ratio([speeds[n] for n in common], [before[n] for n in common]) if common else None
     return Row(
         candidate,
-        "finished" if bad is None else told(bad),
+        "finished" if bad is None else outcome_text(bad),
         bad is not None and bad.out_of_memory,
         estimate(list(speeds.values())) if speeds else None,
         estimate(peaks) if peaks else None,
@@ -118,22 +118,17 @@ def fastest_told(rows: Sequence[Row]) -> Row | None:
 
 
 def as_json(report: TuneReport) -> dict[str, Any]:
-    """Plain values."""
+    """Plain values: the fields of the report, with what to type for each candidate."""
+    plain = asdict(report)
+    del plain["rows"], plain["interrupted"]
     return {
         "schema": SCHEMA,
-        "topic": report.topic,
-        "job": list(report.job),
-        "terms": list(report.terms),
-        "world_size": report.world_size,
-        "device": report.device,
-        "verdict": report.verdict,
+        **plain,
         "take": None if report.take is None else report.take.override,
         "reference": None if report.reference is None else report.reference.override,
         "candidates": [_row(one) for one in report.rows],
         "interval": METHOD,
-        "notes": list(report.notes),
         "failure": report.failure or None,
-        "kept": report.kept,
         "seconds": round(report.seconds, 3),
     }
 
@@ -144,14 +139,7 @@ def dumps(report: TuneReport) -> str:
 
 
 def _row(one: Row) -> dict[str, Any]:
-    return {
-        "override": one.candidate.override,
-        "present": one.candidate.present,
-        "ended": one.ended,
-        "out_of_memory": one.out_of_memory,
-        "tokens_per_s": None if one.tokens_per_s is None else one.tokens_per_s.as_json(),
-        "peak_memory_bytes": None if one.peak_memory_bytes is None else one.peak_memory_bytes.as_json(),
-        "gain": None if one.gain is None else one.gain.as_json(),
-        "told": one.gain_told or None,
-        "runs": list(one.runs),
-    }
+    plain = asdict(one)
+    del plain["candidate"]
+    chosen = {"override": one.candidate.override, "present": one.candidate.present}
+    return {**chosen, **plain, "told": one.gain_told or None}

@@ -45,7 +45,7 @@ class Trials:
         self.say(f"{label}: {candidate.override}")
         made = probe([*self.overrides, candidate.override], self.config_dir, self.home)
         self.probes.setdefault(candidate, {})[number] = made
-        self.say(f"{label}: {candidate.override}: {told(made)} ({time.monotonic() - began_s:.0f} s)")
+        self.say(f"{label}: {candidate.override}: {outcome_text(made)} ({time.monotonic() - began_s:.0f} s)")
         return made
 
     def rounds(self, candidates: Sequence[Candidate], first: int, last: int) -> None:
@@ -62,7 +62,7 @@ class Trials:
                     return
 
 
-def told(made: Probe) -> str:
+def outcome_text(made: Probe) -> str:
     """`12,345 tokens/s`, `out of memory`, `failed: ...`"""
     if made.out_of_memory:
         return "out of memory"

@@ -51,11 +51,9 @@ class Proof:
         tensors = before.tensors_bytes is not None and after.tensors_bytes is not None
         found = {
             "exposed": of_steps("exposed communication", " ms a step", before.exposed_steps_ms, after.exposed_steps_ms),
-            "tokens": of_steps(
-                "tokens/s", "", before.tokens_steps_per_s, after.tokens_steps_per_s, less_is_better=False
-            )
-            if _comparable(self)
-            else None,
+            "tokens": None
+            if _not_comparable(self)
+            else of_steps("tokens/s", "", before.tokens_steps_per_s, after.tokens_steps_per_s, less_is_better=False),
             "memory": of_peak(before.tensors_bytes, after.tensors_bytes)
             if tensors
             else of_peak(before.peak_memory_bytes, after.peak_memory_bytes),
@@ -83,32 +81,22 @@ class Proof:
 
 def table(proof: Proof) -> str:
     """Before and after as text, the verdict first."""
-    tensors = [one.tensors_bytes for one in (proof.before, proof.after)]
-    rows = [
+    runs, why = (proof.before, proof.after), _not_comparable(proof)
+    tensors = [one.tensors_bytes for one in runs]
+    rows: list[tuple[str, ...]] = [
         ("", "before", "after"),
-        ("ended", proof.before.ended, proof.after.ended),
-        ("found", ", ".join(proof.before.found) or "nothing", ", ".join(proof.after.found) or "nothing"),
-        ("tokens/s", *_throughput(proof)),
-        ("peak memory a rank", *(_text(one.peak_memory_bytes, 2**20, " MiB") for one in (proof.before, proof.after))),
+        ("ended", *(one.ended for one in runs)),
+        ("found", *(", ".join(one.found) or "nothing" for one in runs)),
+        ("tokens/s", *(["not comparable"] * 2 if why else [_text(one.tokens_per_s, 1, "") for one in runs])),
+        ("peak memory a rank", *(_text(one.peak_memory_bytes, 2**20, " MiB") for one in runs)),
         *([("peak of tensors a rank", *(_text(one, 2**20, " MiB") for one in tensors))] if any(tensors) else []),
-        ("exposed communication", *(_text(one.exposed_ms, 1, " ms a step") for one in (proof.before, proof.after))),
+        ("exposed communication", *(_text(one.exposed_ms, 1, " ms a step") for one in runs)),
     ]
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
     heading = f"{proof.verdict}: {proof.cause} with {proof.remedy.change}"
-    lines += [f"not comparable: {why}"] if (why := _not_comparable(proof)) else []
+    lines += [f"not comparable: {why}"] if why else []
     return "\n".join([heading, *lines, f"runs: {proof.before.run}", f"      {proof.after.run}"]) + "\n"
-
-
-def _throughput(proof: Proof) -> tuple[str, str]:
-    """Tokens a second of both runs, where both were measured alike."""
-    before, after = (_text(one.tokens_per_s, 1, "") for one in (proof.before, proof.after))
-    return (before, after) if _comparable(proof) else ("not comparable",) * 2
-
-
-def _comparable(proof: Proof) -> bool:
-    """Whether throughput was measured alike."""
-    return not _not_comparable(proof)
 
 
 def _not_comparable(proof: Proof) -> str:

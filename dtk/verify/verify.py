@@ -15,6 +15,7 @@ from statistics import fmean, median
 from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.files import read_record
 from diagnostics.contract.findings import Finding, Remedy, text_of
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence import run_folder
@@ -31,6 +32,7 @@ STEPS = 8
 PROFILED = 4
 WARM_UP = 2
 """Records of steps whose throughput does not count."""
+_METRICS_BYTES = 256 << 20
 BEYOND = 4
 """Steps after the one in which the run failed."""
 FAILED = ("hung", "crashed", "oom")
@@ -175,7 +177,7 @@ def _tensors_bytes(measures: dict[str, Any]) -> float | None:
 def _tokens(metrics: Path) -> tuple[float, ...]:
     """Tokens a second of each training record after the first ones."""
     try:
-        lines = metrics.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = read_record(metrics, _METRICS_BYTES).splitlines()
     except OSError:
         return ()
     found = []

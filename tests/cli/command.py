@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.warm_python import run_module
+
 ROOT = Path(__file__).resolve().parents[2]
 TINY = [
     "model=gpt2_tiny",
@@ -41,6 +43,10 @@ def start(folder: Path, *overrides: str, launcher: tuple[str, ...] = (), **more:
 
 
 def run(folder: Path, *overrides: str, timeout_s: float = 120, **more: Any) -> "subprocess.CompletedProcess[str]":
+    """To its end; without a launcher and a search path of its own it need not import everything once more."""
+    if "launcher" not in more and "PYTHONPATH" not in more:
+        arguments = ["dtk.run", f"runs_folder={folder}", *overrides]
+        return run_module(arguments, environment(**more), ROOT, timeout_s)
     process = start(folder, *overrides, **more)
     try:
         out, error = process.communicate(timeout=timeout_s)

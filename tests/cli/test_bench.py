@@ -14,6 +14,7 @@ import pytest
 
 from dtk.commands.main import main
 from tests.cli.command import ROOT, environment
+from tests.warm_python import run_module
 
 SMALL = ["--min-size", "1K", "--max-size", "64K", "--factor", "64", "--seconds", "3", "--calls", "3"]
 
@@ -30,10 +31,11 @@ def presets(tmp_path: Path) -> Path:
 
 
 def bench(*arguments: str, launcher: tuple[str, ...] = (), **more: str) -> "subprocess.CompletedProcess[str]":
+    variables = environment(OMP_NUM_THREADS="1", **more)
+    if not launcher:
+        return run_module(["dtk", "bench", "comm", *arguments], variables, ROOT, 180)
     command = [sys.executable, *launcher, "-m", "dtk", "bench", "comm", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=180, cwd=ROOT, env=environment(OMP_NUM_THREADS="1", **more)
-    )
+    return subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=ROOT, env=variables)
 
 
 @pytest.mark.timeout(200)

@@ -17,7 +17,7 @@ def quota() -> None:
 
 
 @pytest.mark.timeout(100)
-def test_a_run_that_keeps_no_checkpoint_finishes_and_says_so(tmp_path):
+def test_a_run_that_keeps_no_checkpoint_fails_and_says_so_once(tmp_path):
     large = ["model.width=128", "train.steps=6", "checkpoint.every=2", "launcher.nproc=2", "strategy=ddp"]
     process = subprocess.run(
         [sys.executable, "-m", "dtk.run", f"runs_folder={tmp_path}", *SHORT, *large],
@@ -29,12 +29,13 @@ def test_a_run_that_keeps_no_checkpoint_finishes_and_says_so(tmp_path):
         check=False,
     )
     said = process.stdout + process.stderr
-    assert process.returncode == 0, said
+    assert process.returncode == 1, said
     assert said.count("checkpoint failed: file too large; training goes on") == 1
     lines = process.stdout.splitlines()
-    assert "warning: the last checkpoint failed: file too large; none is kept" in lines[-4:]
+    assert "FAILED after step 6: the last checkpoint failed: file too large; none is kept" in lines[-3:]
+    assert said.count("none is kept") == 1
     record = status(only_run(tmp_path))
-    assert (record["state"], record["exit_code"]) == ("finished", 0)
+    assert (record["state"], record["exit_code"], record["step"]) == ("failed", 1, 6)
     assert record["reason"] == "the last checkpoint failed: file too large; none is kept"
     assert not list((only_run(tmp_path) / "checkpoints").iterdir())
 

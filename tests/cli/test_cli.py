@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from diagnostics.runs.text import listing
 from dtk.commands.main import main
 from dtk.extras import install
 from tests.cli.command import environment
+from tests.work import calls_in
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,12 +77,9 @@ def runs(tmp_path: Path) -> Path:
     return folder
 
 
-def test_help_is_fast_and_loads_nothing() -> None:
-    began = time.perf_counter()
+def test_help_loads_nothing() -> None:
     done = subprocess.run([sys.executable, "-m", "dtk", "--help"], capture_output=True, text=True, cwd=ROOT)
-    elapsed_s = time.perf_counter() - began
     assert done.returncode == 0 and "strategies" in done.stdout
-    assert elapsed_s < 1.0  # 0.06 s when nothing else runs; torch alone would take 2 s
     assert dtk().stderr == "LOADED\n"
 
 
@@ -240,9 +237,9 @@ def test_listing_is_linear(tmp_path: Path) -> None:
         paths = RunPaths(tmp_path / f"run-{i:04d}")
         write_json(paths.status, Status(state="finished", step=i))
         paths.metrics.write_text('{"step": 1, "loss": 1.0}\n' * 3000)
-    began = time.perf_counter()
-    assert len(list_runs(tmp_path)) == 300
-    assert time.perf_counter() - began < 2.0
+    found, calls = calls_in(lambda: list_runs(tmp_path))
+    assert len(found) == 300
+    assert calls < 100_000
 
 
 def test_find_run_prefers_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

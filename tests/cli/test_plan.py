@@ -5,7 +5,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from dtk.commands.main import main
 from dtk.plan.timing.hardware import load_hardware
 from tests.cli.command import ROOT, environment, only_run, run
+from tests.work import calls_in
 
 TINY = ["model=gpt2_tiny", "data=synthetic", "data.sequence_length=64"]
 QUICK = [*TINY, "--engine", "closed_form"]
@@ -102,9 +102,8 @@ HUGE += ["strategy=fsdp", "precision=bf16", "hardware=h100_sxm", "--engine", "cl
 
 
 @pytest.mark.parametrize(("layers", "width", "heads"), [(96, 12288, 96), (128, 25600, 160)], ids=["175B", "1T"])
-def test_the_closed_form_answers_at_once_and_without_torch(layers: int, width: int, heads: int) -> None:
-    code = "import sys, time\nfrom dtk.commands.main import main\nmain()\n"
-    code += "print('torch' in sys.modules, time.process_time(), file=sys.stderr)"
+def test_the_closed_form_answers_without_torch(layers: int, width: int, heads: int) -> None:
+    code = "import sys\nfrom dtk.commands.main import main\nmain()\nprint('torch' in sys.modules, file=sys.stderr)"
     sizes = [f"model.layers={layers}", f"model.width={width}", f"model.heads={heads}"]
     shown = subprocess.run(
         [sys.executable, "-c", code, "plan", *HUGE, *sizes],
@@ -113,16 +112,15 @@ def test_the_closed_form_answers_at_once_and_without_torch(layers: int, width: i
         env=environment(),
         check=True,
     )
-    imported, cpu_s = shown.stderr.split()[-2:]
-    assert imported == "False"
-    assert float(cpu_s) < 1.0
+    assert shown.stderr.split()[-1] == "False"
     assert "bf16, 989 TFLOP/s peak a device" in shown.stdout
 
 
 def test_solving_for_the_largest_is_quick_where_it_is_very_deep(plan: Plan) -> None:
-    began_s = time.process_time()
-    made = asked(plan, *QUICK, "strategy=fsdp", "hardware=h100_sxm", "--max-batch", "--max-model")
-    assert time.process_time() - began_s < 5
+    made, calls = calls_in(
+        lambda: asked(plan, *QUICK, "strategy=fsdp", "hardware=h100_sxm", "--max-batch", "--max-model")
+    )
+    assert calls < 50_000_000
     assert int(made["max_model"][0]["overrides"][0].partition("=")[2]) > 50_000
 
 
@@ -247,7 +245,7 @@ def test_strategies_side_by_side_with_the_simplest_that_fits(plan: Plan, tmp_pat
     assert "Too large for" in text
     assert "is the simplest that fits" in text
     assert text.count("checkpointing + offload") >= 1
-    chosen = next(line for line in text.splitlines() if line.startswith("take"))
+    chosen = next(line for line in text.splitlines() if line.startswith("simplest "))
     again = asked(plan, *wanted, *chosen.split()[1:], "--engine", "closed_form")
     assert again["plan"]["fits"] is True
     assert chosen.split()[1].removeprefix("strategy=") in page.read_text()

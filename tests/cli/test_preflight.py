@@ -8,20 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import ROOT, environment
+from tests.warm_python import run_module
 
 SCRIPT = ROOT / "tests" / "unit" / "preflight" / "script.py"
 
 
 def dtk(folder: Path, *arguments: str, module: str = "dtk") -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=environment(OMP_NUM_THREADS="1"),
-        timeout=120,
-        check=False,
-    )
+    return run_module([module, *arguments], environment(OMP_NUM_THREADS="1"), folder, 120)
 
 
 def test_help_needs_no_torch(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from diagnostics.contract.artifacts import RunPaths, Status, write_json
 from diagnostics.runs.find import FAILED, STATES, list_runs
 from diagnostics.runs.text import listing
 from dtk.commands.main import main
+from tests.work import calls_in
 
 
 def moment(ago_s: float) -> str:
@@ -175,6 +175,7 @@ def test_absurd_values_never_break_the_listing(tmp_path: Path, capsys: Any, file
     assert main(["show", str(run)]) in (0, 2)
 
 
+@pytest.mark.timeout(60)
 def test_what_lies_in_the_place_of_a_file_does_not_stop_the_listing(tmp_path: Path) -> None:
     os.mkfifo(make(tmp_path, "pipe", "finished") / "summary.json")
     folder = make(tmp_path, "folder", "finished")
@@ -183,13 +184,11 @@ def test_what_lies_in_the_place_of_a_file_does_not_stop_the_listing(tmp_path: Pa
     device = make(tmp_path, "device", "finished")
     (device / "status.json").unlink()
     (device / "status.json").symlink_to("/dev/zero")
-    began_s = time.perf_counter()
     assert {run.id: run.state for run in list_runs(tmp_path)} == {
         "pipe": "finished",
         "folder": "damaged",
         "device": "damaged",
     }
-    assert time.perf_counter() - began_s < 5
 
 
 def test_a_narrow_terminal_loses_columns_not_names(runs: Path) -> None:
@@ -204,14 +203,13 @@ def test_states_that_can_be_asked_for_are_those_there_are() -> None:
     assert set(FAILED) < set(STATES) and {"running", "finished", "lost", "damaged", "newer"} < set(STATES)
 
 
-def test_a_thousand_runs_take_a_fraction_of_a_second(tmp_path: Path) -> None:
+def test_a_thousand_runs_take_little_work_each(tmp_path: Path) -> None:
     """Reading, not start-up; benchmarks/list_runs.py has the figure for ten thousand, 0.05 ms each."""
     for i in range(1000):
         folder = tmp_path / f"run-{i:05d}"
         folder.mkdir()
         (folder / "status.json").write_text('{"state": "finished", "step": 5, "started": "2026-01-01T00:00:00+00:00"}')
         (folder / "summary.json").write_text('{"figures": {"loss": 2.0, "tokens_per_s": 9.0}}')
-    began_s = time.perf_counter()
-    text = listing(list_runs(tmp_path), columns=None, colour=False)
-    assert time.perf_counter() - began_s < 1.0
+    text, calls = calls_in(lambda: listing(list_runs(tmp_path), columns=None, colour=False))
+    assert calls < 300_000
     assert text.count("\n") == 1001

@@ -5,6 +5,7 @@ import os
 import pty
 import random
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -88,6 +89,32 @@ def test_ranks_end_when_the_launcher_is_killed(tmp_path):
     process.kill()
     _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive
+
+
+@pytest.mark.timeout(100)
+def test_ranks_that_still_import_end_when_the_launcher_is_killed(tmp_path):
+    process = start(tmp_path, *LONG)
+    parent = psutil.Process(process.pid)
+    ends_s = time.monotonic() + 60
+    ranks: list[psutil.Process] = []
+    while not ranks and time.monotonic() < ends_s:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            ranks = [child for child in parent.children(recursive=True) if "dtk.rank" in child.cmdline()]
+    assert ranks
+    process.kill()
+    _, alive = psutil.wait_procs(ranks, timeout=10)
+    assert not alive
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("still_there", [True, False])
+def test_a_rank_ends_whose_launcher_went_before_it_looked(still_there):
+    code = "import sys; from dtk.orphan import end_with; end_with(int(sys.argv[1])); print('went on')"
+    parent = os.getpid() if still_there else 1
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(parent)], cwd=ROOT, capture_output=True, text=True, timeout=50
+    )
+    assert (done.returncode, done.stdout) == ((0, "went on\n") if still_there else (1, ""))
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import pytest
 
 from dtk.commands.main import main
 from tests.cli.command import ROOT, environment
+from tests.warm_python import run_module
 
 HUNGRY = [
     "model=custom",
@@ -25,10 +26,7 @@ TINY = ["model=gpt2_tiny", "model.layers=2", "model.width=32", "model.heads=2", 
 
 
 def tune(*arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "dtk", "tune", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=500, cwd=ROOT, env=environment(OMP_NUM_THREADS="1", **more)
-    )
+    return run_module(["dtk", "tune", *arguments], environment(OMP_NUM_THREADS="1", **more), ROOT, 500)
 
 
 @pytest.mark.extended

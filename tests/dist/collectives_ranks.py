@@ -28,6 +28,8 @@ class WireTap(TorchDispatchMode):
         "_reduce_scatter_base_": ("reduce_scatter", 1),
         "allreduce_": ("all_reduce", 0),
         "broadcast_": ("broadcast", 0),
+        "send": ("send", 0),
+        "recv_": ("recv", 0),
     }
 
     def __init__(self) -> None:
@@ -115,7 +117,7 @@ def record(context: Context, strategy_config, accumulation: int, precision=None,
         "all_parameters": sum(p.numel() * 4 for p in model.parameters()),
     }
     observe([])
-    declared = strategy.collectives(model, accumulation) + list(strategy_config.declare_clip() if clip else ())
+    declared = strategy.collectives(model, accumulation, clip)
     by_group: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     for c in declared:
         by_group[c.op, c.group][0] += c.count

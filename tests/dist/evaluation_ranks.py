@@ -11,6 +11,7 @@ from dtk.data.dataset import Batch, Dataset
 from dtk.parallel.context import Context
 from dtk.strategies.single import Single
 from dtk.train.evaluation import evaluate
+from dtk.train.runner import Accumulate
 from dtk.train.setup import Parts, set_up
 from tests.dist.ranks import placed
 from tests.dist.training_ranks import config
@@ -21,7 +22,7 @@ def evaluate_all(context: Context, cases: dict[Any, dict[str, Any]]) -> dict[Any
     results = {}
     for name, changes in cases.items():
         configuration = config(**changes)
-        rank = placed(context, configuration.strategy)
+        rank = placed(context, configuration)
         parts = set_up(configuration, rank)
         results[name] = evaluate(configuration, rank, build_dataset(configuration.data), parts)
     return results
@@ -57,4 +58,5 @@ def evaluate_oracle(context: Context, size: int) -> dict[str, float]:
     model = Oracle()
     strategy = Single(configuration.strategy, context, configuration.precision)
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.1)
-    return evaluate(configuration, context, Labelled(size), Parts(model, model, strategy, optimizer, 0))
+    runner = Accumulate(strategy, model, model)
+    return evaluate(configuration, context, Labelled(size), Parts(model, model, strategy, optimizer, 0, runner))

@@ -16,6 +16,7 @@ from dtk.train.assemble import assemble
 from tests.dist.training_ranks import config
 
 STEPS = 8
+DRIFTS = {"drift": "blocks.1.mlp.up.weight", "drift norm": "blocks.1.mlp_norm.weight"}
 WATCHED = ("non_finite", "replicas_equal", "replica_divergence")
 
 
@@ -31,7 +32,7 @@ def run(context: Context, folder: str, fault: str, changes: dict[str, Any]) -> l
         configuration, paths, context.rank, context.local_rank, 0, context.world_size, 0, context.device
     )
     recorder.start()
-    context = placed(context, configuration.strategy)
+    context = placed(context, configuration)
     loop = assemble(configuration, context, paths, recorder, StopRequest())
     if fault == "nan" and context.rank == 1:
         loop.parts.wrapped.register_forward_hook(
@@ -43,9 +44,9 @@ def run(context: Context, folder: str, fault: str, changes: dict[str, Any]) -> l
     loop.measures.start(0)
     while loop.state.step < STEPS:
         loop.advance()
-        if fault == "drift" and context.rank == 1 and loop.state.step == 3:
+        if fault in DRIFTS and context.rank == 1 and loop.state.step == 3:
             with torch.no_grad():
-                parameter = dict(loop.parts.model.named_parameters())["blocks.1.mlp.up.weight"]
+                parameter = dict(loop.parts.model.named_parameters())[DRIFTS[fault]]
                 local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
                 local.view(-1)[7] += 1e-4
     loop.checkpoints.wait()

@@ -43,7 +43,7 @@ class Calls:
 def steps(context: Context, plain: dict[str, Any], folder: str) -> dict[str, Any]:
     """Set up and run three steps of the real loop; returns peaks in bytes and the collectives of the last step."""
     config = from_plain(plain)
-    context = placed(context, config.strategy)
+    context = placed(context, config)
     paths = RunPaths(Path(folder))
     calls = Calls()
     observe([ProfilerMarks(), calls])

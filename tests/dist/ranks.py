@@ -4,11 +4,12 @@ import dataclasses
 import os
 import pickle
 import socket
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from tests.warm_python import run_modules
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,29 +32,18 @@ def run_ranks(function: str, world_size: int, *arguments: Any, timeout_s: float 
             "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         }
         (Path(folder) / "arguments").write_bytes(pickle.dumps(arguments))
+        command = ["tests.dist.ranks", function, folder]
         ranks = [
-            subprocess.Popen(
-                [sys.executable, str(Path(__file__)), function, folder],
-                env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(world_size)
+            (command, {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(world_size)
         ]
-        try:
-            errors = [process.communicate(timeout=timeout_s)[1] for process in ranks]
-        finally:
-            for process in ranks:
-                process.kill()
-        for rank, (process, error) in enumerate(zip(ranks, errors)):
-            assert process.returncode == 0, f"rank {rank} of {function}:\n{error[-4000:]}"
+        for rank, process in enumerate(run_modules(ranks, ROOT, timeout_s)):
+            assert process.returncode == 0, f"rank {rank} of {function}:\n{process.stderr[-4000:]}"
         return [pickle.loads((Path(folder) / str(rank)).read_bytes()) for rank in range(world_size)]  # noqa: S301
 
 
-def placed(context: Any, strategy: Any) -> Any:
-    """The rank as it joins under a strategy: on its mesh."""
-    return dataclasses.replace(context, mesh=strategy.mesh(context.world_size))
+def placed(context: Any, section: Any) -> Any:
+    """The rank as it joins under a strategy, or under a whole configuration: on its mesh."""
+    return dataclasses.replace(context, mesh=section.mesh(context.world_size))
 
 
 def main() -> None:

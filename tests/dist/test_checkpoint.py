@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.dist.ranks import run_ranks
 from tests.dist.training_ranks import config
 
 TRAIN = config().train
+TP = schema.ParallelConfig(tp=2)
 DROPOUT = replace(config().model, dropout=0.1)
 HALF = schema.CheckpointConfig(every=10, at_end=False)
 CONSTANT = schema.ConstantSchedule(warmup_steps=3)
@@ -37,10 +39,12 @@ WHOLE = {
     **{name: case(name) for name in STRATEGIES},
     "dropout": case("fsdp", model=DROPOUT),
     "sgd": case("ddp", optimizer=schema.SGDConfig(lr=0.05)),
+    "tp": case("ddp", parallel=TP),
+    "tp dropout": case("fsdp", parallel=TP, model=DROPOUT),
 }
 
 
-SMALL = {"checkpoint": schema.CheckpointConfig(every=2), "train": replace(TRAIN, steps=2)}
+SMALL: dict[str, Any] = {"checkpoint": schema.CheckpointConfig(every=2), "train": replace(TRAIN, steps=2)}
 
 
 def first_part(changes):
@@ -58,6 +62,8 @@ def trained(tmp_path_factory):
         ("ddp to fsdp", case("fsdp"), "ddp"),
         ("fsdp to zero1", case("zero1"), "fsdp"),
         ("zero1 to zero2", case("zero2"), "zero1"),
+        ("fsdp to tp", case("fsdp", parallel=TP), "fsdp"),
+        ("tp to zero1", case("zero1"), "tp"),
     ]
     cases += [(f"{name} whole", changes, None) for name, changes in WHOLE.items()]
     return folder, run_ranks("tests.dist.training_ranks:save_and_load", 2, cases, folder)[0]
@@ -71,7 +77,7 @@ def test_resume_is_exact_on_the_same_world_size(trained, name):
     assert losses[f"{name} resumed"] == losses[f"{name} whole"][10:]
 
 
-@pytest.mark.parametrize("name", ["ddp to fsdp", "fsdp to zero1", "zero1 to zero2"])
+@pytest.mark.parametrize("name", ["ddp to fsdp", "fsdp to zero1", "zero1 to zero2", "fsdp to tp", "tp to zero1"])
 def test_resume_under_another_strategy(trained, name):
     _, losses = trained
     assert losses[name] == pytest.approx(losses["ddp whole"][10:], abs=1e-4)
@@ -82,8 +88,9 @@ def test_resume_under_another_strategy(trained, name):
 def test_resume_on_another_world_size(trained, world_size):
     folder, losses = trained
     wide = SingleConfig() if world_size == 1 else HSDPConfig(dp_replicate=2)
-    cases = [(f"from {source}", case(wide), source) for source in ("ddp", "zero1", "fsdp")]
+    cases = [(f"from {source}", case(wide), source) for source in ("ddp", "zero1", "fsdp", "tp")]
     if world_size == 4:
+        cases.append(("fsdp on tp from tp", case("fsdp", parallel=TP), "tp"))
         cases.append(("zero1 from fsdp", case("zero1"), "fsdp"))
     resumed = run_ranks("tests.dist.training_ranks:save_and_load", world_size, cases, folder)[0]
     for name, curve in resumed.items():
@@ -126,3 +133,15 @@ def test_what_the_ranks_find_damaged_is_one_line(tmp_path):
         (folder / name).write_bytes((folder / name).read_bytes()[:100])
         with pytest.raises(AssertionError, match=f"DtkError: the checkpoint {folder} is damaged"):
             run_ranks("tests.dist.training_ranks:save_and_load", 2, [("again", case("ddp"), "run")], str(tmp_path))
+
+
+@pytest.mark.timeout(60)
+def test_a_model_that_is_cut_reads_the_first_format_and_exports_the_weights_of_one_process(tmp_path):
+    """Format 1, without a number, holds rows of fused projections as [queries | keys | values]."""
+    changes = [case("fsdp", parallel=TP, **SMALL), case("zero1", **SMALL), case(SingleConfig(), **SMALL)]
+    for name, change in zip(("tp", "zero1", "single"), changes):
+        ranks = 1 if name == "single" else 2
+        done = run_ranks("tests.dist.layout_ranks:first_format_and_export", ranks, change, str(tmp_path / name))
+        assert all(done), f"{name}: what was read is not what was written"
+    exported = [(tmp_path / name / "export" / "model.safetensors").read_bytes() for name in ("tp", "zero1", "single")]
+    assert exported[0] == exported[1] == exported[2]

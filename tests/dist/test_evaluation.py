@@ -27,8 +27,9 @@ TASKS = {
     "few samples": {"train": evaluated(3, 2)},
     "classes": {"model": ENCODER, "data": LABELLED, "train": evaluated(None, 5)},
     "some classes": {"model": ENCODER, "data": LABELLED, "train": evaluated(43, 4)},
+    "part of the classes": {"model": ENCODER, "data": LABELLED, "train": evaluated(12, 4)},
 }
-SAMPLES = {"language": 45, "few samples": 3, "classes": 48, "some classes": 43}
+SAMPLES = {"language": 45, "few samples": 3, "classes": 48, "some classes": 43, "part of the classes": 12}
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +59,17 @@ def test_the_same_on_any_number_of_ranks(figures, task, strategy, world_size):
         assert here["validation_samples"] == alone["validation_samples"] == SAMPLES[task]
         assert here["validation_loss"] == pytest.approx(alone["validation_loss"], abs=1e-5)
         assert here["validation_accuracy"] == alone["validation_accuracy"]
+
+
+def test_a_part_of_the_held_out_split_has_samples_of_many_classes(figures):
+    """The rows stand in class order, six of each of the eight classes: the first twelve are of two."""
+    (alone,) = figures["part of the classes", "single", 1]
+    assert 5 <= alone["validation_classes"] <= 8
+    assert figures["classes", "single", 1][0]["validation_classes"] == 8
+    for strategy in STRATEGIES:
+        for here in figures["part of the classes", strategy, 4]:
+            assert here["validation_classes"] == alone["validation_classes"]
+    assert "validation_classes" not in figures["language", "single", 1][0]
 
 
 @pytest.mark.parametrize("task", TASKS)

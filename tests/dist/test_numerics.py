@@ -22,6 +22,8 @@ TWO = {
     "nan seldom logged": ("nan", {**DDP, "log_every": 8}),
     "gradient": ("gradient", DDP),
     "drift": ("drift", DDP),
+    "healthy tp": ("", {**DDP, "parallel": schema.ParallelConfig(tp=2)}),
+    "drift tp": ("drift norm", {**DDP, "parallel": schema.ParallelConfig(tp=2)}),
 }
 FOUR = {
     "healthy hsdp": ("", {"strategy": HSDPConfig(dp_replicate=2)}),
@@ -48,7 +50,7 @@ def names(events):
 
 @pytest.mark.timeout(120)
 def test_replicas_of_a_healthy_run_are_equal(two, four):
-    for case in ("healthy", "healthy zero1", "healthy powersgd", "healthy bf16"):
+    for case in ("healthy", "healthy zero1", "healthy powersgd", "healthy bf16", "healthy tp"):
         assert names(two[0][0][case]) == ["replicas_equal"] * 4
         assert two[0][1][case] == []
     assert names(four[0]["healthy hsdp"]) == ["replicas_equal"] * 4
@@ -84,6 +86,15 @@ def test_one_weight_that_differs_is_found(two):
         assert (event["ranks"], event["tie"], event["group"]) == ([0, 1], True, [0, 1])
     assert ranks[1]["drift"][-1]["parameter"] == "blocks.1.mlp.up.weight"
     assert ranks[1]["drift"][-1]["parameters_affected"] == 1
+
+
+@pytest.mark.timeout(120)
+def test_under_tensor_parallel_what_every_rank_has_whole_is_compared(two):
+    for rank in two[0]:
+        event = rank["drift tp"][-1]
+        assert (event["name"], event["dimension"], event["group"]) == ("replica_divergence", "tp", [0, 1])
+        assert event["parameters_seen"] == 3 * 6 + 3, "norms, biases behind the projections, positions"
+    assert two[0][1]["drift tp"][-1]["parameter"] == "blocks.1.mlp_norm.weight"
 
 
 @pytest.mark.timeout(120)

@@ -2,6 +2,8 @@
 
 import pytest
 
+from dtk.plan.formulas.closed_form import closed_form
+from dtk.plan.formulas.stages import stage_declarations, stage_memory
 from dtk.plan.job import planned_job
 from dtk.plan.simulated.engine import simulate
 from tests.dist.ranks import run_ranks
@@ -31,3 +33,34 @@ def test_predicted_peaks_and_collectives(tmp_path):
         assert predicted.memory.peak_bytes == pytest.approx(peak, rel=0.02), name
         recorded = {(one.op, one.group): (one.count, one.size_bytes) for one in predicted.traffic}
         assert recorded == actual[0][name]["calls"], name
+
+
+PIPELINES = {
+    "1f1b ddp": ["model=gpt2_tiny", "strategy=ddp"],
+    "gpipe fsdp": ["model=llama_tiny", "data.vocab_size=512", "strategy=fsdp", "parallel.schedule=gpipe"],
+    "interleaved recomputed": [
+        *("model=gpt2_tiny", "strategy=ddp", "parallel.schedule=interleaved_1f1b", "parallel.stages_per_rank=2"),
+        "train.activation_checkpoint_every=2",
+    ],
+}
+
+
+@pytest.mark.timeout(120)
+def test_the_closed_form_of_every_rank_of_a_pipeline(tmp_path):
+    """Peaks within 1 %, and the very calls that are recorded, with six micro-batches in flight over two stages."""
+    batch = ["data=synthetic", "data.sequence_length=128", "train.global_batch_size=12", "parallel.pp=2"]
+    common = [*COMMON[1:], *batch, "train.micro_batch_size=2"]
+    jobs = {name: planned_job([*overrides, *common], None, RANKS) for name, overrides in PIPELINES.items()}
+    plain = {name: job.plain for name, job in jobs.items()}
+    actual = run_ranks("tests.dist.plan_ranks:measure_all", RANKS, plain, str(tmp_path))
+    for name, job in jobs.items():
+        for rank, results in enumerate(actual):
+            predicted = stage_memory(job.config, RANKS, rank)
+            assert predicted.peak_bytes == pytest.approx(results[name]["tensors"], rel=0.01), f"{name}, rank {rank}"
+            declared: dict[tuple[str, str], tuple[int, int]] = {}
+            for call in stage_declarations(job.config, RANKS, rank):
+                count, size = declared.get((call.op, call.group), (0, 0))
+                declared[call.op, call.group] = count + call.count, size + call.size_bytes
+            assert declared == results[name]["calls"], f"{name}, rank {rank}"
+        whole = closed_form(job.config, RANKS)
+        assert whole.memory.peak_bytes == max(stage_memory(job.config, RANKS, rank).peak_bytes for rank in range(RANKS))

@@ -42,7 +42,7 @@ def config(**changes: Any) -> Config:
 
 def train(context: Context, config: Config, folder: str, load: str | None = None) -> tuple[list[float], dict[str, Any]]:
     """Train to the end; returns the losses of all steps and the last metrics record."""
-    context = placed(context, config.strategy)
+    context = placed(context, config)
     paths = RunPaths(Path(folder))
     recorder = Recorder(config, paths, context.rank, context.local_rank, 0, context.world_size, 0, context.device)
     recorder.start()
@@ -72,7 +72,7 @@ def train_as_recorded(
         configuration = config(**changes)
         recorder = Recorder(configuration, paths, context.rank, 0, 0, context.world_size, 0, context.device)
         recorder.start()
-        loop = assemble(configuration, placed(context, configuration.strategy), paths, recorder, StopRequest())
+        loop = assemble(configuration, placed(context, configuration), paths, recorder, StopRequest())
         began, losses, samples = begun(loop), [], []
         loop.measures.start(0)
         while loop.state.step < configuration.train.steps:
@@ -99,7 +99,7 @@ def evaluate(context: Context, changes: dict[str, Any], folder: str) -> dict[str
     from dtk.train.evaluation import evaluate as run
 
     configuration = config(**changes)
-    context = placed(context, configuration.strategy)
+    context = placed(context, configuration)
     parts = set_up(configuration, context)
     return run(configuration, context, build_dataset(configuration.data), parts)
 
@@ -110,5 +110,5 @@ def peak_while_setting_up(context: Context, changes: dict[str, Any], folder: str
     torch.set_num_threads(1)
     set_up(config(strategy=changes["strategy"]), placed(context, changes["strategy"]))
     before = peak_memory_bytes(context.device)
-    parts = set_up(configuration, placed(context, configuration.strategy))
+    parts = set_up(configuration, placed(context, configuration))
     return peak_memory_bytes(context.device) - before, 4 * parts.parameter_count

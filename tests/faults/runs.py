@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cli.command import ROOT, environment
+from tests.warm_python import run_module
 
 LIMIT_S = 100
 """A run that takes longer than its timeout_s and this is a hang that nobody ended."""
@@ -48,17 +49,9 @@ def run_fault(base: Path, fault: str, *overrides: str) -> FaultRun:
 
 def _run(place: Path, fault: str, overrides: tuple[str, ...]) -> FaultRun:
     runs = place / "runs"
-    command = [sys.executable, "-m", "dtk.run", f"fault={fault}", f"runs_folder={runs}", "data.max_bytes=300000"]
+    command = ["dtk.run", f"fault={fault}", f"runs_folder={runs}", "data.max_bytes=300000", *overrides]
     began_s = time.monotonic()
-    process = subprocess.run(
-        [*command, *overrides],
-        capture_output=True,
-        text=True,
-        env=environment(OMP_NUM_THREADS="1"),
-        cwd=ROOT,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    process = run_module(command, environment(OMP_NUM_THREADS="1"), ROOT, LIMIT_S)
     seconds = time.monotonic() - began_s
     assert runs.is_dir(), process.stdout + process.stderr
     (folder,) = [path for path in runs.iterdir() if path.is_dir()]

@@ -100,6 +100,65 @@ repeats: 1
 """
 
 
+TOY_CAUSE = '''
+"""A rank ran out of toys."""
+
+from dataclasses import dataclass
+
+from diagnostics.contract.causes import Cause, Example
+from diagnostics.contract.findings import Finding, Remedy, Text
+from diagnostics.evidence.model import Evidence, RankError
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfToys:
+    """How many ranks said so."""
+
+    ranks: int
+
+    def text(self, finding: Finding) -> Text:
+        """Put it into words."""
+        if finding.status == "ruled_out":
+            return Text(summary="No rank ran out of toys.", measured="0 ranks")
+        fix = Remedy("environment", "TOYS=2", "one is never enough")
+        return Text(summary=f"{self.ranks} rank ran out of toys.", measured=f"{self.ranks} rank", remedies=(fix,))
+
+
+def _errors(evidence: Evidence) -> list[RankError]:
+    """Return what the ranks said of it."""
+    return [error for error in evidence.errors if error.type == "ToyError"]
+
+
+def decide(errors: list[RankError]) -> list[Finding]:
+    """Decide it by the exceptions."""
+    ranks = tuple(sorted(error.rank for error in errors if error.rank is not None))
+    status = "confirmed" if ranks else "ruled_out"
+    return [Finding(cause=CAUSE.id, status=status, facts=OutOfToys(len(ranks)), ranks=ranks)]
+
+
+LOG = "".join(
+    f"[rank1]: {line}\\n"
+    for line in (
+        "Traceback (most recent call last):",
+        '  File "/job/train.py", line 3, in <module>',
+        "    play()",
+        "ToyError: none is left",
+    )
+)
+CAUSE = Cause(
+    id="env.out_of_toys",
+    title="a rank ran out of toys",
+    outcome="crashed",
+    branch="environment.settings",
+    facts=_errors,
+    decide=decide,
+    decided_from="exceptions in logs",
+    remedy="TOYS=2",
+    example=Example(lambda: {"train.log": LOG}, (1,)),
+)
+'''
+
+
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """The packages as they are checked in, to be changed."""
@@ -137,6 +196,35 @@ def test_a_reader_is_one_file_and_its_test(copy: Path) -> None:
     nothing = copy / "nothing"
     nothing.mkdir()
     assert "toy files" in dtk(copy, "diagnose", str(nothing)).stderr
+
+
+def test_a_cause_is_one_file_and_its_test(copy: Path) -> None:
+    """Its example is diagnosed, as the tests of all causes do it; trees and documents know it."""
+    (copy / "diagnostics/causes/env/out_of_toys.py").write_text(TOY_CAUSE, encoding="utf-8")
+    shutil.copytree(ROOT / "docs", copy / "docs")
+    write = (
+        "from pathlib import Path\n"
+        "from diagnostics.causes.env.out_of_toys import CAUSE\n"
+        "for name, text in CAUSE.example.files().items(): (Path('left') / name).write_text(text)\n"
+    )
+    (copy / "left").mkdir()
+    subprocess.run([sys.executable, "-c", write], cwd=copy, env={**os.environ, "PYTHONPATH": str(copy)}, check=True)
+    ended = dtk(copy, "diagnose", "left", "--json")
+    assert ended.returncode == 1, ended.stderr
+    report = json.loads(ended.stdout)
+    (finding,) = [one for one in report["findings"] if one["cause"] == "env.out_of_toys"]
+    assert (finding["status"], finding["ranks"]) == ("confirmed", [1])
+    assert finding["summary"] == "1 rank ran out of toys." and finding["remedies"][0]["change"] == "TOYS=2"
+    assert any("env.out_of_toys" in json.dumps(tree) for tree in report["tree"]["children"])
+    subprocess.run(
+        [sys.executable, "docs/causes.py"], cwd=copy, env={**os.environ, "PYTHONPATH": str(copy)}, check=True
+    )
+    assert "| `env.out_of_toys` | a rank ran out of toys |" in (copy / "docs/causes.md").read_text()
+    nothing = copy / "nothing"
+    nothing.mkdir()
+    (nothing / "train.log").write_text((copy / "left/train.log").read_text().replace("ToyError", "ValueError"))
+    others = json.loads(dtk(copy, "diagnose", str(nothing), "--json").stdout)["findings"]
+    assert [one["status"] for one in others if one["cause"] == "env.out_of_toys"] == ["ruled_out"]
 
 
 def test_a_strategy_is_one_file_and_its_yaml_and_its_test(copy: Path) -> None:

@@ -1,13 +1,17 @@
 """Every `--help` fits a terminal of 80 columns, says all that was written, and keeps examples and lists readable."""
 
 import argparse
+import contextlib
+import io
 from collections.abc import Iterator
 
 import pytest
 
 from dtk.commands.main import _parser
+from dtk.config.folders import conf_folder, groups
 from dtk.config.help import help_text
 from dtk.console.help_text import HelpFormatter, fold
+from dtk.run import main as run
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
@@ -73,3 +77,29 @@ def test_a_long_command_can_still_be_copied() -> None:
         "      --nproc-per-node=8 -m dtk doctor",
         "      several nodes",
     ]
+
+
+def helped(*arguments: str) -> str:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), pytest.raises(SystemExit) as ended:
+        run(["--help", *arguments])
+    assert ended.value.code == 0
+    return printed.getvalue()
+
+
+def test_dtk_run_help_is_short_and_says_more_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    short, everything, fault = helped(), helped("all"), helped("fault")
+    assert len(short.splitlines()) < 90
+    assert all(word in short for word in ("--dry-run", "fsdp", "gpt2_tiny", "examples:", "--help fault"))
+    assert "sigkill" not in short and short.index("model") < short.index("strategy") < short.index("launcher")
+    assert "One rank is killed by SIGKILL" in " ".join(fault.split()) and "--dry-run" not in fault
+    for group, options in groups([conf_folder()]).items():
+        assert f"\n    {group} " in short, group
+        assert f"\n  {group}\n" in everything
+        assert all(f"    {option} " in everything for option in options)
+
+
+def test_help_on_what_is_no_group_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help", "startegy"]) == 2
+    assert 'knows no group "startegy" - did you mean strategy?' in capsys.readouterr().err

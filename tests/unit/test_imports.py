@@ -1,4 +1,4 @@
-"""No module imports itself by way of others: neither at its top nor in a function."""
+"""No module imports itself by way of others, at its top or in a function; one under TYPE_CHECKING does not count."""
 
 import ast
 from pathlib import Path
@@ -72,7 +72,9 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 @pytest.mark.parametrize("package", ["diagnostics", "dtk"])
 def test_there_are_no_import_circles(package: str) -> None:
-    assert circles(imports(package)) == []
+    graph = imports(package)
+    assert sum(map(len, graph.values())) > 500, "the imports were not read"
+    assert circles(graph) == []
 
 
 @pytest.mark.parametrize(

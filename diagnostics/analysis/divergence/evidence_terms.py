@@ -11,24 +11,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 Support = Literal[
-    "same line",
-    "later calls agree",
-    "round already begun",
-    "backward begun",
-    "same calls again in the step",
-    "later in the round",
-    "round not finished by the peers",
-    "source branches",
-    "past that line",
-    "peers past that line",
-    "branches of a function",
-    "neither came to the other",
-    "same operation",
-    "other operation",
-    "halves",
-    "ended in order",
-    "whole programs",
-]
+    "same line", "later calls agree", "round already begun", "backward begun", "same calls again in the step",
+    "later in the round", "round not finished by the peers", "source branches", "past that line",
+    "peers past that line", "branches of a function", "neither came to the other", "same operation",
+    "other operation", "halves", "ended in order", "whole programs", "line unknown", "single position",
+]  # fmt: skip
 SUPPORT: dict[Support, float] = {
     "same line": 5.0,
     "later calls agree": 3.5,
@@ -47,23 +34,16 @@ SUPPORT: dict[Support, float] = {
     "halves": 1.4,
     "ended in order": 2.2,
     "whole programs": 4.0,
+    "line unknown": 0.4,
+    "single position": 0.6,
 }
 """What a kind rests on. `branch_calls`, `gloo` and the fault library (tests/faults) are right with these; the order
 matters, the figures only tell how sure a report may sound: 1.7 is 0.85, 3.5 is 0.97."""
 
 Position = Literal[
-    "any call",
-    "source behind",
-    "source leaves",
-    "source within",
-    "between the loop's lines",
-    "next line",
-    "other caller",
-    "through the loop's functions",
-    "barrier",
-    "name",
-    "peers came later",
-]
+    "any call", "source behind", "source leaves", "source within", "between the loop's lines", "next line",
+    "other caller", "through the loop's functions", "barrier", "peers came later",
+]  # fmt: skip
 POSITION: dict[Position, float] = {
     "any call": -0.7,  # Measured: ln(2254 / 4606).
     "source behind": 5.0,
@@ -74,17 +54,15 @@ POSITION: dict[Position, float] = {
     "other caller": 2.4,
     "through the loop's functions": -1.7,
     "barrier": 2.1,  # Measured: 19 barriers in a branch of a loop, 75 behind one.
-    "name": 1.1,  # Measured: 38 within, 36 behind.
     "peers came later": 1.7,
 }
 """Where a call stands that the loop does not make in every round. The distance in lines tells nothing from the second
-line on (measured: between +0.6 and -0.5), so it is no term."""
+line on (measured: between +0.6 and -0.5), nor does the name of a function: neither is a term."""
 UNCLEAR = 0.5
 """Below this the calls tell nothing: both kinds are named."""
 UNCLEAR_WITHOUT_CALLERS = 1.5
-"""For a call behind the loop of which only the innermost line was recorded: whatever its function is called, the
-function's caller may be in the loop."""
-BEHIND_NAMES = r"(?i)eval|valid|test|save|checkpoint|finish|final|teardown|destroy|shutdown|export|epoch_end"
+"""For a call behind the loop of which only the innermost line was recorded: whatever its operation is, the function's
+caller may be in the loop."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,21 +9,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from diagnostics.analysis.divergence import edit, gradients, loop_exit
-from diagnostics.analysis.divergence.evidence_terms import Term, probability, support
+from diagnostics.analysis.divergence.evidence_terms import Support, Term, probability, support
 from diagnostics.analysis.divergence.identity import at_line, in_backward, on_path, replaces
 from diagnostics.analysis.divergence.prediction import common_prefixes, predict
 from diagnostics.evidence.calls import ROOTED, Call
 from diagnostics.evidence.model import Frame
 
 Kind = Literal[
-    "other_arguments",
-    "other_operation",
-    "left_out",
-    "added",
-    "fewer_iterations",
-    "more_iterations",
+    "other_arguments", "other_operation", "left_out", "added", "fewer_iterations", "more_iterations",
     "gradients_not_ready",
-]
+]  # fmt: skip
 Deviation = Literal["change", "substitute", "swap", "drop", "insert"]
 """What the minority did: `change` is another argument of the same call; for the others see `edit.EditKind`."""
 Place = Literal["within", "round", "behind", "backward", "ended"]
@@ -48,6 +43,7 @@ KINDS: dict[tuple[Deviation, Place], Kind] = {
 a call behind the loop runs on."""
 _ROUNDS_OF_ONE_CALL = 2
 """Equal calls before a single one that make it a round of a loop; one may be the other half of a pair of calls."""
+_REDUCTIONS = {"all_reduce", "reduce", "reduce_scatter"}
 _LONGEST_SEARCH = 256
 """Positions before the first misfit among which an earlier edit is looked for."""
 
@@ -94,13 +90,18 @@ def explain(majority: list[Call], minority: list[Call], position: int) -> Explan
     expected, got = ours[0], theirs[0]
     if _same_call(expected, got):
         return Explanation("change", "within", (expected, got), (support("same line"),))
+    if bool(expected.site) != bool(got.site):
+        elsewhere = _reduced_alike(expected, before) and _predicted(expected, got, before)
+        return elsewhere or _what_meets(expected, got, "line unknown")
+    if position > 1 and len(majority) == len(minority) == 1:
+        return _by_text_alone(expected, got) or _what_meets(expected, got, "single position")
     return (
         _aligned(ours, theirs, before)
         or _gradients(ours, theirs, before)
         or _accumulation(expected, got, before)
         or _predicted(expected, got, before)
         or _program_order(expected, got, before)
-        or _unexplained(expected, got)
+        or _what_meets(expected, got, "same operation" if expected.wire.op == got.wire.op else "other operation")
     )
 
 
@@ -296,7 +297,33 @@ def _program_order(expected: Call, got: Call, before: list[Call]) -> Explanation
     return Explanation("insert", "within", (got,), (support("peers past that line"),))
 
 
-def _unexplained(expected: Call, got: Call) -> Explanation:
-    if expected.wire.op == got.wire.op:
-        return Explanation("change", "within", (expected, got), (support("same operation"),))
-    return Explanation("substitute", "within", (expected, got), (support("other operation"),))
+def _by_text_alone(expected: Call, got: Call) -> Explanation | None:
+    """Explain two calls of which no history is known, where the program's text has a loop around one of them."""
+    if loop_exit.source_branches(expected, got):
+        return _what_meets(expected, got, "source branches")
+    for drop, call, loop_call in ((False, got, expected), (True, expected, got)):
+        term = loop_exit.by_text(call, [loop_call])
+        if term is None:
+            continue
+        behind, before = term.weight > 0, program_order(call.stack, loop_call.stack) < 0
+        if behind and before and loop_exit.by_text(loop_call, [call]) is not None:
+            return None  # One loop around both: the call may open its next round.
+        if behind and not before:
+            return Explanation("drop" if drop else "insert", "behind", (expected, got), (term,), self_evident=True)
+        return Explanation("insert", "within", (got,), (term,))
+    return None
+
+
+def _reduced_alike(call: Call, before: list[Call]) -> bool:
+    """Whether the loop reduces this size at this place round after round: another size is that of another call.
+
+    What is gathered may be shorter in a last batch, and objects differ in size anyhow.
+    """
+    prediction = predict([at_line(one) for one in before], at_line(call))
+    return call.wire.op in _REDUCTIONS and prediction is not None and prediction.whole
+
+
+def _what_meets(expected: Call, got: Call, term: Support) -> Explanation:
+    """Explain a divergence by nothing but the two calls that meet."""
+    deviation: Deviation = "change" if expected.wire.op == got.wire.op else "substitute"
+    return Explanation(deviation, "within", (expected, got), (support(term),))

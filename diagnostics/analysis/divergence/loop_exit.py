@@ -3,14 +3,12 @@
 Decided from the program's text, the frames, the lines and, weakly, from names; see `evidence_terms` for the weights.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from diagnostics.analysis import source_text
 from diagnostics.analysis.divergence.evidence_terms import (
-    BEHIND_NAMES,
     UNCLEAR,
     UNCLEAR_WITHOUT_CALLERS,
     Term,
@@ -42,20 +40,16 @@ def standing(call: Call, body: Sequence[Call]) -> Standing:
         call: it is none of `body`.
         body: one round of the loop.
     """
-    terms = [_by_text(call, body) or position("any call")]
-    by_text = terms[0].name != "any call"
-    if not by_text:
+    terms = [by_text(call, body) or position("any call")]
+    told_by_text = terms[0].name != "any call"
+    if not told_by_text:
         terms += _by_frames(call, body)
         if call.wire.op == "barrier" and all(one.wire.op != "barrier" for one in body):
             terms.append(position("barrier"))
-        shared = {frame.function for one in body for frame in one.stack}
-        names = [call.region, *(frame.function for frame in call.stack if frame.function not in shared)]
-        if any(re.search(BEHIND_NAMES, name) for name in names):
-            terms.append(position("name"))
     weight = sum(term.weight for term in terms)
     alone = len(call.stack) == 1 and not call.region and all(len(one.stack) == 1 for one in body)
     clear = weight <= -UNCLEAR or weight >= (UNCLEAR_WITHOUT_CALLERS if alone else UNCLEAR)
-    return Standing("behind" if weight > 0 else "within", abs(weight), tuple(terms), clear, by_text)
+    return Standing("behind" if weight > 0 else "within", abs(weight), tuple(terms), clear, told_by_text)
 
 
 def source_says(call: Call, body: Sequence[Call]) -> source_text.Place:
@@ -91,7 +85,8 @@ def source_branches(one: Call, other: Call) -> bool:
     return False
 
 
-def _by_text(call: Call, body: Sequence[Call]) -> Term | None:
+def by_text(call: Call, body: Sequence[Call]) -> Term | None:
+    """Return what the program's text says about where `call` stands, or None if it says nothing."""
     place = source_says(call, body)
     if place == "outside":
         return position("source behind")
@@ -122,7 +117,10 @@ def _by_frames(call: Call, body: Sequence[Call]) -> list[Term]:
         level += 1
     if level < len(shared) and level < len(path):
         own, loop = path[level], shared[level]
-        if (own.file, own.function) != (loop.file, loop.function) or own.line < loop.line:
+        same = (own.file, own.function) == (loop.file, loop.function)
+        if not same and level:
+            return []  # One line leads to both: the loop may be in a library, which calls the user's functions from it.
+        if not same or own.line < loop.line:
             return [position("other caller")]
         return [position("next line")] if own.line == loop.line + 1 else []
     if len(path) > len(shared) + 1 and any(path[len(shared)] in one.stack[1:] for one in body):

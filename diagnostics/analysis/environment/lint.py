@@ -10,17 +10,9 @@ from diagnostics.analysis.environment.rules_values import check_value
 from diagnostics.analysis.environment.situation import Lint, situation
 
 CAUSES = (
-    "env.unknown_variable",
-    "env.deprecated_variable",
-    "env.silent_zero",
-    "env.invalid_value",
-    "env.contradiction",
-    "env.risky_setting",
-    "env.debug_left_on",
-    "env.wrong_interface",
-    "env.ib_disabled",
-    "env.p2p_disabled",
-)
+    "env.unknown_variable", "env.deprecated_variable", "env.silent_zero", "env.invalid_value", "env.contradiction",
+    "env.risky_setting", "env.debug_left_on", "env.wrong_interface", "env.ib_disabled", "env.p2p_disabled",
+)  # fmt: skip
 """Every cause that a lint may name."""
 _ORDER = {"error": 0, "warning": 1, "note": 2}
 

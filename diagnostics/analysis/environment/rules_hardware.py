@@ -107,7 +107,7 @@ def _hcas(where: Situation) -> Iterator[Lint]:
 
 
 def _absent(chosen: values.Names, here: tuple[str, ...]) -> tuple[str, ...]:
-    """Names in a list that match nothing here; of names that are only kept out, none is missed."""
+    """Names in a list that match nothing here; an exclusion that matches nothing does no harm."""
     if chosen.exclude:
         return ()
     return tuple(

@@ -71,7 +71,7 @@ def _no_such_name(name: str, where: Situation, book: Catalogue) -> Lint:
 
 
 def nearest(name: str, candidates: list[str], close: float) -> str | None:
-    """Return the candidate most similar to `name`, or None if none is close. The prefix is not compared."""
+    """Return the candidate most similar to `name`, or None if no candidate is close. The prefix is not compared."""
     prefix, _, word = name.partition("_")
     best, score = None, close
     for candidate in candidates:

@@ -17,7 +17,6 @@ import msgspec
 from diagnostics.analysis.histories.one_rank import Digest, digest
 from diagnostics.analysis.histories.worker import LENGTH, Job, JobFile, Work
 from diagnostics.evidence.calls import CallFile
-from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.ring import RingFile
 
@@ -72,13 +71,10 @@ def _job(rank: int, files: Sequence[CallFile]) -> Job | None:
     return Job(rank, named)
 
 
-def _limits(files: Sequence[CallFile]) -> Limits:
-    return next(file.limits for file in files if isinstance(file, FlightFile | RingFile))
-
-
 def _start(stack: ExitStack, jobs: list[Job], files: Sequence[CallFile], attempt: int | None) -> IO[bytes] | None:
     """Start a worker with its jobs. Return the stream of its answers, or None if it cannot be started."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
+    limits = next(file.limits for file in files if isinstance(file, FlightFile | RingFile))
     try:
         process = stack.enter_context(
             subprocess.Popen(
@@ -92,7 +88,7 @@ def _start(stack: ExitStack, jobs: list[Job], files: Sequence[CallFile], attempt
         stack.callback(process.kill)
         assert process.stdin is not None and process.stdout is not None
         with suppress(BrokenPipeError), process.stdin as pipe:
-            pipe.write(msgspec.msgpack.encode(Work(_limits(files), attempt, jobs)))
+            pipe.write(msgspec.msgpack.encode(Work(limits, attempt, jobs)))
     except OSError:
         return None
     return process.stdout

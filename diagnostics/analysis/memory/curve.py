@@ -269,12 +269,12 @@ def _released(allocations: list[Allocation]) -> list[Allocation]:
     A unit is gathered again only when what it was gathered into before is no longer needed.
     """
     younger: dict[tuple[str, int], float] = {}
-    found = []
+    result = []
     for one in reversed(allocations):
         if one.phase == "gather" and one.lent:
             key = (one.region, one.size_bytes)
             if one.end_us is None and key in younger:
                 one = replace(one, end_us=younger[key])
             younger[key] = one.start_us
-        found.append(one)
-    return found[::-1]
+        result.append(one)
+    return result[::-1]

@@ -14,6 +14,7 @@ from diagnostics.analysis.memory.units import Move, Phase, Whole
 from diagnostics.evidence.calls import Call, GroupKey, is_library, settle
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.ring.format import RingDump, RingRecord
+from diagnostics.evidence.trace.events import DTYPE_BYTES
 
 Kind = Literal["unit", "user", "object", "state_dict", "library", "unknown"]
 _STATE_DICT = ("state_dict", "full_tensor", "summon_full_params")
@@ -32,10 +33,6 @@ LEAST_UNIT = 1024
 _ONCE = 1.1
 """Gathered over reduced bytes: 1 = once a step, almost 2 = again in backward; a dump may begin in mid-step."""
 _REDUCTIONS = frozenset({"reduce_scatter", "all_reduce"})
-_ITEM_BYTES = {
-    "float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1,
-    "bool": 1, "complex64": 8, "complex128": 16,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +95,8 @@ class Traffic:
 
     def kept_bytes(self) -> int:
         """Bytes of units that are gathered no more often than reduced, several in a row; 0 = freed or not known."""
-        found = units.kept(self.moves, _ONCE)
-        return found.least_bytes if found is not None else 0
+        kept = units.kept(self.moves, _ONCE)
+        return kept.least_bytes if kept is not None else 0
 
 
 def of_calls(
@@ -111,7 +108,7 @@ def of_calls(
     likely = _group_size(calls, reduced) or world_size or 1
     for call in calls:
         wire = call.wire
-        item = _ITEM_BYTES.get(wire.dtypes[0], 0) if wire.dtypes else 0
+        item = DTYPE_BYTES.get(wire.dtypes[0], 0) if wire.dtypes else 0
         elements = sum(wire.amounts)
         ranks = len(members.get(call.key, ())) or likely
         if wire.op in _REDUCTIONS:
@@ -129,8 +126,8 @@ def of_calls(
         full, op = elements * item * ranks, settled.user_op or wire.op
         if kind == "unit":
             traffic.moves.append(Move("gather", elements * ranks, full, phase, ahead))
-        found = Gather(kind, full, ranks, file, "flight", is_list, op=op, step=call.step, region=call.region)
-        traffic.gathers.append(replace(found, site=settled.site, guessed=guessed))
+        gather = Gather(kind, full, ranks, file, "flight", is_list, op=op, step=call.step, region=call.region)
+        traffic.gathers.append(replace(gather, site=settled.site, guessed=guessed))
     _only_units(traffic)
     return traffic
 
@@ -190,7 +187,7 @@ def of_ring(ring: RingDump, file: str) -> Traffic:
     traffic = Traffic()
     reduced = {record.numel for record in ring.records if record.op.startswith("reduce_scatter")}
     for record in ring.records:
-        item = _ITEM_BYTES.get(record.dtype.removeprefix("torch."), 0)
+        item = DTYPE_BYTES.get(record.dtype.removeprefix("torch."), 0)
         base = record.op.removesuffix("_into_tensor").removesuffix("_single")
         ranks = len(record.group.ranks) or ring.world_size or 1
         elements = record.numel * ranks

@@ -323,8 +323,8 @@ def _flights(job: JobMemory) -> None:
                 continue
             rank, world = _of(job, number), job.size.world_size or dump.world_size or at_least
             traffic = gathers.of_calls(dump.calls, dump.members, handle.file, world)
-            known = rank.flight is not None and any(call.kind != "unknown" for call in rank.flight.gathers)
-            if not known and (rank.flight is None or len(traffic.gathers) >= len(rank.flight.gathers)):
+            callers_known = rank.flight is not None and any(call.kind != "unknown" for call in rank.flight.gathers)
+            if not callers_known and (rank.flight is None or len(traffic.gathers) >= len(rank.flight.gathers)):
                 rank.flight = traffic
 
 

@@ -5,12 +5,13 @@ their layers. What is not known stays None: nothing is guessed. Reads no file.
 """
 
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from diagnostics.contract.strategy_traits import StrategyTraits, strategy_traits
 from diagnostics.evidence.model import Evidence, RunEvidence
+from diagnostics.evidence.trace.events import DTYPE_BYTES
 
-_ITEM_BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 FROM_UNITS = "the sum of its gathered units"
 """`ModelSize.source` where nothing but the units tells the size."""
 
@@ -102,12 +103,15 @@ def read(evidence: Evidence) -> ModelSize:
         return ModelSize(evidence.world_size, "")
     world_size = evidence.world_size or _count(_figure(run, "world_size"))
     traits = strategy_traits(run.manifest, run.config)
-    shards, replicas = _shards(run, traits, world_size)
+    parts = prod(_count(run.get(f"parallel.{dimension}")) or 1 for dimension in ("tp", "pp"))
+    alike = parts * (_count(run.get("parallel.cp")) or 1)
+    shards, replicas = _shards(run, traits, world_size, alike)
     size = ModelSize(world_size, traits.name, shards=shards, replicas=replicas, recorded_traits=traits)
     count, source = _parameters(run)
     if count is None:
         return size
-    item = _ITEM_BYTES.get(str(run.get("precision.compute_dtype", "float32")), 4)
+    count //= parts
+    item = DTYPE_BYTES.get(str(run.get("precision.compute_dtype", "float32")), 4)
     item = item if traits.shards_parameters else 4
     layers, width = _count(run.get("model.layers")), _count(run.get("model.width"))
     block = 12 * width * width + 13 * width if layers and width and run.get("model.architecture") == "gpt" else None
@@ -147,14 +151,18 @@ def _llama(run: RunEvidence, layers: int, width: int, vocab: int) -> int | None:
     return layers * (attention + 3 * width * ffn + 2 * width) + embeddings + width
 
 
-def _shards(run: RunEvidence, traits: StrategyTraits, world_size: int | None) -> tuple[int | None, int]:
+def _shards(run: RunEvidence, traits: StrategyTraits, world_size: int | None, alike: int) -> tuple[int | None, int]:
+    """(ranks that share a part of the model, ranks for each of them); `alike` ranks work on the same samples."""
     if not traits.shards_parameters:
         return (1 if traits.is_known else None), 1
-    if traits.replicated_over is None or not world_size:
+    if not world_size:
         return world_size, 1
-    replicas, shards = _count(run.get("strategy.dp_replicate")), _count(run.get("strategy.dp_shard"))
-    found = replicas or (world_size // shards if shards else 1)
-    return max(1, world_size // max(found, 1)), max(found, 1)
+    copies = 1
+    if traits.replicated_over is not None:
+        replicas, shards = _count(run.get("strategy.dp_replicate")), _count(run.get("strategy.dp_shard"))
+        copies = replicas or (world_size // (shards * alike) if shards else 1)
+    replicas = max(copies, 1) * alike
+    return max(1, world_size // replicas), replicas
 
 
 def _optimizer(run: RunEvidence, parameter_bytes: int) -> int | None:

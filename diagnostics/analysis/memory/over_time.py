@@ -62,9 +62,9 @@ class OverTime:
 
 def over_time(job: JobMemory, rank: RankMemory) -> OverTime | None:
     """Of trace and snapshot the one that saw more bytes; else totals."""
-    found = [one for one in (_of_trace(job, rank), _of_snapshot(rank)) if one is not None]
-    if found:
-        return max(found, key=lambda one: total(one.peak))
+    candidates = [one for one in (_of_trace(job, rank), _of_snapshot(rank)) if one is not None]
+    if candidates:
+        return max(candidates, key=lambda one: total(one.peak))
     return _of_timeline(rank)
 
 
@@ -85,13 +85,13 @@ def _of_trace(job: JobMemory, rank: RankMemory) -> OverTime | None:
     peak = highest([row for row in rows if row[0] == at_s]) or highest(rows)
     if peak is None:
         return None
-    found = OverTime(TENSORS if before is not None else WINDOW, "trace", rank.trace_file, rows, peak)
-    found.step, found.site = curve.peak_step, curve.peak_site
-    found.region = "" if curve.peak_region in NOWHERE else curve.peak_region
-    found.steps = [
+    result = OverTime(TENSORS if before is not None else WINDOW, "trace", rank.trace_file, rows, peak)
+    result.step, result.site = curve.peak_step, curve.peak_site
+    result.region = "" if curve.peak_region in NOWHERE else curve.peak_region
+    result.steps = [
         (max(0.0, (span.start_us - curve.start_us) / 1e6), number) for number, span in curve.steps[:MAX_STEPS]
     ]
-    found.computed = tuple(
+    result.computed = tuple(
         dict.fromkeys(
             categories.KIND_OF[name]
             for name in categories.shared_out(before or 0, states)
@@ -99,10 +99,10 @@ def _of_trace(job: JobMemory, rank: RankMemory) -> OverTime | None:
         )
     )
     if before is None:
-        found.notes.append(_NOT_BEFORE)
+        result.notes.append(_NOT_BEFORE)
     if curve.is_cut:
-        found.notes.append(f"only the first {MAX_EVENTS:,} events of the window were read")
-    return found
+        result.notes.append(f"only the first {MAX_EVENTS:,} events of the window were read")
+    return result
 
 
 def _of_snapshot(rank: RankMemory) -> OverTime | None:
@@ -111,14 +111,14 @@ def _of_snapshot(rank: RankMemory) -> OverTime | None:
     history = largest.history if largest is not None else None
     if largest is None or history is None or history.peak is None:
         return None
-    found = OverTime(TENSORS, "snapshot", rank.snapshot_file, history.rows, history.peak, history.has_times)
-    found.step, found.region, found.site = history.peak_step, history.peak_region, largest.peak_site
-    found.failed, found.steps = history.failed, history.steps
-    if found.peak[1][AT[UNKNOWN]] > _MUCH * total(found.peak):
-        found.notes.append(_STACKLESS)
+    result = OverTime(TENSORS, "snapshot", rank.snapshot_file, history.rows, history.peak, history.has_times)
+    result.step, result.region, result.site = history.peak_step, history.peak_region, largest.peak_site
+    result.failed, result.steps = history.failed, history.steps
+    if result.peak[1][AT[UNKNOWN]] > _MUCH * total(result.peak):
+        result.notes.append(_STACKLESS)
     if not history.has_times:
-        found.notes.append("torch before 2.1 wrote no times: events are counted instead")
-    return found
+        result.notes.append("torch before 2.1 wrote no times: events are counted instead")
+    return result
 
 
 def _of_timeline(rank: RankMemory) -> OverTime | None:
@@ -131,11 +131,11 @@ def _of_timeline(rank: RankMemory) -> OverTime | None:
     peak = highest(rows)
     if peak is None:
         return None
-    found = OverTime(TENSORS if exact else PROCESS, "timeline", rank.timeline_file, rows, peak)
-    found.step = kept[rows.index(peak)].step
-    found.steps = [(one.time_s - steps[0].time_s, one.step) for one in kept]
-    found.notes.append(_ONLY_TOTALS if exact else _WHOLE_PROCESS)
-    return found
+    result = OverTime(TENSORS if exact else PROCESS, "timeline", rank.timeline_file, rows, peak)
+    result.step = kept[rows.index(peak)].step
+    result.steps = [(one.time_s - steps[0].time_s, one.step) for one in kept]
+    result.notes.append(_ONLY_TOTALS if exact else _WHOLE_PROCESS)
+    return result
 
 
 def _thinned(steps: list[StepMemory], exact: bool) -> list[StepMemory]:

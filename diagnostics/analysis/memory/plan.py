@@ -31,17 +31,17 @@ def planned(job: JobMemory) -> dict[str, Any]:
         return {}
     total = sum(plan.values())
     record: dict[str, Any] = {"planned_bytes": total, "planned": plan}
-    known = [
+    measured = [
         rank
         for rank in job.ranks.values()
         if job.before_window(rank) is not None
         or rank.snapshot is not None
         or any(step.peak_allocated_bytes for step in rank.steps)
     ]
-    if not known:
+    if not measured:
         why = "no memory of tensors was recorded, and that of the whole process is no measure of it"
         return {**record, "missing": f"planned {bytes_text(total)}; what it was is not known: {why} (record=full)"}
-    rank = max(known, key=lambda rank: job.peak_bytes(rank) or 0)
+    rank = max(measured, key=lambda rank: job.peak_bytes(rank) or 0)
     own = rank if rank.curve is None else replace(rank, curve=without_backend(rank.curve))
     peak, was = categories.peak(job, own), job.peak_bytes(rank) or 0
     parts = {}
@@ -49,7 +49,10 @@ def planned(job: JobMemory) -> dict[str, Any]:
         was, parts = peak.total_bytes, {_SAME.get(name, name): value for name, value in peak.categories.items()}
     record |= {"rank": rank.rank, "was_bytes": was, "was": parts}
     if abs(was - total) > TELLING * total:
-        left_out = " without gloo's own copies" if (job.peak_bytes(rank) or 0) > (1 + _LEAST) * was else ""
+        # Wherever the peak is written with other digits elsewhere in the report, the reason stands here.
+        whole = bytes_text(job.peak_bytes(rank) or 0)
+        left_out = f" without gloo's own copies (with them {whole})" if whole != bytes_text(was) else ""
+        left_out = (f" on rank {rank.rank}" if len(measured) > 1 else "") + left_out
         changes = {name: parts.get(name, 0) - plan.get(name, 0) for name in {**plan, **parts} if parts}
         changes = {name: by for name, by in changes.items() if (by > 0) == (was > total) and abs(by) > _LEAST * was}
         largest = sorted(changes, key=lambda name: (-abs(changes[name]), name))[:_NAMED]

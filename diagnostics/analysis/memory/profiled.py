@@ -1,8 +1,8 @@
 """What a profiler trace tells of one rank's gathers: whose they are, which allocations are theirs, and their lines.
 
-FSDP's annotations tell whose a gather is. Traces give sizes and times of calls and of allocations but no addresses of
-calls, so these are matched by size and order. Where Python functions were traced (`with_stack=True`) a line is that of
-a function's head. Decides nothing.
+FSDP's annotations tell which unit a gather belongs to. Traces give sizes and times of calls and of allocations but no
+addresses of calls, so these are matched by size and order. Where Python functions were traced (`with_stack=True`) a
+line is that of a function's head. Decides nothing.
 """
 
 from bisect import bisect_right

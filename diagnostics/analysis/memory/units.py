@@ -67,20 +67,20 @@ def whole(moves: Sequence[Move]) -> Whole:
     total, exact = 0, bool(keys)
     for key in keys:
         named = isinstance(key, str) and roots == 1
-        found = largest[key] if named else _together(passes, key, len(keys) == 1, roots)
-        total += found or largest[key]
-        exact = exact and found is not None
+        size_bytes = largest[key] if named else _together(passes, key, len(keys) == 1, roots)
+        total += size_bytes or largest[key]
+        exact = exact and size_bytes is not None
     return Whole(total, exact, roots)
 
 
 def _passes(moves: Iterable[Move]) -> list[_Pass]:
-    found = [_Pass()]
+    passes = [_Pass()]
     went_back, ended = False, 0
     for move in moves:
         if move.what == "gather" and move.phase == "forward" and went_back:
-            found.append(_Pass())
+            passes.append(_Pass())
             went_back, ended = False, 0
-        now = found[-1]
+        now = passes[-1]
         if move.what == "root_end":
             went_back, ended = True, ended + 1
             now.roots = max(now.roots, ended)
@@ -94,7 +94,7 @@ def _passes(moves: Iterable[Move]) -> list[_Pass]:
             went_back, ended = True, 0
             now.backward[move.unit] += 1
             now.ahead[move.unit] += move.ahead
-    return found
+    return passes
 
 
 def _together(passes: Iterable[_Pass], key: str | int, alone: bool, roots: int) -> int | None:
@@ -116,8 +116,8 @@ def _together(passes: Iterable[_Pass], key: str | int, alone: bool, roots: int) 
         votes[is_told, one.forward_bytes[key]] += 1
     if not votes:
         return None
-    (is_told, found), _ = max(votes.items(), key=lambda vote: (vote[1], vote[0]))
-    return found if is_told else None
+    (is_told, size_bytes), _ = max(votes.items(), key=lambda vote: (vote[1], vote[0]))
+    return size_bytes if is_told else None
 
 
 def kept(moves: Sequence[Move], once: float) -> Whole | None:

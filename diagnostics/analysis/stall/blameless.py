@@ -11,13 +11,9 @@ from diagnostics.evidence.model import LogFact
 from diagnostics.evidence.readers.start import KIND
 
 _STARTUP = {
-    "rendezvous_timeout",
-    "store_timeout",
-    "store_key_timeout",
-    "missing_variable",
-    "interface_missing",
+    "rendezvous_timeout", "store_timeout", "store_key_timeout", "missing_variable", "interface_missing",
     "port_in_use",
-}
+}  # fmt: skip
 _TRANSPORT = {"nccl_ib_error", "nccl_ib_async", "nccl_connect", "nccl_socket_error"}
 
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import combinations
 
+from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.wait_graph import missed_call
 from diagnostics.analysis.wait_graph.graph import Cycle, Operation, same_tag
@@ -67,7 +69,39 @@ def circular_waits(job: JobState, explained: Collection[int]) -> list[CircularWa
         if not set(cycle.ranks) & taken:
             cases.append(_case(job, cycle))
             taken |= set(cycle.ranks) | job.waits.reaching(cycle.ranks)
+    if not job.waits.waited_for() and (crossed := _enqueued_crosswise(job)) and not set(crossed.cycle.ranks) & taken:
+        cases.append(crossed)
     return cases
+
+
+def _enqueued_crosswise(job: JobState) -> GroupOrder | None:
+    """Return two collectives that every member enqueued and none completes, in an order that is not the same on all.
+
+    A device runs them in the order in which its host enqueued them, so ranks that did so from two threads wait in
+    one group each. gloo's calls run side by side, so their order says nothing.
+    """
+    waits = job.waits
+    stuck = [
+        operation
+        for operation, ranks in sorted(waits.waiting.items())
+        if operation.peer < 0 and operation.key.recorder not in {"gloo", SNAPSHOTS} and not waits.complete[operation]
+        if set(ranks) == set(job.survey.members(operation.key))
+    ]
+    for one, other in combinations(stuck, 2):
+        first: dict[Operation, list[int]] = {one: [], other: []}
+        for rank in sorted({*waits.waiting[one]} & {*waits.waiting[other]}):
+            times = [waits.calls[rank, operation].created_s for operation in (one, other)]
+            if None not in times and times[0] != times[1]:
+                first[one if times[0] < times[1] else other].append(rank)  # type: ignore[operator]
+        if all(first.values()):
+            ranks = tuple(sorted(rank for side in first.values() for rank in side))
+            sides = tuple(
+                Side(tuple(side), operation, waits.calls[side[0], operation], tuple(r for r in ranks if r not in side))
+                for operation, side in first.items()
+            )
+            few, many = sorted(first.values(), key=len)
+            return GroupOrder(Cycle(ranks, (one, other)), sides, tuple(few) if len(few) < len(many) else ranks)
+    return None
 
 
 def _case(job: JobState, cycle: Cycle) -> CircularWait:

@@ -8,7 +8,8 @@ equal calls, the ranks ended.
 from dataclasses import dataclass
 from typing import Literal
 
-from diagnostics.analysis.divergence import on_path, predict
+from diagnostics.analysis.divergence.identity import on_path
+from diagnostics.analysis.divergence.prediction import predict
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.stall.last_seen import LastSeen, last_seen

@@ -4,13 +4,13 @@ The order is that of cause and effect: calls that differ come before the ends th
 cycles before ranks that are late, and what no rank is to blame for comes last.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from diagnostics.analysis import job_state
-from diagnostics.analysis.divergence import Divergence
-from diagnostics.analysis.divergence import find as find_divergences
+from diagnostics.analysis.divergence.find import Divergence
+from diagnostics.analysis.divergence.find import find as find_divergences
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.stall import blameless, circular, endings, late
 from diagnostics.analysis.stall.blameless import NeverCompletes, RootDiffers, Startup, StartupFailed
@@ -23,7 +23,7 @@ from diagnostics.analysis.stall.stack_evidence import DifferentCollectives, Host
 from diagnostics.analysis.stall.straggler import Straggler, straggler
 from diagnostics.analysis.stall.timeline import Point, point_of, timeline
 from diagnostics.analysis.stall.unrecorded_transfer import UnrecordedTransfer, unrecorded_transfer
-from diagnostics.analysis.stall.watchdog import WatchdogCase, WatchdogGap, WatchdogMismatch, watchdog_case
+from diagnostics.analysis.stall.watchdog import WatchdogCase, WatchdogDecided, WatchdogGap, watchdog_case
 from diagnostics.analysis.wait_graph.missed_call import MissedCall
 from diagnostics.evidence.model import Evidence
 
@@ -31,9 +31,9 @@ _LIKELY = 0.5
 """A divergence of less confidence is a suspicion, no root cause."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Stall:
-    """What explains that ranks wait. Every cause of a hang reads its own part."""
+    """What explains that ranks wait, filled by `explain`. Every cause of a hang reads its own part."""
 
     job: JobState
     divergences: tuple[Divergence, ...] = ()
@@ -64,7 +64,7 @@ class Stall:
         return bool(
             any(divergence.confidence >= _LIKELY for divergence in self._all_divergences())
             or (self.sizes and self.sizes.divergence is None)
-            or isinstance(self.watchdog, WatchdogMismatch | WatchdogGap)
+            or isinstance(self.watchdog, WatchdogDecided)
             or (self.transfer and self.transfer.world_known)
             or isinstance(self.stacks, HostOutside)
             or self.roots_differ
@@ -114,7 +114,7 @@ class Stall:
 
     def _culprits(self) -> Iterator[tuple[int, ...]]:
         yield from (divergence.culprits for divergence in self._all_divergences())
-        yield self.watchdog.culprits if isinstance(self.watchdog, WatchdogMismatch | WatchdogGap) else ()
+        yield self.watchdog.culprits if isinstance(self.watchdog, WatchdogDecided) else ()
         yield tuple(self.transfer.ranks) if self.transfer else ()
         yield self.stacks.ranks if isinstance(self.stacks, HostOutside) else ()
         yield from ((one.deviating,) if one.deviating is not None else one.waiting for one in self.roots_differ)
@@ -158,75 +158,80 @@ def explain(evidence: Evidence, known: Divergence | None = None) -> Stall:
         return Stall(job, ddp_unused=endings.ddp_unused(job), endings=endings.first_endings(job))
     if job.finished():
         return Stall(job, straggler=straggler(job))
-    waits, explained = job.waits, set[int]()
-    divergences = [known] if known is not None else _divergences(job)
+    stall, explained = Stall(job), set[int]()
+    _calls(stall, explained, [known] if known is not None else _divergences(job))
+    _ends(stall, explained)
+    _waits(stall, explained)
+    stall.startup = blameless.startup(job)
+    stall.straggler = None if explained else straggler(job)
+    return stall
+
+
+def _settle(stall: Stall, explained: set[int], ranks: Iterable[int]) -> None:
+    """Take the waiting of these ranks, and of all that wait for them, for explained."""
+    ranks = set(ranks)
+    explained |= ranks | stall.job.waits.reaching(ranks)
+
+
+def _calls(stall: Stall, explained: set[int], divergences: list[Divergence]) -> None:
+    """Compare what the ranks called."""
+    job = stall.job
+    stall.divergences = tuple(divergences)
     for divergence in divergences:
-        touched = set(job.survey.members(divergence.key)) | set(divergence.vote.present)
-        explained |= touched | waits.reaching(touched)
-    sizes = None if any(divergence.culprits for divergence in divergences) else sizes_differ(job)
-    if sizes is not None:
+        _settle(stall, explained, {*job.survey.members(divergence.key), *divergence.vote.present})
+    if not any(divergence.culprits for divergence in divergences) and (sizes := sizes_differ(job)) is not None:
+        stall.sizes = sizes
         explained |= set(sizes.divergence.vote.present if sizes.divergence else sizes.victims)
-    roots_differ = blameless.roots_differ(job, explained)
-    for case in roots_differ:
-        explained |= {*case.waiting, *case.complete} | waits.reaching(case.waiting)
-    ddp = endings.ddp_unused(job)
-    if ddp is not None:
-        explained |= set(ddp.ranks) | waits.reaching(ddp.ranks)
-    first = endings.first_endings(job)
-    in_order = next((case for case in first if all(end.in_order for end in case.endings)), None)
-    left = departure(job, in_order.culprits) if in_order is not None else None
-    for ended in first:
-        ranks = {end.rank for end in ended.endings}
-        explained |= ranks | waits.reaching(ranks)
-    missing = None
+    stall.roots_differ = tuple(blameless.roots_differ(job, explained))
+    for case in stall.roots_differ:
+        _settle(stall, explained, case.waiting)
+        explained |= set(case.complete)
+
+
+def _ends(stall: Stall, explained: set[int]) -> None:
+    """Order how the ranks ended, and which of them are missing."""
+    job = stall.job
+    stall.ddp_unused, stall.endings = endings.ddp_unused(job), endings.first_endings(job)
+    if stall.ddp_unused is not None:
+        _settle(stall, explained, stall.ddp_unused.ranks)
+    in_order = next((case for case in stall.endings if all(end.in_order for end in case.endings)), None)
+    stall.departure = departure(job, in_order.culprits) if in_order is not None else None
+    for ended in stall.endings:
+        _settle(stall, explained, {end.rank for end in ended.endings})
     if not any(end.by_itself for end in job.endings.values()):
-        missing = endings.missing_ranks(job, explained)
-    if missing is not None:
-        touched = set(missing.ranks) | waits.reaching(missing.ranks)
-        explained |= touched - set(late.lagging(job)) if missing.no_dump else touched
-    logs = watchdog_case(job)
-    explained |= set(logs.members) if isinstance(logs, WatchdogMismatch | WatchdogGap) else set()
-    cycles = circular.circular_waits(job, explained)
-    for wait in cycles:
-        ranks = set(wait.ranks) if isinstance(wait, MissedCall) else set(wait.cycle.ranks)
-        explained |= ranks | waits.reaching(ranks)
-    transfer = unrecorded_transfer(job, explained) if not cycles and job.stands_still() else None
-    if transfer is not None:
-        explained |= {*transfer.ranks, *transfer.waiting}
-    device = late.device_stall(job, explained) if job.stands_still() else None
-    if device is not None:
-        explained |= set(device.ranks) | waits.reaching(device.ranks)
-    host = late.late_hosts(job, explained) if job.stands_still() else None
-    if host is not None:
-        explained |= set(host.ranks if isinstance(host, HostStall) else host.others)
-    stall = Stall(
-        job,
-        divergences=tuple(divergences),
-        sizes=sizes,
-        watchdog=logs,
-        transfer=transfer,
-        roots_differ=tuple(roots_differ),
-        ddp_unused=ddp,
-        endings=first,
-        departure=left,
-        missing=missing,
-        circular=tuple(cycles),
-        device=device,
-        host=host if isinstance(host, HostStall) else None,
-        ahead=host if isinstance(host, RanAhead) else None,
-    )
-    stacks = None if stall.suspected else by_stacks(job, explained)
-    if isinstance(stacks, HostOutside):
-        explained |= {*stacks.ranks, *stacks.inside}
-    never_complete = tuple(blameless.never_complete(job, explained))
-    explained |= {rank for stuck in never_complete for rank in stuck.ranks}
-    return replace(
-        stall,
-        stacks=stacks,
-        never_complete=never_complete,
-        startup=blameless.startup(job),
-        straggler=None if explained else straggler(job),
-    )
+        stall.missing = endings.missing_ranks(job, explained)
+    if stall.missing is not None:
+        touched = set(stall.missing.ranks) | job.waits.reaching(stall.missing.ranks)
+        explained |= touched - set(late.lagging(job)) if stall.missing.no_dump else touched
+
+
+def _waits(stall: Stall, explained: set[int]) -> None:
+    """Follow who waits for whom: cycles, ranks that are late, and what no rank is to blame for."""
+    job = stall.job
+    stall.watchdog = watchdog_case(job)
+    explained |= set(stall.watchdog.members) if isinstance(stall.watchdog, WatchdogDecided) else set()
+    stall.circular = tuple(circular.circular_waits(job, explained))
+    for wait in stall.circular:
+        _settle(stall, explained, wait.ranks if isinstance(wait, MissedCall) else wait.cycle.ranks)
+    if job.stands_still():
+        stall.transfer = None if stall.circular else unrecorded_transfer(job, explained)
+        if stall.transfer is not None:
+            explained |= {*stall.transfer.ranks, *stall.transfer.waiting}
+        stall.device = late.device_stall(job, explained)
+        if stall.device is not None:
+            _settle(stall, explained, stall.device.ranks)
+        host = late.late_hosts(job, explained)
+        if isinstance(host, HostStall):
+            stall.host = host
+            explained |= set(host.ranks)
+        elif host is not None:
+            stall.ahead = host
+            explained |= set(host.others)
+    stall.stacks = None if stall.suspected else by_stacks(job, explained)
+    if isinstance(stall.stacks, HostOutside):
+        explained |= {*stall.stacks.ranks, *stall.stacks.inside}
+    stall.never_complete = tuple(blameless.never_complete(job, explained))
+    explained |= {rank for stuck in stall.never_complete for rank in stuck.ranks}
 
 
 def _divergences(job: JobState) -> list[Divergence]:

@@ -7,22 +7,15 @@ mismatch in which all calls were recorded is a divergence like any other.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from diagnostics.analysis.divergence import (
-    Divergence,
-    Explanation,
-    Vote,
-    at_line,
-    differing_parts,
-    explain_exit,
-    in_backward,
-)
 from diagnostics.analysis.divergence.evidence_terms import position
+from diagnostics.analysis.divergence.explanation import Explanation, explain_exit
+from diagnostics.analysis.divergence.find import Divergence, Vote
+from diagnostics.analysis.divergence.identity import at_line, differing_parts, in_backward
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import LogFact
-from diagnostics.evidence.rank_endings import mismatch_facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +34,7 @@ class SizesDiffer:
 
 def sizes_differ(job: JobState) -> SizesDiffer | None:
     """Find the calls that met where a process ended because sizes did not fit; None where no log says so."""
-    facts = mismatch_facts(job.evidence)
+    facts = [fact for fact in job.evidence.facts if fact.kind == "gloo_mismatch"]
     if not facts:
         return None
     divergences = list(_divergences(job, {fact.rank for fact in facts}))

@@ -100,18 +100,18 @@ def _inside(job: JobState, ahead: set[int]) -> dict[int, InCollective]:
     """Rank -> the collective that its stack, or the error by which it gave up on a peer, stands in."""
     inside: dict[int, InCollective] = {}
     for rank, end in job.endings.items():
-        if end.victim and (collective := _collective(end.frames, _WITHIN)):
+        if end.victim and (collective := collective_of(end.frames)):
             inside[rank] = InCollective(*collective, end.evidence.kind, end.evidence.file, end.evidence.line)
     for rank, dump in job.latest_stacks().items():
         thread = stacks.main_thread(dump)
         if rank not in inside and thread is not None:
-            collective = _collective(thread.frames, _WITHIN if rank in ahead else {})
+            collective = collective_of(thread.frames, _WITHIN if rank in ahead else {})
             if collective is not None:
                 inside[rank] = InCollective(*collective, "stacks", dump.file)
     return dict(sorted(inside.items()))
 
 
-def _collective(frames: Iterable[Frame], within: Mapping[str, str]) -> tuple[str, Frame] | None:
+def collective_of(frames: Iterable[Frame], within: Mapping[str, str] = _WITHIN) -> tuple[str, Frame] | None:
     """Return the collective that the user's innermost frame calls, and that frame."""
     op = ""
     for frame in frames:

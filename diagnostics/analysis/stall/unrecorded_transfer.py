@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from diagnostics.analysis.job_state import JobState
+from diagnostics.analysis.stall.stack_evidence import collective_of
 from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.stacks import dumps as stacks
@@ -54,9 +55,16 @@ def unrecorded_transfer(job: JobState, explained: Collection[int]) -> Unrecorded
         return None
     rest = tuple(rank for rank in range(world) if rank not in inside)
     left = any(rank in job.endings and job.endings[rank].gone for rank in rest)
-    if left or not set(rest) <= job.waits.reaching(inside):
+    if left or not (set(rest) <= job.waits.reaching(inside) or _gave_up_together(job, rest)):
         return None
     return UnrecordedTransfer(directions.pop(), inside, rest, bool(job.evidence.world_size or job.survey.world()))
+
+
+def _gave_up_together(job: JobState, ranks: tuple[int, ...]) -> bool:
+    """Whether all these ranks gave up on a peer in one collective; gloo marks a failed call as a completed one."""
+    endings = [job.endings[rank] for rank in ranks if rank in job.endings and job.endings[rank].victim]
+    places = {collective_of(end.frames) for end in endings}
+    return len(endings) == len(ranks) and len(places) == 1 and None not in places
 
 
 def _inside(job: JobState) -> dict[int, InTransfer]:
@@ -66,7 +74,7 @@ def _inside(job: JobState) -> dict[int, InTransfer]:
         if end.victim:
             inside[rank] = _place(end.frames, end.evidence.kind, end.evidence.file)
     for dump in job.evidence.stacks:
-        if dump.rank is not None:
+        if dump.rank is not None and inside.get(dump.rank) is None:
             thread = stacks.main_thread(dump)
             inside[dump.rank] = _place(thread.frames if thread else (), "stacks", dump.file)
     return {rank: place for rank, place in sorted(inside.items()) if place is not None}

@@ -6,9 +6,10 @@ NCCL may complete a call on one rank and not on another. Dumps show more, so job
 
 from dataclasses import dataclass
 
-from diagnostics.analysis.divergence import Vote, count_votes
+from diagnostics.analysis.divergence.find import Vote, count_votes
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, Wait, read
+from diagnostics.evidence.model import Frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +59,58 @@ class WatchdogGap:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchdogDrift:
+    """Ranks that wait in a call while most others have completed that position and further ones.
+
+    A call may complete on some ranks only: a link or a device failed. The one after it may not, since every rank takes
+    part in it after that one. So it was not the same call: the ranks' sequences had parted before.
+    """
+
+    group: GroupLog
+    call: Wait
+    """Of the lowest rank behind."""
+    culprits: tuple[int, ...]
+    """The ranks behind, fewer than those ahead."""
+    ahead: tuple[int, ...]
+    completed: int
+    """Position that all ranks ahead have completed."""
+    fewer: bool
+    """Whether the counters show that the ranks behind made fewer calls, rather than other ones."""
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Both sides."""
+        return tuple(sorted({*self.culprits, *self.ahead}))
+
+
+@dataclass(frozen=True, slots=True)
+class WatchdogSites:
+    """Ranks of the group of all ranks that timed out in one operation, called from different lines of the program."""
+
+    op: str
+    sites: dict[int, Frame]
+    culprits: tuple[int, ...]
+    """The ranks at other lines than most."""
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Every rank whose stack was printed."""
+        return tuple(sorted(self.sites))
+
+
+@dataclass(frozen=True, slots=True)
 class WatchdogOpen:
     """Timeouts of one group that do not show why its ranks wait."""
 
     group: GroupLog
 
 
-WatchdogCase = WatchdogMismatch | WatchdogGap | WatchdogOpen
+WatchdogDecided = WatchdogMismatch | WatchdogGap | WatchdogDrift | WatchdogSites
+WatchdogCase = WatchdogDecided | WatchdogOpen
+TOGETHER = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"}
+"""Operations of which every rank needs something of every other one, so that none completes without all."""
+_SIDE = 3
+"""Least ranks that are compared: of two neither is the odd one."""
 
 
 def watchdog_case(job: JobState) -> WatchdogCase | None:
@@ -79,11 +125,16 @@ def watchdog_case(job: JobState) -> WatchdogCase | None:
     for group in groups:
         if not group.mixed and group.name != UNNAMED and (gap := _gap(job, group, groups)):
             return gap
+    for group in groups:
+        if not group.mixed and _complete(job, group, groups) and (drift := _drift(group)):
+            return drift
+    if sites := _sites(job, groups):
+        return sites
     return next((WatchdogOpen(group) for group in groups if len(group.waits) > 1), None)
 
 
 def _complete(job: JobState, group: GroupLog, groups: list[GroupLog]) -> bool:
-    """Lines that name no group can only be compared where all ranks are there, and none is in a named one."""
+    """Lines that name no group can only be compared if every rank printed one and no rank printed a group name."""
     if group.name != UNNAMED:
         return True
     world = job.evidence.world_size or len(group.waits)
@@ -108,6 +159,42 @@ def _vote(group: GroupLog) -> Vote | None:
     # Two groups may go by one name (split_group): only a majority shows that the ranks belong together.
     certain = group.default or group.name == UNNAMED or not vote.tie
     return vote if len(vote.sides) > 1 and certain else None
+
+
+def _drift(group: GroupLog) -> WatchdogDrift | None:
+    """Return the ranks behind, where most ranks of the group went on without them."""
+    counters = group.counters
+    completed = {rank: wait.seq - 1 for rank, wait in group.waits.items()}
+    completed |= {rank: counter.completed for rank, counter in counters.items() if rank not in completed}
+    call = min(group.waits.values(), key=lambda wait: (wait.seq, wait.rank))
+    behind = tuple(sorted(rank for rank, wait in group.waits.items() if wait.seq == call.seq))
+    ahead = tuple(sorted(rank for rank, done in completed.items() if done > call.seq))
+    if call.name not in TOGETHER or len(ahead) <= len(behind) or len(ahead) + len(behind) < max(_SIDE, len(completed)):
+        return None
+    least = min(completed[rank] for rank in ahead)
+    known = [counters[rank].enqueued for rank in behind if rank in counters]
+    return WatchdogDrift(group, call, behind, ahead, least, bool(known) and max(known) < least)
+
+
+def _sites(job: JobState, groups: list[GroupLog]) -> WatchdogSites | None:
+    """Return ranks whose printed stacks differ, where the lines speak of no group but that of all ranks."""
+    stacks = [fact for fact in job.evidence.facts if fact.kind == "collective_stack" and fact.rank is not None]
+    named = [fact for fact in job.evidence.facts if fact.kind == "watchdog_status"]
+    if not named or any(fact.fields.get("desc") != "default_pg" for fact in named) or len(groups) > 1:
+        return None
+    sites, ops = dict[int, Frame](), set[str]()
+    for fact in stacks:
+        assert fact.rank is not None
+        sites.setdefault(fact.rank, Frame(fact.fields["file"], fact.fields["line"], fact.fields["function"]))
+        ops.add(str(fact.fields.get("op")))
+    of_site: dict[tuple[str, str], list[int]] = {}
+    for rank, frame in sorted(sites.items()):
+        of_site.setdefault((frame.file, frame.function), []).append(rank)
+    most = max(of_site.values(), key=len, default=[])
+    culprits = tuple(rank for rank in sorted(sites) if rank not in most)
+    if len(ops) != 1 or not ops <= TOGETHER or len(sites) < _SIDE or not culprits or 2 * len(most) <= len(sites):
+        return None
+    return WatchdogSites(ops.pop(), sites, culprits)
 
 
 def _gap(job: JobState, group: GroupLog, groups: list[GroupLog]) -> WatchdogGap | None:

@@ -82,6 +82,8 @@ class Counters:
     enqueued: int
     completed: int
     fact: LogFact
+    work: int | None = None
+    """Position of the call that its watchdog found timed out; None where it only dumped because of another rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,11 @@ class GroupLog:
 
 def read(evidence: Evidence) -> list[GroupLog]:
     """Return the groups in which a collective timed out, the default group first, then by name."""
+    return [group for group in read_all(evidence) if group.waits]
+
+
+def read_all(evidence: Evidence) -> list[GroupLog]:
+    """Return all groups that a watchdog names, as `read`; of some only the counters are known."""
     groups: dict[str, GroupLog] = {}
     works: defaultdict[tuple[int, str, int], set[str]] = defaultdict(set)
     for fact in evidence.facts:
@@ -115,7 +122,9 @@ def read(evidence: Evidence) -> list[GroupLog]:
             group = _group(groups, name, fact)
             enqueued, completed = fact.fields.get("last_enqueued"), fact.fields.get("last_completed")
             if isinstance(enqueued, int) and isinstance(completed, int):
-                group.counters[fact.rank] = Counters(enqueued, completed, fact)
+                known_work = group.counters[fact.rank].work if fact.rank in group.counters else None
+                work = fact.fields.get("work", known_work)
+                group.counters[fact.rank] = Counters(enqueued, completed, fact, work)
             if isinstance(fact.fields.get("work"), int):
                 works[fact.rank, fact.file, fact.fields["work"]].add(name)
     timeouts = [fact for fact in evidence.facts if fact.kind == "watchdog_timeout" and fact.rank is not None]
@@ -127,7 +136,6 @@ def read(evidence: Evidence) -> list[GroupLog]:
     checked = [
         replace(group, mixed=group.mixed or not _one_group(group) or not _one_moment(group))
         for group in groups.values()
-        if group.waits
     ]
     return sorted(checked, key=lambda group: (not group.default, group.name))
 

@@ -1,13 +1,24 @@
 """Whether the time of a step is accounted for: a job is called healthy only when its traces say so. No causes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from diagnostics.analysis.step_profile.gaps import PAUSE_NS
 from diagnostics.analysis.step_profile.profile import RankProfile
 
 _MOST = 0.1
 """Share of the step in exposed communication, in copies or idle that a healthy job may leave without a reason."""
+WAITING_ON_CPU = 0.3
+"""On CPU ranks share the cores with each other and with gloo's threads, so they are late by chance: healthy runs of two
+ranks on two cores wait for up to 16 % of a step at a load of 9, and less than twice that says nothing."""
+_PAUSES_ON_CPU = 0.2
+"""The same runs spend up to 8 % of a step in stretches of a millisecond and more without an operation."""
+
+_LEAST_MS = 1.0
+"""A shorter window shows a few kernels and no step."""
+_STRAY = 0.01
+"""Of the window: a device that works less holds a context by mistake, and none of the job's work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,48 +35,87 @@ class Account:
     on_device: bool
     no_device_events: bool
     """The job used accelerators, and the traces show nothing of what they did."""
+    waiting: float | None = 0.0
+    """On CPU: exposed communication beyond what the same collective takes where nobody is waited for. The rest of it
+    is work: gloo's threads move and add on the same cores. None = not known, as the ranks were not matched."""
+    pauses: float = 0.0
+    """On CPU: stretches of a millisecond and more without an operation, of the rank that has least of them. Shorter
+    ones are the interpreter at work, and stretches on some ranks only are waiting on the others."""
+
+    devices: int = 1
+    """That one process uses; `idle` is then of the one that works least."""
+    seen_ms: float = 1000.0
+    """Length of the window."""
 
     @property
     def unaccounted(self) -> bool:
         """Whether so much time has no reason, or is not seen, that nothing can be called healthy.
 
-        On CPU ranks share cores, so exposed communication alone says nothing there, except that one rank of several
-        cannot speak for the others.
+        Ranks that were not traced may be those that wait, or that are waited for.
         """
-        figures = max(self.exposed, self.copies, self.idle) > _MOST
-        return self.no_device_events or self.traced == 1 < self.world_size or (self.on_device and figures)
+        if self.no_device_events or self.traced < self.world_size or self.seen_ms < _LEAST_MS:
+            return True
+        if self.on_device:
+            return max(self.exposed, self.copies, self.idle) > _MOST
+        waiting = self.exposed if self.waiting is None else self.waiting
+        return waiting > WAITING_ON_CPU or self.pauses > _PAUSES_ON_CPU
 
     def __str__(self) -> str:
         """Return the figures."""
         if self.no_device_events:
             return "the traces hold no event of a device"
         parts = [] if self.overlap is None else [f"{self.overlap:.0%} of the communication overlaps"]
-        parts += [
-            f"exposed communication {self.exposed:.0%}, copies {self.copies:.0%}, idle {self.idle:.0%} of the step"
-        ]
+        exposed = f"exposed communication {self.exposed:.0%}"
+        if self.on_device:
+            idle = f"idle {self.idle:.0%} of the step"
+            idle += f" (the least busy of {self.devices} devices)" if self.devices > 1 else ""
+            parts.append(f"{exposed}, copies {self.copies:.0%}, {idle}")
+        else:
+            exposed += f" ({self.waiting:.0%} waiting for other ranks)" if self.waiting is not None else ""
+            parts.append(f"{exposed}, without an operation {self.idle:.0%} of the step")
+        parts += [f"only {self.seen_ms:.2g} ms are in the traces"] if self.seen_ms < _LEAST_MS else []
         parts += [f"{self.traced} of {self.world_size} ranks traced"] if self.traced < self.world_size else []
         return ", ".join(parts)
 
 
 def account(profiles: Sequence[RankProfile], world_size: int | None) -> Account | None:
-    """Return the account of traces; None without any."""
+    """Return the account of traces, whose collectives were matched over the ranks; None without any trace."""
     if not profiles:
         return None
-    windows = [profile.window for profile in profiles]
 
-    def share(name: str) -> float:
-        return median(getattr(window, name) / window.wall if window.wall else 0.0 for window in windows)
+    def share(ns: Callable[[RankProfile], int]) -> list[float]:
+        spans = [profile.window.wall + profile.outside for profile in profiles]
+        return [ns(profile) / span if span else 0.0 for profile, span in zip(profiles, spans)]
+
+    def idle(profile: RankProfile) -> int:
+        """Of the device that works least, before and after its first and last work too."""
+        busy = [ns for ns in profile.busy_devices.values() if ns > _STRAY * profile.window.wall]
+        least = max(profile.window.idle, profile.window.wall - min(busy)) if busy else profile.window.idle
+        return least + profile.outside
+
+    def pauses(profile: RankProfile) -> int:
+        return sum(gap.length for gap in profile.gaps if gap.length >= PAUSE_NS and gap.reason != "data")
+
+    def waiting(profile: RankProfile) -> int:
+        beyond = sum(call.exposed - (call.exposed_transfer if call.floor >= 0 else 0) for call in profile.calls)
+        return min(beyond, profile.window.exposed)  # calls outside the marked steps are not in the window
 
     on_device = any(profile.on_device for profile in profiles)
+    matched = any(call.floor >= 0 for profile in profiles for call in profile.calls)
+    windows = [profile.window for profile in profiles]
     overlaps = [window.overlapped / window.communication for window in windows if window.communication]
     return Account(
         overlap=median(overlaps) if overlaps else None,
-        exposed=share("exposed"),
-        copies=share("memory"),
-        idle=share("idle"),
+        exposed=median(share(lambda one: one.window.exposed)),
+        copies=median(share(lambda one: one.window.memory)),
+        idle=median(share(idle)),
         traced=len(profiles),
         world_size=world_size or len(profiles),
         on_device=on_device,
         no_device_events=not on_device
         and any(one.backend == "nccl" or (one.devices and one.backend != "gloo") for one in profiles),
+        waiting=None if on_device or not matched else median(share(waiting)),
+        pauses=0.0 if on_device else min(share(pauses)),
+        devices=max(1, *(len(profile.busy_devices) for profile in profiles)),
+        seen_ms=round(max(window.wall for window in windows) / 1e6, 3),
     )

@@ -145,19 +145,19 @@ def _compute_lane(trace: Trace, kinds: list[str]) -> int:
 
 def _ranges(trace: Trace) -> Ranges:
     """Stretches of host threads in which a collective is launched."""
-    found: dict[int, list[tuple[int, int, Message, str]]] = {}
+    by_lane: dict[int, list[tuple[int, int, Message, str]]] = {}
     for i, message in trace.op_messages.items():
         ops = trace.ops
-        found.setdefault(ops.lane[i], []).append((ops.start[i], ops.end[i], message, "args"))
+        by_lane.setdefault(ops.lane[i], []).append((ops.start[i], ops.end[i], message, "args"))
     marks = trace.marks
     for i, message in trace.mark_messages.items():
-        found.setdefault(marks.lane[i], []).append((marks.start[i], marks.end[i], message, "annotation"))
+        by_lane.setdefault(marks.lane[i], []).append((marks.start[i], marks.end[i], message, "annotation"))
     for i in range(len(marks)):
         match = MARKED.match(trace.names[marks.name[i]])
         if match:
             message = Message(collective_word(match[1]), int(match[2]), "byte", match[3])
-            found.setdefault(marks.lane[i], []).append((marks.start[i], marks.end[i], message, "region"))
-    return {lane: _flat(ranges) for lane, ranges in found.items()}
+            by_lane.setdefault(marks.lane[i], []).append((marks.start[i], marks.end[i], message, "region"))
+    return {lane: _flat(ranges) for lane, ranges in by_lane.items()}
 
 
 def _flat(ranges: list[tuple[int, int, Message, str]]) -> tuple[list[int], list[int], list[Message], list[str]]:
@@ -215,15 +215,15 @@ def _on_cpu(trace: Trace) -> Work:
 
 def _issues(trace: Trace) -> list[tuple[int, int, Message]]:
     """(time, lane, message) of every call that the host issued, by time; dtk's regions know bytes and group."""
-    found: list[tuple[int, int, Message]] = []
+    issues: list[tuple[int, int, Message]] = []
     ops, marks = trace.ops, trace.marks
     regions: Spans = Spans()
-    told: list[Message] = []
+    marked: list[Message] = []
     for i in sorted(range(len(marks)), key=lambda i: marks.start[i]):
         match = MARKED.match(trace.names[marks.name[i]])
         if match:
             regions.add(marks.start[i], marks.end[i], 0, marks.lane[i])
-            told.append(Message(collective_word(match[1]), int(match[2]), "byte", match[3]))
+            marked.append(Message(collective_word(match[1]), int(match[2]), "byte", match[3]))
     inside = set()
     for start, index, lane in sorted(zip(ops.start, ops.name, ops.lane)):
         text = trace.names[index]
@@ -231,28 +231,28 @@ def _issues(trace: Trace) -> list[tuple[int, int, Message]]:
             continue
         message = Message(collective_word(text))
         n = bisect_right(regions.start, start) - 1
-        if n >= 0 and start <= regions.end[n] and told[n].op == message.op:
-            message = told[n]
+        if n >= 0 and start <= regions.end[n] and marked[n].op == message.op:
+            message = marked[n]
             inside.add(n)
-        found.append((start, lane, message))
-    rest = [(regions.start[n], regions.lane[n], told[n]) for n in range(len(told)) if n not in inside]
-    return sorted(found + rest, key=lambda issue: issue[0])
+        issues.append((start, lane, message))
+    rest = [(regions.start[n], regions.lane[n], marked[n]) for n in range(len(marked)) if n not in inside]
+    return sorted(issues + rest, key=lambda issue: issue[0])
 
 
 def _match_issue(call: Call, issues: list[tuple[int, int, Message]]) -> None:
     """Give the call the first open issue of its operation, and what that knows; it is used up."""
     own = call.message
-    for n, (time, lane, told) in enumerate(issues[:_OPEN]):
+    for n, (time, lane, issued) in enumerate(issues[:_OPEN]):
         if time > call.end:
             return
         # Gloo reduces and scatters by an all_reduce of the whole.
-        if told.op != own.op and not (told.op == "reduce_scatter" and own.op == "all_reduce"):
+        if issued.op != own.op and not (issued.op == "reduce_scatter" and own.op == "all_reduce"):
             continue
-        reduces = told.op in ("all_reduce", "reduce_scatter")
-        if reduces and told.size_bytes and own.size_bytes and told.size_bytes != own.size_bytes:
+        reduces = issued.op in ("all_reduce", "reduce_scatter")
+        if reduces and issued.size_bytes and own.size_bytes and issued.size_bytes != own.size_bytes:
             continue
         call.issued, call.thread = time, lane
-        call.message = told if told.elements and not (reduces and own.elements) else own._replace(
-            op=told.op, group=told.group)  # fmt: skip
+        call.message = issued if issued.elements and not (reduces and own.elements) else own._replace(
+            op=issued.op, group=issued.group)  # fmt: skip
         del issues[n]
         return

@@ -3,32 +3,36 @@
 Compares each stretch without work with what the host did meanwhile. No verdicts.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Literal
 
 from diagnostics.analysis.step_profile import names
 from diagnostics.analysis.step_profile.breakdown import Covers
 from diagnostics.analysis.step_profile.classify import Work
-from diagnostics.analysis.step_profile.intervals import Interval, Ruler, union
+from diagnostics.analysis.step_profile.intervals import Ruler, union
+from diagnostics.evidence.trace.host_work import HostWork, host_work
 from diagnostics.evidence.trace.model import Trace
 
 Reason = Literal["data", "sync", "host", "pause", "wait"]
-"""`host`: late launches, spread over many kernels; `pause`: a few long stretches that hold nearly all of them."""
+"""`host`: late launches, spread over many kernels; `pause`: the host does something else, which is named, or a few
+long stretches hold nearly all of the time without launches."""
 DEVICE_NS = 2_000
 """Shorter stretches between two kernels are the device's own."""
 CPU_NS = 50_000
 """Of a run on CPU: shorter stretches are the interpreter between two operations."""
 _NEAR_NS = 20_000
 """The device drains, and the host's wait for it returns, within that."""
-
-
+_MOST = 0.5
+"""Of a stretch, that one kind of the host's work has to fill to be the reason."""
+_NEARBY = 64
+"""Events before the end of a stretch that are looked through for the one that names it."""
 _PAUSES = 5
 _PAUSE_SHARE = 0.7
 """When so many gaps hold that share of a step's time without launches, they are pauses: of 12 real traces with much
 such time, 6 had 73 to 100 % of it in five gaps, and none of those was limited by its launches."""
-_PAUSE_NS = 1_000_000
-"""No pause is shorter: launches take 5 to 100 us."""
+PAUSE_NS = 1_000_000
+"""No pause that nothing names is shorter: launches take 5 to 100 us."""
 
 
 @dataclass(slots=True)
@@ -40,6 +44,8 @@ class Gap:
     reason: Reason
     detail: str = ""
     """What the host did: the annotation or operation."""
+    work: HostWork = ""
+    """Of a pause."""
 
     @property
     def length(self) -> int:
@@ -53,17 +59,27 @@ def find_gaps(trace: Trace, work: Work, covers: Covers, begin: int, end: int) ->
     stretches = covers.gaps(begin, end, least)
     if not stretches:
         return []
-    loader = _Loader(trace)
+    host = _HostWork(trace)
     if not trace.on_device:
-        return [_on_cpu(gap, loader) for gap in stretches]
+        return [host.gap(start, until, until, -1) or Gap(start, until, "host") for start, until in stretches]
     waits = _Waits(trace)
-    launches = sorted(zip(trace.device.start, trace.launch))
-    starts = [start for start, _ in launches]
+    launches = sorted(zip(trace.device.start, trace.launch, trace.launcher, trace.returned))
+    starts = [one[0] for one in launches]
     result = []
     for start, until in stretches:
         n = bisect_right(starts, until - 1)
-        launch = launches[n][1] if n < len(launches) else -1
-        result.append(_on_device(start, until, launch, loader, waits))
+        launch, thread, returned = launches[n][1:] if n < len(launches) else (-1, -1, -1)
+        if min(returned, until) - max(launch, start) >= max(PAUSE_NS, _MOST * (until - start)):
+            # No launch takes so long of itself while the device idles: its kernel is loaded first.
+            result.append(Gap(start, until, "pause", "a kernel launch", "kernel_loading"))
+        elif launch <= start:
+            waiting = "the next kernel was launched already" if launch >= 0 else ""
+            result.append(Gap(start, until, "wait", waiting))
+        elif (gap := host.gap(start, until, launch, thread)) is not None:
+            result.append(gap)
+        else:
+            wait = waits.that_ended(start, launch)
+            result.append(Gap(start, until, "sync" if wait else "host", wait))
     return result
 
 
@@ -76,7 +92,7 @@ def mark_pauses(gaps: list[Gap], trace: Trace) -> None:
     """
     late = [gap for gap in gaps if gap.reason == "host"]
     longest = sorted(late, key=lambda gap: (-gap.length, gap.start))[:_PAUSES]
-    longest = [gap for gap in longest if gap.length >= _PAUSE_NS]
+    longest = [gap for gap in longest if gap.length >= PAUSE_NS]
     if not longest or sum(gap.length for gap in longest) < _PAUSE_SHARE * sum(gap.length for gap in late):
         return
     least = min(gap.length for gap in longest) // 2
@@ -94,38 +110,38 @@ def mark_pauses(gaps: list[Gap], trace: Trace) -> None:
         gap.reason = "pause"
 
 
-def _on_device(start: int, end: int, launch: int, loader: "_Loader", waits: "_Waits") -> Gap:
-    if launch < 0:
-        return Gap(start, end, "wait", "")
-    if launch <= start:
-        return Gap(start, end, "wait", "the next kernel was launched already")
-    if loader.share(start, launch) >= 0.5:
-        return Gap(start, end, "data", loader.name)
-    wait = waits.that_ended(start, launch)
-    if wait:
-        return Gap(start, end, "sync", wait)
-    return Gap(start, end, "host", "")
-
-
-def _on_cpu(gap: Interval, loader: "_Loader") -> Gap:
-    start, end = gap
-    if loader.share(start, end) >= 0.5:
-        return Gap(start, end, "data", loader.name)
-    return Gap(start, end, "host", "")
-
-
-class _Loader:
-    """When the host stood in the data loader."""
+class _HostWork:
+    """What a host did, by kind: when, and in which event."""
 
     def __init__(self, trace: Trace) -> None:
-        marks = trace.marks
-        found = [i for i, name in enumerate(marks.name) if names.LOADER.search(trace.names[name])]
-        self.name = trace.names[marks.name[found[0]]] if found else ""
-        self._ruler = Ruler(union((marks.start[i], marks.end[i]) for i in found))
+        kinds = [host_work(name) for name in trace.names]
+        spans: dict[tuple[HostWork, int], list[tuple[int, int, int]]] = {}
+        for start, end, name, lane in zip(trace.marks.start, trace.marks.end, trace.marks.name, trace.marks.lane):
+            if kind := kinds[name]:
+                # Loading data and collecting garbage stop every thread's launches; other work only its own thread's.
+                everywhere = kind in ("data", "garbage_collection")
+                spans.setdefault((kind, -1 if everywhere else lane), []).append((start, end, name))
+        self._names = trace.names
+        self._spans = {key: sorted(rows) for key, rows in spans.items()}
+        self._rulers = {key: Ruler(union((start, end) for start, end, _ in rows)) for key, rows in spans.items()}
 
-    def share(self, start: int, end: int) -> float:
-        """Of that stretch, 0 to 1."""
-        return self._ruler.within(start, end) / (end - start) if end > start else 0.0
+    def gap(self, start: int, end: int, launch: int, thread: int) -> Gap | None:
+        """Return the stretch with its reason, when one kind fills most of the time until the launch that ends it."""
+        filled = {
+            key: ruler.within(start, launch)
+            for key, ruler in self._rulers.items()
+            if key[1] in (-1, thread) or thread < 0
+        }
+        # Of an event and one inside it that fill the same time, waiting for data is what a reader can act on.
+        key = max(filled, key=lambda key: (filled[key], key[0] == "data"), default=None)
+        if key is None or filled[key] < max(_MOST * (launch - start), 1):
+            return None
+        rows = self._spans[key]
+        after = bisect_left(rows, (launch,))
+        rows = [row for row in rows[max(0, after - _NEARBY) : after] if row[1] > start] or rows[:1]
+        longest = max(rows, key=lambda row: min(row[1], launch) - max(row[0], start))
+        detail = self._names[longest[2]]
+        return Gap(start, end, "data", detail) if key[0] == "data" else Gap(start, end, "pause", detail, key[0])
 
 
 class _Waits:

@@ -16,7 +16,8 @@ SWITCHES = {
 """Variable -> what it does to a trace."""
 _ON = frozenset({"1", "true", "yes", "on", "y"})
 _BLOCKED = 0.98
-"""Share of long kernels that end before the next launch; at most 0.45 in 12 public sets of real traces."""
+"""Share of long kernels whose launch returned only when they were over. A launch that does not block returns after 5
+to 100 us, also where the host is slow or waits for the device in a call of its own."""
 _LEAST_KERNELS = 30
 """Long kernels, below which that share says nothing."""
 _LEAST_IDLE = 0.02

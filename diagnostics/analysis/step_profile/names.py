@@ -19,7 +19,6 @@ COMPUTE = re.compile(
 )
 """Kernels that surely compute, also when they were launched beside a collective."""
 STEP = re.compile(r"^ProfilerStep#(\d+)$")
-LOADER = re.compile(r"^enumerate\(DataLoader\)|__next__$|^data$|data_?load", re.IGNORECASE)
 FORWARD = re.compile(r"^(?:DistributedDataParallel\.forward|FSDP::root_pre_forward.*|forward|## forward ##)$")
 """One of each a micro-batch; never two of them are counted together."""
 BACKWARD_MARK = re.compile(r"^(?:backward|## backward ##|FSDP::(?:root_)?post_backward.*)$")

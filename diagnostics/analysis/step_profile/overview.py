@@ -23,7 +23,7 @@ from diagnostics.analysis.step_profile.instrument import Instrument, find_instru
 from diagnostics.analysis.step_profile.profile import CallProfile, RankProfile, profile
 from diagnostics.analysis.step_profile.reductions import TINY_BYTES, Reductions, find_reductions
 from diagnostics.analysis.step_profile.skew import Skew, find_skew
-from diagnostics.analysis.step_profile.units import Units, find_units
+from diagnostics.analysis.step_profile.units import MicroBatch, Units, find_units
 from diagnostics.evidence.model import Evidence, Problem, RunEvidence
 from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.nsys import NsysFile
@@ -103,6 +103,10 @@ class Overview:
         """Return the median over ranks of `per_step_ms`."""
         return median(self.per_step_ms(amount).values())
 
+    def per_batch_ms(self, amount: Callable[[MicroBatch], float]) -> float:
+        """Return the typical ms per step of an amount of ns per micro-batch."""
+        return self.typical_ms(lambda one: sum(map(amount, self.units.batches[one.rank])))
+
     def typical_count(self, amount: Callable[[RankProfile], int]) -> float:
         """Return the median over ranks of a count per step."""
         return median([amount(profile) / max(1, len(profile.steps)) for profile in self.profiles])
@@ -178,12 +182,12 @@ def overview(evidence: Evidence) -> Overview:
 def _rank_measures(profile: RankProfile) -> dict[str, Any]:
     transfer = sum(call.transfer for call in profile.calls) / MS
     waiting = sum(call.exposed - call.exposed_transfer for call in profile.calls) / MS
-    known = any(call.floor >= 0 for call in profile.calls)
+    is_matched = any(call.floor >= 0 for call in profile.calls)
     reasons = sorted({reason for step in profile.steps for reason in step.gaps})
     result: dict[str, Any] = {name: round(value, 4) for name, value in profile.window.json().items()}
     result |= {
-        "transfer_ms": round(transfer, 4) if known else None,
-        "waiting_exposed_ms": round(waiting, 4) if known else None,
+        "transfer_ms": round(transfer, 4) if is_matched else None,
+        "waiting_exposed_ms": round(waiting, 4) if is_matched else None,
         "attainable_overlap_percent": round(attainable_percent(transfer, profile.window.compute / MS), 2),
         "idle_by_reason_ms": {
             reason: round(sum(step.gaps.get(reason, 0) for step in profile.steps) / MS, 4) for reason in reasons
@@ -220,7 +224,7 @@ def _files(evidence: Evidence, problems: list[Problem]) -> list[TraceFile | Nsys
 
 
 def _profiles(files: list[TraceFile | NsysFile], problems: list[Problem]) -> list[RankProfile]:
-    found: list[RankProfile] = []
+    profiles: list[RankProfile] = []
     for file, result in zip(files, _spread(files)):
         kind = "nsys" if isinstance(file, NsysFile) else "trace"
         if isinstance(result, str):
@@ -228,8 +232,8 @@ def _profiles(files: list[TraceFile | NsysFile], problems: list[Problem]) -> lis
             continue
         for one in result:
             problems.extend(Problem(kind, file.file, what) for what in one.problems)
-            found.append(one)
-    return found
+            profiles.append(one)
+    return profiles
 
 
 def _spread(files: list[TraceFile | NsysFile]) -> Iterable[list[RankProfile] | str]:

@@ -86,12 +86,12 @@ def window(trace: Trace, work: Work) -> Interval:
 def _marked(trace: Trace) -> list[tuple[int, Interval]]:
     """Return (number, host interval) of each profiler step, ordered by time."""
     marks = trace.marks
-    found: dict[Interval, int] = {}
+    numbers: dict[Interval, int] = {}
     for i, name in enumerate(marks.name):
         match = names.STEP.match(trace.names[name])
         if match and len(match[1]) < 18:
-            found.setdefault((marks.start[i], marks.end[i]), int(match[1]))
-    return [(number, host) for host, number in sorted(found.items())]
+            numbers.setdefault((marks.start[i], marks.end[i]), int(match[1]))
+    return [(number, host) for host, number in sorted(numbers.items())]
 
 
 def _borders(trace: Trace, starts: list[int], begin: int, end: int) -> list[int]:
@@ -154,28 +154,28 @@ def _updated(backwards: list[Backward], optimizers: list[int], limit: int) -> in
 
 def _autograd(trace: Trace) -> dict[int, Ruler]:
     """Host thread -> when it ran autograd's operations or stood in a marked backward."""
-    found: dict[int, list[Interval]] = {}
+    by_thread: dict[int, list[Interval]] = {}
     wanted = [name.startswith(names.AUTOGRAD) for name in trace.names]
     ops, marks = trace.ops, trace.marks
     for i, name in enumerate(ops.name):
         if wanted[name]:
-            found.setdefault(ops.lane[i], []).append((ops.start[i], ops.end[i]))
+            by_thread.setdefault(ops.lane[i], []).append((ops.start[i], ops.end[i]))
     for i, name in enumerate(marks.name):
         if names.BACKWARD_MARK.match(trace.names[name]):
-            found.setdefault(marks.lane[i], []).append((marks.start[i], marks.end[i]))
-    return {lane: Ruler(union(spans)) for lane, spans in found.items()}
+            by_thread.setdefault(marks.lane[i], []).append((marks.start[i], marks.end[i]))
+    return {lane: Ruler(union(spans)) for lane, spans in by_thread.items()}
 
 
 def _forward_marks(trace: Trace) -> list[int]:
     """Return the starts of the forward passes, taken from the most frequent mark."""
-    found: dict[str, list[int]] = {}
+    starts: dict[str, list[int]] = {}
     for i, name in enumerate(trace.marks.name):
         text = trace.names[name]
         if names.FORWARD.match(text):
-            found.setdefault(text, []).append(trace.marks.start[i])
-    if not found:
+            starts.setdefault(text, []).append(trace.marks.start[i])
+    if not starts:
         return []
-    _, times = max((len(times), times) for times in found.values())
+    _, times = max((len(times), times) for times in starts.values())
     return sorted(times)
 
 

@@ -11,8 +11,9 @@ from operator import attrgetter
 from diagnostics.analysis.step_profile import names
 from diagnostics.analysis.step_profile.breakdown import Breakdown, Compatible, Covers, charge, compatible
 from diagnostics.analysis.step_profile.classify import Call, Work, classify
+from diagnostics.analysis.step_profile.copies import CopyProfile, copy_profiles
 from diagnostics.analysis.step_profile.gaps import Gap, find_gaps, mark_pauses
-from diagnostics.analysis.step_profile.intervals import Interval
+from diagnostics.analysis.step_profile.intervals import Interval, total, union
 from diagnostics.analysis.step_profile.phases import Phase, Step, find_steps, window
 from diagnostics.evidence.trace.events import Message
 from diagnostics.evidence.trace.model import GroupInfo, Trace
@@ -21,6 +22,10 @@ MAX_CALLS = 500_000
 """Collectives kept of one rank."""
 _RELEASED_NS = 30_000
 """A kernel that waited for a collective starts within that after it."""
+_LONG_NS = 50_000
+"""Longer than a launch takes, so that one which waits can be told."""
+_CLOCKS_NS = 5_000
+"""The clocks of host and device agree to some microseconds."""
 _start = attrgetter("start")
 _AT_ONCE = 0.1
 """Share of a call beside compute up to which it counts as not overlapped."""
@@ -48,6 +53,8 @@ class CallProfile:
     """Compute of the same phase went on only after it, and no compute ran beside it."""
     gap: Gap | None
     """The longest stretch without work between the collective before it and this one."""
+    idled: int
+    """All stretches without work there."""
     busy: int
     """Compute between the collective before it and this one."""
     why: str
@@ -103,9 +110,15 @@ class RankProfile:
     steps: list[StepProfile]
     window: Breakdown
     """Of the whole file."""
+    outside: int
+    """ns of the marked steps (of the whole trace if no step is marked) before the first and after the last work."""
+    busy_devices: dict[str, int]
+    """Device -> ns in which it works, where the process uses several; else empty."""
     by_group: dict[str, Breakdown]
     by_phase: dict[str, Breakdown]
     hta: Compatible | None
+    copies: list[CopyProfile]
+    """Between host and device, by direction and memory; the costliest first."""
     calls: list[CallProfile]
     gaps: list[Gap]
     """The longest ones."""
@@ -115,7 +128,7 @@ class RankProfile:
     kernels: int
     kernel_ns: int
     blocking: float
-    """Share of long kernels that were over before the next launch: near 1 when every launch waits."""
+    """Share of long kernels whose launch returned only when they were over."""
     long_kernels: int
     search_ns: int
     """Spent in the search for unused parameters."""
@@ -153,9 +166,12 @@ def profile(trace: Trace) -> RankProfile:
         groups=trace.groups,
         steps=[_step(step, covers, gaps) for step in steps],
         window=covers.breakdown(begin, end),
+        outside=max(0, begin - steps[0].host[0]) + max(0, steps[-1].host[1] - end) if trace.on_device else 0,
+        busy_devices=_busy_devices(trace),
         by_group=_parts(work.calls, calls, [one.message.group or "(unknown)" for one in calls], covers, (begin, end)),
         by_phase=_parts(work.calls, calls, [one.phase or "(unknown)" for one in calls], covers, (begin, end)),
         hta=compatible(trace, work),
+        copies=copy_profiles(trace, work, covers),
         calls=calls,
         gaps=sorted(gaps, key=lambda gap: gap.start - gap.end)[:200],
         recognised=dict(Counter(call.why for call in work.calls)),
@@ -201,14 +217,15 @@ def _calls(trace: Trace, work: Work, covers: Covers, steps: list[Step], gaps: li
     facts: list[CallProfile] = []
     before = starts[0]
     for call, alone in zip(work.calls[:MAX_CALLS], exposed):
-        known = call.issued >= 0
-        n = bisect_right(hosts if known else starts, call.issued if known else call.start) - 1
+        is_issued = call.issued >= 0
+        n = bisect_right(hosts if is_issued else starts, call.issued if is_issued else call.start) - 1
         if n < 0:
             before = max(before, call.end)
             n = 0
         step = steps[n]
         phase, micro = step.phase(call.issued, call.thread)
         overlapped = covers.overlapped.within(call.start, call.end)
+        gap, idled = _idle_between(gaps, gap_starts, before, call.start)
         facts.append(
             CallProfile(
                 step=n,
@@ -224,7 +241,8 @@ def _calls(trace: Trace, work: Work, covers: Covers, steps: list[Step], gaps: li
                 waited=trace.on_device
                 and overlapped <= _AT_ONCE * call.duration
                 and compute.same_phase_after(call, step, phase, micro),
-                gap=_longest(gaps, gap_starts, before, call.start),
+                gap=gap,
+                idled=idled,
                 busy=covers.compute.within(before, call.start),
                 why=call.why,
             )
@@ -250,25 +268,31 @@ class _Launched:
         return step.phase(*self._compute[n][3:5]) == (phase, micro) if phase else True
 
 
-def _longest(gaps: list[Gap], starts: list[int], begin: int, end: int) -> Gap | None:
+def _idle_between(gaps: list[Gap], starts: list[int], begin: int, end: int) -> tuple[Gap | None, int]:
+    """Return the longest stretch without work between two times, and the length of all of them."""
     first = max(0, bisect_right(starts, begin) - 1)
-    best: Gap | None = None
-    for gap in gaps[first : bisect_right(starts, end)]:
-        if gap.end > begin and gap.start < end and (best is None or gap.length > best.length):
-            best = gap
-    return best
+    inside = [gap for gap in gaps[first : bisect_right(starts, end)] if gap.end > begin and gap.start < end]
+    return max(inside, key=lambda gap: gap.length, default=None), sum(gap.length for gap in inside)
+
+
+def _busy_devices(trace: Trace) -> dict[str, int]:
+    spans: dict[str, list[Interval]] = {str(trace.lanes[lane].owner): [] for lane in set(trace.device.lane)}
+    if len(spans) < 2:
+        return {}
+    for start, end, lane in zip(trace.device.start, trace.device.end, trace.device.lane):
+        spans[str(trace.lanes[lane].owner)].append((start, end))
+    return {device: total(union(own)) for device, own in spans.items()}
 
 
 def _blocking(trace: Trace) -> tuple[float, int]:
-    """How many of the kernels that take over 50 us ended before anything else was launched."""
+    """Return the share of the kernels that take over 50 us whose launch waited for them, and the number of those."""
     device = trace.device
-    rows = sorted(zip(trace.launch, device.start, device.end))
-    long = over = 0
-    for n, (launch, start, end) in enumerate(rows[:-1], 1):
-        if end - start >= 50_000 and launch >= 0:
-            long += 1
-            over += rows[n][0] >= end
-    return (over / long if long else 0.0), long
+    held = [
+        returned >= end - _CLOCKS_NS
+        for start, end, memory, returned in zip(device.start, device.end, trace.is_memory, trace.returned)
+        if end - start >= _LONG_NS and not memory
+    ]
+    return (sum(held) / len(held) if held else 0.0), len(held)
 
 
 def _parts(

@@ -15,7 +15,7 @@ _SIZED = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 """Operations in which all ranks move the same number of bytes."""
 _PAIRS = frozenset({"send", "recv", "send_recv"})
 _MOST = 0.5
-"""Share of the lateness that a longer gap, or longer compute, has to explain."""
+"""Share of the lateness that longer idle time, or longer compute, has to explain."""
 _CLOSE = 0.02
 """Two durations are the same within that share of the longest."""
 
@@ -123,10 +123,10 @@ def _why(calls: dict[int, CallProfile], late: tuple[int, ...], lead: int) -> tup
     """Return what took the late ranks longer than the others since the previous collective."""
     others = [call for rank, call in calls.items() if rank not in late]
     theirs = [calls[rank] for rank in late]
-    pause = median_low([one.gap.length if one.gap else 0 for one in others])
+    idled = median_low([one.idled for one in others])
     busy = median_low([one.busy for one in others])
     for one in theirs:
-        if one.gap is not None and one.gap.length - pause >= _MOST * lead:
+        if one.gap is not None and one.idled - idled >= _MOST * lead:
             return one.gap.reason, one.gap.detail
     if any(one.busy - busy >= _MOST * lead for one in theirs):
         return "compute", ""

@@ -6,6 +6,9 @@ from statistics import median
 
 from diagnostics.analysis.step_profile.profile import CallProfile, RankProfile
 
+GOOD_UNITS = 8
+"""Units of a model, from which on cutting it finer hides little more (FSDP's guidance: one unit per block or two)."""
+
 
 @dataclass(slots=True)
 class MicroBatch:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from diagnostics.analysis.divergence import program_order
+from diagnostics.analysis.divergence.explanation import program_order
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.evidence.calls import Call, GroupKey
@@ -141,11 +141,12 @@ def _with_silent_members(
 ) -> tuple[int, ...]:
     """Return the members of a group whose ranks were not recorded.
 
-    A rank that is alone in such a group waits for a member that never came.
+    A rank that is alone in such a group waits for a member that never came, and so do all that were seen in it if they
+    are in the same call and gloo completes it on none.
 
     Gloo's dumps say which ranks never joined a group; if that leaves one candidate, it is the other member.
     """
-    if len(seen) > 1:
+    if len(seen) > 1 and not _all_wait_alike(survey, operation, seen):
         return seen
     candidates = [
         rank
@@ -161,8 +162,18 @@ def _with_silent_members(
     if len(candidates) == 1:
         survey.inferred[operation.key] = tuple(sorted((*seen, *candidates)))
         return survey.inferred[operation.key]
-    waits.unknown.update(waits.waiting[operation])
+    if len(seen) == 1:
+        waits.unknown.update(waits.waiting[operation])
     return seen
+
+
+def _all_wait_alike(survey: Survey, operation: Operation, seen: tuple[int, ...]) -> bool:
+    """Whether all ranks that were seen in a group of gloo's wait in one call, which then lacks a further member."""
+    table = survey.groups[operation.key]
+    pending = [table.lines[rank].pending for rank in seen if rank in table.lines]
+    here = [call for call in pending if call is not None and call.seq == operation.seq]
+    alike = len(table.issued_at(operation.seq)) == 1
+    return operation.key.recorder == "gloo" and alike and len(here) == len(seen)
 
 
 def _joined(survey: Survey, operation: Operation, waiter: int, other: int) -> bool:

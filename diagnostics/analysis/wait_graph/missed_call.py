@@ -8,7 +8,7 @@ opposite orders do so from other lines.
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
-from diagnostics.analysis.divergence import program_order
+from diagnostics.analysis.divergence.explanation import program_order
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.wait_graph.graph import Cycle, Operation
 from diagnostics.evidence.calls import Call, GroupKey
@@ -58,18 +58,16 @@ def _by_program(job: JobState, cycle: Cycle) -> MissedCall | None:
         return None
     waits = job.waits
     for mine, other in (cycle.operations, cycle.operations[::-1]):
+        peers = tuple(peer for peer in waits.waiting[other] if peer in cycle.ranks)
+        there = waits.calls[peers[0], other] if peers else None
         for rank in cycle.ranks:
             here = waits.calls.get((rank, mine))
-            peers = tuple(peer for peer in waits.waiting[other] if peer in cycle.ranks and peer != rank)
-            if here is None or not here.site or not peers or rank not in waits.absent[other]:
+            if here is None or there is None or not here.site or rank in peers or rank not in waits.absent[other]:
                 continue
-            there = waits.calls[peers[0], other]
-            in_company = any(
-                operation == mine and who != rank and call.site == here.site
-                for (who, operation), call in waits.calls.items()
-            )
-            if in_company and program_order(here.stack, there.stack) > 0:
-                return MissedCall((rank,), peers, here, there)
+            same = [who for who in waits.waiting[mine] if waits.calls[who, mine].site == here.site]
+            if len(same) > 1 and program_order(here.stack, there.stack) > 0:
+                ranks = tuple(who for who in same if who in cycle.ranks and who in waits.absent[other])
+                return MissedCall(ranks, peers, here, there, len(peers) - len(ranks) if len(ranks) > 1 else None)
     return None
 
 

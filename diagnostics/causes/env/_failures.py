@@ -1,8 +1,9 @@
 """The causes that NCCL, gloo and torch name themselves when they fail: no guess, one text each."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from diagnostics.analysis.environment.job import JobEnvironment, job_environment
 from diagnostics.contract.causes import Cause, Example
@@ -24,6 +25,10 @@ class Said:
     file: str
     line: int
     text: str
+    kind: str
+    """Of the line; empty for an exception."""
+    fields: Mapping[str, Any]
+    """What the line or the exception names, by the groups of its pattern."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,7 @@ class NotSaid:
         """Put it into words."""
         if finding.status == "ruled_out":
             return Text(summary="No log and no exception says so.", measured="0 lines in logs")
-        return Text(summary="Not decided: there is neither a log nor an error file.", missing="the ranks' stderr")
+        return Text(summary="There is neither a log nor an error file.", missing="the ranks' stderr")
 
 
 def failure_cause(
@@ -100,8 +105,10 @@ def _said(
     """Return the lines that say it, in logs and in exceptions."""
     for fact in job.log:
         own = fact.kind in kinds
-        if (own and counts(fact)) or (fact.kind in _ANY_KIND and not own and pattern.search(fact.text)):
-            yield Said(fact.rank, fact.file, fact.line, fact.text)
+        if own and counts(fact):
+            yield Said(fact.rank, fact.file, fact.line, fact.text, fact.kind, fact.fields)
+        elif fact.kind in _ANY_KIND and not own and (match := pattern.search(fact.text)):
+            yield Said(fact.rank, fact.file, fact.line, fact.text, fact.kind, match.groupdict())
     for error in job.errors:
         if match := pattern.search(error.message):
-            yield Said(error.rank, error.file, error.line, match.group())
+            yield Said(error.rank, error.file, error.line, match.group(), "", match.groupdict())

@@ -102,7 +102,7 @@ class Lacking:
     def text(self, finding: Finding) -> Text:
         """Put it into words."""
         missing = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET (dtk's runs record the environment by themselves)"
-        return Text(summary=f"Not decided: there is no {self.what}.", missing=missing)
+        return Text(summary=f"There is no {self.what}.", missing=missing)
 
 
 def lint_cause(

@@ -43,7 +43,7 @@ class NoCrash:
     def text(self, finding: Finding) -> Text:
         """Put it into words."""
         if self.why == "unknown":
-            summary = "Not decided: there is no record of the environment variables."
+            summary = "There is no record of the environment variables."
             return Text(summary=summary, missing="TORCH_DISTRIBUTED_DEBUG as set")
         if self.why == "not_set":
             measured = "TORCH_DISTRIBUTED_DEBUG is not DETAIL"

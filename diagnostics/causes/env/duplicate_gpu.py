@@ -34,10 +34,10 @@ class SharedGpu:
 
 
 def _facts(said: list[Said]) -> tuple[SharedGpu, tuple[int, ...]]:
-    matches = [match for line in said if (match := _PATTERN.search(line.text)) and match["first"]]
-    ranks = tuple(sorted({int(match[side]) for match in matches for side in ("first", "second")}))
-    first = _PATTERN.search(said[0].text)
-    return SharedGpu((first["gpu"] or "") if first else "", len(said)), ranks or speakers(said)
+    named = [line.fields[side] for line in said for side in ("first", "second") if line.fields.get(side) is not None]
+    return SharedGpu(str(said[0].fields.get("gpu") or ""), len(said)), tuple(sorted(set(map(int, named)))) or speakers(
+        said
+    )
 
 
 CAUSE = failure_cause(

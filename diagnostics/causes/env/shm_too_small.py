@@ -10,7 +10,7 @@ from diagnostics.contract.formatting import bytes_text
 from diagnostics.evidence.model import LogFact
 
 _PATTERN = re.compile(
-    r"failed to extend (?P<path>/dev/shm/\S+) to (?P<bytes>\d+) bytes(?:, error: No space left on device)?"
+    r"failed to extend (?P<path>/dev/shm/\S+) to (?P<needed_bytes>\d+) bytes(?:, error: No space left on device)?"
     r"|posix_fallocate failed[^\n]*No space left on device"
     r"|(?P<worker>DataLoader worker .* is killed by signal: Bus error|Unexpected bus error encountered in worker)"
 )
@@ -39,13 +39,13 @@ class TooSmall:
 
 
 def _facts(said: list[Said]) -> tuple[TooSmall, tuple[int, ...]]:
-    match = _PATTERN.search(said[0].text)
-    needed = int(match["bytes"]) if match and match["bytes"] else 0
-    return TooSmall(needed, bool(match and match["worker"]), len(said)), speakers(said)
+    first = said[0]
+    loader = first.kind == "worker_bus_error" or bool(first.fields.get("worker"))
+    return TooSmall(int(first.fields.get("needed_bytes") or 0), loader, len(said)), speakers(said)
 
 
 def _counts(fact: LogFact) -> bool:
-    return fact.kind != "nccl_shm" or "No space left" in fact.text or "needed_bytes" in fact.fields
+    return fact.kind != "nccl_shm" or "full" in fact.fields or "needed_bytes" in fact.fields
 
 
 CAUSE = failure_cause(

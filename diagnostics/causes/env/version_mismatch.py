@@ -34,8 +34,7 @@ class Versions:
 
 
 def _facts(said: list[Said]) -> tuple[Versions, tuple[int, ...]]:
-    match = _PATTERN.search(said[0].text)
-    return Versions(match["detail"].strip()[:_DETAIL] if match else "", len(said)), speakers(said)
+    return Versions(str(said[0].fields.get("detail") or "").strip()[:_DETAIL], len(said)), speakers(said)
 
 
 CAUSE = failure_cause(

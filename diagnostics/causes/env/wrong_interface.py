@@ -17,16 +17,19 @@ _SHOWN = 8
 """Lines that a finding cites."""
 _LOCAL = re.compile(r"^(?:docker|veth|br-|virbr|cni|flannel|cali|tunl|podman|lxc|lo$)")
 """Names of interfaces that do not leave the node."""
+_LINK_LOCAL = re.compile(r"\[?(?:169\.254\.|fe80:)", re.IGNORECASE)
+"""RFC 3927 and RFC 4291: what an interface gives itself where nothing else did."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """What NCCL and gloo said about the interface that they use."""
 
-    why: Literal["missing", "local", "unreachable"]
-    """It does not exist; it does not leave the node although there are others; and a connection failed."""
+    why: Literal["missing", "local", "link_local", "unreachable"]
+    """It does not exist; it does not leave the node although there are others; its address holds on one link only and
+    a connection to it failed; and a connection failed."""
     name: str
-    """Empty = none is named."""
+    """Empty = the log names no interface."""
     nnodes: int | None
     lines: int
 
@@ -39,6 +42,11 @@ class Chosen:
             summary = (
                 f"NCCL meets over {self.name}, which does not leave the node, and the job has {self.nnodes} nodes."
             )
+        elif self.why == "link_local":
+            summary = (
+                f"NCCL could not connect to {self.name}: a link-local address, which holds on one link only and is "
+                "given to an interface that got no other."
+            )
         else:
             summary = "NCCL chose an interface that does not leave the node, and then could not connect."
         change = "NCCL_SOCKET_IFNAME==<interface between the nodes> GLOO_SOCKET_IFNAME=<the same>"
@@ -50,7 +58,6 @@ def _from_logs(job: JobEnvironment) -> Finding | None:
     """Return an interface that was refused, or that cannot reach the other nodes."""
     nnodes = job.recorded.nnodes
     refused = [fact for fact in job.log if fact.kind == "interface_missing"]
-    refused += [fact for fact in job.log if fact.kind == "nccl_warn" and "no socket interface found" in fact.text]
     if refused:
         return _finding("missing", str(refused[0].fields.get("name") or ""), nnodes, refused, 0.97)
     chosen = [
@@ -58,6 +65,10 @@ def _from_logs(job: JobEnvironment) -> Finding | None:
     ]
     if chosen and (nnodes or 0) > 1:
         return _finding("local", str(chosen[0].fields["interface"]), nnodes, chosen, 0.9)
+    link = [fact for fact in job.log if fact.kind == "nccl_connect" and _LINK_LOCAL.match(str(fact.fields.get("peer")))]
+    if link:
+        own = [f for f in job.log if f.kind == "nccl_bootstrap" and _LINK_LOCAL.match(str(f.fields.get("address")))]
+        return _finding("link_local", str(link[0].fields["peer"]), nnodes, [*own, *link], 0.85)
     sockets = [
         fact for fact in job.log if fact.kind == "nccl_socket" and _all_local(str(fact.fields.get("interfaces")))
     ]
@@ -68,7 +79,7 @@ def _from_logs(job: JobEnvironment) -> Finding | None:
 
 
 def _finding(
-    why: Literal["missing", "local", "unreachable"],
+    why: Literal["missing", "local", "link_local", "unreachable"],
     name: str,
     nnodes: int | None,
     facts: Iterable[LogFact],

@@ -1,10 +1,11 @@
 """What the five causes of ranks that disagree about the sequence of collectives share: facts and sentences."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from diagnostics.analysis.divergence import Divergence, Kind, differing_parts
 from diagnostics.analysis.divergence.evidence_terms import Position, Support, Term
+from diagnostics.analysis.divergence.explanation import Kind
+from diagnostics.analysis.divergence.find import Divergence
+from diagnostics.analysis.divergence.identity import differing_parts
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.causes.hang import _parts
 from diagnostics.contract.findings import Finding, Remedy, Text, Where
@@ -61,7 +62,8 @@ class Disagreement:
     @property
     def at(self) -> str:
         """`position 3 of group default_pg`."""
-        return f"position {self.divergence.position} of group {self.divergence.key.label}"
+        group = self.divergence.key.label
+        return f"position {self.divergence.position}" + (f" of group {group}" if group else "")
 
     def text(self, finding: Finding) -> Text:
         """Put the finding into words."""
@@ -77,6 +79,8 @@ class Disagreement:
             summary += f" {sentence(ranks_spoken(third))} {verb(third, 'differs', 'differ')} from both."
         if self.without_dump:
             summary += f" {sentence(ranks_spoken(self.without_dump))} left no dump."
+        if divergence.explanation.terms[0].name == "single position":
+            summary += " Whether this call is wrong or one was left out or added before it is not recorded."
         if self.payload_text:
             text = shortened(self.payload_text.strip(), 80)
             summary += f" Gloo ended a process because their sizes did not fit: {text}."
@@ -84,7 +88,7 @@ class Disagreement:
         return Text(
             summary=summary,
             measured=f"{len(divergence.culprits)} of {len(vote.present)} ranks differ at {self.at}",
-            remedies=tuple(dict.fromkeys(remedy for kind in kinds for remedy in _REMEDIES[kind](self))),
+            remedies=tuple(dict.fromkeys(remedy for kind in kinds for remedy in _remedies(self, kind))),
         )
 
 
@@ -182,12 +186,12 @@ def ruled_out(stall: Stall) -> dict[str, tuple[str, str]]:
 
 _BECAUSE: dict[Support | Position, str] = {
     "same line": "both sides are in the same line of code",
-    "later calls agree": "with this one difference the next {count} calls of both sides agree",
+    "later calls agree": "with this one difference the next {calls} of both sides {agree}",
     "round already begun": "the rank left the backward pass without this bucket",
     "backward begun": "the rank is in the same step and left the backward pass without this bucket",
-    "same calls again in the step": "the rank makes the last {count} calls again within the step",
+    "same calls again in the step": "the rank makes the last {calls} again within the step",
     "later in the round": "the rank's next call is the one {count} later in the loop",
-    "round not finished by the peers": "the peers are {count} calls further in the loop",
+    "round not finished by the peers": "the peers are {calls} further in the loop",
     "source branches": "in the program's text the two lines are an `if` and its `else`",
     "past that line": "the rank is already past that line",
     "peers past that line": "the peers are already past that line",
@@ -202,16 +206,17 @@ _BECAUSE: dict[Support | Position, str] = {
     "source within": "the program's text has the call within the loop",
     "any call": "the call is not one that the loop makes in every round",
     "whole programs": "the whole programs of all ranks show it",
+    "line unknown": "the line of one of the calls is not recorded",
+    "single position": "no calls before these are recorded",
     "peers came later": "the peers came to that call after it",
 }
 
 
 def _because(term: Term) -> str:
     """Return one clause about the decisive evidence."""
-    text = _BECAUSE.get(term.name, _BECAUSE["any call"]).format(count=term.count)
-    return text.replace("next 1 calls of both sides agree", "next call of both sides agrees").replace(
-        "1 calls", "1 call"
-    )
+    text = _BECAUSE.get(term.name, _BECAUSE["any call"])
+    agree = verb(range(term.count), "agrees", "agree")
+    return text.format(count=term.count, calls=counted(term.count, "call"), agree=agree)
 
 
 def _first(facts: Disagreement) -> str:
@@ -282,67 +287,48 @@ def _either(facts: Disagreement) -> str:
     )
 
 
-def _same_arguments(facts: Disagreement) -> tuple[Remedy, ...]:
-    divergence = facts.divergence
-    if divergence.payload is not None:
-        change = (
-            f"let what rank {divergence.minority_rank} sends at {divergence.minority.place} be as long as what rank "
-            f"{divergence.majority_rank} expects at {divergence.majority.place}"
-        )
-        why = "both ends of a transfer need the same number of bytes: exchange the sizes before the data"
-        return (Remedy("code", change, why),)
-    change = f"make {facts.divergence.minority.place} use the same shape, dtype, root and ReduceOp on every rank"
-    return (Remedy("code", change, "a collective needs equal arguments on all ranks of its group"),)
+def _remedies(facts: Disagreement, kind: Kind) -> tuple[Remedy, ...]:
+    divergence, minority, majority = facts.divergence, facts.divergence.minority, facts.divergence.majority
+    match kind:
+        case "other_arguments" if divergence.payload is not None:
+            change = (
+                f"let what rank {divergence.minority_rank} sends at {minority.place} be as long as what rank "
+                f"{divergence.majority_rank} expects at {majority.place}"
+            )
+            why = "both ends of a transfer need the same number of bytes: exchange the sizes before the data"
+        case "other_arguments":
+            change = f"make {minority.place} use the same shape, dtype, root and ReduceOp on every rank"
+            why = "a collective needs equal arguments on all ranks of its group"
+        case "other_operation":
+            meet = f"{minority.text} and {majority.text} meet at position {minority.seq} and"
+            if minority.site is not None and majority.site is not None:
+                meet = f"{minority.place} and {majority.place}"
+            change = f"let all ranks take the same branch: {meet} must be the same collective"
+            why = "collectives are matched by their order in the group, not by name"
+        case "left_out":
+            change = f"call {facts.calls[0].text} at {facts.calls[0].place} on all ranks, or on none"
+            why = "a collective inside a condition that differs by rank leaves the others waiting"
+        case "added":
+            added = facts.calls[0] if facts.kind == "added" else minority
+            change = f"take the condition off {added.place}, so that all ranks call {added.text} or none"
+            why = "a collective that only some ranks call meets another one of their peers"
+        case "fewer_iterations" | "more_iterations":
+            change = (
+                "let all ranks agree on the number of steps (all_reduce a stop flag, drop uneven batches, or DDP's "
+                f"join) around {majority.place}"
+            )
+            why = "each rank must run the loop equally often"
+        case "gradients_not_ready" if majority.wire.op != "all_reduce":
+            change = f"let every parameter take part in the loss (waits at {majority.place})"
+            why = "gradients are reduced only when they are ready"
+        case "gradients_not_ready":
+            return unused_parameters(f" (waits at {majority.place})", is_dtk_run=facts.ddp)
+    return (Remedy("code", change, why),)
 
 
-def _same_branch(facts: Disagreement) -> tuple[Remedy, ...]:
-    minority, majority = facts.divergence.minority, facts.divergence.majority
-    meet = f"{minority.text} and {majority.text} meet at position {minority.seq} and must be the same collective"
-    if minority.site is not None and majority.site is not None:
-        meet = f"{minority.place} and {majority.place} must be the same collective"
-    why = "collectives are matched by their order in the group, not by name"
-    return (Remedy("code", f"let all ranks take the same branch: {meet}", why),)
-
-
-def _call_everywhere(facts: Disagreement) -> tuple[Remedy, ...]:
-    missed = facts.calls[0]
-    change = f"call {missed.text} at {missed.place} on all ranks, or on none"
-    return (Remedy("code", change, "a collective inside a condition that differs by rank leaves the others waiting"),)
-
-
-def _unconditional(facts: Disagreement) -> tuple[Remedy, ...]:
-    added = facts.calls[0] if facts.kind == "added" else facts.divergence.minority
-    change = f"take the condition off {added.place}, so that all ranks call {added.text} or none"
-    return (Remedy("code", change, "a collective that only some ranks call meets another one of their peers"),)
-
-
-def _same_iterations(facts: Disagreement) -> tuple[Remedy, ...]:
-    change = (
-        "let all ranks agree on the number of steps (all_reduce a stop flag, drop uneven batches, or DDP's join) "
-        f"around {facts.divergence.majority.place}"
-    )
-    return (Remedy("code", change, "each rank must run the loop equally often"),)
-
-
-def _all_gradients(facts: Disagreement) -> tuple[Remedy, ...]:
-    there = facts.divergence.majority.place
-    if facts.divergence.majority.wire.op != "all_reduce":
-        change = f"let every parameter take part in the loss (waits at {there})"
-        return (Remedy("code", change, "gradients are reduced only when they are ready"),)
-    change = f"let every parameter take part in the loss, or set find_unused_parameters=True in DDP (waits at {there})"
+def unused_parameters(at: str, *, is_dtk_run: bool) -> tuple[Remedy, ...]:
+    """Return how to fix parameters without a gradient under DDP; `at` is appended to the change of the code."""
+    change = f"let every parameter take part in the loss, or set find_unused_parameters=True in DDP{at}"
     code = Remedy("code", change, "DDP reduces a bucket only when all its gradients are ready")
-    if not facts.ddp:
-        return (code,)
     why = "DDP then marks parameters without a gradient as ready"
-    return (Remedy("override", "strategy.find_unused_parameters=true", why), code)
-
-
-_REMEDIES: dict[Kind, Callable[[Disagreement], tuple[Remedy, ...]]] = {
-    "other_arguments": _same_arguments,
-    "other_operation": _same_branch,
-    "left_out": _call_everywhere,
-    "added": _unconditional,
-    "fewer_iterations": _same_iterations,
-    "more_iterations": _same_iterations,
-    "gradients_not_ready": _all_gradients,
-}
+    return (Remedy("override", "strategy.find_unused_parameters=true", why), code) if is_dtk_run else (code,)

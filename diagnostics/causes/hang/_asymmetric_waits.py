@@ -3,8 +3,6 @@
 Where the calls of the ranks themselves differ, the divergence shows more; see `diagnostics.analysis.divergence`.
 """
 
-from dataclasses import dataclass
-
 from diagnostics.analysis.stall.blameless import RootDiffers
 from diagnostics.analysis.stall.departure import EarlierStep, EndedInRound, MoreCalls, RoundUnknown
 from diagnostics.analysis.stall.endings import DdpUnused, FirstEndings, line
@@ -12,8 +10,9 @@ from diagnostics.analysis.stall.explain import Stall
 from diagnostics.analysis.stall.late import RanAhead
 from diagnostics.analysis.wait_graph.missed_call import MissedCall
 from diagnostics.causes.hang import _parts
+from diagnostics.causes.hang._asymmetric import unused_parameters
 from diagnostics.causes.hang._proviso import assuming
-from diagnostics.contract.findings import Finding, Remedy, Text, Where
+from diagnostics.contract.findings import Finding, Remedy, Text, Where, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
 from diagnostics.evidence.model import shortened
 
@@ -48,7 +47,7 @@ def uneven(stall: Stall) -> list[Finding]:
     if isinstance(left, MoreCalls):
         return [_more(stall, left)] if left.kind == "another round" else []
     if isinstance(left, RoundUnknown):
-        facts = _RoundUnknown(left)
+        facts = worded(_round_unknown_text, case=left)
         victims = exited.victims
         return [Finding(cause=_UNEVEN, status="undecided", facts=facts, confidence=0.0, victims=victims)]
     evidence = tuple(end.evidence for end in exited.endings[:6])
@@ -57,7 +56,7 @@ def uneven(stall: Stall) -> list[Finding]:
             Finding(
                 cause=_UNEVEN,
                 status="confirmed",
-                facts=_EarlierStep(left),
+                facts=worded(_earlier_step_text, case=left),
                 confidence=0.9,
                 ranks=exited.culprits,
                 victims=left.peers,
@@ -73,7 +72,7 @@ def uneven(stall: Stall) -> list[Finding]:
         Finding(
             cause=_UNEVEN,
             status="confirmed",
-            facts=_BetweenRounds(left),
+            facts=worded(_between_rounds_text, case=left),
             confidence=0.85 if left.last.site is not None and left.size > 1 else 0.7,
             ranks=left.ranks,
             victims=exited.victims,
@@ -98,7 +97,7 @@ def root_differs(stall: Stall) -> list[Finding]:
             Finding(
                 cause="hang.signature_mismatch",
                 status="confirmed",
-                facts=_RootDiffers(case),
+                facts=worded(_root_differs_text, case=case),
                 confidence=0.7 if case.deviating is not None else 0.6,
                 ranks=ranks,
                 victims=tuple(rank for rank in case.members if rank not in ranks),
@@ -122,7 +121,7 @@ def ddp_unused(stall: Stall) -> list[Finding]:
         Finding(
             cause="hang.unused_parameters",
             status="confirmed",
-            facts=_DdpUnused(case, job.is_dtk_run),
+            facts=worded(_ddp_unused_text, case=case, is_dtk_run=job.is_dtk_run),
             confidence=0.95,
             ranks=case.ranks,
             victims=tuple(sorted(set(range(job.world())) - set(case.ranks))),
@@ -148,7 +147,7 @@ def _missed(stall: Stall, case: MissedCall) -> Finding:
     return Finding(
         cause=_CONDITIONAL,
         status="confirmed",
-        facts=_Missed(case),
+        facts=worded(_missed_text, case=case),
         confidence=0.85 if case.majority is None or case.majority > 0 else 0.8,
         ranks=case.culprits,
         victims=tuple(sorted(stuck - set(case.culprits))),
@@ -166,7 +165,7 @@ def _ahead(stall: Stall, case: RanAhead) -> Finding:
     return Finding(
         cause=_CONDITIONAL,
         status="confirmed",
-        facts=_Ahead(case),
+        facts=worded(_ahead_text, case=case),
         # Half sure: the few may be right, and the others late. More where gloo leaves out what the others may wait in.
         confidence=0.65 if case.may_be_unrecorded else 0.55,
         ranks=case.ranks,
@@ -188,7 +187,7 @@ def _more(stall: Stall, case: MoreCalls) -> Finding:
     return Finding(
         cause=_CONDITIONAL if case.kind == "added" else _UNEVEN,
         status="confirmed",
-        facts=_More(case),
+        facts=worded(_more_text, case=case),
         confidence=confidence if case.kind == "added" else 0.7,
         ranks=case.ranks,
         victims=case.ended,
@@ -204,190 +203,146 @@ def _more(stall: Stall, case: MoreCalls) -> Finding:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Missed:
-    case: MissedCall
-
-    def text(self, finding: Finding) -> Text:
-        ranks, peers, there = self.case.ranks, self.case.peers, self.case.there
-        majority, group = self.case.majority, there.key.label
-        summary = (
-            f"{sentence(ranks_spoken(ranks))} left out {there.cited()} in group {group}, which {ranks_spoken(peers)} "
-            f"{verb(peers, 'waits', 'wait')} in; {verb(ranks, 'it is', 'they are')} already in "
-            f"{self.case.here.cited()}."
-        )
-        if majority == 0:
-            summary += " It is a tie: either the call or its absence may be the wrong one."
-        elif majority is not None and majority < 0:
-            summary += f" Only {ranks_spoken(peers)} {verb(peers, 'makes', 'make')} it in this round."
-        change = f"call {there.text} at {there.place} on all ranks of its group, or on none"
-        why = "a collective inside a condition that differs by rank leaves the others waiting"
-        return Text(
-            summary=summary,
-            measured=f"{counted(len(ranks), 'rank')} went past position {there.seq} of group {group}",
-            remedies=(Remedy("code", change, why),),
-        )
+def _missed_text(finding: Finding, case: MissedCall) -> Text:
+    ranks, peers, there = case.ranks, case.peers, case.there
+    majority, group = case.majority, there.key.label
+    summary = (
+        f"{sentence(ranks_spoken(ranks))} left out {there.cited()} in group {group}, which {ranks_spoken(peers)} "
+        f"{verb(peers, 'waits', 'wait')} in; {verb(ranks, 'it is', 'they are')} already in "
+        f"{case.here.cited()}."
+    )
+    if majority == 0:
+        summary += " It is a tie: either the call or its absence may be the wrong one."
+    elif majority is not None and majority < 0:
+        summary += f" Only {ranks_spoken(peers)} {verb(peers, 'makes', 'make')} it in this round."
+    change = f"call {there.text} at {there.place} on all ranks of its group, or on none"
+    why = "a collective inside a condition that differs by rank leaves the others waiting"
+    return Text(
+        summary=summary,
+        measured=f"{counted(len(ranks), 'rank')} went past position {there.seq} of group {group}",
+        remedies=(Remedy("code", change, why),),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _Ahead:
-    case: RanAhead
-
-    def text(self, finding: Finding) -> Text:
-        case, ranks, others = self.case, self.case.ranks, self.case.others
-        summary = (
-            f"Only {ranks_spoken(ranks)} {verb(ranks, 'calls', 'call')} {case.call.cited()}; {ranks_spoken(others)} "
-            f"made no call after {case.last.cited() if case.last else 'the start'}."
-        )
-        if case.may_be_unrecorded:
-            summary += " They may wait in a monitored_barrier, send or recv, which gloo's recorder leaves out."
-        reach = f"call {case.call.text} at {case.call.place}" if case.call.site else f"reach {case.call.text}"
-        change = f"let all ranks {reach}, and what stands before it"
-        return Text(
-            summary=summary,
-            measured=f"{len(ranks)} of {len(ranks) + len(others)} ranks reached position {case.operation.seq}",
-            remedies=(Remedy("code", change, "the other ranks agree with each other and are not there"),),
-        )
+def _ahead_text(finding: Finding, case: RanAhead) -> Text:
+    ranks, others = case.ranks, case.others
+    summary = (
+        f"Only {ranks_spoken(ranks)} {verb(ranks, 'calls', 'call')} {case.call.cited()}; {ranks_spoken(others)} "
+        f"made no call after {case.last.cited() if case.last else 'the start'}."
+    )
+    if case.may_be_unrecorded:
+        summary += " They may wait in a monitored_barrier, send or recv, which gloo's recorder leaves out."
+    reach = f"call {case.call.text} at {case.call.place}" if case.call.site else f"reach {case.call.text}"
+    change = f"let all ranks {reach}, and what stands before it"
+    return Text(
+        summary=summary,
+        measured=f"{len(ranks)} of {len(ranks) + len(others)} ranks reached position {case.operation.seq}",
+        remedies=(Remedy("code", change, "the other ranks agree with each other and are not there"),),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _More:
-    case: MoreCalls
-
-    def text(self, finding: Finding) -> Text:
-        case, ranks, first = self.case, self.case.ranks, self.case.extra[0]
-        who, ended = ranks_spoken(ranks), ranks_spoken(case.ended)
-        more = len(case.extra)
-        if case.kind == "another round":
-            return Text(
-                summary=(
-                    f"{sentence(who)} {verb(ranks, 'goes', 'go')} on with another round: {first.cited()}, while "
-                    f"{ended} ended in order after {case.there.cited()}."
-                ),
-                measured=f"{more} calls more than on the {len(case.ended)} ranks that ended",
-                remedies=(_AGREE_ON_STEPS,),
-            )
-        summary = f"Only {who} {verb(ranks, 'calls', 'call')} {first.cited()}"
-        summary += f" and {more - 1} more" if more > 1 else ""
-        summary += f"; {ended} never {verb(case.ended, 'does', 'do')}."
-        if case.by_chance:
-            earlier = counted(case.by_chance, "earlier call")
-            summary += f" {earlier} from there fitted other calls of {ended} by chance."
-        elif case.agreeing:
-            summary += f" Without {'it' if more == 1 else 'them'} all {case.agreeing} later calls agree again."
-        if case.pending is not first and not case.by_chance:
-            waits = f"now {verb(ranks, 'waits', 'wait')} in {case.pending.cited()}"
-            summary += f" {sentence(who)} {waits}, and the others ended in order."
-        change = f"take the condition off {first.place}, so that all ranks call {first.text} or none"
-        why = "a collective that only some ranks call meets another one of their peers, or none"
-        return Text(
-            summary=summary,
-            measured=f"{more} more than on {ended}; {case.agreeing} later calls agree",
-            remedies=(Remedy("code", change, why),),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _EarlierStep:
-    case: EarlierStep
-
-    def text(self, finding: Finding) -> Text:
-        case = self.case
-        waits = f" and waits in {case.peer_call.cited()}" if case.peer_call else ""
+def _more_text(finding: Finding, case: MoreCalls) -> Text:
+    ranks, first = case.ranks, case.extra[0]
+    who, ended = ranks_spoken(ranks), ranks_spoken(case.ended)
+    more = len(case.extra)
+    if case.kind == "another round":
         return Text(
             summary=(
-                f"{sentence(ranks_spoken(finding.ranks))} ended in order after step {case.step}, while rank "
-                f"{case.peer} went on with step {case.peer_step}{waits}."
+                f"{sentence(who)} {verb(ranks, 'goes', 'go')} on with another round: {first.cited()}, while "
+                f"{ended} ended in order after {case.there.cited()}."
             ),
-            measured=f"step {case.step} against {case.peer_step}",
+            measured=f"{more} calls more than on the {len(case.ended)} ranks that ended",
             remedies=(_AGREE_ON_STEPS,),
         )
+    summary = f"Only {who} {verb(ranks, 'calls', 'call')} {first.cited()}"
+    summary += f" and {more - 1} more" if more > 1 else ""
+    summary += f"; {ended} never {verb(case.ended, 'does', 'do')}."
+    if case.by_chance:
+        earlier = counted(case.by_chance, "earlier call")
+        summary += f" {earlier} from there fitted other calls of {ended} by chance."
+    elif case.agreeing:
+        summary += f" Without {'it' if more == 1 else 'them'} all {case.agreeing} later calls agree again."
+    if case.pending is not first and not case.by_chance:
+        waits = f"now {verb(ranks, 'waits', 'wait')} in {case.pending.cited()}"
+        summary += f" {sentence(who)} {waits}, and the others ended in order."
+    change = f"take the condition off {first.place}, so that all ranks call {first.text} or none"
+    why = "a collective that only some ranks call meets another one of their peers, or none"
+    return Text(
+        summary=summary,
+        measured=f"{more} more than on {ended}; {case.agreeing} later calls agree",
+        remedies=(Remedy("code", change, why),),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _BetweenRounds:
-    case: EndedInRound
+def _earlier_step_text(finding: Finding, case: EarlierStep) -> Text:
+    waits = f" and waits in {case.peer_call.cited()}" if case.peer_call else ""
+    return Text(
+        summary=(
+            f"{sentence(ranks_spoken(finding.ranks))} ended in order after step {case.step}, while rank "
+            f"{case.peer} went on with step {case.peer_step}{waits}."
+        ),
+        measured=f"step {case.step} against {case.peer_step}",
+        remedies=(_AGREE_ON_STEPS,),
+    )
 
-    def text(self, finding: Finding) -> Text:
-        case = self.case
-        round_of = counted(case.size, "call")
-        return Text(
-            summary=(
-                f"{sentence(ranks_spoken(case.ranks))} left the loop between two rounds of {round_of}, after "
-                f"{case.last.cited()}, and ended in order, while rank {case.peer} went on with another round: "
-                f"{case.pending.cited()}."
-            ),
-            measured=f"{case.rounds} whole rounds of {round_of}, and none begun",
-            remedies=(_AGREE_ON_STEPS,),
+
+def _between_rounds_text(finding: Finding, case: EndedInRound) -> Text:
+    round_of = counted(case.size, "call")
+    return Text(
+        summary=(
+            f"{sentence(ranks_spoken(case.ranks))} left the loop between two rounds of {round_of}, after "
+            f"{case.last.cited()}, and ended in order, while rank {case.peer} went on with another round: "
+            f"{case.pending.cited()}."
+        ),
+        measured=f"{case.rounds} whole rounds of {round_of}, and none begun",
+        remedies=(_AGREE_ON_STEPS,),
+    )
+
+
+def _round_unknown_text(finding: Finding, case: RoundUnknown) -> Text:
+    ranks = case.ranks
+    it, their = verb(ranks, "it", "they"), verb(ranks, "its", "their")
+    why = "left no dump" if case.no_dump else "made calls that do not show where a round of a loop begins"
+    missing = "steps: record.level=light in a run of dtk"
+    if case.no_dump:
+        missing = (
+            f"the calls of {ranks_spoken(ranks)} up to {their} end: a flight dump at exit, or dtk watch -- "
+            "torchrun ..., whose rings stay behind"
         )
+    return Text(
+        summary=(
+            f"{sentence(ranks_spoken(ranks))} {why}: whether {it} left {their} loop a round before the others, or "
+            "ended elsewhere, cannot be told."
+        ),
+        missing=missing,
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _RoundUnknown:
-    case: RoundUnknown
-
-    def text(self, finding: Finding) -> Text:
-        ranks = self.case.ranks
-        it, their = verb(ranks, "it", "they"), verb(ranks, "its", "their")
-        why = "left no dump" if self.case.no_dump else "made calls that do not show where a round of a loop begins"
-        missing = "steps: record.level=light in a run of dtk"
-        if self.case.no_dump:
-            missing = (
-                f"the calls of {ranks_spoken(ranks)} up to {their} end: a flight dump at exit, or dtk watch -- "
-                "torchrun ..., whose rings stay behind"
-            )
-        return Text(
-            summary=(
-                f"{sentence(ranks_spoken(ranks))} {why}: whether {it} left {their} loop a round before the others, or "
-                "ended elsewhere, cannot be told."
-            ),
-            missing=missing,
-        )
+def _root_differs_text(finding: Finding, case: RootDiffers) -> Text:
+    call = case.calls[case.waiting[0]]
+    side = "source" if call.wire.op in {"broadcast", "scatter"} else "destination"
+    which = "Which of them differs is not recorded: a tie."
+    if case.deviating is not None:
+        which = f"If the common {side} is rank {case.members[0]}, rank {case.deviating} names another one."
+    at = f" at {call.place}" if call.site else ""
+    return Text(
+        summary=(
+            f"{sentence(ranks_spoken(case.waiting))} hang in {call.cited()}, which {ranks_spoken(case.complete)} "
+            f"completed: all made the call, so they do not agree on its {side}. {which}"
+        ),
+        measured=f"completed on {len(case.complete)} of {len(case.members)} ranks",
+        remedies=(Remedy("code", f"pass the same {side} on every rank{at}", "all ranks must name the same root"),),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _RootDiffers:
-    case: RootDiffers
-
-    def text(self, finding: Finding) -> Text:
-        case = self.case
-        call = case.calls[case.waiting[0]]
-        side = "source" if call.wire.op in {"broadcast", "scatter"} else "destination"
-        which = "Which of them differs is not recorded: a tie."
-        if case.deviating is not None:
-            which = f"If the common {side} is rank {case.members[0]}, rank {case.deviating} names another one."
-        at = f" at {call.place}" if call.site else ""
-        return Text(
-            summary=(
-                f"{sentence(ranks_spoken(case.waiting))} hang in {call.cited()}, which {ranks_spoken(case.complete)} "
-                f"completed: all made the call, so they do not agree on its {side}. {which}"
-            ),
-            measured=f"completed on {len(case.complete)} of {len(case.members)} ranks",
-            remedies=(Remedy("code", f"pass the same {side} on every rank{at}", "all ranks must name the same root"),),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _DdpUnused:
-    case: DdpUnused
-    is_dtk_run: bool
-
-    def text(self, finding: Finding) -> Text:
-        case = self.case
-        who = sentence(ranks_spoken(case.ranks)) if case.ranks else "A rank"
-        names = f" ({shortened(case.names, 120)})" if case.names else ""
-        why = "DDP then marks parameters without a gradient as ready"
-        override = Remedy("override", "strategy.find_unused_parameters=true", why)
-        code = Remedy(
-            "code",
-            "let every parameter take part in the loss, or set find_unused_parameters=True in DDP",
-            "DDP reduces a bucket only when all its gradients are ready",
-        )
-        return Text(
-            summary=(
-                f"{who} ran the backward pass without a gradient for some parameters{names}, so DDP could not finish "
-                "its reduction."
-            ),
-            measured=f"{len(case.facts)} messages of DDP",
-            remedies=(override, code) if self.is_dtk_run else (code,),
-        )
+def _ddp_unused_text(finding: Finding, case: DdpUnused, is_dtk_run: bool) -> Text:
+    who = sentence(ranks_spoken(case.ranks)) if case.ranks else "A rank"
+    names = f" ({shortened(case.names, 120)})" if case.names else ""
+    return Text(
+        summary=(
+            f"{who} ran the backward pass without a gradient for some parameters{names}, so DDP could not finish "
+            "its reduction."
+        ),
+        measured=f"{len(case.facts)} messages of DDP",
+        remedies=unused_parameters("", is_dtk_run=is_dtk_run),
+    )

@@ -1,12 +1,12 @@
 """What the four causes of ranks that ended first share: the finding and its sentences."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from diagnostics.analysis.stall.endings import FirstEndings, line
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.findings import Finding, Remedy, Text, Where
+from diagnostics.contract.findings import Finding, Remedy, Text, Where, worded
 from diagnostics.contract.formatting import file_name, ranks_spoken, sentence, verb
 from diagnostics.evidence.endings import UNNAMED, Ending, Kind, is_fault
 
@@ -16,66 +16,45 @@ _CODE_1_CONFIDENCE = 0.7
 _CONFIDENCE = 0.95
 _ABORT_CONFIDENCE = 0.7
 """What C++ code aborts for may be the fault of a peer."""
+_WORKER = "/dtk/rank/worker.py"
+"""In every traceback of a rank of dtk; what lies beside it is dtk's own."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndedFirst:
-    """Facts: ranks that ended first and in the same way."""
-
-    case: FirstEndings
-    world: int
-    is_dtk_run: bool
-    gave_up_at: Where | None
-    """Where a victim lost a rank that ended in order."""
-
-    def text(self, finding: Finding) -> Text:
-        """Put the finding into words."""
-        case, first = self.case, self.case.first
-        names = tuple(end.rank for end in case.endings if end.rank != UNNAMED)
-        who = sentence(ranks_spoken(names)) if names else "A process whose log does not name its rank"
-        own = finding.where[0] if finding.where and case.last is None else None
-        at = (
-            f" ({file_name(own.file)}:{own.line})" if own and own != self.gave_up_at else _parts.after(case.last, names)
-        )
-        step = f" in step {finding.step}" if finding.step is not None else ""
-        while_others = " while others still waited" if first.in_order else ""
-        summary = f"{who} {_ended(case.kind, first, names)}{at}{step}{while_others}."
-        victims = tuple(rank for rank in finding.victims if rank not in names)
-        if case.model == "rank 0":
-            summary += f" All of {ranks_spoken(names)} raised the same: it is the model of rank 0 that differs."
-        elif case.model == "tie":
-            summary += " Of two ranks it cannot be told which has the wrong model."
-        elif victims:
-            there = f" at {file_name(self.gave_up_at.file)}:{self.gave_up_at.line}" if self.gave_up_at else ""
-            summary += f" {sentence(ranks_spoken(victims))} waited for {verb(names, 'it', 'them')}{there}."
-        return Text(
-            summary=summary,
-            measured=f"{len(names) or 1} of {max(self.world, len(names), 1)} ranks",
-            remedies=remedies(case.kind, first, finding.where, self.is_dtk_run, self.gave_up_at),
-        )
+def _ended_first_text(
+    finding: Finding, case: FirstEndings, world: int, is_dtk_run: bool, gave_up_at: Where | None
+) -> Text:
+    first = case.first
+    names = tuple(end.rank for end in case.endings if end.rank != UNNAMED)
+    who = sentence(ranks_spoken(names)) if names else "A process whose log does not name its rank"
+    own = finding.where[0] if finding.where and case.last is None else None
+    at = f" ({file_name(own.file)}:{own.line})" if own and own != gave_up_at else _parts.after(case.last, names)
+    step = f" in step {finding.step}" if finding.step is not None else ""
+    while_others = " while others still waited" if first.in_order else ""
+    summary = f"{who} {_ended(case.kind, first, names)}{at}{step}{while_others}."
+    victims = tuple(rank for rank in finding.victims if rank not in names)
+    if case.model == "rank 0":
+        summary += f" All of {ranks_spoken(names)} raised the same: it is the model of rank 0 that differs."
+    elif case.model == "tie":
+        summary += " Of two ranks it cannot be told which has the wrong model."
+    elif victims:
+        there = f" at {file_name(gave_up_at.file)}:{gave_up_at.line}" if gave_up_at else ""
+        summary += f" {sentence(ranks_spoken(victims))} waited for {verb(names, 'it', 'them')}{there}."
+    return Text(
+        summary=summary,
+        measured=f"{len(names) or 1} of {max(world, len(names), 1)} ranks",
+        remedies=remedies(case.kind, first, finding.where, is_dtk_run, gave_up_at),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Aborted:
-    """Facts: ranks that all others wait for, that left no dump, and of which one is known to have aborted."""
-
-    ranks: tuple[int, ...]
-    waiting: tuple[int, ...]
-    abort: Ending
-    world: int
-    is_dtk_run: bool
-
-    def text(self, finding: Finding) -> Text:
-        """Put the finding into words."""
-        waiting = ranks_spoken(self.waiting)
-        return Text(
-            summary=(
-                f"{sentence(ranks_spoken(self.ranks))} aborted ({self.abort.what}); {waiting} "
-                f"{verb(self.waiting, 'waits', 'wait')}."
-            ),
-            measured=f"{len(self.ranks)} of {self.world} ranks left no dump",
-            remedies=remedies("killed", None, (), self.is_dtk_run),
-        )
+def _aborted_text(finding: Finding, abort: Ending, waiting: tuple[int, ...], world: int, is_dtk_run: bool) -> Text:
+    return Text(
+        summary=(
+            f"{sentence(ranks_spoken(finding.ranks))} aborted ({abort.what}); {ranks_spoken(waiting)} "
+            f"{verb(waiting, 'waits', 'wait')}."
+        ),
+        measured=f"{len(finding.ranks)} of {world} ranks left no dump",
+        remedies=remedies("killed", None, (), is_dtk_run),
+    )
 
 
 def decide(stall: Stall, kind: Kind) -> list[Finding]:
@@ -92,7 +71,13 @@ def decide(stall: Stall, kind: Kind) -> list[Finding]:
         Finding(
             cause=cause,
             status="confirmed",
-            facts=Aborted(missing.ranks, missing.waiting, missing.abort, job.world(), job.is_dtk_run),
+            facts=worded(
+                _aborted_text,
+                abort=missing.abort,
+                waiting=missing.waiting,
+                world=job.world(),
+                is_dtk_run=job.is_dtk_run,
+            ),
             confidence=_ABORT_CONFIDENCE,
             ranks=missing.ranks,
             victims=tuple(rank for rank in missing.waiting if rank not in missing.ranks),
@@ -123,7 +108,7 @@ def _finding(stall: Stall, case: FirstEndings) -> Finding:
     return Finding(
         cause=f"hang.rank_{case.kind}",
         status="confirmed",
-        facts=EndedFirst(case, job.world(), job.is_dtk_run, gave_up_at),
+        facts=worded(_ended_first_text, case=case, world=job.world(), is_dtk_run=job.is_dtk_run, gave_up_at=gave_up_at),
         confidence=confidence,
         ranks=case.culprits,
         victims=case.victims,
@@ -183,6 +168,12 @@ def remedies(
         why = f"{end.what} is a fault of the program itself; no other process sent it"
     elif end is not None and (special := _by_detail(end, at or "the place in its log")):
         change, why = special
+    elif kind == "raised" and end is not None and _raised_in_dtk(end):
+        change = (
+            f"look at what this run gave to dtk ({end.what}): the model and what it returns, the data, the "
+            f"configuration" + (f"; {at} is only where it came up" if at else "")
+        )
+        why = "its peers wait for collectives that it never reaches; if the input is right, please report it to dtk"
     elif kind == "raised":
         change = f"fix the error at {at or 'the place in its log'}; to skip a batch, let all ranks skip it together"
         why = "its peers wait for collectives that it never reaches"
@@ -208,15 +199,24 @@ def remedies(
     return (*override, Remedy("code", change, why))
 
 
+def _raised_in_dtk(end: Ending) -> bool:
+    """Whether it came up in a rank of dtk, and on no line of the user's own: nobody is to change dtk's lines."""
+    root = next((frame.file.removesuffix(_WORKER) for frame in end.frames if frame.file.endswith(_WORKER)), None)
+    if root is None:
+        return False
+    frame = line(end)
+    return frame is None or (frame.file.startswith(f"{root}/dtk/") and not frame.file.startswith(f"{root}/dtk/faults/"))
+
+
 def _by_detail(end: Ending, at: str) -> tuple[str, str] | None:
     """Change and reason for an ending of which more is known than where it happened."""
-    if end.detail == "data_loader_worker":
+    if end.detail in ("data_loader_worker", "data_loader_sigkill"):
         return (
             f"find what ended the worker of the data loader at {at}: dmesg names it if memory ran out (then fewer "
             "workers, a lower prefetch_factor, less held by the dataset), df /dev/shm shows whether shared memory did; "
             "with num_workers=0 the dataset's own error shows itself",
             "SIGKILL mostly comes from the kernel when the host's memory runs out"
-            if "Killed" in end.what
+            if end.detail == "data_loader_sigkill"
             else "the worker left without a traceback of its own",
         )
     if end.detail == "split_sizes":
@@ -236,7 +236,13 @@ def _by_detail(end: Ending, at: str) -> tuple[str, str] | None:
             "classes) must be computed once and broadcast",
             "DDP compares the parameters of all ranks with those of rank 0 when it is made",
         )
-    if end.detail == "cgroup":
+    if end.detail == "device_error":
+        return (
+            "run it once with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer: the traceback then shows the kernel; "
+            "look for an Xid in dmesg, which tells a faulty device from a faulty kernel",
+            "the error is reported asynchronously, so the log does not show which kernel failed",
+        )
+    if end.detail in ("cgroup", "host_memory"):
         return (
             "ask for more host memory (sbatch --mem), or hold less there: fewer workers of the data loader, a lower "
             "prefetch_factor, checkpoints written by one rank at a time",

@@ -5,7 +5,7 @@ The examples of the causes are made of these; docs/causes.md shows their diagnos
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 Files = Mapping[str, str | bytes]
@@ -105,11 +105,7 @@ def _dump(rank: int, calls: Sequence[Entry], backend: str, members: Mapping[str,
 
 def _stuck(*calls: Entry) -> tuple[Entry, ...]:
     """Return the calls with the last one marked as incomplete."""
-    last = calls[-1]
-    return (
-        *calls[:-1],
-        Entry(last.op, last.size, last.line, False, last.group, last.function, last.at_s, last.peer),
-    )
+    return (*calls[:-1], replace(calls[-1], done=False))
 
 
 def raised() -> Files:
@@ -229,3 +225,18 @@ def bucket_not_ready() -> Files:
     buckets = tuple(Entry(size=size, line=60, function="backward_pass") for size in (100, 200, 300))
     loss = Entry(size=1, line=70)
     return dumps({0: _stuck(*buckets, loss, *buckets), 1: _stuck(*buckets, loss, *buckets[:2], loss)})
+
+
+def first_collective() -> Files:
+    """Two ranks whose first all_gather timed out."""
+    return {"train.log": "".join(map(_timed_out_first, range(2)))}
+
+
+def _timed_out_first(rank: int) -> str:
+    return (
+        f"[rank{rank}]:[E606 09:09:08.16 ProcessGroupNCCL.cpp:757] [Rank {rank}] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=1, OpType=ALLGATHER, NumelIn=1, NumelOut=2, Timeout(ms)=600000) ran for 600004 "
+        f"milliseconds before timing out.\n[rank{rank}]:[E606 09:09:08.17 ProcessGroupNCCL.cpp:2395] [PG ID 0 PG GUID "
+        f"0(default_pg) Rank {rank}]  failure detected by watchdog at work sequence id: 1 PG status: last enqueued "
+        "work: 1, last completed work: -1\n"
+    )

@@ -22,7 +22,8 @@ def fix(at: Standing, look: str = "look at what it does there") -> str:
     return _FIX.get(at.doing, look) + (f" ({at.frame.file}:{at.frame.line})" if at.frame else "")
 
 
-def doing(at: Standing) -> str:
-    """Return a text such as `waiting for a queue (loader.py:7 in get)`."""
+def doing(at: Standing, explained: bool = False) -> str:
+    """Return a text such as `waiting for a queue (loader.py:7 in get)`; in a sentence `explained`."""
     frame = at.frame
-    return at.words + (f" ({file_name(frame.file)}:{frame.line} in {frame.function})" if frame else "")
+    words = f"{at.words}, {at.aside}" if explained and at.aside else at.words
+    return words + (f" ({file_name(frame.file)}:{frame.line} in {frame.function})" if frame else "")

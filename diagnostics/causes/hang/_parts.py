@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from diagnostics.analysis.histories.align import Survey
+from diagnostics.analysis.histories.printed import RECORDER as PRINTED
 from diagnostics.analysis.stall.last_seen import LastSeen
 from diagnostics.contract.findings import EvidenceItem, Finding, Group, Where
 from diagnostics.evidence.calls import Call, GroupKey
@@ -10,8 +11,8 @@ from diagnostics.evidence.model import Frame, LogFact
 
 _FILES_SHOWN = 6
 RECORD = (
-    "record.level=light (any job: dtk watch -- torchrun ...; under NCCL also TORCH_FR_BUFFER_SIZE=2000 "
-    "TORCH_FR_DUMP_TEMP_FILE=/tmp/flight_rank_)"
+    "dtk watch -- torchrun ..., which records the calls of all ranks (in a run of dtk record.level=light); under NCCL "
+    "also TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=/tmp/flight_rank_"
 )
 """What records the calls of all ranks."""
 
@@ -34,9 +35,10 @@ def dumps(survey: Survey, details: Mapping[int, str]) -> tuple[EvidenceItem, ...
     """Return the dumps of these ranks, with what each one shows."""
     records = [(rank, survey.ranks.get(rank)) for rank in sorted(details)[:_FILES_SHOWN]]
     return tuple(
-        EvidenceItem("flight", file, f"rank {rank}: {details[rank]}")
+        EvidenceItem("log" if record.recorders == {PRINTED} else "flight", file, f"rank {rank}: {details[rank]}")
         for rank, record in records
-        for file in (record.files[:1] if record else ())
+        if record
+        for file in record.files[:1]
     )
 
 

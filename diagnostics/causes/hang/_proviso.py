@@ -1,28 +1,20 @@
 """Findings that hold only if ranks without a dump are not in a group of which no file names the members."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from diagnostics.analysis.job_state import JobState
-from diagnostics.contract.findings import Facts, Finding, Text
+from diagnostics.contract.findings import Facts, Finding, Text, worded
 from diagnostics.contract.formatting import ranks_spoken, sentence, verb
 
 CONFIDENCE = 0.65
 """At most, of a finding that rests on such an assumption."""
 
 
-@dataclass(frozen=True, slots=True)
-class Assuming:
-    """Facts that rest on the assumption that `ranks` are not in the group."""
-
-    facts: Facts
-    ranks: tuple[int, ...]
-
-    def text(self, finding: Finding) -> Text:
-        """Put the finding into words, with its proviso."""
-        text = self.facts.text(finding)
-        are = verb(self.ranks, "it is", "they are")
-        proviso = f" {sentence(ranks_spoken(self.ranks))} left no dump: this holds if {are} not in that group."
-        return replace(text, summary=text.summary + proviso)
+def _words(finding: Finding, facts: Facts, ranks: tuple[int, ...]) -> Text:
+    text = facts.text(finding)
+    are = verb(ranks, "it is", "they are")
+    proviso = f" {sentence(ranks_spoken(ranks))} left no dump: this holds if {are} not in that group."
+    return replace(text, summary=text.summary + proviso)
 
 
 def assuming(job: JobState, finding: Finding) -> Finding:
@@ -30,4 +22,6 @@ def assuming(job: JobState, finding: Finding) -> Finding:
     ranks = tuple(sorted(job.waits.assumed))
     if not ranks or finding.status != "confirmed":
         return finding
-    return replace(finding, confidence=min(finding.confidence, CONFIDENCE), facts=Assuming(finding.facts, ranks))
+    return replace(
+        finding, confidence=min(finding.confidence, CONFIDENCE), facts=worded(_words, facts=finding.facts, ranks=ranks)
+    )

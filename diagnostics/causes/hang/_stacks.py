@@ -1,34 +1,25 @@
 """Ranks that stand in different collectives by their stacks alone, which leaves three causes open."""
 
-from dataclasses import dataclass
-
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.analysis.stall.stack_evidence import DifferentCollectives, InCollective
-from diagnostics.contract.findings import Finding, Text
+from diagnostics.contract.findings import Finding, Text, worded
 from diagnostics.contract.formatting import file_name, ranks_spoken, sentence, verb
 
 
-@dataclass(frozen=True, slots=True)
-class CallsUnknown:
-    """Facts: ranks that stand in two collectives, of whose calls before nothing was recorded."""
-
-    case: DifferentCollectives
-
-    def text(self, finding: Finding) -> Text:
-        """Put the finding into words. Who is at the later line may be ahead, or a round of the loop behind."""
-        few, many = self.case.few, self.case.many
-        here, there = (described(self.case.inside[ranks[0]]) for ranks in (few, many))
-        return Text(
-            summary=(
-                f"{sentence(ranks_spoken(few))} {verb(few, 'is', 'are')} in {here} while {ranks_spoken(many)} "
-                f"{verb(many, 'is', 'are')} in {there}. Which calls came before is not recorded: fewer steps, "
-                "a call left out, one added, or another branch all end like this."
-            ),
-            missing=(
-                f"the calls before {here} on {ranks_spoken(few)} and {there} on {ranks_spoken(many)}: dtk watch -- "
-                "torchrun ..., or under NCCL TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=/tmp/flight_rank_"
-            ),
-        )
+def _words(finding: Finding, case: DifferentCollectives) -> Text:
+    few, many = case.few, case.many
+    here, there = (described(case.inside[ranks[0]]) for ranks in (few, many))
+    return Text(
+        summary=(
+            f"{sentence(ranks_spoken(few))} {verb(few, 'is', 'are')} in {here} while {ranks_spoken(many)} "
+            f"{verb(many, 'is', 'are')} in {there}. Which calls came before is not recorded: fewer steps, "
+            "a call left out, one added, or another branch all end like this."
+        ),
+        missing=(
+            f"the calls before {here} on {ranks_spoken(few)} and {there} on {ranks_spoken(many)}: dtk watch -- "
+            "torchrun ..., or under NCCL TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=/tmp/flight_rank_"
+        ),
+    )
 
 
 def described(place: InCollective) -> str:
@@ -42,4 +33,4 @@ def findings(stall: Stall, cause: str) -> list[Finding]:
     if not isinstance(case, DifferentCollectives):
         return []
     victims = tuple(sorted(case.inside))
-    return [Finding(cause=cause, status="undecided", facts=CallsUnknown(case), confidence=0.0, victims=victims)]
+    return [Finding(cause=cause, status="undecided", facts=worded(_words, case=case), confidence=0.0, victims=victims)]

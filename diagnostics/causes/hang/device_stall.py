@@ -1,46 +1,35 @@
 """The host enqueued work that its device does not complete while the devices of others do."""
 
-from dataclasses import dataclass
-
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.late import DeviceStall
 from diagnostics.causes.hang import _examples, _parts
 from diagnostics.causes.hang._relations import FAILED, MISMATCH
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.causes import Cause, Example, ExplainedBy
-from diagnostics.contract.findings import Finding, Remedy, Text
+from diagnostics.contract.findings import Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import ranks_spoken, sentence, verb
 
 
-@dataclass(frozen=True, slots=True)
-class LaggingDevice:
-    """Facts: devices that do not complete what others complete."""
+def _words(finding: Finding, case: DeviceStall) -> Text:
+    ranks, counts = case.ranks, _counts(case)
+    devices = verb(ranks, "device", "devices")
+    summary = (
+        f"The {devices} of {ranks_spoken(ranks)} {verb(ranks, 'does', 'do')} not complete what the others "
+        f"complete: rank {ranks[0]} stands at {case.call.cited()} of group {case.call.key.label} ({counts})."
+    )
+    if case.waiting:
+        waits = verb(case.waiting, "waits", "wait")
+        summary += f" {sentence(ranks_spoken(case.waiting))} {waits} for {verb(ranks, 'it', 'them')}."
+    change = (
+        f"look for Xid and ECC errors on the {devices} of {ranks_spoken(ranks)} (dmesg, nvidia-smi -q), and for a "
+        "kernel that never ends"
+    )
+    why = "the host enqueued the work, and the device does not finish it"
+    return Text(summary=summary, measured=counts, remedies=(Remedy("code", change, why),))
 
-    case: DeviceStall
 
-    @property
-    def counts(self) -> str:
-        """`completed 3 of 8 enqueued, its peers completed 7`"""
-        case = self.case
-        return f"completed {case.completed} of {case.enqueued} enqueued, its peers completed {case.peers_completed}"
-
-    def text(self, finding: Finding) -> Text:
-        """Put the finding into words."""
-        case, ranks = self.case, self.case.ranks
-        devices = verb(ranks, "device", "devices")
-        summary = (
-            f"The {devices} of {ranks_spoken(ranks)} {verb(ranks, 'does', 'do')} not complete what the others "
-            f"complete: rank {ranks[0]} stands at {case.call.cited()} of group {case.call.key.label} ({self.counts})."
-        )
-        if case.waiting:
-            waits = verb(case.waiting, "waits", "wait")
-            summary += f" {sentence(ranks_spoken(case.waiting))} {waits} for {verb(ranks, 'it', 'them')}."
-        change = (
-            f"look for Xid and ECC errors on the {devices} of {ranks_spoken(ranks)} (dmesg, nvidia-smi -q), and for a "
-            "kernel that never ends"
-        )
-        why = "the host enqueued the work, and the device does not finish it"
-        return Text(summary=summary, measured=self.counts, remedies=(Remedy("code", change, why),))
+def _counts(case: DeviceStall) -> str:
+    return f"completed {case.completed} of {case.enqueued} enqueued, its peers completed {case.peers_completed}"
 
 
 def decide(stall: Stall) -> list[Finding]:
@@ -48,16 +37,15 @@ def decide(stall: Stall) -> list[Finding]:
     case, job = stall.device, stall.job
     if case is None:
         return [unconfirmed(stall, "hang.device_stall")]
-    facts = LaggingDevice(case)
     details = dict.fromkeys(case.ranks, "enqueued work that its peers completed")
     if not case.peers:
-        details = {case.ranks[0]: facts.counts}
+        details = {case.ranks[0]: _counts(case)}
     details |= dict.fromkeys(case.peers[:1], f"completed #{case.operation.seq}")
     return [
         Finding(
             cause="hang.device_stall",
             status="confirmed",
-            facts=facts,
+            facts=worded(_words, case=case),
             confidence=0.9,
             ranks=case.ranks,
             victims=case.waiting,

@@ -1,46 +1,36 @@
 """Ranks use two or more process groups in different orders, so that each waits for the other."""
 
-from dataclasses import dataclass
-
 from diagnostics.analysis.stall.circular import GroupOrder
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.hang import _examples, _parts
 from diagnostics.causes.hang._proviso import assuming
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.causes import Cause, Example
-from diagnostics.contract.findings import Finding, Remedy, Text, Where
+from diagnostics.contract.findings import Finding, Remedy, Text, Where, worded
 from diagnostics.contract.formatting import ranks_spoken, sentence, verb
 
 
-@dataclass(frozen=True, slots=True)
-class OrdersDiffer:
-    """Facts: a cycle of waits over several groups."""
-
-    case: GroupOrder
-
-    def text(self, finding: Finding) -> Text:
-        """Put the finding into words."""
-        case = self.case
-        links = "; ".join(
-            f"{ranks_spoken(side.ranks)} {verb(side.ranks, 'waits', 'wait')} for {ranks_spoken(side.waited_for)} in "
-            f"{side.call.cited()} of group {side.operation.key.label}"
-            for side in case.sides
-        )
-        judged = "Neither order is the wrong one by itself."
-        if len(case.culprits) < len(case.cycle.ranks):
-            judged = f"{sentence(ranks_spoken(case.culprits))} used another order than the rest."
-        places = " and ".join(dict.fromkeys(f"{place.file}:{place.line}" for place in finding.where)) or "both calls"
-        return Text(
-            summary=f"A cycle of waits across groups: {links}. {judged}",
-            measured=f"cycle of {len(case.cycle.ranks)} ranks over {len(case.cycle.operations)} operations",
-            remedies=(
-                Remedy(
-                    "code",
-                    f"use the groups in the same order on every rank: {places}",
-                    "each side waits for the other before it reaches the collective that the other waits in",
-                ),
+def _words(finding: Finding, case: GroupOrder) -> Text:
+    links = "; ".join(
+        f"{ranks_spoken(side.ranks)} {verb(side.ranks, 'waits', 'wait')} for {ranks_spoken(side.waited_for)} in "
+        f"{side.call.cited()} of group {side.operation.key.label}"
+        for side in case.sides
+    )
+    judged = "Neither order is the wrong one by itself."
+    if len(case.culprits) < len(case.cycle.ranks):
+        judged = f"{sentence(ranks_spoken(case.culprits))} used another order than the rest."
+    places = " and ".join(dict.fromkeys(f"{place.file}:{place.line}" for place in finding.where)) or "both calls"
+    return Text(
+        summary=f"A cycle of waits across groups: {links}. {judged}",
+        measured=f"cycle of {len(case.cycle.ranks)} ranks over {len(case.cycle.operations)} operations",
+        remedies=(
+            Remedy(
+                "code",
+                f"use the groups in the same order on every rank: {places}",
+                "each side waits for the other before it reaches the collective that the other waits in",
             ),
-        )
+        ),
+    )
 
 
 def decide(stall: Stall) -> list[Finding]:
@@ -64,7 +54,7 @@ def _finding(stall: Stall, case: GroupOrder) -> Finding:
     return Finding(
         cause="hang.group_order",
         status="confirmed",
-        facts=OrdersDiffer(case),
+        facts=worded(_words, case=case),
         confidence=0.9,
         ranks=case.culprits,
         victims=tuple(sorted((job.waits.reaching(cycle.ranks) | set(cycle.ranks)) - set(case.culprits))),

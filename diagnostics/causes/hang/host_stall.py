@@ -1,7 +1,5 @@
 """A rank is there, waits in nothing, and never came to the collective that the others wait in."""
 
-from dataclasses import dataclass
-
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.late import HostStall
 from diagnostics.analysis.stall.stack_evidence import HostOutside
@@ -11,7 +9,7 @@ from diagnostics.causes.hang._proviso import assuming
 from diagnostics.causes.hang._relations import CIRCULAR, FAILED, MISMATCH, OTHER_CALLS
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.causes import Cause, Example, ExplainedBy
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
 
 _SEEN_CONFIDENCE = 0.95
@@ -23,74 +21,62 @@ _ONE_STACK_CONFIDENCE = 0.75
 _OTHERS_WAIT = "everybody else waits for this rank's next collective"
 
 
-@dataclass(frozen=True, slots=True)
-class LateHost:
-    """Facts: ranks that never came."""
-
-    case: HostStall
-
-    def text(self, finding: Finding) -> Text:
-        """Put the finding into words."""
-        case, ranks, call, at = self.case, self.case.ranks, self.case.call, self.case.standing
-        who = sentence(ranks_spoken(ranks))
-        missed = f"{call.text} (#{call.seq} of group {call.key.label})"
-        if call.p2p:
-            missed = f"the other half of {call.text}"
-        summary = (
-            f"{who} never reached {missed}, which {ranks_spoken(case.waiting)} {verb(case.waiting, 'waits', 'wait')} in"
+def _late_host_text(finding: Finding, case: HostStall) -> Text:
+    ranks, call, at = case.ranks, case.call, case.standing
+    who = sentence(ranks_spoken(ranks))
+    missed = f"{call.text} (#{call.seq} of group {call.key.label})"
+    if call.p2p:
+        missed = f"the other half of {call.text}"
+    summary = (
+        f"{who} never reached {missed}, which {ranks_spoken(case.waiting)} {verb(case.waiting, 'waits', 'wait')} in"
+    )
+    if at.frame or case.known:
+        summary += f": its host is {doing(at, explained=True)}."
+    else:
+        summary += (
+            f"; nothing is pending on {verb(ranks, 'it', 'them')} and no traceback or stack was left. "
+            f"{verb(ranks, 'It is', 'They are')} late, stuck or gone: the dumps cannot tell."
         )
-        if at.frame or case.known:
-            summary += f": its host is {doing(at)}."
-        else:
-            summary += (
-                f"; nothing is pending on {verb(ranks, 'it', 'them')} and no traceback or stack was left. "
-                f"{verb(ranks, 'It is', 'They are')} late, stuck or gone: the dumps cannot tell."
-            )
-            if case.failed:
-                failed = sentence(ranks_spoken(case.failed))
-                own = f"for a reason of {verb(case.failed, 'its', 'their')} own"
-                summary += f" {failed} ended with exit code 1, {own} or after a timeout."
-            if case.may_be_unrecorded:
-                summary += " It may also be in a send or recv, which gloo's recorder does not show."
-        look = f"look at what {ranks_spoken(ranks)} did {self._since()}"
-        waiting = counted(len(case.waiting), "rank")
-        return Text(
-            summary=summary,
-            measured=(
-                f"{waiting} {verb(case.waiting, 'waits', 'wait')} for {ranks_spoken(ranks)}, which "
-                f"{verb(ranks, 'has', 'have')} nothing pending"
-            ),
-            remedies=(Remedy("code", fix(at, look), _OTHERS_WAIT),),
-        )
-
-    def _since(self) -> str:
-        """Where to begin to look: behind the last call, or before the position that was not reached."""
-        case, group = self.case, self.case.operation.key.label
-        if case.last is not None:
-            return f"after {case.last.cited()}"
-        if case.issued > 0:
-            return f"after position {case.issued} of group {group}"
-        return f"before position {case.operation.seq} of group {group}" if case.operation.seq > 1 else "at start-up"
+        if case.failed:
+            failed = sentence(ranks_spoken(case.failed))
+            own = f"for a reason of {verb(case.failed, 'its', 'their')} own"
+            summary += f" {failed} ended with exit code 1, {own} or after a timeout."
+        if case.may_be_unrecorded:
+            summary += " It may also be in a send or recv, which gloo's recorder does not show."
+    look = f"look at what {ranks_spoken(ranks)} did {_since(case)}"
+    waiting = counted(len(case.waiting), "rank")
+    return Text(
+        summary=summary,
+        measured=(
+            f"{waiting} {verb(case.waiting, 'waits', 'wait')} for {ranks_spoken(ranks)}, which "
+            f"{verb(ranks, 'has', 'have')} nothing pending"
+        ),
+        remedies=(Remedy("code", fix(at, look), _OTHERS_WAIT),),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class OutsideCollective:
-    """Facts: hosts that stand outside the collective in which all others wait, by stacks alone."""
+def _since(case: HostStall) -> str:
+    """Where to begin to look: behind the last call, or before the position that was not reached."""
+    group = case.operation.key.label
+    if case.last is not None:
+        return f"after {case.last.cited()}"
+    if case.issued > 0:
+        return f"after position {case.issued} of group {group}"
+    return f"before position {case.operation.seq} of group {group}" if case.operation.seq > 1 else "at start-up"
 
-    case: HostOutside
 
-    def text(self, finding: Finding) -> Text:
-        """Put the finding into words."""
-        ranks, inside = self.case.ranks, self.case.inside
-        first, place = self.case.standings[ranks[0]], next(iter(inside.values()))
-        return Text(
-            summary=(
-                f"{sentence(ranks_spoken(ranks))} {verb(ranks, 'is', 'are')} not in {_stacks.described(place)}, which "
-                f"{ranks_spoken(inside)} {verb(inside, 'waits', 'wait')} in: its host is {doing(first)}."
-            ),
-            measured=f"{len(inside)} ranks in {place.op}, {len(ranks)} outside",
-            remedies=(Remedy("code", fix(first), _OTHERS_WAIT),),
-        )
+def _outside_text(finding: Finding, case: HostOutside) -> Text:
+    ranks, inside = case.ranks, case.inside
+    first, place = case.standings[ranks[0]], next(iter(inside.values()))
+    return Text(
+        summary=(
+            f"{sentence(ranks_spoken(ranks))} {verb(ranks, 'is', 'are')} not in {_stacks.described(place)}, which "
+            f"{ranks_spoken(inside)} {verb(inside, 'waits', 'wait')} in: its host is "
+            f"{doing(first, explained=True)}."
+        ),
+        measured=f"{len(inside)} ranks in {place.op}, {len(ranks)} outside",
+        remedies=(Remedy("code", fix(first), _OTHERS_WAIT),),
+    )
 
 
 def decide(stall: Stall) -> list[Finding]:
@@ -114,7 +100,7 @@ def _finding(stall: Stall, case: HostStall) -> Finding:
     return Finding(
         cause="hang.host_stall",
         status="confirmed",
-        facts=LateHost(case),
+        facts=worded(_late_host_text, case=case),
         confidence=_SEEN_CONFIDENCE if case.known else _UNSEEN_CONFIDENCE,
         ranks=case.ranks,
         victims=tuple(sorted(job.waits.reaching(case.ranks) - set(case.ranks))),
@@ -142,7 +128,7 @@ def _outside(case: HostOutside) -> Finding:
     return Finding(
         cause="hang.host_stall",
         status="confirmed",
-        facts=OutsideCollective(case),
+        facts=worded(_outside_text, case=case),
         confidence=_ONE_STACK_CONFIDENCE,
         ranks=case.ranks,
         victims=tuple(case.inside),

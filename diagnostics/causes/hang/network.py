@@ -1,41 +1,32 @@
 """All ranks of a group are in the same collective and none comes out of it."""
 
-from dataclasses import dataclass
-
 from diagnostics.analysis.stall.blameless import NeverCompletes
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.hang import _examples, _parts
-from diagnostics.causes.hang._relations import ASYMMETRIC, CIRCULAR, FAILED, LATE
+from diagnostics.causes.hang._relations import ASYMMETRIC, CIRCULAR, FAILED, LATE, REFUSED
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.causes import Cause, Example, ExplainedBy
-from diagnostics.contract.findings import Finding, Remedy, Text
+from diagnostics.contract.findings import Finding, Remedy, Text, worded
 
 
-@dataclass(frozen=True, slots=True)
-class CompletesNowhere:
-    """Facts: a collective that all members issued."""
-
-    case: NeverCompletes
-
-    def text(self, finding: Finding) -> Text:
-        """Put the finding into words."""
-        ranks = len(self.case.ranks)
-        summary = (
-            f"All {ranks} ranks of the group agree: they are in {self.case.call.cited()} and it completes on none. No "
-            "rank is to blame."
+def _words(finding: Finding, case: NeverCompletes) -> Text:
+    ranks = len(case.ranks)
+    summary = (
+        f"All {ranks} ranks of the group agree: they are in {case.call.cited()} and it completes on none. No "
+        "rank is to blame."
+    )
+    if case.first:
+        summary += (
+            " It is the group's first collective: its connections may never have come up (interface, firewall, one "
+            "device for two ranks)."
         )
-        if self.case.first:
-            summary += (
-                " It is the group's first collective: its connections may never have come up (interface, firewall, one "
-                "device for two ranks)."
-            )
-        change = (
-            "check the network between the nodes: NCCL_DEBUG=INFO, the interface in NCCL_SOCKET_IFNAME or "
-            "GLOO_SOCKET_IFNAME, ib_write_bw"
-        )
-        why = "the ranks agree, so the fault lies between them"
-        measured = f"{ranks} of {ranks} ranks in the same collective, 0 completed"
-        return Text(summary=summary, measured=measured, remedies=(Remedy("code", change, why),))
+    change = (
+        "check the network between the nodes: NCCL_DEBUG=INFO, the interface in NCCL_SOCKET_IFNAME or "
+        "GLOO_SOCKET_IFNAME, ib_write_bw"
+    )
+    why = "the ranks agree, so the fault lies between them"
+    measured = f"{ranks} of {ranks} ranks in the same collective, 0 completed"
+    return Text(summary=summary, measured=measured, remedies=(Remedy("code", change, why),))
 
 
 def decide(stall: Stall) -> list[Finding]:
@@ -48,7 +39,7 @@ def _finding(stall: Stall, case: NeverCompletes) -> Finding:
     return Finding(
         cause="hang.network",
         status="confirmed",
-        facts=CompletesNowhere(case),
+        facts=worded(_words, case=case),
         confidence=0.9 if case.transport else 0.75,
         victims=case.ranks,
         group=_parts.group(job.survey, case.operation.key),
@@ -72,17 +63,9 @@ CAUSE = Cause(
     decided_from="dumps of all ranks that agree, transport errors in logs",
     remedy="check links, firewall and interfaces between the nodes",
     explained_by=(
-        ExplainedBy(
-            (
-                *FAILED,
-                "hang.rank_exited",
-                *ASYMMETRIC,
-                *LATE,
-            ),
-            when=("group",),
-        ),
+        ExplainedBy((*FAILED, "hang.rank_exited", *ASYMMETRIC, *LATE), when=("group",)),
         ExplainedBy(CIRCULAR, when=("ranks", "group")),
-        ExplainedBy(("env.wrong_interface", "env.version_mismatch", "env.duplicate_gpu"), when=("any",)),
+        ExplainedBy((*REFUSED, "env.wrong_interface", "network.link_fault"), when=("any",)),
     ),
     example=Example(_examples.completes_nowhere),
 )

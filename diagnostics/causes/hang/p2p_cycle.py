@@ -1,7 +1,5 @@
 """A send or receive waits for its other half, which is never posted: in a cycle, or on one side only."""
 
-from dataclasses import dataclass
-
 from diagnostics.analysis.stall.circular import PointToPoint
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.unrecorded_transfer import UnrecordedTransfer
@@ -9,7 +7,7 @@ from diagnostics.causes.hang import _examples, _parts
 from diagnostics.causes.hang._relations import MISMATCH
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.causes import Cause, Example, ExplainedBy
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import file_name, ranks_spoken, sentence, verb
 from diagnostics.evidence.calls import Call
 
@@ -17,79 +15,65 @@ _SHOWN = 8
 _HALVES = "a blocking send or receive returns only when the peer has posted the other half"
 
 
-@dataclass(frozen=True, slots=True)
-class NoOtherHalf:
-    """Facts: sends and receives whose other half is never posted."""
-
-    case: PointToPoint
-
-    def text(self, finding: Finding) -> Text:
-        """Put the finding into words."""
-        case = self.case
-        links = [
-            f"rank {rank} {'receives from' if call.p2p == 'recv' else 'sends to'} rank {call.peer}{_at(call)}"
-            for rank, call in case.calls[:_SHOWN]
-        ]
-        links += [f"and {len(case.calls) - _SHOWN} more"] if len(case.calls) > _SHOWN else []
-        chain = "; ".join(links)
-        sites = [call.place for _, call in case.calls if call.site]
-        if case.tags_differ:
-            summary = f"A send and a receive face each other with different tags: {chain}."
-            both = " and ".join(dict.fromkeys(sites)) or "both calls"
-            change = f"give the two halves of a message the same tag: {both}"
-            remedy = Remedy("code", change, "a receive takes only a message with its own tag")
-        elif not case.elsewhere:
-            summary = f"Sends and receives wait for each other in a cycle: {chain}."
-            at = _at(case.calls[0][1]).strip(" ()") or "these calls"
-            remedy = _send_first(at)
-        else:
-            rest = tuple(rank for rank, _ in case.elsewhere)
-            summary = (
-                f"A one-sided call: {chain}, which never posts the other half. {sentence(ranks_spoken(rest))} "
-                f"{verb(rest, 'waits', 'wait')} in {case.elsewhere[0][1].cited()} instead."
-            )
-            remedy = self._post_the_other_half()
-        return Text(summary=summary, measured=f"cycle of {len(case.cycle.ranks)} ranks", remedies=(remedy,))
-
-    def _post_the_other_half(self) -> Remedy:
-        rank, call = self.case.calls[0]
-        half = f"send to rank {rank}" if call.p2p == "recv" else f"receive from rank {rank}"
-        before = "".join(f" before {peer_call.cited()}" for peer_call in self.case.peers.values())
-        place = call.place if call.site else "this call"
-        return Remedy("code", f"let rank {call.peer} {half}{before}, or take out the {call.p2p} at {place}", _HALVES)
-
-
-@dataclass(frozen=True, slots=True)
-class NobodyPosts:
-    """Facts: ranks that all send or all receive, by their stacks or errors."""
-
-    case: UnrecordedTransfer
-
-    def text(self, finding: Finding) -> Text:
-        """Put the finding into words."""
-        case, ranks, waiting = self.case, tuple(self.case.ranks), self.case.waiting
-        first = next((rank.site for rank in case.ranks.values() if rank.site is not None), None)
-        at = f" ({file_name(first.file)}:{first.line})" if first else ""
-        other = "sends" if case.direction == "recv" else "receives"
-        if waiting:
-            summary = (
-                f"{sentence(ranks_spoken(ranks))} {verb(ranks, 'waits', 'wait')} in {case.direction}{at} and nobody "
-                f"{other}: {ranks_spoken(waiting)} {verb(waiting, 'is', 'are')} in a collective, waiting for "
-                f"{ranks_spoken(ranks)}."
-            )
-        elif case.world_known:
-            summary = f"All {len(ranks)} ranks wait in {case.direction}{at} and none {other}."
-        else:
-            summary = (
-                f"All {len(ranks)} ranks that left a log wait in {case.direction}{at} and none of them {other}; "
-                "nothing says whether the job has more ranks."
-            )
-        return Text(
-            summary=summary,
-            measured=f"{len(ranks)} of {len(ranks) + len(waiting)} ranks in {case.direction}",
-            missing="" if case.world_known else "the number of ranks: a dump, or the launcher's log of every node",
-            remedies=(_send_first(f"{first.file}:{first.line}" if first else "these calls"),),
+def _no_other_half_text(finding: Finding, case: PointToPoint) -> Text:
+    links = [
+        f"rank {rank} {'receives from' if call.p2p == 'recv' else 'sends to'} rank {call.peer}{_at(call)}"
+        for rank, call in case.calls[:_SHOWN]
+    ]
+    links += [f"and {len(case.calls) - _SHOWN} more"] if len(case.calls) > _SHOWN else []
+    chain = "; ".join(links)
+    sites = [call.place for _, call in case.calls if call.site]
+    if case.tags_differ:
+        summary = f"A send and a receive face each other with different tags: {chain}."
+        both = " and ".join(dict.fromkeys(sites)) or "both calls"
+        change = f"give the two halves of a message the same tag: {both}"
+        remedy = Remedy("code", change, "a receive takes only a message with its own tag")
+    elif not case.elsewhere:
+        summary = f"Sends and receives wait for each other in a cycle: {chain}."
+        at = _at(case.calls[0][1]).strip(" ()") or "these calls"
+        remedy = _send_first(at)
+    else:
+        rest = tuple(rank for rank, _ in case.elsewhere)
+        summary = (
+            f"A one-sided call: {chain}, which never posts the other half. {sentence(ranks_spoken(rest))} "
+            f"{verb(rest, 'waits', 'wait')} in {case.elsewhere[0][1].cited()} instead."
         )
+        remedy = _post_the_other_half(case)
+    return Text(summary=summary, measured=f"cycle of {len(case.cycle.ranks)} ranks", remedies=(remedy,))
+
+
+def _post_the_other_half(case: PointToPoint) -> Remedy:
+    rank, call = case.calls[0]
+    half = f"send to rank {rank}" if call.p2p == "recv" else f"receive from rank {rank}"
+    before = "".join(f" before {peer_call.cited()}" for peer_call in case.peers.values())
+    place = call.place if call.site else "this call"
+    return Remedy("code", f"let rank {call.peer} {half}{before}, or take out the {call.p2p} at {place}", _HALVES)
+
+
+def _nobody_posts_text(finding: Finding, case: UnrecordedTransfer) -> Text:
+    ranks, waiting = tuple(case.ranks), case.waiting
+    first = next((rank.site for rank in case.ranks.values() if rank.site is not None), None)
+    at = f" ({file_name(first.file)}:{first.line})" if first else ""
+    other = "sends" if case.direction == "recv" else "receives"
+    if waiting:
+        summary = (
+            f"{sentence(ranks_spoken(ranks))} {verb(ranks, 'waits', 'wait')} in {case.direction}{at} and nobody "
+            f"{other}: {ranks_spoken(waiting)} {verb(waiting, 'is', 'are')} in a collective, waiting for "
+            f"{ranks_spoken(ranks)}."
+        )
+    elif case.world_known:
+        summary = f"All {len(ranks)} ranks wait in {case.direction}{at} and none {other}."
+    else:
+        summary = (
+            f"All {len(ranks)} ranks that left a log wait in {case.direction}{at} and none of them {other}; "
+            "nothing says whether the job has more ranks."
+        )
+    return Text(
+        summary=summary,
+        measured=f"{len(ranks)} of {len(ranks) + len(waiting)} ranks in {case.direction}",
+        missing="" if case.world_known else "the number of ranks: a dump, or the launcher's log of every node",
+        remedies=(_send_first(f"{first.file}:{first.line}" if first else "these calls"),),
+    )
 
 
 def _send_first(at: str) -> Remedy:
@@ -115,7 +99,7 @@ def _finding(stall: Stall, case: PointToPoint) -> Finding:
     return Finding(
         cause="hang.p2p_cycle",
         status="confirmed",
-        facts=NoOtherHalf(case),
+        facts=worded(_no_other_half_text, case=case),
         confidence=0.8 if elsewhere else 0.95,
         ranks=waiters,
         victims=tuple(sorted((job.waits.reaching(cycle.ranks) | set(cycle.ranks)) - set(waiters))),
@@ -139,7 +123,7 @@ def _unrecorded(stall: Stall, case: UnrecordedTransfer) -> Finding:
     return Finding(
         cause="hang.p2p_cycle",
         status="confirmed",
-        facts=NobodyPosts(case),
+        facts=worded(_nobody_posts_text, case=case),
         confidence=confidence if case.world_known else 0.45,
         ranks=tuple(case.ranks),
         victims=case.waiting,

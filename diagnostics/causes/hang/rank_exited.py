@@ -3,17 +3,12 @@
 Ranks that exit together after they have waited are not blamed: what they waited for came first.
 """
 
-from diagnostics.analysis.stall.explain import Stall, explain
+from functools import partial
+
+from diagnostics.analysis.stall.explain import explain
 from diagnostics.causes.hang import _endings, _examples
 from diagnostics.causes.hang._relations import CIRCULAR, FAILED, MISMATCH, OTHER_CALLS
 from diagnostics.contract.causes import Cause, Example, ExplainedBy
-from diagnostics.contract.findings import Finding
-
-
-def decide(stall: Stall) -> list[Finding]:
-    """Decide from how the ranks ended, and in which order."""
-    return _endings.decide(stall, "exited")
-
 
 CAUSE = Cause(
     id="hang.rank_exited",
@@ -21,7 +16,7 @@ CAUSE = Cause(
     outcome="hung",
     branch="crash",
     facts=explain,
-    decide=decide,
+    decide=partial(_endings.decide, kind="exited"),
     decided_from="events of dtk's ranks, exit codes that launchers report, the last collectives of all ranks",
     remedy="let every rank run the same number of steps and leave together",
     explained_by=(

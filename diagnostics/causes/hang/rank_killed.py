@@ -1,16 +1,11 @@
 """A rank was killed by a signal that no launcher sends, or its process vanished."""
 
-from diagnostics.analysis.stall.explain import Stall, explain
+from functools import partial
+
+from diagnostics.analysis.stall.explain import explain
 from diagnostics.causes.hang import _endings, _examples
 from diagnostics.causes.hang._relations import ASYMMETRIC, CIRCULAR, LATE, MISMATCH, REFUSED
 from diagnostics.contract.causes import Cause, Example, ExplainedBy
-from diagnostics.contract.findings import Finding
-
-
-def decide(stall: Stall) -> list[Finding]:
-    """Decide from how the ranks ended, and in which order."""
-    return _endings.decide(stall, "killed")
-
 
 CAUSE = Cause(
     id="hang.rank_killed",
@@ -18,20 +13,11 @@ CAUSE = Cause(
     outcome="crashed",
     branch="crash",
     facts=explain,
-    decide=decide,
+    decide=partial(_endings.decide, kind="killed"),
     decided_from="exit codes and signals that launchers report, status.json",
     remedy="find out what sent the signal: the kernel when memory runs out, the scheduler, a user",
     explained_by=(
-        ExplainedBy(
-            (
-                "hang.rank_raised",
-                "hang.rank_oom",
-                "hang.rank_exited",
-                *ASYMMETRIC,
-                *LATE,
-            ),
-            when=("victims",),
-        ),
+        ExplainedBy(("hang.rank_raised", "hang.rank_oom", "hang.rank_exited", *ASYMMETRIC, *LATE), when=("victims",)),
         ExplainedBy(("hang.rank_oom",), when=("ranks",)),
         ExplainedBy((*MISMATCH, *REFUSED), when=("group",)),
         ExplainedBy(CIRCULAR, when=("ranks", "victims")),

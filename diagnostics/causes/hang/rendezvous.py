@@ -1,83 +1,67 @@
 """The start-up never completed: ranks wait for others that did not come, or the rendezvous timed out."""
 
-from dataclasses import dataclass
-
 from diagnostics.analysis.stall.blameless import Startup, StartupFailed, lasted_s
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.hang import _examples, _parts
 from diagnostics.causes.hang._relations import FAILED, LATE, MISMATCH
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.causes import Cause, Example, ExplainedBy
-from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy, Text
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import file_name, ranks_spoken, sentence, verb
 from diagnostics.evidence.model import shortened
 from diagnostics.evidence.readers.start import own_frame
 
 
-@dataclass(frozen=True, slots=True)
-class NotComplete:
-    """Facts: ranks that wait in init_process_group for others."""
-
-    case: Startup
-
-    def text(self, finding: Finding) -> Text:
-        """Put the finding into words."""
-        case = self.case
-        waiting, missing, stuck = case.waiting, case.missing, case.stuck
-        summary = (
-            f"{sentence(ranks_spoken(waiting))} {verb(waiting, 'waits', 'wait')} in init_process_group for "
-            f"{case.waited_s:.0f} s"
-        )
-        if not stuck:
-            come = f"{ranks_spoken(missing)} {verb(missing, 'has', 'have')} not come"
-            return Text(
-                summary=f"{summary}, and {come}: {self._why(missing)}.",
-                missing="dtk watch on every node with one --folder, or py-spy dump of the processes that did not come",
-            )
-        first = finding.where[0] if finding.where and finding.where[0].rank in stuck else None
-        at = f" at {file_name(first.file)}:{first.line} in {first.function}" if first else ""
-        summary += f"; {ranks_spoken(stuck)} never {verb(stuck, 'comes', 'come')}: it stands still{at}."
-        others = tuple(rank for rank in missing if rank not in stuck)
-        if others:
-            summary += f" {sentence(ranks_spoken(others))} did not come either: {self._why(others)}."
-        change = "let this rank come to init_process_group, or do on all ranks what it waits for after it"
+def _not_complete_text(finding: Finding, case: Startup) -> Text:
+    waiting, missing, stuck = case.waiting, case.missing, case.stuck
+    summary = (
+        f"{sentence(ranks_spoken(waiting))} {verb(waiting, 'waits', 'wait')} in init_process_group for "
+        f"{case.waited_s:.0f} s"
+    )
+    if not stuck:
+        come = f"{ranks_spoken(missing)} {verb(missing, 'has', 'have')} not come"
         return Text(
-            summary=summary,
-            measured=f"{len(waiting)} of {len(waiting) + len(missing)} ranks came and waited {case.waited_s:.0f} s",
-            remedies=(
-                Remedy(
-                    "code",
-                    f"{first.file}:{first.line}: {change}" if first else change,
-                    "the group is made only when every rank has come",
-                ),
+            summary=f"{summary}, and {come}: {_why(case, missing)}.",
+            missing="dtk watch on every node with one --folder, or py-spy dump of the processes that did not come",
+        )
+    first = finding.where[0] if finding.where and finding.where[0].rank in stuck else None
+    at = f" at {file_name(first.file)}:{first.line} in {first.function}" if first else ""
+    summary += f"; {ranks_spoken(stuck)} never {verb(stuck, 'comes', 'come')}: it stands still{at}."
+    others = tuple(rank for rank in missing if rank not in stuck)
+    if others:
+        summary += f" {sentence(ranks_spoken(others))} did not come either: {_why(case, others)}."
+    change = "let this rank come to init_process_group, or do on all ranks what it waits for after it"
+    return Text(
+        summary=summary,
+        measured=f"{len(waiting)} of {len(waiting) + len(missing)} ranks came and waited {case.waited_s:.0f} s",
+        remedies=(
+            Remedy(
+                "code",
+                f"{first.file}:{first.line}: {change}" if first else change,
+                "the group is made only when every rank has come",
             ),
-        )
-
-    def _why(self, ranks: tuple[int, ...]) -> str:
-        unknown = [rank for rank in ranks if rank not in self.case.starts]
-        if unknown:
-            return f"nothing was left by {ranks_spoken(unknown)}"
-        return f"{verb(ranks, 'it was', 'they were')} still at work"
+        ),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """Facts: messages of the store or the rendezvous."""
+def _why(case: Startup, ranks: tuple[int, ...]) -> str:
+    unknown = [rank for rank in ranks if rank not in case.starts]
+    if unknown:
+        return f"nothing was left by {ranks_spoken(unknown)}"
+    return f"{verb(ranks, 'it was', 'they were')} still at work"
 
-    case: StartupFailed
 
-    def text(self, finding: Finding) -> Text:
-        """Put the finding into words."""
-        message = shortened(self.case.facts[0].text.strip().rstrip("."), 200)
-        change = (
-            "check MASTER_ADDR, MASTER_PORT and WORLD_SIZE, that every node was started, and that the port is open "
-            "between them"
-        )
-        return Text(
-            summary=f"Start-up never completed: {message}. No rank issued a collective.",
-            measured=f"{len(self.case.facts)} messages of start-up, 0 collectives",
-            remedies=(Remedy("code", change, "the ranks never all met"),),
-        )
+def _failed_text(finding: Finding, case: StartupFailed) -> Text:
+    message = shortened(case.facts[0].text.strip().rstrip("."), 200)
+    change = (
+        "check MASTER_ADDR, MASTER_PORT and WORLD_SIZE, that every node was started, and that the port is open "
+        "between them"
+    )
+    return Text(
+        summary=f"Start-up never completed: {message}. No rank issued a collective.",
+        measured=f"{len(case.facts)} messages of start-up, 0 collectives",
+        remedies=(Remedy("code", change, "the ranks never all met"),),
+    )
 
 
 def decide(stall: Stall) -> list[Finding]:
@@ -91,7 +75,7 @@ def decide(stall: Stall) -> list[Finding]:
         Finding(
             cause="hang.rendezvous",
             status="confirmed",
-            facts=Failed(case),
+            facts=worded(_failed_text, case=case),
             confidence=0.85,
             victims=tuple(sorted({fact.rank for fact in case.facts if fact.rank is not None})),
             cost=job.cost(),
@@ -101,7 +85,7 @@ def decide(stall: Stall) -> list[Finding]:
 
 
 def _finding(case: Startup) -> Finding:
-    facts = NotComplete(case)
+    facts = worded(_not_complete_text, case=case)
     if not case.stuck:
         return Finding(cause="hang.rendezvous", status="undecided", facts=facts, confidence=0.0, victims=case.waiting)
     stands = "has not come to init_process_group"
@@ -138,15 +122,7 @@ CAUSE = Cause(
     decided_from="what dtk watch records during start-up; messages of the store and the rendezvous",
     remedy="start all ranks, check MASTER_ADDR, port, firewall and world size",
     explained_by=(
-        ExplainedBy(
-            (
-                *FAILED,
-                "hang.rank_exited",
-                *MISMATCH,
-                *LATE,
-            ),
-            when=("group",),
-        ),
+        ExplainedBy((*FAILED, "hang.rank_exited", *MISMATCH, *LATE), when=("group",)),
         ExplainedBy(("env.wrong_interface", "env.version_mismatch", "env.duplicate_gpu"), when=("any",)),
     ),
     example=Example(_examples.never_came, ranks=(1,)),

@@ -1,35 +1,26 @@
 """Ranks issued the same operation with another shape, dtype, root, ReduceOp or other split sizes."""
 
-from dataclasses import dataclass
-
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.hang import _asymmetric, _asymmetric_waits, _examples, _parts, _watchdog
 from diagnostics.causes.hang._relations import FAILED, OTHER_CALLS
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.causes import Cause, Example, ExplainedBy
-from diagnostics.contract.findings import Finding, Remedy, Text
+from diagnostics.contract.findings import Finding, Remedy, Text, worded
 from diagnostics.evidence.model import LogFact, shortened
 
 
-@dataclass(frozen=True, slots=True)
-class SizesPrinted:
-    """Facts: gloo or torch printed that sizes did not fit, and no record shows which calls met."""
-
-    facts: tuple[LogFact, ...]
-
-    def text(self, finding: Finding) -> Text:
-        """Put the finding into words."""
-        printed = shortened(self.facts[0].text.strip(), 200)
-        change = "compare shapes and dtypes of this collective over the ranks"
-        return Text(
-            summary=(
-                f"Ranks brought different sizes to one collective: {printed}. The rank that aborted is the one that "
-                "met the wrong size, not the one that brought it; which one did is not recorded."
-            ),
-            measured=f"{len(self.facts)} messages",
-            missing=_parts.RECORD,
-            remedies=(Remedy("code", change, "gloo ends a process whose message does not fit"),),
-        )
+def _sizes_printed_text(finding: Finding, facts: tuple[LogFact, ...]) -> Text:
+    printed = shortened(facts[0].text.strip(), 200)
+    change = "compare shapes and dtypes of this collective over the ranks"
+    return Text(
+        summary=(
+            f"Ranks brought different sizes to one collective: {printed}. The rank that aborted is the one that "
+            "met the wrong size, not the one that brought it; which one did is not recorded."
+        ),
+        measured=f"{len(facts)} messages",
+        missing=_parts.RECORD,
+        remedies=(Remedy("code", change, "gloo ends a process whose message does not fit"),),
+    )
 
 
 def decide(stall: Stall) -> list[Finding]:
@@ -51,7 +42,7 @@ def _sizes_differ(stall: Stall) -> list[Finding]:
         Finding(
             cause="hang.signature_mismatch",
             status="confirmed",
-            facts=SizesPrinted(case.facts),
+            facts=worded(_sizes_printed_text, facts=case.facts),
             confidence=0.75,
             victims=case.victims,
             cost=stall.job.cost(),
@@ -67,7 +58,7 @@ CAUSE = Cause(
     branch="hang.asymmetric",
     facts=explain,
     decide=decide,
-    decided_from="dumps or rings, else NCCL's watchdog lines; for sizes also gloo's abort",
+    decided_from="dumps or rings, else NCCL's watchdog lines; for sizes also DETAIL's message and gloo's abort",
     remedy="make shape, dtype, root, ReduceOp and splits equal; pad or gather sizes first",
     explained_by=(
         ExplainedBy(FAILED, when=("ranks",)),

@@ -1,49 +1,37 @@
 """A rank is slow, not stuck: every call completed, and one rank kept coming long after the others."""
 
-from dataclasses import dataclass
-
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.straggler import Straggler
 from diagnostics.causes.hang import _examples, _parts
 from diagnostics.causes.hang._relations import CIRCULAR, FAILED, MISMATCH, OTHER_CALLS
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.causes import Cause, Example, ExplainedBy
-from diagnostics.contract.findings import Cost, Finding, Remedy, Text, Where
+from diagnostics.contract.findings import Cost, Finding, Remedy, Text, Where, worded
 from diagnostics.contract.formatting import ranks_spoken
 
 
-@dataclass(frozen=True, slots=True)
-class LateRank:
-    """Facts: a rank that kept the others waiting."""
-
-    case: Straggler
-
-    @property
-    def when(self) -> str:
-        """`3 times, up to 0.5 s`"""
-        case = self.case
-        return f"{case.times} times, up to {case.worst_s:.1f} s" if case.times > 1 else f"{case.worst_s:.1f} s"
-
-    def text(self, finding: Finding) -> Text:
-        """Put the finding into words."""
-        case = self.case
-        reached = case.call.cited() if case.call else f"position {case.position}"
-        lost = f"{case.lost_s:.1f} s of {case.window_s:.1f} s"
-        return Text(
-            summary=(
-                f"Rank {case.rank} is late, not stuck: it reached {reached} and others {self.when} after "
-                f"{ranks_spoken(finding.victims)}; everything completed. {lost} were lost by waiting for it."
+def _words(finding: Finding, case: Straggler) -> Text:
+    reached = case.call.cited() if case.call else f"position {case.position}"
+    lost = f"{case.lost_s:.1f} s of {case.window_s:.1f} s"
+    return Text(
+        summary=(
+            f"Rank {case.rank} is late, not stuck: it reached {reached} and others {_when(case)} after "
+            f"{ranks_spoken(finding.victims)}; everything completed. {lost} were lost by waiting for it."
+        ),
+        measured=lost,
+        remedies=(
+            Remedy(
+                "code",
+                f"look at what rank {case.rank} does before this call that the others do not: its data, its disk, "
+                "its node",
+                "every step takes as long as the slowest rank",
             ),
-            measured=lost,
-            remedies=(
-                Remedy(
-                    "code",
-                    f"look at what rank {case.rank} does before this call that the others do not: its data, its disk, "
-                    "its node",
-                    "every step takes as long as the slowest rank",
-                ),
-            ),
-        )
+        ),
+    )
+
+
+def _when(case: Straggler) -> str:
+    return f"{case.times} times, up to {case.worst_s:.1f} s" if case.times > 1 else f"{case.worst_s:.1f} s"
 
 
 def decide(stall: Stall) -> list[Finding]:
@@ -51,7 +39,6 @@ def decide(stall: Stall) -> list[Finding]:
     case, job = stall.straggler, stall.job
     if case is None:
         return [unconfirmed(stall, "hang.straggler")]
-    facts = LateRank(case)
     seen: tuple[Where, ...] = ()
     if case.seen_at is not None:
         frame, times, samples = case.seen_at
@@ -61,7 +48,7 @@ def decide(stall: Stall) -> list[Finding]:
         Finding(
             cause="hang.straggler",
             status="confirmed",
-            facts=facts,
+            facts=worded(_words, case=case),
             confidence=0.85,
             ranks=(case.rank,),
             victims=tuple(rank for rank in job.survey.members(case.key) if rank != case.rank),
@@ -69,7 +56,7 @@ def decide(stall: Stall) -> list[Finding]:
             position=case.position,
             where=(*seen, *_parts.where(case.rank, case.call, "arrives late here")),
             cost=Cost(round(case.lost_s, 2), "s blocked"),
-            evidence=_parts.dumps(job.survey, {case.rank: f"late {facts.when}"}),
+            evidence=_parts.dumps(job.survey, {case.rank: f"late {_when(case)}"}),
         )
     ]
 

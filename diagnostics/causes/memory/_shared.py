@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from diagnostics.analysis.memory.gathers import Gather
 from diagnostics.analysis.memory.job import PREDICTED_RANKS, JobMemory, Prediction
 from diagnostics.contract.causes import ExplainedBy
-from diagnostics.contract.findings import Cost, Facts, Finding, Text, Where
-from diagnostics.contract.formatting import bytes_text, ranks_spoken
+from diagnostics.contract.findings import Cost, Facts, Figures, Finding, Remedy, Text, Where
+from diagnostics.contract.formatting import bytes_text, ranks_spoken, sentence
 from diagnostics.evidence.model import Frame
 
 ALMOST_ALL = 0.9
@@ -80,35 +80,22 @@ class NotRecorded:
         return Text(summary=summary, measured=self.measured, missing=override if self.is_dtk else file)
 
 
-@dataclass(frozen=True, slots=True)
-class Absent:
-    """Nothing of what the cause is about: no gather of that kind, no sharding, no device."""
-
-    what: Literal["gather", "gather outside the sharded units", "sharded unit", "gather for a state dict", "sharding"]
-    strategy: str = ""
-    """Of dtk, where it shards no parameters."""
-
-    def text(self, finding: Finding) -> Text:
-        """Say that there is none."""
-        what = f"no {self.what} in what was recorded"
-        if self.what == "sharding":
-            what = f"strategy {self.strategy} shards no parameters"
-        return Text(summary=f"{what[0].upper()}{what[1:]}.", measured=what)
+ON_CPU = "the run is on CPU: there is neither a caching allocator nor a device"
 
 
-@dataclass(frozen=True, slots=True)
-class OnCpu:
-    """Tensors are in host memory."""
-
-    def text(self, finding: Finding) -> Text:
-        """Say that there is no device."""
-        what = "the run is on CPU: there is neither a caching allocator nor a device"
-        return Text(summary=f"{what[0].upper()}{what[1:]}.", measured=what)
+def absent(cause: str, what: str, **figures: object) -> list[Finding]:
+    """Return that there is nothing of what the cause is about; `what` says so, with `{name}` for a figure."""
+    return ruled_out(cause, f"{sentence(what)}.", what, **figures)
 
 
-def ruled_out(cause: str, facts: Facts) -> list[Finding]:
-    """Return the finding that it is not so."""
-    return [Finding(cause=cause, status="ruled_out", facts=facts)]
+def unsharded(cause: str, job: JobMemory) -> list[Finding]:
+    """Return that the strategy shards nothing."""
+    return absent(cause, "strategy {strategy} shards no parameters", strategy=job.size.strategy)
+
+
+def ruled_out(cause: str, summary: str, measured: str, **figures: object) -> list[Finding]:
+    """Return the finding that it is not so, with the figures that say it."""
+    return [Finding(cause=cause, status="ruled_out", facts=Figures(measured, figures, summary=summary))]
 
 
 def undecided(cause: str, facts: Facts) -> list[Finding]:
@@ -116,12 +103,17 @@ def undecided(cause: str, facts: Facts) -> list[Finding]:
     return [Finding(cause=cause, status="undecided", facts=facts)]
 
 
+def fix(is_dtk: bool, override: str, change: str, why: str, saves: str) -> Remedy:
+    """Return what to type for a run of dtk, and what to change in any other program."""
+    return Remedy("override", override, why, saves) if is_dtk and override else Remedy("code", change, why, saves)
+
+
 def confirmed(
     cause: str, job: JobMemory, facts: Facts, *, ranks: Iterable[int], cost_bytes: float, **more: Any
 ) -> list[Finding]:
     """Return the finding that it is so; without a line of its own it gets those in which its ranks ran out."""
-    found = Finding(cause=cause, status="confirmed", facts=facts, ranks=tuple(ranks), **more)
-    return [replace(found, where=found.where or job.ran_out_at(found.ranks), cost=Cost(cost_bytes, "bytes"))]
+    finding = Finding(cause=cause, status="confirmed", facts=facts, ranks=tuple(ranks), **more)
+    return [replace(finding, where=finding.where or job.ran_out_at(finding.ranks), cost=Cost(cost_bytes, "bytes"))]
 
 
 def call_site(call: Gather, ranks: tuple[int, ...]) -> tuple[Where, ...]:
@@ -166,7 +158,7 @@ def of_peak(saved_bytes: float, peak_bytes: int | None) -> str:
 
 
 def rank_names(ranks: Iterable[int]) -> str:
-    """`rank 2`, `ranks 0-3`; `every rank` where none is named."""
+    """`rank 2`, `ranks 0-3`; `every rank` if no rank is named."""
     numbers = set(ranks)
     return ranks_spoken(numbers) if numbers else "every rank"
 

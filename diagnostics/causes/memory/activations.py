@@ -7,15 +7,7 @@ from diagnostics.analysis.memory.categories import ACTIVATIONS, LOGITS
 from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.memory import _examples
-from diagnostics.causes.memory._shared import (
-    WASTE,
-    NotRecorded,
-    confirmed,
-    percent,
-    rank_names,
-    ruled_out,
-    undecided,
-)
+from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
 from diagnostics.contract.formatting import bytes_text
@@ -49,18 +41,14 @@ class Activations:
     @property
     def measured(self) -> str:
         """`activations 6 GiB = 75 % of the peak of 8 GiB`"""
-        part = percent(self.activation_bytes / self.peak_bytes)
+        part = shared.percent(self.activation_bytes / self.peak_bytes)
         return f"activations {bytes_text(self.activation_bytes)} = {part} of the peak of {bytes_text(self.peak_bytes)}"
 
     def text(self, finding: Finding) -> Text:
         """Say how much they are and how to keep fewer."""
         work, logits, peak = self.activation_bytes, self.logits_bytes, bytes_text(self.peak_bytes)
-        if finding.status == "ruled_out":
-            few = work < DOMINANT * self.peak_bytes
-            summary = "Activations are not most of the peak." if few else "Activations are most of a peak that fits."
-            return Text(summary=summary, measured=self.measured)
         at = f" in step {finding.step}, {self.region}" if finding.step is not None else ""
-        summary = f"Activations hold {bytes_text(work)} of the peak of {peak} on {rank_names([self.rank])}{at}"
+        summary = f"Activations hold {bytes_text(work)} of the peak of {peak} on {shared.rank_names([self.rank])}{at}"
         summary += f", {bytes_text(logits)} of them logits." if logits > MANY_LOGITS * work else "."
         remedies, saves = list[Remedy](), f"up to {bytes_text(max(0, work - logits))} of {peak}"
         why = "only the inputs of each block are kept; the rest is computed again in backward"
@@ -81,7 +69,7 @@ def decide(job: JobMemory) -> list[Finding]:
     """Take the highest peak apart, where memory ran out or is about to."""
     peaks = [(rank, peak) for rank in job.ranks.values() if (peak := categories.peak(job, rank)) is not None]
     if not peaks:
-        return undecided(ID, NotRecorded("allocations", job.is_dtk))
+        return shared.undecided(ID, shared.NotRecorded("allocations", job.is_dtk))
     rank, peak = max(peaks, key=lambda item: item[1].total_bytes)
     curve, run, capacity = rank.curve, job.evidence.run, job.capacity()
     logits = peak.categories.get(LOGITS, 0)
@@ -99,8 +87,10 @@ def decide(job: JobMemory) -> list[Finding]:
     )
     tight = job.out_of_memory or (capacity is not None and peak.total_bytes >= TIGHT * capacity.size_bytes)
     if not tight or work < DOMINANT * peak.total_bytes:
-        return ruled_out(ID, facts)
-    return confirmed(
+        few = work < DOMINANT * peak.total_bytes
+        summary = "Activations are not most of the peak." if few else "Activations are most of a peak that fits."
+        return shared.ruled_out(ID, summary, facts.measured)
+    return shared.confirmed(
         ID,
         job,
         facts,
@@ -121,7 +111,7 @@ CAUSE = Cause(
     decide=decide,
     decided_from="timeline or snapshot",
     remedy="train.activation_checkpoint_every=1, smaller micro-batch or sequence",
-    explained_by=WASTE,
+    explained_by=shared.WASTE,
     example=Example(_examples.large_activations, ranks=(0,)),
     source="arXiv 2205.05198: bytes of activations per layer, and what recomputation saves",
 )

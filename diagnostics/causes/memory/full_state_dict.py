@@ -1,27 +1,15 @@
 """`memory.full_state_dict`: a checkpoint brings the whole model (or more) to the memory of each rank at once."""
 
-from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from diagnostics.analysis.memory.gathers import Gather
 from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.memory import _examples
-from diagnostics.causes.memory._shared import (
-    ALMOST_ALL,
-    Absent,
-    NotRecorded,
-    call_site,
-    confirmed,
-    on_more_ranks,
-    rank_names,
-    ruled_out,
-    share,
-    undecided,
-)
+from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.causes import Cause, Example
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
-from diagnostics.contract.formatting import bytes_text
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
+from diagnostics.contract.formatting import Bytes, bytes_text
 
 ID = "memory.full_state_dict"
 ALIVE = 0.5
@@ -30,40 +18,29 @@ WITH_OPTIMIZER = 1.5
 """Of all parameters, gathered in one checkpoint: with AdamW's states it is 3."""
 
 
-@dataclass(frozen=True, slots=True)
-class StateDict:
-    """Parameters that are gathered outside the step."""
-
-    gathers: int
-    gathered_bytes: int
-    alive_bytes: int
-    """Most of it that was alive at one moment."""
-    whole_bytes: int
-    peak_bytes: int | None = None
-    prediction: Prediction | None = None
-    is_dtk: bool = False
-
-    def text(self, finding: Finding) -> Text:
-        """Say what a checkpoint holds, and how to write it sharded."""
-        alive = bytes_text(self.alive_bytes)
-        if finding.status == "ruled_out":
-            measured = f"{self.gathers} gathers, at most {alive} of {bytes_text(self.whole_bytes)} alive together"
-            summary = "Parameters are gathered outside the step, but freed one by one."
-            return Text(summary=summary, measured=measured)
-        few = self.gathered_bytes < WITH_OPTIMIZER * self.whole_bytes
-        what = "parameters" if few else "parameters and optimizer states"
-        summary = f"A full state dict is built on {rank_names(finding.ranks)}: {self.gathers} gathers bring all {what},"
-        summary += f" {alive} of them alive at once{share(self.alive_bytes, self.peak_bytes)}"
-        change = "save sharded with torch.distributed.checkpoint (or full_state_dict with cpu_offload on rank 0 only)"
-        remedy = Remedy("code", change, "each rank writes its own shard: no gather, no copy", alive)
-        if self.is_dtk:
-            why = "checkpoints are sharded; only the export gathers"
-            remedy = Remedy("override", "checkpoint.export=false", why)
-        return Text(
-            summary=f"{summary}{on_more_ranks(self.prediction)}.",
-            measured=f"{alive} alive at once",
-            remedies=(remedy,),
-        )
+def _words(
+    finding: Finding,
+    *,
+    gathers: int,
+    gathered_bytes: int,
+    alive_bytes: int,
+    whole_bytes: int,
+    peak_bytes: int | None,
+    prediction: Prediction | None,
+    is_dtk: bool,
+) -> Text:
+    """Say what a checkpoint holds of what it gathered (most of it alive at one moment), and how to write it sharded."""
+    alive = bytes_text(alive_bytes)
+    what = "parameters" if gathered_bytes < WITH_OPTIMIZER * whole_bytes else "parameters and optimizer states"
+    summary = f"A full state dict is built on {shared.rank_names(finding.ranks)}: {gathers} gathers bring all {what},"
+    summary += f" {alive} of them alive at once{shared.share(alive_bytes, peak_bytes)}"
+    change = "save sharded with torch.distributed.checkpoint (or full_state_dict with cpu_offload on rank 0 only)"
+    remedy = Remedy("code", change, "each rank writes its own shard: no gather, no copy", alive)
+    if is_dtk:
+        remedy = Remedy("override", "checkpoint.export=false", "checkpoints are sharded; only the export gathers")
+    return Text(
+        summary=f"{summary}{shared.on_more_ranks(prediction)}.", measured=f"{alive} alive at once", remedies=(remedy,)
+    )
 
 
 def decide(job: JobMemory) -> list[Finding]:
@@ -73,33 +50,43 @@ def decide(job: JobMemory) -> list[Finding]:
         calls = _outside_gathers(rank)
         times = len({call.step for call in calls}) or 1
         total = sum(call.full_bytes for call in calls) // times
-        if not whole or total < ALMOST_ALL * whole or len(calls) < 2 * times:
+        if not whole or total < shared.ALMOST_ALL * whole or len(calls) < 2 * times:
             continue
         if rank.curve is None:
-            return undecided(ID, NotRecorded("lifetimes", job.is_dtk))
+            return shared.undecided(ID, shared.NotRecorded("lifetimes", job.is_dtk))
         alive, calls = _alive_together(rank), calls[: len(calls) // times]
-        facts = StateDict(len(calls), total, alive, whole, job.peak(), None, job.is_dtk)
         if alive < ALIVE * whole:
-            return ruled_out(ID, facts)
+            summary = "Parameters are gathered outside the step, but freed one by one."
+            measured = "{gathers} gathers, at most {alive} of {whole} alive together"
+            return shared.ruled_out(ID, summary, measured, gathers=len(calls), alive=Bytes(alive), whole=Bytes(whole))
         call = next((call for call in calls if call.site is not None), None) or _with_line(job) or calls[0]
         ranks = job.ranks_of(job.ranks, calls[0].ranks)
         item = EvidenceItem(call.evidence, call.file, f"{len(calls)} gathers of {bytes_text(total)} together")
-        return confirmed(
+        return shared.confirmed(
             ID,
             job,
-            replace(facts, prediction=job.predicted(fixed_bytes=alive)),
+            worded(
+                _words,
+                gathers=len(calls),
+                gathered_bytes=total,
+                alive_bytes=alive,
+                whole_bytes=whole,
+                peak_bytes=job.peak(),
+                prediction=job.predicted(fixed_bytes=alive),
+                is_dtk=job.is_dtk,
+            ),
             confidence=0.9,
             ranks=ranks,
             step=call.step,
-            where=call_site(call, ranks),
+            where=shared.call_site(call, ranks),
             cost_bytes=alive,
             evidence=(item, *job.peak_items()),
         )
     if job.size.shards == 1:
-        return ruled_out(ID, Absent("sharding", job.size.strategy))
+        return shared.unsharded(ID, job)
     if any(rank.trace or rank.flight for rank in job.ranks.values()):
-        return ruled_out(ID, Absent("gather for a state dict"))
-    return undecided(ID, NotRecorded("collectives", job.is_dtk))
+        return shared.absent(ID, "no gather for a state dict in what was recorded")
+    return shared.undecided(ID, shared.NotRecorded("collectives", job.is_dtk))
 
 
 def _outside_gathers(rank: RankMemory) -> list[Gather]:

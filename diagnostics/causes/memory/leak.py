@@ -7,18 +7,10 @@ from diagnostics.analysis.memory.growth import Growth, growth
 from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.memory import _examples
-from diagnostics.causes.memory._shared import (
-    NotRecorded,
-    confirmed,
-    rank_names,
-    ruled_out,
-    spot,
-    undecided,
-    where,
-)
+from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.causes import Cause, Example
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
-from diagnostics.contract.formatting import bytes_text
+from diagnostics.contract.findings import EvidenceItem, Figures, Finding, Remedy, Text
+from diagnostics.contract.formatting import Bytes, bytes_text
 from diagnostics.evidence.model import Frame
 
 ID = "memory.leak"
@@ -68,8 +60,8 @@ class Leftover:
     def text(self, finding: Finding) -> Text:
         """Say what grows where, and what to keep instead."""
         each, region = bytes_text(self.per_step_bytes), self.region
-        at = (f", allocated in {region}" if region else "") + spot(self.site, at_head=True)
-        summary = f"Each step leaves {each} behind on {rank_names(finding.ranks)}{at}: "
+        at = (f", allocated in {region}" if region else "") + shared.spot(self.site, at_head=True)
+        summary = f"Each step leaves {each} behind on {shared.rank_names(finding.ranks)}{at}: "
         summary += f"{bytes_text(self.per_step_bytes * self.total_steps)} after {self.total_steps} steps."
         change, why = "find what keeps the step's tensors (a list, a dict, a hook, loss without .item()) ", ""
         change, why = f"{change}and keep numbers instead", "memory must not depend on the step"
@@ -77,61 +69,11 @@ class Leftover:
             change = "make the optimizer once, before the loop: its states are made anew in every step and the old "
             change, why = f"{change}ones kept", "an optimizer that something still refers to keeps its states"
         elif region or self.site is not None:
-            what = region or spot(self.site, at_head=False).removeprefix(" at ")
+            what = region or shared.spot(self.site, at_head=False).removeprefix(" at ")
             change = f"keep no tensors of {what}: store numbers (.item()), or .detach().cpu() what must stay"
         return Text(
             summary=summary, measured=f"{each} a step", remedies=(Remedy("code", change, why, f"{each} a step"),)
         )
-
-
-@dataclass(frozen=True, slots=True)
-class NoLeftover:
-    """Profiled steps, or a timeline, without growth."""
-
-    steps: int = 0
-    """Of the profiled window; 0 = by a timeline."""
-    per_step_bytes: float = 0
-
-    def text(self, finding: Finding) -> Text:
-        """Say what shows it."""
-        if self.steps:
-            measured = f"nothing of one step is left {self.steps - 1} step later"
-            return Text(summary="What a step allocates it frees.", measured=measured)
-        measured = f"{bytes_text(max(0.0, self.per_step_bytes))} a step in the second half"
-        return Text(summary="Memory does not rise steadily.", measured=measured)
-
-
-@dataclass(frozen=True, slots=True)
-class FewSteps:
-    """Some ranks, not all, kept something of both profiled steps."""
-
-    ranks: tuple[int, ...]
-    is_dtk: bool
-
-    def text(self, finding: Finding) -> Text:
-        """Ask for more steps."""
-        summary = f"Only {rank_names(self.ranks)} kept something of both profiled steps: that may be a buffer that a "
-        missing = "record.profile_steps=4" if self.is_dtk else "a profiler window of four steps"
-        return Text(summary=f"{summary}backend still holds.", missing=missing)
-
-
-@dataclass(frozen=True, slots=True)
-class UnmarkedSteps:
-    """Allocations without the steps they belong to."""
-
-    per_backward: dict[int, int]
-    """Rank -> bytes that stay after each of the last backward passes."""
-
-    def text(self, finding: Finding) -> Text:
-        """Say what stays between backward passes, which nothing tells to be steps, and ask for marks."""
-        summary = "Allocations were recorded, but not which steps they belong to."
-        if self.per_backward:
-            summary = f"After each of the last backward passes {bytes_text(max(self.per_backward.values()))} more are "
-            summary += f"kept on {rank_names(self.per_backward)}: a leak if each is a step, none if they are "
-            summary += "micro-batches of one."
-        missing = "marked steps: torch.profiler.profile(schedule=torch.profiler.schedule(...), profile_memory=True) "
-        missing += "and profiler.step() after each (without a schedule nothing is marked)"
-        return Text(summary=summary, missing=missing)
 
 
 def decide(job: JobMemory) -> list[Finding]:
@@ -142,17 +84,35 @@ def decide(job: JobMemory) -> list[Finding]:
     if leftovers and (len(leftovers) >= len(traced) or any(one.steps >= CERTAIN_STEPS for one in leftovers)):
         return _confirmed(job, leftovers)
     if leftovers:
-        return undecided(ID, FewSteps(tuple(one.rank for one in leftovers), job.is_dtk))
+        few = "Only {ranks} kept something of both profiled steps: that may be a buffer that a backend still holds."
+        missing = "record.profile_steps=4" if job.is_dtk else "a profiler window of four steps"
+        return shared.undecided(ID, Figures(few, {"ranks": shared.rank_names(one.rank for one in leftovers)}, missing))
     windows = [len(rank.curve.steps) for rank in traced if rank.curve is not None]
     if any(count >= 2 for count in windows):
-        return ruled_out(ID, NoLeftover(max(windows)))
+        measured = "nothing of one step is left {later} step later"
+        return shared.ruled_out(ID, "What a step allocates it frees.", measured, later=max(windows) - 1)
     series = [grown for rank in all_ranks if (grown := _series(rank)) is not None and grown[1].steps >= LONG]
     if series:
-        return ruled_out(ID, NoLeftover(per_step_bytes=max(grown.second_half for _, grown in series)))
+        grows = Bytes(max(0.0, *(grown.second_half for _, grown in series)))
+        return shared.ruled_out(ID, "Memory does not rise steadily.", "{grows} a step in the second half", grows=grows)
     unmarked = [rank for rank in traced if rank.curve is not None and not rank.curve.steps]
     if unmarked:
-        return undecided(ID, UnmarkedSteps(_between_backwards(job, unmarked)))
-    return undecided(ID, NotRecorded("steps", job.is_dtk))
+        return shared.undecided(ID, _unmarked(_between_backwards(job, unmarked)))
+    return shared.undecided(ID, shared.NotRecorded("steps", job.is_dtk))
+
+
+def _unmarked(per_backward: dict[int, int]) -> Figures:
+    """Return that allocations lack their steps, and what stays after each of the last backward passes of a rank."""
+    what, figures = "Allocations were recorded, but not which steps they belong to.", dict[str, object]()
+    if per_backward:
+        what = (
+            "After each of the last backward passes {size} more are kept on {ranks}: a leak if each is a step, none if "
+        )
+        what += "they are micro-batches of one."
+        figures = {"size": Bytes(max(per_backward.values())), "ranks": shared.rank_names(per_backward)}
+    missing = "marked steps: torch.profiler.profile(schedule=torch.profiler.schedule(...), profile_memory=True) "
+    missing += "and profiler.step() after each (without a schedule nothing is marked)"
+    return Figures(what, figures, missing)
 
 
 def _confirmed(job: JobMemory, leftovers: list[Leftover]) -> list[Finding]:
@@ -161,13 +121,13 @@ def _confirmed(job: JobMemory, leftovers: list[Leftover]) -> list[Finding]:
     run = job.evidence.run
     steps = run.get("train.steps") if run is not None else None
     steps = steps if isinstance(steps, int) and steps > 0 else ASSUMED_STEPS
-    return confirmed(
+    return shared.confirmed(
         ID,
         job,
         replace(worst, total_steps=steps),
         confidence=worst.confidence,
         ranks=ranks,
-        where=where(worst.site, True, ranks[0], "allocates what stays"),
+        where=shared.where(worst.site, True, ranks[0], "allocates what stays"),
         cost_bytes=worst.per_step_bytes * steps,
         evidence=tuple(one.item for one in leftovers[:2]),
     )

@@ -9,7 +9,7 @@ from diagnostics.causes.memory import _examples
 from diagnostics.causes.memory._shared import WASTE, NotRecorded, confirmed, ruled_out, undecided
 from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
-from diagnostics.contract.formatting import bytes_text
+from diagnostics.contract.formatting import Bytes, bytes_text
 
 ID = "memory.model_states"
 TOO_MUCH = 0.9
@@ -22,21 +22,17 @@ class ModelStates:
     """Model states of one rank against what it may use."""
 
     states: States
-    capacity_bytes: int | None
+    capacity_bytes: int
     model: ModelSize
     is_dtk: bool
 
     def text(self, finding: Finding) -> Text:
         """Say what the states need and how to need less."""
         total = bytes_text(self.states.total)
-        measured = f"model states {total} a rank"
-        if self.capacity_bytes is not None:
-            measured += f" of {bytes_text(self.capacity_bytes)}"
-        if finding.status == "ruled_out":
-            return Text(summary="The model states fit.", measured=measured)
+        measured = f"model states {total} a rank of {bytes_text(self.capacity_bytes)}"
         parts = [bytes_text(size) for size in (self.states.parameters, self.states.gradients, self.states.optimizer)]
         summary = "Parameters {}, gradients {} and optimizer states {}".format(*parts)
-        summary += f" need {total} of the {bytes_text(self.capacity_bytes or 0)} of each rank."
+        summary += f" need {total} of the {bytes_text(self.capacity_bytes)} of each rank."
         return Text(summary=summary, measured=measured, remedies=tuple(self._remedies()))
 
     def _remedies(self) -> list[Remedy]:
@@ -64,16 +60,17 @@ def decide(job: JobMemory) -> list[Finding]:
     states, capacity = job.size.states(), job.capacity()
     if states is None:
         return undecided(ID, NotRecorded("model", job.is_dtk))
-    facts = ModelStates(states, capacity.size_bytes if capacity else None, job.size, job.is_dtk)
     if capacity is None and job.out_of_memory:
         return undecided(ID, NotRecorded("capacity", job.is_dtk, f"model states {bytes_text(states.total)} a rank"))
     if capacity is None or states.total < TOO_MUCH * capacity.size_bytes:
-        return ruled_out(ID, facts)
+        size = Bytes(capacity.size_bytes) if capacity else None
+        measured = "model states {total} a rank" + (" of {size}" if size is not None else "")
+        return ruled_out(ID, "The model states fit.", measured, total=Bytes(states.total), size=size)
     detail = f"model states {bytes_text(states.total)} a rank of {bytes_text(capacity.size_bytes)}"
     return confirmed(
         ID,
         job,
-        facts,
+        ModelStates(states, capacity.size_bytes, job.size, job.is_dtk),
         confidence=0.95,
         ranks=range(job.size.world_size or 0),
         cost_bytes=max(0, states.total - capacity.size_bytes) or states.total,

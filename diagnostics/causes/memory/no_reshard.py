@@ -8,21 +8,9 @@ from diagnostics.analysis.memory.gathers import Traffic, UnitUse
 from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.memory import _examples
-from diagnostics.causes.memory._shared import (
-    LEAST_SHARE,
-    UNITS_IN_USE,
-    Absent,
-    NotRecorded,
-    confirmed,
-    of_peak,
-    on_more_ranks,
-    rank_names,
-    ruled_out,
-    share,
-    undecided,
-)
+from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.causes import Cause, Example
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
+from diagnostics.contract.findings import EvidenceItem, Finding, Text
 from diagnostics.contract.formatting import bytes_text
 
 ID = "memory.no_reshard"
@@ -51,60 +39,23 @@ class Kept:
     is_dtk: bool = False
 
     def text(self, finding: Finding) -> Text:
-        """Say what is kept and how to free it; or that it costs little, or may be meant so."""
+        """Say what is kept and how to free it; or that it may be meant so."""
         what = _HOW[self.how].format(units=self.units)
-        if finding.status == "ruled_out":
-            return Text(summary=f"{what}, which costs little.", measured=of_peak(self.saved_bytes, self.peak_bytes))
         if finding.status == "undecided":
             summary = f"{what} ({bytes_text(self.total_bytes)}). That is the default for units without a fully_shard "
             summary += "on the whole model, and right where memory suffices."
             missing = "whether memory is short: the out-of-memory text, or torch.cuda.memory._dump_snapshot() of a GPU"
             return Text(summary=summary, missing=missing)
-        saves = of_peak(self.saved_bytes, self.peak_bytes)
+        saves = shared.of_peak(self.saved_bytes, self.peak_bytes)
         change = "pass reshard_after_forward=True to fully_shard (False at most for the last block)"
-        remedy = Remedy("code", change, "each unit is freed after its forward and gathered again in backward", saves)
-        if self.is_dtk:
-            change = "strategy.reshard_after_forward=true"
-            remedy = Remedy("override", change, "each unit is freed after its forward", saves)
-        total = f"{bytes_text(self.total_bytes)}{share(self.total_bytes, self.peak_bytes)}"
+        why = "each unit is freed after its forward and gathered again in backward"
+        remedy = shared.fix(self.is_dtk, "strategy.reshard_after_forward=true", change, why, saves)
+        total = f"{bytes_text(self.total_bytes)}{shared.share(self.total_bytes, self.peak_bytes)}"
         return Text(
-            summary=f"{what}: {total} on {rank_names(finding.ranks)}{on_more_ranks(self.prediction)}.",
+            summary=f"{what}: {total} on {shared.rank_names(finding.ranks)}{shared.on_more_ranks(self.prediction)}.",
             measured=f"{bytes_text(self.total_bytes)} kept over the step",
             remedies=(remedy,),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Freed:
-    """Units are freed, or keeping them is what the strategy is for."""
-
-    why: Literal["gathered again", "only a root", "by definition", "configured"]
-    most_gathers: int = 0
-    """Of one unit within the window."""
-    strategy: str = ""
-    """The strategy that keeps gathered parameters by definition."""
-    frees: str = ""
-    """The strategy that does not."""
-
-    def text(self, finding: Finding) -> Text:
-        """Say why it is not so."""
-        summary, measured = {
-            "gathered again": (
-                "Units are freed after forward and gathered again in backward.",
-                f"units are gathered up to {self.most_gathers} times in the window",
-            ),
-            "only a root": (
-                "There is no unit but the root, which backward needs first.",
-                f"the root is gathered {self.most_gathers} times in the window",
-            ),
-            "by definition": (
-                f"The strategy {self.strategy} keeps gathered parameters until backward by definition; "
-                f"strategy={self.frees} frees them.",
-                self.strategy,
-            ),
-            "configured": ("reshard_after_forward is on.", "configured"),
-        }[self.why]
-        return Text(summary=summary, measured=measured)
 
 
 def decide(job: JobMemory) -> list[Finding]:
@@ -114,9 +65,12 @@ def decide(job: JobMemory) -> list[Finding]:
     traces = {n: rank.trace for n, rank in job.ranks.items() if rank.trace is not None and rank.trace.units}
     traits = job.size.traits
     if traits.keeps_gathered:
-        return ruled_out(ID, Freed("by definition", strategy=traits.name, frees=traits.needs_less_memory or ""))
+        summary = (
+            "The strategy {name} keeps gathered parameters until backward by definition; strategy={frees} frees them."
+        )
+        return shared.ruled_out(ID, summary, "{name}", name=traits.name, frees=traits.needs_less_memory or "")
     if job.size.shards == 1:
-        return ruled_out(ID, Absent("sharding", job.size.strategy))
+        return shared.unsharded(ID, job)
     if finding := _by_trace(job, traces) or _roots(job, traces):
         return finding
     if not traces:
@@ -129,11 +83,17 @@ def decide(job: JobMemory) -> list[Finding]:
             return _kept(job, Kept("configuration", 0, whole), job.size.block_bytes or 0, world, item)
     if traces:
         most = max(unit.gathers for trace in traces.values() for unit in trace.units.values())
-        several = any(len(trace.units) > 1 for trace in traces.values())
-        return ruled_out(ID, Freed("gathered again" if several else "only a root", most))
+        summary = "Units are freed after forward and gathered again in backward."
+        measured = "units are gathered up to {most} times in the window"
+        if all(len(trace.units) < 2 for trace in traces.values()):
+            summary = "There is no unit but the root, which backward needs first."
+            measured = "the root is gathered {most} times in the window"
+        return shared.ruled_out(ID, summary, measured, most=most)
     if any(rank.trace for rank in all_ranks) and not any(rank.unit_gathers(job.is_sharded) for rank in all_ranks):
-        return ruled_out(ID, Absent("sharded unit"))
-    return ruled_out(ID, Freed("configured")) if declared is True else undecided(ID, NotRecorded("units", job.is_dtk))
+        return shared.absent(ID, "no sharded unit in what was recorded")
+    if declared is True:
+        return shared.ruled_out(ID, "reshard_after_forward is on.", "configured")
+    return shared.undecided(ID, shared.NotRecorded("units", job.is_dtk))
 
 
 def _by_trace(job: JobMemory, traces: Mapping[int, Traffic]) -> list[Finding]:
@@ -164,7 +124,7 @@ def _roots(job: JobMemory, traces: Mapping[int, Traffic]) -> list[Finding]:
             continue
         kept = Kept("roots", whole.roots, whole.least_bytes)
         if not job.out_of_memory:
-            return undecided(ID, kept)
+            return shared.undecided(ID, kept)
         detail = f"{whole.roots} root units without a gather in backward"
         return _kept(job, kept, root.full_bytes, traces, EvidenceItem("trace", job.ranks[rank].trace_file, detail))
     return []
@@ -184,7 +144,7 @@ def _by_order(job: JobMemory) -> list[Finding]:
     traffic = _ordered(job.ranks[first])
     alike = traffic is not None and len({move.unit for move in traffic.moves}) == 1  # no root around the others
     if alike and not job.is_dtk and not job.out_of_memory:
-        return undecided(ID, Kept("order", 0, total))
+        return shared.undecided(ID, Kept("order", 0, total))
     item = EvidenceItem(largest.evidence, largest.file, "one gather for each reduction of the same size")
     return _kept(job, Kept("order", 0, total), largest.full_bytes, kept, item)
 
@@ -195,11 +155,14 @@ def _ordered(rank: RankMemory) -> Traffic | None:
 
 def _kept(job: JobMemory, kept: Kept, unit_bytes: int, seen: Iterable[int], item: EvidenceItem) -> list[Finding]:
     """Confirm it, unless freeing all but the units in use would save next to nothing."""
-    peak, saved = job.peak(), max(0, kept.total_bytes - UNITS_IN_USE * unit_bytes)
-    if saved <= LEAST_SHARE * (peak or job.size.parameter_bytes or 0):
-        return ruled_out(ID, replace(kept, saved_bytes=saved, peak_bytes=peak or job.size.parameter_bytes))
+    peak, saved = job.peak(), max(0, kept.total_bytes - shared.UNITS_IN_USE * unit_bytes)
+    if saved <= shared.LEAST_SHARE * (peak or job.size.parameter_bytes or 0):
+        what = _HOW[kept.how].format(units=kept.units)
+        return shared.ruled_out(
+            ID, f"{what}, which costs little.", shared.of_peak(saved, peak or job.size.parameter_bytes)
+        )
     prediction = job.predicted(fixed_bytes=saved)
-    return confirmed(
+    return shared.confirmed(
         ID,
         job,
         replace(kept, saved_bytes=saved, peak_bytes=peak, prediction=prediction, is_dtk=job.is_dtk),

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.memory import _examples
-from diagnostics.causes.memory._shared import NotRecorded, OnCpu, confirmed, rank_names, ruled_out, undecided
+from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.causes import Cause, Example
 from diagnostics.contract.findings import Finding, Remedy, Text
-from diagnostics.contract.formatting import bytes_text
+from diagnostics.contract.formatting import Bytes, bytes_text
 
 ID = "memory.non_torch"
 LEAST_OUTSIDE = 0.15
@@ -30,11 +30,9 @@ class Outside:
     def text(self, finding: Finding) -> Text:
         """Say who holds how much, and how to get it back."""
         outside, total = bytes_text(self.outside_bytes), bytes_text(self.total_bytes)
-        if finding.status == "ruled_out":
-            return Text(summary="Little is held outside PyTorch.", measured=f"{outside} outside PyTorch")
         others = self.other_bytes > self.outside_bytes / 2
         who = "other processes" if others else "this process outside PyTorch (NCCL, CUDA libraries)"
-        where = rank_names([self.rank]) if self.rank is not None else "the device"
+        where = shared.rank_names([self.rank]) if self.rank is not None else "the device"
         summary = f"On {where} {outside} of {total} is held by {who}; "
         summary += f"the request of {bytes_text(self.requested_bytes)} would have fitted."
         change = "NCCL_BUFFSIZE=1048576 NCCL_MAX_CTAS=8, and fewer process groups"
@@ -48,18 +46,18 @@ class Outside:
 
 def decide(job: JobMemory) -> list[Finding]:
     """Subtract what PyTorch holds from what is in use on the device."""
-    known = [
+    decoded = [
         (Outside(one.rank, outside, one.other_bytes, one.total_bytes, one.requested_bytes or 0), one)
         for one in job.ran_out
         if one.device == "cuda" and one.total_bytes and (outside := one.outside_bytes) is not None
     ]
-    if known:
-        facts, record = max(known, key=lambda item: item[0].outside_bytes)
+    if decoded:
+        facts, record = max(decoded, key=lambda item: item[0].outside_bytes)
         is_large = facts.outside_bytes >= max(LEAST_OUTSIDE * facts.total_bytes, facts.requested_bytes)
         own_limit = record.limit_bytes is not None and (record.free_bytes or 0) >= facts.requested_bytes
         if not is_large or own_limit:
-            return ruled_out(ID, facts)
-        return confirmed(
+            return _little(facts.outside_bytes)
+        return shared.confirmed(
             ID,
             job,
             facts,
@@ -69,12 +67,16 @@ def decide(job: JobMemory) -> list[Finding]:
             evidence=(record.item,),
         )
     if job.on_cpu:
-        return ruled_out(ID, OnCpu())
+        return shared.absent(ID, shared.ON_CPU)
     last = [rank.steps[-1].peak_reserved_bytes or 0 for rank in job.ranks.values() if rank.steps]
     used = [device.peak_bytes for node in job.nodes.values() for device in node.devices.values()]
     if not any(last) or not used:
-        return undecided(ID, NotRecorded("device", job.is_dtk))
-    return ruled_out(ID, Outside(None, max(0, max(used) - max(last))))
+        return shared.undecided(ID, shared.NotRecorded("device", job.is_dtk))
+    return _little(max(0, max(used) - max(last)))
+
+
+def _little(outside_bytes: int) -> list[Finding]:
+    return shared.ruled_out(ID, "Little is held outside PyTorch.", "{size} outside PyTorch", size=Bytes(outside_bytes))
 
 
 CAUSE = Cause(

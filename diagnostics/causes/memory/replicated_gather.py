@@ -7,23 +7,10 @@ from diagnostics.analysis.memory.gathers import Gather
 from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.memory import _examples
-from diagnostics.causes.memory._shared import (
-    ALMOST_ALL,
-    SOME_MORE,
-    Absent,
-    NotRecorded,
-    call_site,
-    confirmed,
-    of_peak,
-    on_more_ranks,
-    ruled_out,
-    share,
-    spot,
-    undecided,
-)
+from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.causes import Cause, Example
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
-from diagnostics.contract.formatting import bytes_text
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
+from diagnostics.contract.formatting import Bytes, bytes_text
 from diagnostics.evidence.model import Frame
 
 ID = "memory.replicated_gather"
@@ -47,55 +34,38 @@ class Site:
     """What each step adds to them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Copies:
-    """A gather that brings every rank's copy."""
-
-    call: Gather
-    per_step_bytes: int
-    cost_bytes: int
-    peak_bytes: int | None
-    prediction: Prediction | None
-
-    def text(self, finding: Finding) -> Text:
-        """Say what is collected where, and what to do instead."""
-        call, at = self.call, spot(self.call.site, self.call.at_head)
-        what = "pickled objects" if call.kind == "object" else "a tensor"
-        what += ", as large as one of the parameters," if call.like_parameter else ""
-        part, whole = bytes_text(call.full_bytes // call.ranks), bytes_text(call.full_bytes)
-        summary = f"Every rank collects the copies of all {call.ranks} ranks of {what} of {part} ({call.op}{at}), "
-        summary += f"{whole} a call{share(call.full_bytes, self.peak_bytes)}"
-        if self.per_step_bytes:
-            summary += f", and keeps them: {bytes_text(self.per_step_bytes)} more with every step"
-        saves = f"up to {of_peak(self.cost_bytes, self.peak_bytes)}"
-        if call.kind == "object":
-            change = f"gather tensors of fixed size, or only the scalars you need, instead of objects{at}"
-            why = "objects are pickled and unpickled: 2 N + 1 copies at the peak"
-        elif call.like_parameter:
-            change = f"do not gather parameters or gradients{at}: to compare ranks, gather a norm or a hash of each; "
-            change += "to average, all_reduce in place; to save, save on one rank"
-            why = "every rank has a copy of its own and needs no other"
-        else:
-            change = f"reduce before you gather{at}: argmax or the metric's sums on each rank, then one all_reduce of "
-            change += "scalars"
-            why = "no rank needs N copies of a full tensor"
-        return Text(
-            summary=f"{summary}. It grows with the number of ranks{on_more_ranks(self.prediction, ': ')}.",
-            measured=f"{whole} a call, {call.ranks} copies",
-            remedies=(Remedy("code", change, why, saves),),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class SmallCopies:
-    """The largest gather outside the sharded units weighs little."""
-
-    full_bytes: int
-
-    def text(self, finding: Finding) -> Text:
-        """Say how small it is."""
-        measured = f"largest output of a gather outside the sharded units {bytes_text(self.full_bytes)}"
-        return Text(summary="No gather of the code is large.", measured=measured)
+def _words(
+    finding: Finding,
+    *,
+    call: Gather,
+    per_step_bytes: int,
+    cost_bytes: int,
+    peak_bytes: int | None,
+    prediction: Prediction | None,
+) -> Text:
+    """Say what is collected where, and what to do instead."""
+    at = shared.spot(call.site, call.at_head)
+    what = "pickled objects" if call.kind == "object" else "a tensor"
+    what += ", as large as one of the parameters," if call.like_parameter else ""
+    part, whole = bytes_text(call.full_bytes // call.ranks), bytes_text(call.full_bytes)
+    summary = f"Every rank collects the copies of all {call.ranks} ranks of {what} of {part} ({call.op}{at}), "
+    summary += f"{whole} a call{shared.share(call.full_bytes, peak_bytes)}"
+    if per_step_bytes:
+        summary += f", and keeps them: {bytes_text(per_step_bytes)} more with every step"
+    change = f"reduce before you gather{at}: argmax or the metric's sums on each rank, then one all_reduce of scalars"
+    why = "no rank needs N copies of a full tensor"
+    if call.kind == "object":
+        change = f"gather tensors of fixed size, or only the scalars you need, instead of objects{at}"
+        why = "objects are pickled and unpickled: 2 N + 1 copies at the peak"
+    elif call.like_parameter:
+        change = f"do not gather parameters or gradients{at}: to compare ranks, gather a norm or a hash of each; "
+        change += "to average, all_reduce in place; to save, save on one rank"
+        why = "every rank has a copy of its own and needs no other"
+    return Text(
+        summary=f"{summary}. It grows with the number of ranks{shared.on_more_ranks(prediction, ': ')}.",
+        measured=f"{whole} a call, {call.ranks} copies",
+        remedies=(Remedy("code", change, why, f"up to {shared.of_peak(cost_bytes, peak_bytes)}"),),
+    )
 
 
 def decide(job: JobMemory) -> list[Finding]:
@@ -106,24 +76,32 @@ def decide(job: JobMemory) -> list[Finding]:
         call, cost = worst.call, max(worst.call.full_bytes, worst.retained_bytes)
         ranks = job.ranks_of(worst.ranks, call.ranks)
         item = EvidenceItem(call.evidence, call.file, f"{worst.calls} x {call.op} of {bytes_text(call.full_bytes)}")
-        return confirmed(
+        return shared.confirmed(
             ID,
             job,
-            Copies(call, worst.per_step_bytes, cost, peak, job.predicted(linear_bytes=cost)),
+            worded(
+                _words,
+                call=call,
+                per_step_bytes=worst.per_step_bytes,
+                cost_bytes=cost,
+                peak_bytes=peak,
+                prediction=job.predicted(linear_bytes=cost),
+            ),
             confidence=0.95 if call.site is not None else 0.8,
             ranks=ranks,
             step=call.step,
-            where=call_site(call, ranks),
+            where=shared.call_site(call, ranks),
             cost_bytes=cost,
             evidence=(item, *job.peak_items()),
         )
     if worst is not None:
-        return ruled_out(ID, SmallCopies(worst.call.full_bytes))
-    known = [rank.flight for rank in job.ranks.values() if rank.flight is not None]
-    known = [flight for flight in known if all(call.kind != "unknown" for call in flight.gathers)]
-    if known or any(rank.ring or rank.trace for rank in job.ranks.values()):
-        return ruled_out(ID, Absent("gather outside the sharded units"))
-    return undecided(ID, NotRecorded("callers", job.is_dtk))
+        measured = "largest output of a gather outside the sharded units {size}"
+        return shared.ruled_out(ID, "No gather of the code is large.", measured, size=Bytes(worst.call.full_bytes))
+    flights = [rank.flight for rank in job.ranks.values() if rank.flight is not None]
+    flights = [flight for flight in flights if all(call.kind != "unknown" for call in flight.gathers)]
+    if flights or any(rank.ring or rank.trace for rank in job.ranks.values()):
+        return shared.absent(ID, "no gather outside the sharded units in what was recorded")
+    return shared.undecided(ID, shared.NotRecorded("callers", job.is_dtk))
 
 
 def _sites(job: JobMemory) -> list[Site]:
@@ -134,7 +112,7 @@ def _sites(job: JobMemory) -> list[Site]:
         for call in rank.user_gathers():
             if call.ranks < 2 or call.full_bytes in scattered or "checkpoint" in call.region:
                 continue  # sequence parallelism scatters what it gathers; checkpoints exchange plans as objects
-            is_whole = whole is not None and ALMOST_ALL * whole <= call.full_bytes <= SOME_MORE * whole
+            is_whole = whole is not None and shared.ALMOST_ALL * whole <= call.full_bytes <= shared.SOME_MORE * whole
             if is_whole and job.is_sharded and call.kind == "user":
                 continue  # that is `memory.full_gather`
             site = sites.setdefault((call.site, call.full_bytes, call.op), Site(call, 0, set()))

@@ -193,9 +193,9 @@ class NothingSeen:
             summary = f"All {self.records} recorded losses and gradient norms are finite."
             return Text(summary=summary, measured=f"0 of {self.records} records")
         if self.is_dtk:
-            summary, missing = "Not decided: the run ended before its first record.", "train.log_every=1"
+            summary, missing = "The run ended before its first record.", "train.log_every=1"
         else:
-            summary = "Not decided: no metrics are among the evidence."
+            summary = "No metrics are among the evidence."
             missing = "a dtk run records losses; or torch.autograd.set_detect_anomaly"
         return Text(summary=summary, missing=missing)
 

@@ -11,7 +11,7 @@ from diagnostics.analysis.metrics_series import Figures, read
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.causes import Cause, Example, ExplainedBy
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Remedy, Text
-from diagnostics.contract.formatting import ranks_spoken
+from diagnostics.contract.formatting import ranks_spoken, sentence
 from diagnostics.contract.strategy_traits import strategy_traits
 from diagnostics.evidence.model import Evidence, RunEvidence
 
@@ -102,7 +102,7 @@ class NotCompared:
     def text(self, finding: Finding) -> Text:
         """Say why not, and what would compare them."""
         what, missing = _OPEN[self.why]
-        return Text(summary=f"Not decided: {what}.", missing=missing)
+        return Text(summary=f"{sentence(what)}.", missing=missing)
 
 
 def decide(figures: Figures) -> list[Finding]:

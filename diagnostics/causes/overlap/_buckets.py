@@ -1,4 +1,4 @@
-"""What cutting the gradients into other buckets would win."""
+"""What cutting the gradients into other buckets would win, and how finely collectives are cut: in words."""
 
 from collections.abc import Sequence
 
@@ -6,6 +6,8 @@ from diagnostics.analysis.step_profile import attainable
 from diagnostics.analysis.step_profile.overview import MS, Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.analysis.step_profile.reductions import total_bytes
+from diagnostics.causes.overlap._shared import figure
+from diagnostics.contract.formatting import bytes_text
 
 
 def bucket_cap(view: Overview, size_bytes: int) -> tuple[float, float | None]:
@@ -23,3 +25,18 @@ def bucket_gain(view: Overview, calls: Sequence[CallProfile], backward: int) -> 
     pure = max(0.0, transfer - fixed * len(calls))
     best = attainable.exposed_in_buckets(pure, fixed, attainable.good_buckets(total_bytes(calls)), backward)
     return max(0.0, sum(call.exposed_transfer for call in calls) - best) / MS
+
+
+def declared_cap(cap_mb: float | None) -> str:
+    """` (bucket_cap_mb is 25)`; empty where the configuration is not known."""
+    return "" if cap_mb is None else f" (bucket_cap_mb is {cap_mb:g})"
+
+
+def portions(count: int, what: str, size_bytes: int) -> str:
+    """`120 reductions of 1 MiB on average`; 0 bytes = unknown."""
+    return f"{count} {what} of {bytes_text(size_bytes / count) if size_bytes else 'unknown size'} on average"
+
+
+def fixed_cost(view: Overview) -> str:
+    """`fixed cost of a collective about 20 us`"""
+    return f"fixed cost of a collective about {figure(view.latency_ns / 1000)} us"

@@ -204,6 +204,12 @@ def paced(late_us: Per, mark: str) -> Simulator:
     return ddp(sim, per_step=lambda: sim.host(late_us, mark))
 
 
+def copies_job() -> Simulator:
+    """Copy each micro-batch from pageable memory before it is used."""
+    sim = Simulator()
+    return ddp(sim, per_step=lambda: sim.copy(5000.0, 50 * MIB))
+
+
 JOBS: dict[str, Callable[[], Simulator]] = {
     "accumulation": lambda: ddp(Simulator(), micros=4, transfer=12000.0),
     "one_bucket": lambda: ddp(Simulator(), buckets=1, transfer=6000.0),
@@ -222,6 +228,7 @@ JOBS: dict[str, Callable[[], Simulator]] = {
     "slow_launches": lambda: ddp(Simulator(launch_us=900.0), transfer=1500.0),
     "sync_point": sync_point_job,
     "loader": lambda: paced(lambda rank: 40000.0, LOADER),
+    "copies": copies_job,
     "launch_blocking": lambda: ddp(Simulator(blocking=True)),
 }
 """Name -> a job with one cause."""

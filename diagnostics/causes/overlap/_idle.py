@@ -1,39 +1,66 @@
 """A device that stands idle: for how long and for which reason, on which ranks, and what the host did meanwhile."""
 
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from statistics import median
+from typing import Concatenate, ParamSpec
 
 from diagnostics.analysis.step_profile.gaps import Reason
 from diagnostics.analysis.step_profile.overview import MS, Overview
+from diagnostics.causes.overlap._shared import StepCost, Words, costly, judged, others
+from diagnostics.contract.findings import Finding
+from diagnostics.evidence.trace.host_work import HostWork
 
 _OUTLIER = 3.0
 """A rank that idles that many times longer than the median is named alone."""
+_P = ParamSpec("_P")
 
 
-def idle_ms(view: Overview, reason: Reason) -> tuple[tuple[int, ...], float]:
-    """Return the ranks to name, all or those that stand out, and what they idle for one reason, ms a step.
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Idle time for one reason."""
 
-    Of each rank it is the median over its steps, so that one hiccup does not count.
-    """
-    idle = {one.rank: median([step.gaps.get(reason, 0) / MS for step in one.steps] or [0.0]) for one in view.profiles}
-    typical, worst = median(idle.values()), max(idle.values())
-    if len(idle) > 1 and worst > _OUTLIER * typical and view.worth(worst - typical):
-        return tuple(sorted(rank for rank, ms in idle.items() if ms > max(_OUTLIER * typical, worst / 2))), worst
-    return view.ranks, typical
+    reason: Reason
+    ms: float
+    """A step, of the typical rank or of those that stand out: the median over steps, so one hiccup does not count."""
+    ranks: tuple[int, ...]
+    """All, or those that stand out."""
+    within: str
+    """What the host did in most of the longest stretches; empty = nothing is recorded."""
+    work: HostWork
+    count: int
+    """Of the longest stretches."""
+    longest_ms: float
 
 
-def others(view: Overview, ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the traced ranks that are not among these."""
-    return tuple(rank for rank in view.ranks if rank not in ranks)
+def idle(view: Overview, reason: Reason) -> Idle:
+    """Add up the idle time for one reason."""
+    by_rank = {
+        one.rank: median([step.gaps.get(reason, 0) / MS for step in one.steps] or [0.0]) for one in view.profiles
+    }
+    ms, worst, ranks = median(by_rank.values()), max(by_rank.values()), view.ranks
+    if len(by_rank) > 1 and worst > _OUTLIER * ms and view.worth(worst - ms):
+        ranks = tuple(sorted(rank for rank, own in by_rank.items() if own > max(_OUTLIER * ms, worst / 2)))
+        ms = worst
+    gaps = [gap for one in view.profiles if one.rank in ranks for gap in one.gaps if gap.reason == reason]
+    time: Counter[tuple[str, HostWork]] = Counter()
+    for gap in gaps:
+        time[gap.detail, gap.work] += gap.length
+    within, work = max(time, key=lambda key: (time[key], key)) if time else ("", "")
+    return Idle(reason, ms, ranks, within, work, len(gaps), max((gap.length for gap in gaps), default=0) / MS)
 
 
-def occupation(view: Overview, ranks: tuple[int, ...], reason: Reason) -> tuple[str, int]:
-    """Return what the host did in most of that time, and in how many of the longest stretches."""
-    time: Counter[str] = Counter()
-    count = 0
-    for one in view.profiles:
-        for gap in one.gaps if one.rank in ranks else ():
-            if gap.reason == reason:
-                time[gap.detail] += gap.length
-                count += 1
-    return (max(time, key=lambda name: (time[name], name)) if time else ""), count
+def judged_idle(
+    view: Overview,
+    idle_time: Idle,
+    shown: str,
+    confidence: float,
+    words: Callable[Concatenate[StepCost, _P], Words],
+    *args: _P.args,
+    **figures: _P.kwargs,
+) -> Finding:
+    """Confirm a reason for idle time that is worth it; the other ranks wait for those that stand out."""
+    facts = costly(view, idle_time.ms, words, *args, **figures)
+    victims = others(view, idle_time.ranks)
+    return judged(view, facts, shown, ranks=idle_time.ranks, victims=victims, confidence=confidence, of_transfer=False)

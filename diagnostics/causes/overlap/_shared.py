@@ -1,112 +1,31 @@
 """What the causes of a slow step share: when nothing is decided, what a cause costs, and how a remedy is given."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Concatenate, Literal, ParamSpec
 
 from diagnostics.analysis.step_profile.overview import SHARE, Overview, Unusable, overview
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.contract.causes import Cause, Example, ExplainedBy
-from diagnostics.contract.findings import Cost, EvidenceItem, Facts, Finding, Remedy, Text, Where
+from diagnostics.contract.findings import Cost, EvidenceItem, Figures, Finding, Remedy, Text, Where
 
 ALL_RANKS = "a profiler trace of every rank (dtk: `record=full`)"
 _NO_TRACE = "`record=full` (a dtk run), or `torch.profiler.profile` with `record_shapes=True` on every rank"
+_UNUSABLE: dict[Unusable, tuple[str, str]] = {
+    "no_trace": ("There is no profiler trace.", _NO_TRACE),
+    "unreadable": ("No profiler trace could be used.", _NO_TRACE),
+    "instrumented": (
+        "The measurement itself destroys overlap, so nothing is concluded from this trace.",
+        "a trace without it",
+    ),
+}
 _SMALL_BYTES = 1024
 """Norms, losses and sizes that the next line needs are waited for by nature."""
 _UNSPLIT_CONFIDENCE = 0.7
 """Of a cost that may hold waiting for late ranks as well."""
-
-
-@dataclass(frozen=True, slots=True)
-class Undecided(ABC):
-    """Why the evidence does not decide it; `summary` and `missing` put it into words."""
-
-    def text(self, finding: Finding) -> Text:
-        """Put it into words."""
-        return Text(summary=self.summary(), missing=self.missing())
-
-    @abstractmethod
-    def summary(self) -> str:
-        """Return what the evidence does not tell."""
-
-    def missing(self) -> str:
-        """Return what would record it."""
-        return _NO_TRACE
-
-
-@dataclass(frozen=True, slots=True)
-class NothingUsable(Undecided):
-    """No trace, none that can be read, or one that an instrument spoilt."""
-
-    why: Unusable
-
-    def summary(self) -> str:
-        """Return what the evidence does not tell."""
-        return {
-            "no_trace": "There is no profiler trace.",
-            "unreadable": "No profiler trace could be used.",
-            "instrumented": "The measurement itself destroys overlap, so nothing is concluded from this trace.",
-        }[self.why]
-
-    def missing(self) -> str:
-        """Return what would record it."""
-        return "a trace without it" if self.why == "instrumented" else _NO_TRACE
-
-
-@dataclass(frozen=True, slots=True)
-class PhasesUnknown(Undecided):
-    """The trace does not show when forward and backward run."""
-
-    def summary(self) -> str:
-        """Return what the evidence does not tell."""
-        return (
-            "The trace does not show when forward and backward run, so the purpose of the collectives cannot be told."
-        )
-
-    def missing(self) -> str:
-        """Return what would record it."""
-        return "a profiler trace with CPU activity: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
-
-
-@dataclass(frozen=True, slots=True)
-class NotIt(ABC):
-    """Figures that rule a cause out; `measured` puts them into words."""
-
-    def text(self, finding: Finding) -> Text:
-        """Put it into words."""
-        return Text(summary=self.measured(), measured=self.measured())
-
-    @abstractmethod
-    def measured(self) -> str:
-        """Return the value that rules it out."""
-
-
-@dataclass(frozen=True, slots=True)
-class NoCollectives(NotIt):
-    """No collective was recorded."""
-
-    def measured(self) -> str:
-        """Return the value that rules it out."""
-        return "0 collectives in the trace"
-
-
-@dataclass(frozen=True, slots=True)
-class OnCpu(NotIt):
-    """The work runs on CPU, where this cause does not exist."""
-
-    lacks: Literal["streams", "waits", "launches", "gathers", "instruments"]
-
-    def measured(self) -> str:
-        """Return the value that rules it out."""
-        why = {
-            "streams": "there are no streams",
-            "waits": "waits leave no mark there",
-            "launches": "no host waits for a device",
-            "gathers": "gathers take the cores that compute needs",
-            "instruments": "no launch can block",
-        }[self.lacks]
-        return f"the work runs on CPU: {why}"
+_P = ParamSpec("_P")
+Guard = Callable[[Overview], Finding | None]
+"""Returns the answer where the question does not arise, or the evidence cannot answer it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,39 +43,56 @@ class StepCost:
         """Return `41 ms of 180 ms a step`."""
         return f"{figure(self.ms)} ms of {figure(self.step_ms)} ms a {self.unit}"
 
-    def code(self, change: str, why: str) -> Remedy:
-        """Return a change of the program."""
-        return Remedy("code", change, why, f"at most {self}")
 
-    def override(self, change: str, why: str, code: str) -> Remedy:
-        """Return what to type for a dtk run, and what to change in any other program."""
-        return Remedy("override", change, why, f"at most {self}") if self.dtk_run else self.code(code, why)
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A cause in words."""
+
+    seen: str
+    """What was seen, as a phrase, for a cost that is not worth a finding."""
+    summary: str
+    change: str
+    """What to change in a program."""
+    why: str
+    override: str = ""
+    """What to type instead for a run of dtk; empty = the program has to change there too."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Costly(ABC):
-    """The facts of a cause that costs time of the step, whether or not it is worth a finding."""
+@dataclass(frozen=True, slots=True)
+class Costly:
+    """The figures of a cause that costs time of the step, whether or not it is worth a finding."""
 
     cost: StepCost
+    words: Callable[..., Words]
+    """Takes the cost and the figures."""
+    figures: dict[str, Any]
 
     def text(self, finding: Finding) -> Text:
         """Put it into words; below the share that is worth a finding, say so."""
+        words = self.words(self.cost, **self.figures)
         if finding.status == "ruled_out":
-            measured = f"{self.seen()}: at most {self.cost}, below {SHARE:.0%}"
+            measured = f"{words.seen}: at most {self.cost}, below {SHARE:.0%}"
             return Text(summary=measured, measured=measured)
-        return Text(summary=self.summary(), measured=str(self.cost), remedies=(self.remedy(),))
+        remedy = Remedy("code", words.change, words.why, f"at most {self.cost}")
+        if words.override and self.cost.dtk_run:
+            remedy = replace(remedy, kind="override", change=words.override)
+        return Text(summary=words.summary, measured=str(self.cost), remedies=(remedy,))
 
-    @abstractmethod
-    def seen(self) -> str:
-        """Return what was seen, as a phrase."""
 
-    @abstractmethod
-    def summary(self) -> str:
-        """Return what is wrong and what it costs."""
+def costly(
+    view: Overview, ms: float, words: Callable[Concatenate[StepCost, _P], Words], *args: _P.args, **figures: _P.kwargs
+) -> Costly:
+    """Return the facts of a cause that costs so many ms of a step, at most the step.
 
-    @abstractmethod
-    def remedy(self) -> Remedy:
-        """Return how to fix it."""
+    Args:
+        view: all traces.
+        ms: the cost.
+        words: puts the cost and the figures into words when the report is made.
+        args: none, as figures are named.
+        figures: what `words` takes by name.
+    """
+    dtk_run = view.run is not None and bool(view.run.config)
+    return Costly(StepCost(max(0.0, min(ms, view.step_ms)), view.step_ms, view.unit, dtk_run), words, figures)
 
 
 def step_cause(
@@ -164,20 +100,30 @@ def step_cause(
     id: str,
     title: str,
     branch: str,
-    decide: Callable[[Overview], list[Finding]],
+    decide: Callable[[Overview], Finding],
     decided_from: str,
     remedy: str,
     example: Example,
+    unless: Sequence[Guard] = (),
     explained_by: tuple[ExplainedBy, ...] = (),
     source: str = "",
+    despite_instrument: bool = False,
 ) -> Cause[Overview]:
-    """Return a cause that is undecided where nothing can be concluded from the traces."""
+    """Return a cause that `decide` decides where the traces can be used and no guard answers before it.
+
+    Findings get the cause's id here. Nothing is concluded from traces that an instrument spoilt, but the instrument.
+    """
 
     def decide_usable(view: Overview) -> Sequence[Finding]:
-        if view.unusable:
-            return [undecided(id, NothingUsable(view.unusable))]
-        return decide(view)
+        if view.unusable and not (despite_instrument and view.unusable == "instrumented"):
+            sentence, missing = _UNUSABLE[view.unusable]
+            answer: Finding | None = undecided(sentence, missing)
+        else:
+            answer = next(filter(None, (guard(view) for guard in unless)), None)
+        return [replace(answer or decide(view), cause=id)]
 
+    # Figures taken under an instrument that serialises say nothing about the run without it.
+    spoilt = () if despite_instrument else (ExplainedBy(("overlap.instrumented",), ("any",)),)
     return Cause(
         id=id,
         title=title,
@@ -187,22 +133,14 @@ def step_cause(
         decide=decide_usable,
         decided_from=decided_from,
         remedy=remedy,
-        # Figures taken under an instrument that serialises say nothing about the run without it.
-        explained_by=(*explained_by, ExplainedBy(("overlap.instrumented",), ("any",))),
+        explained_by=(*explained_by, *spoilt),
         example=example,
         source=source,
     )
 
 
-def cost_of(view: Overview, ms: float) -> StepCost:
-    """Return a cost, which is at most the step."""
-    dtk_run = view.run is not None and bool(view.run.config)
-    return StepCost(max(0.0, min(ms, view.step_ms)), view.step_ms, view.unit, dtk_run)
-
-
 def judged(
     view: Overview,
-    cause: str,
     facts: Costly,
     *details: str,
     ranks: tuple[int, ...] | None = None,
@@ -210,12 +148,11 @@ def judged(
     confidence: float = 0.9,
     where: tuple[Where, ...] = (),
     of_transfer: bool = True,
-) -> list[Finding]:
+) -> Finding:
     """Confirm a cause whose cost is worth it, and rule it out otherwise.
 
     Args:
         view: all traces.
-        cause: its id.
         facts: what it costs and what was seen.
         details: what the trace shows, for the evidence.
         ranks: to blame; default: all that were traced.
@@ -225,42 +162,68 @@ def judged(
         of_transfer: the cost is exposed transfer, which holds waiting as well while not all ranks were traced.
     """
     if not view.worth(facts.cost.ms):
-        return [ruled_out(cause, facts)]
+        return Finding(cause="", status="ruled_out", facts=facts)
     items = list(details)
     if of_transfer and not view.split:
         items.append(f"{unsplit(view)}: waiting for late ranks is part of the cost")
         confidence = min(confidence, _UNSPLIT_CONFIDENCE)
     file = next((one.file for one in view.profiles if ranks and one.rank == ranks[0]), view.profiles[0].file)
-    return [
-        Finding(
-            cause=cause,
-            status="confirmed",
-            facts=facts,
-            confidence=confidence,
-            ranks=view.ranks if ranks is None else ranks,
-            victims=victims,
-            where=where,
-            cost=Cost(round(facts.cost.ms, 3), "ms per step" if view.unit == "step" else "ms per window"),
-            evidence=tuple(EvidenceItem("trace", file, item) for item in items),
-        )
-    ]
+    return Finding(
+        cause="",
+        status="confirmed",
+        facts=facts,
+        confidence=confidence,
+        ranks=view.ranks if ranks is None else ranks,
+        victims=victims,
+        where=where,
+        cost=Cost(round(facts.cost.ms, 3), "ms per step" if view.unit == "step" else "ms per window"),
+        evidence=tuple(EvidenceItem("trace", file, item) for item in items),
+    )
 
 
-def ruled_out(cause: str, facts: Facts) -> Finding:
-    """Return a cause that is not it."""
-    return Finding(cause=cause, status="ruled_out", facts=facts)
+def ruled_out(sentence: str, **figures: object) -> Finding:
+    """Return that it is not the cause, with the figures that say so."""
+    return Finding(cause="", status="ruled_out", facts=Figures(sentence, figures))
 
 
-def undecided(cause: str, facts: Undecided) -> Finding:
-    """Return a cause that the evidence cannot decide."""
-    return Finding(cause=cause, status="undecided", confidence=0.0, facts=facts)
+def undecided(sentence: str, missing: str, **figures: object) -> Finding:
+    """Return that the evidence cannot decide it, and what would record what is missing."""
+    return Finding(cause="", status="undecided", confidence=0.0, facts=Figures(sentence, figures, missing))
 
 
-def no_backward(view: Overview, cause: str) -> list[Finding]:
-    """Return the answer for a trace that does not show when backward runs; nothing where it does."""
-    if view.reductions:
-        return []
-    return [undecided(cause, PhasesUnknown()) if view.calls else ruled_out(cause, NoCollectives())]
+def no_collectives(view: Overview) -> Finding | None:
+    """Return the answer for a trace without collectives."""
+    return None if view.calls else ruled_out("0 collectives in the trace")
+
+
+def no_backward(view: Overview) -> Finding | None:
+    """Return the answer for a trace that does not show when backward runs."""
+    return None if view.reductions else no_collectives(view) or phases_unknown()
+
+
+def no_units(view: Overview) -> Finding | None:
+    """Return the answer for a job without sharded units, or whose units the trace does not show."""
+    units = view.units
+    if not units.sharded:
+        return ruled_out("parameters are not sharded: no all_gather with reduce_scatter")
+    if not units.phases:
+        return phases_unknown()
+    if not any(batch.gathers for batches in units.batches.values() for batch in batches):
+        return ruled_out("0 gathers in a forward pass")
+    return None
+
+
+def on_cpu(why: str) -> Guard:
+    """Return a guard against causes that do not exist on CPU."""
+    return lambda view: None if view.on_device else ruled_out("the work runs on CPU: {why}", why=why)
+
+
+def phases_unknown() -> Finding:
+    """Return that the purpose of collectives is not known."""
+    return undecided(
+        "The trace does not show when forward and backward run, so the purpose of the collectives cannot be told.",
+        "a profiler trace with CPU activity: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+    )
 
 
 def unsplit(view: Overview) -> str:
@@ -281,6 +244,11 @@ def matters(call: CallProfile) -> bool:
     """Return whether a collective moves more than a few numbers that the next line needs."""
     size = call.message.size_bytes
     return not size or size > _SMALL_BYTES
+
+
+def others(view: Overview, ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the traced ranks that are not among these."""
+    return tuple(rank for rank in view.ranks if rank not in ranks)
 
 
 def figure(value: float) -> str:

@@ -32,7 +32,7 @@ class Simulator:
     """One job. Its verbs happen on every rank, in program order."""
 
     ranks: int = 4
-    launch_us: float = 8.0
+    launch_us: float | Per = 8.0
     blocking: bool = False
     """Every launch waits for its kernel."""
     clocks: list[Clock] = field(default_factory=list)
@@ -57,11 +57,17 @@ class Simulator:
     def _launch(self, rank: int, name: str) -> float:
         """Launch a kernel from the host and return its earliest start on the device."""
         clock = self.clocks[rank]
-        start = clock.host
-        duration = self.launch_us * 0.6
+        cost = self.launch_us(rank) if callable(self.launch_us) else self.launch_us
+        start, duration = clock.host, cost * 0.6
         self._event(rank, "cuda_runtime", name, start, duration, correlation=self.correlation)
-        clock.host += self.launch_us
+        clock.host += cost
         return start + duration + LATENCY_US
+
+    def _block(self, rank: int, end: float) -> None:
+        """Let the launch that was issued last return only when its kernel is over."""
+        launch = next(event for event in reversed(self.events[rank]) if event["cat"] == "cuda_runtime")
+        launch["dur"] = max(launch["dur"], end + 1 - launch["ts"])
+        self.clocks[rank].host = max(self.clocks[rank].host, end + 2)
 
     def kernel(self, duration: float | Per, name: str = "ampere_bf16_s16816gemm", stream: int = COMPUTE) -> None:
         """One kernel on the compute stream; in backward from within an operation of autograd."""
@@ -72,7 +78,7 @@ class Simulator:
             self._event(rank, "kernel", name, start, length, stream=stream, correlation=self.correlation)
             clock.compute = start + length
             if self.blocking:
-                clock.host = max(clock.host, clock.compute + 2)
+                self._block(rank, clock.compute)
             if self.thread == AUTOGRAD:
                 title = "autograd::engine::evaluate_function: MmBackward0"
                 self._event(rank, "cpu_op", title, begun, clock.host - begun)
@@ -127,23 +133,36 @@ class Simulator:
             else:
                 clock.communication = end
             if self.blocking:
-                clock.host = max(clock.host, end + 2)
+                self._block(rank, end)
         self.correlation += 1
         return [end] * self.ranks
+
+    def copy(self, duration: float | Per, size_bytes: int, kind: str = "HtoD (Pageable -> Device)") -> None:
+        """Copy on the compute stream, as `tensor.to(device)` does; from pageable memory the host waits for it."""
+        for rank, clock in enumerate(self.clocks):
+            length = duration(rank) if callable(duration) else duration
+            start = max(self._launch(rank, "cudaMemcpyAsync"), clock.compute)
+            link = {"stream": COMPUTE, "correlation": self.correlation, "bytes": size_bytes}
+            self._event(rank, "gpu_memcpy", f"Memcpy {kind}", start, length, **link)
+            clock.compute = start + length
+            if "Pageable" in kind:
+                clock.host = max(clock.host, clock.compute + 2)
+        self.correlation += 1
 
     def wait(self, ends: list[float]) -> None:
         """Make the compute stream wait for a collective."""
         for clock, end in zip(self.clocks, ends):
             clock.compute = max(clock.compute, end)
 
-    def host(self, duration: float | Per, mark: str = "", op: str = "") -> None:
-        """Occupy the host with other work."""
+    def host(self, duration: float | Per, mark: str = "", op: str = "", call: str = "", function: str = "") -> None:
+        """Occupy the host with other work: an annotation, an operation, a call of the runtime, a Python function."""
         for rank, clock in enumerate(self.clocks):
             length = duration(rank) if callable(duration) else duration
-            if mark:
-                self._event(rank, "user_annotation", mark, clock.host, length)
-            if op:
-                self._event(rank, "cpu_op", op, clock.host, length)
+            for cat, name in (
+                ("user_annotation", mark), ("cpu_op", op), ("cuda_runtime", call), ("python_function", function),
+            ):  # fmt: skip
+                if name:
+                    self._event(rank, cat, name, clock.host, length)
             clock.host += length
 
     def drain(self, op: str = "aten::item") -> None:

@@ -1,62 +1,34 @@
 """The step waits for the data loader."""
 
-from dataclasses import dataclass
-
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.overlap._examples import example
-from diagnostics.causes.overlap._idle import idle_ms, occupation, others
-from diagnostics.causes.overlap._shared import Costly, NotIt, StepCost, cost_of, judged, ruled_out, step_cause
+from diagnostics.causes.overlap._idle import idle, judged_idle
+from diagnostics.causes.overlap._shared import StepCost, Words, figure, ruled_out, step_cause
 from diagnostics.contract.causes import ExplainedBy
-from diagnostics.contract.findings import Finding, Remedy
+from diagnostics.contract.findings import Finding
 
 _CPU_SHARE = 0.1
 """On CPU the loader's workers take the cores of the step, so less than that is no wait for data."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitsForData(Costly):
-    """What the host waits in."""
-
-    within: str
-
-    def seen(self) -> str:
-        """Return what was seen."""
-        return "idle while the host waits for data"
-
-    def summary(self) -> str:
-        """Return what is wrong."""
-        return f"The step waits for its data ({self.within}): {self.cost}."
-
-    def remedy(self) -> Remedy:
-        """Return how to fix it."""
-        return self.cost.code(
-            "give the DataLoader more `num_workers`, `prefetch_factor=4`, `persistent_workers=True` and "
-            "`pin_memory=True`",
-            "batches are then ready before they are needed",
-        )
+def _words(cost: StepCost, *, within: str) -> Words:
+    return Words(
+        seen="idle while the host waits for data",
+        summary=f"The step waits for its data ({within}): {cost}.",
+        change="give the DataLoader more `num_workers`, `prefetch_factor=4`, `persistent_workers=True` and "
+        "`pin_memory=True`",
+        why="batches are then ready before they are needed",
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class LittleOnCpu(NotIt):
-    """Too little for a run on CPU."""
-
-    cost: StepCost
-
-    def measured(self) -> str:
-        """Return the value that rules it out."""
-        return f"waiting for data {self.cost}, on CPU below {_CPU_SHARE:.0%}"
-
-
-def decide(view: Overview) -> list[Finding]:
+def decide(view: Overview) -> Finding:
     """Decide it by the idle time within the data loader."""
-    cause = CAUSE.id
-    ranks, idle = idle_ms(view, "data")
-    if view.worth(idle) and not view.on_device and idle < _CPU_SHARE * view.step_ms:
-        return [ruled_out(cause, LittleOnCpu(cost_of(view, idle)))]
-    within, _ = occupation(view, ranks, "data")
-    facts = WaitsForData(cost=cost_of(view, idle), within=within)
-    shown = f"the device idles while the host stands in {within}"
-    return judged(view, cause, facts, shown, ranks=ranks, victims=others(view, ranks), of_transfer=False)
+    waits = idle(view, "data")
+    if view.worth(waits.ms) and not view.on_device and waits.ms < _CPU_SHARE * view.step_ms:
+        sentence = "waiting for data {ms} ms of {step_ms} ms a step, on CPU below {least:.0%}"
+        return ruled_out(sentence, ms=figure(waits.ms), step_ms=figure(view.step_ms), least=_CPU_SHARE)
+    shown = f"the device idles while the host stands in {waits.within}"
+    return judged_idle(view, waits, shown, 0.9, _words, within=waits.within)
 
 
 CAUSE = step_cause(

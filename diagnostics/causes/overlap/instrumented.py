@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 
 from diagnostics.analysis.step_profile.instrument import SWITCHES
-from diagnostics.analysis.step_profile.overview import Overview, overview
+from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.overlap._examples import example
-from diagnostics.causes.overlap._shared import NothingUsable, NotIt, OnCpu, ruled_out, undecided
-from diagnostics.contract.causes import Cause
+from diagnostics.causes.overlap._shared import on_cpu, ruled_out, step_cause
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
 
 
@@ -36,43 +35,26 @@ class Spoilt:
         """Return why the work is serialised."""
         if self.variable:
             return f"{self.variable}={self.value} was set: {SWITCHES[self.variable]}"
-        return "every long kernel is over before anything else is launched"
+        return "every launch of a long kernel returns only when the kernel is over"
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchesRunAhead(NotIt):
-    """Launches do not wait for their kernels."""
-
-    share: float
-
-    def measured(self) -> str:
-        """Return the value that rules it out."""
-        return f"{self.share:.0%} of long kernels end before the next launch"
-
-
-def decide(view: Overview) -> list[Finding]:
-    """Decide it by the environment, and by the kernels that end before the next launch."""
-    cause = CAUSE.id
-    if view.unusable in ("no_trace", "unreadable"):
-        return [undecided(cause, NothingUsable(view.unusable))]
-    if not view.on_device:
-        return [ruled_out(cause, OnCpu("instruments"))]
+def decide(view: Overview) -> Finding:
+    """Decide it by the environment, and by the launches that return only when their kernel is over."""
     instrument = view.instrument
     if instrument is None:
-        return [ruled_out(cause, LaunchesRunAhead(max(one.blocking for one in view.profiles)))]
+        share = max(one.blocking for one in view.profiles)
+        return ruled_out("{share:.0%} of long kernels hold their launch until they are over", share=share)
     facts = Spoilt(instrument.variable, instrument.value)
     item = EvidenceItem("environment" if instrument.variable else "trace", view.profiles[0].file, str(facts))
-    return [
-        Finding(cause=cause, status="confirmed", facts=facts, confidence=0.9, ranks=instrument.ranks, evidence=(item,))
-    ]
+    return Finding(cause="", status="confirmed", facts=facts, confidence=0.9, ranks=instrument.ranks, evidence=(item,))
 
 
-CAUSE = Cause(
+CAUSE = step_cause(
     id="overlap.instrumented",
     title="the measurement itself destroys overlap",
-    outcome="slow",
     branch="slow",
-    facts=overview,
+    unless=(on_cpu("no launch can block"),),
+    despite_instrument=True,
     decide=decide,
     decided_from="traces, environment",
     remedy="unset CUDA_LAUNCH_BLOCKING and the like, then measure again",

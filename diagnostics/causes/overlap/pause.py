@@ -1,68 +1,96 @@
-"""The host pauses: a few long stretches without a launch hold nearly all of the idle time."""
-
-from dataclasses import dataclass
+"""The host pauses: it does something else, which the trace names, or stops for a few long stretches."""
 
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.overlap._examples import LATE, example
-from diagnostics.causes.overlap._idle import idle_ms, occupation, others
-from diagnostics.causes.overlap._shared import Costly, OnCpu, cost_of, figure, judged, ruled_out, step_cause
+from diagnostics.causes.overlap._idle import idle, judged_idle
+from diagnostics.causes.overlap._shared import StepCost, Words, figure, on_cpu, step_cause
 from diagnostics.contract.causes import ExplainedBy
-from diagnostics.contract.findings import Finding, Remedy
+from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import counted
+from diagnostics.evidence.trace.host_work import HostWork
+
+_KINDS: dict[HostWork, tuple[str, str, str]] = {
+    "garbage_collection": (
+        "for Python's garbage collection",
+        "call `gc.disable()` (or `gc.freeze()`) after set-up and `gc.collect()` every few hundred steps, on all ranks "
+        "in the same step",
+        "collections then happen where no rank waits for another",
+    ),
+    "recompilation": (
+        "to compile",
+        "keep shapes fixed (pad, bucket lengths), mark what varies with `torch._dynamo.mark_dynamic`, and look for the "
+        "reason with `TORCH_LOGS=recompiles`; if the window holds the first steps, profile later ones",
+        "a graph is compiled again for every new shape or value that it was specialised for",
+    ),
+    "kernel_loading": (
+        "to load kernels on first use",
+        "profile after some warm-up steps, or set `CUDA_MODULE_LOADING=EAGER`",
+        "each kernel is loaded once",
+    ),
+    "allocator": (
+        "to allocate or free device memory",
+        "set `PYTORCH_ALLOC_CONF=expandable_segments:True`, keep shapes fixed, remove `torch.cuda.empty_cache()` from "
+        "the step, and leave the allocator some free memory",
+        "cudaMalloc and cudaFree wait for the device; cached blocks need neither",
+    ),
+    "checkpoint": (
+        "to write a checkpoint",
+        "save asynchronously (`torch.distributed.checkpoint.async_save`) or less often",
+        "launches go on only when it is written",
+    ),
+    "input": (
+        "to wait for input",
+        "look at what sends the input: this job is not limited by its own work; batch requests or fetch them ahead",
+        "nothing is launched while there is nothing to do",
+    ),
+}
+"""Kind -> what the host pauses for, what to change, and why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pauses(Costly):
-    """Long stretches in which the host launched nothing."""
+def _words(cost: StepCost, *, kind: HostWork, longest_ms: float, within: str) -> Words:
+    """Put it into words.
 
-    count: int
-    longest_ms: float
-    within: str
-    """The innermost operation or annotation around most of that time; empty = none is recorded."""
-
-    def seen(self) -> str:
-        """Return what was seen."""
-        return "idle in pauses of the host"
-
-    def summary(self) -> str:
-        """Return what is wrong."""
-        within = f", most of it within {self.within}" if self.within else "; the trace does not show what it does then"
-        return (
-            f"The host pauses and the device idles: {self.cost} in few long stretches (the longest "
-            f"{figure(self.longest_ms)} ms){within}."
-        )
-
-    def remedy(self) -> Remedy:
-        """Return how to fix it."""
-        look = f"look at what the host does within {self.within}"
-        if not self.within:
+    Args:
+        cost: of a step.
+        kind: what the host does; empty = none of the kinds that have a name.
+        longest_ms: of the pauses.
+        within: the innermost operation or annotation around most of that time; empty = nothing is recorded.
+    """
+    purpose, change, why = _KINDS.get(kind, ("", "", "launches go on only when it is over"))
+    doing = f" {purpose} ({within})" if purpose else f", most of the time within {within}" if within else ""
+    if not change:
+        look = f"look at what the host does within {within}"
+        if not within:
+            doing = "; the trace does not show what it does then"
             look = "record stacks (`with_stack=True`) and look at what the host does in the longest gap"
-        return self.cost.code(
-            f"{look} (garbage collection, a checkpoint, logging, a request) and take it out of the step",
-            "launches go on only when it is over",
-        )
+        change = f"{look} (garbage collection, a checkpoint, logging, a request) and take it out of the step"
+    return Words(
+        seen="idle in pauses of the host",
+        summary=f"The host pauses{doing}, and the device idles: {cost}; the longest pause takes "
+        f"{figure(longest_ms)} ms.",
+        change=change,
+        why=why,
+    )
 
 
-def decide(view: Overview) -> list[Finding]:
-    """Decide it by the idle time in the few longest stretches of each step."""
-    cause = CAUSE.id
-    if not view.on_device:
-        return [ruled_out(cause, OnCpu("launches"))]
-    ranks, idle = idle_ms(view, "pause")
-    within, count = occupation(view, ranks, "pause")
-    lengths = [gap.length for one in view.profiles if one.rank in ranks for gap in one.gaps if gap.reason == "pause"]
-    facts = Pauses(cost=cost_of(view, idle), count=count, longest_ms=max(lengths, default=0) / 1e6, within=within)
-    shown = f"{counted(count, 'pause')}, the longest {figure(facts.longest_ms)} ms"
-    victims = others(view, ranks)
-    return judged(view, cause, facts, shown, ranks=ranks, victims=victims, confidence=0.85, of_transfer=False)
+def decide(view: Overview) -> Finding:
+    """Decide it by the idle time in which the host does something else, or in the few longest stretches of a step."""
+    pauses = idle(view, "pause")
+    kind = f" ({pauses.work})" if pauses.work else ""
+    shown = f"{counted(pauses.count, 'pause')}{kind}, the longest {figure(pauses.longest_ms)} ms"
+    return judged_idle(
+        view, pauses, shown, 0.85, _words, kind=pauses.work, longest_ms=pauses.longest_ms, within=pauses.within
+    )
 
 
 CAUSE = step_cause(
     id="overlap.pause",
     title="the host pauses",
     branch="slow.idle",
+    unless=(on_cpu("no host waits for a device"),),
     decide=decide,
-    decided_from="traces with host events: a few long stretches that hold nearly all of the idle time of a step",
+    decided_from="traces with host events: what the host does while the device idles (garbage collection, compilation, "
+    "allocation, waiting for input), or a few long stretches that hold nearly all of the idle time of a step",
     remedy="take what the host does in the pause out of the step",
     explained_by=(ExplainedBy(("hang.host_stall", "overlap.sync_point"), ("ranks",)),),
     example=example("late_host", (LATE,)),

@@ -1,15 +1,13 @@
 """Only the root is wrapped: all parameters are gathered as one unit before any compute."""
 
-from dataclasses import dataclass
-
 from diagnostics.analysis.step_profile import attainable
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.reductions import MOST, large, share_of, total_bytes
-from diagnostics.analysis.step_profile.units import MicroBatch
+from diagnostics.analysis.step_profile.units import GOOD_UNITS, MicroBatch
+from diagnostics.causes._own_model import NAME_BLOCKS, blocks_unknown
+from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap._examples import example
-from diagnostics.causes.overlap._shared import Costly, cost_of, judged, ruled_out, step_cause
-from diagnostics.causes.overlap._units import GOOD_UNITS, Gathers, no_units, per_step_ms
-from diagnostics.contract.findings import Finding, Remedy
+from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import bytes_text
 
 _FEW = 3
@@ -18,49 +16,38 @@ _FORWARD, _BACKWARD = 1 / 3, 2 / 3
 """Shares of the compute of a micro-batch: backward has twice the matrix products of forward."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OneUnit(Costly):
-    """The gather of everything."""
+def _words(cost: shared.StepCost, *, gathers: int, size_bytes: int, blocks_unknown: bool) -> shared.Words:
+    """Put it into words.
 
-    gathers: int
-    size_bytes: int
-    """0 = unknown."""
-
-    def seen(self) -> str:
-        """Return what was seen."""
-        return f"{self.gathers} gathers in a forward pass"
-
-    def summary(self) -> str:
-        """Return what is wrong."""
-        size = " of " + bytes_text(self.size_bytes) if self.size_bytes else ""
-        return (
-            f"All parameters are gathered as one unit{size} before any compute: up to {self.cost}, and their whole "
-            "memory at once."
-        )
-
-    def remedy(self) -> Remedy:
-        """Return how to fix it."""
-        return self.cost.override(
-            "strategy.blocks_per_unit=1",
-            "each block is gathered while the one before it computes",
-            "call `fully_shard` on every block before the root (FSDP1: an `auto_wrap_policy`)",
-        )
+    Args:
+        cost: of a step.
+        gathers: in a forward pass.
+        size_bytes: of them; 0 = unknown.
+        blocks_unknown: each block was to be a unit, and dtk found no blocks in the user's own model.
+    """
+    size = " of " + bytes_text(size_bytes) if size_bytes else ""
+    wrap = "call `fully_shard` on every block before the root (FSDP1: an `auto_wrap_policy`)"
+    return shared.Words(
+        seen=f"{gathers} gathers in a forward pass",
+        summary=f"All parameters are gathered as one unit{size} before any compute: up to {cost}, and their whole "
+        "memory at once.",
+        change=NAME_BLOCKS if blocks_unknown else wrap,
+        why="each block is gathered while the one before it computes",
+        override="" if blocks_unknown else "strategy.blocks_per_unit=1",
+    )
 
 
-def decide(view: Overview) -> list[Finding]:
+def decide(view: Overview) -> Finding:
     """Decide it by the gathers of a forward pass and the scatters of a backward pass."""
-    cause = CAUSE.id
-    if answer := no_units(view, cause):
-        return answer
     sample, declared = view.units.sample, view.declared("strategy.blocks_per_unit")
-    if view.units.typical(lambda batch: float(_is_root_only(batch))) < 0.5 or (
-        isinstance(declared, int) and declared > 0
-    ):
-        return [ruled_out(cause, Gathers(len(sample.gathers)))]
-    cost = cost_of(view, per_step_ms(view, lambda batch: _gain(view, batch)))
-    facts = OneUnit(cost=cost, gathers=len(sample.gathers), size_bytes=total_bytes(sample.gathers))
-    shown = f"{len(sample.gathers)} all_gather and {len(sample.scatters)} reduce_scatter a micro-batch"
-    return judged(view, cause, facts, shown)
+    count, unknown = len(sample.gathers), blocks_unknown(view.run)
+    several = isinstance(declared, int) and declared > 0 and not unknown
+    if several or view.units.typical(lambda batch: float(_is_root_only(batch))) < 0.5:
+        return shared.ruled_out("{count} gathers in a forward pass", count=count)
+    gain = view.per_batch_ms(lambda batch: _gain(view, batch))
+    size = total_bytes(sample.gathers)
+    facts = shared.costly(view, gain, _words, gathers=count, size_bytes=size, blocks_unknown=unknown)
+    return shared.judged(view, facts, f"{count} all_gather and {len(sample.scatters)} reduce_scatter a micro-batch")
 
 
 def _is_root_only(batch: MicroBatch) -> bool:
@@ -84,10 +71,11 @@ def _gain(view: Overview, batch: MicroBatch) -> float:
     return gained
 
 
-CAUSE = step_cause(
+CAUSE = shared.step_cause(
     id="overlap.root_only_wrapping",
     title="only the root is wrapped, so nothing overlaps",
     branch="slow.units",
+    unless=(shared.no_units,),
     decide=decide,
     decided_from="traces: the gathers of a forward pass; configuration",
     remedy="strategy.blocks_per_unit=1",

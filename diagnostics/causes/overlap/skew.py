@@ -1,31 +1,15 @@
 """Ranks wait for late ranks in their collectives."""
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 from statistics import median
-from typing import Literal
 
+from diagnostics.analysis.step_profile.account import WAITING_ON_CPU
 from diagnostics.analysis.step_profile.overview import MS, Overview
 from diagnostics.analysis.step_profile.skew import Late
+from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap._examples import LATE, example
-from diagnostics.causes.overlap._idle import others
-from diagnostics.causes.overlap._shared import (
-    ALL_RANKS,
-    Costly,
-    NoCollectives,
-    NotIt,
-    StepCost,
-    Undecided,
-    cost_of,
-    figure,
-    judged,
-    ruled_out,
-    step_cause,
-    undecided,
-    unsplit,
-)
 from diagnostics.contract.causes import ExplainedBy
-from diagnostics.contract.findings import Finding, Remedy
+from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import ranks_spoken, sentence
 
 _MOST = 0.6
@@ -34,15 +18,15 @@ _STANDS_OUT = 2.0
 """Times an even share of the lateness: a rank that brings about so much is not late by chance."""
 _WANDERING = 0.05
 """Of the step: lateness that moves from rank to rank has to cost more to be named."""
-_CPU_SHARE = 0.3
-"""On CPU ranks share cores and are late by chance: there it has to be so much, and a stop rather than slow work."""
+_COMPARABLE = 0.5
+"""Of the lateness of the rank that is late most: a rank with as much is late for a reason as well."""
 _REASONS = {
     "data": "waits for its data loader",
     "sync": "waits with its host for its device",
     "host": "launches work late",
     "pause": "has a host that pauses",
     "wait": "has compute that waits for other work on its device",
-    "compute": "computes longer",
+    "compute": "computes longer (work imbalance)",
 }
 _REMEDIES = {
     "data": "give that rank's data loader more workers, `prefetch_factor` and `persistent_workers=True`",
@@ -53,167 +37,98 @@ _REMEDIES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LateRanks(Costly):
-    """Why the ranks that the finding blames are late."""
-
-    reason: str
-    """A key of `_REASONS`; empty = the trace does not tell."""
-    within: str
-    """What the host stands in."""
-    ranks: tuple[int, ...]
-
-    def seen(self) -> str:
-        """Return what was seen."""
-        return "waiting for late ranks"
-
-    def summary(self) -> str:
-        """Return what is wrong."""
-        several = len(self.ranks) > 1
-        why = f"it {_REASONS[self.reason]}" if self.reason else "what it does longer cannot be told from the trace"
-        why += f" ({self.within})" if self.within and self.reason in ("data", "sync", "pause") else ""
-        return (
-            f"{sentence(ranks_spoken(self.ranks))} {'come' if several else 'comes'} late to the collectives and the "
-            f"others wait: {self.cost}; {'of each, ' if several else ''}{why}."
-        )
-
-    def remedy(self) -> Remedy:
-        """Return how to fix it."""
-        change = _REMEDIES.get(self.reason, "compare that rank's step with another's in the trace viewer")
-        return self.cost.code(change, "the others wait for it in every collective")
+_SEEN = "waiting for late ranks"
+_WAITING = "waiting {ms} ms of {step_ms} ms a step, "
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wandering(Costly):
-    """A different rank comes late each time."""
+def _words(cost: shared.StepCost, *, reason: str = "", within: str = "", ranks: tuple[int, ...] = ()) -> shared.Words:
+    """Put the late ranks into words.
 
-    waiting_ms: float
-
-    def seen(self) -> str:
-        """Return what was seen."""
-        return "waiting for late ranks"
-
-    def summary(self) -> str:
-        """Return what is wrong."""
-        return (
-            f"Ranks wait for each other {figure(self.waiting_ms)} ms a {self.cost.unit}, and a different one comes "
-            f"late each time: up to {self.cost}."
-        )
-
-    def remedy(self) -> Remedy:
-        """Return how to fix it."""
-        return self.cost.code(
-            "give all ranks batches of the same amount of work (bucket by length, balance tokens)",
-            "lateness that moves from rank to rank comes from uneven work",
-        )
+    Args:
+        cost: of a step.
+        reason: a key of `_REASONS`; empty = the trace does not tell.
+        within: what the host stands in.
+        ranks: to blame.
+    """
+    several = len(ranks) > 1
+    why = f"it {_REASONS[reason]}" if reason else "what it does longer cannot be told from the trace"
+    why += f" ({within})" if within and reason in ("data", "sync", "pause") else ""
+    return shared.Words(
+        seen=_SEEN,
+        summary=f"{sentence(ranks_spoken(ranks))} {'come' if several else 'comes'} late to the collectives and the "
+        f"others wait: {cost}; {'of each, ' if several else ''}{why}.",
+        change=_REMEDIES.get(reason, "compare that rank's step with another's in the trace viewer"),
+        why="the others wait for it in every collective",
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class ByChance(NotIt):
-    """Waiting that is not the doing of certain ranks in every step."""
-
-    cost: StepCost | None
-    """None: there is one rank only."""
-    why: Literal["wanders", "some_steps", "cpu", ""] = ""
-
-    def measured(self) -> str:
-        """Return the value that rules it out."""
-        why = {
-            "wanders": "a different rank each time",
-            "some_steps": "not in every step",
-            "cpu": f"and no rank stops for {_CPU_SHARE:.0%} of every step (ranks share the cores of a CPU, so less is "
-            "chance)",
-            "": "",
-        }[self.why]
-        return "1 rank" if self.cost is None else f"waiting {self.cost}, {why}"
+def _wandering(cost: shared.StepCost, *, waiting_ms: float) -> shared.Words:
+    return shared.Words(
+        seen=_SEEN,
+        summary=f"Ranks wait for each other {shared.figure(waiting_ms)} ms a {cost.unit}, and a different one comes "
+        f"late each time: up to {cost}.",
+        change="give all ranks batches of the same amount of work (bucket by length, balance tokens)",
+        why="lateness that moves from rank to rank comes from uneven work (work imbalance)",
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Unmatched(Undecided):
-    """The collectives of the ranks cannot be compared."""
-
-    why: str
-
-    def summary(self) -> str:
-        """Return what the evidence does not tell."""
-        return f"Whether ranks wait for a late one cannot be told: {self.why}."
-
-    def missing(self) -> str:
-        """Return what would record it."""
-        return ALL_RANKS
-
-
-@dataclass(frozen=True, slots=True)
-class SomeTraced(Undecided):
-    """The late rank may be one that was not traced."""
-
-    traced: int
-    world_size: int | None
-
-    def summary(self) -> str:
-        """Return what the evidence does not tell."""
-        return f"Only {self.traced} of {self.world_size or 'more'} ranks were traced: the late one may be another."
-
-    def missing(self) -> str:
-        """Return what would record it."""
-        return ALL_RANKS
-
-
-def decide(view: Overview) -> list[Finding]:
+def decide(view: Overview) -> Finding:
     """Decide it by matched collectives: who enters them last, and what that costs the others."""
-    cause, skew = CAUSE.id, view.skew
-    if not view.calls:
-        return [ruled_out(cause, NoCollectives())]
+    skew = view.skew
     if len(view.profiles) < 2 or not skew.matched:
         if view.world_size == 1:
-            return [ruled_out(cause, ByChance(None))]
-        why = unsplit(view) if len(view.profiles) < 2 else "the ranks' collectives could not be matched"
-        return [undecided(cause, Unmatched(why))]
+            return shared.ruled_out("1 rank")
+        why = shared.unsplit(view) if len(view.profiles) < 2 else "the ranks' collectives could not be matched"
+        return shared.undecided("Whether ranks wait for a late one cannot be told: {why}.", shared.ALL_RANKS, why=why)
     if not skew.complete:
-        return [undecided(cause, SomeTraced(len(view.profiles), view.world_size))]
+        counts = {"traced": len(view.profiles), "world_size": view.world_size or "more"}
+        few = "Only {traced} of {world_size} ranks were traced: the late one may be another."
+        return shared.undecided(few, shared.ALL_RANKS, **counts)
     priced = _priced(view)
     steps = max(1, max(len(one.steps) for one in view.profiles))
     waiting = median(
         view.per_step_ms(lambda one: sum(call.exposed - call.exposed_transfer for call in one.calls)).values()
     )
-    total = sum(ns for _, ns in priced)
-    cost = cost_of(view, total / MS / steps)
-    if not view.worth(cost.ms):
-        return [ruled_out(cause, LateRanks(cost=cost, reason="", within="", ranks=()))]
-    blamed = _blamed(view, priced)
-    theirs = [(late, ns) for late, ns in priced if set(late.ranks) & set(blamed)]
+    total = sum(ns for _, ns in priced) / MS / steps
+    if not view.worth(total):
+        return shared.judged(view, shared.costly(view, total, _words))
+    culprits = _culprits(view, priced)
+    theirs = [(late, ns) for late, ns in priced if set(late.ranks) & set(culprits)]
+    step_ms = shared.figure(view.step_ms)
     if not view.on_device:
-        theirs = [(late, ns) for late, ns in theirs if late.reason in ("data", "host", "sync")]
+        # There it has to be a stop rather than slow work, as ranks share cores.
+        theirs = [(late, ns) for late, ns in theirs if late.reason in ("data", "host", "pause", "sync")]
         least = min(sum(ns for late, ns in theirs if late.step == step) for step in range(steps)) / MS
-        if not blamed or least < _CPU_SHARE * view.step_ms:
-            return [ruled_out(cause, ByChance(cost_of(view, waiting), "cpu"))]
-    elif not blamed:
-        if cost.ms < _WANDERING * view.step_ms:
-            return [ruled_out(cause, ByChance(cost, "wanders"))]
-        facts, rank, share = Wandering(cost=cost, waiting_ms=waiting), *_latest(priced)
-        shown = f"rank {rank} comes last most, for {share:.0%} of the lateness"
-        return judged(view, cause, facts, shown, ranks=(), victims=view.ranks, confidence=0.7, of_transfer=False)
-    own = cost_of(view, sum(ns for _, ns in theirs) / MS / steps)
-    if view.on_device and (len({late.step for late, _ in theirs}) < _MOST * steps or not view.worth(own.ms)):
-        return [ruled_out(cause, ByChance(own, "some_steps"))]
+        if not culprits or least < WAITING_ON_CPU * view.step_ms:
+            chance = (
+                "and no rank stops for {share:.0%} of every step (ranks share the cores of a CPU, so less is chance)"
+            )
+            return shared.ruled_out(_WAITING + chance, ms=shared.figure(waiting), step_ms=step_ms, share=WAITING_ON_CPU)
+    elif not culprits:
+        if total < _WANDERING * view.step_ms:
+            return shared.ruled_out(_WAITING + "a different rank each time", ms=shared.figure(total), step_ms=step_ms)
+        rank, share = _latest(priced)
+        facts, shown = (
+            shared.costly(view, total, _wandering, waiting_ms=waiting),
+            f"rank {rank} comes last most, for {share:.0%}",
+        )
+        shown = f"{shown} of the lateness"
+        return shared.judged(view, facts, shown, ranks=(), victims=view.ranks, confidence=0.7, of_transfer=False)
+    own = sum(ns for _, ns in theirs) / MS / steps
+    if view.on_device and (len({late.step for late, _ in theirs}) < _MOST * steps or not view.worth(own)):
+        return shared.ruled_out(_WAITING + "not in every step", ms=shared.figure(own), step_ms=step_ms)
     weights: Counter[tuple[str, str]] = Counter()
     for late, _ in theirs:
         weights[late.reason, late.detail] += late.lead
     (reason, within), _ = max(weights.items(), key=lambda item: (item[1], item[0]))
     first = max((late for late, _ in theirs), key=lambda late: late.lead)
     shown = (
-        f"the others wait {figure(waiting)} ms a {view.unit} in {len(theirs)} collectives that {ranks_spoken(blamed)} "
-        f"entered last, at most {figure(first.lead / MS)} ms before {first.op} of group {first.group or '?'}"
+        f"the others wait {shared.figure(waiting)} ms a {view.unit} in {len(theirs)} collectives that "
+        f"{ranks_spoken(culprits)} entered last, at most {shared.figure(first.lead / MS)} ms before {first.op} of "
+        f"group {first.group or '?'}"
     )
-    return judged(
-        view,
-        cause,
-        LateRanks(cost=own, reason=reason, within=within, ranks=blamed),
-        shown,
-        ranks=blamed,
-        victims=others(view, blamed),
-        of_transfer=False,
-    )
+    facts = shared.costly(view, own, _words, reason=reason, within=within, ranks=culprits)
+    return shared.judged(view, facts, shown, ranks=culprits, victims=shared.others(view, culprits), of_transfer=False)
 
 
 def _priced(view: Overview) -> list[tuple[Late, int]]:
@@ -254,21 +169,22 @@ def _latest(priced: list[tuple[Late, int]]) -> tuple[int, float]:
     return rank, ns / sum(ns for _, ns in priced)
 
 
-def _blamed(view: Overview, priced: list[tuple[Late, int]]) -> tuple[int, ...]:
+def _culprits(view: Overview, priced: list[tuple[Late, int]]) -> tuple[int, ...]:
     """Return the ranks that bring about most of the lateness, each or together; none when they are the majority."""
     by_rank, total = _shares(priced), sum(ns for _, ns in priced)
-    blamed = {rank for rank, ns in by_rank.items() if ns >= _MOST * total}
-    even = total / len(view.profiles)
-    blamed = blamed or {rank for rank, ns in by_rank.items() if ns >= _STANDS_OUT * even}
-    together = sum(ns for late, ns in priced if blamed & set(late.ranks))
-    minority = 2 * len(blamed) <= len(view.profiles) or len(view.profiles) <= 2
-    return tuple(sorted(blamed)) if minority and together >= _MOST * total else ()
+    least = min(_MOST * total, _STANDS_OUT * total / len(view.profiles))
+    least = max(least, _COMPARABLE * max(by_rank.values(), default=0))
+    culprits = {rank for rank, ns in by_rank.items() if ns >= least}
+    together = sum(ns for late, ns in priced if culprits & set(late.ranks))
+    minority = 2 * len(culprits) <= len(view.profiles) or len(view.profiles) <= 2
+    return tuple(sorted(culprits)) if minority and together >= _MOST * total else ()
 
 
-CAUSE = step_cause(
+CAUSE = shared.step_cause(
     id="overlap.skew",
     title="ranks wait for a late rank",
     branch="slow.bound",
+    unless=(shared.no_collectives,),
     decide=decide,
     decided_from="traces of two ranks or more: matched collectives, whose last arrival stays shortest",
     remedy="fix what makes the late rank late",

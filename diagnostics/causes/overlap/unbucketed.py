@@ -1,22 +1,13 @@
 """Gradients are reduced one by one after backward, so no compute runs beside them."""
 
 from collections import Counter
-from dataclasses import dataclass
 
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.reductions import MANY, total_bytes
+from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap._buckets import bucket_gain
 from diagnostics.causes.overlap._examples import example
-from diagnostics.causes.overlap._shared import (
-    Costly,
-    NotIt,
-    cost_of,
-    judged,
-    no_backward,
-    ruled_out,
-    step_cause,
-)
-from diagnostics.contract.findings import Finding, Remedy, Where
+from diagnostics.contract.findings import Finding, Where
 from diagnostics.contract.formatting import bytes_text
 
 _RANKS_READ = 2
@@ -25,64 +16,30 @@ _OUTSIDE = ("logging", "evaluation")
 """Regions whose collectives are no reductions of gradients."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OneByOne(Costly):
-    """Reductions between backward and optimizer."""
-
-    count: int
-    site: Where | None
-    """The line that issues them, where records of calls tell."""
-
-    def seen(self) -> str:
-        """Return what was seen."""
-        return f"{self.count} reductions after backward"
-
-    def summary(self) -> str:
-        """Return what is wrong."""
-        place = f" ({self.site.file}:{self.site.line})" if self.site else ""
-        return (
-            f"{self.count} gradients are reduced one by one after backward{place}, with nothing beside them: "
-            f"up to {self.cost}."
-        )
-
-    def remedy(self) -> Remedy:
-        """Return how to fix it."""
-        place = f" at {self.site.file}:{self.site.line}" if self.site else ""
-        return self.cost.code(
-            f"remove the loop of all_reduce{place} and wrap the model in DistributedDataParallel",
-            "it reduces buckets of gradients while backward still runs",
-        )
+def _words(cost: shared.StepCost, *, count: int, site: Where | None) -> shared.Words:
+    line = f"{site.file}:{site.line}" if site else ""
+    place = f" ({line})" if line else ""
+    return shared.Words(
+        seen=f"{count} reductions after backward",
+        summary=f"{count} gradients are reduced one by one after backward{place}, with nothing beside them: up to "
+        f"{cost}.",
+        change=f"remove the loop of all_reduce{' at ' + line if line else ''} and wrap the model in "
+        "DistributedDataParallel",
+        why="it reduces buckets of gradients while backward still runs",
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class FewAfterBackward(NotIt):
-    """How many reductions follow backward."""
-
-    count: int
-
-    def measured(self) -> str:
-        """Return the value that rules it out."""
-        return f"{self.count} reductions between backward and optimizer"
-
-
-def decide(view: Overview) -> list[Finding]:
+def decide(view: Overview) -> Finding:
     """Decide it by the reductions between backward and optimizer."""
-    cause = CAUSE.id
-    if answer := no_backward(view, cause):
-        return answer
     steps = view.reductions
     count = round(steps.typical(lambda step: len(step.after)))
     if count < MANY or count < round(steps.typical(lambda step: len(step.last()))):
-        return [ruled_out(cause, FewAfterBackward(count))]
-    cost = cost_of(view, steps.typical(lambda step: bucket_gain(view, step.after, step.backward)))
-    site = _site(view) if view.worth(cost.ms) else None
-    size = total_bytes(steps.sample.after)
-    return judged(
-        view,
-        cause,
-        OneByOne(cost=cost, count=count, site=site),
-        f"{count} reductions{' of ' + bytes_text(size) if size else ''} a step, all issued after backward",
-        where=(site,) if site else (),
+        return shared.ruled_out("{count} reductions between backward and optimizer", count=count)
+    cost = steps.typical(lambda step: bucket_gain(view, step.after, step.backward))
+    site, size = _site(view) if view.worth(cost) else None, total_bytes(steps.sample.after)
+    shown = f"{count} reductions{' of ' + bytes_text(size) if size else ''} a step, all issued after backward"
+    return shared.judged(
+        view, shared.costly(view, cost, _words, count=count, site=site), shown, where=(site,) if site else ()
     )
 
 
@@ -109,10 +66,11 @@ def _site(view: Overview) -> Where | None:
     return Where(rank if rank >= 0 else None, file_name, line, function, "all_reduce")
 
 
-CAUSE = step_cause(
+CAUSE = shared.step_cause(
     id="overlap.unbucketed",
     title="gradients are reduced one by one after backward",
     branch="slow.reduction",
+    unless=(shared.no_backward,),
     decide=decide,
     decided_from="traces: the reductions between backward and optimizer; records of calls for the line",
     remedy="DDP, or flatten the gradients into buckets",

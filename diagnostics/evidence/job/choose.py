@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.contract.errors import DiagnosticsError
+from diagnostics.contract.files import open_regular
 from diagnostics.contract.invocation import command
 from diagnostics.evidence.job.dump_agreement import Moments
 from diagnostics.evidence.job.write_times import refuse_mixed
@@ -128,7 +129,7 @@ def _digest(path: Path) -> str:
     """Hash of a file's bytes as they lie on disk; of very large ones of their beginning."""
     digest = hashlib.sha256()
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             for _ in range(64):
                 block = file.read(BLOCK_BYTES)
                 if not block:

@@ -8,7 +8,8 @@ from typing import Any
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.evidence.model import Evidence, Problem
 
-MAX_WORLD = 10_000_000
+MAX_WORLD = 1_000_000
+"""A larger number in a file is no number of ranks: the largest training jobs have some 100,000."""
 ALL_RANKS = -1
 """Key of `Evidence.environment` for variables of the whole job."""
 _VARIABLES = re.compile(r"^(?:NCCL|TORCH|GLOO|CUDA|PYTORCH|OMP|RCCL|HIP)[A-Z0-9_]*$")

@@ -20,18 +20,20 @@ class CollectiveStack:
     """Takes the lines behind one head; a line out of turn, as of another rank, ends it."""
 
     number: int = 0
-    """Line in which it began; 0 = none is under way."""
+    """Line in which it began; 0 = no stack is being read."""
     rank: int | None = None
     frames: int = 0
+    op: str = ""
+    """Function of torch that the user's line called."""
 
     def begin(self, number: int, rank: int | None) -> None:
         """Begin a stack after its first line."""
-        self.number, self.rank, self.frames = number, rank, 0
+        self.number, self.rank, self.frames, self.op = number, rank, 0, ""
 
     def feed(self, text: str) -> dict[str, Any] | None:
         """Read the next line of the stack.
 
-        Returns the innermost frame outside torch (`file`, `line`, `function`) once it is known.
+        Returns the innermost frame outside torch (`file`, `line`, `function`) once it is known, with the `op` in it.
         """
         match = _FRAME.match(text.strip())
         if match is None or int(match[1]) != self.frames or self.frames >= MAX_FRAMES:
@@ -39,6 +41,7 @@ class CollectiveStack:
             return None
         self.frames += 1
         if is_library(match[3]):
+            self.op = self.op or match[2].strip()
             return None
         self.number = 0
-        return {"function": match[2].strip(), "file": match[3], "line": int(match[4])}
+        return {"function": match[2].strip(), "file": match[3], "line": int(match[4]), "op": self.op}

@@ -6,6 +6,7 @@ Owns these formats. What follows from an end, and who is a victim, is for the ca
 import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from diagnostics.evidence.endings import signal_of
 from diagnostics.evidence.logs import tracebacks
@@ -60,7 +61,6 @@ class _Row:
     pid: int | None = None
     signal: str | None = None
     time_s: float | None = None
-    what: str = ""
     trace: tracebacks.Assembler = field(default_factory=tracebacks.Assembler)
 
 
@@ -75,7 +75,7 @@ class FailureTable:
         """One line without its prefix; whether the table goes on."""
         match = _ROW.match(text)
         if match is None:
-            if self.row is not None and self.row.what.startswith("Traceback") and text.startswith("  "):
+            if self.row is not None and self.row.trace.active and text.startswith("  "):
                 self.row.trace.feed(text[2:])  # the whole traceback is indented by two
                 return True
             self.row = None
@@ -97,7 +97,6 @@ class FailureTable:
             row.code, row.pid = int(code[1]), int(code[2])
             row.signal = signal_of(row.code) if row.code < 0 else None
         elif key == "traceback":
-            row.what = value
             row.signal = signal_in(value) or row.signal
             row.trace.feed(value)
 
@@ -108,10 +107,11 @@ class FailureTable:
         }
         return offsets.pop() if len(offsets) == 1 else None
 
-    def listed(self) -> dict[str, list[int]]:
-        """Ranks of the list and their process ids."""
-        pids = [row.pid for row in self.rows if row.pid is not None]
-        return {"ranks": sorted({row.rank for row in self.rows if row.rank is not None}), "pids": sorted(set(pids))}
+    def listed(self) -> dict[str, Any]:
+        """Ranks of the list, their process ids, and the rank of each process."""
+        rank_of = {row.pid: row.rank for row in self.rows if row.pid is not None}
+        ranks = sorted({row.rank for row in self.rows if row.rank is not None})
+        return {"ranks": ranks, "pids": sorted(rank_of), "rank_of": rank_of}
 
     def errors(self, file: str) -> list[RankError]:
         """One error for each row, in the order of the ranks."""

@@ -6,6 +6,7 @@ It must not know what the words mean.
 """
 
 import codecs
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ class Line(NamedTuple):
     """Stated by torchrun's `[default3]:`, which counts within one node."""
 
 
-_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _PREFIX = re.compile(
     r"\[rank(?P<rank>\d{1,7})\]:? ?"
     r"|\[\d+,(?P<mpi>\d{1,7})\]<std(?:out|err)>: ?"
@@ -37,6 +38,10 @@ _PREFIX = re.compile(
     r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3,9}Z (?:std(?:out|err) [FP] )?"
     r"|\([\w.:]+ (?:rank=(?P<ray>\d{1,7}),? ?)?pid=\d+(?:, ip=[\d.]+)?\) ?"
 )
+_BEFORE_RANK = re.compile(r"[^\n]{1,400}?(?=\[rank\d{1,7}\]:)")
+"""Whatever else stands in front of torch's own `[rank3]:`: a launcher's host and stream, a progress bar."""
+_MESSAGE_KEYS = ("log", "message", "msg", "text")
+"""Where container runtimes and log shippers keep the line that they wrap in JSON."""
 _SRUN_LABEL = re.compile(r" {0,6}(\d{1,7}): ?")
 
 
@@ -49,6 +54,8 @@ def split(number: int, raw: bytes, labelled: bool = False) -> Line:
         labelled: every line begins with a rank and a colon (`srun --label`).
     """
     text = raw.decode("utf-8", "replace").rstrip("\r\n")
+    if text.startswith("{"):
+        text = _unwrapped(text)
     if "\r" in text:  # a progress bar was drawn over itself before the text
         text = text.rpartition("\r")[2]
     if "\x1b" in text:
@@ -57,12 +64,27 @@ def split(number: int, raw: bytes, labelled: bool = False) -> Line:
     at = 0
     if labelled and (label := _SRUN_LABEL.match(text)):
         rank, at = int(label[1]), label.end()
-    while match := _PREFIX.match(text, at):
-        at = match.end()
-        stated = match["rank"] or match["mpi"] or match["ray"]
-        rank = int(stated) if stated else rank
-        local_rank = int(match["local"]) if match["local"] else local_rank
-    return Line(number, text[at:], text[:at].rstrip(), rank, local_rank)
+    stream_at = 0
+    while True:
+        if match := _PREFIX.match(text, at):
+            at = match.end()
+            stated = match["rank"] or match["mpi"] or match["ray"]
+            rank = int(stated) if stated else rank
+            local_rank = int(match["local"]) if match["local"] else local_rank
+        elif rank is None and "[rank" in text and (before := _BEFORE_RANK.match(text, at)):
+            stream_at = at = before.end()
+        else:
+            return Line(number, text[at:], text[stream_at:at].rstrip(), rank, local_rank)
+
+
+def _unwrapped(text: str) -> str:
+    """Return the message of a line that is a JSON object, else the line as it is."""
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    message = next((record[key] for key in _MESSAGE_KEYS if isinstance(record.get(key), str)), text)
+    return message.rstrip("\r\n")
 
 
 def is_labelled(head: bytes) -> bool:

@@ -7,17 +7,20 @@ Kinds:
 - `watchdog_timeout` group_rank, seq, op, numel_in, numel_out, timeout_ms, ran_ms, and group, guid, desc, pg_rank where
   the line names its process group; `watchdog_status` group, guid, desc, pg_rank, work, last_enqueued, last_started,
   last_completed; `watchdog_abort`, `monitor_stuck` stuck_s; `flight_dump_signal`
-- `collective_stack` file, line, function: no pattern, but the stack that torch prints of a timed-out collective
+- `collective_stack` file, line, function, op: no pattern, but the stack that torch prints of a timed-out collective
 - `desync_timeout` op, seq; `desync_report`; `desync_rank` last_op_seq, missing_seq
 - `dist_backend_error` error, version; `nccl_result` result; `nccl_last_error`; `nccl_version` version, cuda
 - `variable` name, value (as `env` prints them); `nccl_env` name, value; `nccl_env_invalid`; `nccl_net` net;
   `nccl_ib` devices; `nccl_no_ib`; `nccl_socket` interfaces; `nccl_bootstrap` interface; `nccl_plugin_failed`;
   `nccl_init` phase, nranks; `nccl_transport` transport, net; `nccl_no_p2p`, `nccl_nvls` available
-- `nccl_ib_error` peer, status, vendor_error; `nccl_ib_async`; `nccl_peer_closed` peer; `nccl_connect` peer, why;
-  `nccl_shm` needed_bytes; `nccl_duplicate_gpu` first, second, gpu; `nccl_version_mismatch`; `nccl_warn` text
+- `nccl_ib_error` peer, status, vendor_error, local_gid, remote_gid, device; `nccl_ib_async` device, port, event,
+  failed;
+  `nccl_peer_closed` peer; `nccl_connect` peer, why; `nccl_duplicate_rank` duplicate
+  `nccl_shm` needed_bytes; `nccl_duplicate_gpu` first, second, gpu; `nccl_version_mismatch` detail; `nccl_warn`
 - `cuda_oom` requested_bytes, gpu, total_bytes, free_bytes, allocated_bytes, reserved_bytes,
   reserved_unallocated_bytes, in_use_bytes, private_pool_bytes, other_bytes, allowed_bytes; `cuda_error` error;
-  `cpu_oom` requested_bytes; `kernel_oom` pid; `xid` code, pid; `worker_bus_error` pid
+  `cpu_oom` requested_bytes; `kernel_oom` pid, name, rss_kib, cgroup, constraint, kills;
+  `xid` device, code, pid; `worker_bus_error` pid; `link_down` device
 - `gloo_mismatch` received_bytes, expected_bytes; `gloo_closed` peer; `gloo_reset` peer; `gloo_timeout` timeout_ms,
   direction
 - `monitored_barrier` ranks, timeout_ms; `collective_mismatch_text` rank_a, call_a, rank_b, call_b
@@ -54,7 +57,8 @@ _WATCHDOG = (
         "Watchdog caught collective operation timeout",
         rf"(?:{_GROUP}.{{0,120}}?)?(?:\[Rank (?P<group_rank>\d{{1,7}})\] )?"
         r"Watchdog caught collective operation timeout: WorkNCCL\("
-        r"SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+),(?: NumelIn=(?P<numel_in>\d+),)?(?: NumelOut=(?P<numel_out>\d+),)?"
+        r"(?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+),(?: NumelIn=(?P<numel_in>\d+),)?"
+        r"(?: NumelOut=(?P<numel_out>\d+),)?"
         r"(?: .*?)?Timeout\(ms\)=(?P<timeout_ms>\d+)\)(?: ran for (?P<ran_ms>\d+) milliseconds)?",
         "group_rank",
     ),
@@ -107,16 +111,21 @@ _CUDA_OOM = (
     _p(
         "kernel_oom",
         "Killed process ",
-        r"[Oo]ut of memory:? Killed process (?P<pid>\d+)|Killed process (?P<pid_alone>\d+)",
+        r"(?:(?P<cgroup>[Mm]emory cgroup) out of memory|[Oo]ut of memory)?:? ?Killed process (?P<pid>\d+)"
+        r"(?: \((?P<name>[^)]{1,80})\))?(?:.*?anon-rss:(?P<rss_kib>\d+)kB)?",
     ),
-    _p("kernel_oom", "oom_kill", r"Detected (?P<kills>\d+) oom[_-]kill event"),
-    _p("kernel_oom", "oom-kill", r"oom-kill:constraint=(?P<constraint>\w+)|Detected (?P<kills>\d+) oom[_-]kill event"),
+    *(
+        _p("kernel_oom", word, r"oom-kill:constraint=(?P<constraint>\w+)|Detected (?P<kills>\d+) oom[_-]kill event")
+        for word in ("oom_kill", "oom-kill")
+    ),
+    _p("kernel_oom", "OOMKilled", r"\bOOMKilled\b"),
     _p("worker_bus_error", "encountered in worker", r"Unexpected bus error encountered in worker"),
     _p(
         "worker_bus_error",
         "is killed by signal",
         r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+)[^)]*\) is killed by signal: Bus error",
     ),
+    _p("link_down", "Link down", r"\b(?P<driver>mlx[45]_\w+|bnxt_en|i40e|ice|ixgbe) \S+ (?P<device>\w+): Link down"),
     _p("xid", "NVRM: Xid", r"NVRM: Xid \((?P<device>[^)]*)\): (?P<code>\d+)(?:, pid='?(?P<pid>\d+))?"),
 )
 

@@ -49,7 +49,7 @@ _NCCL_INFO = (
     _p("nccl_no_ib", "NET/IB : No device found", r"NCCL INFO NET/IB : No device found"),
     _p("nccl_ib", "NET/IB : Using ", r"NCCL INFO NET/IB : Using (?P<devices>.*)$"),
     _p("nccl_socket", "NET/Socket : Using ", r"NCCL INFO NET/Socket : Using (?P<interfaces>.*)$"),
-    _p("nccl_bootstrap", "Bootstrap", r"NCCL INFO Bootstrap ?: Using (?P<interface>[\w.@-]+):"),
+    _p("nccl_bootstrap", "Bootstrap", r"NCCL INFO Bootstrap ?: Using (?P<interface>[\w.@-]+):(?P<address>[^<\s]*)"),
     _p("nccl_plugin_failed", "NET plugin", r"NCCL (?:INFO|WARN) (?:Failed to initialize NET plugin (?P<net>.*))$"),
     _p(
         "nccl_init",
@@ -77,14 +77,22 @@ _NCCL_WARN = tuple(
         (
             "nccl_ib_error",
             rf"NET/IB ?: .*?Got completion from peer {PEER} with (?:error|status)[= ](?:\w+\()?(?P<status>\d+)\)?"
-            r"(?:.*?vendor[ _]err[= ](?P<vendor_error>\d+))?",
+            r"(?:.*?vendor[ _]err[= ](?P<vendor_error>\d+))?(?:.*?localGid (?P<local_gid>[\w:.]+))?"
+            r"(?:.*?remoteGids? ?(?P<remote_gid>[\w:.]+))?(?:.*? hca (?P<device>[\w.-]+))?",
         ),
-        ("nccl_ib_async", r"NET/IB ?: (?P<event>.*(?:async.* event|GID table changed).*)"),
+        (
+            "nccl_ib_async",
+            r"NET/IB ?: (?P<event>(?:(?P<device>[\w.-]+):(?P<port>\d+) )?.*(?:async.* event|GID table changed)"
+            r"(?:.*?(?P<failed>port error|device fatal))?.*)",
+        ),
+        ("interface_missing", r".*no socket interface found"),
+        ("nccl_duplicate_rank", r".*rank (?P<duplicate>\d+) of \d+ ranks has already checked in"),
         ("nccl_peer_closed", rf"(?:.*: )?(?:Net ?: )?(?:Connection closed by remote peer) {PEER}"),
         ("nccl_connect", rf".*?[cC]onnect (?:to )?{PEER} (?:failed|returned) ?:? ?(?P<why>.*)"),
         (
             "nccl_shm",
-            r".*?(?:failed to extend (?P<path>/dev/shm/\S+) to (?P<needed_bytes>\d+) bytes|posix_fallocate failed).*",
+            r".*?(?:failed to extend (?P<path>/dev/shm/\S+) to (?P<needed_bytes>\d+) bytes|posix_fallocate failed)"
+            r"(?:.*?(?P<full>No space left))?",
         ),
         (
             "nccl_duplicate_gpu",

@@ -89,23 +89,23 @@ def read(
         annotations: ascending.
     """
     times, has_times = _times(events)
-    found = History(has_times=has_times)
+    history = History(has_times=has_times)
     if not times:
-        return found
+        return history
     paired = _pair(events)
     steps_at = _optimizer_at(paired, times, annotations if has_times else ())
     for one in paired.made.values():
         one.owner = _settled(one, steps_at)
     levels = _levels_before(events, paired, blocks, reserved_bytes, bool(steps_at))
-    _sweep(found, events, times, paired, levels)
-    if has_times and found.peak is not None:
-        _place(found, times[0] + found.peak[0] * 1e6, annotations)
-        found.steps = [
+    _sweep(history, events, times, paired, levels)
+    if has_times and history.peak is not None:
+        _place(history, times[0] + history.peak[0] * 1e6, annotations)
+        history.steps = [
             ((time_us - times[0]) / 1e6, step)
             for time_us, begins, name in annotations
             if begins and time_us >= times[0] and (step := step_number(name)) is not None
         ][:MAX_STEPS]
-    return found
+    return history
 
 
 def plausible(value: object) -> int | None:
@@ -115,13 +115,13 @@ def plausible(value: object) -> int | None:
 
 def _times(events: Sequence[Event]) -> tuple[list[int], bool]:
     """In us, never falling; torch before 2.1 wrote none, then the order stands for them."""
-    found: list[int] = []
+    times: list[int] = []
     for event in events:
         time_us = event.get("time_us")
         if not isinstance(time_us, int) or not 0 < time_us < 1 << 62:
             return list(range(len(events))), False
-        found.append(max(time_us, found[-1] if found else 0))
-    return found, True
+        times.append(max(time_us, times[-1] if times else 0))
+    return times, True
 
 
 def _pair(events: Sequence[Event]) -> _Paired:
@@ -142,9 +142,9 @@ def _pair(events: Sequence[Event]) -> _Paired:
 
 def _optimizer_at(paired: _Paired, times: Sequence[int], annotations: Iterable[Annotation]) -> list[int]:
     """Places of events at which the optimizer was at work, ascending."""
-    found = {n for n, one in paired.made.items() if one.owner in (OPTIMIZER, TEMPORARIES)}
-    found |= {bisect_right(times, time_us) for time_us, begins, name in annotations if begins and _OPTIMIZER in name}
-    return sorted(found)
+    places = {n for n, one in paired.made.items() if one.owner in (OPTIMIZER, TEMPORARIES)}
+    places |= {bisect_right(times, time_us) for time_us, begins, name in annotations if begins and _OPTIMIZER in name}
+    return sorted(places)
 
 
 def _settled(one: _Block, steps_at: Sequence[int]) -> str:
@@ -196,10 +196,10 @@ def _levels_before(
     return levels
 
 
-def _sweep(found: History, events: Sequence[Event], times: Sequence[int], paired: _Paired, levels: list[int]) -> None:
+def _sweep(history: History, events: Sequence[Event], times: Sequence[int], paired: _Paired, levels: list[int]) -> None:
     stack = Stack(0.0, float(times[-1] - times[0]), levels)
     stack.begin()
-    unit = 1e-6 if found.has_times else 1.0
+    unit = 1e-6 if history.has_times else 1.0
     most, place = stack.total, None
     for n, event in enumerate(events):
         changes = _changes(n, event, paired)
@@ -207,14 +207,14 @@ def _sweep(found: History, events: Sequence[Event], times: Sequence[int], paired
             stack.move(times[n] - times[0], changes)
         if stack.total > most:
             most, place = stack.total, n
-        if event.get("action") == "oom" and found.failed is None:
-            found.failed = ((times[n] - times[0]) * unit, plausible(event.get("size")) or 0)
-    found.rows = [(time * unit, sizes) for time, sizes in stack.finish()]
-    found.peak = max(found.rows, key=lambda row: sum(row[1][:-1]))
-    found.peak_event = None if place is None else events[place]
+        if event.get("action") == "oom" and history.failed is None:
+            history.failed = ((times[n] - times[0]) * unit, plausible(event.get("size")) or 0)
+    history.rows = [(time * unit, sizes) for time, sizes in stack.finish()]
+    history.peak = max(history.rows, key=lambda row: sum(row[1][:-1]))
+    history.peak_event = None if place is None else events[place]
 
 
-def _place(found: History, at_us: float, annotations: Iterable[Annotation]) -> None:
+def _place(history: History, at_us: float, annotations: Iterable[Annotation]) -> None:
     """Step and innermost region that were open."""
     names: list[str] = []
     for time_us, begins, name in annotations:
@@ -224,5 +224,5 @@ def _place(found: History, at_us: float, annotations: Iterable[Annotation]) -> N
             names.append(name)
         elif name in names:
             del names[len(names) - 1 - names[::-1].index(name)]
-    found.peak_step = next((step for name in names if (step := step_number(name)) is not None), None)
-    found.peak_region = next((name for name in reversed(names) if not name.startswith(STEP)), "")
+    history.peak_step = next((step for name in names if (step := step_number(name)) is not None), None)
+    history.peak_region = next((name for name in reversed(names) if not name.startswith(STEP)), "")

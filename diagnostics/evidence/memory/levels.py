@@ -79,10 +79,10 @@ class Stack:
 
     def _close(self, until: float | None) -> None:
         """End a stretch; with `until` the levels are held to that moment."""
-        found = [_row(one) for one in (self._low, self._high) if one is not None]
+        rows = [_row(one) for one in (self._low, self._high) if one is not None]
         if until is not None:
-            found += [_row((self.total, time, self.levels)) for time in (self._time, until)]
-        for row in sorted(found, key=lambda one: one[0]):
+            rows += [_row((self.total, time, self.levels)) for time in (self._time, until)]
+        for row in sorted(rows, key=lambda one: one[0]):
             if self.rows[-1] != row:
                 self.rows.append(row)
         self._low = self._high = None

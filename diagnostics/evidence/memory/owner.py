@@ -8,14 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from diagnostics.evidence.memory.levels import (
-    ACTIVATIONS,
-    BUFFERS,
-    OPTIMIZER,
-    PARAMETERS,
-    TEMPORARIES,
-    UNKNOWN,
-)
+from diagnostics.evidence.memory import levels
 
 BACKWARD = "made in the backward pass"
 """A gradient if it lives on into the optimizer's step; which only its release tells."""
@@ -45,10 +38,10 @@ def owner(event: Mapping[str, Any]) -> str:
     frames = event.get("frames")
     for raw in frames[:MAX_FRAMES] if isinstance(frames, list | tuple) else ():
         if isinstance(raw, dict):
-            found = _of_frame(str(raw.get("filename", ""))[:512], str(raw.get("name", ""))[:512])
-            if found:
-                return found
-    return UNKNOWN
+            purpose = _of_frame(str(raw.get("filename", ""))[:512], str(raw.get("name", ""))[:512])
+            if purpose:
+                return purpose
+    return levels.UNKNOWN
 
 
 @lru_cache(maxsize=1 << 14)
@@ -62,20 +55,20 @@ def _of_frame(file: str, name: str) -> str:
     if name == "_engine_run_backward" or (file.endswith("/torch/autograd/__init__.py") and name == "_make_grads"):
         return BACKWARD
     if "/torch/optim/" in file:
-        return OPTIMIZER if name in _STATES else TEMPORARIES
+        return levels.OPTIMIZER if name in _STATES else levels.TEMPORARIES
     if any(folder in file for folder in _SHARDING):
         return _of_sharding(name)
     if file.endswith(_CALLS) or (file.endswith("/torch/nn/parallel/distributed.py") and name == "_ddp_init_helper"):
-        return BUFFERS
+        return levels.BUFFERS
     if file.endswith(_MODULE):
-        return ACTIVATIONS if name in _CALLED else PARAMETERS if name in _MOVED else ""
+        return levels.ACTIVATIONS if name in _CALLED else levels.PARAMETERS if name in _MOVED else ""
     made = (_MODULES in file and name in _MADE) or file.endswith("/torch/nn/parameter.py")
-    return PARAMETERS if made else ""
+    return levels.PARAMETERS if made else ""
 
 
 def _of_sharding(name: str) -> str:
     if name in _SHARDS:
-        return PARAMETERS
+        return levels.PARAMETERS
     if "reduce" in name:
         return REDUCED
-    return BUFFERS if any(word in name for word in _MOVES) else ""
+    return levels.BUFFERS if any(word in name for word in _MOVES) else ""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diagnostics.evidence import flight_entries, plain_file
+from diagnostics.evidence import flight_entries, plain_file, safe_pickle
 from diagnostics.evidence.calls import Dump
 from diagnostics.evidence.job.dump_agreement import contradiction
 from diagnostics.evidence.limits import Limits, head
@@ -48,6 +48,7 @@ class FlightFile:
         return plain_file.load(self.path, self.limits, self._dumps, "dump")
 
     def _dumps(self, value: dict[str, Any]) -> list[Dump]:
+        safe_pickle.refuse_sharing(value)
         recorders = value.get("recorders")
         if not isinstance(recorders, dict):
             if not value.keys() & {"version", "entries", "pg_config", "pg_status"}:

@@ -47,6 +47,8 @@ _GLOO_CHECK = re.compile(
     r"^.*\[enforce fail at [^\]]*\] (?:op\.[\w. <=>]+\. )?(?=\d+ vs \d+)|\. Is there a distributed .*$"
 )
 """What gloo's C++ puts around the sizes that differ."""
+_WATCHDOG = "ProcessGroupNCCL"
+"""Stands in every line of torch's watchdog that may be folded."""
 _PROCESS = re.compile(r"(?:\[[^\]]{1,40}\] )?([\w.-]{1,255}:\d+):\d+ ")
 """How NCCL begins its lines: host, process, thread."""
 _BY_WORD: dict[str, list[Pattern]] = {}
@@ -70,12 +72,17 @@ class _Scan:
     following: int = 0
     """Lines that are wanted whatever they hold."""
     last_error: bool = False
+    wrapped: Line | None = None
+    """A line of torch's watchdog that says nothing yet: something folded it, and the next line goes on."""
 
     def wanted(self) -> bool:
         return self.following > 0 or self.streams.following > 0 or self.collective.number > 0
 
     def feed(self, line: Line) -> None:
         """One line of interest."""
+        if self.wrapped is not None and not line.stream and len(self.wrapped.text) < MATCHED:
+            line = self.wrapped._replace(text=f"{self.wrapped.text.rstrip()} {line.text.strip()}")
+        self.wrapped = None
         rank = self.rank if line.rank is None else line.rank
         if line.rank is None and line.local_rank is not None:
             rank = -1 - line.local_rank
@@ -89,9 +96,9 @@ class _Scan:
             self.streams.feed(line, rank)
         self._last_error(line, rank)
         self._collective(line, rank)
-        for word, patterns in _BY_WORD.items():
-            if word in line.text:
-                self._match(patterns, line, rank)
+        matched = [self._match(patterns, line, rank) for word, patterns in _BY_WORD.items() if word in line.text]
+        if matched and not any(matched) and _WATCHDOG in line.text:
+            self.wrapped, self.following = line, max(self.following, 1)
 
     def _last_error(self, line: Line, rank: int | None) -> None:
         """NCCL's own words, behind `Last error:` or in the line after it."""
@@ -114,7 +121,7 @@ class _Scan:
             if place is not None:
                 self._add("collective_stack", self.collective.rank, line, place)
 
-    def _match(self, patterns: list[Pattern], line: Line, rank: int | None) -> None:
+    def _match(self, patterns: list[Pattern], line: Line, rank: int | None) -> bool:
         for pattern in patterns:
             match = pattern.regex.search(line.text)
             if match is None:
@@ -131,7 +138,8 @@ class _Scan:
                 fields["process"] = process[1]
                 self._process(pattern, fields)
             self._add(pattern.kind, rank, line, fields)
-            return
+            return True
+        return False
 
     def _process(self, pattern: Pattern, fields: dict[str, Any]) -> None:
         """NCCL names processes; its init lines say which rank a process is."""

@@ -14,14 +14,23 @@ from typing import Any, TypeVar
 from diagnostics.evidence.limits import Limits, TooLargeError
 from diagnostics.evidence.reader import Reader, opens
 from diagnostics.evidence.trace.events import Lane, Message, collective_word
+from diagnostics.evidence.trace.host_work import host_work
 from diagnostics.evidence.trace.model import Trace
 
 _Answer = TypeVar("_Answer")
 _MAGIC = b"SQLite format 3\x00"
 _TABLES = {"CUPTI_ACTIVITY_KIND_KERNEL", "StringIds"}
+_Launches = dict[tuple[int, int], tuple[int, int, int]]
+"""(process, correlation) -> start and end of the call that launched it, and its thread."""
 _STEPS_PER_CHECK = 1_000_000
 _CHECKS = 5_000
 """Instructions of sqlite's machine that a query may take: a view with a recursive query ends there."""
+_CELL_BYTES = 1 << 20
+"""Longest text of a cell: a generated column is as long as it likes. Demangled names stay below 64 KiB."""
+_ROW_BYTES, _ROWS_FREE = 8, 100_000
+_DIRECTION = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
+_MEMORY = {0: "Pageable", 1: "Pinned", 2: "Device"}
+"""Of CUPTI's `CUpti_ActivityMemcpyKind` and of the export's kinds of memory; named as torch's profiler does."""
 _NCCL = re.compile(r"^nccl([A-Z]\w+)$")
 _STEP = re.compile(r"^(?:step|iteration|iter|ProfilerStep)[ _#:]*(\d{1,12})$", re.IGNORECASE)
 
@@ -77,10 +86,14 @@ class _Reader:
         self.file = file
         self.checks = 0
         self.names: dict[str, int] = {}
+        self.name_bytes = 0
         self.traces_by_device: dict[int, Trace] = {}
         self.lanes: dict[int, dict[Lane, int]] = {}
         connection.set_progress_handler(self._progress, _STEPS_PER_CHECK)
         connection.execute("PRAGMA trusted_schema=OFF")
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _CELL_BYTES)
+        # A row of the file takes more bytes than that; more rows come from joins and generated ones only.
+        self.rows_left = _ROWS_FREE + file.path.stat().st_size // _ROW_BYTES
 
     def began_s(self) -> float | None:
         """Return the start time of the session."""
@@ -114,7 +127,11 @@ class _Reader:
 
     def _rows(self, query: str) -> Iterator[tuple[Any, ...]]:
         cursor = self.connection.execute(f"{query} LIMIT {self.file.limits.spans}")
-        while rows := cursor.fetchmany(4096):
+        left = self.rows_left
+        while rows := cursor.fetchmany(min(4096, max(1, left))):
+            left -= len(rows)
+            if left < 0:
+                raise ValueError("refused: a query gives more rows than the file holds")
             yield from rows
 
     def _trace(self, device: int) -> Trace:
@@ -137,6 +154,9 @@ class _Reader:
         """Names are shared by all devices of the file."""
         name = str(text or "")
         if name not in self.names:
+            self.name_bytes += len(name)
+            if self.name_bytes > self.file.limits.whole_bytes:
+                raise TooLargeError(f"names over {self.file.limits.whole_bytes >> 20} MiB")
             self.names[name] = len(self.names)
         index = self.names[name]
         if len(trace.names) <= index:
@@ -144,24 +164,24 @@ class _Reader:
             trace.names.extend(known[len(trace.names) :])
         return index
 
-    def _launches(self, tables: set[str]) -> dict[tuple[int, int], tuple[int, int]]:
-        """(process, correlation) -> (start, thread)."""
+    def _launches(self, tables: set[str]) -> _Launches:
         if "CUPTI_ACTIVITY_KIND_RUNTIME" not in tables:
             return {}
-        rows = self._rows("SELECT globalTid, correlationId, start FROM CUPTI_ACTIVITY_KIND_RUNTIME")
-        return {(thread >> 24, correlation): (start, thread) for thread, correlation, start in rows if correlation}
+        rows = self._rows("SELECT globalTid, correlationId, start, end FROM CUPTI_ACTIVITY_KIND_RUNTIME")
+        return {(thread >> 24, correlation): (*times, thread) for thread, correlation, *times in rows if correlation}
 
-    def _add(self, row: tuple[Any, ...], launches: dict[tuple[int, int], tuple[int, int]], memory: int) -> int:
+    def _add(self, row: tuple[Any, ...], launches: _Launches, memory: int) -> int:
         start, end, device, stream, correlation, process, name = row
         trace = self._trace(device)
-        launch, thread = launches.get(((process or 0) >> 24, correlation), (-1, -1))
+        launch, returned, thread = launches.get(((process or 0) >> 24, correlation), (-1, -1, -1))
         trace.device.add(start, max(start, end), self._name(trace, name), self._lane(device, device, stream))
         trace.is_memory.append(memory)
         trace.launch.append(launch)
+        trace.returned.append(returned)
         trace.launcher.append(self._lane(device, thread >> 24, thread) if thread >= 0 else -1)
         return thread
 
-    def _kernels(self, launches: dict[tuple[int, int], tuple[int, int]]) -> dict[int, int]:
+    def _kernels(self, launches: _Launches) -> dict[int, int]:
         """All kernels; returns host thread -> device that it launches on."""
         columns = {str(row[1]) for row in self.connection.execute("PRAGMA table_info(CUPTI_ACTIVITY_KIND_KERNEL)")}
         name = "demangledName" if "demangledName" in columns else "shortName"
@@ -178,25 +198,39 @@ class _Reader:
             raise ValueError("a Nsight export without kernels")
         return owners
 
-    def _memory(self, table: str, name: str, launches: dict[tuple[int, int], tuple[int, int]]) -> None:
+    def _memory(self, table: str, name: str, launches: _Launches) -> None:
+        """Add copies or fills, with what a copy moves where."""
         columns = {str(row[1]) for row in self.connection.execute(f"PRAGMA table_info({table})")}
+        extra = [column if column in columns else "NULL" for column in ("bytes", "copyKind", "srcKind", "dstKind")]
         process = "globalPid" if "globalPid" in columns else "0"
-        for row in self._rows(f"SELECT start, end, deviceId, streamId, correlationId, {process} FROM {table}"):
-            if row[2] in self.traces_by_device:
-                self._add((*row, name), launches, 1)
+        for *row, size, direction, source, target in self._rows(
+            f"SELECT start, end, deviceId, streamId, correlationId, {process}, {', '.join(extra)} FROM {table}"
+        ):
+            if row[2] not in self.traces_by_device:
+                continue
+            ends = [_MEMORY.get(kind, "?") for kind in (source, target)]
+            full = f"{name} {_DIRECTION[direction]} ({' -> '.join(ends)})" if direction in _DIRECTION else name
+            trace = self.traces_by_device[row[2]]
+            if direction is not None and isinstance(size, int):
+                trace.copied_bytes[len(trace.device)] = size
+            self._add((*row, full), launches, 1)
 
     def _syncs(self, tables: set[str], owners: dict[int, int]) -> None:
-        """Add the calls in which the host waits for the device."""
+        """Add the calls in which the host waits for the device, or does other work that keeps it from launching."""
         if "CUPTI_ACTIVITY_KIND_RUNTIME" not in tables:
             return
         for start, end, thread, name in self._rows(
             "SELECT r.start, r.end, r.globalTid, s.value FROM CUPTI_ACTIVITY_KIND_RUNTIME r "
-            "JOIN StringIds s ON s.id = r.nameId WHERE s.value LIKE '%Synchronize%'"
+            "JOIN StringIds s ON s.id = r.nameId WHERE s.value LIKE '%Synchronize%' OR s.value LIKE '%Malloc%' "
+            "OR s.value LIKE '%Free%' OR s.value LIKE '%Load%' OR s.value GLOB 'cuMem[!cs]*'"
         ):
+            call = re.sub(r"_v\d+$", "", str(name))
+            if not (is_wait := "Synchronize" in call) and not host_work(call):
+                continue
             for device in self._devices(owners, thread):
                 trace = self.traces_by_device[device]
-                index = self._name(trace, re.sub(r"_v\d+$", "", str(name)))
-                trace.syncs.add(start, max(start, end), index, self._lane(device, thread >> 24, thread))
+                spans = trace.syncs if is_wait else trace.marks
+                spans.add(start, max(start, end), self._name(trace, call), self._lane(device, thread >> 24, thread))
 
     def _marks(self, owners: dict[int, int]) -> None:
         """NVTX ranges; NCCL's own ones tell collectives."""

@@ -21,8 +21,9 @@ def recognise(head: bytes) -> bool:
 
 
 def ended_well(evidence: Evidence) -> bool:
-    """Whether the command under `dtk watch` ended with exit code 0."""
-    return any(fact.kind == ENDED_WELL for fact in evidence.facts)
+    """Whether the command under `dtk watch` ended with exit code 0, and no launcher lists a failure."""
+    kinds = {fact.kind for fact in evidence.facts}
+    return ENDED_WELL in kinds and "torchrun_list" not in kinds
 
 
 def read(path: Path, file: str, limits: Limits) -> LogFact:

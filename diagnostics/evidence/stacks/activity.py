@@ -27,6 +27,8 @@ class Standing:
     """`waiting for a lock: fcntl.flock()`; without the place."""
     frame: Frame | None
     """The user's line."""
+    aside: str = ""
+    """What else this may be, for sentences: a clause behind `words`."""
 
 
 _WORDS: dict[Doing, str] = {
@@ -37,10 +39,14 @@ _WORDS: dict[Doing, str] = {
     "process": "waiting for another process",
     "network": "waiting for a network connection",
     "compile": "compiling",
-    "debugger": "in a debugger, which waits for input",
+    "debugger": "in a debugger",
     "sleep": "sleeping",
-    "user code": "in user code or a C call of it, which leaves no frame: a lock, a file, a sleep, or computing",
+    "user code": "in user code or a C call of it",
     "unknown": "in unknown",
+}
+_ASIDES: dict[Doing, str] = {
+    "debugger": "which waits for input",
+    "user code": "which leaves no frame: a lock, a file, a sleep, or computing",
 }
 NOWHERE = Standing("unknown", _WORDS["unknown"], None)
 _PATTERNS: tuple[tuple[Doing, str, str], ...] = (
@@ -98,7 +104,7 @@ def doing(stacks: Stacks, taken_s: float | None = None) -> Standing:
     if loader and kind != "data loader":  # Without workers the user's dataset runs in the main thread.
         words = f"{_WORDS['data loader']}{f', {words}' if found else ''}"
         kind = "data loader"
-    return Standing(kind, words, frame)
+    return Standing(kind, words, frame, _ASIDES.get(kind, ""))
 
 
 def _by_frames(inner: list[Frame]) -> tuple[Doing, str] | None:

@@ -7,11 +7,12 @@ that of the run is for the reader to say, by the time of its last change.
 
 import ast
 import os
-import stat
 import threading
 import warnings
 from dataclasses import dataclass
 from functools import lru_cache
+
+from diagnostics.contract.files import open_regular
 
 MAX_BYTES = 4 << 20
 READ_S = 1.0
@@ -48,13 +49,10 @@ def _read(file: str) -> tuple[bytes, float] | None:
 
     def read() -> None:
         try:
-            handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            try:
-                about = os.fstat(handle)
-                if stat.S_ISREG(about.st_mode) and about.st_size <= MAX_BYTES:
-                    found.append((os.read(handle, about.st_size), about.st_mtime))
-            finally:
-                os.close(handle)
+            with open_regular(file) as handle:
+                about = os.fstat(handle.fileno())
+                if about.st_size <= MAX_BYTES:
+                    found.append((handle.read(about.st_size), about.st_mtime))
         except (OSError, ValueError):
             pass
 

@@ -20,7 +20,8 @@ class Args(msgspec.Struct, gc=False):
     device: int | str | None = None
     stream: int | str | None = None
     correlation: int | None = None
-    size: int | float | None = msgspec.field(name="bytes", default=None)
+    size: int | float | str | None = msgspec.field(name="bytes", default=None)
+    """ROCm's profiler writes it as a string."""
     op: str | None = msgspec.field(name="Collective name", default=None)
     dtype: str | None = None
     n_in: int | None = msgspec.field(name="In msg nelems", default=None)
@@ -80,15 +81,17 @@ KINDS = {
     "kernel": "kernel", "concurrent_kernel": "kernel", "gpu_memcpy": "memory", "gpu_memset": "memory",
     "memcpy": "memory", "memset": "memory", "cuda_runtime": "runtime", "cuda_driver": "runtime",
     "hip_runtime": "runtime", "runtime": "runtime", "cpu_op": "op", "operator": "op", "user_annotation": "mark",
+    "python_function": "function",
 }  # fmt: skip
 """Category, lower case, of all versions -> what it is. Copies on the device (`gpu_user_annotation`) are none."""
 
 DTYPE_BYTES = {
     "float": 4, "double": 8, "half": 2, "bfloat16": 2, "c10::bfloat16": 2, "c10::half": 2, "int": 4, "long": 8,
-    "long int": 8, "short": 2, "short int": 2, "char": 1, "signed char": 1, "byte": 1, "unsigned char": 1, "bool": 1,
-    "float8_e4m3fn": 1, "float8_e5m2": 1, "complexfloat": 8, "int8": 1, "int32": 4, "int64": 8, "float16": 2,
-    "float32": 4, "float64": 8,
+    "long int": 8, "long long": 8, "short": 2, "short int": 2, "char": 1, "signed char": 1, "byte": 1,
+    "unsigned char": 1, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1, "complexfloat": 8, "int8": 1, "uint8": 1,
+    "int16": 2, "int32": 4, "int64": 8, "float16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16,
 }  # fmt: skip
+"""Bytes of an element, by the names that profilers, flight recorder and torch give a dtype, in lower case."""
 _LIST = re.compile(r"-?\d+")
 _COLLECTIVE = re.compile(
     r"all_?reduce|all_?gather|reduce_?scatter|broadcast|all_?to_?all|send_?recv|barrier|(?<!_)gather|scatter|"

@@ -44,7 +44,7 @@ def stacks_at(path: Path, limits: Limits, moments: Sequence[tuple[float, int]]) 
         of_thread.setdefault(thread, []).append((time_us, at))
     for times in of_thread.values():
         times.sort()
-    found: list[list[tuple[float, str]]] = [[] for _ in moments]
+    names_at: list[list[tuple[float, str]]] = [[] for _ in moments]
     for batch in Scan(path, limits, _Event).batches():
         for event in batch:
             if event.cat != FUNCTION or (waiting := of_thread.get(event.tid)) is None:
@@ -53,8 +53,8 @@ def stacks_at(path: Path, limits: Limits, moments: Sequence[tuple[float, int]]) 
             for time_us, at in islice(waiting, bisect_left(waiting, (event.ts, -1)), None):
                 if time_us > until:
                     break
-                found[at].append((event.ts, event.name))
-    return [[one for _, name in sorted(names, reverse=True) if (one := _frame(name)) is not None] for names in found]
+                names_at[at].append((event.ts, event.name))
+    return [[one for _, name in sorted(names, reverse=True) if (one := _frame(name)) is not None] for names in names_at]
 
 
 def _frame(name: str) -> Frame | None:

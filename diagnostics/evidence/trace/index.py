@@ -40,16 +40,16 @@ class Lanes(dict[tuple[int | str | None, int | str | None], int]):
         return index
 
 
-def places(known: "array[int]", wanted: "array[int]") -> "array[int]":
+def places(listed: "array[int]", wanted: "array[int]") -> "array[int]":
     """Where each wanted number stands last among the known ones; -1 = nowhere.
 
     Correlation ids are counted up, so a table by number does with a few bytes each; a dict takes over a hundred.
     """
-    low, high = (min(known), max(known)) if known else (0, -1)
-    if high - low + 1 > _SPARSE * len(known):
-        found = {number: n for n, number in enumerate(known)}
-        return array("i", (found.get(number, -1) for number in wanted))
+    low, high = (min(listed), max(listed)) if listed else (0, -1)
+    if high - low + 1 > _SPARSE * len(listed):
+        place_of = {number: n for n, number in enumerate(listed)}
+        return array("i", (place_of.get(number, -1) for number in wanted))
     table = array("i", (-1,)) * (high - low + 1)
-    for n, number in enumerate(known):
+    for n, number in enumerate(listed):
         table[number - low] = n
     return array("i", (table[number - low] if low <= number <= high else -1 for number in wanted))

@@ -14,6 +14,7 @@ import msgspec
 from diagnostics.evidence.calls import operation
 from diagnostics.evidence.limits import Limits, blocks
 from diagnostics.evidence.trace.allocations import base_time_ns
+from diagnostics.evidence.trace.events import DTYPE_BYTES
 from diagnostics.evidence.trace.scan import Scan
 
 MAX_SPANS = 400_000
@@ -23,11 +24,6 @@ FUNCTION = "python_function"
 BACKWARD = "autograd::engine::evaluate_function"
 _GRADIENT = "torch::autograd::AccumulateGrad"
 _OPS = ("c10d::", "_c10d_functional::", "record_param_comms")
-_ITEM_BYTES = {
-    "float": 4, "double": 8, "c10::half": 2, "half": 2, "c10::bfloat16": 2, "bfloat16": 2, "long int": 8, "long": 8,
-    "long long": 8, "int": 4, "short": 2, "short int": 2, "signed char": 1, "char": 1, "unsigned char": 1, "byte": 1,
-    "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
-}  # fmt: skip
 _WORTH = re.compile(rb"\[memory\]|_allgather|all_gather|allgather_|FSDP::")
 _FUNCTIONAL = re.compile(r"^_c10d_functional::(all_gather_into_tensor|reduce_scatter_tensor|all_reduce)")
 
@@ -221,24 +217,24 @@ def _call(event: _Event, decode: Any, calls: dict[str, list[TraceCall]]) -> None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return
     linked = event.name == "record_param_comms"
-    found = _linked(event, args) if linked else _operator(event, args)
+    call = _linked(event, args) if linked else _operator(event, args)
     kept = calls["linked" if linked else "op"]
-    if found is not None and len(kept) < MAX_CALLS:
-        kept.append(found)
+    if call is not None and len(kept) < MAX_CALLS:
+        kept.append(call)
 
 
-def _gradient(event: _Event, decode: Any, found: set[int]) -> None:
+def _gradient(event: _Event, decode: Any, sizes: set[int]) -> None:
     try:
         args = decode(event.args)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return
-    if isinstance(args.dims, list) and isinstance(args.types, list) and len(found) < MAX_SPANS:
-        found.add(_bytes(args.dims, args.types, 0))
+    if isinstance(args.dims, list) and isinstance(args.types, list) and len(sizes) < MAX_SPANS:
+        sizes.add(_bytes(args.dims, args.types, 0))
 
 
 def _linked(event: _Event, args: _Args) -> TraceCall | None:
     """`record_param_comms` of torch 2.2 and later says what it moves."""
-    ins, outs, item = _count(args.in_elements), _count(args.out_elements), _ITEM_BYTES.get(args.dtype.lower())
+    ins, outs, item = _count(args.in_elements), _count(args.out_elements), DTYPE_BYTES.get(args.dtype.lower())
     if not args.collective or ins is None or outs is None or item is None:
         return None
     name = args.collective
@@ -280,7 +276,7 @@ def _bytes(dims: list[Any], types: list[Any], index: int) -> int:
         return 0
     if kind == "TensorList":
         return sum(_elements(one) for one in shape if isinstance(one, list)) * 4
-    item = _ITEM_BYTES.get(kind.lower())
+    item = DTYPE_BYTES.get(kind.lower())
     return _elements(shape) * item if item else 0
 
 

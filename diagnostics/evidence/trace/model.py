@@ -62,13 +62,17 @@ class Trace:
     """Per device span: when the host launched it, -1 = unknown."""
     launcher: "array[int]" = field(default_factory=lambda: array("i"))
     """Per device span: lane of the host's thread, -1 = unknown."""
+    returned: "array[int]" = field(default_factory=lambda: array("q"))
+    """Per device span: when the call that launched it returned, -1 = unknown."""
+    copied_bytes: dict[int, int] = field(default_factory=dict)
+    """Device span -> bytes of a copy, where they are recorded."""
     messages: dict[int, Message] = field(default_factory=dict)
     """Device span -> its collective, where the trace links them."""
     ops: Spans = field(default_factory=Spans)
     """CPU operations: all of a run on CPU, else those that tell phases, collectives and waits."""
     op_messages: dict[int, Message] = field(default_factory=dict)
     marks: Spans = field(default_factory=Spans)
-    """User annotations on the host: steps, regions, `nccl:all_reduce`, `gloo:all_reduce`, data loader."""
+    """Annotations on the host (steps, regions, `nccl:all_reduce`, `gloo:all_reduce`) and its `host_work`."""
     mark_messages: dict[int, Message] = field(default_factory=dict)
     syncs: Spans = field(default_factory=Spans)
     """Calls of the runtime in which the host waits for the device."""

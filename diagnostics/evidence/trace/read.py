@@ -19,6 +19,7 @@ from diagnostics.evidence.trace.events import (
     message_of_shapes,
     ranks_of,
 )
+from diagnostics.evidence.trace.host_work import host_work
 from diagnostics.evidence.trace.index import MAX_NAMES, Lanes, Names, places
 from diagnostics.evidence.trace.model import GroupInfo, Trace
 from diagnostics.evidence.trace.scan import Scan
@@ -29,6 +30,8 @@ _TELLING = re.compile(
     r"^(?:c10d::|record_param_comms|autograd::engine::evaluate_function|torch[.:]+distributed|aten::(?:item|nonzero|"
     r"_local_scalar_dense|is_nonzero|equal|masked_select|unique\w*)$)|search_unused"
 )
+_ANNOTATION = re.compile(r"^[^:]*#|^DistributedDataParallel\.forward$|^(?:nccl|gloo):")
+"""Annotations among the operations: profilers before torch 1.9 give both one category."""
 _COMMS = re.compile(r"^(?:nccl|gloo|mpi|ucc|rccl|xccl|hccl):")
 _WORKER = re.compile(r"(?:^|[^a-z])(?:worker|rank)[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
 _NO_ARGS = Args()
@@ -79,6 +82,7 @@ class _Builder:
         self._launched = array("q")
         """Correlation of each launch."""
         self._launch_start = array("q")
+        self._launch_end = array("q")
         self._launch_lane = array("i")
         self._correlation = array("q")
 
@@ -102,12 +106,12 @@ class _Builder:
                 if table is None:
                     continue
                 try:
-                    found = table[event.name]
+                    taker = table[event.name]
                 except KeyError:
-                    found = self._handler(event, table)
-                if found is not None:
+                    taker = self._handler(event, table)
+                if taker is not None:
                     try:
-                        found[0](event, found[1])
+                        taker[0](event, taker[1])
                     except (OverflowError, ValueError):  # a number that no clock gives
                         scan.damaged += 1
             if len(trace.device) >= scan.limits.spans or len(trace.ops) >= 2 * scan.limits.spans:
@@ -129,7 +133,11 @@ class _Builder:
         """Return the handler for an event of this category and name, and remember it."""
         kind, name = KINDS[event.cat.lower()], event.name
         handler: Callable[[Event, int], None] | None
-        if kind == "runtime":
+        if kind in ("op", "runtime", "function") and (host_work(name) or (kind == "op" and _ANNOTATION.search(name))):
+            handler = self._mark
+        elif kind == "function":
+            handler = None
+        elif kind == "runtime":
             handler = self._wait if _WAIT.search(name) else self._launch if _LAUNCH.search(name) else None
         elif kind == "op" and not _TELLING.search(name):
             if self.all_ops is not False:
@@ -138,18 +146,20 @@ class _Builder:
             handler = None
         else:
             handler = {"kernel": self._kernel, "memory": self._memory, "op": self._op, "mark": self._mark}[kind]
-        found = None if handler is None else (handler, -1 if handler == self._launch else self._names[name])
+        taker = None if handler is None else (handler, -1 if handler == self._launch else self._names[name])
         if len(table) < MAX_NAMES:
-            table[name] = found
-        return found
+            table[name] = taker
+        return taker
 
     def finish(self) -> Trace:
         """Link device work to its launch, and settle the window."""
         trace = self.trace
         start, lane = self._launch_start, self._launch_lane
-        found = places(self._launched, self._correlation)
-        trace.launch = array("q", (start[i] if i >= 0 else -1 for i in found))
-        trace.launcher = array("i", (lane[i] if i >= 0 else -1 for i in found))
+        launches = places(self._launched, self._correlation)
+        trace.launch = array("q", (start[i] if i >= 0 else -1 for i in launches))
+        trace.launcher = array("i", (lane[i] if i >= 0 else -1 for i in launches))
+        returned = self._launch_end
+        trace.returned = array("q", (returned[i] if i >= 0 else -1 for i in launches))
         all_spans = [spans for spans in (trace.device, trace.ops, trace.marks) if len(spans)]
         trace.first_ns = min((min(spans.start) for spans in all_spans), default=0)
         trace.last_ns = max((max(spans.end) for spans in all_spans), default=0)
@@ -176,8 +186,8 @@ class _Builder:
             if isinstance(one, dict) and "pg_name" in one:
                 ranks = one.get("ranks")
                 members = tuple(r for r in ranks if _number(r)) if isinstance(ranks, list) else ()
-                told = one.get("pg_size")
-                size = told if isinstance(told, int) else len(members)
+                declared = one.get("pg_size")
+                size = declared if isinstance(declared, int) else len(members)
                 name = str(one["pg_name"])
                 trace.groups[name] = GroupInfo(name, str(one.get("pg_desc", "")), members, size)
 
@@ -204,6 +214,8 @@ class _Builder:
         device = event.pid if args.device is None else args.device
         if args.op is not None or args.group is not None:
             trace.messages[len(trace.device)] = self._message(args)
+        if memory and args.size is not None:
+            trace.copied_bytes[len(trace.device)] = int(float(args.size))
         trace.device.add(start, end, name, self._lanes[device, stream])
         trace.is_memory.append(memory)
         self._correlation.append(correlation)
@@ -216,9 +228,10 @@ class _Builder:
     def _launch(self, event: Event, name: int) -> None:
         args = event.args
         if args is not None and args.correlation is not None:
-            start, correlation = self._times(event)[0], _correlation(args)
+            (start, end), correlation = self._times(event), _correlation(args)
             self._launched.append(correlation)
             self._launch_start.append(start)
+            self._launch_end.append(end)
             self._launch_lane.append(self._lanes[event.pid, event.tid])
 
     def _wait(self, event: Event, name: int) -> None:
@@ -242,8 +255,8 @@ class _Builder:
         start, end = self._times(event)
         if _COMMS.match(event.name):
             linked = args is not None and args.op is not None
-            told = self._message(args) if args is not None and linked else message_of_shapes(event.name, args)
-            trace.mark_messages[len(trace.marks)] = told
+            message = self._message(args) if args is not None and linked else message_of_shapes(event.name, args)
+            trace.mark_messages[len(trace.marks)] = message
         trace.marks.add(start, end, name, self._lanes[event.pid, event.tid])
 
     def _message(self, args: Args) -> Message:

@@ -219,14 +219,3 @@ def _mapping(text: bytes) -> dict[str, Any]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def scan_events(path: Path, limits: Limits) -> Iterator[bytes]:
-    """Yield the raw bytes of every event. Damage ends it early and silently (see `Scan`).
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is no trace.
-    """
-    for batch in Scan(path, limits, msgspec.Raw).batches():
-        yield from map(bytes, batch)

@@ -22,6 +22,7 @@ from dtk.config.schema.fault import EveryRankFault, NoFault, RankFault, SettingF
 from dtk.config.schema.launcher import (
     KubernetesLauncher,
     LauncherConfig,
+    LocalLauncher,
     RemoteLauncher,
     SkypilotLauncher,
     SlurmLauncher,
@@ -35,7 +36,9 @@ from dtk.config.schema.numerics import (
     SGDConfig,
     WSDSchedule,
 )
+from dtk.config.schema.parallel import ParallelConfig
 from dtk.config.schema.run import (
+    CallbackConfig,
     CheckpointConfig,
     NCCLConfig,
     NoTracker,
@@ -46,47 +49,17 @@ from dtk.config.schema.run import (
     WatchConfig,
 )
 from dtk.parallel.batch_plan import BatchPlan
+from dtk.parallel.mesh import Mesh
 from dtk.strategies.registry import CONFIG_TYPES
 
 __all__ = [
-    "KINDS",
-    "AdamWConfig",
-    "CheckpointConfig",
-    "ClassificationData",
-    "Config",
-    "ConstantSchedule",
-    "CosineSchedule",
-    "CustomModelConfig",
-    "DataConfig",
-    "EncoderConfig",
-    "EveryRankFault",
-    "GPTConfig",
-    "HFData",
-    "KubernetesLauncher",
-    "LauncherConfig",
-    "LlamaConfig",
-    "NCCLConfig",
-    "NoFault",
-    "NoTracker",
-    "PrecisionConfig",
-    "RankFault",
-    "RecordConfig",
-    "RemoteLauncher",
-    "SGDConfig",
-    "SettingFault",
-    "SkypilotLauncher",
-    "SlowRankFault",
-    "SlurmLauncher",
-    "StdlibData",
-    "SyntheticData",
-    "TensorboardTracker",
-    "TextData",
-    "TokensData",
-    "TrainConfig",
-    "WSDSchedule",
-    "WandbTracker",
-    "WatchConfig",
-]
+    "KINDS", "AdamWConfig", "CallbackConfig", "CheckpointConfig", "ClassificationData", "Config", "ConstantSchedule",
+    "CosineSchedule", "CustomModelConfig", "DataConfig", "EncoderConfig", "EveryRankFault", "GPTConfig", "HFData",
+    "KubernetesLauncher", "LauncherConfig", "LlamaConfig", "LocalLauncher", "NCCLConfig", "NoFault", "NoTracker",
+    "ParallelConfig", "PrecisionConfig", "RankFault", "RecordConfig", "RemoteLauncher", "SGDConfig", "SettingFault",
+    "SkypilotLauncher", "SlowRankFault", "SlurmLauncher", "StdlibData", "SyntheticData", "TensorboardTracker",
+    "TextData", "TokensData", "TrainConfig", "WSDSchedule", "WandbTracker", "WatchConfig",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,10 +78,13 @@ class Config:
     tracker: Any
     launcher: Any
     nccl: NCCLConfig
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
     fault: Any = field(default_factory=NoFault)
     watch: WatchConfig = field(default_factory=WatchConfig)
     preflight: Literal["on", "off"] = "off"
     """Simulate every rank before the launch, and do not launch what would hang."""
+    callbacks: list[CallbackConfig] = field(default_factory=list)
+    """Called in this order before and after steps, evaluations and checkpoints, on every rank."""
     seed: int = 1234
     """Initial weights and sample order are functions of it."""
     runs_folder: str = "runs"
@@ -119,46 +95,32 @@ class Config:
     """Import paths (or prefixes ending in `.*`) that `_target_` may name besides dtk's own."""
 
     def batch_plan(self, world_size: int) -> BatchPlan:
-        """How the global batch is divided on that many processes; the strategy says which are data-parallel."""
-        mesh = self.strategy.mesh(world_size)
-        return BatchPlan(self.train.global_batch_size, self.train.micro_batch_size, mesh.dp_size)
+        """How the global batch is divided on that many processes; the mesh says which are data-parallel."""
+        dp_size = self.mesh(world_size).dp_size
+        return BatchPlan(self.train.global_batch_size, self.train.micro_batch_size, dp_size)
+
+    def mesh(self, world_size: int) -> Mesh:
+        """Return the degrees of parallelism on that many ranks.
+
+        Raises:
+            DtkError: the configured degrees do not fit the ranks or the strategy.
+        """
+        return self.parallel.mesh(self.strategy, world_size)
 
 
-def _fault_kinds() -> dict[str, type]:
-    """Each name that a family of faults lists -> that family."""
-    families = (NoFault, SettingFault, EveryRankFault, RankFault, SlowRankFault)
-    return {name: family for family in families for name in get_args(get_type_hints(family)["name"])}
+def _kinds(tag: str, *classes: type) -> tuple[str, dict[str, type]]:
+    """Return the key that tells the classes apart, and each of its values that a class lists -> that class."""
+    return tag, {value: cls for cls in classes for value in get_args(get_type_hints(cls)[tag])}
 
 
 KINDS: dict[str, tuple[str, Mapping[str, type]]] = {
-    "model": (
-        "architecture",
-        {"gpt": GPTConfig, "llama": LlamaConfig, "encoder": EncoderConfig, "custom": CustomModelConfig},
-    ),
-    "data": (
-        "name",
-        {
-            "stdlib": StdlibData,
-            "text": TextData,
-            "tokens": TokensData,
-            "hf": HFData,
-            "classification": ClassificationData,
-            "synthetic": SyntheticData,
-        },
-    ),
+    "model": _kinds("architecture", GPTConfig, LlamaConfig, EncoderConfig, CustomModelConfig),
+    "data": _kinds("name", StdlibData, TextData, TokensData, HFData, ClassificationData, SyntheticData),
     "strategy": ("name", CONFIG_TYPES),
-    "optimizer": ("name", {"adamw": AdamWConfig, "sgd": SGDConfig}),
-    "schedule": ("name", {"constant": ConstantSchedule, "cosine": CosineSchedule, "wsd": WSDSchedule}),
-    "tracker": ("name", {"none": NoTracker, "wandb": WandbTracker, "tensorboard": TensorboardTracker}),
-    "launcher": (
-        "name",
-        {
-            "local": LauncherConfig,
-            "slurm": SlurmLauncher,
-            "kubernetes": KubernetesLauncher,
-            "skypilot": SkypilotLauncher,
-        },
-    ),
-    "fault": ("name", _fault_kinds()),
+    "optimizer": _kinds("name", AdamWConfig, SGDConfig),
+    "schedule": _kinds("name", ConstantSchedule, CosineSchedule, WSDSchedule),
+    "tracker": _kinds("name", NoTracker, WandbTracker, TensorboardTracker),
+    "launcher": _kinds("name", LocalLauncher, SlurmLauncher, KubernetesLauncher, SkypilotLauncher),
+    "fault": _kinds("name", NoFault, SettingFault, EveryRankFault, RankFault, SlowRankFault),
 }
 """Section -> (discriminating key, value of that key -> dataclass)."""

@@ -37,11 +37,12 @@ class TextData(DataConfig):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokensData(DataConfig):
-    """A flat binary file of token ids, memory-mapped."""
+    """A flat binary file of token ids, or an array that `numpy.save` wrote, memory-mapped."""
 
     name: Literal["tokens"] = "tokens"
     path: str
-    dtype: Literal["uint16", "uint32"] = "uint16"
+    dtype: Literal["auto", "uint16", "uint32", "int32", "int64"] = "auto"
+    """Type of an id; auto = by the header of a .npy file, else uint16 for a vocabulary of up to 65,536, or uint32."""
     vocab_size: int = 50257
 
 

@@ -26,15 +26,9 @@ class EveryRankFault:
     """Every rank takes part, from one step on."""
 
     name: Literal[
-        "branch",
-        "group_order",
-        "recv_before_send",
-        "full_gather",
-        "gathered_logits",
-        "leak",
-        "sync_every_micro_batch",
-        "per_parameter_all_reduce",
-    ]
+        "branch", "group_order", "recv_before_send", "full_gather", "gathered_logits", "leak",
+        "sync_every_micro_batch", "per_parameter_all_reduce",
+    ]  # fmt: skip
     step: int = 3
     """The first step in which it happens, counted from 1."""
 
@@ -44,23 +38,10 @@ class RankFault:
     """One rank does something else than the others, in one step."""
 
     name: Literal[
-        "extra_collective",
-        "other_operation",
-        "other_shape",
-        "other_dtype",
-        "rank0_state_dict",
-        "rank0_evaluation",
-        "uneven_batches",
-        "early_stop",
-        "swallowed_exception",
-        "exception",
-        "sigkill",
-        "out_of_memory",
-        "data_loader_stuck",
-        "accumulation_boundary",
-        "unused_parameters",
-        "nan_on_one_rank",
-    ]
+        "extra_collective", "other_operation", "other_shape", "other_dtype", "rank0_state_dict", "rank0_evaluation",
+        "uneven_batches", "early_stop", "swallowed_exception", "exception", "sigkill", "out_of_memory",
+        "data_loader_stuck", "accumulation_boundary", "unused_parameters", "nan_on_one_rank",
+    ]  # fmt: skip
     rank: int = 1
     """The rank to blame."""
     step: int = 3

@@ -26,6 +26,14 @@ class LauncherConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LocalLauncher(LauncherConfig):
+    """Ranks on this machine."""
+
+    oversubscribe: bool = False
+    """Start more ranks than the cores and the memory of this machine are enough for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RemoteLauncher(LauncherConfig):
     """What every launcher beyond this machine has: nodes, what each of them gives, how dtk starts there."""
 

@@ -66,5 +66,8 @@ class CustomModelConfig:
     architecture: Literal["custom"] = "custom"
     arguments: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the constructor, checked against its signature."""
+    wrap: list[str] = field(default_factory=list)
+    """Blocks of the model, by class name or by a pattern of qualified names (`encoder.layers.*`): the units of
+    sharding, recomputation and compile. Empty = `blocks`, or the modules of the class of the largest list."""
     context_length: int = 1024
     vocab_size: int = 50257

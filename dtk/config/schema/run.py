@@ -1,7 +1,7 @@
 """Keys of the run itself: training, checkpoints, recording, tracker, NCCL."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +30,18 @@ class TrainConfig:
     """Refuse operations that are not deterministic."""
     garbage_collect_every: int = 50
     """Steps between Python garbage collections, so that ranks pause together; 0 = leave it to Python."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallbackConfig:
+    """Code of your own at fixed points of a run, named by import path: a class on `dtk.train.callbacks.Callback`."""
+
+    _target_: str
+    """Import path of the class; allow it by `allow_targets`."""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the constructor, checked against its signature."""
+    keep_going: bool = False
+    """Report what it raises, once, and go on training; false = it fails the run as any other error does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

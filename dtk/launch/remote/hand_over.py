@@ -2,12 +2,12 @@
 
 import dataclasses
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.files import read_record
 from dtk.config.compose import Composed
 from dtk.config.placement import Placement
 from dtk.config.resume import Resumed, earlier_argv, refuse_other_data
@@ -60,7 +60,7 @@ def hand_over(
         return _to_slurm(point, job, text, program, opened)
     if launcher.name == "skypilot":
         return submit.submit_skypilot(job, text, program)
-    print(submit.submit_kubernetes(text, program))
+    print(submit.ask([program, "create", "-f", "-"], "Kubernetes", text).strip())
     where = f"on the claim {launcher.volume_claim}" if launcher.volume_claim else "gone with its pod"
     print(f"the run folder will be {job.paths.root}, {where}")
     return 0
@@ -89,17 +89,8 @@ def frozen(point: Resumed, placement: Placement, data: dict[str, Any] | None) ->
         refuse_other_data(point.paths, data or {})
         earlier = earlier_argv(point.paths)
     paths = point.paths or RunPaths(Path(config.runs_folder) / name_run(config, world_size))
-    about = manifest(
-        composed.plain,
-        sys.argv,
-        run_id=paths.root.name,
-        world_size=world_size,
-        nproc=placement.nproc,
-        launcher=config.launcher.name,
-        backend=placement.backend,
-        nccl=Rendered(config.nccl.name, {}, ()),
-        strategy_traits=config.strategy.traits_record(),
-    )
+    nccl = Rendered(config.nccl.name, {}, ())
+    about = manifest(config, composed.plain, paths.root.name, world_size, placement, config.launcher.name, nccl)
     about["earlier_argv"] = earlier
     if point.earlier is not None:
         about["rerun_of"] = point.earlier.name
@@ -130,7 +121,9 @@ def _to_slurm(
     made = point.paths is None
     if not made:
         submit.check_not_queued(job.paths.root.name)
-    before = {} if made else _kept(job)
+    # As they were in a run that is resumed: a job that is refused changes nothing.
+    frozen_files = [] if made else [job.paths.root / name for name in (*job.files, job.paths.status.name)]
+    before = {path: read_record(path) for path in frozen_files if path.is_file()}
     try:
         _write(job)
         number = submit.submit_slurm(job, text, program)
@@ -146,20 +139,12 @@ def _to_slurm(
     return 0
 
 
-def _kept(job: Submission) -> dict[Path, bytes]:
-    """Files of a run that is resumed, as they were: a job that is refused changes nothing."""
-    names = (*job.files, job.paths.status.name)
-    return {path: path.read_bytes() for name in names if (path := job.paths.root / name).is_file()}
-
-
 def _write(job: Submission) -> None:
     """Write the frozen files into the run folder, each of them atomically."""
     from diagnostics.report.files import replace
-    from dtk.record.run_folder import unwritable
+    from dtk.record.run_folder import writing
 
-    try:
+    with writing(job.paths.root):
         job.paths.root.mkdir(parents=True, exist_ok=True)
         for name, text in job.files.items():
             replace(job.paths.root / name, text)
-    except OSError as error:
-        raise unwritable(job.paths.root, error) from error

@@ -153,16 +153,13 @@ def _volumes(job: Submission) -> tuple[list[dict[str, Any]], list[dict[str, Any]
 def _pod(job: Submission) -> dict[str, Any]:
     """Return the fields that a pod of either kind has besides its container."""
     launcher: KubernetesLauncher = job.launcher
-    pod: dict[str, Any] = {}
-    if launcher.grace_period_s is not None:
-        pod["terminationGracePeriodSeconds"] = launcher.grace_period_s
-    if launcher.node_selector:
-        pod["nodeSelector"] = dict(launcher.node_selector)
-    if launcher.service_account:
-        pod["serviceAccountName"] = launcher.service_account
-    if launcher.image_pull_secrets:
-        pod["imagePullSecrets"] = [{"name": name} for name in launcher.image_pull_secrets]
-    return pod
+    pod = {
+        "terminationGracePeriodSeconds": launcher.grace_period_s,
+        "nodeSelector": dict(launcher.node_selector) or None,
+        "serviceAccountName": launcher.service_account or None,
+        "imagePullSecrets": [{"name": name} for name in launcher.image_pull_secrets] or None,
+    }
+    return {key: value for key, value in pod.items() if value is not None}
 
 
 def _pytorch_job(job: Submission) -> dict[str, Any]:
@@ -221,10 +218,7 @@ def _train_job(job: Submission) -> dict[str, Any]:
             "runtimeRef": {"name": launcher.runtime},
             "trainer": {key: value for key, value in trainer.items() if value},
             "runtimePatches": [
-                {
-                    "manager": "dtk/run",
-                    "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [patch]}}},
-                }
+                {"manager": "dtk/run", "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [patch]}}}}
             ],
         },
     }

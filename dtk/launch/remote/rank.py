@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dtk.errors import USER_ERROR, DtkError
+from dtk.orphan import leave_process
 
 if TYPE_CHECKING:
     from diagnostics.contract.artifacts import RunPaths
@@ -62,22 +63,30 @@ def decide(run: Path, frozen: Path | None, launcher: str) -> "Shared":
     Raises:
         DtkError: the folder cannot be read, the job has other ranks than it was submitted for, the data has changed.
     """
-    from diagnostics.contract.artifacts import RunPaths
-    from dtk.launch.cluster import Shared, open_status
+    from diagnostics.contract.artifacts import RunPaths, read_status
+    from dtk.config.stored import read_stored
+    from dtk.config.strict import from_plain
+    from dtk.launch.banner import banner
+    from dtk.launch.cluster import Shared
+    from dtk.launch.console import Console
+    from dtk.record.run_folder import begin, close
 
     paths = RunPaths(run)
     if frozen is not None and not paths.config.exists():
         _thaw(paths, frozen)
     try:
-        config, plain = _read(paths)
+        plain = read_stored(paths, str(paths.root)).plain
+        config = from_plain(plain)
         attempt = _attempt(paths, config)
         placement, about = _found(config, plain, paths, launcher)
         _write_manifest(paths, about)
     except DtkError as error:
-        _close(paths, str(error))
+        with suppress(OSError, ValueError):
+            if read_status(paths.status).state == "queued":  # In any other state the run is not this job's to close.
+                close(paths, "failed", USER_ERROR, reason=str(error))
         raise
-    open_status(paths, attempt)
-    _announce(config, paths, placement, attempt, launcher)
+    begin(paths, attempt)
+    banner(Console(), config, paths, placement, attempt, int(os.environ["WORLD_SIZE"]))
     return Shared(str(paths.root), json.dumps(plain), placement.device, placement.backend, attempt)
 
 
@@ -95,15 +104,6 @@ def _thaw(paths: "RunPaths", frozen: Path) -> None:
         if str(error.filename or "").startswith(str(frozen)):
             raise DtkError(f"cannot read {error.filename}", error.strerror or str(error)) from error
         raise unwritable(paths.root, error) from error
-
-
-def _read(paths: "RunPaths") -> "tuple[Config, dict[str, Any]]":
-    """Read the frozen configuration, typed and plain."""
-    from dtk.config.stored import read_stored
-    from dtk.config.strict import from_plain
-
-    plain = read_stored(paths, str(paths.root)).plain
-    return from_plain(plain), plain
 
 
 def _attempt(paths: "RunPaths", config: "Config") -> int:
@@ -141,17 +141,8 @@ def _found(
     check(config, world_size, placement.device, placement.cuda_devices)
     data = check_parts(config)
     refuse_other_data(paths, data)
-    about = manifest(
-        plain,
-        sys.argv,
-        run_id=paths.root.name,
-        world_size=world_size,
-        nproc=placement.nproc,
-        launcher=config.launcher.name,
-        backend=placement.backend,
-        nccl=render(config.nccl, os.environ, paths.root),
-        strategy_traits=config.strategy.traits_record(),
-    )
+    nccl = render(config.nccl, os.environ, paths.root)
+    about = manifest(config, plain, paths.root.name, world_size, placement, config.launcher.name, nccl)
     about["data"] = data
     return cluster.as_found(placement, config.launcher, launcher, world_size), about
 
@@ -159,42 +150,19 @@ def _found(
 def _write_manifest(paths: "RunPaths", about: dict[str, Any]) -> None:
     """Hardware and versions are of the machine that trains; command line and commit are of the submission."""
     from diagnostics.contract.artifacts import write_json
-    from dtk.record.run_folder import unwritable
+    from diagnostics.contract.files import read_json
+    from dtk.record.run_folder import writing
 
     try:
-        before = json.loads(paths.manifest.read_text(encoding="utf-8"))
+        before = read_json(paths.manifest)
     except (OSError, ValueError):
         before = {}
     kept = {
         key: before[key] for key in ("argv", "cwd", "git", "earlier_argv", "rerun_of", "submitted") if key in before
     }
-    try:
+    with writing(paths.root):
         write_json(paths.manifest, {**about, **kept})
-    except OSError as error:
-        raise unwritable(paths.root, error) from error
-
-
-def _announce(config: "Config", paths: "RunPaths", placement: "Placement", attempt: int, launcher: str) -> None:
-    from dtk.launch.banner import banner
-    from dtk.launch.console import Console
-
-    banner(Console(), config, paths, placement, attempt, int(os.environ["WORLD_SIZE"]))
-
-
-def _close(paths: "RunPaths", reason: str) -> None:
-    """Close a queued run that cannot begin; leave a run in any other state as it is."""
-    from diagnostics.contract.artifacts import read_status
-    from dtk.record.run_folder import close
-
-    with suppress(OSError, ValueError):
-        if read_status(paths.status).state == "queued":
-            close(paths, "failed", USER_ERROR, reason=reason)
 
 
 if __name__ == "__main__":
-    code = main()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):  # A full disk: what could not be printed does not make the run a failure.
-            stream.flush()
-    # Gloo's threads may abort the process while the interpreter is torn down; everything is written.
-    os._exit(code)
+    leave_process(main())

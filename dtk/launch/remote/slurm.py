@@ -49,8 +49,9 @@ def render(job: Submission, folder: str) -> str:
         DtkError: a value that sbatch could not read, or an option that is dtk's own.
     """
     launcher: SlurmLauncher = job.launcher
+    setup = [check_line(line, "launcher.setup") for line in launcher.setup]
     # Strict about unset variables only once the user's own lines are over: they may source anything.
-    parts = ["#!/bin/bash", *_options(job, folder), f"# {job.title()}", ":", *_setup(launcher), "set -u"]
+    parts = ["#!/bin/bash", *_options(job, folder), f"# {job.title()}", ":", *setup, "set -u"]
     return "\n".join([*parts, *_environment(job), *_ranks(job), ""]) + _BODY
 
 
@@ -96,10 +97,6 @@ def _pattern(job: Submission) -> str:
     if "\\" in folder:
         raise DtkError(f"runs_folder: {folder} has a backslash", "Slurm cannot write its log there", "use another")
     return f"{folder.replace('%', '%%')}/{LOG}"
-
-
-def _setup(launcher: SlurmLauncher) -> list[str]:
-    return [check_line(line, "launcher.setup") for line in launcher.setup]
 
 
 def _environment(job: Submission) -> list[str]:

@@ -14,9 +14,11 @@ import yaml
 
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.origins import at_launch, dumps
+from diagnostics.contract.secrets import masked
 from dtk.config.compose import Composed
 from dtk.config.placement import Placement
 from dtk.config.schema import Config, RemoteLauncher
+from dtk.config.trust import refuse_secrets
 from dtk.nccl.render import fill
 
 KEPT = ("schema_version", "run_id", "created", "argv", "cwd", "host", "launcher", "config_sha256", "git", "topology")
@@ -68,7 +70,7 @@ class Submission:
 
     def title(self) -> str:
         """Return the command that created the submission as one line of printable ASCII, for a comment."""
-        return _UNPRINTABLE.sub("?", " ".join(["dtk run", *map(shlex.quote, self.typed)]))
+        return _UNPRINTABLE.sub("?", " ".join(["dtk run", *map(shlex.quote, masked(self.typed))]))
 
 
 def freeze(
@@ -88,15 +90,19 @@ def freeze(
         attempt: of the first start.
         about: the manifest as far as it is known.
         plan: what was predicted; None = nothing is.
+
+    Raises:
+        DtkError: the configuration holds a secret, which would lie open in the job's files.
     """
+    refuse_secrets(composed.plain)
     launcher: RemoteLauncher = composed.config.launcher
     kept = {key: about[key] for key in (*KEPT, "data", "earlier_argv", "rerun_of") if key in about}
     kept["submitted"] = {"launcher": launcher.name, "argv": about.get("argv"), "created": about.get("created")}
     files = {
         paths.config.name: yaml.safe_dump(composed.plain, sort_keys=False),
-        paths.overrides.name: yaml.safe_dump(composed.overrides),
+        paths.overrides.name: yaml.safe_dump(masked(composed.overrides)),
         paths.origins.name: dumps(at_launch(composed.origins, composed.plain)),
-        paths.manifest.name: json.dumps(kept, indent=2, default=str) + "\n",
+        paths.manifest.name: json.dumps(masked(kept), indent=2, default=str) + "\n",
     }
     if plan is not None:
         files[paths.plan.name] = json.dumps(plan, indent=2, default=str) + "\n"

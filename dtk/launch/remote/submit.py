@@ -12,7 +12,7 @@ from diagnostics.contract.invocation import command, typed
 from dtk.errors import DtkError
 from dtk.launch.remote import kubernetes, skypilot, slurm
 from dtk.launch.remote.submission import Submission
-from dtk.record.run_folder import now, unwritable
+from dtk.record.run_folder import now, writing
 
 SCRIPT = "job.sbatch"
 """The batch script, in the run folder."""
@@ -58,21 +58,15 @@ def submit_slurm(job: Submission, text: str, program: str) -> str:
     Raises:
         DtkError: the folder cannot be written, or Slurm refuses the job.
     """
-    script = job.paths.root / SCRIPT
-    try:
+    script, began = job.paths.root / SCRIPT, now()
+    queued = Status("queued", attempt=job.attempt, started=began, updated=began, reason="submitted to Slurm")
+    with writing(job.paths.root):
         (job.paths.root / "logs").mkdir(exist_ok=True)
         script.write_text(text, encoding="utf-8")
         # The job may begin before sbatch returns, and its first rank then owns the status.
-        write_json(job.paths.status, _queued(job))
-    except OSError as error:
-        raise unwritable(job.paths.root, error) from error
-    answer = _ask([program, "--parsable", str(script)], "Slurm", None)
+        write_json(job.paths.status, queued)
+    answer = ask([program, "--parsable", str(script)], "Slurm", None)
     return answer.split(";")[0].strip()
-
-
-def _queued(job: Submission) -> Status:
-    began = now()
-    return Status(state="queued", attempt=job.attempt, started=began, updated=began, reason="submitted to Slurm")
 
 
 def check_not_queued(run_id: str) -> None:
@@ -85,23 +79,11 @@ def check_not_queued(run_id: str) -> None:
     if program is None:
         return
     try:
-        number = _ask([program, "--noheader", f"--name={run_id}", "--format=%i"], "Slurm", None).split()
+        number = ask([program, "--noheader", f"--name={run_id}", "--format=%i"], "Slurm", None).split()
     except DtkError:  # What is wrong with Slurm, sbatch will say.
         return
     if number:
         raise DtkError(f"the run {run_id} is in Slurm as job {number[0]}", fix=f"wait for it, or scancel {number[0]}")
-
-
-def submit_kubernetes(text: str, program: str) -> str:
-    """Create what the manifest describes.
-
-    Returns:
-        what kubectl says.
-
-    Raises:
-        DtkError: the cluster refuses it.
-    """
-    return _ask([program, "create", "-f", "-"], "Kubernetes", text).strip()
 
 
 def submit_skypilot(job: Submission, text: str, program: str) -> int:
@@ -126,11 +108,21 @@ def say_submitted(paths: RunPaths, number: str) -> None:
     print(f"next: {command('show', typed(paths.root))}", flush=True)
 
 
-def _ask(arguments: list[str], who: str, given: str | None) -> str:
-    """Run a program and return its standard output; raise DtkError with its error output as one line if it fails."""
+def ask(arguments: list[str], who: str, given: str | None) -> str:
+    """Run a cluster's program with `given` as its standard input, and return its standard output.
+
+    Raises:
+        DtkError: it fails, with its error output as one line.
+    """
+    # Without what belongs to a job in which this process may be itself: sbatch would take it for options.
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name == "SLURM_CONF" or not name.startswith(("SLURM_", "SBATCH_EXPORT"))
+    }
     try:
         done = subprocess.run(
-            arguments, input=given, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=_environment()
+            arguments, input=given, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environment
         )
     except subprocess.TimeoutExpired as error:
         raise DtkError(
@@ -143,10 +135,3 @@ def _ask(arguments: list[str], who: str, given: str | None) -> str:
         raise DtkError(f"{who} refuses the job", said)
     sys.stderr.write(done.stderr)
     return done.stdout
-
-
-def _environment() -> dict[str, str]:
-    """Ours, without what belongs to a job in which we may be ourselves: sbatch would take it for options."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_EXPORT"))} | {
-        name: value for name, value in os.environ.items() if name == "SLURM_CONF"
-    }

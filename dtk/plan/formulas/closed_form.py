@@ -4,26 +4,16 @@ Makes no process group and no tensor with memory. Knows dtk's own architectures;
 simulated engine's business.
 """
 
-import dataclasses
 from collections.abc import Iterator
 
 from dtk.config.schema import Config
-from dtk.plan.formulas.activations import Numbers
-from dtk.plan.formulas.holding import Holding
-from dtk.plan.formulas.ledger import Ledger
-from dtk.plan.formulas.replication import Replicated
-from dtk.plan.formulas.shape import ModelShape, model_shape
-from dtk.plan.formulas.sharding import Sharded, shard_units
+from dtk.errors import DtkError
+from dtk.plan.formulas.shape import model_shape
+from dtk.plan.formulas.stages import new_ledger, peaks, settled_holding
 from dtk.plan.formulas.stretch import Stretch, micro_batches, stretch
-from dtk.plan.formulas.tape import Tape
 from dtk.plan.formulas.traffic import traffic
-from dtk.plan.formulas.transformer import Model
 from dtk.plan.formulas.walk import Step
 from dtk.plan.prediction import Memory, Prediction
-from dtk.strategies.declared import ITEM_BYTES
-
-_CUDA_BLOCK_BYTES = 512
-"""What CUDA's caching allocator rounds to."""
 
 
 def closed_form(config: Config, world_size: int, local_size: int = 8) -> Prediction:
@@ -36,7 +26,7 @@ def closed_form(config: Config, world_size: int, local_size: int = 8) -> Predict
         local_size: consecutive ranks of one node.
 
     Raises:
-        DtkError: `model.architecture=custom`.
+        DtkError: `model.architecture=custom`, or a model that is cut over ranks.
     """
     shape = model_shape(config.model)
     return Prediction(
@@ -51,6 +41,7 @@ def closed_form(config: Config, world_size: int, local_size: int = 8) -> Predict
         memory=memory(config, world_size),
         traffic=traffic(config, shape, world_size, local_size),
         notes=tuple(_assumptions(config)),
+        dp_size=config.mesh(world_size).dp_size if config.parallel.cut else None,
     )
 
 
@@ -63,52 +54,27 @@ def memory(config: Config, world_size: int, whole: bool = False) -> Memory:
         whole: walk through every block and every micro-batch, which gives the same.
 
     Raises:
-        DtkError: `model.architecture=custom`.
+        DtkError: `model.architecture=custom`, or a model that is cut over ranks.
     """
+    if config.parallel.cut_layers:
+        raise DtkError(
+            f"the closed form does not know {' '.join(config.parallel.cut_layers)}",
+            "its formulas are those of whole layers",
+            "use --engine simulated",
+        )
+    if config.parallel.pp > 1:
+        return max(peaks(config, world_size), key=lambda each: each.peak_bytes)
     shape = model_shape(config.model)
-    on_cuda = config.launcher.device == "cuda"
-    ledger = Ledger(_CUDA_BLOCK_BYTES if on_cuda else 1)
     sharded = config.strategy.traits.shards_parameters
-    train, unit = config.train, config.strategy.blocks_per_unit if sharded else 0
+    unit = config.strategy.blocks_per_unit if sharded else 0
     ahead = max(1, config.strategy.prefetch_depth) if sharded else 0
-    blocks = (
-        Stretch(shape.layers, 1) if whole else stretch(shape.layers, unit, train.activation_checkpoint_every, ahead)
-    )
-    holding = _holding(config, shape, world_size, ledger, on_cuda, blocks.walked)
-    holding.settle()
-    compute = ITEM_BYTES[config.precision.compute_dtype]
-    numbers = Numbers(
-        dataclasses.replace(shape, layers=blocks.walked),
-        train.micro_batch_size,
-        config.data.sequence_length,
-        # FSDP's policy casts whole units; autocast leaves the residual stream in float32.
-        stream_bytes=compute if sharded else ITEM_BYTES["float32"],
-        compute_bytes=compute,
-        on_cuda=on_cuda,
-    )
+    every = config.train.activation_checkpoint_every
+    blocks = Stretch(shape.layers, 1) if whole else stretch(shape.layers, unit, every, ahead)
+    ledger = new_ledger(config)
+    holding = settled_holding(config, shape, world_size, ledger, blocks.walked)
     rounds = config.batch_plan(world_size).accumulation_steps
-    step = Step(
-        Model(numbers, Tape(ledger)),
-        holding,
-        micro_batches=rounds,
-        walked=range(rounds) if whole else micro_batches(rounds),
-        blocks=blocks,
-        blocks_per_unit=unit,
-        recompute_every=train.activation_checkpoint_every,
-        clips=train.clip_norm is not None or config.precision.initial_loss_scale is not None,
-    )
-    step.run()
-    found = {name: size for name, size in ledger.at_peak.items() if size}
-    return Memory(holding.rank, found, ledger.peak_region, ledger.by_region, holding.host_bytes)
-
-
-def _holding(config: Config, shape: ModelShape, world_size: int, ledger: Ledger, on_cuda: bool, walked: int) -> Holding:
-    """Return the model states of the strategy: those of the whole model, with units for the walked blocks only."""
-    if not config.strategy.traits.shards_parameters:
-        return Replicated(config, shape, world_size, ledger, on_cuda)
-    shards = config.strategy.mesh(world_size).dp_shard
-    units = shard_units(shape.block, walked, config.strategy.blocks_per_unit)
-    return Sharded(config, shape, world_size, ledger, on_cuda, shards=shards, units=units)
+    Step(holding, blocks).run(rounds, range(rounds) if whole else micro_batches(rounds))
+    return ledger.memory(holding.rank, holding.host_bytes)
 
 
 def _assumptions(config: Config) -> Iterator[str]:
@@ -123,6 +89,11 @@ def _assumptions(config: Config) -> Iterator[str]:
         yield "CPU kernels. Not counted: gloo's own copies of what it gathers and reduces, while it runs"
     if getattr(config.model, "dropout", 0.0) and config.launcher.device != "cuda":
         yield "with dropout the CPU's attention keeps the sequence x sequence matrix three times"
+    if (parallel := config.parallel).pp > 1:
+        yield (
+            f"parallel.schedule={parallel.schedule}: the memory is that of the fullest of the ranks at both "
+            "ends of the pipeline and their neighbours"
+        )
     if config.train.compile:
         yield "train.compile=true: counted as without, what compiled blocks keep is not known"
     if strategy.traits.least_cuda_devices > 1:

@@ -6,7 +6,7 @@ Knows categories and regions, not what a model or a strategy is.
 from collections import Counter
 from collections.abc import Mapping
 
-from dtk.plan.prediction import Category
+from dtk.plan.prediction import Category, Memory
 
 
 class Buffer:
@@ -86,6 +86,11 @@ class Ledger:
         for category, size in delta_bytes.items():
             self.in_use[category] += times * size
             self.total_bytes += times * size
+
+    def memory(self, rank: int, host_bytes: int) -> Memory:
+        """Return the highest use so far as the memory of this rank."""
+        at_peak = {category: size for category, size in self.at_peak.items() if size}
+        return Memory(rank, at_peak, self.peak_region, self.by_region, host_bytes)
 
     def enter(self, region: str) -> None:
         """Go on in another region of the step."""

@@ -61,4 +61,5 @@ class Replicated(Holding):
 
     @property
     def _reduces(self) -> bool:
-        return bool(self.config.strategy.traits.gradients_in == "buckets")
+        alone = self.config.parallel.pp > 1 and self.config.mesh(self.world_size).dp_size == 1
+        return bool(self.config.strategy.traits.gradients_in == "buckets") and not alone

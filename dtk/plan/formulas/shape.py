@@ -9,7 +9,7 @@ from math import prod
 
 from dtk.config.schema import CustomModelConfig, EncoderConfig, GPTConfig, LlamaConfig
 from dtk.errors import DtkError
-from dtk.strategies.declared import Shape
+from dtk.strategies.declared import ModelShapes, Shape
 
 Named = tuple[tuple[str, Shape], ...]
 KnownConfig = GPTConfig | LlamaConfig | EncoderConfig
@@ -38,6 +38,12 @@ class ModelShape:
         """Every parameter in the order of `model.parameters()`."""
         block = [shape for _, shape in self.block]
         return [shape for _, shape in self.before] + block * self.layers + [shape for _, shape in self.after]
+
+    @property
+    def declared(self) -> ModelShapes:
+        """As strategies declare with them."""
+        block = [shape for _, shape in self.block]
+        return ModelShapes(self.shapes, [block] * self.layers, [shape for _, shape in self.root])
 
     @property
     def parameters(self) -> int:

@@ -82,7 +82,12 @@ class Sharded(Holding):
         self._free_copied_out()
 
     def before_root_backward(self) -> None:
-        """Start gathering the last unit of blocks while the head's gradients are computed."""
+        """Start gathering the last unit of blocks while the head's gradients are computed.
+
+        In a pipeline the backward before may have freed the root unit.
+        """
+        self._unshard(ROOT)
+        self._wait(ROOT, forward=False)
         if self.units:
             self._unshard(len(self.units) - 1)
 

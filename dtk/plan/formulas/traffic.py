@@ -3,12 +3,14 @@
 Knows neither memory nor time.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 
 from dtk.config.schema import Config
 from dtk.plan.formulas.shape import ModelShape
+from dtk.plan.formulas.stages import stage_declarations
 from dtk.plan.prediction import Link, Traffic
-from dtk.strategies.declared import Collective, ModelShapes
+from dtk.strategies.declared import Collective
 
 _LOSS_BYTES = 4
 
@@ -25,41 +27,49 @@ def traffic(config: Config, shape: ModelShape, world_size: int, local_size: int)
         world_size: ranks over all nodes.
         local_size: ranks of one node.
     """
-    declared, mesh = declarations(config, shape, world_size), config.strategy.mesh(world_size)
-    merged: dict[tuple[str, str], Traffic] = {}
-    for one in declared:
-        ranks, stride = mesh.size(one.group), mesh.stride(one.group)
-        before = merged.get((one.op, one.group))
-        count = one.count + (before.count if before else 0)
-        size = one.size_bytes + (before.size_bytes if before else 0)
-        merged[one.op, one.group] = Traffic(
-            one.op,
-            one.group,
-            ranks,
-            count,
+    mesh = config.mesh(world_size)
+    counts: Counter[tuple[str, str]] = Counter()
+    sizes: Counter[tuple[str, str]] = Counter()
+    for declared in declarations(config, shape, world_size):
+        counts[declared.op, declared.group] += declared.count
+        sizes[declared.op, declared.group] += declared.size_bytes
+    return tuple(
+        Traffic(
+            op,
+            group,
+            mesh.size(group),
+            counts[op, group],
             size,
-            ring_bytes(one.op, size, ranks),
-            link(ranks, stride, world_size, local_size),
+            ring_bytes(op, size, mesh.size(group)),
+            link(mesh.size(group), mesh.stride(group), world_size, local_size),
         )
-    return tuple(merged.values())
+        for (op, group), size in sizes.items()
+    )
 
 
 def declarations(config: Config, shape: ModelShape, world_size: int) -> list[Collective]:
-    """Return the collectives that the strategy declares for this job, including those of clipping."""
-    strategy, mesh = config.strategy, config.strategy.mesh(world_size)
-    block = [shape for _, shape in shape.block]
-    shapes = ModelShapes(shape.shapes, [block] * shape.layers, [shape for _, shape in shape.root])
+    """Return the collectives that the strategy declares for this job, including those of clipping.
+
+    Of a pipeline those of the rank that communicates the most bytes.
+    """
+    if config.parallel.pp > 1:
+        ranks = (stage_declarations(config, world_size, place) for place in range(config.parallel.pp))
+        return max(ranks, key=lambda calls: sum(call.size_bytes for call in calls))
+    strategy, mesh = config.strategy, config.mesh(world_size)
     steps = config.batch_plan(world_size).accumulation_steps
-    declared: list[Collective] = strategy.declare(shapes, mesh, config.precision, steps)
-    return [*declared, *(strategy.declare_clip() if config.train.clip_norm is not None else ())]
+    declared: list[Collective] = strategy.declare(shape.declared, mesh, config.precision, steps)
+    return [*declared, *(strategy.declare_clip(mesh) if config.train.clip_norm is not None else ())]
 
 
 def ring_bytes(op: str, size_bytes: int, ranks: int) -> int:
     """Bytes that one rank sends by the ring algorithm (Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce").
 
     With S bytes in the full buffer and n ranks: 2 S (n-1)/n for an all_reduce, S (n-1)/n for an all_gather, a
-    reduce_scatter or (pipelined, on average over the ranks) a broadcast.
+    reduce_scatter or (pipelined, on average over the ranks) a broadcast. Receiving a message
+    sends nothing.
     """
+    if op in ("send", "recv"):
+        return size_bytes if op == "send" else 0
     return round((2 if op == "all_reduce" else 1) * size_bytes * (ranks - 1) / ranks)
 
 
@@ -78,7 +88,3 @@ def link(ranks: int, stride: int, world_size: int, local_size: int) -> Link:
     )
     inside = all(first // local_size == (first + (ranks - 1) * stride) // local_size for first in firsts)
     return "intra_node" if inside else "inter_node"
-
-
-def _shapes(named: Iterable[tuple[str, tuple[int, ...]]]) -> list[tuple[int, ...]]:
-    return [shape for _, shape in named]

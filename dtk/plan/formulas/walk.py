@@ -4,17 +4,20 @@ Joins a model on a tape with what a strategy holds; the ledger that both write t
 is that of `dtk.train.loop`.
 """
 
+import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dtk.plan.formulas.activations import LOSS_OPERATIONS
+from dtk.config.schema import Config
+from dtk.plan.formulas.activations import LOSS_OPERATIONS, Numbers
 from dtk.plan.formulas.holding import Holding
-from dtk.plan.formulas.ledger import Buffer
+from dtk.plan.formulas.ledger import Buffer, Ledger
 from dtk.plan.formulas.stretch import Stretch
-from dtk.plan.formulas.tape import Value
+from dtk.plan.formulas.tape import Tape, Value
 from dtk.plan.formulas.transformer import Model
 from dtk.plan.prediction import Category
+from dtk.strategies.declared import ITEM_BYTES
 
 
 @dataclass(slots=True)
@@ -27,47 +30,73 @@ class _Mark:
 
 @dataclass(slots=True)
 class Step:
-    """A step of so many micro-batches."""
+    """A step of a model, or of a stage of a pipeline, as its holding is configured."""
 
-    model: Model
     holding: Holding
-    micro_batches: int
-    walked: Sequence[int]
-    """Numbers of those that are walked through, the last one among them."""
     blocks: Stretch
-    blocks_per_unit: int
+    first_block: int = 0
+    """Number of its first block in the whole model."""
+    first: bool = True
+    """Whether it begins with the embeddings; another pipeline stage receives the residual stream."""
+    last: bool = True
+    """Whether it ends with the loss; another stage sends the residual stream."""
+    model: Model = field(init=False)
+    blocks_per_unit: int = field(init=False)
     """0 = blocks are no units."""
-    recompute_every: int
-    """Every k-th block is recomputed in backward; 0 = none."""
-    clips: bool
     inputs: list[Value] = field(default_factory=list)
     """Of each block in this micro-batch."""
     outputs: list[Value] = field(default_factory=list)
     marks: list[int] = field(default_factory=list)
     """Nodes on the tape before each block."""
     mark: _Mark | None = None
+    received: Value | None = None
 
-    def run(self) -> None:
-        """Walk through the whole step."""
-        ledger, numbers = self.model.tape.ledger, self.model.numbers
-        # Token ids and targets, int64, of all micro-batches.
-        batches = ledger.allocate("activations", 2 * 8 * numbers.tokens * self.micro_batches)
-        for i in self.walked:
-            self.holding.last = i == self.micro_batches - 1
+    def __post_init__(self) -> None:
+        holding, config = self.holding, self.holding.config
+        sharded = config.strategy.traits.shards_parameters
+        self.blocks_per_unit = config.strategy.blocks_per_unit if sharded else 0
+        numbers = Numbers(
+            dataclasses.replace(holding.shape, layers=self.blocks.walked),
+            config.train.micro_batch_size,
+            config.data.sequence_length,
+            stream_item_bytes(config),
+            ITEM_BYTES[config.precision.compute_dtype],
+            holding.on_cuda,
+        )
+        self.model = Model(numbers, Tape(holding.ledger))
+
+    def run(self, micro_batches: int, walked: Sequence[int]) -> None:
+        """Walk through the whole step.
+
+        Args:
+            micro_batches: of the step.
+            walked: numbers of those that are walked through, the last one among them.
+        """
+        ledger = self.holding.ledger
+        batches = allocate_batches(self.holding.config, ledger, micro_batches)
+        for i in walked:
+            self.holding.last = i == micro_batches - 1
             ledger.enter("forward")
-            loss = self._forward()
+            loss = self.forward()
             ledger.enter("backward")
-            self._backward(loss)
-        if self.clips:
-            ledger.enter("clip")
-        ledger.enter("optimizer")
+            self.backward(loss)
+        enter_update(self.holding.config, ledger)
         self.holding.update()
         batches.drop()
 
-    def _forward(self) -> Value:
+    def forward(self, received: Buffer | None = None) -> Value:
+        """One micro-batch; returns the loss, or what a stage sends.
+
+        Args:
+            received: the residual stream from the stage before, which this one holds until its backward is over.
+        """
         model, holding = self.model, self.holding
+        if received is not None:
+            self.received = Value(received, received.size_bytes)
         holding.begin_forward()
-        x = model.embed()
+        x = model.embed() if self.received is None else self.received
+        if x.buffer is not None and self.received is not None:
+            x.buffer.hold()
         for i in range(self.blocks.walked):
             self._skip(i, self.blocks.at - self.blocks.period)
             if self._first_of_unit(i):
@@ -84,18 +113,32 @@ class Step:
                 holding.after_forward(i // self.blocks_per_unit)
             x = out
         self.marks.append(len(model.tape.nodes))
+        if not self.last:
+            holding.end_forward()
+            model.end_autocast()
+            return x
         logits = model.head(x)
         holding.end_forward()
         loss = model.cross_entropy(logits)
         model.end_autocast()
         return loss
 
-    def _backward(self, loss: Value) -> None:
+    def backward(self, loss: Value, received: Buffer | None = None) -> Buffer | None:
+        """Walk back from what `forward` returned.
+
+        Args:
+            loss: or what a stage sent.
+            received: its gradient from the stage behind, held to the end as what was sent is.
+
+        Returns:
+            the gradient of what the stage received.
+        """
         holding, tape = self.holding, self.model.tape
-        tape.seed(loss, tape.ledger.allocate("logits", loss.size_bytes))
-        loss.drop()
+        tape.seed(loss, tape.ledger.allocate("logits", loss.size_bytes) if received is None else received.hold())
+        if received is None:
+            loss.drop()
         head = self.marks.pop()
-        tape.backward(holding.gradient, len(tape.nodes) - LOSS_OPERATIONS)
+        tape.backward(holding.gradient, len(tape.nodes) - LOSS_OPERATIONS if self.last else head)
         holding.before_root_backward()
         tape.backward(holding.gradient, head)
         for i in reversed(range(self.blocks.walked)):
@@ -112,6 +155,13 @@ class Step:
             self._skip(i, self.blocks.at + self.blocks.period)
         tape.backward(holding.gradient)
         holding.end_backward()
+        if received is not None:
+            loss.drop()
+            received.drop()
+        if self.received is None:
+            return None
+        self.received.drop()
+        return tape.gradients.pop(self.received)
 
     def _skip(self, block: int, measured_from: int) -> None:
         """At the place of the blocks that are left out: take what they would, as the period before it did.
@@ -145,7 +195,8 @@ class Step:
         tape.seed(again, gradient)
 
     def _recomputes(self, block: int) -> bool:
-        return bool(self.recompute_every) and block % self.recompute_every == 0
+        every = self.holding.config.train.activation_checkpoint_every
+        return bool(every) and (self.first_block + block) % every == 0
 
     def _first_of_unit(self, block: int) -> bool:
         return bool(self.blocks_per_unit) and block % self.blocks_per_unit == 0
@@ -153,3 +204,22 @@ class Step:
     def _last_of_unit(self, block: int) -> bool:
         last = block == self.blocks.walked - 1
         return bool(self.blocks_per_unit) and (last or (block + 1) % self.blocks_per_unit == 0)
+
+
+def stream_item_bytes(config: Config) -> int:
+    """Bytes per element of the residual stream: FSDP's policy casts whole units, autocast leaves it in float32."""
+    sharded = config.strategy.traits.shards_parameters
+    return ITEM_BYTES[config.precision.compute_dtype if sharded else "float32"]
+
+
+def allocate_batches(config: Config, ledger: Ledger, micro_batches: int) -> Buffer:
+    """Take the token ids and targets, int64, of all micro-batches: every rank of a pipeline has them."""
+    tokens = config.train.micro_batch_size * config.data.sequence_length
+    return ledger.allocate("activations", 2 * 8 * tokens * micro_batches)
+
+
+def enter_update(config: Config, ledger: Ledger) -> None:
+    """Go through clipping, if the job clips or scales the loss, to the optimizer."""
+    if config.train.clip_norm is not None or config.precision.initial_loss_scale is not None:
+        ledger.enter("clip")
+    ledger.enter("optimizer")

@@ -3,31 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import get_args
 
-from diagnostics.report.document import (
-    Bar,
-    Bars,
-    Block,
-    Curve,
-    Document,
-    Dot,
-    Field,
-    Fields,
-    Fold,
-    Items,
-    Mark,
-    Only,
-    Paragraph,
-    Plot,
-    Section,
-    Span,
-    Table,
-    Tone,
-    axis,
-    on_page,
-    present,
-    remark,
-    table,
-)
+from diagnostics.report import document as doc
 from dtk.plan.compare import Comparison
 from dtk.plan.formatting import bytes_text, count_text, counted, flops_text, percent_text, rate_text, seconds_text
 from dtk.plan.prediction import Category, Prediction, Time
@@ -37,7 +13,7 @@ from dtk.plan.solve import Largest
 
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 """In the order in which they are shown: what stays, then what comes and goes."""
-_BADGES: dict[bool | None, tuple[str, Tone]] = {
+_BADGES: dict[bool | None, tuple[str, doc.Tone]] = {
     True: ("FITS", "good"),
     False: ("DOES NOT FIT", "bad"),
     None: ("NO DEVICE CHOSEN", "warn"),
@@ -50,10 +26,13 @@ _NOISE = 1e-9
 """Parts of a time below this are what rounding left."""
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _LINKS = {"intra_node": "inside a node", "inter_node": "across nodes"}
-_COMPARED = "* the simplest that fits; checkpointing = activation checkpointing of every block, offload = to the host."
+_COMPARED = (
+    "* the simplest that fits, + the fastest if another; "
+    "checkpointing = activation checkpointing of every block, offload = to the host."
+)
 
 
-def document(report: PlanReport, *, page: str = "") -> Document:
+def document(report: PlanReport, *, page: str = "") -> doc.Document:
     """Return the document of a plan.
 
     Args:
@@ -65,29 +44,36 @@ def document(report: PlanReport, *, page: str = "") -> Document:
     plans = [plan, *(row.prediction for row in rows if row.prediction is not None)]
     used = [name for name in CATEGORIES if any(one.memory.at_peak_bytes.get(name) for one in plans)]
     tone = _BADGES[plan.fits][1] if plan.fits is not None else "strong"
-    about = (Field("job", _title(plan)), Field("batch", _batch(plan)), Field("compute", _precision(report)))
-    typed = tuple(span for text in report.job for span in (Span(text, "code"), " "))
+    about = (
+        doc.Field("job", _title(plan)),
+        doc.Field("batch", _batch(plan)),
+        doc.Field("compute", _precision(report)),
+        *(doc.Field("note", doc.Span(doubt, "warn")) for doubt in report.doubts),
+    )
+    typed = tuple(span for text in report.job for span in (doc.Span(text, "code"), " "))
     notes = _notes(report)
-    return Document(
+    return doc.Document(
         title=f"Plan: {_title(plan)}",
         badge=_BADGES[plan.fits],
-        answer=Span(_verdict(plan), tone),
+        answer=doc.Span(_verdict(plan), tone),
         heading=_title(plan),
-        lead=present(
-            on_page(Paragraph(_verdict(plan)), *((Paragraph(typed),) if typed else ())),
-            Fields(about),
+        lead=doc.present(
+            doc.on_page(doc.Paragraph(_verdict(plan)), *((doc.Paragraph(typed),) if typed else ())),
+            doc.Fields(about),
         ),
-        blocks=present(
+        blocks=doc.present(
             _memory(plan, used),
             _traffic(report),
             _time(plan, plan.time) if plan.time is not None else None,
             _check(report.check) if report.check is not None else None,
             _comparison(report.comparison, used) if report.comparison is not None else None,
             _scaling(report.scaling, plan) if report.scaling else None,
-            Section("Largest model that fits", (_largest(report.models),)) if report.models else None,
-            Section("Largest micro-batch that fits", (_largest([report.batch]),)) if report.batch is not None else None,
-            Section("Assumed", (Items(notes),)) if notes else None,
-            Only(("terminal",), (Fields((Field("page", page),)),)) if page else None,
+            doc.Section("Largest model that fits", (_largest(report.models),)) if report.models else None,
+            doc.Section("Largest micro-batch that fits", (_largest([report.batch]),))
+            if report.batch is not None
+            else None,
+            doc.Section("Assumed", (doc.Items(notes),)) if notes else None,
+            doc.Only(("terminal",), (doc.Fields((doc.Field("page", page),)),)) if page else None,
         ),
         footer="Made by dtk plan. The same as data: dtk plan with --json.",
     )
@@ -101,9 +87,10 @@ def _title(plan: Prediction) -> str:
 
 def _batch(plan: Prediction) -> str:
     """Return how the batch is divided."""
-    accumulation = plan.global_batch_size // (plan.micro_batch_size * plan.world_size)
+    ranks = plan.dp_size or plan.world_size
+    accumulation = plan.global_batch_size // (plan.micro_batch_size * ranks)
     return (
-        f"{counted(plan.global_batch_size, 'sample')} = {counted(plan.world_size, 'rank')} x {plan.micro_batch_size} "
+        f"{counted(plan.global_batch_size, 'sample')} = {counted(ranks, 'rank')} x {plan.micro_batch_size} "
         f"x {accumulation} accumulated, {counted(plan.sequence_length, 'token')} each"
     )
 
@@ -137,49 +124,49 @@ def _host(plan: Prediction) -> str:
     return f"{bytes_text(plan.memory.host_bytes)} a rank, {bytes_text(plan.host_bytes_per_node)} a node{available}"
 
 
-def _memory(plan: Prediction, used: Sequence[Category]) -> Section:
+def _memory(plan: Prediction, used: Sequence[Category]) -> doc.Section:
     memory = plan.memory
     parts = [(name, memory.at_peak_bytes[name]) for name in CATEGORIES if memory.at_peak_bytes.get(name)]
     whole, most = memory.peak_bytes or 1, max((size for _, size in parts), default=1)
-    rows: list[tuple[str | Span, ...]] = []
+    rows: list[tuple[str | doc.Span, ...]] = []
     for name, size in parts:
         share = f"{100 * size / whole:.0f} %" if size / whole >= 0.005 else "< 1 %"
-        rows.append((name, bytes_text(size), share, Span("#" * max(1, round(_BAR * size / most)), "code")))
-    rows.append((Span("total", "strong"), Span(bytes_text(memory.peak_bytes), "strong"), "-", ""))
+        rows.append((name, bytes_text(size), share, doc.Span("#" * max(1, round(_BAR * size / most)), "code")))
+    rows.append((doc.Span("total", "strong"), doc.Span(bytes_text(memory.peak_bytes), "strong"), "-", ""))
     others = [f"{name} {bytes_text(size)}" for name, size in memory.by_region_bytes.items() if name != memory.region]
     regions = f" ({', '.join(others)})" if others else ""
-    fields = [Field("peak", f"in {memory.region}{regions}")]
-    fields += [Field("host", f"{_host(plan)} in host memory")] if _host(plan) else []
-    figures = table([("category", "bytes at the peak"), *(row[:2] for row in rows)])
-    return Section(
+    fields = [doc.Field("peak", f"in {memory.region}{regions}")]
+    fields += [doc.Field("host", f"{_host(plan)} in host memory")] if _host(plan) else []
+    figures = doc.table([("category", "bytes at the peak"), *(row[:2] for row in rows)])
+    return doc.Section(
         f"Memory of the fullest rank ({memory.rank}) at the peak",
         (
             _categories([(plan.strategy, plan)], used),
-            Only(("terminal",), (Table(("", "", "", ""), tuple(rows)),)),
-            Fields(tuple(fields)),
-            Only(("html", "markdown"), (Fold("Figures", (figures,)),)),
+            doc.Only(("terminal",), (doc.Table(("", "", "", ""), tuple(rows)),)),
+            doc.Fields(tuple(fields)),
+            doc.Only(("html", "markdown"), (doc.Fold("Figures", (figures,)),)),
         ),
     )
 
 
-def _categories(plans: Sequence[tuple[str, Prediction]], used: Sequence[Category]) -> Bars:
+def _categories(plans: Sequence[tuple[str, Prediction]], used: Sequence[Category]) -> doc.Bars:
     """Return what the peak of each plan consists of; `used` gives the order of the colours."""
     bars = []
     for name, made in plans:
         values = tuple(float(made.memory.at_peak_bytes.get(category, 0)) for category in used)
-        bars.append(Bar(name, values, tuple(map(bytes_text, values)), bytes_text(made.memory.peak_bytes)))
-    return Bars("What the peak consists of", tuple(bars), tuple(used))
+        bars.append(doc.Bar(name, values, tuple(map(bytes_text, values)), bytes_text(made.memory.peak_bytes)))
+    return doc.Bars("What the peak consists of", tuple(bars), tuple(used))
 
 
-def _scaling(points: Sequence[Point], plan: Prediction) -> Section:
+def _scaling(points: Sequence[Point], plan: Prediction) -> doc.Section:
     made = [(point.world_size, point.prediction) for point in points if point.prediction is not None]
-    drawn: tuple[Block, ...] = ()
+    drawn: tuple[doc.Block, ...] = ()
     if made:
         memory = tuple((float(ranks), float(one.memory.peak_bytes)) for ranks, one in made)
-        drawn = (Section("Memory per rank", (_plot(plan, memory, bytes_text, plan.device_memory_bytes),), 3),)
+        drawn = (doc.Section("Memory per rank", (_plot(plan, memory, bytes_text, plan.device_memory_bytes),), 3),)
         speeds = tuple((float(ranks), one.time.tokens_per_s) for ranks, one in made if one.time is not None)
         if speeds:
-            drawn += (Section("Tokens per second", (_plot(plan, speeds, count_text),), 3),)
+            drawn += (doc.Section("Tokens per second", (_plot(plan, speeds, count_text),), 3),)
     rows: list[tuple[str, ...]] = [
         ("ranks", "batch", "fits", "memory", "peak in", "sent a step", "step", "tokens/s", "MFU", "scaling")
     ]
@@ -192,18 +179,18 @@ def _scaling(points: Sequence[Point], plan: Prediction) -> Section:
         batch = f"{prediction.global_batch_size:,}"
         rows.append((f"{point.world_size:,}", batch, *_figures(prediction), efficiency))
     invalid = tuple(
-        Field("invalid", f"{counted(point.world_size, 'rank')}: {point.problem}")
+        doc.Field("invalid", f"{counted(point.world_size, 'rank')}: {point.problem}")
         for point in points
         if point.prediction is None
     )
     note = "Each rank does as much as in the planned job, so the global batch grows with the ranks."
-    return Section(
+    return doc.Section(
         "Over numbers of ranks",
-        present(
-            remark(note),
-            on_page(*drawn),
-            Fold("Figures", (table(rows),)),
-            Fields(invalid) if invalid else None,
+        doc.present(
+            doc.remark(note),
+            doc.on_page(*drawn),
+            doc.Fold("Figures", (doc.table(rows),)),
+            doc.Fields(invalid) if invalid else None,
         ),
     )
 
@@ -213,34 +200,35 @@ def _plot(
     points: tuple[tuple[float, float], ...],
     text: Callable[[float], str],
     device_bytes: int | None = None,
-) -> Plot:
+) -> doc.Plot:
     """Return memory under the device's, or tokens/s on logarithmic axes beside as many times those of the first."""
-    dots = tuple(Dot(x, y, f"{plan.strategy}, {x:,.0f} ranks: {text(y)}") for x, y in points)
+    dots = tuple(doc.Dot(x, y, f"{plan.strategy}, {x:,.0f} ranks: {text(y)}") for x, y in points)
     ranks = [x for x, _ in points]
     values = [y for _, y in points]
-    across = axis(lambda value: f"{value:,.0f}", ranks, log=True, ticks=ranks)
-    curve = Curve(plan.strategy, points, dots=dots)
+    across = doc.axis(lambda value: f"{value:,.0f}", ranks, log=True, ticks=ranks)
+    curve = doc.Curve(plan.strategy, points, dots=dots)
     if text is bytes_text:
-        limit = (Mark(f"device {bytes_text(device_bytes)}", y=float(device_bytes)),) if device_bytes else ()
-        top = axis(text, [0.0, _ROOM * max([*values, device_bytes or 0])])
+        limit = (doc.Mark(f"device {bytes_text(device_bytes)}", y=float(device_bytes)),) if device_bytes else ()
+        top = doc.axis(text, [0.0, _ROOM * max([*values, device_bytes or 0])])
         label = "Memory per rank over numbers of ranks"
-        return Plot(label, across, top, (curve,), limit, legend=False, height=260.0)
+        return doc.Plot(label, across, top, (curve,), limit, legend=False, height=260.0)
     (first, speed), *_ = points
     ideal = tuple((x, speed * x / first) for x in ranks)
-    up = axis(text, [*values, *(y for _, y in ideal)], log=True, room=_ROOM)
+    up = doc.axis(text, [*values, *(y for _, y in ideal)], log=True, room=_ROOM)
     name = "as many times the first"
-    reached = tuple(Dot(x, y, f"{name}, {x:,.0f} ranks: {text(y)}") for x, y in ideal)
-    curves = (curve, Curve(name, ideal, "reference", dots=reached))
-    return Plot("Tokens per second over numbers of ranks", across, up, curves, height=260.0)
+    reached = tuple(doc.Dot(x, y, f"{name}, {x:,.0f} ranks: {text(y)}") for x, y in ideal)
+    curves = (curve, doc.Curve(name, ideal, "reference", dots=reached))
+    return doc.Plot("Tokens per second over numbers of ranks", across, up, curves, height=260.0)
 
 
-def _comparison(found: Comparison, used: Sequence[Category]) -> Section:
+def _comparison(found: Comparison, used: Sequence[Category]) -> doc.Section:
     rows: list[tuple[str, ...]] = [
         ("", "strategy", "fits", "memory", "peak in", "sent a step", "step", "tokens/s", "MFU")
     ]
     offloaded: dict[str, list[str]] = {}
     for row in found.rows:
-        mark, made = "*" if row is found.recommended else "", row.prediction
+        made = row.prediction
+        mark = "*" if row is found.recommended else "+" if row is found.fastest else ""
         if made is None:
             rows.append((mark, row.variant.name, "invalid", *["-"] * 6))
             continue
@@ -255,18 +243,20 @@ def _comparison(found: Comparison, used: Sequence[Category]) -> Section:
     mesh = next((row.overrides[1:3] for row in found.rows if any("dp_shard=" in text for text in row.overrides)), ())
     if mesh:
         remarks.append(("mesh", f"hsdp shards inside a node and replicates across nodes: {' '.join(mesh)}"))
-    fields = [Field(label, Span(text, "soft")) for label, text in remarks]
-    if found.recommended is not None:
-        fields.append(Field("take", Span(" ".join(found.recommended.overrides), "code"), "good"))
-    fields += [Field("why", reason) for reason in found.reasons]
+    fields = [doc.Field(label, doc.Span(text, "soft")) for label, text in remarks]
+    chosen = [("simplest" if found.fastest else "take", found.recommended), ("fastest", found.fastest)]
+    fields += [
+        doc.Field(label, doc.Span(" ".join(row.overrides), "code"), "good") for label, row in chosen if row is not None
+    ]
+    fields += [doc.Field("why", reason) for reason in found.reasons]
     drawn = [(row.variant.name, row.prediction) for row in found.rows if row.prediction is not None]
-    return Section(
+    return doc.Section(
         "Strategies side by side, the simplest first",
-        present(
+        doc.present(
             _categories(drawn, used) if drawn else None,
-            table(rows),
-            remark(_COMPARED),
-            Fields(tuple(fields)) if fields else None,
+            doc.table(rows),
+            doc.remark(_COMPARED),
+            doc.Fields(tuple(fields)) if fields else None,
         ),
     )
 
@@ -282,17 +272,17 @@ def _figures(made: Prediction) -> tuple[str, ...]:
     return fits, bytes_text(made.memory.peak_bytes), made.memory.region, sent, *timed
 
 
-def _traffic(report: PlanReport) -> Section:
+def _traffic(report: PlanReport) -> doc.Section:
     """Return what one rank sends each step."""
     rows: list[tuple[str, ...]] = [("collective", "group", "ranks", "calls", "buffers", "sent", "link")]
     for one in report.plan.traffic:
         counts = (f"{one.ranks:,}", f"{one.count:,}", bytes_text(one.size_bytes), bytes_text(one.sent_bytes))
         rows.append((one.op, one.group, *counts, _LINKS[one.link]))
     title = f"Communication of one rank per step ({report.local_size} ranks a node)"
-    return Section(title, (table(rows) if len(rows) > 1 else Paragraph("none: there is one rank"),))
+    return doc.Section(title, (doc.table(rows) if len(rows) > 1 else doc.Paragraph("none: there is one rank"),))
 
 
-def _time(plan: Prediction, time: Time) -> Section:
+def _time(plan: Prediction, time: Time) -> doc.Section:
     hidden = time.communication_s - time.exposed_s
     hidden = 0.0 if hidden < _NOISE * time.communication_s else hidden
     exposed = 0.0 if time.exposed_s < _NOISE * time.step_s else time.exposed_s
@@ -302,22 +292,26 @@ def _time(plan: Prediction, time: Time) -> Section:
     mfu = "-" if time.mfu is None else percent_text(time.mfu)
     if time.mfu is not None and time.peak_flops is not None:
         mfu += f" of {flops_text(time.peak_flops)} ({_DTYPES.get(time.matmul_dtype, time.matmul_dtype)})"
+    waited = f"{seconds_text(time.bubble_s)}, {percent_text(time.bubble_s / time.step_s)} of the step"
+    bubble = (doc.Field("bubble", f"{waited}: the busiest stage waits for the others"),) if time.bubble_s else ()
     fields = (
-        Field("step", seconds_text(time.step_s)),
-        Field("compute", compute),
-        Field("communication", communication),
-        Field("tokens/s", rate_text(time.tokens_per_s)),
-        Field("MFU", mfu),
-        Field("scaling", f"{percent_text(time.scaling_efficiency)} of ranks that communicate nothing"),
+        doc.Field("step", seconds_text(time.step_s)),
+        doc.Field("compute", compute),
+        doc.Field("communication", communication),
+        *bubble,
+        doc.Field("tokens/s", rate_text(time.tokens_per_s)),
+        doc.Field("MFU", mfu),
+        doc.Field("scaling", f"{percent_text(time.scaling_efficiency)} of ranks that communicate nothing"),
     )
     rows: list[tuple[str, ...]] = [("collective", "group", "algorithm", "calls", "time")]
     rows += [(one.op, one.group, one.algorithm, f"{one.count:,}", seconds_text(one.seconds)) for one in time.transfers]
-    return Section(
-        f"Time of one step on {plan.hardware}", present(Fields(fields), table(rows) if len(rows) > 1 else None)
+    return doc.Section(
+        f"Time of one step on {plan.hardware}",
+        doc.present(doc.Fields(fields), doc.table(rows) if len(rows) > 1 else None),
     )
 
 
-def _check(check: Check) -> Section:
+def _check(check: Check) -> doc.Section:
     """Return whether both engines say the same, and where they do not both figures."""
     rows: list[tuple[str, ...]] = [("figure", "closed form", "simulated")]
     for one in check.differences:
@@ -329,14 +323,14 @@ def _check(check: Check) -> Section:
     text += f" ({apart} apart), the same collectives"
     if check.differences:
         text = "they disagree on what follows; the simulated engine ran the code itself"
-    field = Field("check", text, "warn" if check.differences else "good")
-    return Section(
+    field = doc.Field("check", text, "warn" if check.differences else "good")
+    return doc.Section(
         "The two engines, both with the CPU's kernels",
-        present(Fields((field,)), table(rows) if check.differences else None),
+        doc.present(doc.Fields((field,)), doc.table(rows) if check.differences else None),
     )
 
 
-def _largest(found: Sequence[Largest]) -> Table:
+def _largest(found: Sequence[Largest]) -> doc.Table:
     """Return the largest of each kind that fits."""
     rows: list[tuple[str, ...]] = [("", "parameters", "memory", "tokens/s", "type")]
     for one in found:
@@ -347,7 +341,7 @@ def _largest(found: Sequence[Largest]) -> Table:
         speed = "-" if made.time is None else rate_text(made.time.tokens_per_s)
         figures = (count_text(made.parameters), bytes_text(made.memory.peak_bytes), speed)
         rows.append((one.what, *figures, " ".join(one.overrides)))
-    return table(rows)
+    return doc.table(rows)
 
 
 def _notes(report: PlanReport) -> tuple[str, ...]:

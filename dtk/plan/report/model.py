@@ -1,10 +1,10 @@
 """The report as values: what every form of it is made from, and its JSON. Computes no plan."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from diagnostics.report import jsonform
-from dtk.plan.compare import Comparison, Row
+from dtk.plan.compare import Comparison
 from dtk.plan.engines import Difference
 from dtk.plan.prediction import Prediction
 from dtk.plan.scaling import Point
@@ -40,6 +40,8 @@ class PlanReport:
     batch: Largest | None = None
     notes: tuple[str, ...] = ()
     """What the reader must know about the report as a whole."""
+    doubts: tuple[str, ...] = ()
+    """Settings that make the figures those of another job than the one that will probably be run."""
 
 
 def as_json(report: PlanReport) -> dict[str, Any]:
@@ -54,9 +56,14 @@ def as_json(report: PlanReport) -> dict[str, Any]:
         },
         "plan": report.plan.as_json(),
         "notes": list(report.notes),
+        "doubts": list(report.doubts),
     }
     if report.check is not None:
-        made["check"] = _check(report.check)
+        made["check"] = {
+            "closed_form": report.check.closed_form.as_json(),
+            "simulated": report.check.simulated.as_json(),
+            "differences": [asdict(difference) for difference in report.check.differences],
+        }
     if report.comparison is not None:
         made["compare"] = _comparison(report.comparison)
     if report.scaling:
@@ -76,32 +83,21 @@ def dumps(report: PlanReport) -> str:
     return jsonform.text(as_json(report))
 
 
-def _check(check: Check) -> dict[str, Any]:
-    return {
-        "closed_form": check.closed_form.as_json(),
-        "simulated": check.simulated.as_json(),
-        "differences": [
-            {"what": one.what, "closed_form": one.closed_form, "simulated": one.simulated, "unit": one.unit}
-            for one in check.differences
-        ],
-    }
-
-
 def _comparison(comparison: Comparison) -> dict[str, Any]:
     return {
         "recommended": None if comparison.recommended is None else comparison.recommended.variant.name,
         "overrides": None if comparison.recommended is None else list(comparison.recommended.overrides),
+        "fastest": None if comparison.fastest is None else comparison.fastest.variant.name,
         "reasons": list(comparison.reasons),
-        "rows": [_row(row) for row in comparison.rows],
-    }
-
-
-def _row(row: Row) -> dict[str, Any]:
-    return {
-        "name": row.variant.name,
-        "overrides": list(row.overrides),
-        "plan": _or_null(row.prediction),
-        "problem": row.problem or None,
+        "rows": [
+            {
+                "name": row.variant.name,
+                "overrides": list(row.overrides),
+                "plan": _or_null(row.prediction),
+                "problem": row.problem or None,
+            }
+            for row in comparison.rows
+        ],
     }
 
 

@@ -33,7 +33,7 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
     chosen, layers = depths(config), getattr(config.model, "layers", 0)
     observed = [_fullest(at_depth(config, depth), world_size, local_size) for depth in chosen]
     count = config.batch_plan(world_size).accumulation_steps
-    whole = whole_dimension(config.strategy, world_size)
+    whole = whole_dimension(config, world_size)
     calls = [totals(one.calls, whole, one.micro_batches, count) for one in observed]
     counts = extended(chosen, [one for one, _ in calls], layers)
     sizes = extended(chosen, [one for _, one in calls], layers)
@@ -48,6 +48,7 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
         sequence_length=config.data.sequence_length,
         memory=_memory(config, observed[0].rank, _parts(chosen, observed, layers)),
         traffic=traffic(counts, sizes, world_size, local_size),
+        dp_size=config.mesh(world_size).dp_size if config.parallel.cut else None,
         notes=tuple(_notes(config, count, chosen, observed[0].classes)),
     )
 
@@ -58,6 +59,12 @@ def _check(config: Config) -> None:
             f"strategy={config.strategy.name} cannot be simulated",
             "nn.DataParallel copies between the CUDA devices of one process",
             "use strategy=ddp, or the closed form",
+        )
+    if config.parallel.pp > 1:
+        raise DtkError(
+            f"parallel.pp={config.parallel.pp} cannot be simulated",
+            "a rank holds one stage of many",
+            "use --engine closed_form",
         )
     if config.train.micro_batch_size < 1:
         raise DtkError("train.micro_batch_size=0 is not settled", fix="give it a number")

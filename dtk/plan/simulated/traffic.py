@@ -4,8 +4,9 @@ Counts what was called; knows no strategy's formula.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from dtk.config.schema import Config
 from dtk.plan.formulas.traffic import link, ring_bytes
 from dtk.plan.prediction import Traffic
 from dtk.simulate.step import Call
@@ -68,14 +69,18 @@ def traffic(
     )
 
 
-def whole_dimension(strategy: Any, world_size: int) -> str:
+def whole_dimension(config: Config, world_size: int) -> str:
     """Return the mesh dimension that holds all ranks; torch creates no separate group for it.
 
     Args:
-        strategy: its section of the configuration.
+        config: resolved configuration.
         world_size: ranks over all nodes.
     """
-    if not strategy.traits.shards_parameters:
+    mesh = config.mesh(world_size)
+    for name in ("pp", "cp", "tp"):
+        if mesh.size(name) == world_size > 1:
+            return name
+    if not config.strategy.traits.shards_parameters:
         return "dp"
-    replicates = strategy.traits.replicated_over == "dp_replicate"
-    return "dp_replicate" if replicates and strategy.mesh(world_size).dp_shard == 1 else "dp_shard"
+    replicates = config.strategy.traits.replicated_over == "dp_replicate"
+    return "dp_replicate" if replicates and mesh.dp_shard == 1 else "dp_shard"

@@ -45,10 +45,7 @@ class Walk:
         end_s = self.free_s[group] = begin_s + cost.seconds
         if self.blocking:
             self.now_s = end_s
-        key = (op, group, cost.algorithm)
-        was = self.transfers.get(key, Transfer(op, group, cost.algorithm, 0, 0, 0.0))
-        total_bytes = was.size_bytes + round(size_bytes)
-        self.transfers[key] = Transfer(*key, was.count + 1, total_bytes, was.seconds + cost.seconds)
+        self._add(Transfer(op, group, cost.algorithm, 1, round(size_bytes), cost.seconds))
         return end_s
 
     def repeat(self, times: int, part: Callable[["Walk"], None]) -> None:
@@ -59,14 +56,18 @@ class Walk:
         part(once)
         self.now_s += times * once.end_s
         self.compute_s += times * once.compute_s
-        for key, one in once.transfers.items():
-            was = self.transfers.get(key, Transfer(*key, 0, 0, 0.0))
-            self.transfers[key] = Transfer(
-                *key,
-                was.count + times * one.count,
-                was.size_bytes + times * one.size_bytes,
-                was.seconds + times * one.seconds,
-            )
+        for transfer in once.transfers.values():
+            self._add(transfer, times)
+
+    def _add(self, transfer: Transfer, times: int = 1) -> None:
+        key = transfer.op, transfer.group, transfer.algorithm
+        before = self.transfers.get(key, Transfer(*key, 0, 0, 0.0))
+        self.transfers[key] = Transfer(
+            *key,
+            before.count + times * transfer.count,
+            before.size_bytes + times * transfer.size_bytes,
+            before.seconds + times * transfer.seconds,
+        )
 
     @property
     def end_s(self) -> float:

@@ -3,13 +3,18 @@
 Turns a configuration into what `schedule` walks and `alpha_beta` prices. Needs no process group and no memory.
 """
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from math import prod
 
 from dtk.config.schema import Config
+from dtk.parallel.pipeline import SENDS, Action, stage_blocks
+from dtk.parallel.pipeline import walk as walk_pipeline
 from dtk.plan.formulas.owners import owned_elements
-from dtk.plan.prediction import Prediction, Time
+from dtk.plan.formulas.stages import message_bytes
+from dtk.plan.formulas.traffic import link
+from dtk.plan.prediction import Prediction, Time, Transfer
 from dtk.plan.timing.alpha_beta import Cost, Group, collective
 from dtk.plan.timing.hardware import Hardware
 from dtk.plan.timing.schedule import Bucket, Price, Sharded, Unit, Walk, ddp_micro_batch, fsdp_micro_batch, update
@@ -34,6 +39,8 @@ def predict_time(prediction: Prediction, config: Config, hardware: Hardware, loc
     world_size = prediction.world_size
     model = layout(config)
     seconds = micro_batch_seconds(config, model, hardware)
+    if config.parallel.pp > 1:
+        return _pipeline(prediction, config, model, seconds, local_size or hardware.devices_per_node, hardware)
     walk = Walk(
         _price(config, world_size, local_size or hardware.devices_per_node, hardware), hardware.backend == "gloo"
     )
@@ -43,6 +50,71 @@ def predict_time(prediction: Prediction, config: Config, hardware: Hardware, loc
     else:
         updating_s = _walk_replicated(walk, config, model, seconds, world_size, rounds, hardware)
     return _time(walk, updating_s, prediction, config, model, hardware)
+
+
+def _pipeline(
+    prediction: Prediction, config: Config, model: Layout, seconds: Seconds, local_size: int, hardware: Hardware
+) -> Time:
+    """Time a step of a pipeline: each stage as a data-parallel job of its own, set into the order of the schedule.
+
+    What a stage communicates in every micro-batch lengthens its forward and backward; what it reduces and updates after
+    its last one follows the whole schedule, on the slowest rank.
+    """
+    world_size, parallel = prediction.world_size, config.parallel
+    mesh = config.mesh(world_size)
+    alone = dataclasses.replace(config, parallel=dataclasses.replace(parallel, pp=1, stages_per_rank=1))
+    count = config.batch_plan(world_size).accumulation_steps
+    schedule = parallel.pipeline(count)
+    price = _price(alone, mesh.dp_size, local_size, hardware)
+
+    def walked(blocks: range, rounds: int) -> tuple[Walk, float]:
+        first, last = blocks.start == 0, blocks.stop == len(model.blocks)
+        part = dataclasses.replace(
+            model,
+            before=model.before if first else (),
+            blocks=tuple(model.blocks[i] for i in blocks),
+            after=model.after if last else (),
+        )
+        ends = seconds if last else dataclasses.replace(seconds, head_forward=0.0, head_backward=0.0)
+        walk = Walk(price, hardware.backend == "gloo")
+        walks = _walk_sharded if config.strategy.traits.shards_parameters else _walk_replicated
+        return walk, walks(walk, alone, part, ends, mesh.dp_size, rounds, hardware)
+
+    stages = stage_blocks(len(model.blocks), schedule.stages)
+    wholes = [walked(blocks, count) for blocks in stages]
+    per_micro_batch_s = [walked(blocks, 2)[0].end_s - walked(blocks, 1)[0].end_s for blocks in stages]
+    tails_s = [walk.end_s - count * each for (walk, _), each in zip(wholes, per_micro_batch_s, strict=True)]
+
+    def action_s(action: Action) -> float:
+        blocks = stages[action.stage]
+        last = blocks.stop == len(model.blocks)
+        forward = len(blocks) * seconds.block_forward + last * seconds.head_forward
+        backward = len(blocks) * seconds.block_backward + last * seconds.head_backward
+        backward += seconds.block_forward * sum(_recomputed(config, i) for i in blocks)
+        part = forward if action.kind == "forward" else backward
+        share = part / (forward + backward)
+        return per_micro_batch_s[action.stage] * (share / 2 if "gradient" in action.kind else share)
+
+    size_bytes = message_bytes(config)
+    near = link(2, mesh.stride("pp"), world_size, local_size) == "intra_node"
+    message = collective("broadcast", size_bytes, Group(2, 2 if near else 1, hardware.intra_node, hardware.inter_node))
+    timeline = walk_pipeline(schedule, action_s, message.seconds)
+    places = [range(rank, schedule.stages, schedule.ranks) for rank in range(schedule.ranks)]
+    busiest = max(places, key=lambda place: sum(wholes[stage][0].compute_s for stage in place))
+    step_s = timeline.end_s + max(sum(tails_s[stage] for stage in place) for place in places)
+    whole = Walk(price, now_s=step_s)
+    for stage in busiest:
+        whole.compute_s += wholes[stage][0].compute_s
+        for key, transfer in wholes[stage][0].transfers.items():
+            whole.transfers[key] = transfer
+    messages = sum(action.kind in SENDS for action in schedule.orders()[busiest[0]])
+    whole.transfers["send", "pp", "point to point"] = Transfer(
+        "send", "pp", "point to point", messages, messages * size_bytes, messages * message.seconds
+    )
+    updating_s = sum(wholes[stage][1] for stage in busiest)
+    time = _time(whole, updating_s, prediction, config, model, hardware)
+    bubble_s = max(0.0, step_s - sum(wholes[stage][0].end_s for stage in busiest))
+    return dataclasses.replace(time, bubble_s=bubble_s, exposed_s=time.exposed_s - bubble_s)
 
 
 def _time(
@@ -99,7 +171,7 @@ def _assumptions(config: Config, hardware: Hardware) -> list[str]:
 
 def _price(config: Config, world_size: int, local_size: int, hardware: Hardware) -> Price:
     """Return the function that prices a call over each group; equal calls are computed once."""
-    mesh = config.strategy.mesh(world_size)
+    mesh = config.mesh(world_size)
     replicas, shards = mesh.dp_replicate, mesh.dp_shard
     groups = {
         "dp": (world_size, min(local_size, world_size)),
@@ -205,7 +277,7 @@ def _walk_sharded(
 def _sharded(config: Config, model: Layout, seconds: Seconds, world_size: int) -> Sharded:
     """Return the units of fully_shard with what each computes, gathers and reduces."""
     strategy, precision = config.strategy, config.precision
-    mesh = config.strategy.mesh(world_size)
+    mesh = config.mesh(world_size)
     replicas, shards = mesh.dp_replicate, mesh.dp_shard
     compute = ITEM_BYTES[precision.compute_dtype]
     reduce = reduced_item_bytes(precision)

@@ -89,10 +89,11 @@ def _custom_layout(config: Config) -> Layout:
     import torch
 
     from dtk.models.build import build_model
+    from dtk.parallel.blocks import blocks_of
 
     with torch.device("meta"):
         model: Any = build_model(config.model, config.allow_targets)
-    inside = [list(block.parameters()) for block in getattr(model, "blocks", ())]
+    inside = [list(block.parameters()) for block in blocks_of(model)]
     ids = {id(parameter) for block in inside for parameter in block}
     parameters = list(model.parameters())
     positions = [i for i, parameter in enumerate(parameters) if id(parameter) in ids]

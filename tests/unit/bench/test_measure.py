@@ -115,8 +115,8 @@ def test_ctrl_c_keeps_what_was_measured() -> None:
 
 
 def test_who_lost_another_rank_is_no_culprit() -> None:
-    lost = Failed(0, "RuntimeError: Connection reset by peer", victim=True)
-    assert culprit([lost, Failed(3, "ValueError: x", victim=False)]).rank == 3
+    lost = Failed(0, "failed", "RuntimeError: Connection reset by peer", victim=True)
+    assert culprit([lost, Failed(3, "failed", "ValueError: x", victim=False)]).rank == 3
     assert culprit([lost]).rank == 0
 
 

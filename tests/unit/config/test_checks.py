@@ -43,11 +43,125 @@ BERT = ["model=bert_tiny", "data=classification"]
             "data.sequence_length=2048 is longer than the model's context: model.context_length=1024 - "
             "use data.sequence_length=1024 or a larger model.context_length",
         ),
+        (
+            ["model=gpt2_tiny", "model.layers=1", "strategy=ddp", "parallel.pp=2"],
+            2,
+            "parallel.pp=2 makes 2 stages of 1 block: a stage has at least one block - use parallel.pp=1",
+        ),
+        (
+            ["strategy=ddp", "parallel.pp=2", "parallel.microbatches=3"],
+            2,
+            "parallel.microbatches=3 does not divide the 8 samples of each data-parallel rank: "
+            "train.global_batch_size=8 on 1 data-parallel rank - "
+            "use parallel.microbatches=2, or train.global_batch_size=3",
+        ),
+        (
+            ["strategy=ddp", "parallel.pp=2", "parallel.microbatches=4", "train.micro_batch_size=1"],
+            2,
+            "parallel.microbatches=4, but train.micro_batch_size=1 makes 8 - "
+            "use train.micro_batch_size=2, or parallel.microbatches=null",
+        ),
+        (
+            ["strategy=ddp", "parallel.pp=2", "parallel.schedule=interleaved_1f1b"],
+            2,
+            "parallel.schedule=interleaved_1f1b needs several stages on each rank: parallel.stages_per_rank=1 - "
+            "use parallel.stages_per_rank=2, or parallel.schedule=1f1b",
+        ),
+        (
+            ["strategy=fsdp", "parallel.pp=2", "parallel.schedule=zero_bubble"],
+            2,
+            "parallel.schedule=zero_bubble does not go with several ranks for a stage or a sharded one: weight "
+            "gradients that are computed apart do not reach the hooks that reduce them - "
+            "use parallel.schedule=1f1b, or strategy=ddp with as many ranks as stages",
+        ),
+        (
+            ["strategy=zero1", "parallel.pp=2"],
+            4,
+            "strategy=zero1 does not go with parallel.pp=2: it does not implement the mesh dimension pp - "
+            "use strategy=fsdp or strategy=ddp",
+        ),
+        (
+            ["strategy=ddp", "strategy.find_unused_parameters=true", "parallel.pp=2"],
+            2,
+            "strategy.find_unused_parameters=true does not go with parallel.pp=2: forward and backward of several "
+            "micro-batches alternate, which DDP cannot follow - use strategy.find_unused_parameters=false",
+        ),
+        (
+            ["strategy=ddp", "parallel.stages_per_rank=2"],
+            2,
+            "parallel.stages_per_rank=2 needs a pipeline: parallel.pp=1 - "
+            "use parallel.pp=2, or parallel.stages_per_rank=1",
+        ),
         (["model.heads=7"], 2, "model.width=768 does not divide into model.heads=7 - use model.heads=6"),
         (
             ["model=llama_tiny", "model.kv_heads=3"],
             2,
             "model.heads=8 does not divide into model.kv_heads=3 - use model.kv_heads=2",
+        ),
+        (
+            ["parallel.tp=3"],
+            8,
+            "parallel.tp=3 does not fit 8 ranks: the degrees multiply to a divisor of the number of ranks - "
+            "use parallel.tp=4, or 3 ranks",
+        ),
+        (
+            ["parallel.dp_shard=4"],
+            8,
+            "parallel.dp_shard=4 does not fit 8 ranks: strategy=fsdp makes it 8 - "
+            "use parallel.dp_shard=-1, or strategy=hsdp with strategy.dp_replicate and strategy.dp_shard",
+        ),
+        (
+            ["strategy=zero1", "parallel.tp=2"],
+            2,
+            "strategy=zero1 does not go with parallel.tp=2: it does not implement the mesh dimension tp - "
+            "use strategy=fsdp or strategy=ddp",
+        ),
+        (
+            ["parallel.cp=2"],
+            2,
+            "strategy=fsdp does not go with parallel.cp=2: it does not implement the mesh dimension cp - "
+            "use parallel.cp=1",
+        ),
+        (
+            ["strategy=ddp", "parallel.tp=2", "strategy.communication_hook=fp16"],
+            4,
+            "strategy.communication_hook=fp16 does not go with parallel.tp: the gradients of a model that is cut are "
+            "averaged unit by unit, not in DDP's buckets - drop it, or use parallel.tp=1",
+        ),
+        (
+            ["parallel.tp=2"],
+            2,
+            "model.vocab_size=50257 does not divide into parallel.tp=2 equal parts - "
+            "use parallel.tp=1, or model.vocab_size=50256 or model.vocab_size=50258",
+        ),
+        (
+            ["model=llama_tiny", "parallel.tp=8", "train.micro_batch_size=1"],
+            8,
+            "model.kv_heads=4 does not divide into parallel.tp=8 equal parts - use parallel.tp=4, or model.kv_heads=8",
+        ),
+        (
+            ["model=gpt2_tiny", "data.sequence_length=31", "parallel.tp=2"],
+            2,
+            "data.sequence_length=31 does not divide into parallel.tp=2 equal parts - "
+            "use parallel.tp=1, or data.sequence_length=30 or data.sequence_length=32",
+        ),
+        (
+            ["model=gpt2_tiny", "parallel.tp=2", "parallel.sequence_parallel=false", "model.dropout=0.1"],
+            2,
+            "parallel.tp=2 with model.dropout=0.1 needs parallel.sequence_parallel=true: activations that every rank "
+            "repeats need equal masks, those that it has a part of different ones - "
+            "use parallel.sequence_parallel=true or model.dropout=0",
+        ),
+        (
+            ["model=gpt2_tiny", "parallel.tp=2", "train.compile=true"],
+            2,
+            "parallel.tp=2 does not go with train.compile=true - use train.compile=false",
+        ),
+        (
+            ["model=gpt2_tiny", "parallel.tp=2", "optimizer.in_backward=true", "train.clip_norm=null"],
+            2,
+            "optimizer.in_backward=true does not go with parallel.tp=2: some gradients are complete only after "
+            "backward - use optimizer.in_backward=false",
         ),
         (
             ["data=classification"],

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from dtk.config.compose import compose, expand
 from dtk.config.folders import conf_folder, groups
@@ -14,6 +15,7 @@ from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.fsdp import FSDPConfig
 
 OPTIONS = {group: list(options) for group, options in groups([conf_folder()]).items()}
+STRATEGIES = "ddp, dp, fsdp, hsdp, hsdp_tp, single, tp, zero1, zero2, zero3"
 NEEDED = {
     "text": ["data.path=x"],
     "tokens": ["data.path=x"],
@@ -50,7 +52,8 @@ def test_every_shipped_option_composes_and_survives_the_run_folder(group: str, o
 @pytest.mark.parametrize("strategy", OPTIONS["strategy"])
 def test_every_experiment_goes_with_every_strategy(experiment: str, strategy: str) -> None:
     config = compose([f"strategy={strategy}", f"experiment={experiment}", *NEEDED.get(experiment, [])]).config
-    assert config.strategy.name == strategy
+    preset = OmegaConf.load(conf_folder() / "strategy" / f"{strategy}.yaml").get("strategy", {})
+    assert config.strategy.name == preset.get("name", strategy), "a preset of the mesh names the strategy that it sets"
 
 
 def test_experiments_leave_every_other_choice_free() -> None:
@@ -66,10 +69,9 @@ def test_experiments_leave_every_other_choice_free() -> None:
     [
         (
             ["strategy=fsd"],
-            'unknown strategy "fsd" - did you mean strategy=fsdp? '
-            "options: ddp, dp, fsdp, hsdp, single, zero1, zero2, zero3",
+            f'unknown strategy "fsd" - did you mean strategy=fsdp? options: {STRATEGIES}',
         ),
-        (["strategy=[ddp]"], 'unknown strategy "[ddp]" - options: ddp, dp, fsdp, hsdp, single, zero1, zero2, zero3'),
+        (["strategy=[ddp]"], f'unknown strategy "[ddp]" - options: {STRATEGIES}'),
         (["stratgy=ddp"], 'unknown key "stratgy" - did you mean strategy?'),
         (["train.stpes=1"], 'unknown key "train.stpes" - did you mean train.steps?'),
         (["+train.stpes=1"], 'unknown key "train.stpes" - did you mean train.steps?'),
@@ -118,13 +120,12 @@ def test_experiments_leave_every_other_choice_free() -> None:
         ),
         (
             ["strategy.name=ddp"],
-            "strategy.name is fixed by the choice of strategy - "
-            "use strategy=OPTION: ddp, dp, fsdp, hsdp, single, zero1, zero2, zero3",
+            f"strategy.name is fixed by the choice of strategy - use strategy=OPTION: {STRATEGIES}",
         ),
         (["~train"], "train is required - the configuration needs the section train"),
         (
             ["~strategy"],
-            "strategy cannot be removed - choose one of its options: ddp, dp, fsdp, hsdp, single, zero1, zero2, zero3",
+            f"strategy cannot be removed - choose one of its options: {STRATEGIES}",
         ),
         (["train.steps=${nope}"], "the configuration cannot be composed: Interpolation key 'nope' not found"),
     ],

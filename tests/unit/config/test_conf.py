@@ -13,14 +13,19 @@ import pytest
 import yaml
 
 import dtk.config.folders as folders
-from dtk.config.help import description, help_text
-from dtk.config.schema import KINDS, Config, NCCLConfig
+from dtk.config.compose import compose
+from dtk.config.help import ALL, description, help_text
+from dtk.config.schema import KINDS, Config, NCCLConfig, ParallelConfig
+from dtk.config.stored import Stored, change
+from dtk.config.strict import to_plain
 from dtk.errors import DtkError
 from dtk.nccl.render import KEYS, placeholders
 
 CONF = folders.conf_folder()
 FILES = sorted(CONF.rglob("*.yaml"))
 ROOT = Path(folders.__file__).parents[2]
+PRESETS = [p for p in FILES if p.parent.name == "strategy" and p.read_text().startswith("# @package _global_")]
+"""Options that choose keys of several sections."""
 FIELDS = {field.name: field.type for field in dataclasses.fields(Config)}
 
 
@@ -38,7 +43,11 @@ def test_each_opens_with_what_it_is_and_the_command_that_uses_it(path: Path) -> 
 
 @pytest.mark.parametrize(
     "path",
-    [p for p in FILES if p.parent.name not in ("conf", "experiment", "fault", folders.HARDWARE, folders.SWEEPS)],
+    [
+        p
+        for p in FILES
+        if p not in PRESETS and p.parent.name not in ("conf", "experiment", "fault", folders.HARDWARE, folders.SWEEPS)
+    ],
     ids=lambda p: f"{p.parent.name}/{p.stem}",
 )
 def test_each_holds_every_key_of_its_schema(path: Path) -> None:
@@ -49,7 +58,7 @@ def test_each_holds_every_key_of_its_schema(path: Path) -> None:
     if section == "nccl":  # Keys that only some presets refer to stand in those.
         keys -= set(KEYS) - placeholders(NCCLConfig(variables=values["variables"]))
     assert set(values) == keys
-    if section not in ("checkpoint", "record"):
+    if section not in ("checkpoint", "record", "parallel"):
         assert values["name"] == path.stem
 
 
@@ -70,14 +79,28 @@ def test_the_main_file_holds_the_rest() -> None:
 def test_the_groups_are_those_that_were_promised() -> None:
     found = folders.groups([CONF])
     assert set(found) == {
-        *("model", "data", "strategy", "precision", "optimizer", "schedule"),
+        *("model", "data", "strategy", "parallel", "precision", "optimizer", "schedule"),
         *("checkpoint", "record", "tracker", "launcher", "nccl", "experiment", "fault"),
     }
-    assert set(found["strategy"]) == set(KINDS["strategy"][1])
+    assert set(found["strategy"]) - {path.stem for path in PRESETS} == set(KINDS["strategy"][1])
+
+
+@pytest.mark.parametrize("path", PRESETS, ids=lambda p: p.stem)
+def test_each_preset_is_the_option_that_it_names_with_degrees(path: Path) -> None:
+    values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    config = compose([f"strategy={path.stem}", "parallel.cp=3"]).config
+    assert set(values) == {"strategy", "parallel"}
+    defaults = KINDS["strategy"][1][values["strategy"]["name"]]()
+    assert dataclasses.asdict(config.strategy) == values["strategy"] == dataclasses.asdict(defaults)  # type: ignore[call-overload]
+    assert dataclasses.asdict(config.parallel) == {
+        **dataclasses.asdict(ParallelConfig()),
+        **values["parallel"],
+        "cp": 3,
+    }
 
 
 def test_help_lists_every_option_with_its_description() -> None:
-    text = help_text()
+    text = help_text(ALL)
     for options in folders.groups([CONF]).values():
         for option, path in options.items():
             assert any(line.split()[:1] == [option] and description(path) in line for line in text.splitlines())
@@ -119,3 +142,13 @@ def test_an_installation_without_conf_says_so(tmp_path: Path) -> None:
     spec.loader.exec_module(module)
     with pytest.raises(DtkError, match="dtk's own configuration is missing"):
         module.conf_folder()
+
+
+def test_a_preset_changes_its_sections_in_a_stored_run_too() -> None:
+    whole = compose([], traced=True)
+    stored = Stored(to_plain(whole.config), [], whole.origins)
+    again = change(stored, ["strategy=tp"], None)
+    assert (again.config.strategy.name, again.config.parallel.tp) == ("ddp", 2)
+    later = change(Stored(again.plain, again.overrides, again.origins), ["strategy=fsdp"], None)
+    assert (later.config.strategy.name, later.config.parallel.tp) == ("fsdp", 2), "strategy=fsdp sets no degree"
+    assert folders.preset_sections(CONF / "fault" / "no_reshard.yaml") == []

@@ -1,5 +1,7 @@
 """Only names on the allow list are imported and called, and only with arguments that fit."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -138,3 +140,15 @@ def test_a_class_of_another_kind_is_not_called() -> None:
     assert str(caught.value) == (
         "_target_=their_package.Model is not a builtins.dict: it does not derive from it - derive from builtins.dict"
     )
+
+
+def test_the_working_directory_is_looked_into_as_in_a_rank(tmp_path: Path) -> None:
+    """Also where Python leaves it out, as console scripts do (`-P` stands for these)."""
+    (tmp_path / "mine_here.py").write_text("class Model:\n    answer = 7\n")
+    code = "from dtk.config.instantiate import instantiate\n"
+    code += "print(instantiate('mine_here.Model', {}, ['mine_here.*']).answer)"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+    run = subprocess.run(
+        [sys.executable, "-P", "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert run.stdout == "7\n", run.stderr

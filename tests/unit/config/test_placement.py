@@ -2,8 +2,9 @@ import socket
 
 import pytest
 
-from dtk.config.placement import check_port, place, usable_cores
-from dtk.config.schema import LauncherConfig
+from dtk.config import placement as rules
+from dtk.config.placement import check_port, host_memory, place, usable_cores
+from dtk.config.schema import LauncherConfig, LocalLauncher
 from dtk.errors import DtkError
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.single import SingleConfig
@@ -71,3 +72,30 @@ def test_a_port_in_use():
         with pytest.raises(DtkError, match="master_port=0 for a free one"):
             check_port(server.getsockname()[1])
     check_port(0)
+
+
+@pytest.mark.parametrize(
+    ("cores", "free_bytes", "nproc", "says"),
+    [
+        (2, 64 << 30, 1000, r"more than this machine can start: 2 CPU cores here.*launcher\.nproc=32\b"),
+        (64, 1 << 30, 8, r"1\.0 GiB of host memory are free.*launcher\.nproc=3\b"),
+        (64, 1 << 20, 8, r"launcher\.nproc=1\b.*oversubscribe=true"),
+    ],
+)
+def test_more_ranks_than_the_machine_can_start_are_refused_unless_asked_for(
+    cores, free_bytes, nproc, says, monkeypatch
+):
+    monkeypatch.setattr(rules, "usable_cores", lambda: cores)
+    monkeypatch.setattr(rules, "host_memory", lambda: (64 << 30, free_bytes))
+    with pytest.raises(DtkError, match=says):
+        place(LauncherConfig(nproc=nproc), DDPConfig(), cuda_devices=0)
+    assert place(LocalLauncher(nproc=nproc, oversubscribe=True), DDPConfig(), cuda_devices=0).nproc == nproc
+    assert place(LauncherConfig(nproc=nproc), DDPConfig(), cuda_devices=0, local_size=nproc).nproc == nproc
+
+
+def test_a_machine_that_does_not_tell_its_memory_refuses_by_cores_only(monkeypatch, tmp_path):
+    monkeypatch.setattr(rules, "usable_cores", lambda: 1)
+    monkeypatch.setattr(rules, "host_memory", lambda: host_memory(tmp_path / "none", tmp_path))
+    assert place(LauncherConfig(nproc=16), DDPConfig(), cuda_devices=0).nproc == 16
+    with pytest.raises(DtkError, match="1 CPU core here"):
+        place(LauncherConfig(nproc=17), DDPConfig(), cuda_devices=0)

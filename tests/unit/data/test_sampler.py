@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtk.data.sampler import permute, sample_ids, samples_sum
+from dtk.data.sampler import evaluation_ids, permute, sample_ids, samples_sum
 from dtk.parallel.batch_plan import BatchPlan
 
 SEEDS = st.integers(-(2**63), 2**63)
@@ -107,3 +107,12 @@ def test_the_sum_of_the_samples_depends_on_step_and_ids_but_on_no_order() -> Non
     first, second = np.array([1, 2]), np.array([3, 4])
     one = samples_sum(0, first) + samples_sum(1, second)
     assert (one - samples_sum(0, second) - samples_sum(1, first)) % 2**64 != 0
+
+
+def test_held_out_samples_are_distinct_and_those_of_a_larger_evaluation() -> None:
+    whole = evaluation_ids(3, 100, 100)
+    assert sorted(whole) == list(range(100))
+    assert list(whole) != list(range(100))
+    assert list(evaluation_ids(3, 12, 100)) == list(whole[:12])
+    assert list(evaluation_ids(4, 12, 100)) != list(whole[:12])
+    assert evaluation_ids(3, 0, 100).tolist() == []

@@ -16,6 +16,7 @@ from diagnostics.contract.findings import Detection, Finding, Stated
 from diagnostics.diagnose import Options, conclude, diagnose, run_detector
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact, Problem, RankError, RunEvidence, Stacks
+from diagnostics.evidence.readers.watch import ENDED_WELL
 from diagnostics.report.coverage import coverage
 from diagnostics.report.overview import headline
 from diagnostics.tree.built_in import built_in
@@ -83,6 +84,10 @@ def test_outcomes() -> None:
     assert outcome(ruled_out, facts=[setting]) == "healthy"
     assert outcome(ruled_out, errors=[error]) == "undecided"
     assert outcome(ruled_out, facts=[fact]) == "undecided"
+    listed = LogFact("torchrun_list", None, "torchrun.log", 9, "torchrun lists 1 rank", {"ranks": [0], "pids": [4]})
+    well = LogFact(ENDED_WELL, None, "watch.json", 0, "the command ended with exit code 0")
+    assert outcome(ruled_out, facts=[listed]) == "undecided"
+    assert outcome(ruled_out, facts=[well]) == "healthy" and outcome(ruled_out, facts=[well, listed]) == "undecided"
     assert outcome(ruled_out, unsure) == "undecided"
     open_hang = Finding(cause="hang.p2p_cycle", status="undecided", facts=Stated(""))
     assert outcome(ruled_out, open_hang) == "healthy"
@@ -122,6 +127,20 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delitem(sys.modules, "site_detector", raising=False)
     importlib.invalidate_caches()
     return tmp_path
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "gpu1:77:90 [3] x.cc:1 NCCL WARN Call to bind failed : Cannot assign requested address",
+        "[rank3]:[E909 09 ProcessGroupNCCL.cpp:1] [PG 0 (default_pg) Rank 3] Timeout at NCCL work: 7, last enqueued "
+        "NCCL work: 9, last completed NCCL work: 6.",
+        "gpu1:77:90 [3] net_ib.cc:9 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4> with status=5",
+    ],
+)
+def test_a_line_of_trouble_is_no_good_health(tmp_path: Path, line: str) -> None:
+    (tmp_path / "train.log").write_text(f"step 1 loss 2.0\n{line}\nstep 2 loss 1.9\n")
+    assert diagnose(tmp_path).outcome == "undecided"
 
 
 LOG = """[rank1]: Traceback (most recent call last):
@@ -185,11 +204,11 @@ def test_an_error_of_an_unknown_rank_is_shown() -> None:
 
 
 def test_what_speaks_against_good_health_is_shown() -> None:
-    fact = LogFact("watchdog_timeout", 0, "a.log", 3, "Watchdog caught collective operation timeout: " + "x" * 300)
+    fact = LogFact("dist_backend_error", 0, "a.log", 3, "NCCL error in: a.cpp:1, " + "x" * 300)
     made = conclude(evidence(facts=[fact]), built_in(), [], {}, "job")
     (note,) = made.notes
     assert made.outcome == "undecided"
-    assert note.startswith("a.log:3: Watchdog caught") and note.endswith("xxx...") and len(note) < 220
+    assert note.startswith("a.log:3: NCCL error in") and note.endswith("xxx...") and len(note) < 220
 
 
 def test_an_own_tree_with_the_id_of_another_is_refused(tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ def test_what_wandb_kept_is_told_with_the_command_that_sends_it(capsys, paths):
     folders = [paths.root / "wandb" / f"offline-run-2026010{day}_000000-x" for day in (2, 1)]
     for folder in folders:
         folder.mkdir(parents=True)
+        (folder / "run-x.wandb").touch()
     line = last_words(capsys, paths, "finished", 0)[0]
     assert line == f"wandb was offline; to upload it: {command('sync', *reversed(folders), name='wandb')}"
 

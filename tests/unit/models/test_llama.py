@@ -25,7 +25,7 @@ def test_a_token_changes_no_logits_before_it(random_model: Any) -> None:
 def test_rotary_scores_depend_on_the_distance_only() -> None:
     generator = torch.Generator().manual_seed(0)
     q, k = torch.randn(8, generator=generator), torch.randn(8, generator=generator)
-    tables = rotary_table(12, 8, 10000.0, torch.device("cpu"))
+    tables = rotary_table(torch.arange(12), 8, 10000.0)
     scores = rotate(q.expand(1, 1, 12, 8), *tables)[0, 0] @ rotate(k.expand(1, 1, 12, 8), *tables)[0, 0].T
     for distance in range(-11, 12):
         diagonal = scores.diagonal(distance)

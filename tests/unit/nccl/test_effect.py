@@ -5,7 +5,7 @@ import json
 import pytest
 
 from diagnostics.contract.artifacts import RunPaths
-from dtk.nccl.effect import NOTHING, keep_effect, told
+from dtk.nccl.effect import NOTHING, keep_effect, summary_lines
 
 V2_18 = """\
 NCCL version 2.18.6+cuda12.1
@@ -105,7 +105,7 @@ def test_lines_in_files_of_nccls_own_count(run, tmp_path):
 
 def test_silence_is_said_to_be_silence(run):
     assert run("step 1/2 loss 3.0\n", {"NCCL_DEBUG": "WARN"}) == ({"reason": NOTHING}, [])
-    assert told({"reason": NOTHING}) == []
+    assert summary_lines({"reason": NOTHING}) == []
 
 
 def test_over_gloo_nothing_is_looked_for(run):

@@ -185,7 +185,10 @@ ret nvmlDeviceGetNvLinkState(void *d, unsigned int link, unsigned int *up) {
 }
 ret nvmlDeviceGetP2PStatus(void *a, void *b, int what, int *status) { *status = atoi(set("STUB_P2P", "0")); return 0; }
 """
-LOOK = "import json; from dtk.nccl.machine import read_machine; print(json.dumps(read_machine({}).as_json()))"
+LOOK = (
+    "import dataclasses, json; from dtk.nccl.machine import read_machine; "
+    "print(json.dumps(dataclasses.asdict(read_machine({}))))"
+)
 
 
 @pytest.fixture(scope="module")

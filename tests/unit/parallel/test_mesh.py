@@ -76,3 +76,8 @@ def test_unknown_dimensions_and_ranks() -> None:
     with pytest.raises(ValueError, match="rank 2 is not one of the 2 ranks"):
         Mesh(dp_shard=2).coordinate(2)
     assert divisors(12) == [1, 2, 3, 4, 6, 12]
+
+
+def test_a_mesh_reads_as_its_dimensions() -> None:
+    assert str(Mesh(pp=2, dp_shard=4, tp=2)) == "pp 2 x dp_shard 4 x tp 2"
+    assert str(Mesh()) == "one rank"

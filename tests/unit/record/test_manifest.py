@@ -2,6 +2,8 @@ import json
 import subprocess
 import sys
 
+from dtk.config.compose import compose
+from dtk.config.placement import Placement
 from dtk.nccl.render import Kept, Rendered
 from dtk.record.manifest import environment, git_state, manifest, missing_files, network
 
@@ -11,25 +13,20 @@ def git(folder, *arguments):
     subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
 
 
-def test_manifest_says_what_ran_where():
+def test_manifest_says_what_ran_where(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["dtk", "run", "strategy=ddp"])
     kept = Kept("NCCL_DEBUG", "INFO", "WARN", "environment")
-    about = manifest(
-        {"seed": 1},
-        ["dtk", "run", "strategy=ddp"],
-        run_id="r1",
-        world_size=4,
-        nproc=2,
-        launcher="local",
-        backend="nccl",
-        nccl=Rendered("infiniband", {"NCCL_IB_TIMEOUT": "22"}, (kept,)),
-        strategy_traits={"sharded": []},
-    )
+    nccl = Rendered("infiniband", {"NCCL_IB_TIMEOUT": "22"}, (kept,))
+    composed = compose(["strategy=ddp", "parallel.tp=2"])
+    placement = Placement(nproc=2, device="cuda", backend="nccl", threads=1, cuda_devices=2, reasons=())
+    about = manifest(composed.config, composed.plain, "r1", 4, placement, "local", nccl)
     about = json.loads(json.dumps(about)) | {"pid": about["pid"]}
     assert about["environment"]["NCCL_IB_TIMEOUT"] == "22"
     assert about["nccl"]["kept"] == [{"name": "NCCL_DEBUG", "value": "INFO", "preset": "WARN", "source": "environment"}]
     assert json.loads(json.dumps(about)) == about
     assert about["argv"] == ["dtk", "run", "strategy=ddp"]
     assert about["topology"]["nodes"] == 2
+    assert about["mesh"] == {"dp_replicate": 2, "dp_shard": 1, "cp": 1, "tp": 2, "pp": 1, "ep": 1}
     assert about["hardware"]["cores"] >= 1
     assert about["hardware"]["gpus"] or about["hardware"]["gpu_reason"]
     assert about["versions"]["python"] == sys.version.split()[0]

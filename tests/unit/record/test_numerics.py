@@ -28,7 +28,7 @@ def watcher():
     def make(level="light", **record):
         listener = Listener()
         context = SimpleNamespace(device=torch.device("cpu"), rank=0, world_size=1)
-        return Numerics(RecordConfig(level=level, **record), listener, context, [[0]]), listener.events
+        return Numerics(RecordConfig(level=level, **record), listener, context, {"dp": [[0]]}), listener.events
 
     return make
 

@@ -40,9 +40,7 @@ int InitializeInjectionNvtx2(export_t get_export) {
 MARKED = """
 from dtk.record.observers import Nvtx
 from dtk.parallel.regions import communication, observe, region
-nvtx = Nvtx()
-nvtx.start()
-observe([nvtx])
+observe([Nvtx()])
 with region("backward"), communication("all_reduce", 4096, "dp"):
     pass
 """

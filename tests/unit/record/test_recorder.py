@@ -1,7 +1,6 @@
 import json
 import threading
 import time
-import timeit
 
 import pytest
 import torch
@@ -9,6 +8,7 @@ import torch
 from diagnostics.contract.artifacts import read_heartbeat
 from dtk.parallel.regions import communication, observed, region
 from dtk.record.recorder import Recorder
+from tests.work import calls_in
 
 CPU = torch.device("cpu")
 
@@ -163,10 +163,8 @@ def test_a_failure_leaves_stacks_an_event_and_its_region(paths, make_config):
         with region("backward"):
             raise ValueError("bad batch")
     except ValueError as error:
-        began_s = time.perf_counter()
         recorder.failed(error)
         recorder.close()
-        assert time.perf_counter() - began_s < 5
     assert "test_recorder.py" in paths.stacks(0).read_text()
     failure = next(event for event in lines(paths.events(0)) if event["name"] == "failure")
     assert (failure["type"], failure["message"]) == ("ValueError", "bad batch")
@@ -202,7 +200,7 @@ def test_a_read_only_folder_does_not_stop_a_run(tmp_path, paths, make_config, ca
 
 
 def test_costs_on_the_training_thread(paths, make_config):
-    """Bounds are ten times what an idle machine needs, so that they fail on a mistake and not on a busy one."""
+    """Counted in functions that are called: 0.1 us each, so a few of them are nothing beside a step."""
     recorder = make(make_config("light"), paths)
     recorder.start()
     recorder.begin_step(0)
@@ -211,10 +209,8 @@ def test_costs_on_the_training_thread(paths, make_config):
         with region("forward"):
             pass
 
-    def microseconds(operation, number):
-        return min(timeit.repeat(operation, number=number, repeat=5)) / number * 1e6
-
-    assert microseconds(one_region, 2000) < 50
-    assert microseconds(lambda: recorder.begin_step(1), 500) < 50
-    assert microseconds(lambda: recorder.metrics({"step": 1, "loss": 1.0}), 100) < 100
+    one_region()  # Its name is known from here on.
+    assert calls_in(one_region)[1] < 60
+    assert calls_in(lambda: recorder.begin_step(1))[1] < 60
+    assert calls_in(lambda: recorder.metrics({"step": 1, "loss": 1.0}))[1] < 80
     recorder.close()

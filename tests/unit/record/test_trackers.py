@@ -1,16 +1,21 @@
 import importlib.util
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import psutil
 import pytest
 
 from dtk.config.schema import NoTracker, TensorboardTracker, WandbTracker
 from dtk.errors import DtkError
 from dtk.record import tracker_process, trackers
 from dtk.record.guard import flush_reports
-from dtk.record.trackers import Tracker, check_tracker, offline_reason
+from dtk.record.trackers import Tracker, check_tracker, offline_logs, offline_reason
 
 
 @pytest.fixture
@@ -159,6 +164,68 @@ def test_online_by_order_and_a_stalling_server_ends_in_one_report(
     assert capfd.readouterr().err.count("dtk: tracker wandb: not done after 5 s") == 1
     tracker._process.kill()
     tracker._process.wait()
+
+
+@pytest.mark.timeout(120)
+def test_a_server_that_refuses_the_run_leaves_a_whole_offline_log(paths, make_config, wandb_home, monkeypatch):
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.answer(200)
+
+        def do_POST(self):
+            self.answer(401)
+
+        def answer(self, code):
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            self.send_response(code)
+            self.end_headers()
+
+        def log_message(self, *words):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("WANDB_API_KEY", "0123456789" * 4)
+        paths.root.mkdir()
+        tracker = Tracker(make_config(tracker=WandbTracker()), paths.root)
+        tracker.start()
+        track(tracker)
+        tracker.close(0, timeout_s=60)
+        server.shutdown()
+    assert tracker._process.returncode == 0
+    (log,) = logs_of(paths.root)
+    assert b"loss" in log.read_bytes() and offline_logs(paths.root) == [log.parent]
+
+
+def test_a_folder_without_a_log_is_not_offered_for_upload(tmp_path):
+    (tmp_path / "wandb" / "offline-run-1" / "logs").mkdir(parents=True)
+    assert offline_logs(tmp_path) == []
+
+
+@pytest.mark.timeout(60)
+def test_a_hung_tracker_ends_after_its_rank_with_what_it_started(tmp_path):
+    hung = (
+        "import subprocess, sys, time; from pathlib import Path; import dtk.record.tracker_process as t\n"
+        "def hang(lines):\n"
+        "    service = subprocess.Popen(['sleep', '1000'])\n"
+        f"    Path({str(tmp_path / 'pids')!r}).write_text(f'{{t.os.getpid()}} {{service.pid}}')\n"
+        "    time.sleep(1000)\n"
+        "t.FINISH_S, t.POLL_S, t.follow = 1.0, 0.1, hang\n"
+        "t.main()\n"
+    )
+    rank = (
+        "import subprocess, sys, time; from pathlib import Path\n"
+        f"subprocess.Popen([sys.executable, '-c', {hung!r}], start_new_session=True, stdin=subprocess.PIPE)\n"
+        f"while not Path({str(tmp_path / 'pids')!r}).is_file(): time.sleep(0.05)\n"
+    )
+    subprocess.run([sys.executable, "-c", rank], check=True, timeout=30)
+    processes = []
+    for pid in (tmp_path / "pids").read_text().split():
+        with suppress(psutil.NoSuchProcess):
+            processes.append(psutil.Process(int(pid)))
+    _, alive = psutil.wait_procs(processes, timeout=15)
+    assert not [one for one in alive if one.status() != psutil.STATUS_ZOMBIE]
 
 
 @pytest.mark.timeout(60)

@@ -175,4 +175,4 @@ def test_a_full_standard_output_is_one_line(content, tmp_path, monkeypatch, caps
 
 def test_without_the_extra_it_says_which(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("dtk.sweep.search.find_spec", lambda name: None)
-    assert "dtk-train[sweeps]" in refused(GRID, tmp_path, monkeypatch, capsys)
+    assert "dtk-train[sweeps]" in refused(RANDOM, tmp_path, monkeypatch, capsys)

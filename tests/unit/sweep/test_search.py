@@ -9,7 +9,7 @@ import pytest
 from dtk.config.folders import SWEEPS, conf_folder
 from dtk.sweep import local
 from dtk.sweep.file import read
-from dtk.sweep.search import Tried, load
+from dtk.sweep.search import Tried, listed_points, load
 from dtk.sweep.values import spelled
 from tests.unit.sweep.files import BAYES, GRID, RANDOM, write
 
@@ -103,3 +103,16 @@ def test_values_are_spelled_as_the_agent_does():
     assert spelled("optimizer.betas", [0.9, 0.95]) == "optimizer.betas=[0.9, 0.95]"
     assert spelled("tracker.tags", ["a", "b"]) == "tracker.tags=['a', 'b']"
     assert spelled("data.path", "/data/x-1.txt") == "data.path=/data/x-1.txt"
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        GRID["parameters"],
+        {"seed": {"min": 1, "max": 3}, "strategy": {"values": ["ddp", "fsdp", "ddp"]}, "train.steps": {"value": 4}},
+        {"optimizer.betas": {"values": [[0.9, 0.95], [0.9, 0.99]]}, "train.compile": {"values": [True, False]}},
+    ],
+)
+def test_a_grid_without_the_package_is_the_packages(parameters, tmp_path):
+    file = read(write(tmp_path, {**GRID, "parameters": parameters}))
+    assert listed_points(file) == load(file).grid()

@@ -53,5 +53,5 @@ def test_a_damaged_index_is_one_line(tmp_path: Path, content: bytes) -> None:
 def test_an_index_beyond_the_limit_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".metadata").write_bytes(b"x" * 100)
     monkeypatch.setattr(metadata, "MAX_BYTES", 99)
-    with pytest.raises(ValueError, match="over"):
+    with pytest.raises(ValueError, match="larger than"):
         Reader(tmp_path).read_metadata()

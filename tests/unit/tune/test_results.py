@@ -13,7 +13,7 @@ from diagnostics.report.terminal import render
 from dtk.commands.main import main
 from dtk.tune import micro
 from dtk.tune.candidates import Candidate
-from dtk.tune.make import STOPPED, Asked, _in_turns, _Job, _searched
+from dtk.tune.make import STOPPED, Request, _in_turns, _Job, _searched
 from dtk.tune.model import TuneReport, dumps
 from dtk.tune.probe import Probe, _read, terms
 from dtk.tune.report import document
@@ -39,8 +39,8 @@ class Place:
     nproc, device = 2, "cpu"
 
 
-def asked_for(topic: str) -> Asked:
-    return Asked(
+def asked_for(topic: str) -> Request:
+    return Request(
         topic=topic,
         overrides=("strategy=ddp",),
         values=(),
@@ -54,8 +54,8 @@ def asked_for(topic: str) -> Asked:
 
 
 def turned(made: Trials) -> TuneReport:
-    asked = asked_for("bucket")
-    return _in_turns(made, list(made.probes), asked, _Job(None, Place()))  # type: ignore[arg-type]
+    request = asked_for("bucket")
+    return _in_turns(made, list(made.probes), request, _Job(None, Place()))  # type: ignore[arg-type]
 
 
 def test_a_gain_beyond_noise_is_taken() -> None:
@@ -194,13 +194,13 @@ def test_a_short_run_fits_every_schedule() -> None:
 def test_a_search_that_was_stopped_recommends_nothing() -> None:
     made = sizes(m1=[probe(100.0)], m2=[probe(200.0)])
     made.stopped = STOPPED
-    asked = asked_for("micro_batch_size")
-    report = _searched(made, [1, 2, 4], asked, _Job(None, Place()))  # type: ignore[arg-type]
+    request = asked_for("micro_batch_size")
+    report = _searched(made, [1, 2, 4], request, _Job(None, Place()))  # type: ignore[arg-type]
     assert report.take is None and report.verdict == "stopped before the search had ended: nothing is recommended"
     shown = render(document(report), columns=None, colour=False)
     assert "take" not in shown and "dtk run" not in shown
     made.stopped = ""
-    assert _searched(made, [1, 2, 4], asked, _Job(None, Place())).take == micro.candidate(2)  # type: ignore[arg-type]
+    assert _searched(made, [1, 2, 4], request, _Job(None, Place())).take == micro.candidate(2)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -330,7 +330,8 @@ def test_endings_without_an_exception() -> None:
 @pytest.mark.parametrize(
     ("message", "detail"),
     [
-        ("DataLoader worker (pid 4) is killed by signal: Killed. ", "data_loader_worker"),
+        ("DataLoader worker (pid 4) is killed by signal: Killed. ", "data_loader_sigkill"),
+        ("DataLoader worker (pid(s) 4) exited unexpectedly", "data_loader_worker"),
         ("[enforce fail at /x/gloo/gloo/alltoallv.cc:138] inLengthPerRank[0] == outLengthPerRank[0].", "split_sizes"),
         ("[1]: params[0] in this process with sizes [7] appears not to match sizes of the same param in process 0.", "model_differs"),
         ("NCCL error in: x, unhandled cuda error\nLast error:\nCuda failure 'out of memory'", "nccl_memory"),

@@ -11,6 +11,7 @@ from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, RunEvidence
 from diagnostics.evidence.rank_endings import (
     add_unnamed,
+    after_timeout,
     mismatch_facts,
     peer_vanished,
     rank_endings,
@@ -114,3 +115,80 @@ def test_lines_that_name_a_mismatch() -> None:
         LogFact("nccl_warn", 0, "out", 3, "shape mismatch"),
     )
     assert [fact.line for fact in mismatch_facts(evidence(facts=facts))] == [1, 2]
+
+
+def fact(
+    kind: str, rank: int | None = None, line: int = 1, text: str = "", file: str = "log", **fields: Any
+) -> LogFact:
+    return LogFact(kind, rank, file, line, text, fields)
+
+
+KILLED = error(1, exit_code=-9, signal="SIGKILL")
+LISTED = fact("torchrun_list", ranks=[1], pids=[88], rank_of={88: 1})
+
+
+@pytest.mark.parametrize(
+    ("said", "detail"),
+    [
+        (fact("kernel_oom", kills=1), "cgroup"),
+        (fact("kernel_oom", pid=88, cgroup="Memory cgroup"), "cgroup"),
+        (fact("kernel_oom", pid=88), "host_memory"),
+        (fact("kernel_oom", pid=5, constraint="CONSTRAINT_MEMCG"), "cgroup"),
+        (fact("kernel_oom", text="Reason: OOMKilled"), "cgroup"),
+        (fact("srun_task", why="Out Of Memory", ranks=[0]), "cgroup"),
+    ],
+)
+def test_a_kill_that_came_from_the_kernel_is_out_of_memory(said: LogFact, detail: str) -> None:
+    ending = rank_endings(evidence(KILLED, facts=(LISTED, said)))[1]
+    assert (ending.kind, ending.detail, ending.evidence.file) == ("oom", detail, "log")
+
+
+def test_more_kills_than_the_kernel_tells_of_stay_kills() -> None:
+    killed = [error(rank, exit_code=-9, signal="SIGKILL") for rank in (1, 2)]
+    assert kinds(evidence(*killed, facts=(fact("kernel_oom", kills=1),))) == {1: "killed", 2: "killed"}
+    by_pid = fact("torchrun_list", ranks=[1, 2], pids=[88, 89], rank_of={88: 1, 89: 2})
+    assert kinds(evidence(*killed, facts=(fact("kernel_oom", pid=89), by_pid))) == {1: "killed", 2: "oom"}
+
+
+def test_what_comes_after_a_ranks_own_timeout_is_an_effect() -> None:
+    found = evidence(
+        RankError(0, "log", 9, "RuntimeError", "DDP expects same model across all ranks, but Rank 0 has 51 params"),
+        RankError(1, "log", 3, "ValueError", "bad batch"),
+        RankError(2, "list", 9, "", "killed", signal="SIGABRT", exit_code=-6),
+        RankError(3, "log", 9, "KeyError", "'x'"),
+        facts=(
+            fact("watchdog_timeout", 0, 5), fact("watchdog_timeout", 1, 5), fact("watchdog_status", 2, 5, work=7),
+            fact("watchdog_status", 3, 5, last_enqueued=7),
+        ),
+    )  # fmt: skip
+    assert set(after_timeout(found, rank_endings(found))) == {0, 2}
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        (fact("cuda_oom", text="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"), "oom"),
+        (fact("cuda_oom", text="RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"), "oom"),
+        (fact("cuda_oom", text="autotune skips a config: CUDA out of memory. Tried to allocate 2.00 GiB"), None),
+        (fact("kernel_oom", pid=7, name="python3", cgroup="Memory cgroup"), "oom"),
+        (fact("kernel_oom", text="Reason: OOMKilled"), "oom"),
+        (fact("kernel_oom", pid=7, name="mysqld"), None),
+    ],
+)
+def test_memory_without_a_rank(said: LogFact, kind: str | None) -> None:
+    assert {end.kind for end in add_unnamed(evidence(facts=(said,)), {}, []).values()} == ({kind} if kind else set())
+    raised = {0: rank_endings(evidence(error(0, "ValueError", "x")))[0]}
+    assert add_unnamed(evidence(facts=(said,)), raised, []) == raised
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Process group watchdog thread terminated with exception: CUDA error: an illegal memory access was", "raised"),
+        ("Process group watchdog thread terminated with exception: CUDA error: driver shutting down", None),
+        ("caught CUDA error: an illegal memory access was encountered, skipping the batch", None),
+    ],
+)
+def test_a_device_error_that_the_watchdog_saw_ends_the_rank(text: str, kind: str | None) -> None:
+    found = evidence(facts=(fact("cuda_error", 1, text=text, error=text.partition("CUDA error: ")[2]),))
+    assert kinds(found).get(1) == kind

@@ -2,10 +2,13 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from diagnostics.contract.findings import EvidenceItem, Finding, Stated, Where
+from diagnostics.causes.hang._examples import late_host
+from diagnostics.contract.findings import Finding, Stated, Where
+from diagnostics.diagnose import diagnose
 from diagnostics.evidence.model import Problem
 from diagnostics.report import jsonform
 from diagnostics.report.model import Report
@@ -139,17 +142,15 @@ def test_causes_that_lack_the_same_evidence_are_folded_in_the_tree() -> None:
     assert "[?] the host launches too slowly [overlap.host_bound] - undecided: No trace." in mixed
 
 
-def test_the_explanation_of_what_a_rank_does_is_told_once() -> None:
-    aside = "which leaves no frame: a lock, a file, or computing"
-    stuck = finding(
-        "hang.host_stall",
-        summary=f"Rank 1 never reached it: its host is in user code, {aside} (a.py:3).",
-        ranks=(1,),
-        where=(Where(1, "a.py", 3, "load", f"stands there, in user code, {aside}"), Where(0, "a.py", 9, "f", "waits")),
-        evidence=(EvidenceItem("stacks", "stacks/1.txt", f"rank 1: in user code, {aside} (a.py:3 in load)"),),
-    )
-    text = render(report(stuck), columns=None, colour=False)
-    assert text.count(aside) == 1 and "seen    stacks/1.txt: rank 1: in user code (a.py:3 in load)" in text
+def test_the_explanation_of_what_a_rank_does_is_told_once(tmp_path: Path) -> None:
+    aside = "which leaves no frame: a lock, a file, a sleep, or computing"
+    for name, content in late_host().items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        data = content.encode() if isinstance(content, str) else content
+        (tmp_path / name).write_bytes(data.replace(b"/usr/lib/python3.11/queue.py", b"/job/mine.py"))
+    text = render(diagnose(tmp_path), columns=None, colour=False)
+    stack = "rank 2: in user code or a C call of it (mine.py:171 in get)"
+    assert text.count(aside) == 1 and f"seen    stacks/rank_00002.txt: {stack}" in text
     assert text.count("stands there, in user code") == 2
 
 

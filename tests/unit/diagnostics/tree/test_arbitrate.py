@@ -1,6 +1,5 @@
 """Which of several confirmed findings are root causes, by the rules of the built-in trees."""
 
-import time
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ from diagnostics.diagnose import diagnose
 from diagnostics.tree.arbitrate import Verdict, arbitrate
 from diagnostics.tree.built_in import built_in
 from tests.shared_data import shared_data
+from tests.work import calls_in
 
 WORLD = Group("0", (0, 1, 2, 3))
 TREES = built_in()
@@ -142,11 +142,11 @@ def test_the_costlier_of_two_comes_first() -> None:
     assert [cause for cause, _ in roots(cheap, dear)] == ["overlap.host_bound", "overlap.small_buckets"]
 
 
-def test_hundreds_of_findings_take_no_time() -> None:
+def test_hundreds_of_findings_take_little_work() -> None:
     many = [found("hang.rank_raised", rank, victims=(0,)) for rank in range(1, 600)]
-    began_s = time.process_time()
-    assert len(verdict(*many).roots) == 599
-    assert time.process_time() - began_s < 5
+    made, calls = calls_in(lambda: verdict(*many))
+    assert len(made.roots) == 599
+    assert calls < 4_000_000
 
 
 def test_missing_gradients_follow_from_the_ranks_own_exception_not_the_reverse() -> None:

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from diagnostics.analysis.divergence import Divergence, at_line, differing_parts, find
+from diagnostics.analysis.divergence.find import Divergence, find
+from diagnostics.analysis.divergence.identity import at_line, differing_parts
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.one_rank import digest
 from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, Wire

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from diagnostics.analysis.divergence import Divergence, Program, compare_programs
+from diagnostics.analysis.divergence.find import Divergence
+from diagnostics.analysis.divergence.whole_programs import Program, compare_programs
 from diagnostics.evidence.calls import Call, Described, GroupKey, Wire
 from diagnostics.evidence.model import Frame
 

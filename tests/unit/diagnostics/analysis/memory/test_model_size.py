@@ -42,6 +42,18 @@ def test_parameters_of_gpt2_by_the_configuration(tmp_path, layers, width, vocab,
     assert size.optimizer_bytes == 8 * count
 
 
+@pytest.mark.parametrize(("strategy", "shards", "replicas"), [("ddp", 1, 1), ("fsdp", 4, 2), ("hsdp", 2, 4)])
+def test_a_rank_of_a_model_that_is_cut_has_its_part_of_the_states(tmp_path, strategy, shards, replicas):
+    model = {"architecture": "gpt", "layers": 12, "width": 768, "vocab_size": 50258, "context_length": 1024}
+    section = {"name": strategy, **({"dp_replicate": 2, "dp_shard": -1} if strategy == "hsdp" else {})}
+    config = {"model": model, "strategy": section, "optimizer": {"name": "adamw"}, "parallel": {"tp": 2}}
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
+    size = model_size.read(Evidence(tmp_path, Limits(), run=read(tmp_path, Limits(), []), world_size=8))
+    assert size.parameter_bytes == 4 * 124_440_576 // 2
+    assert (size.shards, size.replicas) == (shards, replicas)
+    assert size.states().total == 16 * 124_440_576 // 2 // shards
+
+
 def test_the_sum_of_the_units_completes_what_nothing_else_describes():
     size = ModelSize(None, "").with_units(400, "adamw", 4)
     assert (size.parameter_bytes, size.optimizer_bytes, size.world_size, size.shards) == (400, 800, 4, 4)

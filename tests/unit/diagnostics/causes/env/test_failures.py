@@ -5,11 +5,12 @@ from diagnostics.diagnose import diagnose
 from diagnostics.evidence.model import Frame, RankError
 from tests.unit.diagnostics.causes.env.evidence import decide, dtk_run, fact, job
 
-VERSION, SHM, GPU, DETAIL = FAILURES = (
+VERSION, SHM, GPU, DETAIL, _ = FAILURES = (
     "env.version_mismatch",
     "env.shm_too_small",
     "env.duplicate_gpu",
     "env.debug_detail_crash",
+    "env.duplicate_rank",
 )
 
 
@@ -58,7 +59,7 @@ def test_the_last_error_of_an_exception_counts_too():
 
 def test_versions_that_do_not_match():
     text = "NCCL WARN Mismatched NCCL version detected : rank 0 version 22703 rank 1 version 22005"
-    found = decide(job(facts=[fact("nccl_version_mismatch", text, 0)]))[VERSION]
+    found = decide(job(facts=[fact("nccl_version_mismatch", text, 0, detail=text[44:])]))[VERSION]
     assert found.status == "confirmed"
     assert "22005" in text_of(found).summary
 
@@ -87,6 +88,35 @@ Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 4000
 """  # noqa: E501
 BUS = "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).\n"
 KILLED = "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error. It is possible that ...\n"
+
+
+def test_two_processes_of_one_rank(tmp_path):
+    lines = "gpu1:77:90 [0] bootstrap.cc:1 NCCL WARN Bootstrap Root : rank {} of 4 ranks has already checked in\n"
+    (tmp_path / "train.log").write_text("step 1 loss 2.0\n" + lines.format(3) + lines.format(1))
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.ranks) == ("env.duplicate_rank", (1, 3))
+    assert text_of(root).summary == "Two processes joined as ranks 1 and 3."
+
+
+@pytest.mark.parametrize(
+    ("peer", "cause"),
+    [
+        ("169.254.7.9<21724>", "env.wrong_interface"),
+        ("[fe80::1%eth0]<21724>", "env.wrong_interface"),
+        ("10.3.4.5<1>", ""),
+    ],
+)
+def test_a_link_local_peer_is_the_wrong_interface(tmp_path, peer, cause):
+    line = f"n:77:90 [0] include/socket.h:390 NCCL WARN Connect to {peer} failed : Connection refused\n"
+    (tmp_path / "train.log").write_text("step 1 loss 2.0\n" + line)
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == ([cause] if cause else [])
+
+
+def test_nccl_finds_no_interface(tmp_path):
+    line = "n:77:90 [0] bootstrap.cc:1 NCCL WARN Bootstrap : no socket interface found\n"
+    (tmp_path / "train.log").write_text("step 1 loss 2.0\n" + line)
+    (root,) = diagnose(tmp_path).root_causes
+    assert root.cause == "env.wrong_interface" and "found no interface that it may use" in text_of(root).summary
 
 
 @pytest.mark.parametrize("prefix", ["", "[rank1]: "])

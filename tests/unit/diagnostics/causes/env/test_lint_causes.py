@@ -5,7 +5,13 @@ from diagnostics.analysis.environment.lint import CAUSES as CAUSES_OF_LINTS
 from diagnostics.contract.findings import text_of
 from tests.unit.diagnostics.causes.env.evidence import CAUSES, decide, dtk_run, fact, job
 
-FAILURES = ("env.version_mismatch", "env.shm_too_small", "env.duplicate_gpu", "env.debug_detail_crash")
+FAILURES = (
+    "env.version_mismatch",
+    "env.shm_too_small",
+    "env.duplicate_gpu",
+    "env.debug_detail_crash",
+    "env.duplicate_rank",
+)
 LINTED = {cause.id for cause in CAUSES} - set(FAILURES)
 RDMA = {"interfaces": ["lo", "eth0"], "infiniband": ["mlx5_0"]}
 
@@ -196,7 +202,7 @@ def test_damaged_records_are_survived():
 
 
 def test_the_linter_names_the_causes_that_it_decides():
-    assert len(CAUSES) == 14
+    assert len(CAUSES) == 15
     assert set(CAUSES_OF_LINTS) == LINTED
 
 

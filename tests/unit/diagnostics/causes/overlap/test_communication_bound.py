@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
+from diagnostics.causes.overlap._examples import by_step
 from diagnostics.contract.findings import text_of
-from tests.unit.diagnostics.causes.overlap.helpers import dtk_run
+from tests.trace_generator import Simulator, write
+from tests.trace_scenarios import ddp
+from tests.unit.diagnostics.causes.overlap.helpers import dtk_run, finding_of
 
 
 def on_gloo(folder: Path, ranks: int) -> None:
@@ -35,3 +38,43 @@ def test_ranks_that_share_a_core_are_not_said_to_be_bound_by_communication(
     found = {one.cause: one for one in detect(tmp_path, run=evidence).findings}["overlap.communication_bound"]
     assert found.status == expected, text_of(found).summary
     assert ("4 ranks share 2 cores" in text_of(found).summary) == (cores == 2)
+
+
+def decided(detect: Any, folder: Path) -> tuple[str, str]:
+    finding = finding_of(detect(folder), "overlap.communication_bound")
+    return finding.status, text_of(finding).summary
+
+
+def test_more_transfer_than_compute_in_a_step_that_is_mostly_idle_is_not_the_bound(tmp_path: Path, detect: Any) -> None:
+    sim = Simulator()
+    write(ddp(sim, buckets=8, transfer=30_000.0, per_step=lambda: sim.host(60_000.0)), tmp_path)
+    verdict, why = decided(detect, tmp_path)
+    assert verdict == "ruled_out" and "of the step" in why
+
+
+def test_many_tiny_collectives_are_not_bound_by_their_bytes(tmp_path: Path, detect: Any) -> None:
+    sim = Simulator()
+
+    def step() -> None:
+        for _ in range(200):
+            sim.kernel(50.0)
+            sim.wait(sim.collective("all_reduce", 4096, 150.0))
+
+    write(by_step(sim, step), tmp_path)
+    verdict, why = decided(detect, tmp_path)
+    assert verdict == "ruled_out" and "bytes hardly count" in why
+
+
+def test_sends_and_receives_hold_waiting_that_nobody_can_split(tmp_path: Path, detect: Any) -> None:
+    """A pipeline's stages wait in recv for each other: that is a bubble, and no transfer."""
+    sim = Simulator()
+
+    def step() -> None:
+        sim.kernel(4_000.0)
+        for _ in range(4):
+            sim.wait(sim.collective("recv", 64 << 20, 4_000.0))
+        sim.wait(sim.collective("all_reduce", 1 << 20, 100.0))
+
+    write(by_step(sim, step), tmp_path)
+    verdict, why = decided(detect, tmp_path)
+    assert verdict == "undecided" and "send and recv" in why

@@ -3,9 +3,10 @@ from typing import Any
 
 import pytest
 
-from tests.trace_generator import write
-from tests.trace_scenarios import fsdp
-from tests.unit.diagnostics.causes.overlap.helpers import roots
+from diagnostics.causes.overlap._examples import by_step
+from tests.trace_generator import Simulator, write
+from tests.trace_scenarios import ddp, fsdp
+from tests.unit.diagnostics.causes.overlap.helpers import roots, status
 
 
 @pytest.mark.parametrize("name", ["TORCH_NCCL_ENABLE_TIMING", "CUDA_LAUNCH_BLOCKING"])
@@ -15,3 +16,29 @@ def test_an_instrument_in_the_environment_is_refused(tmp_path: Path, detect: Any
     assert roots(detection) == [("overlap.instrumented", (0, 1, 2, 3))]
     assert {one.status for one in detection.findings if one.cause != "overlap.instrumented"} == {"undecided"}
     assert roots(detect(tmp_path, environment={-1: {name: "0"}})) == [("overlap.root_only_wrapping", (0, 1, 2, 3))]
+
+
+def test_launches_that_block_are_told_by_the_launch_itself(tmp_path: Path, detect: Any) -> None:
+    write(ddp(Simulator(blocking=True)), tmp_path)
+    assert roots(detect(tmp_path)) == [("overlap.instrumented", (0, 1, 2, 3))]
+
+
+def test_a_slow_host_is_no_instrument(tmp_path: Path, detect: Any) -> None:
+    """Every kernel is over long before the next launch, as launching takes longer than computing."""
+    write(ddp(Simulator(launch_us=900.0), transfer=1500.0), tmp_path)
+    assert status(detect(tmp_path))["overlap.instrumented"] == "ruled_out"
+
+
+def test_a_program_that_waits_after_every_kernel_is_no_instrument(tmp_path: Path, detect: Any) -> None:
+    """It calls `item()` itself: the measurement shows what the job does without it as well."""
+    sim = Simulator()
+
+    def step() -> None:
+        for _ in range(40):
+            sim.kernel(300.0)
+            sim.drain()
+            sim.host(100.0)
+
+    write(by_step(sim, step), tmp_path)
+    found = status(detect(tmp_path))
+    assert (found["overlap.instrumented"], found["overlap.sync_point"]) == ("ruled_out", "confirmed")

@@ -74,6 +74,19 @@ def test_of_a_dtk_run_the_remedy_is_an_override(
     assert [(one.kind, one.change) for one in text_of(finding).remedies] == [("override", remedy)]
 
 
+def test_one_unit_of_an_own_model_that_was_to_have_many(tmp_path: Path, detect: Any) -> None:
+    """It has blocks_per_unit=1 already, so that is no advice; of dtk's own models the setting proves the units."""
+    scenario = next(one for one in SICK if one.name == "root_only")
+    write(scenario.build(), tmp_path)
+    config = {"strategy": {"name": "fsdp", "blocks_per_unit": 1}, "model": {"architecture": "custom"}}
+    (finding,) = (one for one in detect(tmp_path, run=dtk_run(config)).findings if one.cause == scenario.cause)
+    (remedy,) = text_of(finding).remedies
+    assert (finding.status, remedy.kind) == ("confirmed", "code") and "model.wrap=[MyBlock]" in remedy.change
+    config["model"] = {"architecture": "gpt"}
+    (finding,) = (one for one in detect(tmp_path, run=dtk_run(config)).findings if one.cause == scenario.cause)
+    assert finding.status == "ruled_out"
+
+
 def test_every_cause_has_a_scenario() -> None:
     assert {cause.id for cause in CAUSES} == {one.cause for one in SICK}
 

@@ -6,7 +6,7 @@ import pytest
 from diagnostics.contract.findings import text_of
 from tests.trace_generator import Simulator, write
 from tests.trace_scenarios import LATE, ddp
-from tests.unit.diagnostics.causes.overlap.helpers import finding_of, scenario, status
+from tests.unit.diagnostics.causes.overlap.helpers import finding_of, roots, scenario, status
 
 
 def test_one_rank_alone_makes_no_claim_about_others(tmp_path: Path, detect: Any) -> None:
@@ -68,3 +68,29 @@ def test_lateness_that_wanders_over_all_ranks_blames_nobody(tmp_path: Path, dete
     write(ddp(sim, scale=lambda rank: 1.5 if rank == turn[0] else 1.0, per_step=next_step), tmp_path)
     finding = finding_of(detect(tmp_path), "overlap.skew")
     assert (finding.status, finding.ranks, finding.victims) == ("confirmed", (), (0, 1, 2))
+
+
+def test_a_rank_that_is_late_less_than_the_latest_is_blamed_with_it(tmp_path: Path, detect: Any) -> None:
+    """Rank 0 brings about two thirds of the lateness and rank 6 the rest."""
+    sim = Simulator(ranks=8)
+    turn = [0]
+
+    def next_step() -> None:
+        turn[0] += 1
+
+    write(ddp(sim, scale=lambda rank: 1.5 if rank == (0, 6, 0)[turn[0] % 3] else 1.0, per_step=next_step), tmp_path)
+    finding = finding_of(detect(tmp_path), "overlap.skew")
+    assert (finding.status, finding.ranks) == ("confirmed", (0, 6))
+    assert "work imbalance" in text_of(finding).summary
+
+
+def test_hosts_that_launch_late_are_why_the_group_waits(tmp_path: Path, detect: Any) -> None:
+    """Ranks 0 and 6 are limited by their hosts; the six others wait for them, and that is a consequence."""
+    sim = Simulator(ranks=8, launch_us=lambda rank: 900.0 if rank in (0, 6) else 8.0)
+    write(ddp(sim, transfer=1500.0), tmp_path)
+    detection = detect(tmp_path)
+    assert roots(detection) == [("overlap.host_bound", (0, 6))]
+    assert finding_of(detection, "overlap.host_bound").victims == (1, 2, 3, 4, 5, 7)
+    skew = finding_of(detection, "overlap.skew")
+    assert (skew.status, skew.ranks) == ("confirmed", (0, 6))
+    assert "launches work late" in text_of(skew).summary

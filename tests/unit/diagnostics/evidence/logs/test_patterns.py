@@ -89,6 +89,24 @@ CASES: dict[str, tuple[str, str, int | None, dict[str, Any]]] = {
     "cpu oom": ("RuntimeError: [enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: you tried "
                 "to allocate 4000000000000 bytes. Error code 12 (Cannot allocate memory)", "cpu_oom", None,
                 {"requested_bytes": 4 * 10**12}),
+    "watchdog 1.x": (
+        "[E ProcessGroupNCCL.cpp:587] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(OpType=BROADCAST, "
+        "Timeout(ms)=1800000) ran for 1803000 milliseconds before timing out.",
+        "watchdog_timeout", 3, {"seq": None, "op": "BROADCAST", "timeout_ms": 1800000, "ran_ms": 1803000}),
+    "ib error 2.27": (
+        "gpu1:77:90 [3] transport/net_ib.cc:1 NCCL WARN NET/IB: Got completion from peer 10.0.0.2<40000> with "
+        "status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) reqSize=0 vendor_err=129 req_type=Send localGid fe80::1 "
+        "remoteGidsfe80::2 hca mlx5_3", "nccl_ib_error", None,
+        {"status": 12, "vendor_error": 129, "local_gid": "fe80::1", "remote_gid": "fe80::2", "device": "mlx5_3"}),
+    "ib port": ("gpu1:77:90 [3] net_ib.cc:99 NCCL WARN NET/IB : mlx5_1:1 Got async event : port error", "nccl_ib_async",
+                None, {"device": "mlx5_1", "port": 1}),
+    "duplicate rank": ("gpu1:77:90 [0] bootstrap.cc:1 NCCL WARN Bootstrap Root : rank 3 of 4 ranks has already checked in",
+                       "nccl_duplicate_rank", None, {"duplicate": 3}),
+    "cgroup oom": (
+        "Memory cgroup out of memory: Killed process 4711 (python3) total-vm:9kB, anon-rss:8000kB, file-rss:0kB",
+        "kernel_oom", None, {"pid": 4711, "name": "python3", "rss_kib": 8000, "cgroup": "Memory cgroup"}),
+    "kubernetes oom": ("      Reason:       OOMKilled", "kernel_oom", None, {}),
+    "link": ("mlx5_core 0000:3b:00.0 ibs3: Link down", "link_down", None, {"device": "ibs3"}),
     "slurm oom": ("slurmstepd: error: Detected 1 oom_kill event in StepId=1.0.", "kernel_oom", None, {"kills": 1}),
     "xid": ("NVRM: Xid (PCI:0000:c1:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.", "xid", None,
             {"code": 79}),

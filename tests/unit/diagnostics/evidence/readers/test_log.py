@@ -1,8 +1,8 @@
 """Whole logs: whose line it is, tracebacks of mixed writers, the launcher's list, speed, odd bytes."""
 # ruff: noqa: E501  # texts as they are printed, one case a line
 
+import json
 import random
-import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.reader import Contents
 from diagnostics.evidence.readers.log import read
 from tests.unit.diagnostics.evidence.texts import TORCHRUN, TWO_RANKS
+from tests.work import calls_in
 
 
 def scan(path: Path, text: str | bytes, rank: int | None = None, limits: Limits | None = None) -> Contents:
@@ -28,6 +29,43 @@ def test_tracebacks_of_two_ranks_that_write_at_the_same_time(tmp_path: Path) -> 
     assert errors[0].type == "RuntimeError"
     assert "closed by peer" in errors[0].message
     assert [frame.function for frame in errors[0].frames] == ["all_reduce", "main"]
+
+
+TIMEOUT = (
+    "[E909 09:55:46.1 ProcessGroupNCCL.cpp:607] [Rank 3] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600029 milliseconds"
+)
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "[rank3]:", "node7: [rank3]:", "[80746] [rank3]:", "worker-0 | [rank3]:", "job.nolog [stderr] [rank3]:",
+        "(WorkerDict pid=349) [rank3]:", "[pod/train-0/main] [rank3]:", "2026-01-05T10:00:00.123456789Z stderr F [rank3]:",
+        "Epoch 0:  6%|##   | 3/50 [6:28<94:39,  1.37it/s, loss=2.6][rank3]:", "\x1b[31m[rank3]:\x1b[0m",
+        "  5%|#    | 3/50 [00:01<00:09]\r[rank3]:", "  3: [rank3]:",
+    ],
+)  # fmt: skip
+def test_whatever_a_launcher_writes_before_the_rank(tmp_path: Path, prefix: str) -> None:
+    (fact,) = scan(tmp_path / "x.log", f"starts\n{prefix}{TIMEOUT}\nends\n").facts
+    assert (fact.kind, fact.rank, fact.fields["seq"], fact.line) == ("watchdog_timeout", 3, 7, 2)
+
+
+def test_lines_that_a_container_runtime_wraps_in_json(tmp_path: Path) -> None:
+    record = json.dumps({"log": f"[rank3]:{TIMEOUT}\n", "stream": "stderr", "time": "2026-01-05T10:00:00Z"})
+    (fact,) = scan(tmp_path / "x.log", f'{{"no": 1}}\n{record}\n{{"log": 3}}\n').facts
+    assert (fact.kind, fact.rank) == ("watchdog_timeout", 3)
+
+
+def test_a_line_of_the_watchdog_that_something_folded(tmp_path: Path) -> None:
+    text = (
+        "host [stderr] [rank3]:[E909 09 ProcessGroupNCCL.cpp:1709] [PG 0 (default_pg) Rank 3] Timeout at NCCL work: 2070, "
+        "last enqueued \nNCCL work: 2082, last completed NCCL work: 2069.\n"
+        "[rank1]:[E909 09 ProcessGroupNCCL.cpp:1] [PG 0 (default_pg) Rank 1] last enqueued \n[rank0]: work: 5\n"
+    )
+    (fact,) = scan(tmp_path / "x.log", text).facts
+    assert (fact.kind, fact.rank, fact.line) == ("watchdog_status", 3, 1)
+    assert [fact.fields[name] for name in ("work", "last_enqueued", "last_completed")] == [2070, 2082, 2069]
 
 
 def test_torchruns_list_of_failures(tmp_path: Path) -> None:
@@ -149,7 +187,7 @@ def test_line_numbers_across_blocks_and_lines_of_megabytes(tmp_path: Path) -> No
     assert (fact.line, fact.fields["count"]) == (200_002, 2)
 
 
-def test_300_000_lines_are_fast(tmp_path: Path) -> None:
+def test_300_000_lines_take_little_work_each(tmp_path: Path) -> None:
     random.seed(1)
     lines = [
         f"[rank{i % 8}]: step {i} loss {random.random():.4f} tokens/s {i * 7} lr 3e-4 memory 12.5 GiB"
@@ -158,12 +196,12 @@ def test_300_000_lines_are_fast(tmp_path: Path) -> None:
     lines[150_000] = "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
     path = tmp_path / "x.log"
     path.write_text("\n".join(lines), encoding="utf-8")
-    began_s = time.process_time()
-    found = read(path, "x.log", None, Limits(), b"")
+    found, calls = calls_in(lambda: read(path, "x.log", None, Limits(), b""))
     assert [fact.line for fact in found.facts] == [150_001]
-    assert time.process_time() - began_s < 6
+    assert calls < 100_000
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "word",
     [
@@ -175,9 +213,7 @@ def test_300_000_lines_are_fast(tmp_path: Path) -> None:
 )
 def test_a_line_made_to_be_slow_is_not(tmp_path: Path, word: str) -> None:
     evil = (("a:1:2 " * 600) + word + ("[PG 1 Rank " * 400) + "\n") * 200
-    began_s = time.process_time()
-    scan(tmp_path / "x.log", evil)
-    assert time.process_time() - began_s < 10
+    scan(tmp_path / "x.log", evil)  # An expression that goes back and forth would not come to its end.
 
 
 def test_a_stream_that_is_too_long_keeps_what_was_read(tmp_path: Path) -> None:

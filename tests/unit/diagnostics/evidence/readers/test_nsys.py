@@ -49,6 +49,22 @@ KERNEL = (
 STRINGS = "CREATE TABLE StringIds (id, value)"
 
 
+def test_a_generated_column_cannot_fill_the_memory(tmp_path: Path) -> None:
+    strings = "CREATE TABLE StringIds (id, value TEXT GENERATED ALWAYS AS (hex(zeroblob(400000000)) || id) VIRTUAL)"
+    rows = [f"INSERT INTO StringIds (id) VALUES ({n})" for n in range(20)]
+    rows += [f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES ({n}, {n + 1}, 0, 7, {n}, 0, {n})" for n in range(20)]
+    with pytest.raises(ValueError, match="too big"):
+        export(tmp_path / "a.sqlite", strings, KERNEL, *rows).load()
+
+
+def test_a_join_gives_no_more_rows_than_the_file_holds(tmp_path: Path) -> None:
+    numbers = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 2000)"
+    strings = f"INSERT INTO StringIds {numbers} SELECT 1, 'kernel ' || x FROM n"
+    kernels = f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL {numbers} SELECT x, x + 1, 0, 7, x, 0, 1 FROM n"
+    with pytest.raises(ValueError, match="more rows than the file holds"):
+        export(tmp_path / "a.sqlite", STRINGS, KERNEL, strings, kernels).load()
+
+
 def test_another_database_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no Nsight export"):
         export(tmp_path / "a.sqlite", "CREATE TABLE users (name)").load()

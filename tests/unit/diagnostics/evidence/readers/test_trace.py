@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.readers.trace import TraceFile, recognise
 from diagnostics.evidence.trace import index as trace_index
@@ -123,6 +124,19 @@ def test_real_traces_are_read_whole() -> None:
     assert len(trace.device) == 2700 + 960 + 114
     assert len(trace.messages) == 21
     assert min(trace.launch) >= 0
+
+
+def test_a_long_header_of_an_exporter_may_stand_before_the_events(tmp_path: Path) -> None:
+    header = {"metadata": {f"parameter {n}": "x" * 100 for n in range(300)}}
+    (tmp_path / "trace.json").write_text(json.dumps({**header, "traceEvents": [kernel()]}))
+    evidence = gather(tmp_path, Limits())
+    assert [one.file for one in evidence.traces] == ["trace.json"]
+
+
+def test_a_real_trace_with_a_long_header_is_read() -> None:
+    evidence = gather(shared_data("traces/tracelens_h100_header"), Limits())
+    (file,) = evidence.traces
+    assert len(file.load().device) == 156
 
 
 HONEST = json.dumps(trace_file()).encode()

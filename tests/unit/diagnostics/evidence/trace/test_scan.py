@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.trace import scan as trace_scan
-from diagnostics.evidence.trace.scan import Scan, scan_events
+from diagnostics.evidence.trace.scan import Scan
 
 TRICKY = ["}, {", '"}],"traceEvents":[{', "\\", '\\"},{', "\u2028 {\u00e9}", "]", "[{", ""]
 
@@ -89,12 +89,6 @@ def test_a_long_event_is_not_tried_at_every_block(tmp_path: Path, monkeypatch: p
     path.write_text(json.dumps([{"name": "x" * (3 << 20), "ts": 1}, {"name": "b", "ts": 2}]))
     assert len(names(path)[0]) == 2
     assert len(tries) < 10
-
-
-def test_scan_events_gives_the_bytes_of_each(tmp_path: Path) -> None:
-    path = tmp_path / "t"
-    path.write_text(json.dumps(events(50), indent=1))
-    assert [json.loads(raw) for raw in scan_events(path, Limits())] == events(50)
 
 
 @pytest.mark.parametrize("kept", [0.3, 0.9, 0.999])

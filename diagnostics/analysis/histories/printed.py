@@ -1,0 +1,179 @@
+"""Calls that no recorder kept, read from what torch or gloo printed when it ended a rank because calls did not fit.
+
+They become histories like any other, so that the ranks vote on them. Two texts state calls: the fingerprints of
+TORCH_DISTRIBUTED_DEBUG=DETAIL, and the two message sizes of gloo's `op.preamble.length <= op.nbytes. X vs Y`.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import ceil, prod
+
+from diagnostics.analysis.histories.one_rank import SNAPSHOTS, digest
+from diagnostics.analysis.histories.read import Reading
+from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, Wire, dtype, operation, settle, text_of
+from diagnostics.evidence.flight_entries import DEFAULT_GROUP
+from diagnostics.evidence.model import Evidence, LogFact
+from diagnostics.evidence.trace.events import DTYPE_BYTES
+
+RECORDER = "detail"
+_FINGERPRINT = re.compile(
+    r"SequenceNumber=(?P<seq>\d+),? ?OpType=(?P<op>\w+)(?:, TensorShape=\[(?P<shape>[\d, ]*)\])?"
+    r"(?:, TensorDtypes=(?P<dtype>\w+))?"
+)
+_SEGMENT_BYTES = 1 << 20
+"""gloo's `kMaxSegmentSize` (gloo/allreduce.h); the formulas of `message_bytes` were measured on 2 to 4 ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedCalls:
+    """One rank's history in memory, a `CallFile`."""
+
+    rank: int
+    file: str
+    calls: tuple[Call, ...]
+    members: tuple[int, ...]
+
+    def load(self) -> list[Dump]:
+        """Return it as a dump."""
+        key = self.calls[-1].key
+        return [Dump(self.rank, self.file, key.recorder, [replace(c) for c in self.calls], members={key: self.members})]
+
+
+def add_printed(evidence: Evidence, reading: Reading) -> None:
+    """Add the printed calls to the survey."""
+    for file in (*_fingerprints(evidence, reading), *_cut_short(evidence, reading)):
+        reading.files.setdefault(file.rank, []).append(file)
+        reading.survey.take(digest(file.rank, reading.files[file.rank], reading.attempt))
+
+
+def message_bytes(wire: Wire, world: int) -> set[int]:
+    """Return the sizes of the messages that gloo sends for a call; empty where they are not known."""
+    item = DTYPE_BYTES.get(wire.dtypes[0]) if len(wire.dtypes) == len(wire.amounts) == 1 else None
+    if item is None or world < 2:
+        return set()
+    total = wire.amounts[0] * item
+    if wire.op in {"all_reduce", "reduce"}:  # A ring of segments, at least two for each rank.
+        segments = ceil(max(ceil(total / _SEGMENT_BYTES), 2 * world) / world) * world
+        return {ceil(ceil(total / segments) / item) * item}
+    if wire.op == "all_gather":  # Each rank's part goes round in two halves.
+        return {total // item // 2 * item, ceil(total / item / 2) * item, total // 2}
+    return {total} if wire.op in {"broadcast", "gather", "scatter"} else set()
+
+
+def _fingerprints(evidence: Evidence, reading: Reading) -> list[PrintedCalls]:
+    """Return the call of each rank that DETAIL's texts name, unless all ranks state the same one: a false alarm.
+
+    A rank knows its own call. It compares with its peers in the order of their ranks and prints the first one that
+    differs (ProcessGroupWrapper.cpp), so all before that peer agree with it. Of a peer in a barrier, which has no
+    tensor, torch prints another operation and the sequence number 0.
+    """
+    facts = [fact for fact in evidence.facts if fact.kind == "collective_mismatch_text"]
+    if any(SNAPSHOTS in record.recorders for record in reading.survey.ranks.values()):
+        return []
+    numbers = {fact.fields["rank_a"]: fact.fields["rank_a"] if fact.rank is None else fact.rank for fact in facts}
+    stated: dict[int, tuple[str, LogFact, bool]] = {}
+    for fact in facts if all(number == rank for number, rank in numbers.items()) else ():
+        stated[fact.fields["rank_b"]] = (str(fact.fields["call_b"]), fact, False)
+        stated |= dict.fromkeys(range(fact.fields["rank_b"]), (str(fact.fields["call_a"]), fact, True))
+    for fact in facts:  # What a rank says of itself counts before what others say of it.
+        stated[numbers[fact.fields["rank_a"]]] = (str(fact.fields["call_a"]), fact, True)
+    matches = {rank: match for rank, (text, _, _) in stated.items() if (match := _FINGERPRINT.match(text))}
+    ranks = tuple(sorted(matches))
+    whole = ranks == tuple(range(evidence.world_size or reading.survey.world() or len(evidence.launched)))
+    key = GroupKey(RECORDER, "0" if whole else "", DEFAULT_GROUP if whole else "")
+    position = 1 + max((int(match["seq"]) for match in matches.values()), default=0)
+    calls = {rank: _fingerprint(evidence, key, position, match, *stated[rank][1:]) for rank, match in matches.items()}
+    for rank, call in calls.items():
+        if not call.stack:
+            call.frames = _frames(evidence, rank)
+            settle(call)
+    if len({call.wire for call in calls.values()}) < 2:
+        return []
+    return [PrintedCalls(rank, stated[rank][1].file, (calls[rank],), ranks) for rank in ranks]
+
+
+def _fingerprint(
+    evidence: Evidence, key: GroupKey, position: int, match: re.Match[str], fact: LogFact, own: bool
+) -> Call:
+    """Return a call as the fact states it, at the line of the rank that printed it if that rank made it, too."""
+    op = operation(match["op"])
+    amounts: tuple[int, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    sizes: list[list[int]] = []
+    if match["shape"] is not None:
+        shape = [int(size) for size in match["shape"].split(",") if size.strip()]
+        amounts, dtypes, sizes = (prod(shape),), (dtype(match["dtype"] or ""),), [shape]
+    elif not own:
+        op = "barrier"
+    described = Described(Wire(op, amounts, dtypes), text_of(op, sizes, dtypes))
+    frames = _frames(evidence, fact.rank if fact.rank is not None else fact.fields["rank_a"]) if own else None
+    return settle(Call(key, position, described, True, _printed_s(evidence, fact), frames=frames))
+
+
+def _printed_s(evidence: Evidence, fact: LogFact) -> float | None:
+    """When a line was printed, at the latest (s since 1970)."""
+    with suppress(OSError, ValueError):
+        return fact.time_s or (evidence.root / fact.file).stat().st_mtime
+    return None
+
+
+def _frames(evidence: Evidence, rank: int) -> list[dict[str, object]]:
+    """Return the frames of the error that ended a rank, as recorders write them."""
+    frames = next((error.frames for error in evidence.errors if error.rank == rank and error.frames), ())
+    return [{"name": frame.function, "filename": frame.file, "line": frame.line} for frame in frames]
+
+
+def _cut_short(evidence: Evidence, reading: Reading) -> Iterator[PrintedCalls]:
+    """Complete the histories of ranks that gloo ended because a message was longer than their buffer.
+
+    gloo tells apart operations and positions, so such a rank was at its peers' last position, in the same operation.
+    Its calls before all completed, so they were those of its peers.
+    """
+    survey = reading.survey
+    sizes = {
+        fact.rank: fact
+        for fact in evidence.facts
+        if fact.kind == "gloo_mismatch" and fact.rank is not None and "expected_bytes" in fact.fields
+    }
+    for rank, fact in sizes.items():
+        if rank in survey.ranks and SNAPSHOTS in survey.ranks[rank].recorders:
+            continue
+        for key, table in sorted(survey.groups.items()):
+            issued = [line.issued for other, line in table.lines.items() if other not in sizes]
+            members = survey.members(key)
+            if key.recorder != "gloo" or not issued or (rank not in members and survey.membership_known(key)):
+                continue
+            if rank in table.lines and table.lines[rank].issued >= max(issued):
+                continue
+            sides = [ranks[0] for ranks in table.issued_at(max(issued)).values()]
+            histories = sorted((reading.calls(other, key) for other in sides), key=len)
+            if call := _cut_call(evidence, fact, rank, histories, len({*members, rank})):
+                same = next((history for history in histories if history[-1].wire == call.wire), histories[-1])
+                yield PrintedCalls(rank, fact.file, (*same[:-1], call), tuple(sorted({*members, rank})))
+                break
+
+
+def _cut_call(evidence: Evidence, fact: LogFact, rank: int, histories: list[list[Call]], world: int) -> Call | None:
+    """Return the call that a rank's own message size shows, or None if no peer's call has one of the two sizes."""
+    expected, received = fact.fields["expected_bytes"], fact.fields["received_bytes"]
+    last = [history[-1] for history in histories if history]
+    if not any({expected, received} & message_bytes(call.wire, world) for call in last):
+        return None
+    here = next((call for call in last if expected in message_bytes(call.wire, world)), None)
+    if here is not None:
+        return replace(here, done=False)
+    peer = last[-1]
+    alike = [
+        call
+        for history in histories
+        for call in history
+        if call.wire.op == peer.wire.op and expected in message_bytes(call.wire, world)
+    ]
+    described = Described(Wire(peer.wire.op, (), ()), f"{peer.wire.op} with messages of {expected} bytes")
+    known = {(call.wire, call.stack): call for call in alike}
+    call = replace(peer, described=described, stack=(), frames=_frames(evidence, rank), done=False)
+    if len(known) == 1 and not call.frames:
+        return replace(next(iter(known.values())), seq=peer.seq, created_s=peer.created_s, done=False)
+    return settle(replace(call, described=alike[0].described if len({c.wire for c in alike}) == 1 else described))

@@ -1,0 +1,68 @@
+"""What NCCL's InfiniBand transport and network drivers say about links. Holds no cause."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from diagnostics.evidence.model import Evidence, LogFact
+
+RETRY_EXCEEDED = {12: "the peer did not acknowledge (retry count exceeded)", 13: "the peer was not ready (RNR retry)"}
+"""Status of a work completion (`ibv_wc_status`) that speaks of the way between two ports. 5 (flushed) only follows from
+an earlier error; 4, 10 and 11 are about memory and rights."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFaults:
+    """Completions that failed, ports that went down, and what they have in common."""
+
+    completions: tuple[LogFact, ...]
+    """With a status of `RETRY_EXCEEDED`."""
+    ports: tuple[LogFact, ...]
+    """Ports of which NCCL saw an error."""
+    down: tuple[LogFact, ...]
+    """`Link down` of the kernel: alone it may be of an interface that nobody uses, or of the start of the machine."""
+    followed: tuple[LogFact, ...]
+    """Completions with any other status."""
+
+    @property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """(host, address of its peer), the most frequent first."""
+        return tuple(_common((_host(fact), _address(fact)) for fact in self.completions))
+
+    @property
+    def common(self) -> str:
+        """The device, port, host or peer that all lines share; empty where there is none, or but one line."""
+        facts = (*self.completions, *self.ports)
+        shared = [
+            next(iter(values))
+            for values in (
+                {str(fact.fields.get("device", "")) for fact in facts},
+                {str(fact.fields.get("local_gid", "")) for fact in facts},
+                {_address(fact) for fact in facts},
+                {_host(fact) for fact in facts},
+            )
+            if len(values) == 1
+        ]
+        return next((value for value in shared if value), "") if len(facts) > 1 else ""
+
+
+def link_faults(evidence: Evidence) -> LinkFaults:
+    """Return what all ranks' lines say about links."""
+    completions = [fact for fact in evidence.facts if fact.kind == "nccl_ib_error"]
+    ports = [fact for fact in evidence.facts if fact.kind == "nccl_ib_async" and "failed" in fact.fields]
+    down = [fact for fact in evidence.facts if fact.kind == "link_down"]
+    failed = [fact for fact in completions if fact.fields.get("status") in RETRY_EXCEEDED]
+    followed = [fact for fact in completions if fact not in failed]
+    return LinkFaults(tuple(failed), tuple(ports), tuple(down), tuple(followed))
+
+
+def _common(values: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [value for value, _ in Counter(values).most_common()]
+
+
+def _host(fact: LogFact) -> str:
+    return str(fact.fields.get("process", "")).partition(":")[0]
+
+
+def _address(fact: LogFact) -> str:
+    return str(fact.fields.get("peer", "")).partition("<")[0]

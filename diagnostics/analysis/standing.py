@@ -1,0 +1,236 @@
+"""What log lines alone say of a job that stands still: who waits in what, since when, how far the others have come.
+
+Brings the lines of watchdogs and transports together as typed values. Names no cause.
+"""
+
+import re
+import time
+from dataclasses import dataclass, replace
+
+from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, read_all
+from diagnostics.evidence.calls import operation
+from diagnostics.evidence.model import Evidence, LogFact
+
+TRANSPORT = frozenset({"nccl_ib_error", "nccl_ib_async", "nccl_peer_closed", "nccl_connect", "link_down"})
+_OPENS = TRANSPORT | {"watchdog_timeout", "watchdog_status", "collective_stack", "gloo_timeout", "monitor_stuck"}
+"""Kinds of lines that say that something waits, or why it may."""
+_TOLD = _OPENS - {"nccl_connect"} | {"watchdog_abort", "flight_dump_signal"}
+"""Kinds of lines of which `Standing` tells all that they say."""
+_GATHERS = {"ALLGATHER", "_ALLGATHER_BASE"}
+_SCATTERS = {"REDUCE_SCATTER", "_REDUCE_SCATTER_BASE"}
+_CLOCK = re.compile(r"^\[[A-Z]\d{3,4} (\d\d):(\d\d):(\d\d)")
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Ranks that wait in one call."""
+
+    ranks: tuple[int, ...]
+    """Empty where the lines name none."""
+    op: str
+    """As the user calls it; empty = the lines do not say."""
+    seq: int | None = None
+    numel: int | None = None
+    """Elements that go in on each rank."""
+    group: str = ""
+    """Description or name of the group; empty = not named."""
+    members: int | None = None
+    """Ranks of the group, where the sizes or the job tell."""
+    completed: int | None = None
+    """Last position that the lowest rank completed; below 1: no call of the group ever completed there."""
+    enqueued: int | None = None
+    """Last position that these ranks have enqueued, where a line tells."""
+    waited_s: float | None = None
+    timeout_s: float | None = None
+    since: str = ""
+    """When the wait began by the log's own clock, `01:57:08`."""
+
+    @property
+    def first(self) -> bool:
+        """Whether no call of the group completed before it."""
+        return self.completed <= 0 if self.completed is not None else self.seq in (0, 1)
+
+    @property
+    def whole_group(self) -> bool:
+        """Whether every rank of the group is known to wait in it."""
+        return self.members is not None and len(self.ranks) == self.members > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Ranks that do not wait in a group, and how far they have come in it."""
+
+    ranks: tuple[int, ...]
+    group: str
+    completed: int
+    enqueued: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A job that stands still, as its log shows it."""
+
+    waits: tuple[Waiting, ...]
+    """The one in which most ranks wait comes first."""
+    others: tuple[Progress, ...]
+    silent: tuple[int, ...]
+    """Ranks of the job that left no line at all."""
+    aborted: tuple[int, ...]
+    """Ranks that ended by SIGABRT, as a watchdog ends them, without a line that says why."""
+    kinds: frozenset[str]
+    """Kinds of all lines that were understood."""
+    stuck_s: float = 0.0
+    """For how long a watchdog itself was stuck."""
+    refused: bool = False
+    """Whether a peer refused a connection of NCCL."""
+
+    @property
+    def told(self) -> frozenset[str]:
+        """Kinds of lines that need not be shown beside this."""
+        return _TOLD if self.waits else frozenset()
+
+    @property
+    def longest(self) -> Waiting:
+        """The wait of most ranks; one of no rank where nothing waits."""
+        return self.waits[0] if self.waits else Waiting((), "")
+
+    @property
+    def behind(self) -> tuple[int, ...]:
+        """Ranks that completed all that they called and did not make the call that others wait in."""
+        at = {wait.group: wait.seq for wait in self.waits if wait.seq is not None}
+        return tuple(
+            rank
+            for one in self.others
+            if at.get(one.group, -1) - 1 == one.completed == one.enqueued
+            for rank in one.ranks
+        )
+
+    @property
+    def apart(self) -> tuple[Waiting, ...]:
+        """The waits of one group at different positions, the lowest first; empty where there are none."""
+        for wait in self.waits:
+            alike = [one for one in self.waits if one.group == wait.group and one.seq is not None and wait.group]
+            if len({one.seq for one in alike}) > 1:
+                return tuple(sorted(alike, key=lambda one: one.seq or 0))
+        return ()
+
+
+def standing(evidence: Evidence) -> Standing | None:
+    """Return what the logs say; None where no line says that anything waits or that a transport failed."""
+    kinds = frozenset(fact.kind for fact in evidence.facts)
+    aborted = {error.rank for error in evidence.errors if error.signal == "SIGABRT" and error.rank is not None}
+    if not kinds & _OPENS and not aborted:
+        return None
+    groups = read_all(evidence)
+    waits, others = [], []
+    for group in groups:
+        waits += _waits(evidence, group)
+        others += _others(group)
+    waits = _named(waits) + _without_position(evidence)
+    world = evidence.world_size or max((wait.members or 0 for wait in waits if wait.group == "default_pg"), default=0)
+    spoke = {fact.rank for fact in evidence.facts} | {error.rank for error in evidence.errors}
+    stuck = [fact.fields.get("stuck_s") for fact in evidence.facts if fact.kind == "monitor_stuck"]
+    return Standing(
+        waits=tuple(sorted(waits, key=lambda wait: (-len(wait.ranks), wait.seq or 0))),
+        others=tuple(others),
+        silent=tuple(rank for rank in range(world) if rank not in spoke),
+        aborted=tuple(sorted(aborted)) if not waits else (),
+        kinds=kinds,
+        stuck_s=max((float(value) for value in stuck if isinstance(value, int)), default=0.0),
+        refused=any(
+            fact.kind == "nccl_connect" and "refused" in str(fact.fields.get("why")) for fact in evidence.facts
+        ),
+    )
+
+
+def _waits(evidence: Evidence, group: GroupLog) -> list[Waiting]:
+    alike: dict[tuple[int, str, int | None], list[int]] = {}
+    facts: dict[int, LogFact] = {}
+    for rank, wait in group.waits.items():
+        alike.setdefault((wait.seq, wait.name, wait.numel if wait.even else None), []).append(rank)
+        facts[rank] = wait.fact
+    for rank, counters in group.counters.items():
+        if rank not in group.waits and counters.work is not None:
+            # A status names the position alone: the call is that of the others there, if they agree.
+            there = [key for key in alike if key[0] == counters.work]
+            alike.setdefault(there[0] if len(there) == 1 else (counters.work, "", None), []).append(rank)
+            facts[rank] = counters.fact
+    label = "" if group.mixed or group.name == UNNAMED else group.desc or group.name
+    sizes = [size for fact in facts.values() if (size := _members(fact))]
+    members = sizes[0] if sizes else evidence.world_size if group.default else None
+    made = []
+    for (seq, op, numel), ranks in sorted(alike.items()):
+        known = [group.counters[rank] for rank in sorted(ranks) if rank in group.counters]
+        timed = next((facts[rank] for rank in sorted(ranks) if rank in group.waits), facts[ranks[0]])
+        made.append(
+            Waiting(
+                tuple(sorted(ranks)),
+                op,
+                seq,
+                numel,
+                label,
+                members,
+                known[0].completed if known else None,
+                max((counters.enqueued for counters in known), default=None),
+                *_since(timed),
+            )
+        )
+    return made
+
+
+def _named(waits: list[Waiting]) -> list[Waiting]:
+    """Add ranks whose lines name no group to those that wait in the same call of the only group that has it."""
+    named = [wait for wait in waits if wait.group]
+    for wait in [wait for wait in waits if not wait.group]:
+        same = [one for one in named if (one.seq, one.op, one.numel) == (wait.seq, wait.op, wait.numel)]
+        ranks = tuple(sorted({*wait.ranks, *same[0].ranks})) if len(same) == 1 else ()
+        named = [replace(one, ranks=ranks) if ranks and one is same[0] else one for one in named]
+        named += [] if ranks else [wait]
+    return named
+
+
+def _others(group: GroupLog) -> list[Progress]:
+    alike: dict[tuple[int, int], list[int]] = {}
+    for rank, counters in group.counters.items():
+        if rank not in group.waits and counters.work is None:
+            alike.setdefault((counters.completed, counters.enqueued), []).append(rank)
+    return [Progress(tuple(sorted(ranks)), group.desc or group.name, *key) for key, ranks in sorted(alike.items())]
+
+
+def _without_position(evidence: Evidence) -> list[Waiting]:
+    """Return the waits whose lines state no position: NCCL's in torch 1.x, and gloo's."""
+    alike: dict[str, list[LogFact]] = {}
+    for fact in evidence.facts:
+        if fact.kind == "watchdog_timeout" and not isinstance(fact.fields.get("seq"), int):
+            alike.setdefault(operation(str(fact.fields.get("op"))), []).append(fact)
+        elif fact.kind == "gloo_timeout":
+            alike.setdefault(f"a {fact.fields.get('direction')} of gloo", []).append(fact)
+    unknown = (None, None, "", None, None, None)
+    return [
+        Waiting(tuple(sorted({fact.rank for fact in facts if fact.rank is not None})), op, *unknown, *_since(facts[0]))
+        for op, facts in alike.items()
+    ]
+
+
+def _since(fact: LogFact) -> tuple[float | None, float | None, str]:
+    """Return how long a call had waited, its timeout, and when the wait began."""
+    timeout_ms = fact.fields.get("timeout_ms")
+    waited_ms = fact.fields.get("ran_ms", timeout_ms)
+    waited_s, timeout_s = (value / 1000 if isinstance(value, int) else None for value in (waited_ms, timeout_ms))
+    clock = _CLOCK.match(fact.text)
+    if clock is None or waited_s is None:
+        return waited_s, timeout_s, ""
+    hour, minute, second = map(int, clock.groups())
+    began_s = (hour * 3600 + minute * 60 + second - int(waited_s)) % 86400
+    return waited_s, timeout_s, time.strftime("%H:%M:%S", time.gmtime(began_s))
+
+
+def _members(fact: LogFact) -> int | None:
+    """Return the ranks of the group: what is gathered is that of all of them."""
+    small, large = fact.fields.get("numel_in"), fact.fields.get("numel_out")
+    op = fact.fields.get("op")
+    if op in _SCATTERS:
+        small, large = large, small
+    if op not in _GATHERS | _SCATTERS or not isinstance(small, int) or not isinstance(large, int) or small < 1:
+        return None
+    return large // small if large % small == 0 and large > small else None

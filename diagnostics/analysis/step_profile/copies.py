@@ -1,0 +1,73 @@
+"""The copies between host and device of one rank: how much, from which memory, how well hidden. Judges nothing."""
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+
+from diagnostics.analysis.step_profile import names
+from diagnostics.analysis.step_profile.breakdown import Covers, charge
+from diagnostics.analysis.step_profile.classify import Work
+from diagnostics.analysis.step_profile.intervals import Ruler, subtract, union
+from diagnostics.evidence.trace.host_work import HostCopy, host_copy
+from diagnostics.evidence.trace.model import Trace
+
+_NUMBERS = re.compile(r", (?:seq|op_id|sizes) = .*")
+"""What `torch.autograd.profiler.emit_nvtx` adds to the name of an operation."""
+_LOOKED_UP = 50
+"""Copies of one kind for which the annotation around them is looked up, the longest first."""
+
+
+@dataclass(slots=True)
+class CopyProfile:
+    """All copies of one direction and kind of host memory."""
+
+    kind: HostCopy
+    count: int = 0
+    size_bytes: int = 0
+    """0 = not recorded."""
+    duration: int = 0
+    """ns, added up."""
+    exposed: int = 0
+    """ns without compute beside them; time shared with an earlier copy is that one's."""
+    within: str = ""
+    """The innermost annotation in which the host issued most of them; empty = none."""
+
+
+def copy_profiles(trace: Trace, work: Work, covers: Covers) -> list[CopyProfile]:
+    """Return the kinds of copies between host and device; the one with most exposed time is first."""
+    kinds = [host_copy(name) for name in trace.names] if work.memory else []
+    rows = []
+    for at, (start, end, name, memory) in enumerate(
+        zip(trace.device.start, trace.device.end, trace.device.name, trace.is_memory)
+    ):
+        if memory and (kind := kinds[name]) is not None:
+            rows.append((start, end, at, kind))
+    rows.sort(key=lambda row: row[:3])
+    cover = union([row[:2] for row in rows])
+    alone = charge(Ruler(subtract(cover, covers.compute.cover)), [row[:2] for row in rows])
+    profiles: dict[HostCopy, CopyProfile] = {}
+    launches: dict[HostCopy, list[tuple[int, int, int]]] = defaultdict(list)
+    for (start, end, at, kind), exposed in zip(rows, alone):
+        own = profiles.setdefault(kind, CopyProfile(kind))
+        own.count += 1
+        own.size_bytes += trace.copied_bytes.get(at, 0)
+        own.duration += end - start
+        own.exposed += exposed
+        launches[kind].append((end - start, trace.launch[at], trace.launcher[at]))
+    for kind, own in profiles.items():
+        own.within = _within(trace, sorted(launches[kind], reverse=True)[:_LOOKED_UP])
+    return sorted(profiles.values(), key=lambda own: (-own.exposed, own.kind))
+
+
+def _within(trace: Trace, spans: list[tuple[int, int, int]]) -> str:
+    """Return the annotation around the launches of most of the time."""
+    marks, time = trace.marks, dict[str, int]()
+    around = [
+        row for row in zip(marks.start, marks.end, marks.name, marks.lane) if not names.STEP.match(trace.names[row[2]])
+    ]
+    for length, launch, lane in spans:
+        inside = [(end - start, name) for start, end, name, of in around if start <= launch < end and of == lane]
+        if inside:
+            name = _NUMBERS.sub("", trace.names[min(inside)[1]])
+            time[name] = time.get(name, 0) + length
+    return max(time, key=lambda name: time[name], default="")

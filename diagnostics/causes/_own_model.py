@@ -1,0 +1,13 @@
+"""Where a dtk run was to shard its model block by block and found no blocks in it: the one way to name them."""
+
+from diagnostics.evidence.model import RunEvidence
+
+NAME_BLOCKS = "name the class of the model's blocks: model.wrap=[MyBlock]"
+
+
+def blocks_unknown(run: RunEvidence | None) -> bool:
+    """Whether each block was to be a unit of a model of the user's own, in which dtk has to find them."""
+    if run is None or run.get("model.architecture") != "custom":
+        return False
+    units = run.get("strategy.blocks_per_unit")
+    return isinstance(units, int) and units > 0

@@ -1,0 +1,109 @@
+"""A link between two nodes failed: a cable, a port, a switch, or the route between two network devices."""
+
+from dataclasses import dataclass
+
+from diagnostics.analysis.link_faults import RETRY_EXCEEDED, LinkFaults, link_faults
+from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
+from diagnostics.contract.formatting import counted, sentence
+
+_SHOWN = 6
+"""Lines that a finding cites, and pairs that it names."""
+_CONFIDENCE = 0.85
+"""A peer whose process died stops to acknowledge as well; where a log shows that end, it is the cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Facts: what failed on which links."""
+
+    faults: LinkFaults
+
+    def text(self, finding: Finding) -> Text:
+        """Put the finding into words."""
+        faults = self.faults
+        parts = []
+        if faults.completions:
+            first = faults.completions[0].fields
+            pairs = ", ".join(f"{host or 'a rank'} and {peer}" for host, peer in faults.pairs[:_SHOWN])
+            parts.append(f"InfiniBand status {first['status']} between {pairs}: {RETRY_EXCEEDED[first['status']]}")
+        down = dict.fromkeys(
+            f"{fact.fields.get('device')}{':' + str(fact.fields['port']) if 'port' in fact.fields else ''}"
+            for fact in (*faults.ports, *faults.down)
+        )
+        if down:
+            parts.append(f"the port {', '.join(down)} reported an error or went down")
+        common = f" All lines have {faults.common} in common." if faults.common else ""
+        change = (
+            f"look at {faults.common or 'both ends of this link'}: ibstat and ibqueryerrors (symbol errors, link "
+            "downed), cable and switch port; ib_write_bw between the two nodes; for RoCE NCCL_IB_GID_INDEX and MTU; "
+            "leave the device out with NCCL_IB_HCA=^DEVICE until it is repaired"
+        )
+        return Text(
+            summary=f"A link failed. {sentence('; '.join(parts))}.{common}",
+            measured=counted(len(faults.completions) + len(faults.ports), "line"),
+            remedies=(Remedy("environment", change, "the transport gives up after its retries, about a minute"),),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NotShown:
+    """Facts: no link is known to have failed."""
+
+    followed: int
+    down: bool
+
+    def text(self, finding: Finding) -> Text:
+        """Put the finding into words."""
+        summary = "No line tells of a failed link."
+        if self.followed:
+            summary = "The transport reported errors that follow from an earlier one, which no line shows."
+        elif self.down:
+            summary = "A network interface went down, and no line of NCCL shows that the job used it."
+        return Text(summary=summary, missing="NCCL_DEBUG=WARN on every rank; dmesg | grep -i 'link down' on every node")
+
+
+def decide(faults: LinkFaults) -> list[Finding]:
+    """Decide from NCCL's InfiniBand errors and from what the network's driver says."""
+    lines = (*faults.completions, *faults.ports)
+    if not lines:
+        facts = NotShown(len(faults.followed), bool(faults.down))
+        return [Finding(cause="network.link_fault", status="undecided", facts=facts, confidence=0.0)]
+    return [
+        Finding(
+            cause="network.link_fault",
+            status="confirmed",
+            facts=Faults(faults),
+            confidence=_CONFIDENCE,
+            victims=tuple(sorted({fact.rank for fact in lines if fact.rank is not None})),
+            evidence=tuple(
+                EvidenceItem("log", fact.file, fact.text, fact.line) for fact in (*lines, *faults.down)[:_SHOWN]
+            ),
+        )
+    ]
+
+
+def _example() -> dict[str, str]:
+    line = (
+        "node-0:3468:3905 [4] NCCL WARN NET/IB : Got completion from peer 10.0.0.2<54862> with status=12 opcode=0 "
+        "len=0 vendor err 129 (Recv)\n"
+    )
+    return {"train.log": line}
+
+
+CAUSE = Cause(
+    id="network.link_fault",
+    title="a link between two nodes failed",
+    outcome="crashed",
+    branch="hardware",
+    facts=link_faults,
+    decide=decide,
+    decided_from="NCCL's InfiniBand completion errors and port events; the kernel's `Link down`",
+    remedy="check the common port, cable and switch; leave the device out with NCCL_IB_HCA=^DEVICE",
+    explained_by=(
+        ExplainedBy(("hang.rank_raised", "hang.rank_oom", "hang.rank_killed", "hang.rank_exited"), when=("any",)),
+        ExplainedBy(("hardware.gpu_fault",), when=("any",)),
+    ),
+    example=Example(_example),
+    source="ibv_poll_cq(3); NCCL's net_ib.cc",
+)

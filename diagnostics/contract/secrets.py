@@ -1,0 +1,103 @@
+"""Passwords, keys and tokens, by the names that they go under and by their own form: written as `***`.
+
+dtk masks what it writes down (records, trackers, submitted files) and what it shows. Text may come from evidence, so
+every pattern takes time that is linear in its length.
+"""
+
+import re
+from typing import Any
+
+MASK = "***"
+
+_WORDS = re.compile(r"[A-Z]++(?![a-z])|[A-Z]?[a-z]++")
+_ALWAYS = re.compile(r"password|passwd|passphrase|pwd|jwt|secret|credentials?|apikey|authorization")
+_BEFORE_KEY = re.compile(
+    r"access|account|admin|api|app|auth|client|consumer|deploy|encryption|license|master|openai|private|service|"
+    r"session|shared|signing|ssh|storage|subscription"
+)
+_MODEL_TOKEN = re.compile(r"bos|cls|end|eos|first|image|last|mask|new|next|pad|per|sep|special|start|unk")
+"""`pad_token` is a word of a tokenizer."""
+_HARMLESS_END = re.compile(r"dir|file|folder|id|length|names?|path|type")
+"""`token_file` says where a secret lies."""
+
+_FORMS = re.compile(
+    r"""(?<![\w-])(?:
+      sk-[\w-]{16,} | hf_\w{16,} | gh[pousr]_\w{20,} | github_pat_\w{20,} | glpat-[\w-]{16,} | xox[abeoprs]-[\w-]{10,}
+    | (?:AKIA|ASIA)[A-Z0-9]{16} | AIza[\w-]{30,} | eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{5,}
+    )""",
+    re.VERBOSE,
+)
+"""OpenAI and Anthropic, Hugging Face, GitHub, GitLab, Slack, AWS, Google, JSON web tokens."""
+_PEM = re.compile(r"(-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----).*", re.DOTALL)
+_URL = re.compile(r"(?<=://)(?:([^\s/:@\"'<>]*+):[^\s/\"'<>]+@|[^\s/:@\"'<>]{20,}+@)")
+_HEADER = re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{12,}", re.IGNORECASE)
+_NAME = re.compile(
+    r"""(?<![\w.-])(?:
+      (-{0,2}[A-Za-z_][\w.-]*+) (["']?\s{0,4}[=:]\s{0,4})
+    | (--[A-Za-z][\w.-]*+) (["']?(?:,\s{0,4}|\s{1,4})) )""",
+    re.VERBOSE,
+)
+_VALUE = re.compile(r"""(?!(?:None|null)\b|\*\*\*)(?:"[^"]*"|'[^']*'|[^\s"'&,;{}()\[\]]+)""")
+_OVERRIDE = re.compile(r"[+~]*([\w.@/-]+)=(.+)", re.DOTALL)
+
+
+def is_secret(name: str) -> bool:
+    """Whether what stands under a name (`WANDB_API_KEY`, `model.arguments.dbPassword`) is a secret."""
+    if name.lstrip("-+").startswith("launcher.secrets."):  # Names of Kubernetes' secrets.
+        return False
+    words = [word.lower() for word in _WORDS.findall(name.rpartition(".")[2])]
+    if not words or _HARMLESS_END.fullmatch(words[-1]):
+        return False
+    before = words[-2] if len(words) > 1 else ""
+    if words[-1] in ("token", "auth", "pat"):
+        return not _MODEL_TOKEN.fullmatch(before)
+    if words[-1] == "key" and (_BEFORE_KEY.fullmatch(before) or (before and name.isupper())):
+        return True
+    return any(map(_ALWAYS.fullmatch, words)) or words[-1].endswith(("password", "passwd"))
+
+
+def masked(value: Any, name: str = "") -> Any:
+    """Return JSON values with the secrets among them replaced; the others are as they were.
+
+    Args:
+        value: nested dicts and lists.
+        name: what it stands under.
+    """
+    if isinstance(value, dict):
+        return value if name == "secrets" else {key: masked(item, str(key)) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_masked_item(item, value[n - 1] if n else None, name) for n, item in enumerate(value))
+    if isinstance(value, str | int) and not isinstance(value, bool) and value != "" and is_secret(name):
+        return MASK
+    return masked_text(value) if isinstance(value, str) else value
+
+
+def masked_text(text: str) -> str:
+    """Return a text without passwords in URLs, values of secret names (`api_key=...`), and what has a token's form."""
+    text = _FORMS.sub(MASK, text)
+    if "://" in text:
+        text = _URL.sub(lambda match: f"{match[1]}:{MASK}@" if match[1] is not None else f"{MASK}@", text)
+    if "PRIVATE KEY" in text:
+        text = _PEM.sub(rf"\1 {MASK}", text)
+    text = _HEADER.sub(rf"\1 {MASK}", text)
+    pieces, at = [], 0
+    for match in _NAME.finditer(text):
+        name, between = match[1] or match[3], match[2] or match[4]
+        prose = ":" in between and not {"_", "-", "."} & {*name}  # `unexpected token: }`
+        if match.start() >= at and not prose and is_secret(name) and (value := _VALUE.match(text, match.end())):
+            pieces += [text[at : value.start()], MASK]
+            at = value.end()
+    return "".join([*pieces, text[at:]]) if pieces else text
+
+
+def _masked_item(item: Any, before: Any, name: str) -> Any:
+    """Return an item of a list: an override, an argument behind `--password`, or a value."""
+    if isinstance(item, str):
+        override = _OVERRIDE.fullmatch(item)
+        if override is not None and override[1].startswith("launcher.secrets"):
+            return item
+        if override is not None and is_secret(override[1]):
+            return f"{item[: override.start(2)]}{MASK}"
+        if isinstance(before, str) and before.startswith("-") and "=" not in before and is_secret(before):
+            return MASK
+    return masked(item, name)

@@ -1,0 +1,96 @@
+"""Which attempt of a job the evidence is of. torchrun and dtk keep what each attempt left in a folder `attempt_<n>`.
+
+A job that was restarted is judged by its last attempt; how the earlier ones failed is told beside it.
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from diagnostics.contract.artifacts import RunPaths
+from diagnostics.evidence.endings import ORDER, UNNAMED, ends_a_rank, of_error
+from diagnostics.evidence.job.owner import Owner
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import EarlierAttempt, Evidence, RankError
+from diagnostics.evidence.reader import Contents
+from diagnostics.evidence.readers import error, watch
+
+_ATTEMPT = re.compile(r"(?:^|(.*)/)attempt_(\d{1,6})/")
+MOST_TOLD = 3
+"""Attempts, the last before the one that counts."""
+_MOST_RANKS = 1024
+"""Error files that are read of an earlier attempt."""
+
+
+def set_aside(
+    evidence: Evidence, files: Iterable[str], read: list[tuple[Contents, Owner]]
+) -> list[tuple[Contents, Owner]]:
+    """Return what was read of the last attempt; errors of earlier ones go into `evidence.earlier`.
+
+    Nothing is set aside where the last attempt left nothing that was read: how it went is not known then.
+
+    Args:
+        evidence: the job's, changed in place.
+        files: every file that was looked at, relative to the root.
+        read: contents of small files.
+    """
+    if evidence.run is not None:
+        evidence.earlier = _of_run(evidence.run.root, evidence.run.attempt, evidence.limits)
+        return read
+    last: dict[str, int] = {}
+    for file in files:
+        if place := _place(file):
+            last[place[0]] = max(last.get(place[0], 0), place[1])
+    if not any(last.values()):
+        return read
+    ended_well = any(fact.kind == watch.ENDED_WELL for contents, _ in read for fact in contents.facts)
+    speak = {place[0] for contents, _ in read if (place := _place(contents.file)) and place[1] == last[place[0]]}
+    kept: list[tuple[Contents, Owner]] = []
+    earlier: dict[int, list[RankError]] = {}
+    for contents, owner in read:
+        place = _place(contents.file)
+        if place is not None and place[1] < last[place[0]] and (ended_well or place[0] in speak):
+            earlier.setdefault(place[1], []).extend(contents.errors)
+        elif place is None and ended_well and contents.errors:
+            # All attempts write to the log of the launcher, which says in the end that the last one went well.
+            earlier.setdefault(max(last.values()) - 1, []).extend(contents.errors)
+        else:
+            kept.append((contents, owner))
+    evidence.earlier = [EarlierAttempt(attempt, _first(errors)) for attempt, errors in sorted(earlier.items())]
+    return kept
+
+
+def _place(file: str) -> tuple[str, int] | None:
+    """Return the folder of the job and the number of the attempt that a file belongs to.
+
+    `logs/attempt_0` and `start/attempt_1` of one folder are of one job.
+    """
+    match = _ATTEMPT.match(file)
+    return None if match is None else ((match[1] or "").rpartition("/")[0], int(match[2]))
+
+
+def _of_run(root: Path, attempt: int, limits: Limits) -> list[EarlierAttempt]:
+    """Return how the attempts before the last one of a run of dtk ended, by their error files."""
+    earlier = []
+    for number in range(max(0, attempt - MOST_TOLD), attempt):
+        errors = []
+        for rank in range(_MOST_RANKS):
+            path = RunPaths(root).error(number, rank)
+            if not path.parent.is_dir() or path.parent.is_symlink():
+                break
+            try:
+                errors.append(error.read(path, str(path.relative_to(root)), rank, limits))
+            except (OSError, ValueError):
+                continue
+        earlier.append(EarlierAttempt(number, _first(errors)))
+    return earlier
+
+
+def _first(errors: Iterable[RankError]) -> RankError | None:
+    """Return the error of the rank that failed first: a cause before its consequences, a named rank, then by time."""
+
+    def order(one: RankError) -> tuple[int, bool, float]:
+        rank = UNNAMED if one.rank is None else one.rank
+        return ORDER[of_error(one, rank).kind], one.rank is None, one.time_s or 0.0
+
+    return min((one for one in errors if ends_a_rank(one)), key=order, default=None)

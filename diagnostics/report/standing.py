@@ -1,0 +1,93 @@
+"""Puts into words what a log says of a job that stands still, and which causes are likely."""
+
+from collections.abc import Iterator
+
+from diagnostics.analysis.standing import Progress, Standing, Waiting
+from diagnostics.contract.formatting import counted, ranks_spoken, ranks_text, seconds_text, sentence, verb
+from diagnostics.report.document import Field
+from diagnostics.report.model import Report
+
+_SHOWN = 3
+"""Calls, and groups of ranks, that the first screen names."""
+
+
+def headline(standing: Standing) -> str:
+    """Return who waits in what, in one clause."""
+    if standing.waits:
+        first = standing.waits[0]
+        return f"{_who(first)} {verb(first.ranks or (0,), 'waits', 'wait')} in {_call(first)}; no cause is confirmed"
+    if standing.aborted:
+        return f"{ranks_spoken(standing.aborted)} aborted, and no line says why"
+    return "the transport reported errors; no cause is confirmed"
+
+
+def rows(report: Report) -> Iterator[Field]:
+    """Yield who waits in what and since when, how far the others are, what is likely, and what would decide it."""
+    standing = report.waiting
+    if standing is None:
+        return
+    for wait in standing.waits[:_SHOWN]:
+        yield Field("waits", _waits(wait))
+    if len(standing.waits) > _SHOWN:
+        yield Field("", f"and {len(standing.waits) - _SHOWN} more calls, in report.json")
+    for one in standing.others[:_SHOWN]:
+        yield Field("others", _progress(one))
+    if standing.silent:
+        left = verb(standing.silent, "leaves", "leave")
+        yield Field("silent", f"{ranks_spoken(standing.silent)} {left} no line")
+    elif standing.waits and (missing := (standing.waits[0].members or 0) - len(standing.waits[0].ranks)) > 0:
+        leave = verb(range(missing), "leaves", "leave")
+        yield Field("silent", f"{counted(missing, 'other rank')} of the group {leave} no line about it")
+    for suspicion in report.suspicions:
+        ranks = f", {ranks_text(suspicion.ranks)}" if suspicion.ranks else ""
+        named = f"{suspicion.probability:.0%} {report.title(suspicion.cause)} [{suspicion.cause}]{ranks}"
+        against = f". Against it: {'; '.join(suspicion.speaks_against)}" if suspicion.speaks_against else ""
+        yield Field("maybe", f"{named}: {'; '.join(suspicion.speaks_for)}{against}", "warn")
+    yield Field("decide", decide(report, standing))
+
+
+def decide(report: Report, standing: Standing) -> str:
+    """Return what the user can run or collect to decide it."""
+    if report.suspicions:
+        return report.suspicions[0].decide
+    if standing.aborted:
+        ranks = ranks_spoken(standing.aborted)
+        return f"the stderr of {ranks}, which names the reason: torchrun --log-dir=logs --redirects=3 ..."
+    return "the logs of all ranks in one folder; then TORCH_FR_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 COMMAND"
+
+
+def _who(wait: Waiting) -> str:
+    return ranks_spoken(wait.ranks) if wait.ranks else "a rank that the lines do not name"
+
+
+def _call(wait: Waiting) -> str:
+    if not wait.op:
+        return f"collective #{wait.seq:,}"
+    size = f" of {counted(wait.numel, 'element')}" if wait.numel is not None else ""
+    return f"{wait.op}{size}"
+
+
+def _waits(wait: Waiting) -> str:
+    parts = [f"{_who(wait)}: {_call(wait)}"]
+    if wait.seq is not None and wait.op:
+        parts.append(f"#{wait.seq:,}")
+    if wait.group:
+        size = f" ({wait.members:,} ranks)" if wait.members else ""
+        parts.append(f"group {wait.group}{size}")
+    elif wait.members:
+        parts.append(f"a group of {wait.members:,} ranks")
+    if wait.waited_s:
+        since = f" since {wait.since}" if wait.since else ""
+        parts.append(f"for {seconds_text(round(wait.waited_s))}{since}")
+    if wait.enqueued is not None and wait.seq is not None and wait.enqueued > wait.seq:
+        parts.append(f"{counted(wait.enqueued - wait.seq, 'call')} enqueued behind it")
+    if wait.first:
+        parts.append("the first of its group")
+    return ", ".join(parts)
+
+
+def _progress(one: Progress) -> str:
+    who = sentence(ranks_spoken(one.ranks))
+    if one.completed == one.enqueued:
+        return f"{who}: completed #{one.completed:,} of group {one.group} and called nothing after it"
+    return f"{who}: completed #{one.completed:,} of group {one.group}, enqueued #{one.enqueued:,}"

@@ -1,0 +1,105 @@
+"""Keys of the `parallel` section: the degrees of the mesh."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from itertools import product
+from math import log, prod
+from typing import TYPE_CHECKING, Literal
+
+from diagnostics.contract.formatting import counted
+from dtk.errors import DtkError
+from dtk.parallel.mesh import Mesh, divisors
+from dtk.parallel.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from dtk.strategies.traits import StrategyConfig
+
+MODEL_PARALLEL = ("pp", "cp", "tp")
+"""Dimensions that take ranks from data parallelism: those of one group work on the same samples."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParallelConfig:
+    """Degrees of the mesh. The ranks that pp, cp and tp leave are data-parallel, and `strategy` divides them."""
+
+    dp_replicate: int = -1
+    """Copies of the model, each on other data; -1 = as `strategy` divides its ranks."""
+    dp_shard: int = -1
+    """Ranks that share one copy of the parameters, each on other data; -1 = as `strategy` divides its ranks."""
+    cp: int = 1
+    """Context parallel: parts of a sequence."""
+    tp: int = 1
+    """Tensor parallel: parts of a matrix."""
+    pp: int = 1
+    """Pipeline parallel: stages."""
+    ep: int = 1
+    """Expert parallel: parts of the experts, inside dp_shard x cp x tp."""
+    sequence_parallel: bool = True
+    """With tp: cut activations between attention and feed-forward along the sequence too, instead of repeating them."""
+    loss_parallel: bool = True
+    """With tp: compute the loss on each rank's part of the vocabulary, instead of gathering the logits."""
+    schedule: Literal["gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"] = "1f1b"
+    """Order in which pipeline stages take micro-batches."""
+    microbatches: int | None = None
+    """Micro-batches of each data-parallel rank per step; null = as train.micro_batch_size divides them."""
+    stages_per_rank: int = 1
+    """Pipeline stages on each rank; several for schedule=interleaved_1f1b."""
+
+    @property
+    def cut(self) -> list[str]:
+        """What was chosen that cuts the model, as typed: `parallel.tp=2`."""
+        degrees = {name: getattr(self, name) for name in (*MODEL_PARALLEL, "ep")}
+        return [f"parallel.{name}={degree}" for name, degree in degrees.items() if degree > 1]
+
+    @property
+    def cut_layers(self) -> list[str]:
+        """What was chosen that cuts single layers, as typed; a pipeline leaves them whole."""
+        return [typed for typed in self.cut if not typed.startswith("parallel.pp=")]
+
+    def mesh(self, strategy: StrategyConfig, world_size: int) -> Mesh:
+        """Return all degrees on that many ranks.
+
+        Raises:
+            DtkError: a dimension that the strategy does not implement, or degrees that do not fit the ranks.
+        """
+        for name in (*MODEL_PARALLEL, "ep"):
+            if getattr(self, name) > 1 and name not in strategy.traits.dimensions:
+                raise DtkError(
+                    f"strategy={strategy.name} does not go with parallel.{name}={getattr(self, name)}",
+                    f"it does not implement the mesh dimension {name}",
+                    "use strategy=fsdp or strategy=ddp" if name in ("tp", "pp") else f"use parallel.{name}=1",
+                )
+        degrees = {name: getattr(self, name) for name in MODEL_PARALLEL}
+        if world_size % prod(degrees.values()):
+            raise self._misfit(degrees, world_size)
+        mesh = strategy.mesh(world_size // prod(degrees.values()))
+        for name in ("dp_replicate", "dp_shard"):
+            if getattr(self, name) not in (-1, mesh.size(name)):
+                raise DtkError(
+                    f"parallel.{name}={getattr(self, name)} does not fit {counted(world_size, 'rank')}",
+                    f"strategy={strategy.name} makes it {mesh.size(name)}",
+                    f"use parallel.{name}=-1, or strategy=hsdp with strategy.dp_replicate and strategy.dp_shard",
+                )
+        try:
+            return dataclasses.replace(mesh, ep=self.ep, **degrees)
+        except ValueError as error:
+            raise DtkError(f"parallel.ep={self.ep} does not fit {counted(world_size, 'rank')}", str(error)) from error
+
+    def pipeline(self, micro_batches: int) -> Pipeline:
+        """Return the schedule of a step with that many micro-batches."""
+        return Pipeline(self.schedule, self.pp, micro_batches, self.stages_per_rank)
+
+    def _misfit(self, degrees: dict[str, int], world_size: int) -> DtkError:
+        """Name the nearest degrees whose product divides the ranks."""
+        chosen = [name for name, degree in degrees.items() if degree > 1]
+        fitting = [c for c in product(divisors(world_size), repeat=len(chosen)) if world_size % prod(c) == 0]
+        near = min(fitting, key=lambda c: sum(abs(log(n / degrees[name])) for n, name in zip(c, chosen, strict=True)))
+        typed = " x ".join(f"parallel.{name}={degrees[name]}" for name in chosen)
+        return DtkError(
+            f"{typed} does not fit {counted(world_size, 'rank')}",
+            "the degrees multiply to a divisor of the number of ranks",
+            f"use {' '.join(f'parallel.{name}={n}' for n, name in zip(near, chosen, strict=True))}"
+            f", or {counted(prod(degrees.values()), 'rank')}",
+        )

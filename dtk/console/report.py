@@ -1,0 +1,61 @@
+"""Hands a report over in the form that was asked for: text for a terminal, Markdown, JSON, and a page beside it.
+
+Knows no report. The renderers are imported when one is needed.
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dtk.console import output
+
+if TYPE_CHECKING:
+    from diagnostics.report.document import Document
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add `--json`."""
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output and nothing else")
+
+
+def add_page(parser: argparse.ArgumentParser, page: Path) -> None:
+    """Add `--html [FILE]`."""
+    text = f"write the page as well (default: {page})"
+    parser.add_argument("--html", nargs="?", type=Path, const=page, metavar="FILE", help=text)
+
+
+def hand_over(
+    arguments: argparse.Namespace,
+    dumps: Callable[[], str],
+    document: "Callable[..., Document]",
+    **named: Any,
+) -> None:
+    """Write the page of `--html`, then put the report on standard output.
+
+    Args:
+        arguments: with `json`, and perhaps `html`, `markdown` and `color`.
+        dumps: makes the JSON.
+        document: makes the document.
+        named: for the document of a terminal; `page=True` stands for the path of the page, if it was written.
+
+    Raises:
+        DtkError: something could not be written; what is wrong with the page is raised after the text is out.
+    """
+    from diagnostics.report import html, markdown, terminal
+
+    page: Path | None = getattr(arguments, "html", None)
+    problem = None if page is None else output.kept(page, html.render(document()))
+    if arguments.json:
+        text = dumps()
+    elif getattr(arguments, "markdown", False):
+        text = markdown.render(document())
+    else:
+        if named.pop("page", False):
+            named["page"] = "" if page is None or problem is not None else str(page)
+        choice = getattr(arguments, "color", "auto")
+        colour = choice == "always" or (choice == "auto" and output.colours())
+        text = terminal.render(document(**named), columns=output.columns(), colour=colour)
+    output.put(text)
+    if problem is not None:
+        raise problem

@@ -1,0 +1,137 @@
+"""Pipeline parallel: the model is cut by blocks into stages, which keep the global names of their parameters.
+
+Names select initial values and checkpoint entries, so that a stage starts from the bits that the whole model would have
+there, and any other layout resumes from its checkpoint. A model says with `before` and `after` which of its modules
+run before and after the blocks; a module in both (tied weights) is held by the first and the last stage.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from dtk.parallel.collectives import Axis
+from dtk.parallel.pipeline import OUTSTANDING, RECEIVES, SENDS, Order
+from dtk.parallel.placement import mark_copy
+from dtk.parallel.regions import communication
+from dtk.strategies.base import local
+from dtk.strategies.declared import Collective
+
+
+def cut(model: Any, stage: int, cuts: Sequence[range]) -> nn.Module:
+    """Remove from a model, in place, what other stages hold; its forward then takes and returns the residual stream.
+
+    Args:
+        model: whole.
+        stage: its number.
+        cuts: blocks of every stage.
+    """
+    for i in {*range(len(model.blocks))} - {*cuts[stage]}:
+        del model.blocks._modules[str(i)]  # ModuleList's own deletion would number the others anew.
+    used = {*(model.before if stage == 0 else ()), *(model.after if stage == len(cuts) - 1 else ())}
+    for name in {*model.before, *model.after} - used:
+        setattr(model, name, None)
+    return model  # type: ignore[no-any-return]
+
+
+def joined(stages: Sequence[nn.Module]) -> nn.Module:
+    """Return one module with all modules of a rank's stages under their global names; it is not called."""
+    if len(stages) == 1:
+        return stages[0]
+    whole, blocks = nn.Module(), nn.ModuleList()
+    for stage in stages:
+        for name, module in stage.named_children():
+            if name != "blocks":
+                whole.add_module(name, module)
+        blocks._modules.update(stage.blocks._modules)  # type: ignore[union-attr, arg-type]
+    whole.blocks = blocks
+    if (heads := getattr(stages[0], "fused_heads", None)) is not None:
+        whole.fused_heads = heads
+    return whole
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Parameters that the first and the last stage both hold, each with the gradient of its own use."""
+
+    parameters: tuple[nn.Parameter, ...]
+    group: dist.ProcessGroup
+    """Of those two ranks."""
+
+    def sum_gradients(self) -> None:
+        """Give both the sum; called once a step, when gradients are reduced over the data-parallel ranks."""
+        for parameter in self.parameters:
+            if parameter.grad is not None:
+                gradient = local(parameter.grad)
+                with communication("all_reduce", gradient.nbytes, "pp"):
+                    dist.all_reduce(gradient, group=self.group)
+
+    def declare(self) -> list[Collective]:
+        """Return the collectives of `sum_gradients`."""
+        sizes = [local(parameter).nbytes for parameter in self.parameters]
+        return [Collective("all_reduce", "pp", len(sizes), sum(sizes))]
+
+
+def shared_parameters(model: nn.Module, axis: Axis, ranks: list[int], names: Iterable[str]) -> Shared | None:
+    """Return the parameters that this rank shares, which count on the first stage; None = this rank has none.
+
+    Args:
+        model: wrapped, with this rank's parameters.
+        axis: of the pipeline.
+        ranks: of the pipeline, in order.
+        names: of the modules that both ends hold.
+    """
+    names = tuple(names)
+    if not names or axis.rank not in (0, axis.size - 1):
+        return None
+    parameters = tuple(parameter for name in names for parameter in getattr(model, name).parameters())
+    for parameter in parameters:
+        mark_copy(parameter, index=int(axis.rank > 0), count=2)
+    group = axis.group
+    if axis.size > 2:
+        group = dist.new_group([ranks[0], ranks[-1]], use_local_synchronization=True, group_desc="pp_shared")
+    return Shared(parameters, group)
+
+
+@dataclass(slots=True)
+class Messages:
+    """What travels between the stages: point to point, sent without waiting, received where it is needed."""
+
+    axis: Axis
+    sent: deque[tuple[Tensor, dist.Work]] = field(default_factory=deque)
+    """Tensors that must outlive their send."""
+
+    def send(self, tensor: Tensor, stage: int) -> None:
+        """Send to the rank of a stage."""
+        while len(self.sent) >= OUTSTANDING:
+            self.sent.popleft()[1].wait()
+        with communication("send", tensor.nbytes, self.axis.name):
+            self.sent.append((tensor, self._issue(dist.isend, tensor, stage)))
+
+    def expect(self, buffer: Tensor, stage: int) -> dist.Work:
+        """Begin to receive from the rank of a stage; `wait` ends it."""
+        return self._issue(dist.irecv, buffer, stage)
+
+    def wait(self, buffer: Tensor, work: dist.Work) -> None:
+        """Wait until the buffer is filled."""
+        with communication("recv", buffer.nbytes, self.axis.name):
+            work.wait()
+
+    def flush(self) -> None:
+        """Wait until everything is sent."""
+        while self.sent:
+            self.sent.popleft()[1].wait()
+
+    def _issue(self, op: object, tensor: Tensor, stage: int) -> dist.Work:
+        # As a batch of one: on NCCL it then runs on the group's communicator, in the order that all ranks agreed on.
+        each = dist.P2POp(op, tensor, group=self.axis.group, group_peer=stage % self.axis.size)  # type: ignore[arg-type]
+        return dist.batch_isend_irecv([each])[0]
+
+
+def declare_messages(order: Order, size_bytes: int) -> list[Collective]:
+    """Return what a rank sends and receives in a step, each message of `size_bytes`."""
+    counts = {op: sum(a.kind in kinds for a in order) for op, kinds in (("send", SENDS), ("recv", RECEIVES))}
+    return [Collective(op, "pp", count, count * size_bytes) for op, count in counts.items() if count]

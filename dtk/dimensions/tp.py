@@ -1,0 +1,118 @@
+"""Tensor parallel: the layers of a model cut over the ranks of `tp`, by the role that each layer states.
+
+Between attention and feed-forward activations are cut along the sequence (`sequence_parallel`) or whole on every rank.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+from dtk.errors import DtkError
+from dtk.parallel.mesh import Mesh
+from dtk.strategies.declared import ITEM_BYTES, Collective, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import nn
+
+    from dtk.config.schema import Config
+    from dtk.models.layers import Role
+    from dtk.strategies.base import Strategy
+
+CUT_ALONG: Mapping[Role, Mapping[str, int]] = {
+    "column": {"weight": 0, "bias": 0},
+    "row": {"weight": 1},
+    "vocabulary": {"weight": 0},
+    "replicated": {},
+    "whole": {},
+}
+"""Role -> parameter -> dimension along which it is cut; every rank has the others whole."""
+
+
+def cut_model(config: Config, model: nn.Module, strategy: Strategy) -> None:
+    """Cut a model on the meta device: parameters become DTensors over `tp`, layers compute on the local parts.
+
+    Raises:
+        DtkError: a layer with parameters does not say how it may be cut.
+    """
+    from torch import nn as layers
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    from dtk.models.layers import Cut, Cuttable
+
+    mesh, cut = strategy.device_mesh["tp"], Cut(strategy.axes["tp"], config.parallel.sequence_parallel)
+    partial: list[str] = []
+    for path, module in model.named_modules():
+        if isinstance(module, Cuttable):
+            module.cut = cut
+        own = dict(module.named_parameters(recurse=False))
+        role: Role | None = getattr(module, "role", None)
+        if own and role is None:
+            raise DtkError(
+                f"parallel.tp={cut.axis.size} cannot cut {path or type(model).__name__}",
+                f"{type(module).__name__} does not say how it may be cut",
+                "build the model from dtk.models.layers, or use parallel.tp=1",
+            )
+        for name, parameter in own.items():
+            dimension = CUT_ALONG[role or "whole"].get(name)
+            placement = Replicate() if dimension is None else Shard(dimension)
+            placed = distribute_tensor(parameter.detach(), mesh, [placement], src_data_rank=None)
+            module.register_parameter(name, layers.Parameter(placed, requires_grad=parameter.requires_grad))
+            if dimension is None and role != "whole":
+                partial.append(f"{path}.{name}")
+    if cut.sequence:
+        # Each rank's gradient of these comes from its part of the sequence.
+        strategy.partial_over.setdefault("tp", []).extend(partial)
+
+
+def declare(
+    config: Config, mesh: Mesh, accumulation_steps: int, partial: Sequence[Shape], blocks: range | None = None
+) -> list[Collective]:
+    """Return what the ranks of a `tp` group send each other in a step.
+
+    Args:
+        config: its model has blocks and its batch is settled.
+        mesh: of the job.
+        accumulation_steps: micro-batches per optimizer step.
+        partial: shapes on this rank of the parameters whose gradients are partial.
+        blocks: of a pipeline stage; None = the whole model.
+    """
+    if mesh.tp == 1:
+        return []
+    model, parallel, tokens = config.model, config.parallel, config.train.micro_batch_size * config.data.sequence_length
+    item = ITEM_BYTES[config.precision.compute_dtype]
+    classifies = model.architecture == "encoder"
+    # Left after attention and feed-forward of each block and after the embedding, entered before them and before the
+    # output projection; on the way back what was entered is left.
+    blocks = range(model.layers) if blocks is None else blocks
+    answers = blocks.stop == model.layers
+    left, entered = 2 * len(blocks), 2 * len(blocks) + (answers and not classifies)
+    embeds = int(blocks.start == 0)
+    # Autocast leaves the embedding in float32.
+    embedded = ITEM_BYTES["float32"] if getattr(config.strategy.on(mesh), "autocasts", False) else item
+    every = config.train.activation_checkpoint_every
+    recomputed = sum(i % every == 0 for i in blocks) if every else 0
+    # Recomputing a block ends before its last sum, unless dropout after it keeps a mask.
+    left_again = recomputed * (2 if getattr(model, "dropout", 0.0) else 1)
+    sums = left + entered + left_again
+    size = tokens * model.width
+    if parallel.sequence_parallel:
+        gathers = entered + left + 2 * recomputed + (answers and classifies)
+        calls = [("all_gather", gathers, size * item), ("reduce_scatter", sums, size * item)]
+        calls += [(op, embeds, size * embedded) for op in ("all_gather", "reduce_scatter")]
+    else:
+        calls = [("all_reduce", sums, size * item), ("all_reduce", embeds, size * embedded)]
+    if classifies or not answers:
+        pass
+    elif parallel.loss_parallel:
+        # The largest logit; then the sum of exponentials beside the target's logit.
+        calls += [("all_reduce", 1, 4 * tokens), ("all_reduce", 1, 8 * tokens)]
+    else:
+        calls += [("all_gather", 1, tokens * model.vocab_size * item)]
+    declared = [
+        Collective(op, "tp", accumulation_steps * count, accumulation_steps * count * size) for op, count, size in calls
+    ]
+    elements = sum(map(prod, partial))
+    return [*declared, *([Collective("all_reduce", "tp", 1, ITEM_BYTES["float32"] * elements)] if elements else [])]

@@ -1,0 +1,172 @@
+"""Layers that say how tensor parallelism may cut them, and compute on the part that a rank holds.
+
+Each computes what torch's layer of that name does. Cut over an axis (`cut` of `dtk.dimensions.tp`), its parameters are
+DTensors for storage, the forward uses their local parts, and activations are plain tensors. Column and row follow
+Shoeybi et al. 2019 (Megatron-LM), the cut of the sequence between them Korthikanti et al. 2022.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from dtk.parallel.collectives import Axis, copy, gather, join, reduce, scatter_sum
+
+Role = Literal["column", "row", "vocabulary", "replicated", "whole"]
+"""`replicated` parameters work on activations that may be cut along the sequence, `whole` ones never do."""
+_SEQUENCE = 1
+"""Dimension of activations [batch, sequence, width] that is cut between the linear layers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How the layers of a model are cut."""
+
+    axis: Axis
+    sequence: bool
+    """Whether activations outside attention and feed-forward are cut along the sequence, and not replicated."""
+
+    def enter(self, x: Tensor) -> Tensor:
+        """Make activations whole for column-cut layers; under autocast in the type that these compute in."""
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        return gather(x, _SEQUENCE, self.axis) if self.sequence else copy(x, self.axis)
+
+    def leave(self, x: Tensor) -> Tensor:
+        """Add up the partial results of row-cut layers."""
+        return scatter_sum(x, _SEQUENCE, self.axis) if self.sequence else reduce(x, self.axis)
+
+    def own(self, positions: Tensor) -> Tensor:
+        """Return the positions [sequence] of the activations that this rank has between the linear layers."""
+        return positions.chunk(self.axis.size)[self.axis.rank] if self.sequence else positions
+
+
+class Cuttable(nn.Module):
+    """Whose computation tensor parallelism may cut; whole as long as `cut` is None."""
+
+    cut: Cut | None = None
+
+    def enter(self, x: Tensor) -> Tensor:
+        """Return activations as column-cut layers need them, whole."""
+        return x if self.cut is None else self.cut.enter(x)
+
+    def joined(self, x: Tensor) -> Tensor:
+        """Return activations from outside attention whole along the sequence, for what every rank computes alike."""
+        return x if self.cut is None or not self.cut.sequence else join(x, _SEQUENCE, self.cut.axis)
+
+    def own(self, positions: Tensor) -> Tensor:
+        """Return the positions of the activations outside attention and feed-forward."""
+        return positions if self.cut is None else self.cut.own(positions)
+
+
+def held(parameter: Tensor) -> Tensor:
+    """Return the part of a parameter that this rank computes with; gradients flow back to the parameter."""
+    return parameter.to_local() if isinstance(parameter, DTensor) else parameter
+
+
+def whole_sequence(tokens: Tensor, longest: int | None = None) -> Tensor:
+    """Positions [sequence] of token ids [batch, sequence] that are a whole sequence.
+
+    At most `longest`: adding so few positions to more tokens fails cleanly, where looking up a position that is not
+    there would be a device-side assert on CUDA.
+    """
+    length = tokens.shape[1] if longest is None else min(tokens.shape[1], longest)
+    return torch.arange(length, device=tokens.device)
+
+
+class Column(nn.Linear):
+    """Linear layer whose outputs are divided: each rank has some of the rows of the weight, and of the bias."""
+
+    role: ClassVar[Role] = "column"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map whole inputs [..., in] to this rank's outputs [..., out / ranks]."""
+        return F.linear(x, held(self.weight), None if self.bias is None else held(self.bias))
+
+
+class Row(Cuttable, nn.Linear):
+    """Linear layer whose inputs are divided: each rank has some of the columns of the weight, and the whole bias."""
+
+    role: ClassVar[Role] = "row"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map this rank's inputs [batch, sequence, in / ranks] to the sum over the ranks."""
+        bias = None if self.bias is None else held(self.bias)
+        if self.cut is None:
+            return F.linear(x, held(self.weight), bias)
+        y = self.cut.leave(F.linear(x, held(self.weight)))
+        return y if bias is None else y + bias
+
+
+class TokenEmbedding(Cuttable, nn.Embedding):
+    """Token table, which may be the output projection too; each rank has some of the vocabulary."""
+
+    role: ClassVar[Role] = "vocabulary"
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Map token ids [batch, sequence] to [batch, sequence, width]."""
+        weight = held(self.weight)
+        if self.cut is None:
+            return F.embedding(tokens, weight)
+        mine = tokens - self.cut.axis.rank * weight.shape[0]
+        elsewhere = (mine < 0) | (mine >= weight.shape[0])
+        x = F.embedding(mine.masked_fill(elsewhere, 0), weight)
+        return self.cut.leave(x.masked_fill(elsewhere.unsqueeze(-1), 0.0))
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Map [batch, sequence, width] to logits of this rank's part of the vocabulary."""
+        return F.linear(self.enter(x), held(self.weight))
+
+
+class Head(Cuttable, nn.Linear):
+    """Output projection of its own; each rank has some of the vocabulary."""
+
+    role: ClassVar[Role] = "vocabulary"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [batch, sequence, width] to logits of this rank's part of the vocabulary."""
+        return F.linear(self.enter(x), held(self.weight))
+
+
+class Whole(nn.Linear):
+    """Linear layer that every rank has whole and computes on whole activations."""
+
+    role: ClassVar[Role] = "whole"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [..., in] to [..., out]."""
+        return F.linear(x, held(self.weight), held(self.bias))
+
+
+class PositionEmbedding(nn.Embedding):
+    """Learned positions, which every rank has whole."""
+
+    role: ClassVar[Role] = "replicated"
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """Map positions [sequence] to [sequence, width]."""
+        return F.embedding(positions, held(self.weight))
+
+
+class LayerNorm(nn.LayerNorm):
+    """LayerNorm, which every rank has whole."""
+
+    role: ClassVar[Role] = "replicated"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise [..., width]."""
+        return F.layer_norm(x, self.normalized_shape, held(self.weight), held(self.bias), self.eps)
+
+
+class RMSNorm(nn.RMSNorm):
+    """RMSNorm, which every rank has whole."""
+
+    role: ClassVar[Role] = "replicated"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise [..., width]."""
+        assert self.weight is not None
+        return F.rms_norm(x, self.normalized_shape, held(self.weight), self.eps)

@@ -1,0 +1,44 @@
+"""How a rank's process ends: with the one that started it, or at once when it is done. Imports nothing slow."""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import NoReturn
+
+_PR_SET_PDEATHSIG = 1
+"""Of prctl(2)."""
+POLL_S = 1.0
+
+
+def end_with(parent: int) -> None:
+    """End this process when its parent has gone: SIGKILL gives a launcher no chance to end its ranks.
+
+    On Linux the kernel does it, also while an import or a native call holds the interpreter; a thread does elsewhere.
+
+    Args:
+        parent: process id of the launcher, which may be gone already.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+    threading.Thread(target=_watch, args=(parent,), name="orphan-watch", daemon=True).start()
+
+
+def leave_process(code: int) -> NoReturn:
+    """End a rank's process at once: gloo's threads may abort it while the interpreter is torn down."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # A full disk: what could not be printed does not make the run a failure.
+            stream.flush()
+    os._exit(code)
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(POLL_S)
+    os._exit(1)

@@ -1,0 +1,98 @@
+"""The blocks of a model: the repeated layers that are sharded, recomputed and compiled one by one.
+
+The one place that knows where they are. dtk's own models keep them in `blocks`; in any other model they are found.
+"""
+
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+
+from torch import nn
+
+from dtk.errors import DtkError
+
+_CHOSEN = "dtk_blocks"
+"""Attribute of a model whose blocks were named: their classes change their names once they are sharded."""
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """Return the blocks of a model in the order of its modules; empty if it has none.
+
+    These are the ones that `choose_blocks` was told, else the list `blocks`, else all modules of the class of which
+    the largest list (an nn.ModuleList or nn.Sequential of one class, by its parameters) consists.
+    """
+    return [module for _, module in named_blocks(model)]
+
+
+def named_blocks(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Return the blocks with their qualified names; see `blocks_of`."""
+    chosen: list[str] | None = model.__dict__.get(_CHOSEN)
+    if chosen is not None:
+        return [(name, model.get_submodule(name)) for name in chosen]
+    own = getattr(model, "blocks", None)
+    if isinstance(own, nn.ModuleList | nn.Sequential):
+        return [(f"blocks.{name}", block) for name, block in own.named_children()]
+    lists = [list(module.children()) for module in model.modules() if isinstance(module, nn.ModuleList | nn.Sequential)]
+    alike = [found for found in lists if len(found) > 1 and len({type(module) for module in found}) == 1]
+    largest = max(alike, key=lambda found: sum(map(_size, found)), default=[])
+    if not any(map(_size, largest)):
+        return []
+    block = type(largest[0])
+    return list(_outermost((name, module) for name, module in model.named_modules() if type(module) is block))
+
+
+def choose_blocks(model: nn.Module, wrap: Sequence[str]) -> None:
+    """Take the modules that `wrap` names for the blocks of this model.
+
+    Args:
+        model: before anything is wrapped.
+        wrap: names of classes (`MyBlock`), or patterns of qualified names (`encoder.layers.*`).
+
+    Raises:
+        DtkError: an entry matches no module.
+    """
+    chosen: set[str] = set()
+    for entry in wrap:
+        names = {
+            name
+            for name, module in model.named_modules()
+            if name and (type(module).__name__ == entry or fnmatchcase(name, entry))
+        }
+        if not names:
+            classes = sorted({type(module).__name__ for module in model.modules()} - {type(model).__name__})
+            raise DtkError(
+                f"model.wrap={entry} matches no module of the model",
+                f"its modules are of the classes {', '.join(classes)}",
+                "name one of these, or a pattern of their qualified names: model.wrap=[encoder.layers.*]",
+            )
+        chosen |= names
+    named = ((name, module) for name, module in model.named_modules() if name in chosen)
+    setattr(model, _CHOSEN, [name for name, _ in _outermost(named)])
+
+
+def describe_blocks(model: nn.Module) -> str:
+    """Return in words which blocks a model has: `12 x MyBlock (layers.0 to layers.11)`; empty if it has none."""
+    found = named_blocks(model)
+    if not found:
+        return ""
+    classes = dict.fromkeys(_class(module) for _, module in found)
+    where = found[0][0] if len(found) == 1 else f"{found[0][0]} to {found[-1][0]}"
+    return f"{len(found)} x {' or '.join(classes)} ({where})"
+
+
+def _outermost(named: Iterator[tuple[str, nn.Module]]) -> Iterator[tuple[str, nn.Module]]:
+    """Leave out modules inside one that came before: what is sharded as a unit holds no unit of the same list."""
+    outer: str | None = None
+    for name, module in named:
+        if outer is None or not name.startswith(f"{outer}."):
+            outer = name
+            yield name, module
+
+
+def _class(module: nn.Module) -> str:
+    """Name of a module's class as its author wrote it: `fully_shard` derives one from it and from FSDPModule."""
+    kinds = type(module).__mro__
+    return kinds[2].__name__ if kinds[1].__name__ == "FSDPModule" else kinds[0].__name__
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

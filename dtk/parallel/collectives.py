@@ -1,0 +1,169 @@
+"""Collectives inside forward and backward, written out as autograd functions on plain tensors: the only file with them.
+
+Each opens a communication region that names the mesh dimension and calls torch.distributed, so that regions, ring,
+simulated groups and declarations see it. Buffers are contiguous in both directions. The backward of each is right for
+a loss that is the sum over the ranks of the group of what they compute on different parts, and, after `copy` and
+`join`, for a loss that every rank of the group computes alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd import Function
+
+from dtk.parallel.regions import communication
+
+# torch 2.13 renamed both; the old names warn there, the new ones are missing before.
+all_gather_single: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+Transform = Callable[[Tensor], Tensor]
+"""On a plain tensor, over a given axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """This rank's group along one mesh dimension."""
+
+    name: str
+    group: dist.ProcessGroup
+    rank: int
+    size: int
+
+
+def gather(x: Tensor, dim: int, axis: Axis) -> Tensor:
+    """Concatenate the ranks' parts along `dim`; backward sums and scatters. Enters what the ranks divide otherwise."""
+    return _apply(x, lambda x: all_gather(x, dim, axis), lambda gradient: _scattered_sum(gradient, dim, axis))
+
+
+def scatter_sum(x: Tensor, dim: int, axis: Axis) -> Tensor:
+    """Sum over the ranks, of which each keeps its part along `dim`; backward gathers."""
+    return _apply(x, lambda x: _scattered_sum(x, dim, axis), lambda gradient: all_gather(gradient, dim, axis))
+
+
+def copy(x: Tensor, axis: Axis) -> Tensor:
+    """Return `x`, which all ranks have alike and go on with in parts; backward sums."""
+    return _apply(x, lambda x: x.view_as(x), lambda gradient: _reduced(gradient, axis))
+
+
+def reduce(x: Tensor, axis: Axis) -> Tensor:
+    """Sum over the ranks, which go on alike; backward returns the gradient as it is."""
+    return _apply(x, lambda x: _reduced(x, axis), lambda gradient: gradient)
+
+
+def join(x: Tensor, dim: int, axis: Axis) -> Tensor:
+    """Concatenate the ranks' parts along `dim` for what all ranks then compute alike; backward keeps the own part."""
+    return _apply(
+        x,
+        lambda x: all_gather(x, dim, axis),
+        lambda gradient: gradient.chunk(axis.size, dim)[axis.rank].contiguous(),
+    )
+
+
+def exchange(x: Tensor, split: int, concatenate: int, axis: Axis) -> Tensor:
+    """Send the parts of `split` to the ranks, and concatenate theirs along `concatenate`; backward sends them back."""
+    return _apply(
+        x,
+        lambda x: _exchanged(x, split, concatenate, axis),
+        lambda gradient: _exchanged(gradient, concatenate, split, axis),
+    )
+
+
+def cross_entropy_sum(logits: Tensor, targets: Tensor, ignored: int, axis: Axis) -> Tensor:
+    """Return the summed cross-entropy, alike on all ranks, of logits whose vocabulary is divided over them.
+
+    Args:
+        logits: float32 [samples, vocabulary / ranks], the rank's consecutive part.
+        targets: int64 [samples].
+        ignored: the target that does not count.
+        axis: the ranks.
+    """
+    return cast(Tensor, _CrossEntropySum.apply(logits, targets, ignored, axis))  # type: ignore[no-untyped-call]
+
+
+def all_reduce_(x: Tensor, axis: Axis, op: Any = dist.ReduceOp.SUM) -> Tensor:
+    """Reduce over the ranks in place, outside autograd."""
+    with communication("all_reduce", x.nbytes, axis.name):
+        dist.all_reduce(x, op=op, group=axis.group)
+    return x
+
+
+def all_gather(x: Tensor, dim: int, axis: Axis) -> Tensor:
+    """Concatenate the ranks' parts along `dim`, outside autograd."""
+    parts = x.new_empty((axis.size, *x.shape))
+    with communication("all_gather", parts.nbytes, axis.name):
+        all_gather_single(parts.flatten(0, 1) if x.dim() else parts, x.contiguous(), group=axis.group)
+    return parts.movedim(0, dim).flatten(dim, dim + 1)
+
+
+def _parts(x: Tensor, dim: int, axis: Axis) -> Tensor:
+    """Return [ranks, ...]: what each rank of the group gets of `x`, which is cut along `dim`."""
+    cut = x.reshape(*x.shape[:dim], axis.size, x.shape[dim] // axis.size, *x.shape[dim + 1 :])
+    return cut.movedim(dim, 0).contiguous()
+
+
+def _scattered_sum(x: Tensor, dim: int, axis: Axis) -> Tensor:
+    parts = _parts(x, dim, axis)
+    own = torch.empty_like(parts[0])
+    with communication("reduce_scatter", parts.nbytes, axis.name):
+        reduce_scatter_single(own, parts.flatten(0, 1), group=axis.group)
+    return own
+
+
+def _exchanged(x: Tensor, split: int, concatenate: int, axis: Axis) -> Tensor:
+    parts = _parts(x, split, axis)
+    received = torch.empty_like(parts)
+    with communication("all_to_all", parts.nbytes, axis.name):
+        dist.all_to_all_single(received, parts, group=axis.group)
+    return received.movedim(0, concatenate).flatten(concatenate, concatenate + 1)
+
+
+class _Linear(Function):
+    """A linear collective; its transpose is what backward does."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, run: Transform, transpose: Transform) -> Tensor:
+        ctx.transpose = transpose
+        return run(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        return ctx.transpose(gradient), None, None
+
+
+def _apply(x: Tensor, run: Transform, transpose: Transform) -> Tensor:
+    return cast(Tensor, _Linear.apply(x, run, transpose))  # type: ignore[no-untyped-call]
+
+
+def _reduced(x: Tensor, axis: Axis) -> Tensor:
+    return all_reduce_(x.clone(memory_format=torch.contiguous_format), axis)
+
+
+class _CrossEntropySum(Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, ignored: int, axis: Axis) -> Tensor:
+        largest = all_reduce_(logits.amax(1), axis, dist.ReduceOp.MAX)
+        shifted = logits - largest.unsqueeze(1)
+        own = targets - axis.rank * logits.shape[1]
+        inside = (own >= 0) & (own < logits.shape[1])
+        own = own.masked_fill_(~inside, 0).unsqueeze(1)
+        picked = shifted.gather(1, own).squeeze(1).masked_fill_(~inside, 0.0)
+        exponentials = shifted.exp_()
+        totals, of_targets = all_reduce_(torch.stack((exponentials.sum(1), picked)), axis)
+        counts = targets != ignored
+        ctx.save_for_backward(exponentials.div_(totals.unsqueeze(1)), own, inside & counts, counts)
+        loss: Tensor = (totals.log() - of_targets).masked_fill_(~counts, 0.0).sum()
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+        probabilities, own, hits, counts = ctx.saved_tensors
+        result = probabilities * (counts * gradient).unsqueeze(1)
+        result.scatter_add_(1, own, -(hits * gradient).unsqueeze(1))
+        return result, None, None, None

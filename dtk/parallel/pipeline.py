@@ -1,0 +1,319 @@
+"""Pipeline schedules as data: what each rank of a pipeline computes, sends and receives, in order.
+
+Ranks run this list, declarations count its messages, and the plan walks it with seconds, so that the three cannot
+disagree. Numbers only, no torch: torch's own schedules need process groups to say what they will do, and the order
+that torch 2.13 states of its 1F1B is not the one it runs.
+
+Sources: Huang et al. 2019, "GPipe"; Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU
+Clusters", section 2.2 (1F1B and interleaved); Qi et al. 2023, "Zero Bubble Pipeline Parallelism", section 2 (ZB-H1).
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from dtk.errors import DtkError
+
+Kind = Literal[
+    "forward", "backward", "input_gradient", "weight_gradient", "send_forward", "receive_forward", "send_backward",
+    "receive_backward",
+]  # fmt: skip
+"""`backward` computes both gradients; a schedule that splits it has the last two instead."""
+
+
+class Action(NamedTuple):
+    """One thing that a rank does."""
+
+    kind: Kind
+    stage: int
+    """Of the whole pipeline; stage s is on rank s modulo the ranks of the pipeline."""
+    micro_batch: int
+
+
+Order = tuple[Action, ...]
+"""What one rank does, in order."""
+FREES: tuple[Kind, ...] = ("backward", "weight_gradient")
+"""After these a rank no longer holds the activations of the micro-batch."""
+SENDS: tuple[Kind, ...] = ("send_forward", "send_backward")
+RECEIVES: tuple[Kind, ...] = ("receive_forward", "receive_backward")
+OUTSTANDING = 2
+"""Messages of a rank that may be under way: gloo does not say that a send is over before one waits for it, so that
+more would pile up until the end of the step. Waiting is safe, as all ranks send and receive in one common order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A schedule for so many ranks, stages and micro-batches."""
+
+    schedule: str
+    """One of `SCHEDULES`."""
+    ranks: int
+    micro_batches: int
+    stages_per_rank: int = 1
+
+    @property
+    def stages(self) -> int:
+        """Stages of the whole pipeline."""
+        return self.ranks * self.stages_per_rank
+
+    def check(self) -> None:
+        """Refuse what the schedule cannot do.
+
+        Raises:
+            DtkError: with what to type instead.
+        """
+        virtual = SCHEDULES[self.schedule].virtual
+        if virtual and self.stages_per_rank < 2:
+            raise DtkError(
+                f"parallel.schedule={self.schedule} needs several stages on each rank",
+                f"parallel.stages_per_rank={self.stages_per_rank}",
+                "use parallel.stages_per_rank=2, or parallel.schedule=1f1b",
+            )
+        if not virtual and self.stages_per_rank > 1:
+            raise DtkError(
+                f"parallel.schedule={self.schedule} has one stage on each rank, not {self.stages_per_rank}",
+                fix="use parallel.stages_per_rank=1, or parallel.schedule=interleaved_1f1b",
+            )
+        rounds = max(1, self.micro_batches // self.ranks)
+        if virtual and self.micro_batches % rounds:
+            raise DtkError(
+                f"parallel.schedule={self.schedule} cannot divide {self.micro_batches} micro-batches over "
+                f"{self.ranks} ranks",
+                f"it works in {rounds} rounds of the same number of micro-batches",
+                f"use parallel.microbatches={self.micro_batches // self.ranks * self.ranks}",
+            )
+
+    def orders(self) -> tuple[Order, ...]:
+        """Return what each rank does, messages included; the same object for equal pipelines."""
+        return _orders(self)
+
+    @property
+    def ideal_bubble(self) -> float:
+        """Share of the time in which a rank waits if all stages take equally long and messages take no time.
+
+        (p-1)/(m+p-1) for gpipe and 1f1b, (p-1)/(v m+p-1) for v stages per rank; for others by walking the schedule
+        with a backward that takes twice as long as the forward.
+        """
+        return walk(self, lambda action: 2.0 if action.kind == "backward" else 1.0).bubble
+
+    def held(self, rank: int) -> int:
+        """Return the most micro-batches, counted once per stage, whose activations a rank holds at a time."""
+        now = most = 0
+        for action in self.orders()[rank]:
+            now += (action.kind == "forward") - (action.kind in FREES)
+            most = max(most, now)
+        return most
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A step of a pipeline, walked."""
+
+    end_s: float
+    busy_s: tuple[float, ...]
+    """Of each rank."""
+
+    @property
+    def bubble(self) -> float:
+        """Share of the time in which ranks wait, on average."""
+        return 1 - sum(self.busy_s) / (len(self.busy_s) * self.end_s)
+
+
+def walk(pipeline: Pipeline, seconds: Callable[[Action], float], message_s: float = 0.0) -> Timeline:
+    """Run the schedule on a clock.
+
+    Args:
+        pipeline: the schedule.
+        seconds: of one computation.
+        message_s: between the end of a computation and the arrival of its result on another rank.
+    """
+    orders = pipeline.orders()
+    clock, busy, at = [0.0] * len(orders), [0.0] * len(orders), [0] * len(orders)
+    sent: dict[Action, float] = {}
+    waiting = set(range(len(orders)))
+    while waiting:
+        for rank in sorted(waiting):
+            order = orders[rank]
+            while at[rank] < len(order):
+                action = order[at[rank]]
+                if action.kind in SENDS:
+                    sent[_received(action)] = clock[rank] + message_s
+                elif action.kind in RECEIVES:
+                    if action not in sent:
+                        break
+                else:
+                    arrived = sent.get(_needed(action), 0.0)
+                    took = seconds(action)
+                    clock[rank] = max(clock[rank], arrived) + took
+                    busy[rank] += took
+                at[rank] += 1
+            else:
+                waiting.discard(rank)
+    return Timeline(max(clock), tuple(busy))
+
+
+def _received(send: Action) -> Action:
+    """Return the receive that a send belongs to."""
+    if send.kind == "send_forward":
+        return Action("receive_forward", send.stage + 1, send.micro_batch)
+    return Action("receive_backward", send.stage - 1, send.micro_batch)
+
+
+def _needed(compute: Action) -> Action:
+    """Return the receive that a computation waits for, if its neighbour is on another rank."""
+    kind: Kind = "receive_forward" if compute.kind == "forward" else "receive_backward"
+    return Action(kind, compute.stage, compute.micro_batch)
+
+
+def _gpipe(pipeline: Pipeline, rank: int) -> list[Action]:
+    """All forwards, then all backwards."""
+    kinds: tuple[Kind, ...] = ("forward", "backward")
+    return [Action(kind, rank, i) for kind in kinds for i in range(pipeline.micro_batches)]
+
+
+def _one_forward_one_backward(pipeline: Pipeline, rank: int) -> list[Action]:
+    """As many forwards as there are ranks behind, then one of each in turn: at most that many + 1 are held."""
+    count, ahead = pipeline.micro_batches, min(pipeline.micro_batches, pipeline.ranks - 1 - rank)
+    forwards = [Action("forward", rank, i) for i in range(count)]
+    backwards = [Action("backward", rank, i) for i in range(count)]
+    return _one_in_turn(forwards, backwards, ahead)
+
+
+def _interleaved(pipeline: Pipeline, rank: int) -> list[Action]:
+    """1F1B over several stages per rank, in rounds of about as many micro-batches as there are ranks."""
+    count, ranks, local = pipeline.micro_batches, pipeline.ranks, pipeline.stages_per_rank
+    size = count // max(1, count // ranks)
+    rounds = [range(first, min(first + size, count)) for first in range(0, count, size)]
+    forwards = [Action("forward", i * ranks + rank, j) for part in rounds for i in range(local) for j in part]
+    backwards = [
+        Action("backward", i * ranks + rank, j) for part in rounds for i in reversed(range(local)) for j in part
+    ]
+    return _one_in_turn(forwards, backwards, min(len(forwards), (local - 1) * size + 2 * (ranks - 1 - rank)))
+
+
+def _one_in_turn(forwards: list[Action], backwards: list[Action], ahead: int) -> list[Action]:
+    """Return `ahead` forwards, then a forward and a backward in turn, then the backwards that are left."""
+    pairs = zip(forwards[ahead:], backwards)
+    return [*forwards[:ahead], *(action for pair in pairs for action in pair), *backwards[len(forwards) - ahead :]]
+
+
+def _zero_bubble(pipeline: Pipeline, rank: int) -> list[Action]:
+    """1F1B whose weight gradients fill the gaps; no rank holds more than 1F1B's first rank does."""
+    return list(_zero_bubble_orders(pipeline.ranks, pipeline.micro_batches)[rank])
+
+
+@functools.lru_cache(maxsize=64)
+def _zero_bubble_orders(ranks: int, count: int) -> list[list[Action]]:
+    """Run a clock on which each computation takes one tick; a rank does the most urgent thing that it can do.
+
+    An input gradient comes first, as others wait for it; then a forward, unless `ranks` micro-batches are held; then
+    a weight gradient, for which nobody waits.
+    """
+    kinds: tuple[Kind, ...] = ("input_gradient", "forward", "weight_gradient")
+    orders: list[list[Action]] = [[] for _ in range(ranks)]
+    done: list[dict[Kind, int]] = [dict.fromkeys(kinds, 0) for _ in range(ranks)]
+    while any(counts["weight_gradient"] < count for counts in done):
+        before = [dict(counts) for counts in done]
+        for rank, (order, counts) in enumerate(zip(orders, done)):
+            ready = {
+                "input_gradient": before[rank + 1]["input_gradient"] if rank + 1 < ranks else counts["forward"],
+                "forward": min(
+                    before[rank - 1]["forward"] if rank else count,
+                    counts["weight_gradient"] + ranks,
+                ),
+                "weight_gradient": counts["input_gradient"],
+            }
+            kind = next((kind for kind in kinds if counts[kind] < ready[kind]), None)
+            if kind is not None:
+                order.append(Action(kind, rank, counts[kind]))
+                counts[kind] += 1
+    return orders
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What is known of a schedule."""
+
+    computes: Callable[[Pipeline, int], list[Action]]
+    """What a rank computes, in order."""
+    summary: str
+    virtual: bool = False
+    """Whether it needs several stages on each rank."""
+    splits: bool = False
+    """Whether input and weight gradients are computed apart."""
+
+
+SCHEDULES: Mapping[str, Schedule] = {
+    "gpipe": Schedule(_gpipe, "all forwards, then all backwards; holds every micro-batch"),
+    "1f1b": Schedule(_one_forward_one_backward, "one forward, one backward; holds one micro-batch per stage behind"),
+    "interleaved_1f1b": Schedule(_interleaved, "1f1b over several stages per rank: smaller bubble", True),
+    "zero_bubble": Schedule(_zero_bubble, "1f1b whose weight gradients fill the bubble (ZB-H1)", splits=True),
+}
+"""What `parallel.schedule` chooses; the only list."""
+
+
+@functools.lru_cache(maxsize=64)
+def _orders(pipeline: Pipeline) -> tuple[Order, ...]:
+    """Put the messages between the computations.
+
+    Whenever a computation's result goes to another rank, the send is appended to this rank's list and the receive to
+    the other's at the same moment. All ranks thereby agree on one order of all messages, so that none can wait for
+    another in a circle, also where the backend matches messages by their order alone (NCCL).
+    """
+    queues = [SCHEDULES[pipeline.schedule].computes(pipeline, rank) for rank in range(pipeline.ranks)]
+    orders: list[list[Action]] = [[] for _ in queues]
+    at = [0] * len(queues)
+    here: set[Action] = set()
+    """Inputs that have arrived."""
+    while any(i < len(queue) for i, queue in zip(at, queues)):
+        progress = False
+        for rank, queue in enumerate(queues):
+            if at[rank] == len(queue):
+                continue
+            action = queue[at[rank]]
+            outer = 0 if action.kind == "forward" else pipeline.stages - 1
+            if action.kind != "weight_gradient" and action.stage != outer and _needed(action) not in here:
+                continue
+            at[rank] += 1
+            progress = True
+            orders[rank].append(action)
+            for send in _sends(action, pipeline.stages):
+                receive = _received(send)
+                here.add(receive)
+                if receive.stage % pipeline.ranks != rank:
+                    orders[rank].append(send)
+                    orders[receive.stage % pipeline.ranks].append(receive)
+        if not progress:
+            raise ValueError(f"{pipeline} waits for itself")
+    return tuple(tuple(order) for order in orders)
+
+
+def _sends(action: Action, stages: int) -> list[Action]:
+    """Return where the result of a computation goes."""
+    if action.kind == "forward" and action.stage < stages - 1:
+        return [Action("send_forward", action.stage, action.micro_batch)]
+    if action.kind in ("backward", "input_gradient") and action.stage > 0:
+        return [Action("send_backward", action.stage, action.micro_batch)]
+    return []
+
+
+def forward_only(ranks: int, stages_per_rank: int, micro_batches: int) -> tuple[Order, ...]:
+    """Return what each rank does in an evaluation: every micro-batch through all stages."""
+    whole = Pipeline("interleaved_1f1b" if stages_per_rank > 1 else "gpipe", ranks, micro_batches, stages_per_rank)
+    kept = ("forward", "send_forward", "receive_forward")
+    return tuple(tuple(action for action in order if action.kind in kept) for order in whole.orders())
+
+
+def stage_blocks(layers: int, stages: int) -> list[range]:
+    """Return the blocks of each stage: as even as possible, the first and the last stage not among the larger ones.
+
+    Those two have the embeddings and the output projection besides.
+    """
+    share, rest = divmod(layers, stages)
+    larger = set(sorted(range(stages), key=lambda stage: (stage in (0, stages - 1), -stage))[:rest])
+    cuts: list[range] = []
+    for stage in range(stages):
+        first = cuts[-1].stop if cuts else 0
+        cuts.append(range(first, first + share + (stage in larger)))
+    return cuts

@@ -1,0 +1,104 @@
+"""Which part of a parameter this rank holds. It only computes: no rank communicates."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A box of a parameter: `offset[i]` to `offset[i] + size[i]` along each dimension."""
+
+    offset: tuple[int, ...]
+    size: tuple[int, ...]
+
+    @property
+    def box(self) -> tuple[slice, ...]:
+        """Where it lies, as an index of the whole."""
+        return tuple(slice(first, first + size) for first, size in zip(self.offset, self.size, strict=True))
+
+    @property
+    def columns(self) -> tuple[slice, ...]:
+        """Where it lies in a row of the whole."""
+        return self.box[1:]
+
+
+def local_piece(parameter: Tensor) -> tuple[Tensor, Piece]:
+    """Return this rank's part of a parameter, detached but sharing its memory, and where it lies in the whole.
+
+    Shards are cut as `torch.chunk` cuts: equal but for the last ones, which may be short or empty.
+
+    Raises:
+        ValueError: the DTensor is placed in another way than by shards and replicas.
+    """
+    size, offset = list(parameter.shape), [0] * parameter.dim()
+    if not isinstance(parameter, DTensor):
+        return parameter.detach(), Piece(tuple(offset), tuple(size))
+    mesh = parameter.device_mesh
+    dimensions = list(enumerate(parameter.placements))
+    if any(isinstance(placement, _StridedShard) for placement in parameter.placements):
+        dimensions.reverse()  # fully_shard cut what tensor parallelism had cut before; its dimension stands first.
+    for dimension, placement in dimensions:
+        if isinstance(placement, Replicate):
+            continue
+        if not isinstance(placement, Shard | _StridedShard) or placement.dim >= len(size):
+            raise ValueError(f"expected shards and replicas, got {parameter.placements}")
+        rows = size[placement.dim]
+        chunk = -(-rows // mesh.size(dimension))
+        skipped = min(rows, chunk * mesh.get_local_rank(dimension))
+        size[placement.dim], offset[placement.dim] = min(chunk, rows - skipped), offset[placement.dim] + skipped
+    with torch.no_grad():
+        local: Tensor = parameter.to_local()
+    if list(local.shape) != size:
+        raise ValueError(f"expected {size} at {offset} on this rank, the shard has {list(local.shape)}")
+    return local.detach(), Piece(tuple(offset), tuple(size))
+
+
+def mark_copy(parameter: Tensor, index: int, count: int) -> None:
+    """Note that other ranks than those of the parameter's mesh hold it too: pipeline stages that share weights."""
+    parameter._dtk_copy = index, count  # type: ignore[attr-defined]
+
+
+def replica(parameter: Tensor) -> tuple[int, int]:
+    """(index of this rank among those that hold the same part of the parameter, how many they are).
+
+    They are the ranks of its mesh, and copies that `mark_copy` noted.
+    """
+    index, count = getattr(parameter, "_dtk_copy", (0, 1))
+    if isinstance(parameter, DTensor):
+        for dimension, placement in enumerate(parameter.placements):
+            if isinstance(placement, Replicate):
+                size = parameter.device_mesh.size(dimension)
+                index, count = index * size + parameter.device_mesh.get_local_rank(dimension), count * size
+    return index, count
+
+
+def replicated_over(parameter: Tensor) -> list[str]:
+    """Return the dimensions of the parameter's own mesh whose ranks hold the same part of it."""
+    if not isinstance(parameter, DTensor):
+        return []
+    names = parameter.device_mesh.mesh_dim_names or ()
+    return [name for name, placed in zip(names, parameter.placements, strict=True) if isinstance(placed, Replicate)]
+
+
+def is_replicated_over(parameter: Tensor, dimension: str) -> bool:
+    """Whether the ranks of a mesh dimension hold the same part of a parameter; outside its own mesh they do."""
+    within = isinstance(parameter, DTensor) and dimension in (parameter.device_mesh.mesh_dim_names or ())
+    return not within or dimension in replicated_over(parameter)
+
+
+def cut_shape(parameter: Tensor, over: tuple[str, ...] = ()) -> tuple[int, ...]:
+    """Return the shape of this rank's part of a parameter if it were not sharded over the dimensions `over`.
+
+    All other dimensions cut evenly.
+    """
+    shape = list(parameter.shape)
+    if isinstance(parameter, DTensor):
+        for i, placement in enumerate(parameter.placements):
+            named = (parameter.device_mesh.mesh_dim_names or ())[i : i + 1]
+            if isinstance(placement, Shard | _StridedShard) and not set(named) & set(over):
+                shape[placement.dim] //= parameter.device_mesh.size(i)
+    return tuple(shape)

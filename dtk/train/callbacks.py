@@ -1,0 +1,234 @@
+"""Code of the user's at fixed points of a run: the base class, what it is given, and what is built in.
+
+    callbacks:
+      - {_target_: dtk.train.callbacks.EarlyStopping, arguments: {patience: 3}}
+      - {_target_: my_package.Norms, keep_going: true}
+
+Every rank has its own object of each callback and calls it at the same points of the same steps. A collective in a
+callback must therefore be issued on every rank; the live watch ends a run in which one rank issues it alone.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+from torch.optim import Optimizer
+
+from diagnostics.contract.artifacts import CHECKPOINT_INFO
+from dtk.config.instantiate import instantiate
+from dtk.config.schema import Config
+from dtk.errors import DtkError
+from dtk.parallel.context import Context
+from dtk.parallel.regions import region
+from dtk.record.guard import report
+
+
+@dataclass(slots=True)
+class Training:
+    """What a callback sees of a run on its rank."""
+
+    config: Config
+    """Resolved; not to be changed."""
+    context: Context
+    """This rank: `rank`, `world_size`, `device`, `mesh`."""
+    model: nn.Module
+    """The model itself. Under FSDP its parameters are DTensors of which this rank holds a part."""
+    optimizer: Optimizer
+    reason: str = ""
+    """Why a callback of this rank asked to stop; empty = none did."""
+
+    def stop(self, reason: str) -> None:
+        """Ask to end the run in good order: all ranks stop after the next step, with a checkpoint, as finished.
+
+        Args:
+            reason: one line for status.json and the terminal.
+        """
+        self.reason = self.reason or reason
+
+
+class Callback:
+    """The base of all callbacks; override what is needed. Every method is called on every rank."""
+
+    def before_step(self, training: Training, step: int) -> None:
+        """Run before the data of a step is fetched.
+
+        Args:
+            training: the run.
+            step: counted from 1.
+        """
+
+    def after_step(self, training: Training, step: int, record: Mapping[str, Any] | None) -> None:
+        """Run after the optimizer's update.
+
+        Args:
+            training: the run; the gradients are gone.
+            step: counted from 1.
+            record: what metrics.jsonl got (`loss`, `grad_norm`, `tokens_per_s`, ...), the same on every rank but for
+                memory and times; None for a step that did not log.
+        """
+
+    def after_evaluation(self, training: Training, step: int, figures: Mapping[str, float]) -> None:
+        """Run after an evaluation.
+
+        Args:
+            training: the run.
+            step: finished steps.
+            figures: `validation_loss` (nats per valid target), `validation_accuracy`, ...; the same on every rank.
+        """
+
+    def after_checkpoint(self, training: Training, step: int) -> None:
+        """Run when a checkpoint of this step was staged; it may still be on its way to the disk."""
+
+    def on_failure(self, training: Training, error: BaseException) -> None:
+        """Run when this rank fails, before its peers are ended. Collectives are no longer possible."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run needs of this callback, as JSON values; rank 0's is kept in checkpoint.json."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` returned, on every rank."""
+
+
+class EarlyStopping(Callback):
+    """Ends a run when a figure of its evaluations no longer improves.
+
+    Args:
+        metric: name of the figure, such as `validation_loss` or `validation_accuracy`.
+        patience: evaluations without an improvement after which the run ends.
+        least: what counts as an improvement, in the unit of the figure.
+        goal: whether less or more is better.
+    """
+
+    def __init__(
+        self,
+        metric: str = "validation_loss",
+        patience: int = 3,
+        least: float = 0.0,
+        goal: Literal["minimize", "maximize"] = "minimize",
+    ) -> None:
+        if patience < 1 or goal not in ("minimize", "maximize"):
+            raise DtkError(
+                f"EarlyStopping(patience={patience}, goal={goal})", "patience is 1 or more, goal minimize or maximize"
+            )
+        self.metric, self.patience, self.least, self.goal = metric, patience, least, goal
+        self.best = math.inf
+        self.waited = 0
+
+    def after_evaluation(self, training: Training, step: int, figures: Mapping[str, float]) -> None:
+        """Compare with the best so far. The figures are sums over all ranks, so all ranks decide alike."""
+        if self.metric not in figures:
+            raise DtkError(f"EarlyStopping: no evaluation has {self.metric}", fix=f"they have {', '.join(figures)}")
+        value = figures[self.metric] if self.goal == "minimize" else -figures[self.metric]
+        if value < self.best - self.least:
+            self.best, self.waited = value, 0
+            return
+        self.waited += 1
+        if self.waited >= self.patience:
+            best = self.best if self.goal == "minimize" else -self.best
+            training.stop(f"{self.metric} has not improved on {best:.4f} in {self.patience} evaluations")
+
+    def state(self) -> dict[str, Any]:
+        """Return the best value and how long it has stood."""
+        return {"best": None if math.isinf(self.best) else self.best, "waited": self.waited}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on counting where the earlier run stopped."""
+        self.best = math.inf if state["best"] is None else float(state["best"])
+        self.waited = int(state["waited"])
+
+
+@dataclass(slots=True)
+class Callbacks:
+    """The callbacks of a run, in the order of the configuration."""
+
+    training: Training | None = None
+    members: list[tuple[str, Callback, bool]] = field(default_factory=list)
+    """Import path, object, and whether the run goes on when it raises."""
+
+    def before_step(self, step: int) -> None:
+        """See `Callback.before_step`."""
+        self._each(lambda callback, training: callback.before_step(training, step))
+
+    def after_step(self, step: int, record: Mapping[str, Any] | None) -> None:
+        """See `Callback.after_step`."""
+        self._each(lambda callback, training: callback.after_step(training, step, record))
+
+    def after_evaluation(self, step: int, figures: Mapping[str, float]) -> None:
+        """See `Callback.after_evaluation`."""
+        self._each(lambda callback, training: callback.after_evaluation(training, step, figures))
+
+    def after_checkpoint(self, step: int) -> None:
+        """See `Callback.after_checkpoint`."""
+        self._each(lambda callback, training: callback.after_checkpoint(training, step))
+
+    @contextmanager
+    def failures(self) -> Iterator[None]:
+        """Tell the callbacks of what the block raises; what they raise themselves is reported only."""
+        try:
+            yield
+        except BaseException as error:
+            for target, callback, _ in self.members:
+                try:
+                    assert self.training is not None
+                    callback.on_failure(self.training, error)
+                except Exception as problem:
+                    report(f"callback {target}", problem)
+            raise
+
+    @property
+    def reason(self) -> str:
+        """Why a callback of this rank asked to stop."""
+        return "" if self.training is None else self.training.reason
+
+    def state(self) -> list[Any]:
+        """Return the states for a checkpoint, in the order of the configuration."""
+        return [[target, callback.state()] for target, callback, _ in self.members]
+
+    def restore(self, checkpoint: Path) -> None:
+        """Hand out what a checkpoint holds, if the callbacks are those that it was written with.
+
+        Raises:
+            DtkError: a callback cannot use its state.
+        """
+        info = checkpoint / CHECKPOINT_INFO
+        if not self.members or not info.is_file():  # A rehearsed run goes on from a checkpoint that is not there.
+            return
+        states = json.loads(info.read_text(encoding="utf-8")).get("callbacks", [])
+        if [target for target, _ in states] != [target for target, *_ in self.members]:
+            return
+        for (target, callback, _), (_, state) in zip(self.members, states, strict=True):
+            try:
+                callback.restore(state)
+            except (LookupError, TypeError, ValueError) as error:
+                why = f"{type(error).__name__}: {error}"
+                raise DtkError(f"{target} cannot use its state in {checkpoint}", why, "resume without it") from error
+
+    def _each(self, call: Callable[[Callback, Training], None]) -> None:
+        for target, callback, keep_going in self.members:
+            assert self.training is not None
+            try:
+                with region("callback"):
+                    call(callback, self.training)
+            except Exception as error:
+                if not keep_going:
+                    raise
+                report(f"callback {target}", error)
+
+
+def build_callbacks(config: Config, context: Context, model: nn.Module, optimizer: Optimizer) -> Callbacks:
+    """Build the callbacks of this rank.
+
+    Raises:
+        DtkError: a `_target_` that is not allowed, not found, no Callback, or not called with its arguments.
+    """
+    members: list[tuple[str, Callback, bool]] = [
+        (each._target_, instantiate(each._target_, each.arguments, config.allow_targets, Callback), each.keep_going)
+        for each in config.callbacks
+    ]
+    return Callbacks(Training(config, context, model, optimizer), members)

@@ -1,0 +1,241 @@
+"""The micro-batches of a step through the stages of a pipeline, in the order of its schedule.
+
+Every rank of a pipeline reads the same samples, so that each knows the shapes that arrive, and a stage that needs the
+token ids has them: only the residual stream and its gradient travel.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
+
+from dtk.data.dataset import Batch
+from dtk.dimensions.pp import Messages, Shared, declare_messages
+from dtk.parallel.control import sum_over_ranks
+from dtk.parallel.pipeline import FREES, RECEIVES, SENDS, Action, Pipeline, forward_only
+from dtk.parallel.regions import region
+from dtk.strategies.base import Strategy
+from dtk.strategies.declared import Collective
+from dtk.train.loss import Vocabulary, loss_sum, to_device
+from dtk.train.runner import add_figures
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage on this rank."""
+
+    model: nn.Module
+    wrapped: nn.Module
+    """What forward is called on in training."""
+
+
+@dataclass(slots=True)
+class Clock:
+    """When this rank computed in the last step. On CUDA events mark it, so that nothing waits for the device."""
+
+    device: torch.device
+    computed: list[tuple[Any, Any]] = field(default_factory=list)
+    """Beginning and end of each computation."""
+    step: tuple[Any, Any] = (0.0, 0.0)
+    micro_batches: int = 1
+
+    def now(self) -> Any:
+        """Mark this moment."""
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def seconds(self) -> tuple[float, float]:
+        """Return (computed, from the first to the last moment) in seconds; waits for the device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return sum(map(self._between, self.computed)), self._between(self.step)
+
+    def _between(self, mark: tuple[Any, Any]) -> float:
+        begin, end = mark
+        return float(begin.elapsed_time(end)) / 1e3 if self.device.type == "cuda" else float(end - begin)
+
+
+@dataclass(slots=True)
+class Pipelined:
+    """Runs this rank's stages."""
+
+    strategy: Strategy
+    schedule: Callable[[int], Pipeline]
+    """Number of micro-batches -> schedule."""
+    stages: Mapping[int, Stage]
+    """By their number in the whole pipeline."""
+    messages: Messages
+    stream: Callable[[torch.Size], tuple[int, ...]]
+    """Shape of token ids -> shape of the residual stream that a rank sends."""
+    message_bytes: int
+    """Of the residual stream of one whole micro-batch."""
+    shared: Shared | None
+    clock: Clock
+    vocabulary: Vocabulary | None
+    """How the logits' vocabulary is divided over ranks; None = it is not."""
+    declare: Callable[[int, int], list[Collective]]
+    """Number of a stage and of micro-batches -> what its forward and backward communicate inside the stage."""
+
+    def run(self, batches: Sequence[Batch], factor: float, seed: Callable[[int], None]) -> Tensor:
+        """Run the schedule; gradients are communicated in the last backward of each stage."""
+        schedule, clock = self.schedule(len(batches)), self.clock
+        order = schedule.orders()[self.messages.axis.rank]
+        last = {action.stage: action for action in order if action.kind in FREES}
+        step = _Step(self, batches, schedule.stages, factor)
+        clock.computed.clear()
+        clock.micro_batches = len(batches)
+        began = clock.now()
+        for action in order:
+            if step.transfers(action):
+                continue
+            arrived = step.arrived(action)
+            begin = clock.now()
+            name = "forward" if action.kind == "forward" else "backward"
+            with region(name, stage=action.stage, micro_batch=action.micro_batch):
+                if action.kind == "forward":
+                    seed(action.micro_batch)
+                    step.forward(action, arrived)
+                else:
+                    with self.strategy.begin_backward(self.stages[action.stage].wrapped, last[action.stage] == action):
+                        step.backward(action, arrived)
+            clock.computed.append((begin, clock.now()))
+        self.messages.flush()
+        clock.step = began, clock.now()
+        if self.shared is not None:
+            self.shared.sum_gradients()
+        return step.total
+
+    def evaluate(self, batches: Iterable[Batch]) -> Tensor:
+        """Forward of each through all stages; only the last stage knows the figures, the others return zeros."""
+        batches = list(batches)
+        one = self.schedule(1)
+        step = _Step(self, batches, one.stages, 1.0)
+        for stage in self.stages.values():
+            stage.model.eval()
+        for action in forward_only(one.ranks, one.stages_per_rank, len(batches))[self.messages.axis.rank]:
+            if not step.transfers(action):
+                step.evaluate(action, step.arrived(action))
+        self.messages.flush()
+        for stage in self.stages.values():
+            self.strategy.release(stage.model)
+            stage.model.train()
+        return step.figures
+
+    def collectives(self, accumulation_steps: int, clips: bool) -> list[Collective]:
+        """Return those of the strategy for each stage, the messages, and the sum of shared gradients."""
+        rank = self.messages.axis.rank
+        order = self.schedule(accumulation_steps).orders()[rank]
+        declared = declare_messages(order, self.message_bytes)
+        for number, stage in self.stages.items():
+            declared += self.strategy.collectives(stage.model, accumulation_steps, clips and number == rank)
+            declared += self.declare(number, accumulation_steps)
+        return [*declared, *(self.shared.declare() if self.shared else ())]
+
+    def figures(self) -> dict[str, float]:
+        """Return the share of the last step in which ranks did not compute, on average over all, and the ideal one."""
+        context = self.strategy.context
+        computed_s, step_s = sum_over_ranks(context, torch.tensor(self.clock.seconds(), dtype=torch.float64)).tolist()
+        ideal = self.schedule(self.clock.micro_batches).ideal_bubble
+        return {"pipeline_bubble": 1 - computed_s / max(step_s, 1e-9), "pipeline_bubble_ideal": ideal}
+
+
+class _Step:
+    """What a rank holds while the micro-batches of one step are under way."""
+
+    def __init__(self, runner: Pipelined, batches: Sequence[Batch], stages: int, factor: float) -> None:
+        device = runner.strategy.context.device
+        self.runner = runner
+        self.batches = [to_device(batch, device) for batch in batches]
+        self.last_stage = stages - 1
+        self.factor = factor
+        self.total = torch.zeros((), device=device)
+        self.figures = torch.zeros(3, dtype=torch.float64, device=device)
+        self.results: dict[tuple[bool, int, int], Tensor] = {}
+        """(whether forward, stage that needs it, micro-batch) -> residual stream or its gradient."""
+        self.expected: dict[tuple[bool, int, int], tuple[Tensor, dist.Work]] = {}
+        self.held: dict[tuple[int, int], tuple[Tensor | None, Tensor]] = {}
+        """(stage, micro-batch) -> its input and output, until the backward."""
+        self.split: dict[tuple[int, int], list[dict[str, Any]]] = {}
+        """What an input gradient leaves for the weight gradient."""
+
+    def transfers(self, action: Action) -> bool:
+        """Send a result or begin to receive one; whether that is what the action asks for."""
+        kind, stage, micro_batch = action
+        if kind in SENDS:
+            forward = kind == "send_forward"
+            to = stage + 1 if forward else stage - 1
+            self.runner.messages.send(self.results.pop((forward, to, micro_batch)), to)
+        elif kind in RECEIVES:
+            forward = kind == "receive_forward"
+            shape = self.runner.stream(self.batches[micro_batch].inputs.shape)
+            buffer = torch.empty(shape, dtype=self.runner.strategy.stream_dtype, device=self.total.device)
+            source = stage - 1 if forward else stage + 1
+            self.expected[forward, stage, micro_batch] = buffer, self.runner.messages.expect(buffer, source)
+        return kind in (*SENDS, *RECEIVES)
+
+    def arrived(self, action: Action) -> Tensor | None:
+        """Return what a computation needs from its neighbour, which it waits for; None = it needs nothing."""
+        key = action.kind == "forward", action.stage, action.micro_batch
+        if key in self.expected:
+            buffer, work = self.expected.pop(key)
+            self.runner.messages.wait(buffer, work)
+            return buffer
+        return self.results.pop(key, None)
+
+    def forward(self, action: Action, stream: Tensor | None) -> None:
+        """Run a stage; on the last one the loss is what goes back."""
+        stage, strategy = self.runner.stages[action.stage], self.runner.strategy
+        batch = self.batches[action.micro_batch]
+        if stream is not None:
+            stream.requires_grad_()
+        with strategy.accumulate(stage.wrapped, last=False), strategy.autocast():
+            output = stage.wrapped(batch.inputs, stream=stream)
+            if action.stage == self.last_stage:
+                loss = loss_sum(output, batch.targets, self.runner.vocabulary)
+                self.total += loss.detach()
+                output = loss * self.factor
+        self.held[action.stage, action.micro_batch] = stream, output
+        if action.stage < self.last_stage:
+            self.results[True, action.stage + 1, action.micro_batch] = output.detach()
+
+    def backward(self, action: Action, gradient: Tensor | None) -> None:
+        """Compute both gradients, or the one that the action names."""
+        kind, number, micro_batch = action
+        key = number, micro_batch
+        model = self.runner.stages[number].model
+        stream, output = self.held[key]
+        if kind == "input_gradient" and stream is None:
+            # The first stage has no input to differentiate by: its whole backward comes with the weights.
+            if gradient is not None:
+                self.results[False, number, micro_batch] = gradient
+            return
+        if kind == "input_gradient":
+            incoming = None if gradient is None else [gradient]
+            self.split[key] = stage_backward_input([output], incoming, [stream], model.parameters())[1]
+        elif kind == "weight_gradient" and stream is not None:
+            stage_backward_weight(model.parameters(), self.split.pop(key))
+        else:
+            torch.autograd.backward(output, gradient)
+        if kind != "input_gradient":
+            del self.held[key]
+        if kind != "weight_gradient" and stream is not None:
+            assert stream.grad is not None
+            self.results[False, number - 1, micro_batch], stream.grad = stream.grad, None
+
+    def evaluate(self, action: Action, stream: Tensor | None) -> None:
+        """Run a stage without gradients."""
+        stage, batch = self.runner.stages[action.stage], self.batches[action.micro_batch]
+        with self.runner.strategy.autocast():
+            output = stage.model(batch.inputs, stream=stream)
+        if action.stage == self.last_stage:
+            add_figures(self.figures, output, batch.targets, self.runner.vocabulary)
+        else:
+            self.results[True, action.stage + 1, action.micro_batch] = output

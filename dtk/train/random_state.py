@@ -1,0 +1,29 @@
+"""Random numbers of the forward pass as a pure function of the place in a run: nothing to save, nothing to restore."""
+
+import random
+
+import numpy as np
+import torch
+
+from dtk.data.mixing import mix64
+
+
+def seed_random(seed: int, step: int, dp_rank: int, micro_batch: int) -> None:
+    """Seed Python's, numpy's and torch's generators (CPU and CUDA) for the forward pass of one micro-batch.
+
+    So a model that draws random numbers (dropout) draws the same ones again in a resumed run. Ranks that share one
+    data coordinate (tensor or pipeline parallel) draw alike, so that what they hold twice stays equal.
+
+    Args:
+        seed: of the run.
+        step: finished optimizer steps.
+        dp_rank: data-parallel coordinate of this rank.
+        micro_batch: its number within the step, from 0.
+    """
+    state = np.zeros(1, dtype=np.uint64)
+    for part in (seed, step, dp_rank, micro_batch):
+        state = mix64(state ^ mix64(np.array([part], dtype=np.uint64)) + np.uint64(0x9E3779B97F4A7C15))
+    value = int(state[0])
+    random.seed(value)
+    np.random.seed(value % 2**32)
+    torch.manual_seed(value)

@@ -1,0 +1,19 @@
+"""`dtk demo`: the fault is run and diagnosed as a user would type it; all three are in tests/faults."""
+
+from pathlib import Path
+
+import pytest
+
+from dtk.commands import demo
+
+
+@pytest.mark.timeout(150)
+def test_a_fault_is_run_and_its_report_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "PARTS", demo.PARTS[-1:])
+    assert demo.demo(tmp_path / "runs", show=False) == 0
+    out = capfd.readouterr().out
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert "[1/1] low overlap" in out and "fault=one_bucket" in out
+    assert out.endswith(f"reports to open in a browser:\n  {folder / 'report' / 'report.html'}\n")

@@ -1,0 +1,311 @@
+"""On every rank: one step of a layout, all its gradients whole and by name, and what was issued below dtk."""
+
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import dtk.dimensions.tp as tp
+import dtk.models.layers as layers
+import dtk.models.initialize as initialize
+import dtk.parallel.collectives as collectives
+import dtk.train.setup as setup
+from dtk.config import schema
+from dtk.data.build import build_dataset
+from dtk.data.dataset import Batch
+from diagnostics.contract.artifacts import RunPaths
+from dtk.models.initial import fused_heads
+from dtk.models.rows import by_part
+from dtk.parallel.context import Context
+from dtk.parallel.placement import local_piece, replica
+from dtk.parallel.regions import observe
+from dtk.parallel.stop import StopRequest
+from dtk.record.recorder import Recorder
+from dtk.train.assemble import assemble
+from dtk.train.evaluation import evaluate
+from dtk.train.export import export
+from dtk.train.loss import loss_sum
+from dtk.strategies.base import Strategy, owned_state
+from tests.dist.collectives_ranks import Listener, WireTap, summed
+from tests.dist.ranks import placed
+from tests.dist.training_ranks import config
+
+GPT = schema.GPTConfig(name="probe", vocab_size=256, context_length=64, layers=2, heads=4, width=32)
+LLAMA = schema.LlamaConfig(
+    name="probe", vocab_size=260, context_length=64, layers=2, heads=4, kv_heads=4, width=32, ffn_width=48
+)
+MODELS = {
+    "gpt": GPT,
+    "llama": LLAMA,
+    "llama tied": replace(LLAMA, tie_weights=True, kv_heads=2),
+    "gpt large": replace(GPT, width=256, vocab_size=512),
+}
+TRAIN = schema.TrainConfig(steps=20, global_batch_size=8, micro_batch_size=1, evaluate_every=-1, evaluate_samples=5)
+
+
+def configuration(model: str, strategy: Any, parallel: dict[str, Any], **changes: Any) -> schema.Config:
+    sections = {"model": MODELS[model], "strategy": strategy, "parallel": schema.ParallelConfig(**parallel)}
+    return config(**{**sections, "train": TRAIN, **changes})
+
+
+def whole(tensor: torch.Tensor, context: Context) -> torch.Tensor:
+    """A possibly sharded tensor put together by offsets; what several ranks hold counts once."""
+    local, piece = local_piece(tensor)
+    full = torch.zeros(tensor.shape, dtype=torch.float64)
+    place = context.mesh.coordinate(context.rank)
+    if replica(tensor)[0] == 0 and place["dp_replicate"] == 0 and (hasattr(tensor, "placements") or context.rank == 0):
+        full[piece.box] = local.double()
+    if context.world_size > 1:
+        dist.all_reduce(full)
+    return full
+
+
+def _rows_by_part(patch: pytest.MonkeyPatch) -> None:
+    """Fused rows stand as [queries | keys | values] and are read so: right on one rank, wrong when cut plainly."""
+    forward = layers.Column.forward
+
+    def by_part(self: Any, x: torch.Tensor) -> torch.Tensor:
+        y = forward(self, x)
+        if self.out_features != 3 * self.in_features:
+            return y
+        return y.unflatten(2, (3, -1, GPT.width // GPT.heads)).transpose(2, 3).flatten(2)
+
+    patch.setattr(layers.Column, "forward", by_part)
+    patch.setattr(initialize, "fused_heads", lambda model, name: None)
+
+
+def _no_sum(patch: pytest.MonkeyPatch) -> None:
+    """Row-cut layers keep their own partial result."""
+    patch.setattr(layers, "scatter_sum", lambda x, dim, axis: x.chunk(axis.size, dim)[axis.rank])
+
+
+def _no_partial_sums(patch: pytest.MonkeyPatch) -> None:
+    """Gradients of norms stay those of a rank's own part of the sequence."""
+    patch.setattr(tp, "cut_model", _cut_and_forget(tp.cut_model))
+
+
+def _cut_and_forget(cut: Any) -> Any:
+    def run(config: Any, model: Any, strategy: Any) -> None:
+        cut(config, model, strategy)
+        strategy.partial_over.clear()
+
+    return run
+
+
+def _swapped_groups(patch: pytest.MonkeyPatch) -> None:
+    """The groups of tp and dp_shard take each other's place."""
+    axes = Strategy.axes.func
+
+    def swapped(self: Any) -> Any:
+        found = dict(axes(self))
+        found["tp"], found["dp_shard"] = found["dp_shard"], found["tp"]
+        return found
+
+    patch.setattr(Strategy, "axes", property(swapped))
+
+
+MUTATIONS = {
+    "rows by part": _rows_by_part,
+    "no sum": _no_sum,
+    "no partial sums": _no_partial_sums,
+    "swapped groups": _swapped_groups,
+}
+
+
+def one_step(context: Context, config: schema.Config, wire: bool = False) -> dict[str, Any]:
+    """Loss, gradients, norm, losses after the step and on held-out samples, as doubles that are equal on all ranks."""
+    context = placed(context, config)
+    listener = Listener()
+    observe([listener])
+    parts = setup.set_up(config, context)
+    data = build_dataset(config.data)
+    plan = config.batch_plan(context.world_size)
+    ids = list(range(config.train.global_batch_size))
+    batches: list[Batch] = []
+    for i in range(plan.accumulation_steps):
+        batches.append(data.train(torch.tensor(ids)[plan.positions(context.dp_rank, i)].numpy()))
+    targets = config.train.global_batch_size * config.data.sequence_length
+    tap = WireTap()
+    listener.regions.clear()
+
+    def losses() -> torch.Tensor:
+        total = torch.zeros(())
+        for i, batch in enumerate(batches):
+            with parts.strategy.accumulate(parts.wrapped, last=i == len(batches) - 1):
+                with parts.strategy.autocast():
+                    loss = loss_sum(parts.wrapped(batch.inputs), batch.targets, parts.vocabulary)
+                (loss * parts.strategy.loss_factor / targets).backward()
+            total += loss.detach()
+        return total
+
+    def over_ranks(value: torch.Tensor) -> float:
+        value = value.double() * context.leads
+        if context.world_size > 1:
+            dist.all_reduce(value)
+        return float(value) / targets
+
+    with ExitStack() as stack:
+        if wire:
+            stack.enter_context(tap)
+        first = losses()
+        norm = parts.strategy.gradient_norm(parts.model.parameters())
+    issued, marked = summed(tap.calls), summed(listener.regions)
+    declared = summed_declared(config, context, parts)
+    misplaced = [
+        name
+        for name, p in parts.model.named_parameters()
+        if hasattr(p, "placements") and (p.grad is None or p.grad.placements != p.placements)
+    ]
+    gradients = {name: whole(p.grad, context) for name, p in parts.model.named_parameters()}
+    parts.optimizer.step()
+    parts.optimizer.zero_grad()
+    after = losses()
+    parts.optimizer.zero_grad()
+    held_out = evaluate(config, context, data, parts)
+    observe([])
+    return {
+        "loss": over_ranks(first),
+        "norm": float(norm),
+        "gradients": gradients if context.rank == 0 else {},
+        "after": over_ranks(after),
+        "held out": held_out["validation_loss"],
+        "accuracy": held_out["validation_accuracy"],
+        "misplaced": misplaced,
+        "issued": issued,
+        "marked": marked,
+        "declared": declared,
+    }
+
+
+def summed_declared(config: schema.Config, context: Context, parts: Any) -> dict[Any, tuple[int, int]]:
+    steps = config.batch_plan(context.world_size).accumulation_steps
+    declared = parts.strategy.collectives(parts.model, steps, clips=True)
+    declared += tp.declare(config, context.mesh, steps, parts.strategy.partial_shapes(parts.model, "tp"))
+    totals: dict[Any, tuple[int, int]] = {}
+    for c in declared:
+        count, size = totals.get((c.op, c.group), (0, 0))
+        totals[c.op, c.group] = count + c.count, size + c.size_bytes
+    return totals
+
+
+def steps_of(
+    context: Context, cases: dict[str, schema.Config], mutations: Sequence[tuple[str, str]] = ()
+) -> dict[str, Any]:
+    """`mutations`: (name of a mutation, name of a case); their results stand under the pair."""
+    results: dict[Any, Any] = {name: one_step(context, case, wire=True) for name, case in cases.items()}
+    for mutation, name in mutations:
+        with pytest.MonkeyPatch.context() as patch:
+            MUTATIONS[mutation](patch)
+            results[mutation, name] = one_step(context, cases[name])
+    return results
+
+
+def gradients_by_difference(context: Context) -> dict[str, float]:
+    """Name -> largest difference of each collective's backward from central differences, in float64.
+
+    The loss is the sum over the ranks of a weighted sum of what each gets; after `reduce` and `join` all ranks compute
+    one loss alike, and before `copy` they have one input.
+    """
+    axis = collectives.Axis("tp", dist.group.WORLD, context.rank, context.world_size)
+    generator = torch.Generator().manual_seed(context.rank)
+    alike = torch.Generator().manual_seed(7)
+    ranks = context.world_size
+    functions = {
+        "gather": (lambda x: collectives.gather(x, 1, axis), generator, generator, True),
+        "scatter_sum": (lambda x: collectives.scatter_sum(x, 1, axis), generator, generator, True),
+        "exchange": (lambda x: collectives.exchange(x, 2, 1, axis), generator, generator, True),
+        "copy": (lambda x: collectives.copy(x, axis) ** 2, alike, generator, True),
+        "reduce": (lambda x: collectives.reduce(x, axis) ** 2, generator, alike, False),
+        "join": (lambda x: collectives.join(x, 1, axis) ** 2, generator, alike, False),
+    }
+    found = {}
+    for name, (function, inputs, weights, summed_over_ranks) in functions.items():
+        # Not contiguous, as what arrives from a transposed product.
+        x = torch.randn(ranks, 2 * ranks, 2, generator=inputs, dtype=torch.float64).transpose(0, 2).requires_grad_()
+        y = function(x)
+        weight = torch.randn(y.shape, generator=weights, dtype=torch.float64)
+        (y * weight).transpose(0, 1).sum().backward()
+
+        def loss(x: torch.Tensor, function=function, weight=weight, summed=summed_over_ranks) -> float:
+            value = (function(x) * weight).sum()
+            if summed:
+                dist.all_reduce(value)
+            return float(value)
+
+        worst = 0.0
+        for owner in [None] if name == "copy" else range(ranks):
+            for i in range(x.numel()):
+                step = torch.zeros(x.numel(), dtype=torch.float64)
+                step[i] = 1e-5 if owner in (None, context.rank) else 0.0
+                step = step.view(x.shape)
+                slope = (loss(x.detach() + step) - loss(x.detach() - step)) / 2e-5
+                if owner in (None, context.rank):
+                    worst = max(worst, abs(slope - float(x.grad.reshape(-1)[i])))
+        found[name] = worst
+    return {**found, "cross_entropy_sum": _cross_entropy(axis)}
+
+
+def _cross_entropy(axis: collectives.Axis) -> float:
+    """Largest difference of the divided loss and its gradient from torch's on the whole vocabulary."""
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(6, 4 * axis.size, generator=generator, dtype=torch.float64) * 5
+    targets = torch.tensor([0, 1, -100, 4 * axis.size - 1, 3, -100])
+    whole, part = logits.clone().requires_grad_(), logits.chunk(axis.size, 1)[axis.rank].clone().requires_grad_()
+    expected = torch.nn.functional.cross_entropy(whole, targets, ignore_index=-100, reduction="sum")
+    loss = collectives.cross_entropy_sum(part, targets, -100, axis)
+    (3 * expected).backward()
+    (3 * loss).backward()
+    own = whole.grad.chunk(axis.size, 1)[axis.rank]
+    return max(float((loss - expected).abs()), float((part.grad - own).abs().max()))
+
+
+def first_format_and_export(context: Context, changes: dict[str, Any], folder: str) -> bool:
+    """Export the initial weights; keep them after a step in format 1, and read them; whether all came back."""
+    configuration = config(**changes)
+    context, paths = placed(context, configuration), RunPaths(Path(folder))
+    recorder = Recorder(configuration, paths, context.rank, 0, 0, context.world_size, 0, context.device)
+    loop = assemble(configuration, context, paths, recorder, StopRequest())
+    model, optimizer = loop.parts.model, loop.parts.optimizer
+    export(configuration, model, paths, context)
+    loop.measures.start(0)
+    loop.advance()
+    owned = owned_state(optimizer)
+    tensors = {name: [p, *(v for v in owned.get(p, {}).values() if v.dim())] for name, p in model.named_parameters()}
+    written = {name: [whole_bits(v) for v in values] for name, values in tensors.items()}
+    with torch.no_grad():
+        for name, values in tensors.items():
+            if heads := fused_heads(model, name):
+                for value in values:
+                    local, piece = local_piece(value)
+                    local.copy_(by_part(everything(value, context), heads)[piece.box])
+    loop.checkpoints.save(model, optimizer, loop.state)
+    loop.checkpoints.wait()
+    saved = paths.checkpoint(loop.state.step)
+    if context.rank == 0:
+        about = json.loads((saved / "checkpoint.json").read_text())
+        assert about.pop("format") == 2
+        (saved / "checkpoint.json").write_text(json.dumps(about))
+    dist.barrier()
+    loop.checkpoints.load(saved, model, optimizer)
+    owned = owned_state(optimizer)
+    read = {name: [p, *(v for v in owned.get(p, {}).values() if v.dim())] for name, p in model.named_parameters()}
+    return all(
+        torch.equal(whole_bits(value), before)
+        for name, values in read.items()
+        for value, before in zip(values, written[name], strict=True)
+    )
+
+
+def whole_bits(value: torch.Tensor) -> torch.Tensor:
+    return local_piece(value)[0].clone()
+
+
+def everything(value: torch.Tensor, context: Context) -> torch.Tensor:
+    """The whole of a tensor that is cut, else the tensor: optimizer states that a rank owns are whole."""
+    return whole(value, context).to(value.dtype) if hasattr(value, "placements") else value.detach().clone()

@@ -1,0 +1,109 @@
+"""Every layout computes what one process computes: loss, gradients by name, norm, the next step and the evaluation.
+
+What it sends is what it declares. Broken on purpose in four ways, the same comparison is red.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dtk.config import schema
+from dtk.strategies.ddp import DDPConfig
+from dtk.strategies.fsdp import FSDPConfig
+from dtk.strategies.hsdp import HSDPConfig
+from dtk.strategies.single import SingleConfig
+from dtk.strategies.zero2 import Zero2Config
+from tests.dist.layout_ranks import TRAIN, configuration
+from tests.dist.ranks import run_ranks
+
+TOLERANCE = 1e-5
+"""Of figures relative to their size, and of gradients relative to the global norm. Measured: at most 2e-7."""
+IN_BF16 = 2e-2
+"""Of layouts in bfloat16, which has 8 bits: a part in 256, some layers deep."""
+BF16 = schema.PrecisionConfig(name="bf16", compute_dtype="bfloat16")
+RECOMPUTED = replace(TRAIN, activation_checkpoint_every=1)
+WHOLE = {"sequence_parallel": False}
+TWO = {
+    ("gpt", "ddp, tp 2"): (DDPConfig(), {"tp": 2}, TRAIN),
+    ("gpt", "fsdp, tp 2"): (FSDPConfig(), {"tp": 2}, TRAIN),
+    ("gpt", "fsdp, tp 2, whole sequence, recomputed"): (FSDPConfig(), {"tp": 2, **WHOLE}, RECOMPUTED),
+    ("llama", "fsdp, tp 2"): (FSDPConfig(), {"tp": 2}, TRAIN),
+    ("llama", "fsdp, tp 2, gathered logits"): (FSDPConfig(), {"tp": 2, "loss_parallel": False}, TRAIN),
+    ("llama tied", "ddp, tp 2, whole sequence"): (DDPConfig(), {"tp": 2, **WHOLE}, TRAIN),
+    ("gpt", "ddp, tp 2, bf16"): (DDPConfig(), {"tp": 2}, TRAIN),
+    ("gpt", "fsdp, tp 2, whole sequence, bf16"): (FSDPConfig(), {"tp": 2, **WHOLE}, TRAIN),
+}
+FOUR = {
+    ("gpt", "ddp, dp 2, tp 2"): (DDPConfig(), {"tp": 2}, TRAIN),
+    ("gpt", "fsdp, dp 2, tp 2"): (FSDPConfig(), {"tp": 2}, TRAIN),
+    ("gpt", "zero2, dp 2, tp 2, recomputed"): (Zero2Config(), {"tp": 2}, RECOMPUTED),
+    ("gpt", "hsdp 2 x 1, tp 2"): (HSDPConfig(dp_replicate=2), {"tp": 2}, TRAIN),
+    ("gpt", "ddp, tp 4"): (DDPConfig(), {"tp": 4}, replace(TRAIN, micro_batch_size=4)),
+    ("llama", "fsdp, dp 2, tp 2"): (FSDPConfig(), {"tp": 2}, TRAIN),
+    ("llama tied", "fsdp, dp 2, tp 2, whole sequence"): (FSDPConfig(), {"tp": 2, **WHOLE}, TRAIN),
+    ("llama", "fsdp, tp 4"): (FSDPConfig(), {"tp": 4}, TRAIN),
+}
+MUTATIONS = {
+    2: [(name, ("gpt", "fsdp, tp 2")) for name in ("rows by part", "no sum", "no partial sums")],
+    4: [("swapped groups", ("gpt", "fsdp, dp 2, tp 2"))],
+}
+
+
+@pytest.fixture(scope="module")
+def single() -> dict[Any, Any]:
+    cases = {name: configuration(name, SingleConfig(), {}) for name in ("gpt", "llama", "llama tied")}
+    return run_ranks("tests.dist.layout_ranks:steps_of", 1, cases, [("rows by part", "gpt")])[0]
+
+
+def differences(result: dict[str, Any], single: dict[str, Any], tolerance: float = TOLERANCE) -> list[str]:
+    """Figures of a layout that are not those of one process."""
+    figures = ("loss", "norm", "after", "held out")
+    wrong = [name for name in figures if abs(result[name] - single[name]) > tolerance * abs(single[name])]
+    wrong += [name for name in ("accuracy",) if tolerance == TOLERANCE and result[name] != single[name]]
+    assert result["gradients"].keys() == single["gradients"].keys()
+    for name, gradient in single["gradients"].items():
+        if (result["gradients"][name] - gradient).abs().max() > tolerance * single["norm"]:
+            wrong.append(name)
+    return [*wrong, *(f"{name} is placed otherwise than its parameter" for name in result["misplaced"])]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("world_size", "layouts"), [(2, TWO), (4, FOUR)])
+def test_every_layout_computes_what_one_process_computes(world_size: int, layouts: Any, single: Any) -> None:
+    cases = {
+        (model, layout): configuration(
+            model, strategy, parallel, train=train, **({"precision": BF16} if layout.endswith("bf16") else {})
+        )
+        for (model, layout), (strategy, parallel, train) in layouts.items()
+    }
+    ranks = run_ranks("tests.dist.layout_ranks:steps_of", world_size, cases, MUTATIONS[world_size])
+    for name in cases:
+        result = ranks[0][name]
+        tolerance = IN_BF16 if name[1].endswith("bf16") else TOLERANCE
+        assert differences(result, single[name[0]], tolerance) == [], name
+        for rank in ranks:
+            assert (rank[name]["loss"], rank[name]["norm"]) == (result["loss"], result["norm"]), name
+            assert rank[name]["declared"] == rank[name]["marked"], name
+        issued: dict[Any, Any] = {}
+        for (op, _), (count, size) in result["declared"].items():
+            before = issued.get((op,), (0, 0))
+            issued[op,] = before[0] + count, before[1] + size
+        assert issued == result["issued"], name
+    for mutation in MUTATIONS[world_size]:
+        assert differences(ranks[0][mutation], single["gpt"]) != [], f"{mutation} went unnoticed"
+
+
+def test_the_mutation_of_rows_is_right_on_one_rank(single: Any) -> None:
+    """So that its failure under tensor parallelism is that of the plain cut."""
+    assert single["rows by part", "gpt"]["loss"] == pytest.approx(single["gpt"]["loss"], rel=1e-6)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_backward_of_each_collective_is_the_gradient(world_size: int) -> None:
+    for found in run_ranks("tests.dist.layout_ranks:gradients_by_difference", world_size):
+        assert set(found) == {
+            *("gather", "scatter_sum", "exchange", "copy", "reduce", "join", "cross_entropy_sum"),
+        }
+        assert max(found.values()) < 1e-8, found

@@ -1,0 +1,188 @@
+"""Calls that torch and gloo print when they end ranks vote like recorded ones; a false alarm blames nobody."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from diagnostics.analysis.histories.printed import message_bytes
+from diagnostics.evidence.calls import Wire
+from diagnostics.evidence.gather import gather
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import LogFact
+from tests.dist.ranks import free_port
+from tests.unit.diagnostics.hang.dumps import Job, Op, Shown, confirmed, detect, evidence, write
+
+TORCH = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+BARRIER = "SequenceNumber={seq}OpType=BARRIER"
+
+
+def fingerprint(op: str, size: int, seq: int = 12) -> str:
+    kind = "TensorOptions(dtype=float (default), device=cpu, layout=Strided (default), memory_format=(nullopt))"
+    return f"SequenceNumber={seq}, OpType={op}, TensorShape=[{size}], TensorDtypes=Float, TensorDeviceTypes={kind}"
+
+
+def printed(rank: int, own: str, peer: int, other: str, line: int, place: int | None = None) -> str:
+    return (
+        f"Traceback (most recent call last):\n"
+        f'  File "/job/train.py", line {line}, in train\n    dist.all_reduce(loss)\n'
+        f'  File "{TORCH}", line 3245, in all_reduce\n    work = group.allreduce([tensor], opts)\n'
+        f"RuntimeError: Detected mismatch between collectives on ranks. Rank {rank if place is None else place} is "
+        f"running collective: CollectiveFingerPrint({own}), but Rank {peer} is running collective: "
+        f"CollectiveFingerPrint({other}).Collectives differ in the following aspects:  Op type: REDUCEvs BROADCAST\n"
+    )
+
+
+def diagnosed(folder: Path, texts: dict[int, str]) -> list[Shown]:
+    for rank, text in texts.items():
+        (folder / f"rank_{rank}.log").write_text(text, encoding="utf-8")
+    return [one for one in detect(gather(folder, Limits())) if one.status == "confirmed"]
+
+
+@pytest.mark.parametrize(
+    ("deviating", "line", "cause"),
+    [
+        (fingerprint("ALLREDUCE", 512), 10, "hang.signature_mismatch"),
+        (fingerprint("BROADCAST", 8), 20, "hang.collective_mismatch"),
+    ],
+)
+def test_both_sides_of_detail_vote(tmp_path: Path, deviating: str, line: int, cause: str) -> None:
+    usual = fingerprint("ALLREDUCE", 128)
+    texts = {rank: printed(rank, usual, 1, deviating, 10) for rank in (0, 2)}
+    (one,) = diagnosed(tmp_path, {**texts, 1: printed(1, deviating, 0, usual, line)})
+    assert (one.cause, one.ranks, one.victims, one.position) == (cause, (1,), (0, 2), 13)
+    assert [place.line for place in one.where] == [line, 10]
+    assert "not recorded" not in one.summary or line == 20
+
+
+def test_a_barrier_is_known_though_torch_prints_another_operation_of_the_peer(tmp_path: Path) -> None:
+    usual, barrier = fingerprint("ALLREDUCE", 64), BARRIER.format(seq=12)
+    texts = {rank: printed(rank, usual, 1, "SequenceNumber=0OpType=REDUCE", 10) for rank in (0, 2)}
+    (one,) = diagnosed(tmp_path, {**texts, 1: printed(1, barrier, 0, "SequenceNumber=0OpType=GATHER", 20)})
+    assert (one.cause, one.ranks) == ("hang.collective_mismatch", (1,))
+    assert "Rank 1 calls barrier (train.py:20)" in one.summary and "reduce [64]" in one.summary
+
+
+def test_of_one_rank_the_text_names_both_sides(tmp_path: Path) -> None:
+    text = printed(0, fingerprint("ALLREDUCE", 64), 1, "SequenceNumber=0OpType=REDUCE", 10)
+    (one,) = diagnosed(tmp_path, {0: text})
+    assert one.cause == "hang.collective_mismatch" and one.ranks == (0, 1) and "barrier" in one.summary
+
+
+def test_a_rank_names_the_first_peer_that_differs_so_those_before_agree_with_it(tmp_path: Path) -> None:
+    (one,) = diagnosed(tmp_path, {1: printed(1, fingerprint("ALLREDUCE", 64), 3, fingerprint("ALLREDUCE", 8), 10)})
+    assert one.ranks == (3,) and set(one.victims) == {0, 1, 2}
+
+
+def test_ranks_that_state_the_same_call_are_a_false_alarm(tmp_path: Path) -> None:
+    texts = {
+        rank: printed(rank, BARRIER.format(seq=7), 1 - rank, "SequenceNumber=0OpType=GATHER", 20) for rank in (0, 1)
+    }
+    assert diagnosed(tmp_path, texts) == []
+
+
+def test_numbers_of_a_sub_group_are_not_taken_for_ranks_of_the_job(tmp_path: Path) -> None:
+    usual, other = fingerprint("ALLREDUCE", 64), fingerprint("ALLREDUCE", 8)
+    texts = {rank: printed(rank, usual, 1, other, 10, place=rank - 4) for rank in (4, 6)}
+    (one,) = diagnosed(tmp_path, {**texts, 5: printed(5, other, 0, usual, 10, place=1)})
+    assert one.ranks == (5,) and set(one.victims) == {4, 6}
+    assert one.group is not None and one.group.desc == "" and "at position 13." in one.summary
+
+
+@pytest.mark.parametrize(
+    ("wire", "world", "size"),
+    [
+        (("all_reduce", 10, "float32"), 2, 12),
+        (("all_reduce", 100, "float64"), 3, 136),
+        (("all_reduce", 8_000_000, "float32"), 3, 969_700),
+        (("reduce", 1000, "float32"), 3, 668),
+        (("all_gather", 1000, "float32"), 3, 2000),
+        (("broadcast", 10, "float32"), 2, 40),
+    ],
+)
+def test_sizes_of_messages_are_those_that_gloo_sends(wire: tuple[str, int, str], world: int, size: int) -> None:
+    """Measured on torch 2.13: each is one side of an `op.preamble.length <= op.nbytes. X vs Y` of a real job."""
+    op, amount, dtype = wire
+    assert size in message_bytes(Wire(op, (amount,), (dtype,)), world)
+
+
+LOOP = [Op(size=64, line=10), Op(size=256, line=11)]
+
+
+def cut(folder: Path, last: dict[int, Op], lost: int, received: int, expected: int, world: int = 3) -> list[Shown]:
+    """Gloo ends `lost`, which leaves no dump, in the call of each rank that comes after three rounds of a loop."""
+    write(folder, Job({rank: [*LOOP * 3, last[rank]] for rank in range(world)}, backend="gloo"), without=(lost,))
+    fields = {"received_bytes": received, "expected_bytes": expected}
+    facts = [LogFact("gloo_mismatch", lost, "stderr.log", 2, f"{received} vs {expected}.", fields)]
+    found = detect(evidence(folder, world_size=world, facts=facts))
+    return [one for one in found if one.status == "confirmed"]
+
+
+def test_a_rank_that_gloo_ended_votes_with_the_call_that_its_buffer_fits(tmp_path: Path) -> None:
+    last = {0: Op(size=128, line=20), 1: Op(size=512, line=20), 2: Op(size=128, line=20)}
+    (one,) = cut(tmp_path, last, 0, 344, 88)
+    assert (one.cause, one.ranks, one.position) == ("hang.signature_mismatch", (1,), 7)
+    assert "ranks 0 and 2 have all_reduce [128]" in one.summary
+
+
+def test_a_size_that_fits_no_peer_is_the_deviating_ranks_own(tmp_path: Path) -> None:
+    last = {0: Op(size=128, line=20), 1: Op(size=32, line=20), 2: Op(size=128, line=20)}
+    (one,) = cut(tmp_path, last, 1, 88, 24)
+    assert (one.cause, one.ranks) == ("hang.signature_mismatch", (1,))
+    assert "all_reduce with messages of 24 bytes" in one.summary and 0.5 < one.confidence < 0.65
+
+
+def test_a_call_of_one_rank_that_meets_the_loops_next_is_a_conditional_one(tmp_path: Path) -> None:
+    """The loop reduces 64 elements there in every round: a message of 4 bytes is no other size of that call."""
+    last = {0: Op(size=1, line=30), 1: LOOP[0], 2: LOOP[0]}
+    (one,) = cut(tmp_path, last, 0, 44, 4)
+    assert (one.cause, one.ranks) == ("hang.conditional_collective", (0,))
+
+
+def test_a_size_of_another_call_of_the_loop_is_that_call(tmp_path: Path) -> None:
+    (one,) = cut(tmp_path, {0: LOOP[0], 1: LOOP[1], 2: LOOP[0]}, 1, 44, 172)
+    assert (one.cause, one.ranks) == ("hang.conditional_collective", (1,))
+    assert "Rank 1 left out all_reduce [64]" in one.summary
+
+
+def test_sizes_of_no_recorded_call_name_nobody(tmp_path: Path) -> None:
+    (one,) = cut(tmp_path, {0: LOOP[0], 1: LOOP[0], 2: LOOP[0]}, 0, 999, 4)
+    assert (one.cause, one.ranks) == ("hang.signature_mismatch", ())
+
+
+SCRIPT = """\
+import datetime, os, torch, torch.distributed as dist
+
+def log_metrics():
+    dist.all_reduce(torch.ones(1))
+
+def main():
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=10))
+    for step in range(5):
+        dist.all_reduce(torch.ones(64))
+        if step == 2 and dist.get_rank() == 0:
+            log_metrics()
+
+main()
+"""
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("level", ["DETAIL", "OFF"])
+def test_real_ranks_of_gloo(tmp_path: Path, level: str) -> None:
+    (tmp_path / "job.py").write_text(SCRIPT)
+    environment = {
+        **os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "3",
+        "TORCH_DISTRIBUTED_DEBUG": level, "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    ranks = []
+    for rank in range(3):
+        log = (tmp_path / f"rank_{rank}.log").open("w")
+        command = [sys.executable, "-X", "faulthandler", str(tmp_path / "job.py")]
+        ranks.append(subprocess.Popen(command, cwd=tmp_path, env={**environment, "RANK": str(rank)}, stderr=log))
+    for process in ranks:
+        process.wait(60)
+    found = [(one[0], one[1]) for one in confirmed(gather(tmp_path, Limits()))]
+    assert found == ([("conditional_collective", (0,))] if level == "DETAIL" else [("signature_mismatch", ())])

@@ -1,0 +1,304 @@
+"""Who went first, from the words that logs and starts leave: chains of exceptions, gloo's checks, Slurm, NCCL."""
+# ruff: noqa: E501  # texts as they are printed, one case a line
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diagnostics.contract.findings import Finding, text_of
+from diagnostics.diagnose import diagnose
+from diagnostics.evidence.gather import gather
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence, RankError
+from tests.unit.diagnostics.hang.dumps import Job, Op, detect
+from tests.unit.diagnostics.hang.dumps import write as dumps
+
+LISTED = """\
+Traceback (most recent call last):
+  File "/w/train.py", line 3, in <module>
+    import not_there
+ModuleNotFoundError: No module named 'not_there'
+W1122 00:05:26.838000 3802 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 3820 closing signal SIGTERM
+E1122 00:05:26.961000 3802 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 1 (pid: 3821) of binary: /usr/bin/python3.11
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2026-11-22_00:05:26
+  host      : localhost
+  rank      : 0 (local_rank: 0)
+  exitcode  : {other}
+  error_file: <N/A>
+  traceback : x
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_00:05:26
+  host      : localhost
+  rank      : 1 (local_rank: 1)
+  exitcode  : 1 (pid: 3821)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+"""
+CHAIN = """\
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/w/{first}.py", line 8, in step
+[rank1]:     one()
+[rank1]: {one}
+
+[rank1]: During handling of the above exception, another exception occurred:
+
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/w/train.py", line 12, in <module>
+[rank1]:     two()
+[rank1]: {two}
+"""
+A2A = """\
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/w/a2a.py", line 9, in <module>
+[rank1]:     dist.all_to_all_single(out, x, output_split_sizes=[2, 2], input_split_sizes=s)
+[rank1]: RuntimeError: [enforce fail at /x/third_party/gloo/gloo/alltoallv.cc:138] inLengthPerRank[myRank] == outLengthPerRank[myRank].
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "/w/a2a.py", line 9, in <module>
+[rank0]:     dist.all_to_all_single(out, x, output_split_sizes=[2, 2], input_split_sizes=s)
+[rank0]: RuntimeError: [/x/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21667.
+"""
+
+
+def confirmed(folder: Path, **logs: str) -> list[Finding]:
+    for name, text in logs.items():
+        (folder / f"{name}.log").write_text(text, encoding="utf-8")
+    return [one for one in detect(gather(folder, Limits())) if one.status == "confirmed"]
+
+
+def test_an_exception_without_a_rank_is_of_the_process_that_torchrun_lists_with_code_1(tmp_path: Path) -> None:
+    (found,) = confirmed(tmp_path, out=LISTED.format(other="-15 (pid: 3820)  (SIGTERM)"))
+    assert (found.cause, found.ranks, found.victims) == ("hang.rank_raised", (1,), (0,))
+    assert [(place.rank, place.file, place.line) for place in found.where] == [(1, "/w/train.py", 3)]
+
+
+def test_a_sigint_of_one_process_ended_it_and_ctrl_c_ends_no_rank(tmp_path: Path) -> None:
+    stack = (
+        '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/w/train.py", line 15, in main\n'
+        "[rank1]:     step()\n[rank1]: KeyboardInterrupt\n"
+    )
+    text = stack + LISTED[LISTED.index("W1122") :].format(other="-15 (pid: 3820)  (SIGTERM)")
+    text = text.replace("exitcode: 1)", "exitcode: -2)").replace("1 (pid: 3821)", "-2 (pid: 3821)  (SIGINT)")
+    (found,) = confirmed(tmp_path, out=text)
+    assert (found.cause, found.ranks, found.where[0].line) == ("hang.rank_killed", (1,), 15)
+    assert "SIGINT" in found.remedies[0].change
+    (tmp_path / "out.log").write_text(stack)
+    assert [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"] == []
+
+
+def test_models_that_differ_have_a_remedy_of_their_own(tmp_path: Path) -> None:
+    words = (
+        "[1]: params[0] in this process with sizes [7, 8] appears not to match sizes of the same param in process 0."
+    )
+    text = f'[rank1]: Traceback (most recent call last):\n[rank1]:   File "/w/train.py", line 17, in main\n[rank1]:     DDP(model)\n[rank1]: RuntimeError: {words}\n'
+    (found,) = confirmed(tmp_path, out=text)
+    assert (found.cause, found.where[0].line) == ("hang.rank_raised", 17)
+    assert found.remedies[0].change.startswith("build the same model on every rank before /w/train.py:17")
+
+
+@pytest.mark.parametrize(
+    ("raised", "world", "blamed", "victims"),
+    [((1,), 2, (0, 1), ()), ((1, 2), 3, (0,), (1, 2)), ((2,), 4, (2,), ())],
+)
+def test_whose_model_differs_is_told_by_how_many_raise(
+    raised: tuple[int, ...], world: int, blamed: tuple[int, ...], victims: tuple[int, ...]
+) -> None:
+    words = (
+        "[1]: params[0] in this process with sizes [7, 8] appears not to match sizes of the same param in process 0."
+    )
+    errors = [RankError(rank, "log", 1, "RuntimeError", words) for rank in raised]
+    found = detect(Evidence(Path("nowhere"), Limits(), errors=errors, world_size=world))
+    assert [(one.ranks, one.victims) for one in found if one.status == "confirmed"] == [(blamed, victims)]
+
+
+def test_an_exception_that_was_told_before_and_caught_ended_nothing(tmp_path: Path) -> None:
+    told = 'Traceback (most recent call last):\n  File "/w/train.py", line 33, in {}\n    float(x)\nValueError: abc\n'
+    (tmp_path / "stderr.log").write_text(told.format("main") * 2)
+    assert [fact.kind for fact in gather(tmp_path, Limits()).facts] == ["handled_error"] * 2
+    for text in (told.format("main"), told.format("<module>") * 2):
+        (tmp_path / "stderr.log").write_text(text)
+        assert {error.type for error in gather(tmp_path, Limits()).errors} == {"ValueError"}
+
+
+def test_of_two_that_ended_with_code_1_none_is_blamed_for_it(tmp_path: Path) -> None:
+    found = confirmed(tmp_path, out=LISTED.format(other="1 (pid: 3820)"))
+    assert [one.ranks for one in found] in ([], [()])
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "what", "line"),
+    [
+        ("ConnectionResetError: [Errno 104] Connection reset by peer",
+         "RuntimeError: DataLoader worker (pid 31184) is killed by signal: Killed. ", "DataLoader worker", 12),
+        ("KeyError: 'x'", "ValueError: bad batch", "ValueError: bad batch", 12),
+        ("RuntimeError: disk quota exceeded", "RuntimeError: [/g/gloo/transport/tcp/pair.cc:553] Connection closed by peer",
+         "disk quota exceeded", 8),
+        ("ValueError: bad batch", "KeyboardInterrupt", "bad batch", 8),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "ValueError: giving up",
+         "out of memory", 8),
+    ],
+)  # fmt: skip
+def test_of_a_chain_the_raised_exception_counts_unless_it_follows_from_the_first(
+    tmp_path: Path, one: str, two: str, what: str, line: int
+) -> None:
+    (found,) = confirmed(tmp_path, out=CHAIN.format(first="train", one=one, two=two))
+    assert found.ranks == (1,)
+    assert what in found.summary
+    assert found.where[0].line == line
+
+
+def test_a_killed_worker_of_the_data_loader_has_a_remedy_of_its_own(tmp_path: Path) -> None:
+    text = CHAIN.format(
+        first="queue", one="OSError: x", two="RuntimeError: DataLoader worker (pid 4) is killed by signal: Killed."
+    )
+    (found,) = confirmed(tmp_path, out=text)
+    assert "worker of the data loader at /w/train.py:12" in found.remedies[0].change
+    assert "SIGKILL" in found.remedies[0].why
+
+
+def test_what_gloo_says_of_a_ranks_own_arguments_is_no_lost_peer(tmp_path: Path) -> None:
+    (found,) = confirmed(tmp_path, out=A2A)
+    assert (found.cause, found.ranks, found.victims) == ("hang.rank_raised", (1,), (0,))
+    assert (found.where[0].file, found.where[0].line) == ("/w/a2a.py", 9)
+    assert "input_split_sizes" in found.remedies[0].change
+
+
+def test_a_stopped_job_blames_nobody(tmp_path: Path) -> None:
+    text = "".join(
+        f'[rank{rank}]: Traceback (most recent call last):\n[rank{rank}]:   File "/w/t.py", line 5, in <module>\n'
+        f"[rank{rank}]:     dist.barrier()\n[rank{rank}]: KeyboardInterrupt\n"
+        for rank in (0, 1)
+    )
+    assert not confirmed(tmp_path, out=text)
+
+
+@pytest.mark.parametrize(
+    ("why", "cause"),
+    [
+        ("Out Of Memory", "hang.rank_oom"),
+        ("Killed", "hang.rank_killed"),
+        ("Segmentation fault (core dumped)", "hang.rank_killed"),
+        ("Exited with exit code 3", "hang.rank_exited"),
+    ],
+)
+def test_tasks_of_slurm(tmp_path: Path, why: str, cause: str) -> None:
+    log = f"step 10 loss 2.1\nsrun: error: node1: task 3: {why}\nsrun: Terminating StepId=124.0\n"
+    assert [(one.cause, one.ranks) for one in confirmed(tmp_path, out=log)] == [(cause, (3,))]
+
+
+def test_a_task_within_which_torchrun_made_ranks_is_no_rank(tmp_path: Path) -> None:
+    log = "srun: error: node1: task 3: Out Of Memory\n" + LISTED.format(other="-15 (pid: 3820)  (SIGTERM)")
+    assert [one.ranks for one in confirmed(tmp_path, out=log)] == [(1,)]
+
+
+def test_nccl_that_finds_no_memory(tmp_path: Path) -> None:
+    log = (
+        '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/w/train.py", line 60, in main\n'
+        "[rank1]:     dist.all_reduce(t)\n[rank1]: torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/"
+        "distributed/c10d/ProcessGroupNCCL.cpp:1970, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL "
+        "version 2.20.5\n[rank1]: ncclUnhandledCudaError: Call to CUDA function failed.\n[rank1]: Last error:\n"
+        "[rank1]: Cuda failure 'out of memory'\n"
+    )
+    (found,) = confirmed(tmp_path, out=log)
+    assert (found.cause, found.ranks) == ("hang.rank_oom", (1,))
+    assert "Cuda failure 'out of memory' (train.py:60)" in found.summary
+
+
+@pytest.mark.parametrize(
+    "entries", [{}, {"a": 1}, "x", [{"collective_seq_id": "nine", "profiling_name": "gloo:barrier"}]]
+)
+def test_a_dump_that_cannot_be_understood_blames_nobody(tmp_path: Path, entries: Any) -> None:
+    dumps(tmp_path, Job({rank: [Op(), Op(size=4)][: 1 if rank == 1 else 2] for rank in range(4)}), form="json")
+    (tmp_path / "tr_1").write_text(json.dumps({"version": "2.10", "pg_config": {}, "entries": entries}))
+    evidence = gather(tmp_path, Limits())
+    assert not [one for one in detect(evidence) if one.status == "confirmed"]
+    assert any(problem.file == "tr_1" for problem in evidence.problems)
+    assert diagnose(tmp_path).outcome == "undecided"
+
+
+def start(folder: Path, rank: int, state: str, lasted_s: float, idle_s: float, world_size: int = 2) -> None:
+    """As the rank tells it under `dtk watch`."""
+    path = folder / "start" / "attempt_0" / f"rank_{rank:05d}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    told = {"dtk_start": 1, "rank": rank, "world_size": world_size, "attempt": 0, "pid": 100 + rank, "state": state}
+    times = {"host": "n", "since_s": 1e9 - lasted_s, "alive_s": 1e9, "worked_s": 1e9 - idle_s}
+    path.write_text(json.dumps({**told, **times, "frames": [["/w/train.py", 4 + rank, "setup"]]}))
+
+
+def test_a_rank_that_never_comes_to_its_group(tmp_path: Path) -> None:
+    start(tmp_path, 0, "meets", 40, 40)
+    start(tmp_path, 1, "started", 50, 50)
+    report = diagnose(tmp_path)
+    (found,) = report.root_causes
+    assert (report.outcome, found.cause, found.ranks, found.victims) == ("hung", "hang.rendezvous", (1,), (0,))
+    assert (found.where[0].rank, found.where[0].line) == (1, 5)
+
+
+@pytest.mark.parametrize(("lasted_s", "idle_s"), [(40, 0.5), (3, 3)])
+def test_one_that_works_or_is_hardly_late_is_not_blamed(tmp_path: Path, lasted_s: float, idle_s: float) -> None:
+    start(tmp_path, 0, "meets", lasted_s, lasted_s)
+    start(tmp_path, 1, "started", 50, idle_s)
+    report = diagnose(tmp_path)
+    assert (report.outcome, report.root_causes) == ("undecided", ())
+    assert any(
+        one.finding.cause == "hang.rendezvous" and "rank 1 has not come" in text_of(one.finding).summary
+        for one in report.findings
+    )
+
+
+def test_one_that_left_nothing_is_named_as_missing(tmp_path: Path) -> None:
+    start(tmp_path, 0, "meets", 40, 40)
+    report = diagnose(tmp_path)
+    assert report.outcome == "undecided"
+    assert any("nothing was left by rank 1" in text_of(one.finding).summary for one in report.findings)
+
+
+def test_a_log_in_utf_16(tmp_path: Path) -> None:
+    text = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79 GiB of which 1 GiB is free.\n"
+    for encoding in ("utf-16", "utf-8-sig"):
+        (tmp_path / "rank_0.log").write_text(text * 3, encoding=encoding)
+        (found,) = [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"]
+        assert (found.cause, found.ranks) == ("hang.rank_oom", (0,))
+
+
+def test_folders_in_the_place_of_dumps_are_told(tmp_path: Path) -> None:
+    dumps(tmp_path, Job({rank: [Op()] for rank in range(2)}))
+    (tmp_path / "tr_2").mkdir()
+    (tmp_path / "more").mkdir()
+    problems = {problem.file: problem.what for problem in gather(tmp_path, Limits()).problems}
+    assert problems == {"tr_2": "a folder in the place of a file"}
+
+
+OWN = '  File "/w/mine.py", line 9, in forward\n    return self.head(x)\n'
+WORKER = (
+    '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/src/dtk/rank/worker.py", line 68, in work\n'
+    '[rank1]:     finished = _train()\n{own}[rank1]:   File "{last}", line 17, in step\n[rank1]:     x.shape\n'
+    "[rank1]: AttributeError: 'Output' object has no attribute 'shape'\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("own", "last", "says"),
+    [
+        ("", "/src/dtk/train/loss.py", "look at what this run gave to dtk (AttributeError"),
+        ("", "/venv/lib/python3.11/site-packages/torch/_tensor.py", "look at what this run gave to dtk"),
+        (OWN, "/venv/lib/python3.11/site-packages/torch/_tensor.py", "fix the error at /w/mine.py:9"),
+        ("", "/w/mine.py", "fix the error at /w/mine.py:17"),
+        ("", "/src/dtk/faults/gradients.py", "fix the error at /src/dtk/faults/gradients.py:17"),
+    ],
+)
+def test_nobody_is_told_to_repair_dtk(tmp_path: Path, own: str, last: str, says: str) -> None:
+    prefixed = "".join(f"[rank1]: {line}\n" for line in own.splitlines())
+    (found,) = confirmed(tmp_path, out=WORKER.format(own=prefixed, last=last))
+    assert found.cause == "hang.rank_raised"
+    assert found.remedies[0].change.startswith(says)

@@ -1,0 +1,460 @@
+"""Hang causes on played jobs: who is blamed, who is only a victim, and what is a tie."""
+
+import random
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from diagnostics.analysis.divergence.explanation import explain
+from diagnostics.evidence.calls import Call, Described, GroupKey, Wire, text_of
+from diagnostics.evidence.model import Frame, LogFact, RankError, Stacks, Thread
+from tests.unit.diagnostics.hang.dumps import Job, Op, confirmed, detect, diagnose, evidence, write
+
+A, B, C = Op(line=10), Op("all_gather", 16, 20), Op("barrier", line=30)
+STEP = [A, B]
+
+
+def same(world: int, program: list[Op]) -> dict[int, list[Op]]:
+    return {rank: list(program) for rank in range(world)}
+
+
+def job(world: int, usual: list[Op], odd: dict[int, list[Op]], **more: object) -> Job:
+    return Job({**same(world, usual), **odd}, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+@pytest.mark.parametrize("culprit", [0, 2, 3])
+def test_another_operation(tmp_path: Path, backend: str, culprit: int) -> None:
+    odd = {culprit: [*STEP, Op("broadcast", 8, 11)]}
+    assert diagnose(tmp_path, job(4, [*STEP, Op(line=12)], odd, backend=backend)) == [
+        ("collective_mismatch", (culprit,))
+    ]
+
+
+@pytest.mark.parametrize("odd", [Op(size=9), Op(dtype="BFloat16")])
+def test_other_arguments_at_the_same_line(tmp_path: Path, odd: Op) -> None:
+    assert diagnose(tmp_path, job(4, [*STEP, A], {1: [*STEP, odd]})) == [("signature_mismatch", (1,))]
+
+
+def test_another_layout_of_as_many_elements_is_no_mismatch(tmp_path: Path) -> None:
+    played = job(2, [A, C], {})
+    write(tmp_path, played)
+    dumps = played.play()
+    assert all(entry["retired"] for dump in dumps.values() for entry in dump["entries"])
+    for entry in dumps[1]["entries"][:1]:
+        entry["input_sizes"] = [[2, 4]]
+    import pickle
+
+    (tmp_path / "tr_1").write_bytes(pickle.dumps(dumps[1]))
+    assert confirmed(evidence(tmp_path)) == []
+
+
+@pytest.mark.parametrize(("world", "odd", "blamed"), [(2, [1], (0, 1)), (4, [1, 3], (0, 1, 2, 3)), (5, [1, 3], (1, 3))])
+def test_a_tie_stays_a_tie(tmp_path: Path, world: int, odd: list[int], blamed: tuple[int, ...]) -> None:
+    played = job(world, [A, Op(line=12)], {rank: [A, Op("broadcast", 8, 11)] for rank in odd})
+    write(tmp_path, played)
+    found = [one for one in detect(evidence(tmp_path)) if one.status == "confirmed"]
+    assert [(one.cause, one.ranks) for one in found] == [("hang.collective_mismatch", blamed)]
+    assert ("tie" in found[0].summary) == (2 * len(odd) == world)
+
+
+def test_a_skipped_call_is_found_by_content_though_every_later_one_differs(tmp_path: Path) -> None:
+    tail = [Op("all_gather", size, 40 + size, wait=False) for size in (1, 2, 3, 4)]
+    usual = [*STEP, Op(line=35, wait=False), *tail]
+    write(tmp_path, job(4, usual, {2: [*STEP, *tail]}))
+    found = next(one for one in detect(evidence(tmp_path)) if one.status == "confirmed")
+    assert (found.cause, found.ranks) == ("hang.conditional_collective", (2,))
+    assert "left out all_reduce [8] float32 (#3, train.py:35)" in found.summary
+
+
+def test_an_extra_call_in_a_loop(tmp_path: Path) -> None:
+    extra = Op(size=1, line=50, function="log_metrics")
+    assert diagnose(tmp_path, job(4, STEP * 4, {0: [*STEP * 3, extra, *STEP]})) == [("conditional_collective", (0,))]
+
+
+def test_one_step_fewer_and_one_step_more(tmp_path: Path) -> None:
+    assert diagnose(tmp_path / "a", job(4, [*STEP * 4, C], {1: [*STEP * 3, C]})) == [("uneven_iterations", (1,))]
+    assert diagnose(tmp_path / "b", job(4, [*STEP * 4, C], {1: [*STEP * 5, C]})) == [("uneven_iterations", (1,))]
+
+
+def test_a_bucket_that_never_became_ready(tmp_path: Path) -> None:
+    buckets = [Op(size=size, line=60, function="backward_pass") for size in (100, 200, 300)]
+    loss = Op(size=1, line=70)
+    played = job(2, [*buckets, loss] * 3, {1: [*buckets, loss, *buckets[:2], loss, *buckets, loss]})
+    assert diagnose(tmp_path, played) == [("unused_parameters", (1,))]
+
+
+@pytest.mark.parametrize("kept", [{}, {0: 6, 1: 11, 2: 5, 3: 40}, {3: 3}])
+def test_rings_that_wrapped_at_different_places_line_up(tmp_path: Path, kept: dict[int, int]) -> None:
+    usual = [*STEP * 30, Op(line=12)]
+    played = job(4, usual, {3: [*STEP * 30, Op("broadcast", 8, 11)]}, ring=kept)
+    assert diagnose(tmp_path, played) == [("collective_mismatch", (3,))]
+
+
+def test_sub_groups_are_voted_on_among_their_members_only(tmp_path: Path) -> None:
+    groups = {"1": [0, 1], "2": [2, 3, 4]}
+    left, right = Op(group="1"), Op(group="2", line=11)
+    programs = {0: [left, C], 1: [left, C], 2: [right, right, C], 3: [right, right, C]}
+    programs[4] = [right, Op(group="2", line=11, size=77), C]
+    assert diagnose(tmp_path, Job(programs, groups)) == [("signature_mismatch", (4,))]
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_a_circle_over_two_groups(tmp_path: Path, backend: str) -> None:
+    first, second = Op(group="1", line=11), Op(group="2", line=12)
+    played = Job(
+        {0: [first, second, C], 1: [second, first, C], 2: [C], 3: [C]}, {"1": [0, 1], "2": [0, 1]}, backend=backend
+    )
+    write(tmp_path, played)
+    found = [one for one in detect(evidence(tmp_path)) if one.status == "confirmed"]
+    assert [(one.cause, one.ranks, one.victims) for one in found] == [("hang.group_order", (0, 1), (2, 3))]
+    assert [place.line for place in found[0].where] == [11, 12]
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_two_groups_enqueued_crosswise_from_two_threads(tmp_path: Path, backend: str) -> None:
+    """Every rank made both calls, so nobody is missing: a device runs them in the order in which they were enqueued."""
+    first, second = Op(group="1", line=11, wait=False), Op(group="2", line=12, wait=False)
+    programs = {rank: [C, first, second] if rank != 2 else [C, second, first] for rank in range(3)}
+    played = Job(programs, {"1": [0, 1, 2], "2": [0, 1, 2]}, backend=backend, frozen=(0, 1, 2))
+    found = diagnose(tmp_path, played)
+    assert found == ([("group_order", (2,))] if backend == "nccl" else [("network", ())])
+
+
+def test_a_group_of_gloo_in_which_all_that_were_seen_wait_lacks_a_further_member(tmp_path: Path) -> None:
+    one, other = Op(group="1", line=11), Op(group="2", line=12)
+    groups = {"1": [0, 1, 2], "2": [0, 1, 2]}
+    played = Job({0: [one, one, other], 1: [one, one, one], 2: [one, one, other]}, groups, backend="gloo")
+    ((cause, ranks),) = diagnose(tmp_path, played)
+    assert cause in {"group_order", "conditional_collective"} and 1 in ranks
+
+
+def test_the_minority_is_blamed_in_a_circle_of_unequal_sides(tmp_path: Path) -> None:
+    first, second = Op(group="1", line=11), Op(group="2", line=11)
+    groups = {"1": [0, 1, 2, 3], "2": [0, 1, 2, 3]}
+    played = Job({rank: [first, second] if rank != 3 else [second, first] for rank in range(4)}, groups)
+    assert diagnose(tmp_path, played) == [("group_order", (3,))]
+
+
+def test_send_and_receive_circles(tmp_path: Path) -> None:
+    ring = {
+        rank: [A, Op("recv", 8, 70, peer=(rank - 1) % 4), Op("send", 8, 71, peer=(rank + 1) % 4)] for rank in range(4)
+    }
+    assert diagnose(tmp_path / "a", Job(ring)) == [("p2p_cycle", (0, 1, 2, 3))]
+    pair = {
+        0: [A, Op("send", 8, 70, peer=1), Op("recv", 8, 71, peer=1)],
+        1: [A, Op("send", 8, 70, peer=0), Op("recv", 8, 71, peer=0)],
+    }
+    assert diagnose(tmp_path / "b", Job(pair)) == [("p2p_cycle", (0, 1))]
+    healthy = {0: [A, Op("send", 8, 70, peer=1), C], 1: [A, Op("recv", 8, 71, peer=0), C]}
+    assert diagnose(tmp_path / "c", Job(healthy)) == []
+
+
+def test_a_receive_that_nobody_sends(tmp_path: Path) -> None:
+    played = job(4, [A, C], {0: [A, Op("recv", 8, 70, peer=1), C]})
+    assert diagnose(tmp_path, played) == [("p2p_cycle", (0,))]
+
+
+def test_all_agree_and_none_completes(tmp_path: Path) -> None:
+    write(tmp_path, Job(same(4, STEP * 3), nobody_completes=5))
+    found = [one for one in detect(evidence(tmp_path)) if one.status == "confirmed"]
+    assert [(one.cause, one.ranks) for one in found] == [("hang.network", ())]
+    assert "agree" in found[0].summary
+
+
+def test_a_device_that_does_not_complete(tmp_path: Path) -> None:
+    program = [Op(size=size, line=size, wait=False) for size in range(1, 9)]
+    assert diagnose(tmp_path, Job(same(4, program), frozen=(2,))) == [("device_stall", (2,))]
+
+
+def test_a_rank_without_a_dump_that_all_wait_for(tmp_path: Path) -> None:
+    write(tmp_path, job(4, [*STEP, A], {2: STEP}), without=(2,))
+    found = {one.cause: one for one in detect(evidence(tmp_path, world_size=4))}
+    assert not [one for one in found.values() if one.status == "confirmed"]
+    for cause in ("hang.rank_killed", "hang.host_stall"):
+        assert found[cause].status == "undecided" and "wait for rank 2" in found[cause].summary
+    aborted = RankError(2, "log", 3, "", "", signal="SIGABRT", exit_code=-6)
+    assert confirmed(evidence(tmp_path, world_size=4, errors=[aborted])) == [("rank_killed", (2,))]
+
+
+def test_a_lost_dump_does_not_hide_the_mismatch_nor_take_the_blame(tmp_path: Path) -> None:
+    played = job(4, [*STEP, A], {3: [*STEP, Op(size=99)]})
+    assert diagnose(tmp_path, played, without=(2,)) == [("signature_mismatch", (3,))]
+
+
+def stalled(folder: Path, **more: object) -> list[tuple[str, tuple[int, ...]]]:
+    write(folder, job(4, [*STEP, A], {2: STEP}))
+    return confirmed(evidence(folder, world_size=4, **more))
+
+
+def test_a_rank_outside_any_collective_is_named_by_what_else_is_known(tmp_path: Path) -> None:
+    assert stalled(tmp_path / "a") == [("host_stall", (2,))]
+    peers = [RankError(rank, "err", 0, "RuntimeError", "Connection closed by peer [127.0.0.1]:1") for rank in (0, 1, 3)]
+    raised = RankError(2, "err", 0, "ValueError", "bad batch", (Frame("/job/train.py", 44, "load"),))
+    assert stalled(tmp_path / "b", errors=[*peers, raised]) == [("rank_raised", (2,))]
+    killed = RankError(2, "log", 3, "", "", signal="SIGKILL", exit_code=-9)
+    assert stalled(tmp_path / "c", errors=[*peers, killed]) == [("rank_killed", (2,))]
+    oom = RankError(2, "err", 0, "torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB.")
+    assert stalled(tmp_path / "d", errors=[*peers, oom]) == [("rank_oom", (2,))]
+    done = RankError(2, "log", 0, "", "", exit_code=0)
+    assert stalled(tmp_path / "e", errors=[*peers, done]) == [("rank_exited", (2,))]
+
+
+def test_a_host_stall_says_what_the_stack_shows(tmp_path: Path) -> None:
+    frames = (Frame("/usr/lib/python3.11/queue.py", 171, "get"), Frame("/job/data.py", 7, "next_batch"))
+    write(tmp_path, job(4, [*STEP, A], {2: STEP}))
+    found = detect(evidence(tmp_path, stacks=[Stacks(2, "stacks/rank_2.txt", (Thread("MainThread", frames, True),))]))
+    stall = next(one for one in found if one.cause == "hang.host_stall")
+    assert stall.ranks == (2,) and stall.confidence > 0.9
+    assert (stall.where[0].file, stall.where[0].line) == ("/job/data.py", 7)
+
+
+def test_errors_that_speak_of_a_lost_peer_blame_nobody(tmp_path: Path) -> None:
+    errors = [RankError(rank, "err", 0, "RuntimeError", "Connection closed by peer") for rank in range(4)]
+    write(tmp_path, job(4, [*STEP, A], {3: [*STEP, Op(size=99)]}))
+    assert confirmed(evidence(tmp_path, errors=errors)) == [("signature_mismatch", (3,))]
+
+
+def test_a_gloo_abort_without_dumps_is_a_mismatch_and_no_network_fault(tmp_path: Path) -> None:
+    facts = [
+        LogFact("gloo_mismatch", 1, "log", 7, "op.preamble.length <= op.nbytes. 4096 vs 32"),
+        LogFact("gloo_closed", 0, "log", 9, "Connection reset by peer"),
+    ]
+    assert confirmed(evidence(tmp_path, facts=facts, world_size=2)) == [("signature_mismatch", ())]
+
+
+def test_ddp_says_itself_that_gradients_were_missing(tmp_path: Path) -> None:
+    facts = [LogFact("ddp_unused", 1, "log", 7, "Expected to have finished reduction in the prior iteration")]
+    found = confirmed(evidence(tmp_path, facts=facts, world_size=2))
+    assert ("unused_parameters", (1,)) in found
+
+
+def test_start_up_that_never_completed(tmp_path: Path) -> None:
+    facts = [LogFact("rendezvous_timeout", 0, "log", 1, "RendezvousTimeoutError")]
+    assert confirmed(evidence(tmp_path, facts=facts, world_size=2)) == [("rendezvous", ())]
+
+
+def test_a_late_rank_is_a_straggler_when_everything_completed(tmp_path: Path) -> None:
+    slow = Op(line=10, takes_s=0.5)
+    assert diagnose(tmp_path, job(4, STEP * 6, {1: [slow, B] * 6})) == [("straggler", (1,))]
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+@pytest.mark.parametrize("seed", range(10))
+def test_completed_runs_raise_no_alarm(tmp_path: Path, backend: str, seed: int) -> None:
+    """Sub-groups that only some ranks use, different ring sizes, uneven amounts in all_to_all."""
+    chance = random.Random(seed)
+    world = chance.choice([2, 4, 8])
+    groups = {"1": list(range(0, world, 2)), "2": list(range(1, world, 2)), "3": list(range(world // 2))}
+    plan = [chance.choice(["0", "1", "2", "3"]) for _ in range(chance.randrange(5, 120))]
+    programs: dict[int, list[Op]] = {rank: [] for rank in range(world)}
+    for place, group in enumerate(plan):
+        name = chance.choice(["all_reduce", "all_gather", "barrier", "broadcast"])
+        for rank in groups.get(group, range(world)):
+            programs[rank].append(Op(name, 8 + place % 5, 10 + place % 7, group, takes_s=chance.random() / 100))
+    played = Job(programs, groups, backend, ring={rank: chance.randrange(1, 200) for rank in range(world)})
+    write(tmp_path, played)
+    statuses = {one.status for one in detect(evidence(tmp_path, world_size=world))}
+    assert "confirmed" not in statuses
+
+
+def test_names_and_order_of_files_do_not_matter(tmp_path: Path) -> None:
+    played = job(4, [*STEP * 3, Op(line=12)], {2: [*STEP * 3, Op("broadcast", 8, 11)]})
+    names = ["tr_{}", "node-7.example_comm_lib_trace_rank_{}", "x{}.pickle", "zz_9_rank_{}_"]
+    reports = []
+    for number, name in enumerate(names[:3]):
+        folder = tmp_path / str(number)
+        write(folder, played, name=name)
+        for shuffle in range(4):
+            found = evidence(folder, world_size=4)
+            random.Random(shuffle).shuffle(found.flight)
+            reports.append(
+                [(one.cause, one.status, one.ranks, one.summary, one.where, one.measured) for one in detect(found)]
+            )
+        shutil.rmtree(folder)
+    assert all(report == reports[0] for report in reports)
+
+
+def test_damaged_files_become_problems_and_no_verdict(tmp_path: Path) -> None:
+    write(tmp_path, job(4, STEP * 2, {}))
+    whole = (tmp_path / "tr_1").read_bytes()
+    (tmp_path / "tr_1").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "tr_2").write_bytes(b"")
+    (tmp_path / "tr_3").write_bytes(b'{"entries": [{"process_group": 3}, null], "version": "2.10"}')
+    found = evidence(tmp_path, world_size=4)
+    assert confirmed(found) == []
+    assert {problem.file for problem in found.problems} == {"tr_1", "tr_2", "tr_3"}
+
+
+def test_an_extra_call_that_fits_its_peers_for_a_while_is_traced_to_its_own_line(tmp_path: Path) -> None:
+    loss = Op(size=1, line=44)
+    extra = Op(size=1, line=26, function="log_metrics")
+    played = job(4, [A, loss] * 4, {0: [A, loss, A, extra, loss, A, loss]})
+    write(tmp_path, played)
+    found = [one for one in detect(evidence(tmp_path)) if one.status == "confirmed"]
+    assert [(one.cause, one.ranks, one.position) for one in found] == [("hang.conditional_collective", (0,), 4)]
+    assert found[0].where[0].line == 26
+
+
+def test_a_rank_that_ended_in_order_ran_fewer_steps(tmp_path: Path) -> None:
+    last = Op(size=3, line=18, function="report")
+    write(tmp_path, job(4, STEP * 4, {1: [*STEP * 3, last]}))
+    done = RankError(1, "log", 0, "", "", exit_code=0)
+    assert ("uneven_iterations", (1,)) in confirmed(evidence(tmp_path, errors=[done]))
+
+
+def at(line: int, *path: tuple[str, int], size: int = 8) -> Call:
+    """A call with its stack, outermost function first."""
+    stack = tuple(Frame("/job/train.py", number, function) for function, number in path[::-1])
+    described = Described(Wire("all_reduce", (size,), ("float32",)), f"all_reduce [{size}]")
+    own = Frame("/job/train.py", line, "call")
+    return Call(GroupKey("gloo", "0", "default_pg"), 1, described, True, None, stack=(own, *stack))
+
+
+def test_gradients_reduced_once_more_within_a_step(tmp_path: Path) -> None:
+    path = ("main", 90)
+    usual = [replace(at(line, path, size=line), seq=seq, step=1) for seq, line in enumerate((43, 44, 50), 1)]
+    odd = [*usual[:2], replace(usual[0], seq=3), replace(usual[1], seq=4)]
+    assert explain(usual, odd, 3).kind == "more_iterations"
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ((("main", 90), ("step", 35), ("evaluate", 7)), "added"),
+        ((("main", 88), ("end_of_epoch", 7)), "fewer_iterations"),
+        ((("main", 95), ("evaluate", 7)), "added"),
+        ((("main", 95), ("log_metrics", 7)), "added"),
+    ],
+)
+def test_a_call_within_the_loop_is_extra_and_one_outside_ends_it(path: tuple[tuple[str, int], ...], kind: str) -> None:
+    """Evaluating from within a step, on one rank, is another fault than leaving the loop for the evaluation."""
+    loop = [at(11, ("main", 90), ("step", 35)), at(12, ("main", 90), ("step", 37), size=9)]
+    calls = [*loop, *loop, *loop]
+    for seq, call in enumerate(calls, 1):
+        calls[seq - 1] = replace(call, seq=seq)
+    odd = [*calls[:4], replace(at(50, *path, size=3), seq=5)]
+    assert explain(calls, odd, 5).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("world", "odd", "cause"),
+    [
+        (4, (1, 3), "collective_mismatch"),  # half against half: two branches
+        (2, (1,), "conditional_collective"),  # one against one: a condition on the rank
+        (5, (1, 3), "conditional_collective"),
+    ],
+)
+def test_a_call_of_half_the_ranks_is_a_branch(tmp_path: Path, world: int, odd: tuple[int, ...], cause: str) -> None:
+    loop = [Op("all_gather", 16, 20), Op(line=10)] * 4
+    own = Op("broadcast", 64, 55, function="share")
+    played = job(world, [*loop, *loop[:1]], {rank: [*loop, own] for rank in odd})
+    blamed = tuple(range(world)) if 2 * len(odd) == world else odd
+    assert diagnose(tmp_path, played) == [(cause, blamed)]
+
+
+def test_other_kinds_are_ruled_out_by_what_meets_where(tmp_path: Path) -> None:
+    write(tmp_path, job(4, [*STEP, Op(line=12)], {1: [*STEP, Op("broadcast", 8, 11)]}))
+    found = {one.cause: one for one in detect(evidence(tmp_path))}
+    one = found["hang.signature_mismatch"]
+    assert one.status == "ruled_out"
+    assert one.summary == "The ranks issue different operations at position 3 of group default_pg."
+    assert one.measured == (
+        "position 3: broadcast [8] float32 (train.py:11) meets all_reduce [8] float32 (train.py:12)"
+    )
+    assert found["hang.collective_mismatch"].measured == "1 of 4 ranks differ at position 3 of group default_pg"
+
+
+def test_ddps_own_complaint_is_no_exception_of_the_rank(tmp_path: Path) -> None:
+    message = "Expected to have finished reduction in the prior iteration before starting a new one. This error ..."
+    error = RankError(1, "error.json", 0, "RuntimeError", message, (Frame("/job/train.py", 7, "step"),))
+    fact = LogFact("ddp_unused", 1, "log", 3, message)
+    write(tmp_path, job(2, [A, B, A], {1: [A, B]}, backend="gloo"))
+    found = confirmed(evidence(tmp_path, errors=[error], facts=[fact], world_size=2))
+    assert found == [("unused_parameters", (1,))]
+
+
+def test_a_scalar_is_called_so() -> None:
+    assert text_of("all_reduce", [[], [2, 3]], ["float32", "float32"], "SUM") == "all_reduce scalar, [2, 3] float32 SUM"
+
+
+def test_a_long_message_is_cut_to_its_first_words(tmp_path: Path) -> None:
+    message = "bad batch: " + "x" * 130 + ". Try another one.\nsecond line"
+    error = RankError(1, "error.json", 0, "ValueError", message, (Frame("/job/train.py", 7, "step"),))
+    write(tmp_path, job(2, [A, B, A], {1: [A, B]}, backend="gloo"))
+    one = next(one for one in detect(evidence(tmp_path, errors=[error], world_size=2)) if one.status == "confirmed")
+    assert one.cause == "hang.rank_raised"
+    assert one.summary.startswith("Rank 1 raised ValueError: bad batch: " + "x" * 130 + " (train.py:7).")
+
+
+def test_a_third_side_is_not_said_to_do_what_the_second_does(tmp_path: Path) -> None:
+    odd = {1: [A, Op("broadcast", 8, 11)], 2: [A, C]}
+    write(tmp_path, job(5, [A, Op(line=12)], odd))
+    found = next(one for one in detect(evidence(tmp_path)) if one.status == "confirmed")
+    assert found.ranks == (1, 2)
+    assert found.summary.startswith("Rank 1 calls broadcast") and found.summary.endswith("Rank 2 differs from both.")
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+@pytest.mark.parametrize("culprit", [0, 2])
+def test_two_operations_in_an_if_and_its_else_are_a_mismatch(tmp_path: Path, backend: str, culprit: int) -> None:
+    """Neither call was ever made before, and neither side is known to come to the other's."""
+    loop = [Op(size=4, line=8)] * 4
+    usual, odd = Op("all_gather", 4, 7), Op("reduce_scatter", 6, 6)
+    played = job(3, [*loop, usual], {culprit: [*loop, odd]}, backend=backend)
+    write(tmp_path, played)
+    (found,) = [one for one in detect(evidence(tmp_path, world_size=3)) if one.status == "confirmed"]
+    assert (found.cause, found.ranks) == ("hang.collective_mismatch", (culprit,))
+    assert [place.line for place in found.where] == [6, 7]
+
+
+def test_an_earlier_call_before_one_that_all_know_is_extra(tmp_path: Path) -> None:
+    known = Op("all_gather", 4, 7)
+    usual = [known, Op(size=4, line=20), known, C]
+    played = job(3, usual, {2: [known, Op(size=4, line=20), Op("reduce_scatter", 6, 6), known, C]})
+    assert diagnose(tmp_path, played) == [("conditional_collective", (2,))]
+
+
+def test_a_receive_without_a_sender_names_both_sides(tmp_path: Path) -> None:
+    played = job(2, [A, C], {0: [A, Op("recv", 8, 70, peer=1), C]})
+    write(tmp_path, played)
+    (found,) = [one for one in detect(evidence(tmp_path, world_size=2)) if one.status == "confirmed"]
+    assert (found.cause, found.ranks) == ("hang.p2p_cycle", (0,))
+    assert [(place.rank, place.line) for place in found.where] == [(0, 70), (1, 30)]
+    assert "rank 1" in found.summary and "in a circle" not in found.summary
+    change = found.remedies[-1].change
+    assert change.startswith("let rank 1 send to rank 0 before barrier") and "batch_isend_irecv" not in change
+
+
+def test_a_stall_without_a_recorded_call_says_where_to_look(tmp_path: Path) -> None:
+    """Dumps of active entries only: what a rank did last is a counter."""
+    write(tmp_path, job(3, [*STEP * 3, A], {2: STEP * 3}, stacks=False))
+    dumps = job(3, [*STEP * 3, A], {2: STEP * 3}, stacks=False).play()
+    import pickle
+
+    dumps[2]["entries"] = []
+    (tmp_path / "tr_2").write_bytes(pickle.dumps(dumps[2]))
+    found = {one.cause: one for one in detect(evidence(tmp_path, world_size=3))}["hang.host_stall"]
+    assert found.ranks == (2,) and "start-up" not in found.remedies[-1].change
+    assert "after position 6 of group default_pg" in found.remedies[-1].change
+
+
+def test_sentences_about_one_rank_are_in_the_singular(tmp_path: Path) -> None:
+    write(tmp_path / "a", job(2, [A, Op(size=9)], {1: [A, Op(size=8)]}))
+    write(tmp_path / "b", job(2, [*STEP * 3, C], {1: [*STEP * 2, C]}))
+    for folder in ("a", "b"):
+        for one in detect(evidence(tmp_path / folder, world_size=2)):
+            assert "rank 0 have" not in one.summary and "rank 0 are" not in one.summary
+
+
+def test_a_dataset_without_workers_stalls_in_the_data_loader(tmp_path: Path) -> None:
+    """The loader calls it from the main thread, so torch's frames lie below the user's."""
+    fetch = "/venv/lib/python3.11/site-packages/torch/utils/data/_utils/fetch.py"
+    frames = (Frame("/job/data.py", 7, "__getitem__"), Frame(fetch, 54, "fetch"), Frame("/job/train.py", 9, "main"))
+    write(tmp_path, job(4, [*STEP, A], {2: STEP}))
+    for kept, words in ((frames, "in the data loader"), (frames[::2], "a C call of it, which leaves no frame: a lock")):
+        found = detect(evidence(tmp_path, stacks=[Stacks(2, "stacks/rank_2.txt", (Thread("MainThread", kept, True),))]))
+        stall = next(one for one in found if one.cause == "hang.host_stall")
+        assert words in stall.summary and (stall.where[0].file, stall.where[0].line) == ("/job/data.py", 7)

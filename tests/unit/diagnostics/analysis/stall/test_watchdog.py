@@ -1,0 +1,248 @@
+"""NCCL watchdog lines of several ranks, without any dump: what they prove, and what they only seem to prove."""
+# ruff: noqa: E501  # lines as they are printed
+
+from pathlib import Path
+
+import pytest
+
+from diagnostics.evidence.gather import gather
+from diagnostics.evidence.limits import Limits
+from tests.unit.diagnostics.hang.dumps import Shown, detect
+
+STATUS = {
+    "2.4": "[PG 0 (default_pg) Rank {rank}] Exception (either an error or timeout) detected by watchdog at work: {seq}, "
+    "last enqueued NCCL work: {enqueued}, last completed NCCL work: {completed}.",
+    "2.6": "[PG ID 0 PG GUID 0(default_pg) Rank {rank}] Exception (either an error or timeout) detected by watchdog at "
+    "work: {seq}, last enqueued NCCL work: {enqueued}, last completed NCCL work: {completed}.",
+    "2.13": "[PG ID 0 PG GUID 0(default_pg) Rank {rank}]  failure detected by watchdog at work sequence id: {seq} PG "
+    "status: last enqueued work: {enqueued}, last completed work: {completed}",
+}
+SIGNAL = (
+    "[rank{rank}]:[E1121 10:00:02.1 ProcessGroupNCCL.cpp:1987] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] Received a "
+    "dump signal due to a collective timeout from  rank 0 and we will try our best to dump the debug info. Last enqueued "
+    "NCCL work: {enqueued}, last completed NCCL work: {completed}.This is most likely caused by incorrect usages of "
+    "collectives, e.g., wrong sizes used across ranks"
+)
+STACK = """\
+[rank{rank}]:[E1121 10:00:01.4 ProcessGroupNCCL.cpp:699] Stack trace of the failed collective: \
+
+#0 all_reduce from /venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:3002
+#1 wrapper from /venv/lib/python3.11/site-packages/torch/distributed/c10d_logger.py:81
+#2 log_metrics from /job/train.py:{line}
+#3 main from /job/train.py:90
+"""
+GROUP = "[PG ID {id} PG GUID {guid} Rank {place}] "
+
+
+def timeout(
+    rank: int,
+    seq: int = 42,
+    op: str = "ALLREDUCE",
+    numel: object = 1024,
+    place: int | None = None,
+    at: str = "10:00:00",
+) -> str:
+    return (
+        f"[rank{rank}]:[E1121 {at}.123456789 ProcessGroupNCCL.cpp:688] [Rank {rank if place is None else place}] Watchdog "
+        f"caught collective operation timeout: WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn={numel}, NumelOut={numel}, "
+        "Timeout(ms)=600000) ran for 600012 milliseconds before timing out.\n"
+    )
+
+
+def status(rank: int, seq: int = 42, version: str = "2.6", ahead: int = 1) -> str:
+    text = STATUS[version].format(rank=rank, seq=seq, enqueued=seq + ahead, completed=seq - 1)
+    return f"[rank{rank}]:[E1121 10:00:01.2 ProcessGroupNCCL.cpp:1785] {text}\n"
+
+
+def hung(rank: int, seq: int = 42, op: str = "ALLREDUCE", numel: object = 1024, version: str = "2.6") -> str:
+    return "step 41 loss 2.0\n" + timeout(rank, seq, op, numel) + status(rank, seq, version)
+
+
+def in_group(rank: int, guid: str, place: int, seq: int = 42, numel: int = 1024, number: int = 1) -> str:
+    text = GROUP.format(id=number, guid=guid, place=place)
+    return timeout(rank, seq, numel=numel, place=place) + (
+        f"[rank{rank}]:[E1121 10:00:01.2 ProcessGroupNCCL.cpp:1785] {text}Exception (either an error or timeout) detected "
+        f"by watchdog at work: {seq}, last enqueued NCCL work: {seq}, last completed NCCL work: {seq - 1}.\n"
+    )
+
+
+def write(folder: Path, logs: dict[int, str]) -> None:
+    for rank, text in logs.items():
+        (folder / f"rank_{rank}.log").write_text(text, encoding="utf-8")
+
+
+def found(folder: Path, logs: dict[int, str]) -> list[Shown]:
+    write(folder, logs)
+    return [one for one in detect(gather(folder, Limits())) if one.status == "confirmed"]
+
+
+def told(folder: Path) -> str:
+    return next(one.summary for one in detect(gather(folder, Limits())) if one.cause == "hang.signature_mismatch")
+
+
+@pytest.mark.parametrize("version", STATUS)
+@pytest.mark.parametrize(
+    ("op", "numel", "cause"), [("ALLREDUCE", 1, "signature_mismatch"), ("BROADCAST", 1024, "collective_mismatch")]
+)
+def test_calls_that_do_not_fit_at_one_position(tmp_path: Path, version: str, op: str, numel: int, cause: str) -> None:
+    logs = {rank: hung(rank, version=version) for rank in range(4)}
+    logs[1] = hung(1, op=op, numel=numel, version=version)
+    (one,) = found(tmp_path, logs)
+    assert (one.cause, one.ranks, one.victims, one.position) == (f"hang.{cause}", (1,), (0, 2, 3), 42)
+    assert one.group is not None and one.group.desc == "default_pg"
+    assert 0.5 <= one.confidence < 0.8
+    assert [(item.file, item.line) for item in one.evidence] == [("rank_1.log", 2), ("rank_0.log", 2)]
+    assert "Rank 1 waits in" in one.summary and "ranks 0, 2 and 3 wait in all_reduce of 1,024 elements" in one.summary
+
+
+def test_a_tie_is_said_to_be_one(tmp_path: Path) -> None:
+    (one,) = found(tmp_path, {rank: hung(rank, numel=1024 if rank < 2 else 8) for rank in range(4)})
+    assert one.ranks == (0, 1, 2, 3) and "It is a tie (2 against 2)" in one.summary
+
+
+def test_one_console_of_all_ranks(tmp_path: Path) -> None:
+    (tmp_path / "console.log").write_text("".join(hung(rank, numel=8 if rank == 2 else 1024) for rank in range(4)))
+    (one,) = [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"]
+    assert (one.cause, one.ranks) == ("hang.signature_mismatch", (2,))
+
+
+def test_lines_without_their_group_count_if_all_ranks_are_there(tmp_path: Path) -> None:
+    logs = {rank: timeout(rank, numel=1 if rank == 1 else 1024) for rank in range(4)}
+    (one,) = found(tmp_path, logs)
+    assert (one.ranks, one.group, one.confidence) == ((1,), None, 0.65)
+    (tmp_path / "rank_0.log").unlink()
+    assert not found(tmp_path, {rank: logs[rank] for rank in (1, 2, 3)})
+
+
+def test_the_stack_of_the_failed_collective_names_the_line(tmp_path: Path) -> None:
+    logs = {rank: hung(rank) + STACK.format(rank=rank, line=12) for rank in range(3)}
+    logs[2] = hung(2, op="BROADCAST") + STACK.format(rank=2, line=20) + "step 42 loss 1.0\n"
+    (one,) = found(tmp_path, logs)
+    assert [(place.rank, place.file, place.line, place.function) for place in one.where] == [
+        (2, "/job/train.py", 20, "log_metrics"),
+        (0, "/job/train.py", 12, "log_metrics"),
+    ]
+
+
+def test_stacks_of_two_ranks_that_are_mixed_up_name_no_line(tmp_path: Path) -> None:
+    two = [STACK.format(rank=rank, line=line).splitlines() for rank, line in ((0, 12), (1, 20))]
+    mixed = "\n".join(line for pair in zip(*two, strict=True) for line in pair)
+    (tmp_path / "x.log").write_text(hung(0) + hung(1, numel=8) + mixed + "\n")
+    (one,) = [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"]
+    assert one.where == ()
+
+
+@pytest.mark.parametrize("op", ["ALLTOALL", "ALLTOALL_BASE", "GATHER", "SCATTER", "COALESCED", "SEND"])
+def test_sizes_that_may_differ_by_rank_prove_nothing(tmp_path: Path, op: str) -> None:
+    assert not found(tmp_path, {rank: hung(rank, op=op, numel=rank + 1) for rank in range(4)})
+
+
+def test_coalesced_and_point_to_point_calls_have_numbers_of_their_own(tmp_path: Path) -> None:
+    logs = {rank: hung(rank) for rank in range(3)}
+    assert not found(tmp_path, {**logs, 3: hung(3, op="COALESCED", numel=18446744073709551615)})
+
+
+def test_a_list_and_a_tensor_of_all_gather_are_one_operation(tmp_path: Path) -> None:
+    logs = {rank: hung(rank, op="_ALLGATHER_BASE") for rank in range(3)}
+    assert not found(tmp_path, {**logs, 3: hung(3, op="ALLGATHER")})
+
+
+def test_other_groups_are_not_compared(tmp_path: Path) -> None:
+    """Tensor-parallel pairs time out in their own calls, each pair at one position of its own."""
+    pairs = {0: ("1", 0), 1: ("1", 1), 2: ("2", 0), 3: ("2", 1)}
+    logs = {rank: in_group(rank, guid, place, numel=8 if rank < 2 else 16) for rank, (guid, place) in pairs.items()}
+    assert not found(tmp_path, logs)
+
+
+@pytest.mark.parametrize("places", [(0, 1, 0, 1), (0, 1, 2, 2), (0, 2, 1, 3)])
+def test_groups_of_one_name_are_told_apart(tmp_path: Path, places: tuple[int, ...]) -> None:
+    """`split_group` gives several groups the same GUID."""
+    logs = {rank: in_group(rank, "7", place, numel=8 if rank == 1 else 16) for rank, place in enumerate(places)}
+    assert not found(tmp_path, logs)
+    assert "cannot be of one process group" in told(tmp_path)
+
+
+def test_a_majority_in_a_sub_group(tmp_path: Path) -> None:
+    logs = {rank: in_group(rank, "7", rank - 1, numel=8 if rank == 3 else 16) for rank in (1, 2, 3)}
+    (one,) = found(tmp_path, logs)
+    assert one.ranks == (3,) and one.group is not None and one.group.name == "7"
+
+
+def test_positions_that_differ_prove_no_mismatch(tmp_path: Path) -> None:
+    assert not found(tmp_path, {**{rank: hung(rank, seq=43) for rank in range(3)}, 3: hung(3, numel=8)})
+    assert "Rank 3 waits in #42 of group default_pg, which rank 2 completed" in told(tmp_path)
+
+
+@pytest.mark.parametrize(("lag", "cause"), [(2, "collective_mismatch"), (41, "conditional_collective")])
+def test_most_ranks_went_on_without_one(tmp_path: Path, lag: int, cause: str) -> None:
+    logs = {rank: hung(rank, seq=100) for rank in range(4)} | {3: timeout(3, 100 - lag) + status(3, 100 - lag, ahead=3)}
+    (one,) = found(tmp_path, logs)
+    assert (one.cause, one.ranks, one.victims, one.position) == (f"hang.{cause}", (3,), (0, 1, 2), 100 - lag)
+    assert "ranks 0-2 completed #99" in one.summary and one.confidence == 0.6
+
+
+def test_of_two_ranks_neither_is_the_one_behind(tmp_path: Path) -> None:
+    assert not found(tmp_path, {0: hung(0, seq=100), 1: hung(1, seq=50)})
+
+
+def test_one_sided_calls_may_run_ahead(tmp_path: Path) -> None:
+    assert not found(tmp_path, {rank: hung(rank, 100 if rank else 98, op="BROADCAST") for rank in range(4)})
+
+
+@pytest.mark.parametrize(("sites", "culprits"), [("abb", (0,)), ("abab", ()), ("ab", ()), ("bbb", ())])
+def test_stacks_of_one_operation_from_different_functions(
+    tmp_path: Path, sites: str, culprits: tuple[int, ...]
+) -> None:
+    logs = {
+        rank: STACK.format(rank=rank, line=12).replace("log_metrics", f"of_{site}") + signal(rank, 42, 41)
+        for rank, site in enumerate(sites)
+    }
+    shown = found(tmp_path, logs)
+    assert [(one.cause, one.ranks) for one in shown] == ([("hang.collective_mismatch", culprits)] if culprits else [])
+
+
+def test_timeouts_of_two_attempts_are_not_one_hang(tmp_path: Path) -> None:
+    logs = {rank: hung(rank) for rank in range(3)}
+    assert not found(tmp_path, {**logs, 3: timeout(3, numel=8, at="13:00:00") + status(3)})
+    (tmp_path / "rank_3.log").unlink()
+    assert not found(tmp_path, {**logs, 2: hung(2) + hung(2, seq=80, numel=8), 1: hung(1, numel=8)})
+
+
+def test_all_agree(tmp_path: Path) -> None:
+    assert not found(tmp_path, {rank: hung(rank) for rank in range(4)})
+    assert told(tmp_path) == ("Ranks 0-3 wait in the same call: all_reduce of 1,024 elements, #42 of group default_pg.")
+
+
+def signal(rank: int, enqueued: int = 41, completed: int = 41) -> str:
+    return SIGNAL.format(rank=rank, enqueued=enqueued, completed=completed) + "\n"
+
+
+def test_a_call_that_only_one_rank_makes(tmp_path: Path) -> None:
+    (one,) = found(tmp_path, {0: hung(0, numel=1), **{rank: signal(rank) for rank in (1, 2, 3)}})
+    assert (one.cause, one.ranks, one.victims) == ("hang.conditional_collective", (0,), (1, 2, 3))
+    assert "Only rank 0 calls all_reduce of 1 element at position 42" in one.summary
+    assert {item.file for item in one.evidence} == {"rank_0.log", "rank_1.log"}
+
+
+def test_a_rank_that_never_came(tmp_path: Path) -> None:
+    (one,) = found(tmp_path, {**{rank: hung(rank) for rank in (0, 1, 2)}, 3: signal(3)})
+    assert (one.cause, one.ranks, one.victims) == ("hang.host_stall", (3,), (0, 1, 2))
+    assert "last call was #41, and it completed" in one.summary and one.confidence == 0.6
+
+
+@pytest.mark.parametrize("odd", [signal(3, 7, 7), signal(3, 41, 40), signal(3, 42, 41), signal(3, -1, -1)])
+def test_counters_that_do_not_meet_the_others_say_nothing(tmp_path: Path, odd: str) -> None:
+    """A status counts sends and receives as well."""
+    assert not found(tmp_path, {**{rank: hung(rank) for rank in (0, 1, 2)}, 3: odd})
+
+
+def test_a_rank_that_waits_in_another_group_is_not_called_late(tmp_path: Path) -> None:
+    logs = {rank: hung(rank) for rank in (0, 1, 2)}
+    assert not found(tmp_path, {**logs, 3: in_group(3, "5", 1, seq=9) + signal(3)})
+
+
+def test_a_rank_that_raised_is_the_cause(tmp_path: Path) -> None:
+    raised = '[rank3]: Traceback (most recent call last):\n[rank3]:   File "/job/train.py", line 5, in f\n'
+    raised += "[rank3]: ValueError: bad batch\n"
+    (one,) = found(tmp_path, {**{rank: hung(rank) for rank in (0, 1, 2)}, 3: raised + signal(3)})
+    assert (one.cause, one.ranks) == ("hang.rank_raised", (3,))

@@ -1,0 +1,66 @@
+"""What log lines alone say of a job that stands still."""
+
+from pathlib import Path
+
+from diagnostics.analysis.standing import Standing, standing
+from diagnostics.evidence.gather import gather
+from diagnostics.evidence.limits import Limits
+from tests.unit.diagnostics.analysis.stall.test_watchdog import hung, in_group, signal, timeout
+
+
+def read(folder: Path, text: str) -> Standing:
+    (folder / "job.log").write_text(text)
+    found = standing(gather(folder, Limits()))
+    assert found is not None
+    return found
+
+
+def test_who_waits_since_when_and_how_far_the_others_are(tmp_path: Path) -> None:
+    found = read(tmp_path, "".join(hung(rank) for rank in (0, 2)) + signal(1))
+    (wait,) = found.waits
+    assert (wait.ranks, wait.op, wait.seq, wait.numel, wait.group) == ((0, 2), "all_reduce", 42, 1024, "default_pg")
+    assert (wait.completed, wait.enqueued, wait.waited_s, wait.timeout_s) == (41, 43, 600.012, 600)
+    assert wait.since == "09:50:00" and not wait.first
+    assert [(one.ranks, one.completed, one.enqueued) for one in found.others] == [((1,), 41, 41)]
+    assert found.behind == (1,) and not found.apart
+
+
+def test_the_size_of_a_group_tells_who_is_silent(tmp_path: Path) -> None:
+    text = hung(1, op="_ALLGATHER_BASE").replace("NumelOut=1024", "NumelOut=4096")
+    found = read(tmp_path, text)
+    assert found.waits[0].members == 4 and found.silent == (0, 2, 3)
+    text = hung(1, op="_REDUCE_SCATTER_BASE", numel=4096).replace("NumelOut=4096", "NumelOut=512")
+    assert read(tmp_path, text).waits[0].members == 8
+    assert read(tmp_path, text.replace("NumelOut=512", "NumelOut=500")).waits[0].members is None
+
+
+def test_a_status_alone_tells_the_position(tmp_path: Path) -> None:
+    status = hung(3).splitlines()[-1]
+    assert [(wait.ranks, wait.op, wait.seq) for wait in read(tmp_path, f"{status}\n").waits] == [((3,), "", 42)]
+    both = read(tmp_path, hung(0) + f"{status}\n")
+    assert [(wait.ranks, wait.op, wait.seq) for wait in both.waits] == [((0, 3), "all_reduce", 42)]
+
+
+def test_lines_without_a_group_join_the_only_one_with_that_call(tmp_path: Path) -> None:
+    found = read(tmp_path, in_group(0, "7", 0) + timeout(1) + timeout(2, seq=9))
+    assert [(wait.ranks, wait.seq, wait.group) for wait in found.waits] == [((0, 1), 42, "7"), ((2,), 9, "")]
+
+
+def test_torch_1_and_gloo_state_no_position(tmp_path: Path) -> None:
+    old = "[E ProcessGroupNCCL.cpp:587] [Rank {}] Watchdog caught collective operation timeout: "
+    old += "WorkNCCL(OpType=BROADCAST, Timeout(ms)=1800000) ran for 1803000 milliseconds before timing out.\n"
+    gloo = "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation\n"
+    found = read(tmp_path, old.format(1) + old.format(3) + gloo)
+    assert [(wait.ranks, wait.op, wait.seq, wait.waited_s) for wait in found.waits] == [
+        ((1, 3), "broadcast", None, 1803.0), ((), "a recv of gloo", None, 1800.0)
+    ]  # fmt: skip
+
+
+def test_ranks_of_one_group_at_different_positions(tmp_path: Path) -> None:
+    found = read(tmp_path, hung(0, seq=50) + hung(1, seq=42))
+    assert [wait.seq for wait in found.apart] == [42, 50]
+
+
+def test_a_log_in_which_nothing_waits(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text("NCCL version 2.21.5+cuda12.4\n")
+    assert standing(gather(tmp_path, Limits())) is None

@@ -1,0 +1,36 @@
+"""Memory that ran out, in a log that names no rank."""
+
+from pathlib import Path
+
+import pytest
+
+from diagnostics.diagnose import diagnose
+
+OOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB "
+    "of which 1.10 GiB is free. Of the allocated memory {} GiB is allocated by PyTorch, and {} GiB is reserved by "
+    "PyTorch but unallocated.\n"
+)
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank0]: "])
+def test_memory_that_ran_out_in_a_step_that_was_skipped_ends_no_rank(tmp_path: Path, prefix: str) -> None:
+    raised = 'Traceback (most recent call last):\n  File "/job/train.py", line 10, in step\n    y = f(x)\n'
+    steps = "".join(f"step {step} loss 1.9\n" for step in range(2, 7))
+    text = raised + OOM.format("70.00", "6.00") + steps
+    (tmp_path / "job.log").write_text("".join(prefix + line + "\n" for line in text.splitlines()))
+    assert "hang.rank_oom" not in [root.cause for root in diagnose(tmp_path).root_causes]
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (OOM.format("70.00", "6.00"), "hang.rank_oom"),
+        (OOM.format("40.00", "36.00"), "memory.fragmentation"),
+        ("Memory cgroup out of memory: Killed process 4711 (python3) total-vm:9kB, anon-rss:8kB\n", "hang.rank_oom"),
+    ],
+)
+def test_there_is_one_root_cause(tmp_path: Path, text: str, cause: str) -> None:
+    (tmp_path / "job.log").write_text("step 1 loss 2.0\n" + text)
+    report = diagnose(tmp_path)
+    assert ([root.cause for root in report.root_causes], report.outcome) == ([cause], "oom")

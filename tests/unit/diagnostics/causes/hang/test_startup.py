@@ -1,0 +1,50 @@
+"""The first collective of a group, as its ranks' watchdogs tell of it."""
+
+from pathlib import Path
+
+from diagnostics.diagnose import diagnose
+from diagnostics.report.model import Report
+from tests.unit.diagnostics.analysis.stall.test_watchdog import STATUS
+
+DDP = """[rank{rank}]: Traceback (most recent call last):
+[rank{rank}]:   File "/job/train.py", line 692, in main
+[rank{rank}]: RuntimeError: DDP expects same model across all ranks, but Rank {rank} has 51 params, while rank 0 has 0.
+"""
+
+
+def first(rank: int, size: int = 4, completed: int = -1, seq: int = 1) -> str:
+    status = STATUS["2.13"].format(rank=rank, seq=seq, enqueued=seq, completed=completed)
+    return (
+        f"[rank{rank}]:[E606 09:09:08.1 ProcessGroupNCCL.cpp:757] [Rank {rank}] Watchdog caught collective operation "
+        f"timeout: WorkNCCL(SeqNum={seq}, OpType=ALLGATHER, NumelIn=1, NumelOut={size}, Timeout(ms)=600000) ran for "
+        f"600004 milliseconds before timing out.\n[rank{rank}]:[E606 09:09:08.2 ProcessGroupNCCL.cpp:2395] {status}\n"
+    )
+
+
+def said(folder: Path, text: str) -> Report:
+    (folder / "job.log").write_text(text)
+    return diagnose(folder)
+
+
+def test_all_ranks_and_what_they_raised_afterwards(tmp_path: Path) -> None:
+    text = "".join(map(first, range(4))) + "".join(DDP.format(rank=rank) for rank in range(4))
+    (root,) = said(tmp_path, text).root_causes
+    assert (root.cause, root.ranks, root.victims, root.position) == ("hang.startup", (), (0, 1, 2, 3), 1)
+
+
+def test_a_rank_that_left_no_line_leaves_it_open(tmp_path: Path) -> None:
+    report = said(tmp_path, "".join(map(first, range(3))))
+    assert not report.root_causes
+    assert (report.suspicions[0].cause, report.suspicions[0].ranks) == ("hang.host_stall", (3,))
+    assert report.waiting is not None and report.waiting.silent == (3,)
+
+
+def test_a_later_collective_is_not_start_up(tmp_path: Path) -> None:
+    report = said(tmp_path, "".join(first(rank, completed=99, seq=100) for rank in range(4)))
+    assert not report.root_causes and "hang.startup" not in [one.cause for one in report.suspicions]
+
+
+def test_an_exception_before_the_timeout_is_the_cause(tmp_path: Path) -> None:
+    raised = '[rank3]: Traceback (most recent call last):\n[rank3]:   File "/job/train.py", line 5, in f\n'
+    report = said(tmp_path, raised + "[rank3]: ValueError: bad batch\n" + "".join(map(first, range(3))))
+    assert [(root.cause, root.ranks) for root in report.root_causes] == [("hang.rank_raised", (3,))]

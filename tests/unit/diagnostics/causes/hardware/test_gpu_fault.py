@@ -1,0 +1,65 @@
+"""Faults of devices: by code, by CUDA's own words, and what is a program's fault."""
+
+from pathlib import Path
+
+import pytest
+
+from diagnostics.contract.findings import text_of
+from diagnostics.diagnose import diagnose
+from diagnostics.report.model import Report
+
+
+def said(folder: Path, *lines: str) -> Report:
+    (folder / "job.log").write_text("\n".join(("step 1 loss 3.2", *lines, "")))
+    return diagnose(folder)
+
+
+@pytest.mark.parametrize(
+    ("line", "told", "fix"),
+    [
+        ("NVRM: Xid (PCI:0000:01:00): 79, pid=27, name=python3, GPU has fallen off the bus.", "Xid 79", "reboot"),
+        ("NVRM: Xid (PCI:0000:3b:00): 94, Contained: SM (0x1)", "a contained memory error", "start the job again"),
+        ("NVRM: Xid (PCI:0000:3b:00): 64, row remap failure", "on 0000:3b:00", "replaced"),
+        ("NVRM: Xid (PCI:0000:3b:00): 74, NVLink: fatal error", "NVLink", "--gpu-reset"),
+        ("NVRM: Xid (PCI:0000:3b:00): 977, whatever", "Xid 977", "--gpu-reset"),
+        ("[rank1]:[E1 ProcessGroupNCCL.cpp:1] [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group watchdog thread "
+         "terminated with exception: CUDA error: uncorrectable ECC error encountered", "Rank 1 used it", "--gpu-reset"),
+    ],
+)  # fmt: skip
+def test_a_fault_and_what_helps(tmp_path: Path, line: str, told: str, fix: str) -> None:
+    (root,) = said(tmp_path, line).root_causes
+    text = text_of(root)
+    assert root.cause == "hardware.gpu_fault" and told in text.summary and fix in text.remedies[0].change
+
+
+def test_the_worst_of_several_codes_says_what_helps(tmp_path: Path) -> None:
+    lines = [f"NVRM: Xid (PCI:0000:01:00): {code}, pid=1" for code in (31, 94, 79, 45)]
+    (root,) = said(tmp_path, *lines).root_causes
+    assert "reboot" in text_of(root).remedies[0].change and len(root.evidence) == 2
+
+
+def test_the_launchers_list_names_the_rank_of_a_process(tmp_path: Path) -> None:
+    rows = ("  time      : 2026-01-05_10:00:00", "  rank      : 5 (local_rank: 1)", "  exitcode  : -6 (pid: 4711)")
+    root = said(tmp_path, "NVRM: Xid (PCI:0000:01:00): 48, pid=4711, name=python3", *rows).root_causes[0]
+    assert (root.cause, root.ranks) == ("hardware.gpu_fault", (5,))
+
+
+@pytest.mark.parametrize("code", [63, 92])
+def test_a_warning_ends_no_job(tmp_path: Path, code: int) -> None:
+    report = said(tmp_path, f"NVRM: Xid (PCI:0000:01:00): {code}, pid=1")
+    (found,) = (one.finding for one in report.findings if one.finding.cause == "hardware.gpu_fault")
+    assert not report.root_causes and "The job goes on" in text_of(found).summary
+
+
+@pytest.mark.parametrize("code", [13, 31, 43, 45])
+def test_an_event_that_programs_cause_blames_no_device(tmp_path: Path, code: int) -> None:
+    report = said(tmp_path, f"NVRM: Xid (PCI:0000:01:00): {code}, pid=1")
+    assert not report.root_causes and report.outcome == "undecided"
+    (found,) = (one.finding for one in report.findings if one.finding.cause == "hardware.gpu_fault")
+    assert "mostly a program's fault" in text_of(found).summary and "CUDA_LAUNCH_BLOCKING" in text_of(found).missing
+
+
+def test_an_illegal_access_is_the_ranks_own(tmp_path: Path) -> None:
+    line = "terminated with exception: CUDA error: an illegal memory access was encountered"
+    root = said(tmp_path, f"[rank1]:[E1 ProcessGroupNCCL.cpp:1] Process group watchdog thread {line}").root_causes[0]
+    assert (root.cause, root.ranks) == ("hang.rank_raised", (1,))

@@ -1,0 +1,76 @@
+"""Which causes are likely by what a log shows: the clue decides, and probabilities are those of one whole."""
+
+from dataclasses import replace
+
+import pytest
+
+from diagnostics.analysis.standing import Progress, Standing, Waiting
+from diagnostics.causes.registry import built_in
+from diagnostics.causes.suspicions import MOST, suspicions
+
+WAIT = Waiting((0,), "all_reduce", 5000, 100_000, "default_pg", 4, 4999, 5000, 600.0, 600.0)
+
+
+def stands(*waits: Waiting, **more: object) -> Standing:
+    return replace(Standing(waits, (), (), (), frozenset()), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("standing", "cause", "least"),
+    [
+        (stands(replace(WAIT, numel=1)), "hang.conditional_collective", 0.3),
+        (stands(replace(WAIT, seq=1, completed=-1, ranks=(0, 1, 2, 3))), "hang.startup", 0.5),
+        (
+            stands(replace(WAIT, op="broadcast", seq=1, completed=-1, ranks=(1, 2, 3)), silent=(0,)),
+            "hang.host_stall",
+            0.3,
+        ),
+        (stands(replace(WAIT, ranks=(0, 1, 2, 3))), "hang.network", 0.3),
+        (stands(replace(WAIT, members=None), stuck_s=480.0), "hang.device_stall", 0.15),
+        (stands(replace(WAIT, members=None, waited_s=25_000.0)), "hang.device_stall", 0.15),
+        (stands(kinds=frozenset({"nccl_connect"}), refused=True), "env.wrong_interface", 0.3),
+        (stands(kinds=frozenset({"nccl_peer_closed"})), "hang.network", 0.3),
+        (stands(WAIT, replace(WAIT, ranks=(1,), seq=4000, enqueued=4000)), "hang.uneven_iterations", 0.3),
+        (stands(WAIT, replace(WAIT, ranks=(1,), seq=4998, enqueued=5000)), "hang.collective_mismatch", 0.2),
+    ],
+)
+def test_the_clue_decides(standing: Standing, cause: str, least: float) -> None:
+    found = suspicions(standing)
+    assert found[0].cause == cause and found[0].probability >= least
+    assert found[0].speaks_for and found[0].decide
+
+
+def test_ranks_that_did_not_come_are_named() -> None:
+    behind = stands(replace(WAIT, ranks=(0, 1)), others=(Progress((2, 3), "default_pg", 4999, 4999),))
+    found = suspicions(behind)
+    assert {one.cause for one in found} == {
+        "hang.conditional_collective", "hang.uneven_iterations", "hang.host_stall"
+    }  # fmt: skip
+    assert all(one.ranks == (2, 3) and "ranks 2 and 3 completed all their calls" in one.speaks_for[-1] for one in found)
+
+
+def test_what_speaks_against_it_is_told() -> None:
+    (found,) = (one for one in suspicions(stands(WAIT)) if one.cause == "hang.unused_parameters")
+    against = [one.speaks_against for one in suspicions(stands(replace(WAIT, op="broadcast"))) if one.speaks_against]
+    assert "gradients" in found.speaks_for[0] and not against
+
+
+def test_probabilities_are_those_of_one_whole() -> None:
+    for standing in (stands(WAIT), stands(replace(WAIT, numel=1), stuck_s=4.0), stands(refused=True)):
+        found = suspicions(standing)
+        assert len(found) <= MOST and sum(one.probability for one in found) < 1
+        assert [one.probability for one in found] == sorted((one.probability for one in found), reverse=True)
+
+
+def test_nothing_is_suspected_without_a_clue_or_against_what_is_ruled_out() -> None:
+    assert suspicions(stands(Waiting((), "a recv of gloo"))) == ()
+    first = suspicions(stands(WAIT))[0].cause
+    assert first not in [one.cause for one in suspicions(stands(WAIT), [first])]
+
+
+def test_every_suspicion_is_a_cause() -> None:
+    from diagnostics.causes.suspicions import _CANDIDATES, _CLUES
+
+    known = {cause.id for cause in built_in()}
+    assert set(_CANDIDATES) <= known
+    assert {cause for clue in _CLUES for cause in clue.ratios} <= set(_CANDIDATES)

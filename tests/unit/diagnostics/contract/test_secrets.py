@@ -1,0 +1,123 @@
+"""What is a password, key or token is masked, whatever it stands in; what only sounds like one is left alone."""
+
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diagnostics.contract.secrets import MASK, is_secret, masked, masked_text
+
+SECRET_NAMES = [
+    "WANDB_API_KEY",
+    "HF_TOKEN",
+    "HUGGING_FACE_HUB_TOKEN",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "OPENAI_API_KEY",
+    "GITHUB_TOKEN",
+    "GITHUB_PAT",
+    "PGPASSWORD",
+    "DB_PASSWORD",
+    "MYSQL_PWD",
+    "AZURE_STORAGE_KEY",
+    "NGC_API_KEY",
+    "MY_SERVICE_KEY",
+    "CLIENT_SECRET",
+    "GOOGLE_CREDENTIALS",
+    "REGISTRY_AUTH",
+    "SLURM_JWT",
+    "model.arguments.dbPassword",
+    "model.arguments.api_key",
+]
+HARMLESS_NAMES = [
+    "num_key_value_heads",
+    "max_tokens",
+    "tokens_per_s",
+    "tokenizer",
+    "pad_token",
+    "eos_token_id",
+    "author",
+    "key",
+    "monkey",
+    "keyboard",
+    "token_file",
+    "WANDB_IDENTITY_TOKEN_FILE",
+    "launcher.secrets.WANDB_API_KEY",
+    "OMP_NUM_THREADS",
+    "NCCL_DEBUG",
+    "passes",
+    "authority",
+    "secretary",
+]
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES)
+def test_names_of_secrets(name: str) -> None:
+    assert is_secret(name)
+    assert masked({name: "v4lue"}) == {name: MASK} and masked({"a": [{name: 12345}]}) == {"a": [{name: MASK}]}
+    assert "v4lue" not in masked_text(f"run with {name}=v4lue and {name}='v4lue too' or --{name} v4lue")
+    assert masked([f"+{name}=v4lue, with a comma"]) == [f"+{name}={MASK}"]
+
+
+@pytest.mark.parametrize("name", HARMLESS_NAMES)
+def test_names_that_only_sound_like_secrets(name: str) -> None:
+    assert not is_secret(name) and masked_text(f"{name}=value --{name} value") == f"{name}=value --{name} value"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://me:p@ss:w0rd@host/x", "https://me:***@host/x"),
+        ("git clone https://abcdefghij0123456789xyz@host", "git clone https://***@host"),
+        ("ssh://git@github.com/x http://host:80/a@b", "ssh://git@github.com/x http://host:80/a@b"),
+        ("GET /x?api_key=abc&n=1", "GET /x?api_key=***&n=1"),
+        ("authorization: Bearer abcdefghijklmnop", "authorization: Bearer ***"),
+        ("hf_abcdefghijklmnopqrst and sk-abcdefghijklmnopqrst", "*** and ***"),
+        ("x -----BEGIN RSA PRIVATE KEY-----\nMII\n", "x -----BEGIN RSA PRIVATE KEY----- ***"),
+        ('{"db_password": "a b", "n": 3}', '{"db_password": ***, "n": 3}'),
+        ("x://a:b@c/x?token=abc ['--auth-token', 'abc']", "x://a:***@c/x?token=*** ['--auth-token', ***]"),
+        ("[--auth-token,abc,--lr,3]", "[--auth-token,***,--lr,3]"),
+        ("unexpected token: } in line 3", "unexpected token: } in line 3"),
+        ("commit 0123456789abcdef0123456789abcdef01234567", "commit 0123456789abcdef0123456789abcdef01234567"),
+    ],
+)
+def test_secrets_within_text(text: str, shown: str) -> None:
+    assert masked_text(text) == shown and masked_text(shown) == shown
+
+
+def test_an_argument_behind_an_option_and_names_of_kubernetes_secrets() -> None:
+    assert masked(["x", "--api-key", "abc", "--lr", "3"]) == ["x", "--api-key", MASK, "--lr", "3"]
+    assert masked({"launcher": {"secrets": {"HF_TOKEN": "hf/token"}}}) == {
+        "launcher": {"secrets": {"HF_TOKEN": "hf/token"}}
+    }
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=8), inner),
+    )
+)
+def test_masking_twice_is_masking_once_and_keeps_the_shape(value: object) -> None:
+    once = masked(value)
+    assert masked(once) == once and json.dumps(once) and type(once) is type(value)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["a", "://", "eyJ-", "a=:", "a ", "--a", "bearer ", "a='", 'a="', "-", "sk-", "password \n", "aA", "k: ", "@"],
+)
+def test_hostile_text_takes_linear_time(piece: str) -> None:
+    def seconds(count: int) -> float:
+        text = piece * count
+        return min(_timed(text) for _ in range(3))
+
+    def _timed(text: str) -> float:
+        began_s = time.process_time()
+        masked_text(text)
+        return time.process_time() - began_s
+
+    small, large = seconds(5_000), seconds(40_000)
+    assert large < 0.05 or large < 30 * small  # 64 times as long if it were quadratic

@@ -1,0 +1,107 @@
+"""A job that was restarted is judged by its last attempt; how the earlier ones failed is a note."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from diagnostics.contract.artifacts import RunPaths, Status, write_json
+from diagnostics.diagnose import diagnose
+from diagnostics.report.model import Report
+
+TRACEBACK = """Traceback (most recent call last):
+  File "/home/me/train.py", line 5, in <module>
+    step()
+  File "/home/me/train.py", line 3, in step
+    raise {error}
+{error}
+"""
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+def error_json(rank: int, message: str, time_s: float, kind: str = "ValueError") -> str:
+    record = {
+        "schema_version": 1,
+        "rank": rank,
+        "attempt": 0,
+        "type": kind,
+        "message": message,
+        "file": "/home/me/train.py",
+    }
+    return json.dumps(
+        {**record, "line": 3, "time_s": time_s, "traceback": TRACEBACK.format(error=f"{kind}: {message}")}
+    )
+
+
+def notes(report: Report) -> list[str]:
+    return [note for note in report.notes if note.startswith("Attempt ")]
+
+
+def test_torchrun_logs_of_a_job_whose_restart_failed_otherwise(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "id/attempt_0/0/stderr.log": TRACEBACK.format(error="ValueError: bad batch"),
+            "id/attempt_0/1/stderr.log": "",
+            "id/attempt_1/0/stderr.log": "",
+            "id/attempt_1/1/stderr.log": TRACEBACK.format(error="KeyError: 'loss'"),
+        },
+    )
+    report = diagnose(tmp_path)
+    assert [(one.cause, one.ranks) for one in report.root_causes] == [("hang.rank_raised", (1,))]
+    (note,) = notes(report)
+    assert note.startswith(
+        "Attempt 0 failed and the job was restarted: ValueError: bad batch (id/attempt_0/0/stderr.log:"
+    )
+
+
+def test_an_attempt_that_left_nothing_to_read_does_not_hide_the_one_before(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {"id/attempt_0/0/stderr.log": TRACEBACK.format(error="ValueError: x"), "id/attempt_1/0/stdout.log": "step 1\n"},
+    )
+    report = diagnose(tmp_path)
+    assert report.outcome == "crashed" and not notes(report)
+
+
+@pytest.mark.parametrize("ended_well", [True, False])
+def test_a_watched_command_that_ended_well_after_a_restart_is_no_crash(tmp_path: Path, ended_well: bool) -> None:
+    write(
+        tmp_path,
+        {
+            "start/attempt_1/rank_00000.json": "{}",
+            "logs/attempt_0/rank_00001/error.json": error_json(1, "bad batch", 2.0),
+            "logs/attempt_0/rank_00000/error.json": error_json(0, "Connection closed by peer", 1.0, "DistBackendError"),
+            "logs/host/stderr.log": TRACEBACK.format(error="ValueError: bad batch"),
+        },
+    )
+    if ended_well:
+        (tmp_path / "finished.json").write_text('{"kind": "finished", "command": "torchrun", "time_s": 3.0}')
+    report = diagnose(tmp_path)
+    assert (report.outcome == "crashed") == (not ended_well) and bool(report.root_causes) == (not ended_well)
+    assert bool(notes(report)) == ended_well
+    if ended_well:
+        assert report.outcome == "healthy" and "rank 1: ValueError: bad batch" in notes(report)[0]
+
+
+def test_a_run_of_dtk_that_finished_in_its_second_attempt(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    write_json(paths.status, Status(state="finished", attempt=0, exit_code=0, step=6))
+    write_json(paths.manifest, {"schema_version": 1, "run_id": "x", "argv": [], "config_sha256": "x"})
+    write(
+        tmp_path,
+        {
+            "logs/attempt_0/rank_00000/error.json": error_json(0, "Connection closed by peer", 1.0, "DistBackendError"),
+            "logs/attempt_0/rank_00001/error.json": error_json(1, "bad batch", 2.0),
+            "logs/attempt_1/rank_00000/stderr.log": "",
+        },
+    )
+    report = diagnose(tmp_path)
+    assert report.outcome == "healthy"
+    (note,) = notes(report)
+    assert note.endswith("restarted: rank 1: ValueError: bad batch (logs/attempt_0/rank_00001/error.json)")

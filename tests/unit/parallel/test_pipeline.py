@@ -1,0 +1,130 @@
+"""Schedules: every computation once, in an order that ends, with the bubble and the memory of their papers."""
+
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+
+from dtk.errors import DtkError
+from dtk.parallel.pipeline import (
+    FREES,
+    RECEIVES,
+    SCHEDULES,
+    SENDS,
+    Pipeline,
+    forward_only,
+    stage_blocks,
+    walk,
+)
+
+SHAPES = [(1, 1), (2, 1), (2, 4), (2, 5), (3, 7), (4, 4), (4, 6), (4, 8)]
+ALL = [
+    Pipeline(name, ranks, count, 2 if schedule.virtual else 1)
+    for name, schedule in SCHEDULES.items()
+    for ranks, count in SHAPES
+    if not schedule.virtual or count % max(1, count // ranks) == 0
+]
+
+
+@pytest.mark.parametrize("pipeline", ALL, ids=str)
+def test_every_stage_computes_every_micro_batch_once(pipeline):
+    pipeline.check()
+    splits = SCHEDULES[pipeline.schedule].splits
+    kinds = ("forward", "input_gradient", "weight_gradient") if splits else ("forward", "backward")
+    for rank, order in enumerate(pipeline.orders()):
+        counts = Counter(action for action in order if action.kind not in (*SENDS, *RECEIVES))
+        mine = range(rank, pipeline.stages, pipeline.ranks)
+        expected = {(kind, stage, i) for kind in kinds for stage in mine for i in range(pipeline.micro_batches)}
+        assert set(counts) == expected and set(counts.values()) == {1}
+
+
+@pytest.mark.parametrize("pipeline", ALL, ids=str)
+def test_messages_pair_in_the_same_order_on_both_ranks(pipeline):
+    """NCCL matches messages between two ranks by their order alone."""
+
+    def between(rank, peer):
+        for kind, stage, i in pipeline.orders()[rank]:
+            if kind in (*SENDS, *RECEIVES):
+                sender = stage if kind in SENDS else stage + (1 if kind == "receive_backward" else -1)
+                receiver = stage if kind in RECEIVES else stage + (1 if kind == "send_forward" else -1)
+                other = receiver if kind in SENDS else sender
+                if other % pipeline.ranks == peer:
+                    yield sender, receiver, i
+
+    for rank in range(pipeline.ranks):
+        for peer in range(rank):
+            assert list(between(rank, peer)) == list(between(peer, rank))
+
+
+@pytest.mark.parametrize(("ranks", "count"), [(2, 4), (2, 5), (4, 8), (4, 6), (8, 64)])
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+def test_the_bubble_of_the_papers(name, ranks, count):
+    """Narayanan et al. 2021, section 2.2.1: (p-1)/m of the ideal time, (p-1)/(m+p-1) of the whole."""
+    assert Pipeline(name, ranks, count).ideal_bubble == pytest.approx((ranks - 1) / (count + ranks - 1))
+
+
+@pytest.mark.parametrize(("ranks", "count", "local"), [(2, 4, 2), (4, 8, 2), (4, 16, 4)])
+def test_the_interleaved_bubble_is_v_times_smaller(ranks, count, local):
+    pipeline = Pipeline("interleaved_1f1b", ranks, count, local)
+    assert pipeline.ideal_bubble == pytest.approx((ranks - 1) / (local * count + ranks - 1))
+
+
+@pytest.mark.parametrize(("ranks", "count"), [(2, 4), (4, 8), (8, 32)])
+def test_zero_bubble_waits_less_and_holds_no_more_than_1f1b(ranks, count):
+    """Qi et al. 2023, table 1: the peak of ZB-H1 is that of the first rank of 1F1B."""
+    split, whole = Pipeline("zero_bubble", ranks, count), Pipeline("1f1b", ranks, count)
+    assert split.ideal_bubble < 0.75 * whole.ideal_bubble
+    assert max(map(split.held, range(ranks))) == whole.held(0)
+
+
+def test_what_the_schedules_hold():
+    assert [Pipeline("gpipe", 4, 8).held(rank) for rank in range(4)] == [8] * 4
+    assert [Pipeline("1f1b", 4, 8).held(rank) for rank in range(4)] == [4, 3, 2, 1]
+    assert [Pipeline("1f1b", 4, 2).held(rank) for rank in range(4)] == [2, 2, 2, 1]
+
+
+@pytest.mark.parametrize(("ranks", "local", "count"), [(2, 2, 4), (4, 2, 6), (4, 3, 8)])
+def test_the_interleaved_order_is_torchs(ranks, local, count):
+    from torch.distributed.pipelining import ScheduleInterleaved1F1B
+
+    stages = [SimpleNamespace(num_stages=ranks * local, group_size=ranks, group_rank=0) for _ in range(local)]
+    theirs = ScheduleInterleaved1F1B(stages, count, loss_fn=lambda output, target: output).pipeline_order
+    letters = {"forward": "F", "backward": "B"}
+    for rank, order in enumerate(Pipeline("interleaved_1f1b", ranks, count, local).orders()):
+        ours = [f"{a.stage}{letters[a.kind]}{a.micro_batch}" for a in order if a.kind in letters]
+        assert ours == [str(action) for action in theirs[rank] if action is not None]
+
+
+def test_messages_cost_time_but_are_no_work():
+    pipeline = Pipeline("1f1b", 2, 4)
+    free, slow = (walk(pipeline, lambda action: 1.0, message_s) for message_s in (0.0, 0.5))
+    assert slow.end_s > free.end_s and slow.busy_s == free.busy_s
+    assert [sum(action.kind in SENDS for action in order) for order in pipeline.orders()] == [4, 4]
+
+
+@pytest.mark.parametrize("count", [1, 5, 7])
+def test_evaluation_only_goes_forward(count):
+    orders = forward_only(3, 2, count)
+    assert not {action.kind for order in orders for action in order} & {*FREES, "send_backward", "receive_backward"}
+    forwards = {(action.stage, action.micro_batch) for order in orders for action in order if action.kind == "forward"}
+    assert forwards == {(stage, i) for stage in range(6) for i in range(count)}
+
+
+@pytest.mark.parametrize(("layers", "stages", "sizes"), [(8, 4, [2] * 4), (80, 7, [11, 11, 11, 12, 12, 12, 11])])
+def test_blocks_are_shared_out_evenly_and_the_ends_get_no_more(layers, stages, sizes):
+    blocks = stage_blocks(layers, stages)
+    assert list(map(len, blocks)) == sizes
+    assert [i for stage in blocks for i in stage] == list(range(layers))
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "fix"),
+    [
+        (Pipeline("interleaved_1f1b", 2, 4), "parallel.stages_per_rank=2"),
+        (Pipeline("1f1b", 2, 4, 2), "parallel.stages_per_rank=1"),
+        (Pipeline("interleaved_1f1b", 4, 9, 2), "parallel.microbatches=8"),
+    ],
+)
+def test_what_a_schedule_cannot_do_is_refused(pipeline, fix):
+    with pytest.raises(DtkError, match=fix):
+        pipeline.check()
