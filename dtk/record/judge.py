@@ -42,13 +42,15 @@ class Judge:
             present = [rank for rank, key in enumerate(self._keys) if store.check([key])]
         else:
             present = list(range(len(self.peers)))
+        first = not any(peer.raw for peer in self.peers)
         answers = dict(zip(present, store.multi_get([self._keys[rank] for rank in present]), strict=True))
         for rank, peer in enumerate(self.peers):
             raw = answers.get(rank, b"")
+            known_s = silent_s if first and rank == 0 else 0.0
             if raw == peer.raw:
-                peer.silent_s += elapsed_s
+                peer.silent_s += known_s or elapsed_s
                 continue
-            peer.silent_s = silent_s if rank == 0 and not peer.raw else 0.0
+            peer.silent_s = known_s
             peer.raw = raw
             peer.report = json.loads(raw)
             peer.histories = {key: (count, unpack(text)) for key, (count, text) in peer.report["groups"].items()}
@@ -63,8 +65,8 @@ class Judge:
         return self._find_desync() or self._find_stall(limit_s, first_limit_s)
 
     def here(self) -> list[int]:
-        """Ranks that have reported and are not leaving."""
-        return [rank for rank, peer in enumerate(self.peers) if peer.raw and not peer.report.get("leaving")]
+        """Ranks that are not leaving; some may have stood still before they ever reported."""
+        return [rank for rank, peer in enumerate(self.peers) if not peer.report.get("leaving")]
 
     def left(self) -> dict[int, str]:
         """Ranks that take no more part, and how: `failed` or `end`."""

@@ -182,9 +182,7 @@ class Watch:
                 store.set("judge", str(self._ticks))
                 return True
             return False
-        if not store.check(["judge"]):
-            return False
-        beat = store.get("judge")
+        beat = store.get("judge") if store.check(["judge"]) else b""
         self._beat_age_s = 0.0 if beat != self._beat else self._beat_age_s + elapsed_s
         self._beat = beat
         return self._beat_age_s > self._limit_s(stepping=True) + 2 * (self.rank - 1)
@@ -233,7 +231,7 @@ class Watch:
     def _conclude(self, store: Store, found: dict[str, Any]) -> None:
         """Wait for the others' words, then write the verdict where the launcher finds it."""
         here = self._judge.here()
-        awake = [rank for rank in here if self._judge.peers[rank].silent_s < SILENT_S]
+        awake = [rank for rank in here if (peer := self._judge.peers[rank]).raw and peer.silent_s < SILENT_S]
         self._await(lambda: all(store.check([f"answer/{rank}"]) for rank in awake), ANSWER_S)
         answers = {rank: store.get(f"answer/{rank}") for rank in here if store.check([f"answer/{rank}"])}
         silent = [rank for rank in here if rank not in answers]

@@ -102,9 +102,13 @@ def test_a_stuck_host_is_blamed(tmp_path):
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("stopped", [pytest.param(0, marks=pytest.mark.extended), 1])
-def test_a_stopped_process_is_blamed_also_when_it_is_the_judge(stopped, tmp_path):
-    _, out, folder, took_s = hang(tmp_path, "stop", f"+model.arguments.rank={stopped}", "watch.stall_timeout_s=4")
+@pytest.mark.parametrize(
+    ("stopped", "forward"), [pytest.param(0, 4, marks=pytest.mark.extended), (1, 4), (0, 1), pytest.param(1, 1)]
+)
+def test_a_stopped_process_is_blamed_also_when_it_is_the_judge(stopped, forward, tmp_path):
+    more = [f"+model.arguments.rank={stopped}", f"+model.arguments.forward={forward}"]
+    limits = ["watch.stall_timeout_s=4", "watch.first_step_timeout_s=4"]
+    _, out, folder, took_s = hang(tmp_path, "stop", *more, *limits)
     record = status(folder)
     assert (record["state"], record["failure"]["rank"]) == ("hung", stopped), out
     assert f"rank {stopped} does not answer" in record["reason"]

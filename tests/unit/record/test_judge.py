@@ -1,10 +1,14 @@
 """What ranks publish of their calls: packed and read back as it was, and the first difference is found."""
 
+import json
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed import HashStore
 
 from dtk.record.desync import first_difference
-from dtk.record.judge import pack, unpack
+from dtk.record.judge import Judge, pack, unpack
 
 HASHES = st.lists(st.integers(0, 2**64 - 1), max_size=64)
 CALLS = st.lists(st.sampled_from("abc"), min_size=1, max_size=20)
@@ -32,3 +36,15 @@ def test_the_first_differing_call_of_two_ranks_is_found(same: list[str], one: li
     shorter = min(len(ours), len(theirs))
     expected = next((n + 1 for n in range(shorter) if ours[n] != theirs[n]), None)
     assert first_difference({0: published(ours, 64), 1: published(theirs, 64)}) == expected
+
+
+@pytest.mark.parametrize("mute", [0, 1])
+def test_a_rank_that_stood_still_before_its_first_report_is_known_to_be_there(mute: int) -> None:
+    store, judge = HashStore(), Judge(2)
+    told = {"tick": 1, "idle_s": 5.0, "stepping": True, "leaving": "", "sound": True, "groups": {}}
+    store.set(f"rank/{1 - mute}", json.dumps(told))
+    for _ in range(5):
+        judge.read(store, 1.0, 5.0)
+    assert judge.here() == [0, 1]
+    found = judge.find(limit_s=4.0, first_limit_s=600.0)
+    assert found is not None and found["kind"] == "stall"
