@@ -1,4 +1,4 @@
-"""Writes the simulated jobs of `diagnostics.causes.overlap` in the styles that profilers and exporters have."""
+"""Writes the simulated jobs of `trace_scenarios` in the styles that profilers and exporters have."""
 
 import gzip
 import json
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diagnostics.causes.overlap._simulator import BASE_NS, COMMUNICATION, COMPUTE, Simulator, rounded
+from tests.trace_simulator import BASE_NS, COMMUNICATION, COMPUTE, Simulator, rounded
 
 __all__ = ["Simulator", "Style", "write"]
 

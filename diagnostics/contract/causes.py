@@ -4,7 +4,7 @@ The fault trees, docs/causes.md, the enum of docs/report.schema.json and the pip
 Relations between causes are data (`explained_by`); no cause looks at the findings of another.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -43,18 +43,6 @@ class ExplainedBy:
     """One of them must hold."""
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
-    """Evidence of a real or a minimal job with this cause: docs/causes.md shows its diagnosis, and a test checks it."""
-
-    files: Callable[[], Mapping[str, str | bytes]]
-    """Relative path -> content, as a job leaves them in a folder."""
-    ranks: tuple[int, ...] = ()
-    """Culprits that the diagnosis must name; the cause must be the first root cause."""
-    outcome: Outcome | None = None
-    """Of the diagnosis; None = the cause's own. A risk becomes what it led to: memory that ran out is `oom`."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause(Generic[F]):
     """One cause. Its file defines the facts that its findings carry, `decide`, and ends in `CAUSE = Cause(...)`."""
@@ -79,7 +67,6 @@ class Cause(Generic[F]):
     remedy: str
     """The usual remedy, for docs/causes.md."""
     explained_by: tuple[ExplainedBy, ...] = ()
-    example: Example | None = None
     source: str = ""
     """The paper, document or measurement that the decision rests on."""
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.diagnostics.causes.examples import Example
+
 ROOT = Path(__file__).resolve().parents[2]
 
 TOY_READER = '''
@@ -105,7 +107,7 @@ TOY_CAUSE = '''
 
 from dataclasses import dataclass
 
-from diagnostics.contract.causes import Cause, Example
+from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import Finding, Remedy, Text
 from diagnostics.evidence.model import Evidence, RankError
 
@@ -136,15 +138,6 @@ def decide(errors: list[RankError]) -> list[Finding]:
     return [Finding(cause=CAUSE.id, status=status, facts=OutOfToys(len(ranks)), ranks=ranks)]
 
 
-LOG = "".join(
-    f"[rank1]: {line}\\n"
-    for line in (
-        "Traceback (most recent call last):",
-        '  File "/job/train.py", line 3, in <module>',
-        "    play()",
-        "ToyError: none is left",
-    )
-)
 CAUSE = Cause(
     id="env.out_of_toys",
     title="a rank ran out of toys",
@@ -154,9 +147,22 @@ CAUSE = Cause(
     decide=decide,
     decided_from="exceptions in logs",
     remedy="TOYS=2",
-    example=Example(lambda: {"train.log": LOG}, (1,)),
 )
 '''
+TOY_CAUSE_TEST = """
+from tests.unit.diagnostics.causes.examples import Example
+
+LOG = "".join(
+    f"[rank1]: {line}\\n"
+    for line in (
+        "Traceback (most recent call last):",
+        '  File "/job/train.py", line 3, in <module>',
+        "    play()",
+        "ToyError: none is left",
+    )
+)
+EXAMPLES = {"env.out_of_toys": Example(lambda: {"train.log": LOG}, (1,))}
+"""
 
 
 @pytest.fixture
@@ -202,13 +208,9 @@ def test_a_cause_is_one_file_and_its_test(copy: Path) -> None:
     """Its example is diagnosed, as the tests of all causes do it; trees and documents know it."""
     (copy / "diagnostics/causes/env/out_of_toys.py").write_text(TOY_CAUSE, encoding="utf-8")
     shutil.copytree(ROOT / "docs", copy / "docs")
-    write = (
-        "from pathlib import Path\n"
-        "from diagnostics.causes.env.out_of_toys import CAUSE\n"
-        "for name, text in CAUSE.example.files().items(): (Path('left') / name).write_text(text)\n"
-    )
-    (copy / "left").mkdir()
-    subprocess.run([sys.executable, "-c", write], cwd=copy, env={**os.environ, "PYTHONPATH": str(copy)}, check=True)
+    namespace: dict[str, dict[str, Example]] = {}
+    exec(TOY_CAUSE_TEST, namespace)
+    namespace["EXAMPLES"]["env.out_of_toys"].write(copy / "left")
     ended = dtk(copy, "diagnose", "left", "--json")
     assert ended.returncode == 1, ended.stderr
     report = json.loads(ended.stdout)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diagnostics.analysis.environment.job import JobEnvironment, job_environment
-from diagnostics.contract.causes import Cause, Example
+from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import EvidenceItem, Facts, Finding, Text
 from diagnostics.contract.formatting import counted
 from diagnostics.evidence.model import LogFact
@@ -48,7 +48,6 @@ def failure_cause(
     title: str,
     remedy: str,
     decided_from: str,
-    example: Example,
     pattern: re.Pattern[str],
     kinds: tuple[str, ...],
     facts: Callable[[list[Said]], tuple[Facts, tuple[int, ...]]],
@@ -61,7 +60,6 @@ def failure_cause(
         title: in words.
         remedy: for docs/causes.md.
         decided_from: for docs/causes.md.
-        example: a log with the text.
         pattern: the text.
         kinds: kinds of log lines that are recognised as it.
         facts: what the lines tell, and the ranks to blame.
@@ -85,7 +83,6 @@ def failure_cause(
         decide=decide,
         decided_from=decided_from,
         remedy=remedy,
-        example=example,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from diagnostics.analysis.environment.job import JobEnvironment, RankLint, job_environment
 from diagnostics.analysis.environment.recorded import ALL, CONFIGURATION, Recorded
 from diagnostics.analysis.environment.situation import Change, Severity
-from diagnostics.contract.causes import Cause, Example
+from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
 from diagnostics.contract.formatting import ranks_spoken
 
@@ -111,7 +111,6 @@ def lint_cause(
     title: str,
     branch: str,
     remedy: str,
-    example: Example,
     decided_from: str = "environment in manifest or log",
     nccl_only: bool = False,
     names: bool = False,
@@ -125,7 +124,6 @@ def lint_cause(
         title: in words.
         branch: of the fault tree.
         remedy: for docs/causes.md.
-        example: variables with this cause.
         decided_from: for docs/causes.md.
         nccl_only: it matters only where NCCL moves the data.
         names: it is about names, which a log does not tell: NCCL repeats only those that it knows.
@@ -160,7 +158,6 @@ def lint_cause(
         decide=lambda job: tuple(decide(job)),
         decided_from=decided_from,
         remedy=remedy,
-        example=example,
     )
 
 

@@ -1,6 +1,5 @@
 """Variables that contradict each other, or that differ between ranks and must not."""
 
-from diagnostics.causes.env._examples import dtk_run
 from diagnostics.causes.env._lint import lint_cause
 
 CAUSE = lint_cause(
@@ -8,6 +7,5 @@ CAUSE = lint_cause(
     title="variables that contradict each other",
     branch="environment.settings",
     remedy="unset one of the two; the same value on all ranks",
-    example=dtk_run({"NCCL_MNNVL_ENABLE": "1", "NCCL_CUMEM_ENABLE": "0"}),
     decided_from="environment of all ranks",
 )

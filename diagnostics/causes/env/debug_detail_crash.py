@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from diagnostics.analysis.environment.job import JobEnvironment, job_environment
-from diagnostics.causes.env._examples import crash_under_detail
 from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
 from diagnostics.evidence.model import RankError
@@ -88,5 +87,4 @@ CAUSE = Cause(
     decide=decide,
     decided_from="environment, and a rank that died by SIGSEGV",
     remedy="TORCH_DISTRIBUTED_DEBUG=INFO",
-    example=crash_under_detail(),
 )

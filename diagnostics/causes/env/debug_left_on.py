@@ -1,6 +1,5 @@
 """A debugging setting that was left on and costs time."""
 
-from diagnostics.causes.env._examples import dtk_run
 from diagnostics.causes.env._lint import lint_cause
 
 CAUSE = lint_cause(
@@ -8,5 +7,4 @@ CAUSE = lint_cause(
     title="a debugging setting that was left on",
     branch="environment.settings",
     remedy="unset it once the fault is found",
-    example=dtk_run({"NCCL_DEBUG": "TRACE"}),
 )

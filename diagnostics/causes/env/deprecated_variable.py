@@ -1,6 +1,5 @@
 """A variable under an old name."""
 
-from diagnostics.causes.env._examples import dtk_run
 from diagnostics.causes.env._lint import lint_cause
 
 CAUSE = lint_cause(
@@ -8,6 +7,5 @@ CAUSE = lint_cause(
     title="a variable under an old name",
     branch="environment.names",
     remedy="today's name",
-    example=dtk_run({"NCCL_CHECKS_DISABLE": "1"}),
     names=True,
 )

@@ -3,7 +3,6 @@
 import re
 from dataclasses import dataclass
 
-from diagnostics.causes.env._examples import log
 from diagnostics.causes.env._failures import Said, failure_cause, lines, speakers
 from diagnostics.contract.findings import Finding, Remedy, Text
 
@@ -45,7 +44,6 @@ CAUSE = failure_cause(
     title="two ranks use the same GPU",
     remedy="torch.cuda.set_device(LOCAL_RANK) before the first collective",
     decided_from="NCCL's text",
-    example=log("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000", 0, 1),
     pattern=_PATTERN,
     kinds=("nccl_duplicate_gpu",),
     facts=_facts,

@@ -3,7 +3,6 @@
 import re
 from dataclasses import dataclass
 
-from diagnostics.causes.env._examples import log
 from diagnostics.causes.env._failures import Said, failure_cause, lines
 from diagnostics.contract.findings import Finding, Remedy, Text
 from diagnostics.contract.formatting import ranks_spoken
@@ -37,7 +36,6 @@ CAUSE = failure_cause(
     title="two processes have the same rank",
     remedy="end processes of earlier attempts; one --node_rank per node",
     decided_from="NCCL's text",
-    example=log("gpu1:77:90 [0] bootstrap.cc:1 NCCL WARN Bootstrap Root : rank 3 of 4 ranks has already checked in", 3),
     pattern=re.compile(r"rank (?P<duplicate>\d+) of \d+ ranks has already checked in"),
     kinds=("nccl_duplicate_rank",),
     facts=_facts,

@@ -1,7 +1,6 @@
 """RDMA is there but not used between the nodes."""
 
 from diagnostics.analysis.environment.recorded import Recorded
-from diagnostics.causes.env._examples import dtk_run
 from diagnostics.causes.env._lint import lint_cause, set_anywhere
 
 
@@ -19,7 +18,6 @@ CAUSE = lint_cause(
     title="RDMA is there but not used",
     branch="environment.hardware",
     remedy="unset NCCL_IB_DISABLE or NCCL_NET",
-    example=dtk_run({"NCCL_IB_DISABLE": "1"}, nodes=2),
     decided_from="environment, the node's RDMA devices, number of nodes",
     nccl_only=True,
     lacking=_lacking,

@@ -1,6 +1,5 @@
 """Direct transfers between the devices of a node are switched off."""
 
-from diagnostics.causes.env._examples import dtk_run
 from diagnostics.causes.env._lint import lint_cause
 
 CAUSE = lint_cause(
@@ -8,7 +7,6 @@ CAUSE = lint_cause(
     title="direct transfers between devices are switched off",
     branch="environment.hardware",
     remedy="unset NCCL_P2P_DISABLE",
-    example=dtk_run({"NCCL_P2P_DISABLE": "1"}),
     decided_from="environment, the node's GPUs",
     nccl_only=True,
 )

@@ -1,6 +1,5 @@
 """A setting that can hang or crash the job, or give wrong numbers."""
 
-from diagnostics.causes.env._examples import dtk_run
 from diagnostics.causes.env._lint import lint_cause
 
 CAUSE = lint_cause(
@@ -8,5 +7,4 @@ CAUSE = lint_cause(
     title="a setting that can hang or crash the job",
     branch="environment.settings",
     remedy="unset it: the default is safe",
-    example=dtk_run({"NCCL_PROTO": "LL128"}),
 )

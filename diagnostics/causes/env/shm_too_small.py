@@ -3,7 +3,6 @@
 import re
 from dataclasses import dataclass
 
-from diagnostics.causes.env._examples import log
 from diagnostics.causes.env._failures import Said, failure_cause, lines, speakers
 from diagnostics.contract.findings import Finding, Remedy, Text
 from diagnostics.contract.formatting import bytes_text
@@ -53,9 +52,6 @@ CAUSE = failure_cause(
     title="/dev/shm is too small",
     remedy="--shm-size=8g or --ipc=host; in Kubernetes a memory volume at /dev/shm",
     decided_from="NCCL's and the data loader's texts",
-    example=log(
-        "[rank1]: RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error. It is possible that ...", 1
-    ),
     pattern=_PATTERN,
     kinds=("nccl_shm", "worker_bus_error"),
     facts=_facts,

@@ -1,6 +1,5 @@
 """A variable whose value is silently read as 0."""
 
-from diagnostics.causes.env._examples import dtk_run
 from diagnostics.causes.env._lint import lint_cause
 
 CAUSE = lint_cause(
@@ -8,6 +7,5 @@ CAUSE = lint_cause(
     title="a variable whose value is silently read as 0",
     branch="environment.names",
     remedy="a plain number: 1, not true; 4194304, not 4M",
-    example=dtk_run({"NCCL_BUFFSIZE": "4M"}),
     decided_from="environment as it was typed (a log shows it only as NCCL read it)",
 )

@@ -1,6 +1,5 @@
 """A variable that nothing reads: a slip in its name, or a name that is older or newer than the NCCL in use."""
 
-from diagnostics.causes.env._examples import dtk_run
 from diagnostics.causes.env._lint import lint_cause
 
 CAUSE = lint_cause(
@@ -8,7 +7,6 @@ CAUSE = lint_cause(
     title="a variable that nothing reads",
     branch="environment.names",
     remedy="the name that was meant, or unset it",
-    example=dtk_run({"NCCL_SOCKET_IFNAM": "eth0"}),
     decided_from="environment in manifest or log, against the catalogue of NCCL, torch and gloo",
     names=True,
 )

@@ -3,7 +3,6 @@
 import re
 from dataclasses import dataclass
 
-from diagnostics.causes.env._examples import log
 from diagnostics.causes.env._failures import Said, failure_cause, lines, speakers
 from diagnostics.contract.findings import Finding, Remedy, Text
 
@@ -42,7 +41,6 @@ CAUSE = failure_cause(
     title="ranks load different versions of NCCL",
     remedy="one image on all nodes",
     decided_from="NCCL's text",
-    example=log("[rank0]: NCCL WARN Mismatched NCCL version detected : rank 0 version 22703 rank 1 version 22005", 0),
     pattern=_PATTERN,
     kinds=("nccl_version_mismatch",),
     facts=_facts,

@@ -7,7 +7,6 @@ from typing import Literal
 
 from diagnostics.analysis.environment.job import JobEnvironment
 from diagnostics.analysis.environment.recorded import Recorded, interfaces
-from diagnostics.causes.env._examples import dtk_run
 from diagnostics.causes.env._failures import lines
 from diagnostics.causes.env._lint import lint_cause, set_anywhere
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
@@ -112,7 +111,6 @@ CAUSE = lint_cause(
     title="communication on the wrong network interface",
     branch="environment.hardware",
     remedy="NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME by their exact names",
-    example=dtk_run({"NCCL_SOCKET_IFNAME": "=ens3"}, nodes=2),
     decided_from="environment against the node's interfaces; what NCCL and gloo say they use",
     lacking=_lacking,
     from_logs=_from_logs,

@@ -1,10 +1,10 @@
 """Ranks issued different operations at the same position of a group."""
 
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.causes.hang import _asymmetric, _examples, _parts, _stacks, _watchdog
+from diagnostics.causes.hang import _asymmetric, _parts, _stacks, _watchdog
 from diagnostics.causes.hang._relations import CIRCULAR, FAILED, OTHER_CALLS
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.causes import Cause, ExplainedBy
 from diagnostics.contract.findings import Finding
 
 
@@ -33,5 +33,4 @@ CAUSE = Cause(
         ExplainedBy(("hang.unused_parameters",), when=("group",)),
         ExplainedBy(CIRCULAR, when=("ranks", "group")),
     ),
-    example=Example(_examples.other_operation, ranks=(1,)),
 )

@@ -1,10 +1,10 @@
 """A collective that only some ranks issue."""
 
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.causes.hang import _asymmetric, _asymmetric_waits, _examples, _parts, _stacks, _watchdog
+from diagnostics.causes.hang import _asymmetric, _asymmetric_waits, _parts, _stacks, _watchdog
 from diagnostics.causes.hang._relations import CIRCULAR, FAILED, LATE
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.causes import Cause, ExplainedBy
 from diagnostics.contract.findings import Finding
 
 
@@ -34,5 +34,4 @@ CAUSE = Cause(
         ExplainedBy(LATE, when=("ranks", "victims")),
         ExplainedBy(CIRCULAR, when=("ranks", "group")),
     ),
-    example=Example(_examples.only_rank_0, ranks=(0,)),
 )

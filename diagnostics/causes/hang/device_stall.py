@@ -2,10 +2,10 @@
 
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.late import DeviceStall
-from diagnostics.causes.hang import _examples, _parts
+from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._relations import FAILED, MISMATCH
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.causes import Cause, ExplainedBy
 from diagnostics.contract.findings import Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import ranks_spoken, sentence, verb
 
@@ -71,5 +71,4 @@ CAUSE = Cause(
         ExplainedBy(FAILED, when=("ranks",)),
         ExplainedBy((*FAILED, "hang.rank_exited", *MISMATCH), when=("victims",)),
     ),
-    example=Example(_examples.lagging_device, ranks=(2,)),
 )

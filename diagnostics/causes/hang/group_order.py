@@ -2,10 +2,10 @@
 
 from diagnostics.analysis.stall.circular import GroupOrder
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.causes.hang import _examples, _parts
+from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._proviso import assuming
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.causes import Cause, Example
+from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import Finding, Remedy, Text, Where, worded
 from diagnostics.contract.formatting import ranks_spoken, sentence, verb
 
@@ -76,5 +76,4 @@ CAUSE = Cause(
     decided_from="dumps or rings with more than one process group",
     remedy="use the groups in one order on all ranks",
     explained_by=(),
-    example=Example(_examples.groups_in_two_orders, ranks=(0, 1)),
 )

@@ -3,12 +3,12 @@
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.late import HostStall
 from diagnostics.analysis.stall.stack_evidence import HostOutside
-from diagnostics.causes.hang import _examples, _parts, _stacks, _watchdog
+from diagnostics.causes.hang import _parts, _stacks, _watchdog
 from diagnostics.causes.hang._host import doing, fix
 from diagnostics.causes.hang._proviso import assuming
 from diagnostics.causes.hang._relations import CIRCULAR, FAILED, MISMATCH, OTHER_CALLS
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.causes import Cause, ExplainedBy
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
 
@@ -154,5 +154,4 @@ CAUSE = Cause(
         ExplainedBy((*FAILED, "hang.rank_exited", *MISMATCH), when=("victims",)),
         ExplainedBy((*OTHER_CALLS, *CIRCULAR), when=("ranks", "victims")),
     ),
-    example=Example(_examples.late_host, ranks=(2,)),
 )

@@ -2,10 +2,10 @@
 
 from diagnostics.analysis.stall.blameless import NeverCompletes
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.causes.hang import _examples, _parts
+from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._relations import ASYMMETRIC, CIRCULAR, FAILED, LATE, REFUSED
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.causes import Cause, ExplainedBy
 from diagnostics.contract.findings import Finding, Remedy, Text, worded
 
 
@@ -67,5 +67,4 @@ CAUSE = Cause(
         ExplainedBy(CIRCULAR, when=("ranks", "group")),
         ExplainedBy((*REFUSED, "env.wrong_interface", "network.link_fault"), when=("any",)),
     ),
-    example=Example(_examples.completes_nowhere),
 )

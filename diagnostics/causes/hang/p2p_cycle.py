@@ -3,10 +3,10 @@
 from diagnostics.analysis.stall.circular import PointToPoint
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.unrecorded_transfer import UnrecordedTransfer
-from diagnostics.causes.hang import _examples, _parts
+from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._relations import MISMATCH
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.causes import Cause, ExplainedBy
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import file_name, ranks_spoken, sentence, verb
 from diagnostics.evidence.calls import Call
@@ -147,5 +147,4 @@ CAUSE = Cause(
     decided_from="rings and NCCL dumps (gloo does not record send and recv), stacks",
     remedy="order sends and receives by rank, or use batch_isend_irecv",
     explained_by=(ExplainedBy(MISMATCH, when=("group",)),),
-    example=Example(_examples.receives_in_a_ring, ranks=(0, 1)),
 )

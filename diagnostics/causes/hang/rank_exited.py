@@ -6,9 +6,9 @@ Ranks that exit together after they have waited are not blamed: what they waited
 from functools import partial
 
 from diagnostics.analysis.stall.explain import explain
-from diagnostics.causes.hang import _endings, _examples
+from diagnostics.causes.hang import _endings
 from diagnostics.causes.hang._relations import CIRCULAR, FAILED, MISMATCH, OTHER_CALLS
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.causes import Cause, ExplainedBy
 
 CAUSE = Cause(
     id="hang.rank_exited",
@@ -26,5 +26,4 @@ CAUSE = Cause(
         ExplainedBy((*OTHER_CALLS, "hang.host_stall", "hang.device_stall", *CIRCULAR), when=("ranks", "victims")),
         ExplainedBy(("hang.network", "hang.rendezvous"), when=("any",)),
     ),
-    example=Example(_examples.exited, ranks=(1,)),
 )

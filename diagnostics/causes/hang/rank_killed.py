@@ -3,9 +3,9 @@
 from functools import partial
 
 from diagnostics.analysis.stall.explain import explain
-from diagnostics.causes.hang import _endings, _examples
+from diagnostics.causes.hang import _endings
 from diagnostics.causes.hang._relations import ASYMMETRIC, CIRCULAR, LATE, MISMATCH, REFUSED
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.causes import Cause, ExplainedBy
 
 CAUSE = Cause(
     id="hang.rank_killed",
@@ -22,5 +22,4 @@ CAUSE = Cause(
         ExplainedBy((*MISMATCH, *REFUSED), when=("group",)),
         ExplainedBy(CIRCULAR, when=("ranks", "victims")),
     ),
-    example=Example(_examples.killed, ranks=(1,)),
 )

@@ -3,8 +3,8 @@
 from functools import partial
 
 from diagnostics.analysis.stall.explain import explain
-from diagnostics.causes.hang import _endings, _examples
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.causes.hang import _endings
+from diagnostics.contract.causes import Cause, ExplainedBy
 
 CAUSE = Cause(
     id="hang.rank_oom",
@@ -16,5 +16,4 @@ CAUSE = Cause(
     decided_from="out-of-memory texts in logs and error files, allocator snapshots",
     remedy="see the memory causes: smaller micro-batch, more sharding, activation checkpointing",
     explained_by=(ExplainedBy(("memory.*",), when=("ranks", "group")),),
-    example=Example(_examples.out_of_memory, ranks=(1,)),
 )

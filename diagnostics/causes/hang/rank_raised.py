@@ -3,9 +3,9 @@
 from functools import partial
 
 from diagnostics.analysis.stall.explain import explain
-from diagnostics.causes.hang import _endings, _examples
+from diagnostics.causes.hang import _endings
 from diagnostics.causes.hang._relations import ASYMMETRIC, CIRCULAR, LATE, REFUSED
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.causes import Cause, ExplainedBy
 
 CAUSE = Cause(
     id="hang.rank_raised",
@@ -22,5 +22,4 @@ CAUSE = Cause(
         ExplainedBy((*CIRCULAR, "numeric.non_finite"), when=("ranks", "victims")),
         ExplainedBy(REFUSED, when=("group",)),
     ),
-    example=Example(_examples.raised, ranks=(2,)),
 )

@@ -2,10 +2,10 @@
 
 from diagnostics.analysis.stall.blameless import Startup, StartupFailed, lasted_s
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.causes.hang import _examples, _parts
+from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._relations import FAILED, LATE, MISMATCH
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.causes import Cause, ExplainedBy
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import file_name, ranks_spoken, sentence, verb
 from diagnostics.evidence.model import shortened
@@ -125,5 +125,4 @@ CAUSE = Cause(
         ExplainedBy((*FAILED, "hang.rank_exited", *MISMATCH, *LATE), when=("group",)),
         ExplainedBy(("env.wrong_interface", "env.version_mismatch", "env.duplicate_gpu"), when=("any",)),
     ),
-    example=Example(_examples.never_came, ranks=(1,)),
 )

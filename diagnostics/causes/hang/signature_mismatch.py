@@ -1,10 +1,10 @@
 """Ranks issued the same operation with another shape, dtype, root, ReduceOp or other split sizes."""
 
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.causes.hang import _asymmetric, _asymmetric_waits, _examples, _parts, _watchdog
+from diagnostics.causes.hang import _asymmetric, _asymmetric_waits, _parts, _watchdog
 from diagnostics.causes.hang._relations import FAILED, OTHER_CALLS
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.causes import Cause, ExplainedBy
 from diagnostics.contract.findings import Finding, Remedy, Text, worded
 from diagnostics.evidence.model import LogFact, shortened
 
@@ -65,5 +65,4 @@ CAUSE = Cause(
         ExplainedBy(OTHER_CALLS, when=("ranks", "victims")),
         ExplainedBy(("hang.unused_parameters",), when=("group",)),
     ),
-    example=Example(_examples.other_size, ranks=(1,)),
 )

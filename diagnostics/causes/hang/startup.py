@@ -2,10 +2,9 @@
 
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.standing import Waiting, standing
-from diagnostics.causes.hang import _examples
 from diagnostics.causes.hang._relations import FAILED, REFUSED
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.causes import Cause, ExplainedBy
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Remedy, Text, worded
 from diagnostics.contract.formatting import ranks_spoken, sentence
 
@@ -69,5 +68,4 @@ CAUSE = Cause(
         ExplainedBy(FAILED, when=("group",)),
         ExplainedBy((*REFUSED, "env.wrong_interface", "network.link_fault"), when=("any",)),
     ),
-    example=Example(_examples.first_collective),
 )

@@ -2,10 +2,10 @@
 
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.straggler import Straggler
-from diagnostics.causes.hang import _examples, _parts
+from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._relations import CIRCULAR, FAILED, MISMATCH, OTHER_CALLS
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.causes import Cause, ExplainedBy
 from diagnostics.contract.findings import Cost, Finding, Remedy, Text, Where, worded
 from diagnostics.contract.formatting import ranks_spoken
 
@@ -76,5 +76,4 @@ CAUSE = Cause(
         ExplainedBy((*OTHER_CALLS, "hang.host_stall", "hang.device_stall", *CIRCULAR), when=("ranks", "victims")),
         ExplainedBy(("hang.network", "hang.rendezvous"), when=("any",)),
     ),
-    example=Example(_examples.slow_rank, ranks=(1,)),
 )

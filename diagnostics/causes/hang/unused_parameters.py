@@ -1,10 +1,10 @@
 """Gradients that never became ready on some ranks, so that a bucket was not reduced there."""
 
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.causes.hang import _asymmetric, _asymmetric_waits, _examples, _parts
+from diagnostics.causes.hang import _asymmetric, _asymmetric_waits, _parts
 from diagnostics.causes.hang._relations import FAILED
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.causes import Cause, ExplainedBy
 from diagnostics.contract.findings import Finding
 
 
@@ -27,5 +27,4 @@ CAUSE = Cause(
     decided_from="dumps or rings, DDP's message, stacks",
     remedy="strategy.find_unused_parameters=true, or use every parameter on every rank",
     explained_by=(ExplainedBy(FAILED, when=("ranks",)),),
-    example=Example(_examples.bucket_not_ready, ranks=(1,)),
 )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from diagnostics.analysis.gpu_faults import HARMLESS, WORST, After, Event, GpuFaults, gpu_faults
-from diagnostics.contract.causes import Cause, Example
+from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence
 
@@ -97,10 +97,6 @@ def decide(faults: GpuFaults) -> list[Finding]:
     ]
 
 
-def _example() -> dict[str, str]:
-    return {"dmesg.log": "NVRM: Xid (PCI:0000:01:00): 79, pid=2710030, name=python3, GPU has fallen off the bus.\n"}
-
-
 CAUSE = Cause(
     id="hardware.gpu_fault",
     title="a GPU failed",
@@ -110,6 +106,5 @@ CAUSE = Cause(
     decide=decide,
     decided_from="Xid lines of the kernel's log; CUDA's ECC, NVLink and lost-device errors",
     remedy="by code: start again, reset the device, reboot the node, or replace the device",
-    example=Example(_example),
     source="NVIDIA's Xid catalogue",
 )

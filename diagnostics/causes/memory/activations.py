@@ -6,9 +6,8 @@ from diagnostics.analysis.memory import categories
 from diagnostics.analysis.memory.categories import ACTIVATIONS, LOGITS
 from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.analysis.memory.measures import read
-from diagnostics.causes.memory import _examples
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.causes import Cause, Example
+from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
 from diagnostics.contract.formatting import bytes_text
 
@@ -112,6 +111,5 @@ CAUSE = Cause(
     decided_from="timeline or snapshot",
     remedy="train.activation_checkpoint_every=1, smaller micro-batch or sequence",
     explained_by=shared.WASTE,
-    example=Example(_examples.large_activations, ranks=(0,)),
     source="arXiv 2205.05198: bytes of activations per layer, and what recomputation saves",
 )

@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 
 from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.analysis.memory.measures import read
-from diagnostics.causes.memory import _examples
 from diagnostics.causes.memory import _shared as shared
 from diagnostics.causes.memory._shared import where
-from diagnostics.contract.causes import Cause, Example
+from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where
 from diagnostics.contract.formatting import Bytes, bytes_text
 from diagnostics.evidence.model import Evidence
@@ -164,6 +163,5 @@ CAUSE = Cause(
     decided_from="out-of-memory text, snapshot: reserved far above allocated",
     remedy="PYTORCH_ALLOC_CONF=expandable_segments:True",
     explained_by=shared.WASTE,
-    example=Example(_examples.fragmented, ranks=(0,)),
     source="torch's CUDACachingAllocator frees unused segments before it fails: what is left unused is in pieces",
 )

@@ -5,9 +5,8 @@ from itertools import accumulate
 from diagnostics.analysis.memory.gathers import Gather
 from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory
 from diagnostics.analysis.memory.measures import read
-from diagnostics.causes.memory import _examples
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.causes import Cause, Example
+from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import Bytes, bytes_text
 
@@ -121,6 +120,5 @@ CAUSE = Cause(
     decide=decide,
     decided_from="all_gathers while a checkpoint is written, timeline",
     remedy="sharded checkpoints (torch.distributed.checkpoint)",
-    example=Example(_examples.full_state_dict, ranks=(0, 1)),
     source="measured: full_tensor of each parameter keeps 1.0 times the parameters on all ranks, a sharded save none",
 )

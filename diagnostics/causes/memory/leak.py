@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from diagnostics.analysis.memory.growth import Growth, growth
 from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.analysis.memory.measures import read
-from diagnostics.causes.memory import _examples
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.causes import Cause, Example
+from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import EvidenceItem, Figures, Finding, Remedy, Text
 from diagnostics.contract.formatting import Bytes, bytes_text
 from diagnostics.evidence.model import Frame
@@ -216,5 +215,4 @@ CAUSE = Cause(
     decide=decide,
     decided_from="timeline over 16 steps or more",
     remedy="drop what keeps tensors alive: lists of losses with graph, hooks, caches",
-    example=Example(_examples.rising, ranks=(0,)),
 )

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from diagnostics.analysis.memory.job import PREDICTED_RANKS, JobMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.analysis.memory.model_size import ModelSize, States
-from diagnostics.causes.memory import _examples
 from diagnostics.causes.memory._shared import WASTE, NotRecorded, confirmed, ruled_out, undecided
-from diagnostics.contract.causes import Cause, Example
+from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
 from diagnostics.contract.formatting import Bytes, bytes_text
 
@@ -88,6 +87,5 @@ CAUSE = Cause(
     decided_from="parameter count, optimizer, strategy, device memory",
     remedy="shard more (strategy=zero3 or fsdp), offload, or more ranks",
     explained_by=WASTE,
-    example=Example(_examples.states_too_large, ranks=(0, 1)),
     source="ZeRO (arXiv 1910.02054), table 1: bytes of model states per rank",
 )

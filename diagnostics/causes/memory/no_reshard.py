@@ -7,9 +7,8 @@ from typing import Literal
 from diagnostics.analysis.memory.gathers import Traffic, UnitUse
 from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory
 from diagnostics.analysis.memory.measures import read
-from diagnostics.causes.memory import _examples
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.causes import Cause, Example
+from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import EvidenceItem, Finding, Text
 from diagnostics.contract.formatting import bytes_text
 
@@ -182,6 +181,5 @@ CAUSE = Cause(
     decide=decide,
     decided_from="timeline, sizes of all_gathers, configuration",
     remedy="strategy.reshard_after_forward=true",
-    example=Example(_examples.kept_units, ranks=(0, 1)),
     source="measured: without resharding the plateau through forward is 1.51 times the parameters",
 )

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.analysis.memory.measures import read
-from diagnostics.causes.memory import _examples
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.causes import Cause, Example
+from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import Finding, Remedy, Text
 from diagnostics.contract.formatting import Bytes, bytes_text
 
@@ -88,6 +87,5 @@ CAUSE = Cause(
     decide=decide,
     decided_from="telemetry or out-of-memory text against torch's own figures",
     remedy="look for other processes; fewer communicators; NCCL_MAX_CTAS",
-    example=Example(_examples.other_processes, ranks=(3,), outcome="oom"),
     source="nccl issues 864, 964: 544 to 688 MB for each communicator on 4 x A100",
 )

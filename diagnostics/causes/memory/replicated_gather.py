@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from diagnostics.analysis.memory.gathers import Gather
 from diagnostics.analysis.memory.job import JobMemory, Prediction, RankMemory
 from diagnostics.analysis.memory.measures import read
-from diagnostics.causes.memory import _examples
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.causes import Cause, Example
+from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import Bytes, bytes_text
 from diagnostics.evidence.model import Frame
@@ -155,6 +154,5 @@ CAUSE = Cause(
     decide=decide,
     decided_from="all_gathers of lists, objects or logits, their sizes against world_size",
     remedy="reduce instead of gather, or gather to one rank in pieces",
-    example=Example(_examples.gathered_copies, ranks=(0, 1)),
     source="measured: all_gather_object peaks at (2 N + 1) times the object; kept logits grow with steps and N",
 )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from diagnostics.analysis.link_faults import RETRY_EXCEEDED, LinkFaults, link_faults
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.causes import Cause, ExplainedBy
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
 from diagnostics.contract.formatting import counted, sentence
 
@@ -83,14 +83,6 @@ def decide(faults: LinkFaults) -> list[Finding]:
     ]
 
 
-def _example() -> dict[str, str]:
-    line = (
-        "node-0:3468:3905 [4] NCCL WARN NET/IB : Got completion from peer 10.0.0.2<54862> with status=12 opcode=0 "
-        "len=0 vendor err 129 (Recv)\n"
-    )
-    return {"train.log": line}
-
-
 CAUSE = Cause(
     id="network.link_fault",
     title="a link between two nodes failed",
@@ -104,6 +96,5 @@ CAUSE = Cause(
         ExplainedBy(("hang.rank_raised", "hang.rank_oom", "hang.rank_killed", "hang.rank_exited"), when=("any",)),
         ExplainedBy(("hardware.gpu_fault",), when=("any",)),
     ),
-    example=Example(_example),
     source="ibv_poll_cq(3); NCCL's net_ib.cc",
 )

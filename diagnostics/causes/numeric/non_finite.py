@@ -10,7 +10,7 @@ from typing import Any
 
 from diagnostics.analysis.metrics_series import BadFigure, Figures, Metrics, read
 from diagnostics.contract.artifacts import RunPaths
-from diagnostics.contract.causes import Cause, Example
+from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import Cost, EvidenceItem, Facts, Finding, Remedy, Text, Where
 from diagnostics.contract.formatting import ranks_spoken
 from diagnostics.evidence.model import LogFact, RankError, RunEvidence
@@ -347,11 +347,6 @@ def _settings(run: RunEvidence, metrics: Metrics | None) -> Settings:
     )
 
 
-def _example() -> dict[str, str]:
-    """Leftovers of a job whose log prints a loss that is NaN from step 101 on."""
-    return {"train.log": "step 100 loss 2.31\nstep 101 loss nan\nstep 102 loss nan\n"}
-
-
 CAUSE = Cause(
     id=ID,
     title="NaN or Inf appeared",
@@ -361,5 +356,4 @@ CAUSE = Cause(
     decide=decide,
     decided_from="metrics.jsonl, non_finite events of the ranks, anomaly detection",
     remedy="the samples of that rank and step; lower learning rate, clipping, bfloat16",
-    example=Example(_example),
 )

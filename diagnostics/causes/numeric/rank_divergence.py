@@ -3,13 +3,12 @@
 A dtk run compares them bit by bit every `record.replica_hash_every` steps; this reads what it found.
 """
 
-import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from diagnostics.analysis.metrics_series import Figures, read
 from diagnostics.contract.artifacts import RunPaths
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.causes import Cause, ExplainedBy
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Remedy, Text
 from diagnostics.contract.formatting import ranks_spoken, sentence
 from diagnostics.contract.strategy_traits import strategy_traits
@@ -172,17 +171,6 @@ def _drifted(evidence: Evidence, run: RunEvidence, drifted: list[tuple[int, dict
     )
 
 
-def _example() -> dict[str, str]:
-    """Return the records of a run of four ranks in which rank 2 differs at step 200."""
-    event = {"name": "replica_divergence", "step": 200, "ranks": [2], "group": [0, 1, 2, 3], "tie": False}
-    line = json.dumps({"kind": "event", "time_s": 1.0, **event, "parameter": None})
-    return {
-        "status.json": json.dumps({"state": "finished", "step": 250}),
-        "manifest.json": json.dumps({"run_id": "r", "schema_version": 1, "world_size": 4}),
-        **{f"events/rank_{rank:05d}.jsonl": f"{line}\n" for rank in range(4)},
-    }
-
-
 CAUSE = Cause(
     id=ID,
     title="replicas drifted apart",
@@ -196,5 +184,4 @@ CAUSE = Cause(
         ExplainedBy(("numeric.non_finite",), when=("any",)),
         ExplainedBy(("hang.signature_mismatch", "hang.unused_parameters"), when=("group",)),
     ),
-    example=Example(_example, ranks=(2,)),
 )

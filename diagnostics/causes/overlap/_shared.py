@@ -6,7 +6,7 @@ from typing import Any, Concatenate, Literal, ParamSpec
 
 from diagnostics.analysis.step_profile.overview import SHARE, Overview, Unusable, overview
 from diagnostics.analysis.step_profile.profile import CallProfile
-from diagnostics.contract.causes import Cause, Example, ExplainedBy
+from diagnostics.contract.causes import Cause, ExplainedBy
 from diagnostics.contract.findings import Cost, EvidenceItem, Figures, Finding, Remedy, Text, Where
 
 ALL_RANKS = "a profiler trace of every rank (dtk: `record=full`)"
@@ -103,7 +103,6 @@ def step_cause(
     decide: Callable[[Overview], Finding],
     decided_from: str,
     remedy: str,
-    example: Example,
     unless: Sequence[Guard] = (),
     explained_by: tuple[ExplainedBy, ...] = (),
     source: str = "",
@@ -134,7 +133,6 @@ def step_cause(
         decided_from=decided_from,
         remedy=remedy,
         explained_by=(*explained_by, *spoilt),
-        example=example,
         source=source,
     )
 

@@ -4,7 +4,6 @@ from diagnostics.analysis.step_profile.overview import MS, Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.analysis.step_profile.reductions import StepReductions, total_bytes
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.causes.overlap._examples import example
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import bytes_text
 
@@ -82,5 +81,4 @@ CAUSE = shared.step_cause(
     decide=decide,
     decided_from="traces: the reductions of each backward pass of a step",
     remedy="no_sync in all micro-batches but the last",
-    example=example("accumulation"),
 )

@@ -3,7 +3,6 @@
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.causes.overlap._examples import example
 from diagnostics.contract.causes import ExplainedBy
 from diagnostics.contract.findings import Finding
 
@@ -46,5 +45,4 @@ CAUSE = shared.step_cause(
     decided_from="traces: collectives with compute of the same phase right behind them and none beside them",
     remedy="wait where the result is needed; unset TORCH_NCCL_BLOCKING_WAIT",
     explained_by=(ExplainedBy(("overlap.unbucketed",), ("any",)),),
-    example=example("tensor_parallel"),
 )

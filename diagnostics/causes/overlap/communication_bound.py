@@ -8,7 +8,6 @@ from diagnostics.analysis.step_profile.overview import SHARE, Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.analysis.step_profile.reductions import TINY_BYTES
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.causes.overlap._examples import example
 from diagnostics.contract.causes import ExplainedBy
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.strategy_traits import strategy_traits
@@ -137,5 +136,4 @@ CAUSE = shared.step_cause(
     decided_from="traces of two ranks or more: transfer without waiting, against compute",
     remedy="fewer bytes (bfloat16, HSDP), a larger micro-batch, sharding inside the node",
     explained_by=(ExplainedBy(_AVOIDABLE, ("any",)),),
-    example=example("bound"),
 )

@@ -3,7 +3,6 @@
 from diagnostics.analysis.step_profile.copies import CopyProfile
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.causes.overlap._examples import example
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import bytes_text, counted
 from diagnostics.evidence.trace.host_work import HostCopy
@@ -72,6 +71,5 @@ CAUSE = shared.step_cause(
     decide=decide,
     decided_from="traces of GPUs: copies between host and device without compute beside them, their memory and size",
     remedy="pin_memory=True and non_blocking=True, a stream of their own, no cpu_offload",
-    example=example("copies"),
     source="CUDA C++ Best Practices Guide, section 10.1: pinned memory, asynchronous and overlapping transfers",
 )

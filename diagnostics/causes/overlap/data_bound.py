@@ -1,7 +1,6 @@
 """The step waits for the data loader."""
 
 from diagnostics.analysis.step_profile.overview import Overview
-from diagnostics.causes.overlap._examples import example
 from diagnostics.causes.overlap._idle import idle, judged_idle
 from diagnostics.causes.overlap._shared import StepCost, Words, figure, ruled_out, step_cause
 from diagnostics.contract.causes import ExplainedBy
@@ -39,5 +38,4 @@ CAUSE = step_cause(
     decided_from="traces, or spans with the data region: idle time within the data loader",
     remedy="more workers, prefetching, faster storage",
     explained_by=(ExplainedBy(("hang.host_stall",), ("ranks",)),),
-    example=example("loader"),
 )

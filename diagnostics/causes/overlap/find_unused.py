@@ -4,7 +4,6 @@ from diagnostics.analysis.step_profile.overview import MS, Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.analysis.step_profile.reductions import StepReductions
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.causes.overlap._examples import example
 from diagnostics.contract.findings import Finding
 
 _BITMAP_ELEMENTS = 1_000_000
@@ -49,5 +48,4 @@ CAUSE = shared.step_cause(
     decide=decide,
     decided_from="traces: DDP's search and its reduction of the map of used parameters; configuration",
     remedy="strategy.find_unused_parameters=false",
-    example=example("find_unused"),
 )

@@ -2,7 +2,6 @@
 
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.causes.overlap._examples import example
 from diagnostics.causes.overlap._idle import idle, judged_idle
 from diagnostics.contract.causes import ExplainedBy
 from diagnostics.contract.findings import Finding
@@ -69,5 +68,4 @@ CAUSE = shared.step_cause(
     decided_from="traces with host events: idle time that is spread over the launches of a step",
     remedy="train.compile=true, a larger micro-batch, fewer small operations",
     explained_by=(ExplainedBy(("hang.host_stall", "overlap.sync_point"), ("ranks",)),),
-    example=example("slow_launches"),
 )

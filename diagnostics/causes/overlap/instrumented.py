@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from diagnostics.analysis.step_profile.instrument import SWITCHES
 from diagnostics.analysis.step_profile.overview import Overview
-from diagnostics.causes.overlap._examples import example
 from diagnostics.causes.overlap._shared import on_cpu, ruled_out, step_cause
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
 
@@ -58,5 +57,4 @@ CAUSE = step_cause(
     decide=decide,
     decided_from="traces, environment",
     remedy="unset CUDA_LAUNCH_BLOCKING and the like, then measure again",
-    example=example("launch_blocking"),
 )

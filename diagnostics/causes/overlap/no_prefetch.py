@@ -3,7 +3,6 @@
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.units import MicroBatch, hidden_share
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.causes.overlap._examples import example
 from diagnostics.contract.causes import ExplainedBy
 from diagnostics.contract.findings import Finding
 
@@ -68,5 +67,4 @@ CAUSE = shared.step_cause(
     decided_from="traces: the share of the gathers that runs beside compute",
     remedy="strategy.prefetch_depth=2; do not wait on the host between blocks",
     explained_by=(ExplainedBy(("overlap.root_only_wrapping",), ("any",)),),
-    example=example("no_prefetch"),
 )

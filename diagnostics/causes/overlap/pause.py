@@ -1,7 +1,6 @@
 """The host pauses: it does something else, which the trace names, or stops for a few long stretches."""
 
 from diagnostics.analysis.step_profile.overview import Overview
-from diagnostics.causes.overlap._examples import LATE, example
 from diagnostics.causes.overlap._idle import idle, judged_idle
 from diagnostics.causes.overlap._shared import StepCost, Words, figure, on_cpu, step_cause
 from diagnostics.contract.causes import ExplainedBy
@@ -93,5 +92,4 @@ CAUSE = step_cause(
     "allocation, waiting for input), or a few long stretches that hold nearly all of the idle time of a step",
     remedy="take what the host does in the pause out of the step",
     explained_by=(ExplainedBy(("hang.host_stall", "overlap.sync_point"), ("ranks",)),),
-    example=example("late_host", (LATE,)),
 )

@@ -3,7 +3,6 @@
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.causes.overlap._examples import example
 from diagnostics.contract.findings import Finding
 
 _SHARE = 0.5
@@ -45,5 +44,4 @@ CAUSE = shared.step_cause(
     decide=decide,
     decided_from="traces of GPUs: the streams of collectives and compute",
     remedy="a communication stream of its own, async_op=True",
-    example=example("same_stream"),
 )

@@ -4,7 +4,6 @@ from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.reductions import MANY, MOST, StepReductions, large, share_of, total_bytes
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap._buckets import bucket_cap, bucket_gain, declared_cap
-from diagnostics.causes.overlap._examples import example
 from diagnostics.contract.causes import ExplainedBy
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import bytes_text
@@ -79,5 +78,4 @@ CAUSE = shared.step_cause(
     decided_from="traces: number, size and start of the reductions of a backward pass",
     remedy="strategy.bucket_cap_mb=25",
     explained_by=(ExplainedBy(("overlap.root_only_wrapping",), ("any",)),),
-    example=example("one_bucket"),
 )

@@ -7,7 +7,6 @@ from diagnostics.analysis.step_profile.account import WAITING_ON_CPU
 from diagnostics.analysis.step_profile.overview import MS, Overview
 from diagnostics.analysis.step_profile.skew import Late
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.causes.overlap._examples import LATE, example
 from diagnostics.contract.causes import ExplainedBy
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import ranks_spoken, sentence
@@ -196,5 +195,4 @@ CAUSE = shared.step_cause(
         ),
         ExplainedBy(("hang.straggler",), ("ranks", "group")),
     ),
-    example=example("longer_compute", (LATE,)),
 )

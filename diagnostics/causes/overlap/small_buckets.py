@@ -9,7 +9,6 @@ from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.analysis.step_profile.reductions import MANY, MOST, tiny, total_bytes
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap._buckets import bucket_cap, bucket_gain, declared_cap, fixed_cost, portions
-from diagnostics.causes.overlap._examples import example
 from diagnostics.contract.causes import ExplainedBy
 from diagnostics.contract.findings import Finding
 
@@ -62,5 +61,4 @@ CAUSE = shared.step_cause(
     decided_from="traces: number and size of the reductions of a backward pass",
     remedy="strategy.bucket_cap_mb=25",
     explained_by=(ExplainedBy(("overlap.unbucketed",), ("any",)),),
-    example=example("tiny_buckets"),
 )

@@ -1,7 +1,6 @@
 """The host waits for the device within the step, so the device idles until it is given work again."""
 
 from diagnostics.analysis.step_profile.overview import Overview
-from diagnostics.causes.overlap._examples import example
 from diagnostics.causes.overlap._idle import idle, judged_idle
 from diagnostics.causes.overlap._shared import StepCost, Words, on_cpu, step_cause
 from diagnostics.contract.findings import Finding
@@ -33,5 +32,4 @@ CAUSE = step_cause(
     decide=decide,
     decided_from="traces with host events: idle time that begins while the host waits for the device",
     remedy="no .item(), print or .cpu() in the step",
-    example=example("sync_point"),
 )

@@ -6,7 +6,6 @@ from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.reductions import MANY, total_bytes
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap._buckets import bucket_gain
-from diagnostics.causes.overlap._examples import example
 from diagnostics.contract.findings import Finding, Where
 from diagnostics.contract.formatting import bytes_text
 
@@ -74,5 +73,4 @@ CAUSE = shared.step_cause(
     decide=decide,
     decided_from="traces: the reductions between backward and optimizer; records of calls for the line",
     remedy="DDP, or flatten the gradients into buckets",
-    example=example("unbucketed"),
 )

@@ -9,23 +9,21 @@ from diagnostics.causes.branches import BRANCHES
 from diagnostics.causes.registry import built_in, collect
 from diagnostics.contract.causes import AnyCause
 from diagnostics.diagnose import diagnose
+from tests.unit.diagnostics.causes.examples import examples
 
 CAUSES = built_in()
-EXAMPLES = [cause for cause in CAUSES if cause.example is not None]
+EXAMPLES = examples()
 
 
-@pytest.mark.parametrize("cause", EXAMPLES, ids=lambda cause: cause.id)
+@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.id)
 def test_the_example_is_diagnosed(cause: AnyCause, tmp_path: Path) -> None:
-    assert cause.example is not None
-    for name, content in cause.example.files().items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    example = EXAMPLES[cause.id]
+    example.write(tmp_path)
     report = diagnose(tmp_path)
     assert report.root_causes, [one.finding.cause for one in report.findings if one.finding.status == "confirmed"]
     first = report.root_causes[0]
-    assert (first.cause, first.ranks) == (cause.id, cause.example.ranks)
-    assert report.outcome == (cause.example.outcome or cause.outcome)
+    assert (first.cause, first.ranks) == (cause.id, example.ranks)
+    assert report.outcome == (example.outcome or cause.outcome)
 
 
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.id)

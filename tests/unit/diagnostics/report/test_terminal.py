@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.causes.hang._examples import late_host
 from diagnostics.contract.findings import Finding, Stated, Where
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.model import Problem
 from diagnostics.report import jsonform
 from diagnostics.report.model import Report
+from tests.unit.diagnostics.causes.hang.examples import late_host
 from tests.unit.diagnostics.report.samples import HOSTILE, as_markdown, as_page, finding, full, mismatch, report
 from tests.unit.diagnostics.report.samples import shown as render
 

@@ -5,12 +5,12 @@ import pytest
 from diagnostics.analysis.memory.job import JobMemory, RankMemory, read
 from diagnostics.analysis.memory.model_size import ModelSize
 from diagnostics.analysis.memory.out_of_memory import RanOut
-from diagnostics.causes.memory import _examples
 from diagnostics.contract.findings import EvidenceItem
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame
 from diagnostics.evidence.readers.timeline import DeviceSamples, StepMemory, Timeline
+from tests.unit.diagnostics.causes.memory import examples
 
 ITEM = EvidenceItem("log", "a.log", "text", 1)
 
@@ -73,6 +73,6 @@ def test_lines_are_those_of_the_named_ranks():
     ("example", "on_cpu"), [("large_activations", False), ("full_state_dict", True), ("fragmented", False)]
 )
 def test_where_tensors_are(tmp_path, example, on_cpu):
-    for name, text in getattr(_examples, example)().items():
+    for name, text in getattr(examples, example)().items():
         (tmp_path / name).write_text(text)
     assert read(gather(tmp_path, Limits())).on_cpu is on_cpu

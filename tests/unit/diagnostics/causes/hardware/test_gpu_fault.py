@@ -7,6 +7,7 @@ import pytest
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
 from diagnostics.report.model import Report
+from tests.unit.diagnostics.causes.examples import Example
 
 
 def said(folder: Path, *lines: str) -> Report:
@@ -63,3 +64,7 @@ def test_an_illegal_access_is_the_ranks_own(tmp_path: Path) -> None:
     line = "terminated with exception: CUDA error: an illegal memory access was encountered"
     root = said(tmp_path, f"[rank1]:[E1 ProcessGroupNCCL.cpp:1] Process group watchdog thread {line}").root_causes[0]
     assert (root.cause, root.ranks) == ("hang.rank_raised", (1,))
+
+
+XID = "NVRM: Xid (PCI:0000:01:00): 79, pid=2710030, name=python3, GPU has fallen off the bus.\n"
+EXAMPLES = {"hardware.gpu_fault": Example(lambda: {"dmesg.log": XID})}

@@ -6,6 +6,7 @@ from diagnostics.causes.numeric.non_finite import CAUSE
 from diagnostics.contract.findings import text_of
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
+from tests.unit.diagnostics.causes.examples import Example
 from tests.unit.diagnostics.causes.numeric.runs import foreign, non_finite, run, write
 
 NAN = math.nan
@@ -162,3 +163,7 @@ def test_odd_events_are_passed_over(tmp_path):
     write(tmp_path, GOOD)
     events = {0: [{"name": "non_finite"}, non_finite("five"), non_finite(None, figure=3)], 1: []}
     assert decide(run(tmp_path, events)).status == "ruled_out"
+
+
+LOG = "step 100 loss 2.31\nstep 101 loss nan\nstep 102 loss nan\n"
+EXAMPLES = {"numeric.non_finite": Example(lambda: {"train.log": LOG})}

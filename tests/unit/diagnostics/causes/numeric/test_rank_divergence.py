@@ -1,7 +1,10 @@
+import json
+
 import pytest
 
 from diagnostics.causes.numeric.rank_divergence import CAUSE
 from diagnostics.contract.findings import text_of
+from tests.unit.diagnostics.causes.examples import Example
 from tests.unit.diagnostics.causes.numeric.runs import foreign, run
 
 
@@ -80,3 +83,16 @@ def test_odd_events_are_passed_over(tmp_path):
         1: [],
     }
     assert decide(run(tmp_path, events)).status == "undecided"
+
+
+def leftovers():
+    """The records of a run of four ranks in which rank 2 differs at step 200."""
+    event = {"kind": "event", "time_s": 1.0, **drift(200, [2], [0, 1, 2, 3])}
+    return {
+        "status.json": json.dumps({"state": "finished", "step": 250}),
+        "manifest.json": json.dumps({"run_id": "r", "schema_version": 1, "world_size": 4}),
+        **{f"events/rank_{rank:05d}.jsonl": f"{json.dumps(event)}\n" for rank in range(4)},
+    }
+
+
+EXAMPLES = {"numeric.rank_divergence": Example(leftovers, (2,))}

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from diagnostics.causes.overlap._examples import by_step
 from diagnostics.contract.findings import text_of
 from tests.trace_generator import Simulator, write
-from tests.trace_scenarios import ddp
+from tests.trace_scenarios import by_step, ddp
 from tests.unit.diagnostics.causes.overlap.helpers import dtk_run, finding_of
 
 

@@ -3,9 +3,8 @@ from typing import Any
 
 import pytest
 
-from diagnostics.causes.overlap._examples import by_step
 from tests.trace_generator import Simulator, write
-from tests.trace_scenarios import ddp, fsdp
+from tests.trace_scenarios import by_step, ddp, fsdp
 from tests.unit.diagnostics.causes.overlap.helpers import roots, status
 
 

@@ -1,12 +1,11 @@
-"""What small jobs with each cause leave behind: flight-recorder dumps in torch's JSON form, logs, start files.
-
-The examples of the causes are made of these; docs/causes.md shows their diagnosis.
-"""
+"""What small jobs with each cause leave behind: flight-recorder dumps in torch's JSON form, logs, start files."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+from tests.unit.diagnostics.causes.examples import Example
 
 Files = Mapping[str, str | bytes]
 _START_NS = 1_790_000_000_000_000_000
@@ -240,3 +239,24 @@ def _timed_out_first(rank: int) -> str:
         f"0(default_pg) Rank {rank}]  failure detected by watchdog at work sequence id: 1 PG status: last enqueued "
         "work: 1, last completed work: -1\n"
     )
+
+
+EXAMPLES = {
+    "hang.collective_mismatch": Example(other_operation, (1,)),
+    "hang.conditional_collective": Example(only_rank_0, (0,)),
+    "hang.device_stall": Example(lagging_device, (2,)),
+    "hang.group_order": Example(groups_in_two_orders, (0, 1)),
+    "hang.host_stall": Example(late_host, (2,)),
+    "hang.network": Example(completes_nowhere),
+    "hang.p2p_cycle": Example(receives_in_a_ring, (0, 1)),
+    "hang.rank_exited": Example(exited, (1,)),
+    "hang.rank_killed": Example(killed, (1,)),
+    "hang.rank_oom": Example(out_of_memory, (1,)),
+    "hang.rank_raised": Example(raised, (2,)),
+    "hang.rendezvous": Example(never_came, (1,)),
+    "hang.signature_mismatch": Example(other_size, (1,)),
+    "hang.startup": Example(first_collective),
+    "hang.straggler": Example(slow_rank, (1,)),
+    "hang.uneven_iterations": Example(one_step_fewer, (1,)),
+    "hang.unused_parameters": Example(bucket_not_ready, (1,)),
+}

@@ -1,8 +1,10 @@
-"""Evidence of minimal jobs that waste memory in one way each, for `Cause.example`: what such jobs leave in a folder."""
+"""Evidence of minimal jobs that waste memory in one way each."""
 
 import json
 from collections.abc import Mapping
 from typing import Any
+
+from tests.unit.diagnostics.causes.examples import Example
 
 MIB = 1 << 20
 _STEP_US = 1000
@@ -136,3 +138,16 @@ def _telemetry(total_bytes: int) -> str:
     gpu = [{"memory_used_bytes": total_bytes, "memory_total_bytes": total_bytes}]
     sample = {"kind": "sample", "time_s": 5.0, "gpu": gpu, "host": {"memory_used_bytes": 1, "memory_total_bytes": 9}}
     return f"{json.dumps(about)}\n{json.dumps(sample)}\n"
+
+
+EXAMPLES = {
+    "memory.activations": Example(large_activations, (0,)),
+    "memory.fragmentation": Example(fragmented, (0,)),
+    "memory.full_gather": Example(root_unit, (0, 1)),
+    "memory.full_state_dict": Example(full_state_dict, (0, 1)),
+    "memory.leak": Example(rising, (0,)),
+    "memory.model_states": Example(states_too_large, (0, 1)),
+    "memory.no_reshard": Example(kept_units, (0, 1)),
+    "memory.non_torch": Example(other_processes, (3,), "oom"),
+    "memory.replicated_gather": Example(gathered_copies, (0, 1)),
+}

@@ -1,4 +1,4 @@
-"""Simulates steps of several ranks on accelerators and writes them as Kineto traces: for the examples of the causes.
+"""Simulates steps of several ranks on accelerators and writes them as Kineto traces.
 
 Host, compute stream and communication stream of each rank are clocks (us). A collective starts on a rank when it
 arrives there and ends on all ranks together, after the last arrival plus its transfer.

@@ -1,9 +1,9 @@
-"""Minimal leftovers of jobs with a cause in their environment: the examples of the causes."""
+"""Minimal leftovers of jobs with a cause in their environment."""
 
 import json
 from collections.abc import Mapping
 
-from diagnostics.contract.causes import Example
+from tests.unit.diagnostics.causes.examples import Example
 
 _HARDWARE = {"interfaces": ["lo", "eth0"], "infiniband": ["mlx5_0"], "nvlink": True}
 
@@ -36,3 +36,28 @@ def crash_under_detail() -> Example:
     )
     run = dtk_run({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
     return Example(lambda: {**run.files(), "logs/launcher.log": summary}, (1,))
+
+
+EXAMPLES = {
+    "env.contradiction": dtk_run({"NCCL_MNNVL_ENABLE": "1", "NCCL_CUMEM_ENABLE": "0"}),
+    "env.debug_detail_crash": crash_under_detail(),
+    "env.debug_left_on": dtk_run({"NCCL_DEBUG": "TRACE"}),
+    "env.deprecated_variable": dtk_run({"NCCL_CHECKS_DISABLE": "1"}),
+    "env.duplicate_gpu": log("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000", 0, 1),
+    "env.duplicate_rank": log(
+        "gpu1:77:90 [0] bootstrap.cc:1 NCCL WARN Bootstrap Root : rank 3 of 4 ranks has already checked in", 3
+    ),
+    "env.ib_disabled": dtk_run({"NCCL_IB_DISABLE": "1"}, nodes=2),
+    "env.invalid_value": dtk_run({"NCCL_P2P_LEVEL": "nvl"}),
+    "env.p2p_disabled": dtk_run({"NCCL_P2P_DISABLE": "1"}),
+    "env.risky_setting": dtk_run({"NCCL_PROTO": "LL128"}),
+    "env.shm_too_small": log(
+        "[rank1]: RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error. It is possible that ...", 1
+    ),
+    "env.silent_zero": dtk_run({"NCCL_BUFFSIZE": "4M"}),
+    "env.unknown_variable": dtk_run({"NCCL_SOCKET_IFNAM": "eth0"}),
+    "env.version_mismatch": log(
+        "[rank0]: NCCL WARN Mismatched NCCL version detected : rank 0 version 22703 rank 1 version 22005", 0
+    ),
+    "env.wrong_interface": dtk_run({"NCCL_SOCKET_IFNAME": "=ens3"}, nodes=2),
+}
