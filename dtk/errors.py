@@ -4,6 +4,8 @@ from diagnostics.contract.formatting import clean
 
 USER_ERROR = 2
 """Exit code of every command for a problem that the user can fix."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as of a shell's command; of a run that has begun, `dtk.launch.stopping` says more."""
 
 
 class DtkError(Exception):

@@ -8,16 +8,15 @@ import argparse
 import gc
 import os
 import sys
-from pathlib import Path
 from typing import Any, NoReturn
 
-from diagnostics.contract.invocation import command
 from dtk.config import help as config_help
-from dtk.console.help_text import HelpFormatter
-from dtk.errors import USER_ERROR, DtkError
+from dtk.console.entry import ended
+from dtk.console.options import Parser, add_config_dir
+from dtk.errors import DtkError
 from dtk.extras import import_torch, require_training
 from dtk.launch.prepare import compose_point, place_point, print_configuration
-from dtk.launch.start import INTERRUPTED, run_point
+from dtk.launch.start import run_point
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -28,15 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     """
     gc.disable()  # What importing torch and Hydra makes lives to the end: walking it is a third of the start.
     try:
-        return _main(_parse(sys.argv[1:] if argv is None else argv))
-    except DtkError as error:
-        if os.environ.get("RANK", "0") == "0":
-            print(f"dtk: {error}", file=sys.stderr)
-        return USER_ERROR
-    except KeyboardInterrupt:
-        if os.environ.get("RANK", "0") == "0":
-            print("dtk: stopped before the first step", file=sys.stderr)
-        return INTERRUPTED
+        return ended(lambda: _main(_parse(sys.argv[1:] if argv is None else argv)), "before the first step")
     finally:
         gc.enable()
 
@@ -57,24 +48,15 @@ class _Help(argparse.Action):
         if which in ("", config_help.ALL):
             parser.epilog = text
         else:  # One group, and nothing else.
-            parser = argparse.ArgumentParser(
-                usage=argparse.SUPPRESS, description=text, formatter_class=HelpFormatter, add_help=False
-            )
+            parser = Parser(usage=argparse.SUPPRESS, description=text, add_help=False)
         parser.print_help()
         parser.exit()
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """Raise DtkError, so that a wrong option is reported in one line without the usage above it."""
-        raise DtkError(message, fix=command("run", "--help"))
-
-
 def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = _Parser(
+    parser = Parser(
         prog="dtk run",
         description="Train a model under a parallel strategy and leave a run folder.",
-        formatter_class=HelpFormatter,
         add_help=False,
     )
     parser.add_argument(
@@ -87,7 +69,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--resume", action="store_true", help="with -m: go on with the newest sweep of this command, skip what is done"
     )
-    parser.add_argument("--config-dir", type=Path, help="a folder of your own YAML files, searched before dtk's")
+    add_config_dir(parser)
     parser.add_argument(
         "--rerun", metavar="RUN", help="take the configuration of that run instead of conf/ (dtk rerun RUN)"
     )

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from dtk.bench.bandwidth import DTYPES, OPERATIONS, size_of, sizes
 from dtk.console import output
 from dtk.console import report as report_forms
-from dtk.console.help_text import HelpFormatter, show_help
-from dtk.console.numbers import above_zero, whole
+from dtk.console.help_text import show_help
+from dtk.console.options import above_zero, add_config_dir, add_json, add_number, add_page, whole
 from dtk.console.progress import Progress
-from dtk.errors import USER_ERROR, DtkError
+from dtk.errors import INTERRUPTED, USER_ERROR, DtkError
 from dtk.extras import import_torch, require_training
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dtk.bench.spec import Spec
     from dtk.bench.team import Team
 
-DONE, FAILED, INTERRUPTED = 0, 1, 130
+DONE, FAILED = 0, 1
 PAGE = Path("dtk-bench-comm.html")
 LEAST = "1K"
 MOST = {"cpu": "16M", "cuda": "1G"}
@@ -59,48 +59,27 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         usage="dtk bench comm [KEY=VALUE ...] [options]",
         description=DESCRIPTION,
         epilog=EXAMPLES,
-        formatter_class=HelpFormatter,
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="of launcher and nccl, as for dtk run")
     parser.add_argument("--op", metavar="OP,...", help=f"default: {','.join(OPERATIONS)}")
     parser.add_argument("--min-size", default=LEAST, metavar="SIZE", help=f"bytes, or 64K, 8M, 1G (default: {LEAST})")
     most = ", ".join(f"{size} on {device}" for device, size in MOST.items())
     parser.add_argument("--max-size", metavar="SIZE", help=f"default: {most}")
-    parser.add_argument(
-        "--factor", type=whole(2, 1024, "factor above 1"), default=4, metavar="N", help="between sizes (default: 4)"
-    )
+    add_number(parser, "--factor", whole(2, 1024), "between sizes", 4)
     parser.add_argument("--dtype", choices=tuple(DTYPES), default="float32", metavar="T", help=", ".join(DTYPES))
-    parser.add_argument(
-        "--repeats",
-        type=whole(1, 1000, "number of repeats"),
-        metavar="N",
-        help="figures per median (default: 7; with --ab 5 launches of each preset)",
-    )
-    parser.add_argument(
-        "--calls", type=whole(1, 100_000, "number of calls"), default=20, metavar="N", help="back to back (default: 20)"
-    )
-    parser.add_argument(
-        "--warm-up", type=whole(0, 100_000, "number of calls"), default=5, metavar="N", help="calls (default: 5)"
-    )
-    parser.add_argument(
-        "--seconds",
-        type=above_zero(86_400, "number of seconds"),
-        default=30.0,
-        metavar="S",
-        help="of measuring; larger sizes are left out beyond it (default: 30)",
-    )
-    parser.add_argument(
-        "--timeout-s",
-        type=above_zero(86_400, "number of seconds"),
-        default=60.0,
-        metavar="S",
-        help="a rank that answers nothing for so long is dead (default: 60)",
-    )
+    repeats = "figures per median (default: 7; with --ab 5 launches of each preset)"
+    add_number(parser, "--repeats", whole(1, 1000), repeats)
+    add_number(parser, "--calls", whole(1, 100_000), "back to back", 20)
+    add_number(parser, "--warm-up", whole(0, 100_000), "calls", 5)
+    left_out = "of measuring; larger sizes are left out beyond it"
+    add_number(parser, "--seconds", above_zero(86_400), left_out, 30.0, "S")
+    dead = "a rank that answers nothing for so long is dead"
+    add_number(parser, "--timeout-s", above_zero(86_400), dead, 60.0, "S")
     parser.add_argument("--no-verify", action="store_true", help="do not check results")
     parser.add_argument("--ab", nargs=2, metavar=("PRESET_A", "PRESET_B"), help="two presets of the group nccl")
-    parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own YAML files")
-    report_forms.add_json(parser)
-    report_forms.add_page(parser, PAGE)
+    add_config_dir(parser)
+    add_json(parser)
+    add_page(parser, PAGE)
     parser.set_defaults(command=run)
 
 
@@ -116,13 +95,8 @@ def run(arguments: argparse.Namespace) -> int:
     from dtk.launch.processes import ended_by_sigterm
 
     with ended_by_sigterm():
-        try:
-            launcher = started_by(os.environ)
-            return _alone(arguments) if launcher is None else _joined(arguments, launcher)
-        except KeyboardInterrupt:  # Before the first launch, or while the report was written.
-            if os.environ.get("RANK", "0") == "0":
-                print("dtk: stopped", file=sys.stderr)
-            return INTERRUPTED
+        launcher = started_by(os.environ)
+        return _alone(arguments) if launcher is None else _joined(arguments, launcher)
 
 
 def _joined(arguments: argparse.Namespace, launcher: str) -> int:

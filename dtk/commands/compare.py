@@ -8,8 +8,7 @@ from typing import Any
 
 from dtk.console import output
 from dtk.console import report as report_forms
-from dtk.console.help_text import HelpFormatter
-from dtk.console.numbers import above_zero, whole
+from dtk.console.options import above_zero, add_colour, add_json, add_number, add_page, whole
 from dtk.console.progress import AFTER_S, Progress
 from dtk.errors import DtkError
 
@@ -48,26 +47,17 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         usage="dtk compare RUN RUN [...] [options]",
         description=DESCRIPTION,
         epilog=EXAMPLES.format(page=PAGE),
-        formatter_class=HelpFormatter,
     )
     parser.add_argument("runs", nargs="*", metavar="RUN", help="folder, id, beginning of an id, or last")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="as JSON on standard output and nothing else")
+    add_json(form)
     form.add_argument("--markdown", action="store_true", help="as Markdown on standard output")
-    report_forms.add_page(parser, PAGE)
-    parser.add_argument(
-        "--warmup",
-        type=whole(0, 10**9, "number of steps"),
-        metavar="STEPS",
-        help="steps at the beginning of every attempt that do not count (default: 2)",
-    )
-    parser.add_argument(
-        "--loss-tolerance",
-        type=above_zero(10.0, "relative difference between 0 and 10"),
-        metavar="X",
-        help="largest relative difference of losses (default: 0.001 in float32, 0.02 in 16 bits)",
-    )
-    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="auto honours NO_COLOR")
+    add_page(parser, PAGE)
+    warmup = "steps at the beginning of every attempt that do not count (default: 2)"
+    add_number(parser, "--warmup", whole(0, 10**9), warmup, metavar="STEPS")
+    losses = "largest relative difference of losses (default: 0.001 in float32, 0.02 in 16 bits)"
+    add_number(parser, "--loss-tolerance", above_zero(10.0), losses, metavar="X")
+    add_colour(parser)
     parser.set_defaults(command=run)
 
 

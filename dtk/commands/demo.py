@@ -93,11 +93,3 @@ def _has_screen() -> bool:
     if not sys.stdout.isatty() or "SSH_CONNECTION" in os.environ:
         return False
     return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
-
-
-def main(argv: list[str] | None = None) -> int:
-    """`dtk demo` by itself: parse the options and run."""
-    parser = argparse.ArgumentParser(prog="dtk")
-    add_parser(parser.add_subparsers())
-    arguments = parser.parse_args(["demo", *(sys.argv[1:] if argv is None else argv)])
-    return int(arguments.command(arguments))

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 from diagnostics.contract.invocation import command, typed
 from diagnostics.evidence.limits import MOST_DEPTH, Limits
 from dtk.console import output
-from dtk.console import report as report_forms
-from dtk.console.help_text import HelpFormatter
-from dtk.console.numbers import above_zero
+from dtk.console.options import above_zero, add_colour, add_json, add_number, add_page
 from dtk.console.progress import AFTER_S, Progress
 from dtk.errors import DtkError
 from dtk.extras import require_training
@@ -61,16 +59,15 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         usage="dtk diagnose PATH [options]",
         description=DESCRIPTION,
         epilog=EXAMPLES.format(limits=_limits_text(Limits())),
-        formatter_class=HelpFormatter,
     )
     parser.add_argument("path", nargs="?", metavar="PATH", help="folder, file, run id or last")
     parser.add_argument("-v", "--verbose", action="store_true", help="the fault tree, all evidence, all findings")
-    parser.add_argument("--json", action="store_true", help="report.json on standard output and nothing else")
+    add_json(parser)
     parser.add_argument(
         "--format", choices=FORMATS, default="terminal", help=f"one of {', '.join(FORMATS)}", metavar="F"
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="write there instead of standard output")
-    report_forms.add_page(parser, PAGE)
+    add_page(parser, PAGE)
     parser.add_argument(
         "--tree",
         type=Path,
@@ -79,13 +76,8 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         metavar="FILE",
         help="a fault tree of your own (YAML), repeatable",
     )
-    parser.add_argument(
-        "--limit-scale",
-        type=above_zero(1e6, "factor between 0 and 1000000"),
-        default=1.0,
-        metavar="X",
-        help=f"multiply the limits on files (below) by X; {MOST_DEPTH} levels of JSON at most",
-    )
+    scale = f"multiply the limits on files (below) by X; {MOST_DEPTH} levels of JSON at most"
+    add_number(parser, "--limit-scale", above_zero(1e6), scale, 1.0, "X")
     parser.add_argument(
         "--verify-fix",
         action="store_true",
@@ -94,7 +86,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument(
         "--trust", action="store_true", help="with --verify-fix: take a run folder that others own or can write to"
     )
-    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="auto honours NO_COLOR")
+    add_colour(parser)
     parser.set_defaults(command=run)
 
 

@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from dtk.console import output
 from dtk.console import report as report_forms
-from dtk.console.help_text import HelpFormatter
-from dtk.console.numbers import whole
+from dtk.console.options import add_json, add_number, whole
 from dtk.console.progress import Busy
 from dtk.errors import DtkError
 
 if TYPE_CHECKING:
     from dtk.doctor.report import Report
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
 RUNS = "runs"
 TIMEOUT_S = 60
 
@@ -52,28 +49,17 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         usage="dtk doctor [options]",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=HelpFormatter,
     )
     parser.add_argument("--only", action="append", default=[], metavar="NAME,...", help="these checks or topics alone")
     parser.add_argument("--skip", action="append", default=[], metavar="NAME,...", help="all but these")
     parser.add_argument("--list", action="store_true", help="name all checks and what they look at; make none")
-    report_forms.add_json(parser)
+    add_json(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="with the details of checks that are ok")
     parser.add_argument("--runs-folder", default=RUNS, metavar="DIR", help="the disk to check (default: runs)")
-    parser.add_argument(
-        "--port",
-        type=whole(1, 65535, "port (1 to 65535)"),
-        metavar="N",
-        help="rendezvous port that the job will use (default: MASTER_PORT, else 29500)",
-    )
-    parser.add_argument(
-        "--timeout-s",
-        type=whole(10, 3600, "number of seconds from 10 to 3600"),
-        default=TIMEOUT_S,
-        metavar="S",
-        help=f"longest wait for each slow check (default: {TIMEOUT_S})",
-    )
-    parser.set_defaults(command=run)
+    port = "rendezvous port that the job will use (default: MASTER_PORT, else 29500)"
+    add_number(parser, "--port", whole(1, 65535), port)
+    add_number(parser, "--timeout-s", whole(10, 3600), "longest wait for each slow check", TIMEOUT_S, "S")
+    parser.set_defaults(command=run, stopped="before all checks were made")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -94,9 +80,6 @@ def run(arguments: argparse.Namespace) -> int:
     before = signal.getsignal(signal.SIGTERM) if launched() else signal.signal(signal.SIGTERM, _stop)
     try:
         return _list(arguments) if arguments.list else _examine(arguments)
-    except KeyboardInterrupt:
-        print("dtk: stopped before all checks were made", file=sys.stderr)
-        return INTERRUPTED
     finally:
         end_all()
         signal.signal(signal.SIGTERM, before)

@@ -10,8 +10,7 @@ from diagnostics.contract.invocation import command
 from diagnostics.runs.find import RUNS, Run
 from diagnostics.runs.text import listing, listing_json
 from dtk.console import output
-from dtk.console.help_text import HelpFormatter
-from dtk.console.numbers import whole
+from dtk.console.options import add_json, whole
 from dtk.runs.select import add_selection, runs_in, selected
 
 _FAR = float("inf")
@@ -44,7 +43,6 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         help="list runs, newest first",
         description="List the runs of a folder: state, steps, loss, tokens/s and age.",
         epilog=_EPILOG,
-        formatter_class=HelpFormatter,
     )
     parser.add_argument("folder", nargs="?", type=Path, default=RUNS, metavar="FOLDER", help="default: runs")
     add_selection(parser)
@@ -52,10 +50,8 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         "--sort", choices=_SORTS, default="age", metavar="KEY", help=f"{', '.join(_SORTS)}; default: age, newest first"
     )
     parser.add_argument("--reverse", action="store_true", help="the other way round")
-    parser.add_argument(
-        "-n", "--limit", type=whole(1, 10**9, "number of runs"), metavar="N", help="only the first N of them"
-    )
-    parser.add_argument("--json", action="store_true", help="a JSON list on standard output and nothing else")
+    parser.add_argument("-n", "--limit", type=whole(1, 10**9), metavar="N", help="only the first N of them")
+    add_json(parser)
     parser.set_defaults(command=ls)
 
 

@@ -5,13 +5,10 @@ Reading runs works without torch and Hydra; only `dtk run` needs them.
 
 import argparse
 import gc
-import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
 
-from diagnostics.contract.invocation import command
 from dtk import __version__
 from dtk.commands import (
     bench,
@@ -30,8 +27,10 @@ from dtk.commands import (
     tune,
     watch,
 )
-from dtk.console.help_text import HelpFormatter
-from dtk.errors import USER_ERROR, DtkError, OwnRankError
+from dtk.console.entry import ended
+from dtk.console.help_text import show_help
+from dtk.console.options import Parser
+from dtk.errors import DtkError
 
 EXAMPLES = """\
 examples:
@@ -45,8 +44,6 @@ Each command has its own: dtk COMMAND --help
 exit code: 0 done; 2 wrong input (one line); 1 what the command's --help says."""
 _COMMANDS = (ls, show, rerun, rm, sweep, plan, compare, diagnose, watch, preflight, bench, tune, doctor, nccl, demo)
 """In the order of `dtk --help`."""
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as of a shell's command."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -56,33 +53,14 @@ def main(argv: list[str] | None = None) -> int:
         exit code: 0, or 2 with one line on stderr when the input is wrong; of `dtk run` see `dtk.run`.
     """
     gc.set_threshold(100_000)  # Importing torch makes so much that lives to the end that walking it is a third of it.
-    typed = sys.argv[1:] if argv is None else argv
-    try:
-        if sys.stdout is None:
-            raise DtkError("standard output is closed", fix="redirect it: > FILE, or > /dev/null")
-        # Not argparse's business: what follows belongs to dtk.run, or is a command of the user's, options included.
-        code = _run(typed[1:]) if typed[:1] == ["run"] else _dispatch(*_split(typed))
-        sys.stdout.flush()
-        return code
-    except DtkError as error:
-        # Every rank of torchrun was given the same words.
-        if isinstance(error, OwnRankError) or os.environ.get("RANK", "0") == "0":
-            print(f"dtk: {error}", file=sys.stderr)
-        return USER_ERROR
-    except BrokenPipeError:  # dtk ls | head
-        sys.stderr.close()
-        return 0
-    except KeyboardInterrupt:
-        print("dtk: stopped", file=sys.stderr)
-        return INTERRUPTED
+    return ended(lambda: _main(sys.argv[1:] if argv is None else argv))
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as every other error of dtk."""
-
-    def error(self, message: str) -> NoReturn:
-        """End with exit code 2."""
-        raise DtkError(message, fix=command(*self.prog.split()[1:], "--help"))
+def _main(typed: list[str]) -> int:
+    if sys.stdout is None:
+        raise DtkError("standard output is closed", fix="redirect it: > FILE, or > /dev/null")
+    # Not argparse's business: what follows belongs to dtk.run, or is a command of the user's, options included.
+    return _run(typed[1:]) if typed[:1] == ["run"] else _dispatch(*_split(typed))
 
 
 def _split(typed: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
@@ -107,21 +85,17 @@ def _dispatch(argv: Sequence[str], wrapped: Sequence[str]) -> int:
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     arguments.wrapped = list(wrapped)
-    chosen: Callable[[argparse.Namespace], int] | None = arguments.command
-    if chosen is None:
-        parser.print_help()
-        return 0
-    return chosen(arguments)
+    chosen: Callable[[argparse.Namespace], int] = arguments.command
+    return ended(lambda: chosen(arguments), arguments.stopped)
 
 
-def _parser() -> "tuple[_Parser, argparse._SubParsersAction[_Parser]]":
-    parser = _Parser(
+def _parser() -> "tuple[Parser, argparse._SubParsersAction[Parser]]":
+    parser = Parser(
         prog="dtk",
         description="Run training experiments under any parallel strategy, and read what they left behind.",
         epilog=EXAMPLES,
-        formatter_class=HelpFormatter,
     )
-    parser.set_defaults(command=None)
+    parser.set_defaults(command=lambda arguments: show_help(parser), stopped="")
     parser.add_argument("--version", action="version", version=f"dtk {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     commands.add_parser("run", help="train: dtk run [KEY=VALUE ...]; dtk run --help lists all choices")

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dtk.console import output
-from dtk.console.help_text import HelpFormatter
-from dtk.console.numbers import whole
+from dtk.console.options import add_number, whole
 from dtk.errors import DtkError
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     _common(diff, _diff)
     _add_lint(actions)
     recommend = _add(actions, "recommend", "the preset that fits this machine, and why", "Looks at NVML and /sys.")
-    recommend.add_argument("--nodes", type=whole(1, 1_000_000, "number of nodes"), metavar="N", help="of the job")
+    add_number(recommend, "--nodes", whole(1, 1_000_000), "of the job")
     _common(recommend, _recommend)
     export = _add(actions, "export", "a preset for other launchers", "A preset in another form.", EXPORT_EPILOG)
     export.add_argument("preset", metavar="PRESET")
@@ -84,14 +83,13 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
 
 
 def _add(commands: "argparse._SubParsersAction[Any]", name: str, short: str, long: str, epilog: str = "") -> Any:
-    form = HelpFormatter
-    return commands.add_parser(name, help=short, description=long, epilog=epilog or None, formatter_class=form)
+    return commands.add_parser(name, help=short, description=long, epilog=epilog or None)
 
 
 def _add_lint(actions: "argparse._SubParsersAction[Any]") -> None:
     lint = _add(actions, "lint", "what is wrong with the variables here or in a file", LINT, LINT_EPILOG)
     lint.add_argument("file", nargs="?", type=Path, metavar="FILE", help="default: what a job started here would take")
-    lint.add_argument("--nodes", type=whole(1, 1_000_000, "number of nodes"), metavar="N", help="of the job")
+    add_number(lint, "--nodes", whole(1, 1_000_000), "of the job")
     lint.add_argument("--nccl-version", default="", metavar="V", help="default: the one that torch brings, if it does")
     lint.add_argument(
         "--elsewhere", action="store_true", help="the variables are for another machine: leave this one's out of it"

@@ -8,13 +8,11 @@ from typing import Any
 
 from dtk.console import output
 from dtk.console import report as report_forms
-from dtk.console.help_text import HelpFormatter
+from dtk.console.options import add_config_dir, add_json
 from dtk.errors import DtkError
 from dtk.extras import require_training
 
 FITS, TOO_LARGE = 0, 1
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
 PAGE = Path("plan.html")
 ENGINES = ("auto", "closed_form", "simulated", "both")
 
@@ -54,7 +52,6 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         usage="dtk plan [KEY=VALUE ...] [hardware=NAME] [options]",
         description=DESCRIPTION,
         epilog=EXAMPLES,
-        formatter_class=HelpFormatter,
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for dtk run, and hardware=NAME")
     parser.add_argument("--compare", action="store_true", help="all strategies side by side, and which one to take")
@@ -62,7 +59,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument("--max-batch", action="store_true", help="the largest train.micro_batch_size that fits")
     parser.add_argument("--world-size", metavar="N,N,...", help="the same on these numbers of ranks")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page with plots as well")
-    report_forms.add_json(parser)
+    add_json(parser)
     parser.add_argument(
         "--engine",
         choices=ENGINES,
@@ -73,8 +70,8 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument(
         "--calibrate", action="store_true", help="measure this machine and keep it as hardware=measured"
     )
-    parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own YAML files")
-    parser.set_defaults(command=run)
+    add_config_dir(parser)
+    parser.set_defaults(command=run, stopped="before the plan was made")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -102,11 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
         world_sizes=arguments.world_size,
         plots=arguments.html is not None,
     )
-    try:
-        report = make(asked)
-    except KeyboardInterrupt:
-        print("dtk: stopped before the plan was made", file=sys.stderr)
-        return INTERRUPTED
+    report = make(asked)
     report_forms.hand_over(arguments, partial(dumps, report), partial(document, report), page=True)
     return TOO_LARGE if report.plan.fits is False else FITS
 

@@ -9,8 +9,7 @@ from typing import Any
 from diagnostics.contract.invocation import command
 from dtk.console import output
 from dtk.console import report as report_forms
-from dtk.console.help_text import HelpFormatter
-from dtk.console.numbers import above_zero, whole
+from dtk.console.options import above_zero, add_config_dir, add_json, add_number, add_page, whole
 from dtk.console.progress import AFTER_S, Progress
 from dtk.errors import DtkError
 from dtk.extras import require_training
@@ -52,44 +51,21 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         "       dtk preflight --script FILE --world-size N [-- ARGUMENTS]",
         description=DESCRIPTION,
         epilog=EXAMPLES,
-        formatter_class=HelpFormatter,
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for dtk run")
     parser.add_argument("--script", type=Path, metavar="FILE", help="a training script instead of a job of dtk")
-    parser.add_argument(
-        "--world-size",
-        type=whole(1, 1 << 20, "number of ranks"),
-        metavar="N",
-        help="ranks of the script's job, over all nodes",
-    )
-    parser.add_argument(
-        "--local-size",
-        type=whole(1, 1 << 20, "number of ranks"),
-        default=8,
-        metavar="N",
-        help="ranks per node: gives LOCAL_RANK (default: 8)",
-    )
+    add_number(parser, "--world-size", whole(1, 1 << 20), "ranks of the script's job, over all nodes")
+    add_number(parser, "--local-size", whole(1, 1 << 20), "ranks per node: gives LOCAL_RANK", 8)
     parser.add_argument("--ranks", choices=RANKS, default="auto", metavar="R", help=f"one of {', '.join(RANKS)}")
-    parser.add_argument(
-        "--steps",
-        type=whole(0, 10_000, "number of steps"),
-        default=2,
-        metavar="N",
-        help="optimizer steps (default: 2); 0 = to the end of a script",
-    )
+    add_number(parser, "--steps", whole(0, 10_000), "optimizer steps; 0 = to the end of a script", 2)
     parser.add_argument("--what-if", action="store_true", help="a table of mishaps on one rank: which hang this job")
-    parser.add_argument(
-        "--rank-timeout-s",
-        type=above_zero(MOST_S, "number of seconds"),
-        default=60.0,
-        metavar="S",
-        help="a simulated rank that takes longer counts as stuck (default: 60)",
-    )
-    parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own YAML files")
+    stuck = "a simulated rank that takes longer counts as stuck"
+    add_number(parser, "--rank-timeout-s", above_zero(MOST_S), stuck, 60.0, "S")
+    add_config_dir(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="the fault tree, all evidence, all findings")
-    report_forms.add_json(parser)
+    add_json(parser)
     parser.add_argument("--markdown", action="store_true", help="the report as Markdown")
-    report_forms.add_page(parser, PAGE)
+    add_page(parser, PAGE)
     parser.set_defaults(command=run)
 
 

@@ -1,10 +1,9 @@
 """`dtk rerun RUN`: the short name of `dtk run --rerun RUN`, and the check of the code that both make."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from dtk.console.help_text import HelpFormatter
+from dtk.console.options import add_config_dir
 from dtk.extras import require_training
 from dtk.runs.find import RUN_HELP
 
@@ -35,13 +34,12 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         usage="dtk rerun RUN [KEY=VALUE ...] [options]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=HelpFormatter,
     )
     parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help="what is to differ")
     parser.add_argument("--strict", action="store_true", help="refuse if the code differs, or cannot be compared")
     parser.add_argument("--trust", action="store_true", help="take a run folder that others own or can write to")
-    parser.add_argument("--config-dir", type=Path, metavar="FOLDER", help="YAML files of your own for choices")
+    add_config_dir(parser)
     parser.add_argument("--cfg", action="store_true", help="print the configuration and stop")
     parser.set_defaults(command=rerun)
 

@@ -12,7 +12,6 @@ from diagnostics.contract.invocation import command
 from diagnostics.runs.find import RUNS, Run, read_run
 from diagnostics.runs.text import listing
 from dtk.console import output
-from dtk.console.help_text import HelpFormatter
 from dtk.errors import USER_ERROR, DtkError
 from dtk.runs.find import RUN_HELP, find
 from dtk.runs.remove import Size, refusal, remove, size_of
@@ -47,7 +46,6 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         usage="dtk rm RUN... [options]\n       dtk rm [--failed] [--state S[,S]] [--older-than AGE] [options]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=HelpFormatter,
     )
     parser.add_argument("runs", nargs="*", metavar="RUN", help=RUN_HELP)
     add_selection(parser)

@@ -9,7 +9,7 @@ from diagnostics.runs.find import read_details
 from diagnostics.runs.text import details, details_json
 from dtk.config.trust import owner
 from dtk.console import output
-from dtk.console.help_text import HelpFormatter
+from dtk.console.options import add_json
 from dtk.runs.find import RUN_HELP, find_readable
 from dtk.runs.why import why
 
@@ -32,11 +32,10 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         help="one run: status, failure, figures, what was recorded; who set a key",
         description="Show how one run stands: status, failure, figures, what was recorded, what was typed.",
         epilog=_EPILOG,
-        formatter_class=HelpFormatter,
     )
     parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     parser.add_argument("--why", metavar="KEY", help="which file or override set this key, or each key of this section")
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output and nothing else")
+    add_json(parser)
     parser.set_defaults(command=show)
 
 

@@ -2,13 +2,11 @@
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.contract.invocation import command
-from dtk.console.help_text import HelpFormatter
-from dtk.console.numbers import whole
+from dtk.console.options import add_config_dir, add_number, whole
 from dtk.errors import DtkError
 from dtk.extras import require_training
 from dtk.sweep.console import say
@@ -16,7 +14,6 @@ from dtk.sweep.console import say
 if TYPE_CHECKING:
     from dtk.sweep.local import Job
 
-_INTERRUPTED = 130
 _EPILOG = """examples:
   dtk sweep strategies                                   conf/sweep/strategies.yaml, here, one run after another
   dtk sweep strategies repeats=3 model=gpt2_tiny         three interleaved repeats, a smaller model
@@ -36,22 +33,19 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         help="run a W&B sweep file, with or without a server",
         description="Run the points of a W&B sweep file one after another, and compare the runs.",
         epilog=_EPILOG,
-        formatter_class=HelpFormatter,
     )
     parser.add_argument("file", metavar="FILE", help="a YAML file, or a name in conf/sweep/")
     parser.add_argument(
         "overrides", nargs="*", metavar="KEY=VALUE", help="for every point; repeats=N runs each N times"
     )
-    parser.add_argument(
-        "--count", type=whole(1, 10_000, "number of runs from 1 to 10000"), metavar="N", help="most runs"
-    )
+    add_number(parser, "--count", whole(1, 10_000), "most runs")
     parser.add_argument("--dry-run", action="store_true", help="check everything, print the points, run nothing")
     parser.add_argument(
         "--resume", action="store_true", help="go on with the newest sweep of this file, skip what is done"
     )
     parser.add_argument("--wandb", action="store_true", help="let a W&B server choose the points; its agent runs here")
-    parser.add_argument("--config-dir", type=Path, help="a folder of your own YAML files, searched before dtk's")
-    parser.set_defaults(command=main)
+    add_config_dir(parser)
+    parser.set_defaults(command=main, stopped="before the first run")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -64,14 +58,6 @@ def main(arguments: argparse.Namespace) -> int:
         DtkError: anything wrong in the file or beside it; then nothing was touched.
     """
     require_training("dtk sweep needs")
-    try:
-        return _main(arguments)
-    except KeyboardInterrupt:
-        print("dtk: stopped before the first run", file=sys.stderr)
-        return _INTERRUPTED
-
-
-def _main(arguments: argparse.Namespace) -> int:
     from dtk.launch.cluster import started_by
     from dtk.sweep import local
     from dtk.sweep.summary import say_ending

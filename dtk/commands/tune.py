@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from dtk.console import report as report_forms
-from dtk.console.help_text import HelpFormatter, show_help
-from dtk.console.numbers import above_zero, whole
+from dtk.console.help_text import show_help
+from dtk.console.options import above_zero, add_config_dir, add_json, add_number, whole
 from dtk.console.progress import Progress
-from dtk.errors import DtkError
+from dtk.errors import INTERRUPTED, DtkError
 from dtk.extras import require_training
 
-DONE, FAILED, INTERRUPTED = 0, 1, 130
+DONE, FAILED = 0, 1
 STEPS, REPEATS, LIMIT_S = 10, 3, 1800.0
 
 TOPICS = {
@@ -76,38 +76,21 @@ def _add_topic(topics: "argparse._SubParsersAction[Any]", topic: str, line: str,
         usage=f"dtk tune {topic} [KEY=VALUE ...] [options]",
         description=about,
         epilog=f"example:\n  dtk tune {topic} {EXAMPLES[topic]}\n{COMMON}",
-        formatter_class=HelpFormatter,
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="the job, as for dtk run")
     if topic in VALUES:
         parser.add_argument("--values", metavar="V,V,...", help=f"try these, such as {VALUES[topic]}")
     else:
-        parser.add_argument("--max", type=whole(1, 1 << 30, "micro-batch size"), metavar="N", help="try none above N")
-    parser.add_argument(
-        "--repeats",
-        type=whole(1, 1000, "number of repeats"),
-        default=REPEATS,
-        metavar="N",
-        help=f"of every candidate (default: {REPEATS}); an interval needs 3, and 6 for one that assumes nothing",
-    )
-    parser.add_argument(
-        "--steps",
-        type=whole(2, 1_000_000, "number of steps above 1"),
-        default=STEPS,
-        metavar="N",
-        help=f"of a probe, of which the first four do not count (default: {STEPS})",
-    )
-    parser.add_argument(
-        "--limit-s",
-        type=above_zero(1e7, "number of seconds"),
-        default=LIMIT_S,
-        metavar="S",
-        help=f"no probe starts after this (default: {LIMIT_S:.0f})",
-    )
+        add_number(parser, "--max", whole(1, 1 << 30), "try none above N")
+    repeats = "of every candidate; an interval needs 3, and 6 for one that assumes nothing"
+    add_number(parser, "--repeats", whole(1, 1000), repeats, REPEATS)
+    steps = "of a probe, of which the first four do not count"
+    add_number(parser, "--steps", whole(2, 1_000_000), steps, STEPS)
+    add_number(parser, "--limit-s", above_zero(1e7), "no probe starts after this", LIMIT_S, "S")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the run folders of the probes in DIR")
-    parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own YAML files")
-    report_forms.add_json(parser)
-    parser.set_defaults(command=lambda arguments: run(topic, arguments))
+    add_config_dir(parser)
+    add_json(parser)
+    parser.set_defaults(command=lambda arguments: run(topic, arguments), stopped="before the first probe")
 
 
 def run(topic: str, arguments: argparse.Namespace) -> int:
@@ -134,12 +117,8 @@ def run(topic: str, arguments: argparse.Namespace) -> int:
         limit_s=arguments.limit_s,
     )
     progress = Progress()
-    try:
-        with ended_by_sigterm():
-            report = make(request, progress.line)
-    except KeyboardInterrupt:  # Before the first probe.
-        progress.line("stopped before the first probe")
-        return INTERRUPTED
+    with ended_by_sigterm():
+        report = make(request, progress.line)
     report_forms.hand_over(arguments, partial(dumps, report), partial(document, report))
     if report.interrupted:
         return INTERRUPTED

@@ -11,8 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dtk.console.help_text import HelpFormatter
-from dtk.console.numbers import above_zero
+from dtk.console.options import above_zero, add_number
 from dtk.errors import DtkError
 
 FOLDERS = Path("dtk-watch")
@@ -60,22 +59,12 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         usage="dtk watch [options] -- COMMAND ...",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=HelpFormatter,
     )
-    parser.add_argument(
-        "--stall-timeout-s",
-        type=above_zero(1e9, "number of seconds above 0"),
-        default=STALL_TIMEOUT_S,
-        metavar="S",
-        help=f"seconds in which no rank moves or works before the job counts as hung (default: {STALL_TIMEOUT_S:g})",
-    )
-    parser.add_argument(
-        "--start-timeout-s",
-        type=above_zero(1e9, "number of seconds above 0"),
-        metavar="S",
-        help="the same for a rank that does not come to init_process_group while others wait there "
-        f"(default: {START_TIMES} times --stall-timeout-s)",
-    )
+    hung = "seconds in which no rank moves or works before the job counts as hung"
+    add_number(parser, "--stall-timeout-s", above_zero(1e9), hung, STALL_TIMEOUT_S, "S")
+    start = "the same for a rank that does not come to init_process_group while others wait there "
+    start += f"(default: {START_TIMES} times --stall-timeout-s)"
+    add_number(parser, "--start-timeout-s", above_zero(1e9), start, metavar="S")
     parser.add_argument(
         "--folder", type=Path, metavar="F", help=f"where the records go (default: {FOLDERS}/<date>-<time>-<4 hex>)"
     )

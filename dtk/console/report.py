@@ -14,17 +14,6 @@ if TYPE_CHECKING:
     from diagnostics.report.document import Document
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add `--json`."""
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output and nothing else")
-
-
-def add_page(parser: argparse.ArgumentParser, page: Path) -> None:
-    """Add `--html [FILE]`."""
-    text = f"write the page as well (default: {page})"
-    parser.add_argument("--html", nargs="?", type=Path, const=page, metavar="FILE", help=text)
-
-
 def hand_over(
     arguments: argparse.Namespace,
     dumps: Callable[[], str],

@@ -11,12 +11,11 @@ from diagnostics.contract.artifacts import RunPaths
 from dtk.config.compose import Composed
 from dtk.config.placement import Placement, is_remote
 from dtk.config.resume import Resumed
+from dtk.errors import INTERRUPTED
 from dtk.launch.prepare import make_folder
 
 FAILED = 1
 """Exit code when a preflight refuses to launch, as when a rank fails."""
-INTERRUPTED = 130
-"""Exit code after Ctrl-C before the run has begun; once it has, `dtk.launch.stopping` says more."""
 
 
 def run_point(

@@ -6,7 +6,7 @@ from typing import Any
 
 from diagnostics.contract.formatting import counted
 from dtk.config.schema import Config
-from dtk.console.numbers import whole
+from dtk.console.options import whole
 from dtk.errors import DtkError
 from dtk.strategies.registry import CONFIG_TYPES
 
@@ -125,6 +125,6 @@ def _mib(text: str) -> float:
 
 def _blocks(text: str) -> int:
     try:
-        return whole(0, _MOST, "")(text)
+        return whole(0, _MOST)(text)
     except Exception:
         raise DtkError(f"{text!r} is no number of blocks", fix="use --values 1,2,4,0; 0 is the whole model") from None

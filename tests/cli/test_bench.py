@@ -70,7 +70,7 @@ def test_two_presets_on_two_real_ranks(presets: Path, tmp_path: Path) -> None:
         (["--op", "all_reduc"], "did you mean all_reduce?"),
         (["--min-size", "4X"], "'4X' is no message size"),
         (["--html", "/nowhere/at/all.html"], "there is no folder"),
-        (["--repeats", "0"], "'0' is no number of repeats"),
+        (["--repeats", "0"], "'0' is no whole number from 1 to 1,000"),
     ],
 )
 def test_wrong_input_is_one_line(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -109,7 +109,7 @@ def test_lint_of_files_and_exit_codes(capsys, tmp_path, monkeypatch):
         (["export", "roce", "traffic_class=1", "address_range=hello", "--format", "sh"], "is no range of addresses"),
         (["export", "slurm", "ras_port=99999999", "--format", "sh"], "it must be 1 to 65535"),
         (["export", "tcp_ethernet", "interface=eth0\nX=1", "--format", "docker"], "is no KEY=VALUE"),
-        (["recommend", "--nodes", "0"], "is no number of nodes"),
+        (["recommend", "--nodes", "0"], "is no whole number from 1 to"),
         (["frobnicate"], "invalid choice"),
         (["list", "--config-dir", "/absent"], "there is no such folder"),
     ],

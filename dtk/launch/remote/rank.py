@@ -8,11 +8,11 @@ import gc
 import json
 import os
 import shutil
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dtk.console.entry import ended
 from dtk.errors import USER_ERROR, DtkError
 from dtk.orphan import leave_process
 
@@ -33,12 +33,7 @@ def main(argv: list[str] | None = None) -> int:
         "--frozen", type=Path, metavar="FOLDER", help="what the run folder is made of, if not there yet"
     )
     arguments = parser.parse_args(argv)
-    try:
-        return _join(arguments.run, arguments.frozen)
-    except DtkError as error:
-        if os.environ.get("RANK", "0") == "0":
-            print(f"dtk: {error}", file=sys.stderr)
-        return USER_ERROR
+    return ended(lambda: _join(arguments.run, arguments.frozen))
 
 
 def _join(run: Path, frozen: Path | None) -> int:

@@ -1,0 +1,32 @@
+"""How every program of dtk ends: what the user can fix is one line, Ctrl-C another, a reader that has gone is none."""
+
+import os
+import sys
+from collections.abc import Callable
+
+from dtk.errors import INTERRUPTED, USER_ERROR, DtkError, OwnRankError
+
+
+def ended(run: Callable[[], int], stopped: str = "") -> int:
+    """Run to the end and return the exit code.
+
+    Args:
+        run: the program; returns its exit code.
+        stopped: what Ctrl-C came before: `before the first step`.
+    """
+    leads = os.environ.get("RANK", "0") == "0"  # Every rank of torchrun was given the same words.
+    try:
+        code = run()
+        sys.stdout.flush()
+    except DtkError as error:
+        if leads or isinstance(error, OwnRankError):
+            print(f"dtk: {error}", file=sys.stderr)
+        return USER_ERROR
+    except BrokenPipeError:  # dtk ls | head
+        sys.stderr.close()
+        return 0
+    except KeyboardInterrupt:
+        if leads:
+            print(f"dtk: stopped {stopped}".rstrip(), file=sys.stderr)
+        return INTERRUPTED
+    return code
