@@ -1,13 +1,16 @@
 """How a rank's process ends: with the one that started it, or at once when it is done. Imports nothing slow."""
 
 import ctypes
+import json
 import os
 import signal
 import sys
 import threading
 import time
+import traceback
+from collections.abc import Callable
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _PR_SET_PDEATHSIG = 1
 """Of prctl(2)."""
@@ -36,6 +39,23 @@ def leave_process(code: int) -> NoReturn:
         with suppress(OSError):  # A full disk: what could not be printed does not make the run a failure.
             stream.flush()
     os._exit(code)
+
+
+def tell(**record: Any) -> None:
+    """One line for the parent, which reads it through `dtk.launch.children`."""
+    print(json.dumps(record), flush=True)
+
+
+def run_child(main: Callable[[], object]) -> NoReturn:
+    """Run as a child of this project's own process: end with it, tell it what went wrong, and leave at once."""
+    end_with(os.getppid())
+    try:
+        main()
+    except Exception as error:
+        tell(error=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+        traceback.print_exc()
+        leave_process(1)
+    leave_process(0)
 
 
 def _watch(parent: int) -> None:

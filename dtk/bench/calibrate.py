@@ -4,19 +4,16 @@ Owns the start of the ranks and what is made of their figures; `calibrate_rank` 
 """
 
 import math
-import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from diagnostics.contract.formatting import counted
-from dtk.bench.children import Children, culprit
 from dtk.bench.team import POLL_S
 from dtk.config.placement import usable_cores
 from dtk.errors import DtkError
-from dtk.parallel import loopback
+from dtk.launch.children import Children, culprit, local_ranks
 from dtk.plan.timing.hardware import MEASURED, Hardware, measured_path, store_hardware
 
 SECONDS = 8.0
@@ -93,21 +90,19 @@ def _place(device: str, ranks: int) -> tuple[str, int]:
 
 def _run(device: str, ranks: int, seconds: float, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """Run one measuring process for each rank and return what each measured."""
-    threads = {"OMP_NUM_THREADS": str(max(1, usable_cores() // ranks)), "WORLD_SIZE": str(ranks)}
-    variables = {**os.environ, **threads, **loopback.interface_variables()}
+    threads = str(max(1, usable_cores() // ranks))
+    environments = {rank: {**own, "OMP_NUM_THREADS": threads} for rank, own in local_ranks(ranks, 1).items()}
     figures: dict[int, dict[str, Any]] = {}
     ends_s = time.monotonic() + seconds + _PATIENCE_S
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = ["dtk.bench.calibrate_rank", f"{folder}/store", device, str(seconds)]
-        with Children(range(ranks), arguments, [{**variables, "RANK": str(rank)} for rank in range(ranks)]) as children:
-            # A rank that fails leaves the others in a collective.
-            while not (children.ended or children.failed()) and time.monotonic() < ends_s:
-                for line in children.lines(POLL_S):
-                    if "at" in line:
-                        say(line["at"])
-                    elif "figures" in line:
-                        figures[line["rank"]] = line["figures"]
-            failed = children.failed()
+    with Children(["-m", "dtk.bench.calibrate_rank", device, str(seconds)], environments) as children:
+        # A rank that fails leaves the others in a collective.
+        while not (children.ended or children.failed()) and time.monotonic() < ends_s:
+            for rank, line in children.lines(POLL_S):
+                if "at" in line:
+                    say(line["at"])
+                elif "figures" in line:
+                    figures[rank] = line["figures"]
+        failed = children.failed()
     if failed:
         first = culprit(failed)
         why = first.error or first.ended

@@ -1,25 +1,22 @@
 """One rank of a calibration: times matrix products, copies and all_reduce, and writes JSON lines for the parent.
 
-Started by `calibrate`, all ranks at once: python -m dtk.bench.calibrate_rank STORE DEVICE SECONDS, with RANK and
-WORLD_SIZE set. Rank 0 writes {"at"}, every rank at last {"rank", "figures"}.
+Started by `calibrate`, all ranks at once: python -m dtk.bench.calibrate_rank DEVICE SECONDS, with RANK, WORLD_SIZE,
+MASTER_ADDR and the rest set. Rank 0 writes {"at"}, every rank at last {"figures"}.
 """
 
-import json
-import os
 import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import psutil
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore
 
-from dtk.orphan import end_with
+from dtk.orphan import run_child, tell
+from dtk.parallel.context import join, leave, meet
 
 SIZES_BYTES = tuple(4**i for i in range(5, 13))
 """Of the all_reduce: 1 KiB to 16 MiB."""
@@ -30,6 +27,8 @@ COPIED_BYTES = {"cpu": 2**26, "cuda": 2**30}
 """Far more than caches hold."""
 MATMUL, COPY, ALL_REDUCE = 0.45, 0.1, 0.45
 """Shares of the time."""
+START_S = TIMEOUT_S = 60.0
+"""Longest wait for the other ranks, at the start and in a collective."""
 
 
 def _dtypes(device: str) -> dict[str, torch.dtype]:
@@ -96,21 +95,17 @@ def all_reduce_s(device: str, budget_s: float) -> dict[str, list[float]]:
     return times
 
 
-def main(store_file: str, device: str, seconds: float) -> None:
+def main() -> None:
     """Measure and write the figures; rank 0 says what it is at."""
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    device, seconds = sys.argv[1], float(sys.argv[2])
+    on_cuda = device == "cuda"
+    context = join(meet(START_S), device, "nccl" if on_cuda else "gloo", TIMEOUT_S)
+    ranks = context.world_size
 
     def say(text: str) -> None:
-        if rank == 0:
-            print(json.dumps({"at": text}), flush=True)
+        if context.rank == 0:
+            tell(at=text)
 
-    on_cuda = device == "cuda"
-    if on_cuda:
-        torch.cuda.set_device(rank)
-    store = FileStore(store_file, ranks)
-    dist.init_process_group(
-        "nccl" if on_cuda else "gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=60)
-    )
     figures: dict[str, Any] = {
         "host": platform.node(),
         "cpu": platform.processor() or platform.machine(),
@@ -131,12 +126,9 @@ def main(store_file: str, device: str, seconds: float) -> None:
     if ranks > 1:
         say("all_reduce between the ranks")
         figures["all_reduce_s"] = all_reduce_s(device, ALL_REDUCE * seconds)
-    dist.destroy_process_group()
-    print(json.dumps({"rank": rank, "figures": figures}), flush=True)
+    leave()
+    tell(figures=figures)
 
 
 if __name__ == "__main__":
-    end_with(os.getppid())
-    main(sys.argv[1], sys.argv[2], float(sys.argv[3]))
-    # gloo's threads may abort on the way out, when everything is written.
-    os._exit(0)
+    run_child(main)

@@ -9,10 +9,10 @@ from typing import Any
 
 from diagnostics.analysis.statistics import estimate, ratio
 from diagnostics.contract.formatting import counted
-from dtk.bench.children import Children, culprit
 from dtk.bench.model import BenchReport, Gain, Result, Side
 from dtk.bench.spec import Spec, key_of
 from dtk.bench.team import GRACE_S, POLL_S, Team
+from dtk.launch.children import Children, culprit
 
 AB_PASSES = 3
 """Times that each launch of two sides measures everything; their median is one repeat."""
@@ -96,7 +96,7 @@ def _watch(team: Team, spec: Spec, children: Children, launch: Launch, say: Say)
     """Pass on what is told until all have ended, one has failed, or nothing moves."""
     moved_s = time.monotonic()
     while True:
-        for line in children.lines(POLL_S):
+        for _, line in children.lines(POLL_S):
             moved_s = time.monotonic()
             launch.take(line)
             if "at" in line:
@@ -114,11 +114,11 @@ def _dead(team: Team, children: Children, launch: Launch) -> str:
     """One line on the rank that failed first."""
     ends_s = time.monotonic() + GRACE_S
     while not children.ended and time.monotonic() < ends_s:
-        for line in children.lines(POLL_S):
+        for _, line in children.lines(POLL_S):
             launch.take(line)
     failed = {one.rank: one for one in [*children.failed(), *team.elsewhere()]}
     first = culprit(list(failed.values()))
-    silent = [rank for rank in children.ranks if rank not in failed] if first.victim else []
+    silent = [rank for rank in children.environments if rank not in failed] if first.victim else []
     if silent:
         return f"rank {silent[0]} stands still, {_where(launch)} (rank {first.rank} says: {first.error or first.ended})"
     return f"rank {first.rank} {first}, {_where(launch)}"

@@ -3,8 +3,6 @@
 Rank 0 writes JSON lines: {"at"}, {"about"}, {"cell"}, {"left_out"}, {"pass"}. Any rank that fails writes {"error"}.
 """
 
-import json
-import os
 import platform
 import re
 import sys
@@ -17,10 +15,10 @@ import torch.distributed as dist
 
 from diagnostics.contract.formatting import bytes_text
 from dtk.bench.bandwidth import OPERATIONS
-from dtk.bench.operations import Buffers, make, wrong_elements
 from dtk.bench.spec import Spec, key_of, loads
-from dtk.orphan import end_with
+from dtk.orphan import run_child, tell
 from dtk.parallel.context import Context, join, meet
+from dtk.parallel.verified import Buffers, make, wrong_elements
 
 _NOT_OFFERED = re.compile(r"invalid scalar type|not supported|unsupported|does not support|not implemented", re.I)
 """A backend that lacks an operation or a type says so on every rank, before it sends anything."""
@@ -143,27 +141,16 @@ class Bench:
 
     def _tell(self, **line: Any) -> None:
         if self.context.rank == 0:
-            print(json.dumps(line), flush=True)
+            tell(**line)
 
 
-def main(text: str) -> int:
-    """Take part in one launch; returns the exit code."""
-    spec = loads(text)
-    try:
-        context = join(meet(_START_S), spec.device, spec.backend, spec.timeout_s)
-        Bench(spec, context).run()
-        dist.barrier(group=context.control)
-    except Exception as error:
-        # One line for the parent, which tells the rank that failed from those that lost it.
-        told = " ".join(str(error).split())[:300]
-        print(json.dumps({"error": f"{type(error).__name__}: {told}"}), flush=True)
-        return 1
-    return 0
+def main() -> None:
+    """Take part in one launch."""
+    spec = loads(sys.argv[1])
+    context = join(meet(_START_S), spec.device, spec.backend, spec.timeout_s)
+    Bench(spec, context).run()
+    dist.barrier(group=context.control)
 
 
 if __name__ == "__main__":
-    end_with(os.getppid())
-    code = main(sys.argv[1])
-    sys.stdout.flush()
-    # gloo's and NCCL's threads may abort on the way out, when everything is told.
-    os._exit(code)
+    run_child(main)

@@ -12,12 +12,11 @@ from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore
 
-from dtk.bench.children import Children, Failed
 from dtk.bench.spec import Spec
+from dtk.launch.children import Children, Failed, inherited, local_ranks
 from dtk.launch.processes import free_port
-from dtk.parallel import loopback
 
-RANK = "dtk.bench.rank"
+RANK = ("-m", "dtk.bench.rank")
 POLL_S = 0.2
 GRACE_S = 2.0
 """After the first failure: those that were torn down with it tell their part meanwhile."""
@@ -34,17 +33,7 @@ class Team:
 
     def start(self, spec: Spec, variables: Mapping[str, str]) -> Children:
         """Start one launch on all ranks and return this process's own ones, to be used as a context."""
-        shared = {
-            "WORLD_SIZE": str(self.world_size),
-            "MASTER_ADDR": loopback.ADDRESS,
-            "MASTER_PORT": str(free_port()),
-            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(self.threads)),
-        }
-        chosen = {**loopback.interface_variables(), **variables}
-        ranks = [
-            _environment(chosen, **shared, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(self.world_size)
-        ]
-        return Children(range(self.world_size), [RANK, spec.dumps()], ranks)
+        return Children([*RANK, spec.dumps()], local_ranks(self.world_size, self.threads, variables))
 
     def elsewhere(self) -> list[Failed]:
         """Ranks of the present launch that failed under other processes."""
@@ -118,11 +107,5 @@ def _take_part(store: PrefixStore, launch: int, told: Mapping[str, Any]) -> None
 
 def _own(told: Mapping[str, Any]) -> Children:
     """Return this process's rank as a child, in a process group separate from torchrun's."""
-    environment = _environment(told["variables"], MASTER_PORT=told["port"])
-    return Children([int(os.environ["RANK"])], [RANK, told["spec"]], [environment])
-
-
-def _environment(variables: Mapping[str, str], **own: str) -> dict[str, str]:
-    """Return the preset's variables overlaid with the user's environment, without the elastic agent's variables."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")}
-    return {**variables, **inherited, **own}
+    environment = inherited(told["variables"], MASTER_PORT=told["port"])
+    return Children([*RANK, told["spec"]], {int(os.environ["RANK"]): environment})

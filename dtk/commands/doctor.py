@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         DtkError: an option cannot be used, or the ranks of several nodes did not meet.
     """
-    from dtk.doctor.children import end_all
+    from dtk.launch.children import end_all
 
     _check(arguments)
     from dtk.doctor.rank_identity import launched

@@ -4,15 +4,13 @@ Starts the ranks and judges what they said; imports no torch itself.
 """
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from diagnostics.contract.formatting import counted
 from dtk.doctor.children import Said, run_children
 from dtk.doctor.model import Check, Finding, Remedy, Result, judged, not_applicable
 from dtk.doctor.scope import Scope
-from dtk.launch.processes import free_port
-from dtk.parallel import loopback
+from dtk.launch.children import local_ranks
 
 TOPIC = "collectives"
 RANKS = 2
@@ -21,36 +19,14 @@ INNER = 0.75
 """Part of the limit after which a rank gives up by itself, so that it can still say where."""
 
 
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """Where and as whom a rank meets the others."""
-
-    rank: int
-    local_rank: int
-    world_size: int
-    host: str
-    port: int
-    backend: str
-    serve: bool
-    prefix: str = "dtk/doctor"
-
-
-def rank_command(meeting: Meeting, timeout_s: float) -> list[str]:
-    """Arguments of Python for one rank."""
-    return [
-        *("-m", "dtk.doctor.rank", f"--rank={meeting.rank}", f"--local-rank={meeting.local_rank}"),
-        *(f"--world-size={meeting.world_size}", f"--host={meeting.host}", f"--port={meeting.port}"),
-        *(f"--backend={meeting.backend}", f"--prefix={meeting.prefix}/{meeting.backend}"),
-        *(f"--timeout-s={INNER * timeout_s}", *(["--serve"] if meeting.serve else [])),
-    ]
+def try_ranks(backend: str, timeout_s: float, environments: Mapping[int, Mapping[str, str]]) -> list[Said]:
+    """Try every collective as the ranks whose variables are given."""
+    return run_children(["-m", "dtk.doctor.rank", backend, str(INNER * timeout_s)], timeout_s, environments)
 
 
 def on_this_machine(backend: str, ranks: int, timeout_s: float) -> list[Said]:
     """Ranks of one machine, which meet at a free port of loopback."""
-    port = free_port()
-    meetings = [Meeting(r, r, ranks, "127.0.0.1", port, backend, serve=r == 0) for r in range(ranks)]
-    commands = [rank_command(meeting, timeout_s) for meeting in meetings]
-    return run_children(commands, timeout_s, [{"OMP_NUM_THREADS": "1", **loopback.interface_variables()}] * ranks)
+    return try_ranks(backend, timeout_s, local_ranks(ranks, 1))
 
 
 def gloo(scope: Scope) -> Result:

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
-from dtk.doctor.rank import say
+from dtk.orphan import run_child, tell
 
 COPY_BYTES = 64 << 20
 REPEATS = 3
 
 
-def main(devices: list[str]) -> int:
+def main(devices: list[str]) -> None:
     """Copy from every device to every other one."""
     places = [torch.device(name) for name in devices]
     for i, source in enumerate(places):
@@ -22,9 +22,8 @@ def main(devices: list[str]) -> int:
             if i == j:
                 continue
             names = {"from": f"{devices[i]}", "to": f"{devices[j]}"}
-            say({"begin": names["from"], "to": names["to"]})
-            say({**names, **_copy(sent, target)})
-    return 0
+            tell(begin=names["from"], to=names["to"])
+            tell(**names, **_copy(sent, target))
 
 
 def _copy(sent: torch.Tensor, target: torch.device) -> dict[str, Any]:
@@ -49,4 +48,4 @@ def _finish(*devices: torch.device) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_child(lambda: main(sys.argv[1:]))

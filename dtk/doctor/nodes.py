@@ -15,8 +15,8 @@ from typing import Any
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from dtk.doctor import node_checks
-from dtk.doctor.children import Said, run_child
-from dtk.doctor.collectives import Meeting, judge, rank_command
+from dtk.doctor.children import Said
+from dtk.doctor.collectives import judge, try_ranks
 from dtk.doctor.examine import Made, examine
 from dtk.doctor.model import Check, Result, failure, judged
 from dtk.doctor.node_checks import arrived
@@ -216,11 +216,9 @@ def _backends(store: PrefixStore, here: Place, scope: Scope) -> list[str]:
 
 def _try(store: PrefixStore, here: Place, backend: str, timeout_s: float) -> list[Said]:
     """Try every collective in a child process; on rank 0, return what the children of all ranks reported."""
-    prefix = f"dtk/doctor/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    meeting = Meeting(
-        here.rank, here.local_rank, here.world_size, *here.master, backend=backend, serve=False, prefix=prefix
-    )
-    said = run_child(rank_command(meeting, timeout_s), timeout_s, {"OMP_NUM_THREADS": "1"})
+    # Whoever serves the store of this process serves it to the child as well.
+    own = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHELASTIC_USE_AGENT_STORE": str(True)}
+    (said,) = try_ranks(backend, timeout_s, {here.rank: own})
     store.set(f"said/{backend}/{here.rank}", json.dumps([said.records, said.problem, said.late]))
     if here.rank:
         return []

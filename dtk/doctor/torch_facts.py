@@ -1,8 +1,8 @@
 """`python -m dtk.doctor.torch_facts`: what torch is and sees here, as one line of JSON. Run in a process of its own."""
 
-import json
-import sys
 from typing import Any
+
+from dtk.orphan import run_child, tell
 
 
 def facts() -> dict[str, Any]:
@@ -53,4 +53,4 @@ def _cuda(torch: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(facts()) + "\n")
+    run_child(lambda: tell(**facts()))

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from dtk.bench.children import Children, Failed, culprit
 from dtk.bench.measure import Launch, measure
 from dtk.bench.measure import _report as report_of
 from dtk.bench.model import Side, as_json
 from dtk.bench.spec import Spec, loads
+from dtk.launch.children import Children, Failed, culprit
 from tests.unit.bench.lines import LINES
 
 SPEC = Spec(
@@ -41,8 +41,8 @@ class Pretended:
 
     def start(self, spec: Spec, variables: Mapping[str, str]) -> Children:
         self.started.append((spec, dict(variables)))
-        environments = [{**os.environ, "RANK": str(rank)} for rank in range(2)]
-        return Children(range(2), ["tests.unit.bench.pretended_rank", self.end, str(self.victim)], environments)
+        environments = {rank: {**os.environ, "RANK": str(rank)} for rank in range(2)}
+        return Children(["-m", "tests.unit.bench.pretended_rank", self.end, str(self.victim)], environments)
 
     def elsewhere(self) -> list[Failed]:
         return []

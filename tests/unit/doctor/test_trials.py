@@ -1,6 +1,7 @@
 """Collectives between real ranks, limits of checks, clocks and reach between nodes: each with what can go wrong."""
 
 import json
+import os
 import socket
 import threading
 import time
@@ -34,7 +35,7 @@ def test_every_kind_of_collective_between_two_real_ranks():
 @pytest.mark.timeout(60)
 def test_a_rank_that_never_answers_is_named(tmp_path, monkeypatch):
     """Rank 1 sleeps before its first line; rank 0 is real and waits for it."""
-    (tmp_path / "sitecustomize.py").write_text("import sys, time\nif '--rank=1' in sys.orig_argv: time.sleep(600)\n")
+    (tmp_path / "sitecustomize.py").write_text("import os, time\nif os.environ.get('RANK') == '1': time.sleep(600)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     began = time.monotonic()
     said = collectives.on_this_machine("gloo", 2, 5)
@@ -104,12 +105,11 @@ def _lives(pid):
 def test_the_others_are_not_waited_for_when_one_fails(monkeypatch):
     monkeypatch.setattr("dtk.doctor.children.GRACE_S", 0.3)
     began = time.monotonic()
-    sleeper, failing = run_children(
-        [["-c", "import time; time.sleep(600)"], ["-c", "raise ValueError('no')"]], 60, [{}, {}]
-    )
+    code = "import os, time\nif 'FAIL' in os.environ: raise ValueError('no')\ntime.sleep(600)"
+    sleeper, failing = run_children(["-c", code], 60, {0: os.environ, 1: {**os.environ, "FAIL": "1"}})
     assert time.monotonic() - began < 20
     assert sleeper.late
-    assert failing.problem == "exit code 1: ValueError: no"
+    assert failing.problem == "failed: ValueError: no"
 
 
 # Limits of checks

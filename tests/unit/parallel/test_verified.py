@@ -8,10 +8,10 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from dtk.bench.operations import make, wrong_elements
+from dtk.parallel.verified import make, wrong_elements
 
 CPU = torch.device("cpu")
-ALONE = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
+ALONE = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter"]
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def test_wrong_results_are_counted(name: str) -> None:
     assert wrong_elements(name, dataclasses.replace(buffers, call=spoil)) == 2
 
 
-@pytest.mark.parametrize("name", ["all_gather", "reduce_scatter", "all_to_all"])
+@pytest.mark.parametrize("name", ["all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"])
 def test_a_call_that_does_nothing_is_wrong(name: str) -> None:
     buffers = make(name, 1024, torch.float32, CPU)
     assert wrong_elements(name, dataclasses.replace(buffers, call=lambda: None)) > 30

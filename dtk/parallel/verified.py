@@ -1,4 +1,4 @@
-"""The operations on real buffers: made, called, and verified element by element. Runs in a rank."""
+"""The collectives on real buffers: made, called, and verified element by element. Runs in a rank."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +8,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+KINDS = (
+    *("barrier", "broadcast", "all_reduce", "reduce", "all_gather", "reduce_scatter", "all_to_all"),
+    *("gather", "scatter", "send_recv"),
+)
+IN_PLACE = ("barrier", "broadcast", "all_reduce", "reduce")
+"""The result is where the input was."""
 _PERIOD = 7
 """Every seventh element is 1: sums stay exact in bfloat16 up to 1,792 ranks, in int8 up to 889."""
 _VALUES = 101
@@ -27,19 +33,28 @@ def make(name: str, size_bytes: int, dtype: torch.dtype, device: torch.device) -
     """Buffers of zeros (sums repeated in place would overflow) and the call on them.
 
     Args:
-        name: of `dtk.bench.bandwidth.OPERATIONS`.
-        size_bytes: fitted to ranks and type.
+        name: of `KINDS`.
+        size_bytes: of one rank's buffer, or of all shares where the data is divided; fitted to ranks and type.
         dtype: of the elements.
         device: where they lie.
     """
     ranks = dist.get_world_size()
     count = size_bytes // dtype.itemsize
     share = count // ranks
-    source = torch.zeros(share if name == "all_gather" else count, dtype=dtype, device=device)
-    if name == "all_reduce":
-        return Buffers(source, source, lambda: _sync(dist.all_reduce(source)))
-    target = torch.zeros(share if name == "reduce_scatter" else count, dtype=dtype, device=device)
+    source = torch.zeros(share if name in ("all_gather", "gather") else count, dtype=dtype, device=device)
+    target = source
+    if name not in IN_PLACE:
+        target = torch.zeros(share if name in ("reduce_scatter", "scatter") else count, dtype=dtype, device=device)
+    whole = None  # Of what the first rank alone gives out or gets.
+    if dist.get_rank() == 0:
+        whole = list((target if name == "gather" else source).chunk(ranks))
     calls: dict[str, Callable[[], None]] = {
+        "barrier": lambda: _sync(dist.barrier()),
+        "broadcast": lambda: _sync(dist.broadcast(source, src=0)),
+        "all_reduce": lambda: _sync(dist.all_reduce(source)),
+        "reduce": lambda: _sync(dist.reduce(source, dst=0)),
+        "gather": lambda: _sync(dist.gather(source, whole, dst=0)),
+        "scatter": lambda: _sync(dist.scatter(target, whole, src=0)),
         "all_gather": lambda: _sync(dist.all_gather_into_tensor(target, source)),
         "reduce_scatter": lambda: _sync(dist.reduce_scatter_tensor(target, source)),
         "all_to_all": lambda: _sync(dist.all_to_all_single(target, source)),
@@ -51,31 +66,35 @@ def make(name: str, size_bytes: int, dtype: torch.dtype, device: torch.device) -
 def wrong_elements(name: str, buffers: Buffers) -> int:
     """Call once on known values; elements of this rank's result that are not what they must be."""
     rank, source = dist.get_rank(), buffers.source
-    fill = _ones if name in ("all_reduce", "reduce_scatter") else _values
+    fill = _ones if "reduce" in name else _values
     source.copy_(fill(rank, source.numel(), source.device))
-    if name != "all_reduce":
+    if buffers.target is not source:
         buffers.target.zero_()
     buffers.call()
     expected = _expected(name, lambda other: fill(other, source.numel(), source.device))
-    wrong = int((buffers.target != expected.to(buffers.target.dtype)).sum())
+    wrong = 0 if expected is None else int((buffers.target != expected.to(buffers.target.dtype)).sum())
     source.zero_()
     return wrong
 
 
-def _expected(name: str, sent: Callable[[int], Tensor]) -> Tensor:
-    """Return the correct result of the operation on this rank, as whole numbers.
+def _expected(name: str, sent: Callable[[int], Tensor]) -> Tensor | None:
+    """Return the correct result of the operation on this rank, as whole numbers; None where it has none.
 
     Args:
         name: of the operation.
         sent: rank -> what it puts into the operation.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
+    if name == "barrier" or (name in ("reduce", "gather") and rank):
+        return None
     if name == "send_recv":
         return sent((rank - 1) % ranks)
+    if name in ("broadcast", "scatter"):
+        return sent(0) if name == "broadcast" else sent(0).chunk(ranks)[rank]
     inputs = map(sent, range(ranks))  # One at a time: of many ranks they would not fit into memory together.
-    if name == "all_reduce":
+    if name in ("all_reduce", "reduce"):
         return reduce(torch.add, inputs)
-    if name == "all_gather":
+    if name in ("all_gather", "gather"):
         return torch.cat(list(inputs))
     for_this_rank = (tensor.chunk(ranks)[rank].clone() for tensor in inputs)
     return reduce(torch.add, for_this_rank) if name == "reduce_scatter" else torch.cat(list(for_this_rank))

@@ -1,9 +1,11 @@
 """The processes of ranks that this process starts: their lines, their end, and what one that failed said.
 
-Knows no bench figures. A child lives no longer than the `Children` it belongs to.
+A child prints one JSON object a line (`dtk.orphan.tell`), so that what it had reached is known when it has to be
+killed. It lives no longer than the `Children` it belongs to, and neither does what it started.
 """
 
 import json
+import os
 import queue
 import re
 import signal
@@ -12,15 +14,23 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import IO, Any
 
 from diagnostics.evidence.endings import is_victim, kind_of_reason
-from dtk.launch.processes import importable
+from dtk.launch.processes import free_port, importable
+from dtk.parallel import loopback
 
 SHOWN = 300
 """Characters of an error that are told."""
+KILLED_S = 2.0
+"""Longest wait for the end of a child that was killed: one that is stuck in a driver cannot be."""
+Environments = dict[int, dict[str, str]]
+"""Rank -> all variables of its process."""
+_live: "set[Children]" = set()
+"""What is to be ended when nobody waits for it any more."""
 _ERROR_LINE = re.compile(r"[\w.]*(Error|Exception)\b.*")
 
 
@@ -32,7 +42,7 @@ class Failed:
     ended: str
     """`was killed by SIGKILL`, `ended with exit code 3`, `failed`"""
     error: str
-    """What it said of it: `RuntimeError: ...`; empty when it said nothing."""
+    """What it said of it: `RuntimeError: ...`, else its last line; empty when it said nothing."""
     victim: bool
     """Whether it says that it lost another rank, so that it is not the cause."""
 
@@ -42,12 +52,14 @@ class Failed:
 
 
 class Children:
-    """Ranks of one launch that run on this machine. Use as a context."""
+    """Ranks of one launch that run on this machine. Use as a context.
 
-    def __init__(
-        self, ranks: Sequence[int], arguments: Sequence[str], environments: Sequence[Mapping[str, str]]
-    ) -> None:
-        self.ranks = ranks
+    Args:
+        arguments: of this Python.
+        environments: rank -> all its variables.
+    """
+
+    def __init__(self, arguments: Sequence[str], environments: Mapping[int, Mapping[str, str]]) -> None:
         self.arguments = arguments
         self.environments = environments
         self._processes: dict[int, subprocess.Popen[str]] = {}
@@ -55,19 +67,21 @@ class Children:
         """Rank -> the error that it reported."""
         self._lines: queue.Queue[tuple[int, str | None]] = queue.Queue()
         self._logs: dict[int, IO[str]] = {}
-        self._open = len(ranks)
+        self._open = len(environments)
 
     def __enter__(self) -> "Children":
-        for rank, environment in zip(self.ranks, self.environments):
+        _live.add(self)
+        for rank, environment in self.environments.items():
             self._logs[rank] = tempfile.TemporaryFile("w+", errors="replace")
             process = subprocess.Popen(
-                [sys.executable, "-m", *self.arguments],
+                [sys.executable, *self.arguments],
                 env=importable(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=self._logs[rank],
                 text=True,
                 errors="replace",
+                start_new_session=True,
             )
             self._processes[rank] = process
             threading.Thread(target=self._read, args=(rank, process), daemon=True).start()
@@ -77,11 +91,12 @@ class Children:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
+        _live.discard(self)
         for log in self._logs.values():
             log.close()
 
-    def lines(self, wait_s: float) -> Iterator[dict[str, Any]]:
-        """Yield what the ranks have reported since the last call, waiting up to `wait_s` seconds for the first line."""
+    def lines(self, wait_s: float) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield (rank, what it told) since the last call, waiting up to `wait_s` seconds for the first line."""
         first = True
         while True:
             try:
@@ -99,24 +114,30 @@ class Children:
             if isinstance(line, dict):
                 if "error" in line:
                     self._said[rank] = str(line["error"])[:SHOWN]
-                yield line
+                yield rank, line
+
+    @property
+    def running(self) -> set[int]:
+        """Ranks whose process has not ended."""
+        return {rank for rank, process in self._processes.items() if process.poll() is None}
 
     @property
     def ended(self) -> bool:
         """Whether all have ended and everything they told was handed over."""
-        return self._open == 0 and all(process.poll() is not None for process in self._processes.values())
+        return self._open == 0 and not self.running
 
     def failed(self) -> list[Failed]:
         """Those that have failed so far."""
         return [self._why(rank, code) for rank, process in self._processes.items() if (code := process.poll())]
 
     def kill(self) -> None:
-        """End all at once; nothing they would write on the way is wanted."""
+        """End all at once, with what they started; nothing they would write on the way is wanted."""
+        for rank in self.running:
+            with suppress(OSError):
+                os.killpg(self._processes[rank].pid, signal.SIGKILL)
         for process in self._processes.values():
-            if process.poll() is None:
-                process.kill()
-        for process in self._processes.values():
-            process.wait()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(KILLED_S)
 
     def _read(self, rank: int, process: "subprocess.Popen[str]") -> None:
         assert process.stdout is not None
@@ -130,16 +151,44 @@ class Children:
             name = signal.Signals(-code).name
             memory = " (the kernel does this when memory runs out: see dmesg)" if name == "SIGKILL" else ""
             return Failed(rank, f"was killed by {name}{memory}", "", victim=-code == signal.SIGABRT)
-        error = self._said.get(rank) or self._last_error(rank)
-        ended = "failed" if error else f"ended with exit code {code}"
-        return Failed(rank, ended, error, victim=is_victim(kind_of_reason(error or ended)))
-
-    def _last_error(self, rank: int) -> str:
-        """Of a rank that failed before it could tell, as where torch cannot be imported."""
         log = self._logs[rank]
         log.seek(0)
-        lines = log.read()[-65536:].splitlines()
-        return next((found[0][:SHOWN] for line in reversed(lines) if (found := _ERROR_LINE.match(line))), "")
+        lines = [line.strip()[:SHOWN] for line in log.read()[-65536:].splitlines() if line.strip()]
+        # A rank that failed before it could tell, as where torch cannot be imported, has left a traceback.
+        errors = [found[0] for line in lines if (found := _ERROR_LINE.match(line))]
+        error = self._said.get(rank) or "".join(errors[-1:])
+        ended = "failed" if error else f"ended with exit code {code}"
+        return Failed(rank, ended, error or "".join(lines[-1:]), victim=is_victim(kind_of_reason(error or ended)))
+
+
+def end_all() -> None:
+    """End every child of this process that still runs, also of a check that was left behind."""
+    for children in list(_live):
+        children.kill()
+
+
+def local_ranks(world_size: int, threads: int, variables: Mapping[str, str] = MappingProxyType({})) -> Environments:
+    """Return the environments of ranks that meet at a free port of this machine's loopback.
+
+    Args:
+        world_size: all of them.
+        threads: of a rank that inherits no OMP_NUM_THREADS.
+        variables: of a preset; what the user's own environment sets wins.
+    """
+    shared = {
+        "WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": loopback.ADDRESS,
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+    }
+    common = inherited({**loopback.interface_variables(), **variables}, **shared)
+    return {rank: {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world_size)}
+
+
+def inherited(variables: Mapping[str, str], **own: str) -> dict[str, str]:
+    """Return `variables` overlaid with the user's environment, without the elastic agent's, and `own` on top."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")}
+    return {**variables, **kept, **own}
 
 
 def culprit(failed: Sequence[Failed]) -> Failed:
