@@ -3,6 +3,7 @@
 Each failure is one line that says what to type instead.
 """
 
+import math
 import re
 
 from diagnostics.contract.formatting import counted
@@ -35,6 +36,7 @@ def check(config: Config, world_size: int, device: str, cuda_devices: int = 0) -
     _pipeline(config, world_size)
     _model(config)
     _tensor_parallel(config)
+    _context_parallel(config)
     _sequence(config)
     _task(config)
     config.strategy.check()
@@ -192,6 +194,47 @@ def _tensor_parallel(config: Config) -> None:
         )
     if config.train.compile:
         raise DtkError(f"{chosen} does not go with train.compile=true", fix="use train.compile=false")
+
+
+def _context_parallel(config: Config) -> None:
+    """Raise DtkError if a sequence or its heads do not divide over the ranks, or attention cannot reach them."""
+    parallel, model, length = config.parallel, config.model, config.data.sequence_length
+    cp, chosen = parallel.cp, f"parallel.cp={parallel.cp}"
+    if cp == 1:
+        return
+    if model.architecture in ("custom", "encoder"):
+        why = "an encoder reads whole samples" if model.architecture == "encoder" else "its attention sees one rank"
+        raise DtkError(f"{chosen} does not go with model={model.name}", why, "use parallel.cp=1, or a GPT or Llama")
+    if parallel.ep > 1:
+        raise DtkError(f"{chosen} does not go with parallel.ep={parallel.ep}", fix="use parallel.cp=1 or parallel.ep=1")
+    if config.train.compile:
+        raise DtkError(f"{chosen} does not go with train.compile=true", fix="use train.compile=false")
+    ring = parallel.context == "ring"
+    cut = parallel.tp if parallel.sequence_parallel else 1
+    parts = math.lcm(2 * cp, cp * cut) if ring else cp * cut
+    if length % parts:
+        ways = [f"data.sequence_length={n}" for n in (length // parts * parts, -(-length // parts) * parts) if n]
+        why = f"it is cut into {2 * cp if ring else cp} equal parts"
+        raise DtkError(
+            f"data.sequence_length={length} does not divide over {chosen} parallel.context={parallel.context}"
+            + (f" parallel.tp={cut}" if cut > 1 else ""),
+            why,
+            f"use {' or '.join(ways)}",
+        )
+    if getattr(model, "dropout", 0.0) and ring:
+        raise DtkError(
+            f"{chosen} parallel.context=ring does not go with model.dropout={model.dropout}",
+            "its attention has no dropout",
+            "use parallel.context=ulysses or model.dropout=0",
+        )
+    for key, number in (("heads", model.heads), ("kv_heads", getattr(model, "kv_heads", model.heads))):
+        if not ring and number % (cp * parallel.tp):
+            raise DtkError(
+                f"model.{key}={number} does not divide over {chosen} parallel.context=ulysses"
+                + (f" parallel.tp={parallel.tp}" if parallel.tp > 1 else ""),
+                "each rank attends with its own heads",
+                f"use parallel.context=ring, or parallel.cp={math.gcd(number // parallel.tp, cp)}",
+            )
 
 
 def _sequence(config: Config) -> None:

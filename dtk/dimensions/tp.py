@@ -81,7 +81,11 @@ def declare(
     """
     if mesh.tp == 1:
         return []
-    model, parallel, tokens = config.model, config.parallel, config.train.micro_batch_size * config.data.sequence_length
+    model, parallel, tokens = (
+        config.model,
+        config.parallel,
+        config.train.micro_batch_size * config.data.sequence_length // mesh.cp,
+    )
     item = ITEM_BYTES[config.precision.compute_dtype]
     classifies = model.architecture == "encoder"
     # Left after attention and feed-forward of each block and after the embedding, entered before them and before the

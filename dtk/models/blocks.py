@@ -5,11 +5,20 @@ from torch import Tensor, nn
 
 from dtk.config.schema import EncoderConfig, GPTConfig
 from dtk.models.initial import Initial, transformer_initial
-from dtk.models.layers import Column, Cuttable, LayerNorm, PositionEmbedding, Row, TokenEmbedding, whole_sequence
+from dtk.models.layers import (
+    Column,
+    Cuttable,
+    LayerNorm,
+    PositionEmbedding,
+    Row,
+    SelfAttention,
+    TokenEmbedding,
+    whole_sequence,
+)
 from dtk.models.rows import PARTS
 
 
-class Attention(Cuttable):
+class Attention(SelfAttention):
     """Multi-head self-attention with one fused projection for queries, keys and values, rows by head."""
 
     def __init__(self, width: int, heads: int, dropout: float, causal: bool) -> None:
@@ -30,7 +39,7 @@ class Attention(Cuttable):
         fused = self.qkv(self.enter(x)).unflatten(2, (-1, PARTS, self.head_width))
         q, k, v = (part.transpose(1, 2) for part in fused.unbind(3))
         dropout = self.dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=self.causal)
+        y = self.attend(q, k, v, mask, dropout, causal=self.causal)
         return F.dropout(self.projection(y.transpose(1, 2).flatten(2)), self.dropout, self.training)
 
 

@@ -5,6 +5,7 @@ DTensors for storage, the forward uses their local parts, and activations are pl
 Shoeybi et al. 2019 (Megatron-LM), the cut of the sequence between them Korthikanti et al. 2022.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -60,6 +61,31 @@ class Cuttable(nn.Module):
     def own(self, positions: Tensor) -> Tensor:
         """Return the positions of the activations outside attention and feed-forward."""
         return positions if self.cut is None else self.cut.own(positions)
+
+
+class SelfAttention(Cuttable):
+    """Attention of every token over its own sequence, of which context parallelism may divide the tokens over ranks."""
+
+    core: Callable[[Tensor, Tensor, Tensor, float], Tensor] | None = None
+    """Causal attention of this rank's queries with the keys and values of all ranks, and dropout; None = it has all."""
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout: float = 0.0, *, causal: bool = True
+    ) -> Tensor:
+        """Map queries [batch, heads, sequence, head width] to the same shape; fewer heads of `k` and `v` are shared.
+
+        Args:
+            q: queries.
+            k: keys.
+            v: values.
+            mask: bool, broadcastable to [batch, heads, sequence, sequence]; true = may be attended.
+            dropout: probability.
+            causal: whether a token sees itself and those before it only.
+        """
+        if self.core is not None:
+            return self.core(q, k, v, dropout)
+        grouped = q.shape[1] != k.shape[1]
+        return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, enable_gqa=grouped)
 
 
 def held(parameter: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from dtk.config.schema import LlamaConfig
 from dtk.models.flops import training_flops_per_token
 from dtk.models.initial import Initial, transformer_initial
-from dtk.models.layers import Column, Cuttable, Head, RMSNorm, Row, TokenEmbedding, whole_sequence
+from dtk.models.layers import Column, Cuttable, Head, RMSNorm, Row, SelfAttention, TokenEmbedding, whole_sequence
 
 
 def rotary_table(positions: Tensor, head_width: int, theta: float) -> tuple[Tensor, Tensor]:
@@ -26,13 +26,12 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)
 
 
-class LlamaAttention(Cuttable):
+class LlamaAttention(SelfAttention):
     """Causal attention in which `heads / kv_heads` query heads share one key and value head (Ainslie et al. 2023)."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.head_width = config.width // config.heads
-        self.grouped = config.heads != config.kv_heads
         self.q = Column(config.width, config.width, bias=False)
         self.k = Column(config.width, config.kv_heads * self.head_width, bias=False)
         self.v = Column(config.width, config.kv_heads * self.head_width, bias=False)
@@ -43,8 +42,7 @@ class LlamaAttention(Cuttable):
         x = self.enter(x)
         q, k, v = (layer(x).unflatten(2, (-1, self.head_width)).transpose(1, 2) for layer in (self.q, self.k, self.v))
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.grouped)
-        return self.projection(y.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+        return self.projection(self.attend(q, k, v).transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
 
 class LlamaMLP(Cuttable):

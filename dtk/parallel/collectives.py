@@ -75,6 +75,35 @@ def exchange(x: Tensor, split: int, concatenate: int, axis: Axis) -> Tensor:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Arriving:
+    """What the previous rank of an axis sends here, while `sent` leaves for the next one."""
+
+    sent: Tensor
+    received: Tensor
+    works: list[dist.Work]
+    axis: Axis
+
+    def wait(self) -> Tensor:
+        """Return what arrived."""
+        with communication("recv", self.received.nbytes, self.axis.name):
+            for work in self.works:
+                work.wait()
+        return self.received
+
+
+def shift(x: Tensor, axis: Axis) -> Arriving:
+    """Begin to send `x` to the next rank and to receive that of the previous one, outside autograd."""
+    x, ranks = x.contiguous(), axis.size
+    received = torch.empty_like(x)
+    calls = [
+        dist.P2POp(dist.isend, x, group=axis.group, group_peer=(axis.rank + 1) % ranks),
+        dist.P2POp(dist.irecv, received, group=axis.group, group_peer=(axis.rank - 1) % ranks),
+    ]
+    with communication("send", x.nbytes, axis.name):
+        return Arriving(x, received, dist.batch_isend_irecv(calls), axis)
+
+
 def cross_entropy_sum(logits: Tensor, targets: Tensor, ignored: int, axis: Axis) -> Tensor:
     """Return the summed cross-entropy, alike on all ranks, of logits whose vocabulary is divided over them.
 

@@ -52,6 +52,11 @@ class Context:
         """Whether this rank is the one that counts among those that share the work on the same samples."""
         return self.mesh.leads(self.rank)
 
+    @property
+    def leads_tokens(self) -> bool:
+        """Whether this rank is the one that counts among those that have the same tokens."""
+        return self.mesh.leads(self.rank, of_tokens=True)
+
 
 def meet(timeout_s: float) -> PrefixStore:
     """Connect to the store that all ranks of this attempt share, given by RANK, WORLD_SIZE and MASTER_ADDR:MASTER_PORT.
@@ -121,15 +126,16 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-def device_mesh(context: Context, dimensions: tuple[str, ...]) -> DeviceMesh:
+def device_mesh(context: Context, mesh: Mesh, dimensions: tuple[str, ...]) -> DeviceMesh:
     """Return the DeviceMesh over all ranks; made once, so that parts taken by several callers belong together.
 
     Args:
         context: this rank.
-        dimensions: of its mesh, outermost first; their sizes multiply to world_size.
+        mesh: of all ranks.
+        dimensions: of the mesh, outermost first; their sizes multiply to world_size.
     """
-    key = context.mesh, dimensions
+    key = mesh, dimensions
     if key not in context.device_meshes:
-        sizes = tuple(context.mesh.size(name) for name in dimensions)
+        sizes = tuple(mesh.size(name) for name in dimensions)
         context.device_meshes[key] = init_device_mesh(context.device.type, sizes, mesh_dim_names=dimensions)
     return context.device_meshes[key]

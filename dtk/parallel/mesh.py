@@ -6,7 +6,7 @@ Processes are counted by `world_size`; whoever divides data says `dp_size` and `
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
@@ -87,15 +87,20 @@ class Mesh:
         """Which part of the global batch a rank trains on; equal on ranks that share the work on one part."""
         return _coordinate(self, rank)["dp"]
 
-    def leads(self, rank: int) -> bool:
+    def leads(self, rank: int, of_tokens: bool = False) -> bool:
         """Whether a rank is the one that counts among those that share one part of the batch.
 
         It is on the last pipeline stage, which alone knows the loss, and the first along other dimensions. Sums over
-        all ranks count each sample once if only these contribute.
+        all ranks count each sample once if only these contribute; of what ranks know of their own tokens each counts
+        that is the one for them (`of_tokens`), as ranks along cp have different ones.
         """
         place = _coordinate(self, rank)
-        first = [name for name in ORDER if name not in (*COMPOUND["dp"], "pp")]
-        return place["pp"] == self.pp - 1 and not any(place[name] for name in first)
+        own = (*COMPOUND["dp"], "pp", "cp") if of_tokens else (*COMPOUND["dp"], "pp")
+        return place["pp"] == self.pp - 1 and not any(place[name] for name in ORDER if name not in own)
+
+    def folded(self, into: str) -> "Mesh":
+        """Return the mesh with cp as a part of the dimension `into`: the same ranks, at the same places."""
+        return replace(self, cp=1, **{into: self.size(into) * self.cp})
 
     def groups(self, dimension: str) -> list[list[int]]:
         """Return the ranks of every group of a dimension, in order; each rank is in exactly one group."""

@@ -64,7 +64,9 @@ def _reduced(config: Config) -> Config:
     model = config.model
     if model.architecture == "custom":
         return config
-    data = dataclasses.replace(config.data, sequence_length=min(config.data.sequence_length, SEQUENCE))
+    divided = 2 * config.parallel.cp * config.parallel.tp
+    length = min(config.data.sequence_length, -(-SEQUENCE // divided) * divided)
+    data = dataclasses.replace(config.data, sequence_length=length)
     config = dataclasses.replace(config, data=data)
     with torch.device("meta"):
         full = sum(p.numel() for p in build_model(model, config.allow_targets).parameters())
@@ -73,7 +75,7 @@ def _reduced(config: Config) -> Config:
         narrow: dict[str, Any] = {
             "width": HEAD_WIDTH * model.heads,
             "vocab_size": min(model.vocab_size, 512),
-            "context_length": min(model.context_length, SEQUENCE),
+            "context_length": min(model.context_length, length),
         }
         if model.architecture == "llama":
             narrow["ffn_width"] = 2 * narrow["width"]

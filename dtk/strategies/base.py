@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dtk.config.schema import PrecisionConfig
     from dtk.parallel.collectives import Axis
     from dtk.parallel.context import Context
+    from dtk.parallel.mesh import Mesh
 
     Fill = Callable[[nn.Module], None]
     """Gives every parameter of a materialised model its initial value, one parameter at a time."""
@@ -50,6 +51,8 @@ class Strategy(ABC):
                     f"strategy={config.name} does not implement the mesh dimension {dimension}",
                     f"it would train wrong numbers with {dimension}={mesh.size(dimension)}",
                 )
+        self.mesh: Mesh = config.states_mesh(mesh)
+        """Over which states are kept; ranks along cp are data-parallel ones there."""
 
     @abstractmethod
     def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
@@ -65,20 +68,25 @@ class Strategy(ABC):
         """All dimensions that have process groups, outermost first; a dimension's part of it is `device_mesh[name]`."""
         from dtk.parallel.context import device_mesh
 
-        return device_mesh(self.context, self.config.grouped(self.context.mesh))
+        return device_mesh(self.context, self.mesh, self.config.grouped(self.mesh))
 
     @functools.cached_property
     def axes(self) -> dict[str, Axis]:
-        """This rank's group along each dimension of `device_mesh`."""
+        """This rank's group along each dimension of `device_mesh`, and along cp."""
+        import torch.distributed as dist
+
         from dtk.parallel.collectives import Axis
 
-        groups = {name: self.device_mesh.get_group(name) for name in self.config.grouped(self.context.mesh)}
+        groups = {name: self.device_mesh.get_group(name) for name in self.config.grouped(self.mesh)}
+        if self.context.mesh.cp > 1:
+            parts = self.context.mesh.groups("cp")
+            groups["cp"] = dist.new_subgroups_by_enumeration(parts, group_desc="mesh_cp")[0]  # type: ignore[no-untyped-call]
         return {name: Axis(name, group, group.rank(), group.size()) for name, group in groups.items()}
 
     @property
     def loss_factor(self) -> int:
         """What the loss is multiplied by, because the library averages gradients over that many ranks."""
-        return self.context.mesh.dp_size
+        return self.mesh.dp_size
 
     def build_optimizer(self, groups: list[dict[str, Any]], build: BuildOptimizer) -> Optimizer:
         """Build the optimizer over parameter groups; sharded state is the business of subclasses."""
@@ -120,7 +128,7 @@ class Strategy(ABC):
         from dtk.parallel.placement import replica
         from dtk.parallel.regions import communication
 
-        axes = [self.axes[name] for name in self.config.summed(self.context.mesh)]
+        axes = [self.axes[name] for name in self.config.summed(self.mesh)]
         grads = [local(p.grad) for p in parameters if p.grad is not None and replica(p)[0] == 0]
         norm = torch.nn.utils.get_total_norm(grads)
         if not axes:
@@ -143,20 +151,20 @@ class Strategy(ABC):
     @property
     def reduce_dtype(self) -> str | None:
         """Number format in which gradients travel: that of the parameters; None on one rank."""
-        return "float32" if self.context.mesh.dp_size > 1 else None
+        return "float32" if self.mesh.dp_size > 1 else None
 
     @property
     def replicas(self) -> dict[str, list[list[int]]]:
         """Mesh dimension -> its groups of ranks, which hold alike, bit for bit, what is not sharded over it."""
-        mesh, over = self.context.mesh, self.config.traits.replicated_over
+        mesh, over = self.mesh, self.config.traits.replicated_over
         return {name: mesh.groups(name) for name in (over, "tp") if name and (name == over or mesh.size(name) > 1)}
 
     def collectives(self, model: nn.Module, accumulation_steps: int, clips: bool = False) -> list[Collective]:
         """Return the collectives of a step, as the section declares them for this model."""
         declared: list[Collective] = self.config.declare(
-            self.shapes(model), self.context.mesh, self.precision, accumulation_steps
+            self.shapes(model), self.mesh, self.precision, accumulation_steps
         )
-        return [*declared, *(self.config.declare_clip(self.context.mesh) if clips else ())]
+        return [*declared, *(self.config.declare_clip(self.mesh) if clips else ())]
 
     def partial_shapes(self, model: nn.Module, dimension: str) -> list[Shape]:
         """Shapes of this rank's parts of the gradients that are added up over a dimension after the last backward."""

@@ -37,7 +37,7 @@ class DDPConfig(StrategyConfig):
 
     traits = Traits(
         replicated_over="dp",
-        dimensions=("dp_replicate", "dp_shard", "tp", "pp"),
+        dimensions=("dp_replicate", "dp_shard", "cp", "tp", "pp"),
         gradients_in="buckets",
         collectives=("all_reduce",),
         keeps_gradients=True,
@@ -81,7 +81,7 @@ class DDPConfig(StrategyConfig):
 
     def on(self, mesh: Mesh) -> StrategyConfig:
         """Return fully_shard over one rank where the model is cut: DistributedDataParallel takes no DTensors."""
-        whole = (*COMPOUND["dp"], "pp")  # A stage of a pipeline has plain parameters.
+        whole = (*COMPOUND["dp"], "cp", "pp")  # There a model, or a stage of it, has plain parameters.
         cut = [f"parallel.{name}" for name in ORDER if name not in whole and mesh.size(name) > 1]
         if not cut:
             return self
@@ -128,7 +128,7 @@ class DDP(Strategy):
         from dtk.parallel.regions import observed
 
         materialise(model, self.context.device, fill)
-        config, mesh = self.config, self.context.mesh
+        config, mesh = self.config, self.mesh
         if mesh.dp_size == 1 and mesh.pp > 1:
             return model
         group = self.device_mesh.get_group("dp_replicate") if mesh.pp > 1 else None

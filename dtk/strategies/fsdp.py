@@ -31,7 +31,7 @@ class FSDPConfig(StrategyConfig):
         gradients_in="units",
         collectives=("all_gather", "reduce_scatter"),
         always_grouped=("dp_shard",),
-        dimensions=("dp_replicate", "dp_shard", "tp", "pp"),
+        dimensions=("dp_replicate", "dp_shard", "cp", "tp", "pp"),
         simplicity=6,
     )
     row = TableRow(

@@ -130,7 +130,14 @@ class StrategyConfig:
 
     def summed(self, mesh: Mesh) -> tuple[str, ...]:
         """Return the mesh dimensions whose ranks hold different parts of the gradients."""
-        return tuple(name for name in self.grouped(mesh) if name not in ("dp_replicate", "cp"))
+        return tuple(name for name in self.grouped(mesh) if name != "dp_replicate")
+
+    def states_mesh(self, mesh: Mesh) -> Mesh:
+        """Return the mesh over which states are kept.
+
+        Ranks along cp have the same parameters and other tokens, so that they are data-parallel ranks to it.
+        """
+        return mesh.folded("dp_shard" if self.traits.shards_parameters else "dp_replicate")
 
     def on(self, mesh: Mesh) -> StrategyConfig:
         """Return the section that keeps states in this way on a mesh; it may be another where the model is cut.

@@ -26,7 +26,7 @@ class Zero1Config(DDPConfig):
         DDPConfig.traits,
         sharded=("optimizer_state",),
         collectives=("all_reduce", "broadcast"),
-        dimensions=("dp_replicate", "dp_shard"),
+        dimensions=("dp_replicate", "dp_shard", "cp"),
         simplicity=3,
     )
     row = TableRow(

@@ -47,7 +47,7 @@ def evaluate(config: Config, context: Context, dataset: Dataset, parts: Parts) -
     with region("evaluation"), torch.no_grad():
         sums = parts.runner.evaluate(batches())
     parts.model.train()
-    sums = sum_over_ranks(context, torch.cat([sums.cpu(), of_class]) * context.leads)
+    sums = sum_over_ranks(context, torch.cat([sums.cpu() * context.leads_tokens, of_class * context.leads]))
     loss, targets, correct, *counts = sums.tolist()
     figures = {
         "validation_loss": loss / max(targets, 1.0),

@@ -194,8 +194,8 @@ class Loop:
     def _log(self, result: StepResult) -> None:
         """Wait for the device, gather the loss, write one record."""
         with region("logging"):
-            # Ranks that share the work on the same samples have the same sum: one of them counts.
-            loss = result.loss_sum * self.context.leads
+            # Ranks that share the work on the same tokens have the same sum: one of them counts.
+            loss = result.loss_sum * self.context.leads_tokens
             if self.context.world_size > 1:
                 with communication("all_reduce", loss.nbytes, "dp"):
                     dist.all_reduce(loss)

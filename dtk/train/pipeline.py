@@ -15,14 +15,15 @@ from torch import Tensor, nn
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
 from dtk.data.dataset import Batch
+from dtk.dimensions.cp import Part
 from dtk.dimensions.pp import Messages, Shared, declare_messages
 from dtk.parallel.control import sum_over_ranks
 from dtk.parallel.pipeline import FREES, RECEIVES, SENDS, Action, Pipeline, forward_only
 from dtk.parallel.regions import region
 from dtk.strategies.base import Strategy
 from dtk.strategies.declared import Collective
-from dtk.train.loss import Vocabulary, loss_sum, to_device
-from dtk.train.runner import add_figures
+from dtk.train.loss import Vocabulary, loss_sum
+from dtk.train.runner import add_figures, own_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,8 @@ class Pipelined:
     clock: Clock
     vocabulary: Vocabulary | None
     """How the logits' vocabulary is divided over ranks; None = it is not."""
+    part: Part | None
+    """Which tokens of each sequence this rank has; None = all."""
     declare: Callable[[int, int], list[Collective]]
     """Number of a stage and of micro-batches -> what its forward and backward communicate inside the stage."""
 
@@ -153,7 +156,8 @@ class _Step:
     def __init__(self, runner: Pipelined, batches: Sequence[Batch], stages: int, factor: float) -> None:
         device = runner.strategy.context.device
         self.runner = runner
-        self.batches = [to_device(batch, device) for batch in batches]
+        own = [own_part(runner.part, batch, device) for batch in batches]
+        self.batches, self.where = [batch for batch, _ in own], [where for _, where in own]
         self.last_stage = stages - 1
         self.factor = factor
         self.total = torch.zeros((), device=device)
@@ -197,7 +201,7 @@ class _Step:
         if stream is not None:
             stream.requires_grad_()
         with strategy.accumulate(stage.wrapped, last=False), strategy.autocast():
-            output = stage.wrapped(batch.inputs, stream=stream)
+            output = stage.wrapped(batch.inputs, stream=stream, **self.where[action.micro_batch])
             if action.stage == self.last_stage:
                 loss = loss_sum(output, batch.targets, self.runner.vocabulary)
                 self.total += loss.detach()
@@ -234,7 +238,7 @@ class _Step:
         """Run a stage without gradients."""
         stage, batch = self.runner.stages[action.stage], self.batches[action.micro_batch]
         with self.runner.strategy.autocast():
-            output = stage.model(batch.inputs, stream=stream)
+            output = stage.model(batch.inputs, stream=stream, **self.where[action.micro_batch])
         if action.stage == self.last_stage:
             add_figures(self.figures, output, batch.targets, self.runner.vocabulary)
         else:

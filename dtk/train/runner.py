@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dtk.data.dataset import IGNORE, Batch
+from dtk.dimensions.cp import Part
 from dtk.parallel.regions import region
 from dtk.strategies.base import Strategy
 from dtk.strategies.declared import Collective
@@ -57,6 +58,8 @@ class Accumulate:
     """What forward is called on in training."""
     vocabulary: Vocabulary | None = None
     """How the logits' vocabulary is divided over ranks; None = it is not."""
+    part: Part | None = None
+    """Which tokens of each sequence this rank has; None = all."""
     declare: Callable[[int], list[Collective]] | None = None
     """Number of micro-batches -> what forward and backward communicate themselves."""
 
@@ -65,11 +68,11 @@ class Accumulate:
         strategy, device = self.strategy, self.strategy.context.device
         total = torch.zeros((), device=device)
         for i, host_batch in enumerate(batches):
-            batch = to_device(host_batch, device)
+            batch, where = own_part(self.part, host_batch, device)
             seed(i)
             with strategy.accumulate(self.wrapped, last=i == len(batches) - 1):
                 with region("forward"), strategy.autocast():
-                    loss = loss_sum(self.wrapped(batch.inputs), batch.targets, self.vocabulary)
+                    loss = loss_sum(self.wrapped(batch.inputs, **where), batch.targets, self.vocabulary)
                 with region("backward"):
                     (loss * factor).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
@@ -80,9 +83,9 @@ class Accumulate:
         device = self.strategy.context.device
         sums = torch.zeros(3, dtype=torch.float64, device=device)
         for host_batch in batches:
-            batch = to_device(host_batch, device)
+            batch, where = own_part(self.part, host_batch, device)
             with self.strategy.autocast():
-                add_figures(sums, logits_of(self.model(batch.inputs)), batch.targets, self.vocabulary)
+                add_figures(sums, logits_of(self.model(batch.inputs, **where)), batch.targets, self.vocabulary)
         self.strategy.release(self.model)
         return sums
 
@@ -94,6 +97,13 @@ class Accumulate:
     def figures(self) -> dict[str, float]:
         """Return nothing: there is no waiting between micro-batches."""
         return {}
+
+
+def own_part(part: Part | None, batch: Batch, device: torch.device) -> tuple[Batch, dict[str, Tensor]]:
+    """Return the tokens that this rank has of a micro-batch, on its device, and what forward must know of them."""
+    if part is None:
+        return to_device(batch, device), {}
+    return to_device(part.own(batch), device), {"positions": part.positions(batch).to(device, non_blocking=True)}
 
 
 def add_figures(sums: Tensor, logits: Tensor, targets: Tensor, vocabulary: Vocabulary | None = None) -> None:

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint
 
 from dtk.config.schema import Config
-from dtk.dimensions import tp
+from dtk.dimensions import cp, tp
 from dtk.dimensions.pp import Messages, cut, joined, shared_parameters
 from dtk.models.build import build_model, check_blocks
 from dtk.models.gpt import GPT
@@ -79,9 +79,13 @@ def set_up(
     if context.mesh.tp > 1 and config.model.architecture != "encoder":
         vocabulary = Vocabulary(strategy.axes["tp"], config.parallel.loss_parallel)
 
+    tokens = cp.Part(strategy.axes["cp"], config.parallel.context) if context.mesh.cp > 1 else None
+
     def spread(part: nn.Module, first_block: int = 0) -> Stage:
         if context.mesh.tp > 1:
             tp.cut_model(config, part, strategy)
+        if tokens is not None:
+            cp.spread_attention(part, tokens)
         if config.train.activation_checkpoint_every:
             _checkpoint_activations(part, config.train.activation_checkpoint_every, first_block)
         if config.train.compile:
@@ -93,13 +97,13 @@ def set_up(
     if context.mesh.pp == 1:
         wrapped = spread(model).wrapped
         inside = functools.partial(_inside, config, strategy, model, None)
-        runner = Accumulate(strategy, model, wrapped, vocabulary, inside)
+        runner = Accumulate(strategy, model, wrapped, vocabulary, tokens, inside)
     else:
         cuts = stage_blocks(len(blocks_of(model)), config.parallel.pipeline(1).stages)
         own = _stages(model, config, context, cuts, make or _model)
         stages = {number: spread(part, cuts[number].start) for number, part in own}
         wrapped = model = joined([stage.model for stage in stages.values()])
-        runner = _pipelined(config, strategy, stages, cuts, vocabulary)
+        runner = _pipelined(config, strategy, stages, cuts, vocabulary, tokens)
     build = recipe(config.optimizer, model.parameters())
     groups = parameter_groups(model, config.optimizer.weight_decay)
     if config.optimizer.in_backward:
@@ -145,7 +149,11 @@ def _inside(
 ) -> list[Collective]:
     """Return what forward and backward of a model, or of a stage with these blocks, communicate themselves."""
     partial = strategy.partial_shapes(model, "tp")
-    return tp.declare(config, strategy.context.mesh, accumulation_steps, partial, blocks)
+    mesh = strategy.context.mesh
+    return [
+        *tp.declare(config, mesh, accumulation_steps, partial, blocks),
+        *cp.declare(config, mesh, accumulation_steps, blocks),
+    ]
 
 
 def _pipelined(
@@ -154,6 +162,7 @@ def _pipelined(
     stages: dict[int, Stage],
     cuts: Sequence[range],
     vocabulary: Vocabulary | None,
+    tokens: cp.Part | None,
 ) -> Pipelined:
     """Connect this rank's stages, by their number, with those of the other ranks."""
     context, axis, parallel = strategy.context, strategy.axes["pp"], config.parallel
@@ -169,12 +178,14 @@ def _pipelined(
         stages,
         Messages(axis),
         stream,
-        prod(stream((config.train.micro_batch_size, config.data.sequence_length))) * strategy.stream_dtype.itemsize,
+        prod(stream((config.train.micro_batch_size, config.data.sequence_length // context.mesh.cp)))
+        * strategy.stream_dtype.itemsize,
         shared_parameters(
             ends, axis, context.mesh.group("pp", context.rank), [name for name in ends.before if name in ends.after]
         ),
         Clock(context.device),
         vocabulary,
+        tokens,
         lambda number, steps: _inside(config, strategy, stages[number].model, cuts[number], steps),
     )
 

@@ -28,6 +28,7 @@ class WireTap(TorchDispatchMode):
         "_reduce_scatter_base_": ("reduce_scatter", 1),
         "allreduce_": ("all_reduce", 0),
         "broadcast_": ("broadcast", 0),
+        "alltoall_base_": ("all_to_all", 0),
         "send": ("send", 0),
         "recv_": ("recv", 0),
     }

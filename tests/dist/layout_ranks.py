@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import dtk.dimensions.cp as cp
 import dtk.dimensions.tp as tp
 import dtk.models.layers as layers
 import dtk.models.initialize as initialize
@@ -30,7 +31,6 @@ from dtk.record.recorder import Recorder
 from dtk.train.assemble import assemble
 from dtk.train.evaluation import evaluate
 from dtk.train.export import export
-from dtk.train.loss import loss_sum
 from dtk.strategies.base import Strategy, owned_state
 from tests.dist.collectives_ranks import Listener, WireTap, summed
 from tests.dist.ranks import placed
@@ -54,11 +54,11 @@ def configuration(model: str, strategy: Any, parallel: dict[str, Any], **changes
     return config(**{**sections, "train": TRAIN, **changes})
 
 
-def whole(tensor: torch.Tensor, context: Context) -> torch.Tensor:
+def whole(tensor: torch.Tensor, context: Context, strategy: Strategy) -> torch.Tensor:
     """A possibly sharded tensor put together by offsets; what several ranks hold counts once."""
     local, piece = local_piece(tensor)
     full = torch.zeros(tensor.shape, dtype=torch.float64)
-    place = context.mesh.coordinate(context.rank)
+    place = strategy.mesh.coordinate(context.rank)
     if replica(tensor)[0] == 0 and place["dp_replicate"] == 0 and (hasattr(tensor, "placements") or context.rank == 0):
         full[piece.box] = local.double()
     if context.world_size > 1:
@@ -110,7 +110,19 @@ def _swapped_groups(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Strategy, "axes", property(swapped))
 
 
+def _positions_of_a_whole_sequence(patch: pytest.MonkeyPatch) -> None:
+    """Every rank takes its tokens for the first ones."""
+    patch.setattr(cp.Part, "positions", lambda self, batch: torch.arange(batch.inputs.shape[1] // self.axis.size))
+
+
+def _consecutive_tokens(patch: pytest.MonkeyPatch) -> None:
+    """The ring gets tokens in the order of Ulysses."""
+    patch.setattr(cp.Part, "_cut", lambda self, x, dim: x.chunk(self.axis.size, dim)[self.axis.rank].contiguous())
+
+
 MUTATIONS = {
+    "positions of a whole sequence": _positions_of_a_whole_sequence,
+    "consecutive tokens": _consecutive_tokens,
     "rows by part": _rows_by_part,
     "no sum": _no_sum,
     "no partial sums": _no_partial_sums,
@@ -135,35 +147,28 @@ def one_step(context: Context, config: schema.Config, wire: bool = False) -> dic
     listener.regions.clear()
 
     def losses() -> torch.Tensor:
-        total = torch.zeros(())
-        for i, batch in enumerate(batches):
-            with parts.strategy.accumulate(parts.wrapped, last=i == len(batches) - 1):
-                with parts.strategy.autocast():
-                    loss = loss_sum(parts.wrapped(batch.inputs), batch.targets, parts.vocabulary)
-                (loss * parts.strategy.loss_factor / targets).backward()
-            total += loss.detach()
-        return total
+        return parts.runner.run(batches, parts.strategy.loss_factor / targets, lambda i: None)
 
     def over_ranks(value: torch.Tensor) -> float:
-        value = value.double() * context.leads
+        value = value.double() * context.leads_tokens
         if context.world_size > 1:
             dist.all_reduce(value)
         return float(value) / targets
 
-    with ExitStack() as stack:
-        if wire:
-            stack.enter_context(tap)
+    heard = tap if wire else nullcontext()
+    with heard:
         first = losses()
         norm = parts.strategy.gradient_norm(parts.model.parameters())
-    issued, marked = summed(tap.calls), summed(listener.regions)
     declared = summed_declared(config, context, parts)
     misplaced = [
         name
         for name, p in parts.model.named_parameters()
         if hasattr(p, "placements") and (p.grad is None or p.grad.placements != p.placements)
     ]
-    gradients = {name: whole(p.grad, context) for name, p in parts.model.named_parameters()}
-    parts.optimizer.step()
+    gradients = {name: whole(p.grad, context, parts.strategy) for name, p in parts.model.named_parameters()}
+    with heard:
+        parts.optimizer.step()
+    issued, marked = summed(tap.calls), summed(listener.regions)
     parts.optimizer.zero_grad()
     after = losses()
     parts.optimizer.zero_grad()
@@ -185,8 +190,7 @@ def one_step(context: Context, config: schema.Config, wire: bool = False) -> dic
 
 def summed_declared(config: schema.Config, context: Context, parts: Any) -> dict[Any, tuple[int, int]]:
     steps = config.batch_plan(context.world_size).accumulation_steps
-    declared = parts.strategy.collectives(parts.model, steps, clips=True)
-    declared += tp.declare(config, context.mesh, steps, parts.strategy.partial_shapes(parts.model, "tp"))
+    declared = parts.runner.collectives(steps, clips=True)
     totals: dict[Any, tuple[int, int]] = {}
     for c in declared:
         count, size = totals.get((c.op, c.group), (0, 0))
@@ -251,6 +255,26 @@ def gradients_by_difference(context: Context) -> dict[str, float]:
     return {**found, "cross_entropy_sum": _cross_entropy(axis)}
 
 
+def attention_over_ranks(context: Context, heads: int, kv_heads: int) -> dict[str, list[float]]:
+    """Method -> largest difference of attention and of its three gradients from torch's over the whole sequence."""
+    axis = collectives.Axis("cp", dist.group.WORLD, context.rank, context.world_size)
+    generator = torch.Generator().manual_seed(5)
+    length = 6 * axis.size
+    whole = [torch.randn(2, n, length, 8, generator=generator).requires_grad_() for n in (heads, kv_heads, kv_heads)]
+    weight = torch.randn(2, heads, length, 8, generator=generator)
+    expected = torch.nn.functional.scaled_dot_product_attention(*whole, is_causal=True, enable_gqa=True)
+    (expected * weight).sum().backward()
+    found = {}
+    for method, core in (("ring", cp._ring), ("ulysses", cp._ulysses)):
+        part = cp.Part(axis, method)
+        own = [part._cut(each.detach(), 2).requires_grad_() for each in whole]
+        y = core(axis, *own, 0.0)
+        (y * part._cut(weight, 2)).sum().backward()
+        pairs = [(y, expected), *((each.grad, all.grad) for each, all in zip(own, whole, strict=True))]
+        found[method] = [float((each - part._cut(all, 2)).detach().abs().max()) for each, all in pairs]
+    return found
+
+
 def _cross_entropy(axis: collectives.Axis) -> float:
     """Largest difference of the divided loss and its gradient from torch's on the whole vocabulary."""
     generator = torch.Generator().manual_seed(3)
@@ -283,7 +307,7 @@ def first_format_and_export(context: Context, changes: dict[str, Any], folder: s
             if heads := fused_heads(model, name):
                 for value in values:
                     local, piece = local_piece(value)
-                    local.copy_(by_part(everything(value, context), heads)[piece.box])
+                    local.copy_(by_part(everything(value, context, loop.parts.strategy), heads)[piece.box])
     loop.checkpoints.save(model, optimizer, loop.state)
     loop.checkpoints.wait()
     saved = paths.checkpoint(loop.state.step)
@@ -306,6 +330,6 @@ def whole_bits(value: torch.Tensor) -> torch.Tensor:
     return local_piece(value)[0].clone()
 
 
-def everything(value: torch.Tensor, context: Context) -> torch.Tensor:
+def everything(value: torch.Tensor, context: Context, strategy: Strategy) -> torch.Tensor:
     """The whole of a tensor that is cut, else the tensor: optimizer states that a rank owns are whole."""
-    return whole(value, context).to(value.dtype) if hasattr(value, "placements") else value.detach().clone()
+    return whole(value, context, strategy).to(value.dtype) if hasattr(value, "placements") else value.detach().clone()

@@ -1,6 +1,6 @@
 """Every layout computes what one process computes: loss, gradients by name, norm, the next step and the evaluation.
 
-What it sends is what it declares. Broken on purpose in four ways, the same comparison is red.
+What it sends is what it declares. Broken on purpose in six ways, the same comparison is red.
 """
 
 from dataclasses import replace
@@ -13,6 +13,7 @@ from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.fsdp import FSDPConfig
 from dtk.strategies.hsdp import HSDPConfig
 from dtk.strategies.single import SingleConfig
+from dtk.strategies.zero1 import Zero1Config
 from dtk.strategies.zero2 import Zero2Config
 from tests.dist.layout_ranks import TRAIN, configuration
 from tests.dist.ranks import run_ranks
@@ -23,6 +24,7 @@ IN_BF16 = 2e-2
 """Of layouts in bfloat16, which has 8 bits: a part in 256, some layers deep."""
 BF16 = schema.PrecisionConfig(name="bf16", compute_dtype="bfloat16")
 RECOMPUTED = replace(TRAIN, activation_checkpoint_every=1)
+RING, ULYSSES = ({"cp": 2, "context": method} for method in ("ring", "ulysses"))
 WHOLE = {"sequence_parallel": False}
 TWO = {
     ("gpt", "ddp, tp 2"): (DDPConfig(), {"tp": 2}, TRAIN),
@@ -33,6 +35,13 @@ TWO = {
     ("llama tied", "ddp, tp 2, whole sequence"): (DDPConfig(), {"tp": 2, **WHOLE}, TRAIN),
     ("gpt", "ddp, tp 2, bf16"): (DDPConfig(), {"tp": 2}, TRAIN),
     ("gpt", "fsdp, tp 2, whole sequence, bf16"): (FSDPConfig(), {"tp": 2, **WHOLE}, TRAIN),
+    ("gpt", "ddp, ring 2"): (DDPConfig(), RING, TRAIN),
+    ("gpt", "fsdp, ulysses 2, recomputed"): (FSDPConfig(), ULYSSES, RECOMPUTED),
+    ("gpt", "zero1, ring 2, recomputed"): (Zero1Config(), RING, RECOMPUTED),
+    ("llama tied", "fsdp, ring 2"): (FSDPConfig(), RING, TRAIN),
+    ("llama tied", "ddp, ulysses 2"): (DDPConfig(), ULYSSES, TRAIN),
+    ("gpt", "fsdp, ring 2, bf16"): (FSDPConfig(), RING, TRAIN),
+    ("gpt", "ddp, ulysses 2, bf16"): (DDPConfig(), ULYSSES, TRAIN),
 }
 FOUR = {
     ("gpt", "ddp, dp 2, tp 2"): (DDPConfig(), {"tp": 2}, TRAIN),
@@ -43,9 +52,18 @@ FOUR = {
     ("llama", "fsdp, dp 2, tp 2"): (FSDPConfig(), {"tp": 2}, TRAIN),
     ("llama tied", "fsdp, dp 2, tp 2, whole sequence"): (FSDPConfig(), {"tp": 2, **WHOLE}, TRAIN),
     ("llama", "fsdp, tp 4"): (FSDPConfig(), {"tp": 4}, TRAIN),
+    ("gpt", "fsdp, ring 4"): (FSDPConfig(), {**RING, "cp": 4}, TRAIN),
+    ("llama", "zero1, dp 2, ulysses 2"): (Zero1Config(), ULYSSES, TRAIN),
+    ("llama tied", "fsdp, dp 2, ring 2"): (FSDPConfig(), RING, TRAIN),
+    ("gpt", "hsdp 2 x 1, ulysses 2"): (HSDPConfig(dp_replicate=2), ULYSSES, TRAIN),
+    ("gpt", "ddp, ring 2, tp 2"): (DDPConfig(), {**RING, "tp": 2}, TRAIN),
+    ("llama", "fsdp, ulysses 2, tp 2"): (FSDPConfig(), {**ULYSSES, "tp": 2}, TRAIN),
 }
 MUTATIONS = {
-    2: [(name, ("gpt", "fsdp, tp 2")) for name in ("rows by part", "no sum", "no partial sums")],
+    2: [
+        *((name, ("gpt", "fsdp, tp 2")) for name in ("rows by part", "no sum", "no partial sums")),
+        *((name, ("gpt", "ddp, ring 2")) for name in ("positions of a whole sequence", "consecutive tokens")),
+    ],
     4: [("swapped groups", ("gpt", "fsdp, dp 2, tp 2"))],
 }
 
@@ -107,3 +125,11 @@ def test_backward_of_each_collective_is_the_gradient(world_size: int) -> None:
             *("gather", "scatter_sum", "exchange", "copy", "reduce", "join", "cross_entropy_sum"),
         }
         assert max(found.values()) < 1e-8, found
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("world_size", "heads", "kv_heads"), [(2, 4, 2), (3, 6, 3), (3, 3, 3)])
+def test_attention_over_ranks_is_that_of_the_whole_sequence(world_size: int, heads: int, kv_heads: int) -> None:
+    for found in run_ranks("tests.dist.layout_ranks:attention_over_ranks", world_size, heads, kv_heads):
+        for method, worst in found.items():
+            assert max(worst) < 5e-6, (method, worst)

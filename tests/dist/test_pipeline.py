@@ -44,6 +44,8 @@ FOUR = {
     "gpt interleaved fsdp": case("gpt", KEEP, "interleaved_1f1b", stages_per_rank=2),
     "gpt four stages": case("gpt", DDPConfig(), pp=4),
     "gpt tp recomputed": case("gpt", FSDPConfig(), tp=2, train=replace(TRAIN, activation_checkpoint_every=2)),
+    "gpt ring": case("gpt", DDPConfig(), cp=2, context="ring"),
+    "llama ulysses fsdp": case("llama", FSDPConfig(), "gpipe", cp=2, context="ulysses"),
     "llama tp interleaved": case(
         "llama", DDPConfig(), "interleaved_1f1b", stages_per_rank=2, tp=2, sequence_parallel=False
     ),

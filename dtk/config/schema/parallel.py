@@ -40,6 +40,8 @@ class ParallelConfig:
     """With tp: cut activations between attention and feed-forward along the sequence too, instead of repeating them."""
     loss_parallel: bool = True
     """With tp: compute the loss on each rank's part of the vocabulary, instead of gathering the logits."""
+    context: Literal["ring", "ulysses"] = "ring"
+    """With cp: send keys and values round, or exchange tokens for heads."""
     schedule: Literal["gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"] = "1f1b"
     """Order in which pipeline stages take micro-batches."""
     microbatches: int | None = None
@@ -69,7 +71,7 @@ class ParallelConfig:
                 raise DtkError(
                     f"strategy={strategy.name} does not go with parallel.{name}={getattr(self, name)}",
                     f"it does not implement the mesh dimension {name}",
-                    "use strategy=fsdp or strategy=ddp" if name in ("tp", "pp") else f"use parallel.{name}=1",
+                    "use strategy=fsdp or strategy=ddp" if name in MODEL_PARALLEL else f"use parallel.{name}=1",
                 )
         degrees = {name: getattr(self, name) for name in MODEL_PARALLEL}
         if world_size % prod(degrees.values()):

@@ -76,7 +76,7 @@ def whole_dimension(config: Config, world_size: int) -> str:
         config: resolved configuration.
         world_size: ranks over all nodes.
     """
-    mesh = config.mesh(world_size)
+    mesh = config.strategy.states_mesh(config.mesh(world_size))
     for name in ("pp", "cp", "tp"):
         if mesh.size(name) == world_size > 1:
             return name

@@ -117,10 +117,57 @@ BERT = ["model=bert_tiny", "data=classification"]
             "use strategy=fsdp or strategy=ddp",
         ),
         (
-            ["parallel.cp=2"],
+            ["strategy=ring", "model=gpt2_tiny", "data.sequence_length=30"],
             2,
-            "strategy=fsdp does not go with parallel.cp=2: it does not implement the mesh dimension cp - "
-            "use parallel.cp=1",
+            "data.sequence_length=30 does not divide over parallel.cp=2 parallel.context=ring: it is cut into 4 "
+            "equal parts - use data.sequence_length=28 or data.sequence_length=32",
+        ),
+        (
+            [
+                "strategy=ulysses",
+                "model=llama_tiny",
+                "data.sequence_length=34",
+                "parallel.tp=2",
+                "train.micro_batch_size=1",
+            ],
+            4,
+            "data.sequence_length=34 does not divide over parallel.cp=2 parallel.context=ulysses parallel.tp=2: it is "
+            "cut into 2 equal parts - use data.sequence_length=32 or data.sequence_length=36",
+        ),
+        (
+            ["strategy=ulysses", "model=llama_tiny", "parallel.cp=8", "train.micro_batch_size=1"],
+            8,
+            "model.kv_heads=4 does not divide over parallel.cp=8 parallel.context=ulysses: each rank attends with "
+            "its own heads - use parallel.context=ring, or parallel.cp=4",
+        ),
+        (
+            ["strategy=ulysses", "model=gpt2_tiny", "parallel.cp=4", "parallel.tp=2", "train.micro_batch_size=1"],
+            8,
+            "model.heads=4 does not divide over parallel.cp=4 parallel.context=ulysses parallel.tp=2: each rank "
+            "attends with its own heads - use parallel.context=ring, or parallel.cp=2",
+        ),
+        (
+            ["strategy=ring", "model=gpt2_tiny", "model.dropout=0.1"],
+            2,
+            "parallel.cp=2 parallel.context=ring does not go with model.dropout=0.1: its attention has no dropout - "
+            "use parallel.context=ulysses or model.dropout=0",
+        ),
+        (
+            ["strategy=ring", "model=gpt2_tiny", "train.compile=true"],
+            2,
+            "parallel.cp=2 does not go with train.compile=true - use train.compile=false",
+        ),
+        (
+            ["strategy=ring", "model=bert_tiny", "data=classification", "data.path=x"],
+            2,
+            "parallel.cp=2 does not go with model=bert_tiny: an encoder reads whole samples - "
+            "use parallel.cp=1, or a GPT or Llama",
+        ),
+        (
+            ["strategy=ring", "model=custom", "model._target_=a.B"],
+            2,
+            "parallel.cp=2 does not go with model=custom: its attention sees one rank - "
+            "use parallel.cp=1, or a GPT or Llama",
         ),
         (
             ["strategy=ddp", "parallel.tp=2", "strategy.communication_hook=fp16"],

@@ -1,6 +1,6 @@
 """The mesh: a rank's place along every dimension, groups that are partitions, and data-parallel ranks."""
 
-from itertools import pairwise
+from itertools import pairwise, product
 from math import prod
 
 import pytest
@@ -46,6 +46,21 @@ def test_neighbours_lie_a_stride_apart_and_coordinates_name_one_rank(mesh: Mesh)
 def test_one_rank_leads_for_each_part_of_the_batch(mesh: Mesh) -> None:
     leading = [mesh.dp_rank(rank) for rank in range(mesh.world_size) if mesh.leads(rank)]
     assert sorted(leading) == list(range(mesh.dp_size))
+
+
+@given(meshes())
+@settings(deadline=None)
+def test_ranks_along_cp_lead_for_their_own_tokens(mesh: Mesh) -> None:
+    places = [mesh.coordinate(rank) for rank in range(mesh.world_size) if mesh.leads(rank, of_tokens=True)]
+    assert sorted((place["dp"], place["cp"]) for place in places) == list(product(range(mesh.dp_size), range(mesh.cp)))
+
+
+def test_states_take_the_ranks_along_cp_for_data_parallel_ones() -> None:
+    mesh = Mesh(dp_replicate=2, dp_shard=2, cp=2, tp=2)
+    folded = mesh.folded("dp_shard")
+    assert (folded, folded.groups("tp")) == (Mesh(dp_replicate=2, dp_shard=4, tp=2), mesh.groups("tp"))
+    assert folded.groups("dp_shard")[:2] == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert Mesh(dp_replicate=2, cp=2).folded("dp_replicate") == Mesh(dp_replicate=4)
 
 
 def test_tensor_parallel_neighbours_share_their_samples() -> None:

@@ -1,0 +1,137 @@
+"""Ring attention (Liu et al. 2023): causal attention whose keys and values go round the ranks of an axis.
+
+Of c ranks, rank r has the parts r and 2 c - 1 - r of a sequence that is cut into 2 c parts ("zigzag"). Then each hop is
+the same work for all: attention to the rank's own keys is causal; of the keys of an earlier rank all queries see the
+first half; all keys of a later rank are seen by the second half of the queries. The softmax is put together from the
+hops by their log-sum-exp (Milakov & Gimelshein 2018), and backward computes with the whole one: both are exact.
+"""
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from dtk.parallel.collectives import Axis, shift
+
+_aten = torch.ops.aten
+_ALIGNED = 32
+"""Queries to a multiple of which the memory-efficient kernel pads its log-sum-exp."""
+
+
+def ring_attention(q: Tensor, k: Tensor, v: Tensor, axis: Axis) -> Tensor:
+    """Return causal attention [batch, heads, part, head width] of this rank's queries over the whole sequence.
+
+    Args:
+        q: [batch, heads, part, head width], this rank's two parts of the sequence one after the other.
+        k: the same for the keys; its heads divide those of `q`, each serves as many query heads.
+        v: as `k`.
+        axis: the ranks.
+    """
+    return cast(Tensor, _Ring.apply(q, torch.stack((k, v)), axis))  # type: ignore[no-untyped-call]
+
+
+class _Ring(Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, kv: Tensor, axis: Axis) -> Tensor:
+        ctx.axis, own = axis, kv
+        arriving = shift(kv, axis)
+        out, lse = _attend(q, *kv, causal=True)
+        out, lse = out.float(), lse.float()
+        for hop in range(1, axis.size):
+            kv = arriving.wait()
+            if hop < axis.size - 1:
+                arriving = shift(kv, axis)
+            seeing, seen = _meeting(axis, hop, q.shape[2])
+            more, more_lse = _attend(q[:, :, seeing], *kv[..., seen, :], causal=False)
+            before, total = lse[:, :, seeing], torch.logaddexp(lse[:, :, seeing], more_lse)
+            weights = (before - total).exp().unsqueeze(-1), (more_lse - total).exp().unsqueeze(-1)
+            out[:, :, seeing] = out[:, :, seeing] * weights[0] + more * weights[1]
+            lse[:, :, seeing] = total
+        out = out.to(q.dtype)
+        ctx.save_for_backward(q, own, out, lse)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+        axis: Axis = ctx.axis
+        q, kv, out, lse = ctx.saved_tensors
+        arriving = shift(kv, axis)
+        dq, dkv = _attend_backward(gradient, q, kv, out, lse, causal=True)
+        # The gradient of keys and values travels behind them, and one hop further: home.
+        returning = shift(dkv, axis)
+        for hop in range(1, axis.size):
+            kv = arriving.wait()
+            if hop < axis.size - 1:
+                arriving = shift(kv, axis)
+            seeing, seen = _meeting(axis, hop, q.shape[2])
+            part = gradient[:, :, seeing], q[:, :, seeing], kv[..., seen, :], out[:, :, seeing], lse[:, :, seeing]
+            more, more_kv = _attend_backward(*part, causal=False)
+            dq[:, :, seeing] += more
+            dkv = returning.wait()
+            dkv[..., seen, :] += more_kv
+            returning = shift(dkv, axis)
+        return dq.to(q.dtype), returning.wait().to(kv.dtype), None
+
+
+def _meeting(axis: Axis, hop: int, length: int) -> tuple[slice, slice]:
+    """Return which of a rank's queries see which of the keys that arrive with a hop, of `length` each."""
+    earlier = hop <= axis.rank
+    return (slice(None), slice(length // 2)) if earlier else (slice(length // 2, None), slice(None))
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:
+    """Attention and its log-sum-exp [batch, heads, queries] over these keys alone."""
+    k, v = _for_each_head(k, q), _for_each_head(v, q)
+    if q.device.type == "cpu":
+        out, lse = _aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)
+    elif not _suits_flash(q):
+        out, lse = _aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, causal)[:2]
+    else:
+        out, lse = _aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal)[:2]
+    return out, lse[:, :, : q.shape[2]]
+
+
+def _attend_backward(
+    gradient: Tensor, q: Tensor, kv: Tensor, out: Tensor, lse: Tensor, *, causal: bool
+) -> tuple[Tensor, Tensor]:
+    """Gradients of queries, and of keys and values, in float32, as far as they come from these keys.
+
+    Args:
+        gradient: of `out`.
+        q: queries.
+        kv: keys and values, [2, batch, heads or fewer, keys, head width].
+        out: attention over all keys, and `lse` its log-sum-exp.
+        lse: float32 [batch, heads, queries].
+        causal: whether a query sees the keys up to its own place only.
+    """
+    k, v = (_for_each_head(each, q) for each in kv)
+    given = gradient.contiguous(), q, k, v
+    if q.device.type == "cpu":
+        found = _aten._scaled_dot_product_flash_attention_for_cpu_backward(*given, out, lse, 0.0, causal)
+    elif not _suits_flash(q):
+        lse = torch.nn.functional.pad(lse, (0, -lse.shape[2] % _ALIGNED))
+        unused = torch.empty((), dtype=torch.int64, device=q.device)
+        found = _aten._scaled_dot_product_efficient_attention_backward(
+            *given, None, out, lse, unused, unused, 0.0, [True, True, True, False], causal
+        )[:3]
+    else:
+        lengths = q.shape[2], k.shape[2]
+        state = torch.empty(2, dtype=torch.uint64, device=q.device)
+        found = _aten._scaled_dot_product_flash_attention_backward(
+            *given, out, lse.contiguous(), None, None, *lengths, 0.0, causal, state, state[:0]
+        )
+    dq, dk, dv = (each.float() for each in found)
+    dkv = torch.stack((dk, dv))
+    shared = q.shape[1] // kv.shape[2]
+    return dq, dkv.view(2, -1, kv.shape[2], shared, *dkv.shape[3:]).sum(3) if shared > 1 else dkv
+
+
+def _suits_flash(q: Tensor) -> bool:
+    """Whether CUDA's flash kernel takes it: 16 bits, and features that fill its vectors."""
+    return q.dtype != torch.float32 and q.shape[3] % 8 == 0
+
+
+def _for_each_head(x: Tensor, q: Tensor) -> Tensor:
+    """Keys or values for every query head."""
+    return x if x.shape[1] == q.shape[1] else x.repeat_interleave(q.shape[1] // x.shape[1], 1)
