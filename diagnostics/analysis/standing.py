@@ -83,6 +83,8 @@ class Standing:
     """For how long a watchdog itself was stuck."""
     refused: bool = False
     """Whether a peer refused a connection of NCCL."""
+    broken: tuple[int, ...] = ()
+    """Ranks that do not wait, and of which a side thread raised an exception."""
 
     @property
     def told(self) -> frozenset[str]:
@@ -139,6 +141,12 @@ def standing(evidence: Evidence) -> Standing | None:
         stuck_s=max((float(value) for value in stuck if isinstance(value, int)), default=0.0),
         refused=any(
             fact.kind == "nccl_connect" and "refused" in str(fact.fields.get("why")) for fact in evidence.facts
+        ),
+        broken=tuple(
+            sorted(
+                {fact.rank for fact in evidence.facts if fact.kind == "side_error" and fact.rank is not None}
+                - {rank for wait in waits for rank in wait.ranks}
+            )
         ),
     )
 

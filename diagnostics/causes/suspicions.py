@@ -58,7 +58,9 @@ class _Candidate:
 
 _CANDIDATES: Mapping[str, _Candidate] = {
     "hang.conditional_collective": _Candidate(0.18, _DUMPS, _behind),
-    "hang.host_stall": _Candidate(0.14, _STACKS, lambda standing: _behind(standing) or _silent(standing)),
+    "hang.host_stall": _Candidate(
+        0.14, _STACKS, lambda standing: standing.broken or _behind(standing) or _silent(standing)
+    ),
     "hang.uneven_iterations": _Candidate(0.12, _DUMPS, _behind),
     "hang.collective_mismatch": _Candidate(0.08, _DUMPS, _behind),
     "hang.signature_mismatch": _Candidate(0.07, _DUMPS, _behind),
@@ -188,6 +190,16 @@ def _refused(standing: Standing) -> str:
     return "a peer refused the connection: it listens at another address, or is gone" if standing.refused else ""
 
 
+def _side_thread(standing: Standing) -> str:
+    who = standing.broken
+    its = verb(who, "its", "their")
+    return (
+        f"a side thread of {ranks_spoken(who)} had raised an exception, and {its} main thread left no line"
+        if who
+        else ""
+    )
+
+
 _CLUES = (
     _Clue(
         _ratios((20, ["hang.startup"]), (6, ["env.wrong_interface"]), (1.5, ["hang.network"]), (0.4, _GONE),
@@ -197,6 +209,7 @@ _CLUES = (
     ),
     _Clue(_ratios((5, ["hang.host_stall"]), (3, _GONE), (0.2, ["hang.startup", "env.wrong_interface"])), _came_late),
     _Clue(_ratios((0.01, ["hang.startup", "env.wrong_interface"])), _warm),
+    _Clue(_ratios((20, ["hang.host_stall"]), (0.5, [*_PARTED, *_FABRIC, "hang.unused_parameters"])), _side_thread),
     _Clue(
         _ratios((2.5, ["hang.conditional_collective"]), (1.3, ["hang.uneven_iterations", "hang.host_stall"]),
                 (0.1, ["hang.unused_parameters"]), (0.5, ["hang.signature_mismatch"])),

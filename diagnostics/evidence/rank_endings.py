@@ -20,7 +20,7 @@ from diagnostics.evidence.endings import (
     of_fact,
     of_srun,
 )  # fmt: skip
-from diagnostics.evidence.model import Evidence, LogFact
+from diagnostics.evidence.model import Evidence, LogFact, shortened
 
 _TIMEOUT_FACTS = {"gloo_timeout", "watchdog_timeout", "monitored_barrier", "store_timeout"}
 _MISMATCH_FACTS = {"gloo_mismatch", "collective_mismatch_text"}
@@ -51,7 +51,22 @@ def rank_endings(evidence: Evidence) -> dict[int, Ending]:
         rank: min(endings, key=lambda one: (ORDER[one.kind], not one.frames, one.what, one.evidence.file))
         for rank, endings in candidates.items()
     }
-    return endings | _killed_for_memory(evidence, endings)
+    return endings | _killed_for_memory(evidence, endings) | _after_side_thread(evidence, endings)
+
+
+def _after_side_thread(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int, Ending]:
+    """Return the ranks that exited without an exception of their own after one of a side thread, which tells why."""
+    told = {fact.rank: fact for fact in evidence.facts if fact.kind == "side_error"}
+    return {
+        rank: replace(
+            end,
+            kind="raised",
+            what=f"{end.what} after an exception of a side thread ({shortened(told[rank].text, 160)})",
+            frames=told[rank].fields["frames"],
+        )
+        for rank, end in endings.items()
+        if end.kind == "failed" and end.only_exit_code and rank in told
+    }
 
 
 def _killed_for_memory(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int, Ending]:
@@ -129,7 +144,9 @@ def _unhandled(evidence: Evidence) -> Iterator[LogFact]:
     """Yield the facts without lines that are part of an exception behind which the job went on."""
     handled: defaultdict[tuple[str, int | None], list[str]] = defaultdict(list)
     for fact in evidence.facts:
-        if fact.kind == "handled_error" and (text := str(fact.fields.get("message", "")).partition("\n")[0]):
+        if fact.kind in ("handled_error", "side_error") and (
+            text := str(fact.fields.get("message", "")).partition("\n")[0]
+        ):
             handled[fact.file, fact.rank].append(text)
     for fact in evidence.facts:
         if not any(text in fact.text for text in handled.get((fact.file, fact.rank), ())):

@@ -42,6 +42,8 @@ class Contents:
     facts: list[LogFact] = field(default_factory=list)
     errors: list[RankError] = field(default_factory=list)
     stacks: list[Stacks] = field(default_factory=list)
+    earlier: list[list[RankError]] = field(default_factory=list)
+    """Errors of each attempt before the last one, where all of them wrote into this file."""
     processes: dict[str, tuple[int, int]] = field(default_factory=dict)
     """NCCL's `host:pid` -> ranks in the largest communicator, rank in it."""
     dropped: int = 0

@@ -5,11 +5,11 @@ edit that makes these agree is the answer. Where they stand at that very positio
 of them goes on as before. Knows two lists of calls, no ranks and no causes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from diagnostics.analysis.divergence import edit, gradients, loop_exit
-from diagnostics.analysis.divergence.evidence_terms import Support, Term, probability, support
+from diagnostics.analysis.divergence.evidence_terms import TOLD_BEHIND, Support, Term, probability, support
 from diagnostics.analysis.divergence.identity import at_line, in_backward, on_path, replaces
 from diagnostics.analysis.divergence.prediction import common_prefixes, predict
 from diagnostics.evidence.calls import ROOTED, Call
@@ -113,6 +113,17 @@ def explain_exit(minority: Call, majority: Call) -> Explanation | None:
         majority: the call of the loop.
     """
     return _left_loop(minority, majority, [majority], majority_goes_on=True)
+
+
+def or_main_rank_only(found: Explanation) -> Explanation:
+    """Name a call within the loop as the other possibility where only a group's first rank seems to have left the loop.
+
+    Programs save, log and evaluate on that rank alone, in the loop as well as behind it, and mostly from a function of
+    their own that ends in a barrier: neither the caller nor the operation tells the two apart. The text does, and the
+    line right behind the loop's.
+    """
+    told = found.place != "behind" or any(term.name in TOLD_BEHIND for term in found.terms)
+    return found if told or found.deviation != "insert" else replace(found, alternatives=("added",))
 
 
 def origin(majority: list[Call], minority: list[Call], position: int) -> int:

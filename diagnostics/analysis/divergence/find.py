@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from diagnostics.analysis.divergence.evidence_terms import support
-from diagnostics.analysis.divergence.explanation import Explanation, Kind, explain, origin
+from diagnostics.analysis.divergence.explanation import Explanation, Kind, explain, or_main_rank_only, origin
 from diagnostics.analysis.divergence.identity import differing_parts
 from diagnostics.analysis.histories.align import GroupTable, Survey
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
@@ -175,6 +175,8 @@ def between(
     if not tie and found.deviation != "drop" and found.place == "within" and set(culprits) <= set(ended):
         deviation = "substitute" if found.deviation == "swap" else found.deviation
         found = Explanation(deviation, "ended", (majority, minority), (support("ended in order"),))
+    if vote.side_of(fewest) == (min((*vote.present, *vote.silent)),):
+        found = or_main_rank_only(found)
     return Divergence(vote, most, fewest, majority, minority, found, culprits, tie)
 
 

@@ -5,6 +5,7 @@ A job that was restarted is judged by its last attempt; how the earlier ones fai
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from diagnostics.contract.artifacts import RunPaths
@@ -34,6 +35,11 @@ def set_aside(
         files: every file that was looked at, relative to the root.
         read: contents of small files.
     """
+    for contents, _ in read:
+        offset = contents.offset or 0
+        for number, errors in enumerate(contents.earlier):
+            ranked = [e if e.rank is None or e.rank >= 0 else replace(e, rank=offset - 1 - e.rank) for e in errors]
+            evidence.earlier.append(EarlierAttempt(number, _first(ranked)))
     if evidence.run is not None:
         evidence.earlier = _of_run(evidence.run.root, evidence.run.attempt, evidence.limits)
         return read
@@ -56,7 +62,7 @@ def set_aside(
             earlier.setdefault(max(last.values()) - 1, []).extend(contents.errors)
         else:
             kept.append((contents, owner))
-    evidence.earlier = [EarlierAttempt(attempt, _first(errors)) for attempt, errors in sorted(earlier.items())]
+    evidence.earlier += [EarlierAttempt(attempt, _first(errors)) for attempt, errors in sorted(earlier.items())]
     return kept
 
 

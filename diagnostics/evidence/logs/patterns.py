@@ -32,7 +32,8 @@ Kinds:
 - `torchrun_failed` exit_code, local_rank, pid; `torchrun_signal` signal, pid; `srun_task` task, why; `world_size`
   nranks
 - `non_finite_loss` figure, value, step (or bar: where the progress bar stands); the first of a rank
-- `handled_error` type, message, at: no pattern, but an exception behind which the log goes on (`logs/streams.py`)
+- `handled_error`, `side_error` type, message, at, frames: no pattern, but an exception behind which the log goes on, or
+  that ends no process, as of a side thread (`logs/streams.py`)
 """
 
 from diagnostics.evidence.logs.fields import PEER, SIZE, Pattern

@@ -15,6 +15,7 @@ from diagnostics.evidence.stacks import dumps as stack_dumps
 
 MAX_ERRORS = 2000
 MAX_STACKS = 4096
+MAX_FACTS = 20_000
 TEXT = 400
 """Characters of a line that a fact keeps."""
 MAX_STREAMS = 4096
@@ -27,6 +28,13 @@ FOLLOWED = 64
 _PROGRESS = re.compile(
     r"\b(?:step|iter(?:ation)?|epoch|batch)\b\W{0,3}(\d{1,9})|\b(\d{1,9})/\d{1,9}\b.{0,40}(?:it/s|s/it)", re.IGNORECASE
 )
+ASIDE = (
+    "Exception in thread ", "Exception ignored in", "--- Logging error ---", "Exception in callback ",
+    "Task exception was never retrieved", "Error in atexit._run_exitfuncs",
+)  # fmt: skip
+"""How Python (threading, sys.unraisablehook, logging, asyncio, atexit) announces an exception that ends no process."""
+_THREADS = ("_bootstrap_inner", "_bootstrap")
+"""Outermost frames of a side thread, in threading.py; those of the main thread begin in a module."""
 _FINISHED = re.compile(r"\b(?:training|run|job) (?:is )?(?:finished|complete[d]?|done)\b", re.IGNORECASE)
 
 
@@ -48,6 +56,8 @@ class _Stream:
     steps: set[str] = field(default_factory=set)
     """Told since the last traceback."""
     finished: bool = False
+    aside: int = 0
+    """Lines within which the traceback of an exception that ends no process begins."""
 
 
 @dataclass(slots=True)
@@ -73,7 +83,15 @@ class Streams:
             self._keep(stream)
             stream.fatal = fatal
             self._follow(8)
+        stream.aside = 3 if line.text.lstrip().startswith(ASIDE) else stream.aside - 1
+        if stream.aside == 3:
+            self._keep(stream, end=True)
+            self._follow(3)
         begins = tracebacks.START.match(line.text)
+        if begins and stream.traceback.separate(line.text):
+            self._keep(stream, end=True)
+        if begins and stream.aside >= 0:
+            stream.traceback.aside = True
         if begins and not stream.traceback.active:
             stream.number = line.number
             stream.raised, stream.steps, stream.finished = [], set(), False
@@ -120,11 +138,18 @@ class Streams:
         for error in stream.raised:
             if error in self.read.errors:
                 self.read.errors.remove(error)
-            at = f"{error.frames[0].file}:{error.frames[0].line}" if error.frames else ""
-            fields = {"type": error.type, "message": error.message[:TEXT], "at": at}
-            text = f"{error.type}: {error.message}"[:TEXT]
-            self.read.facts.append(LogFact("handled_error", error.rank, error.file, error.line, text, fields))
+            self._fact("handled_error", error.rank, error.line, error)
         stream.raised = []
+
+    def _fact(self, kind: str, rank: int | None, line: int, error: RankError | tracebacks.Raised) -> None:
+        """Note an exception that did not end its process."""
+        if len(self.read.facts) >= MAX_FACTS:
+            return
+        at = f"{error.frames[0].file}:{error.frames[0].line}" if error.frames else ""
+        fields = {"type": error.type, "message": error.message[:TEXT], "at": at, "frames": error.frames}
+        self.read.facts.append(
+            LogFact(kind, rank, self.read.file, line, f"{error.type}: {error.message}"[:TEXT], fields)
+        )
 
     def _keep(self, stream: _Stream, end: bool = False) -> None:
         """Take over what a stream has completed."""
@@ -144,7 +169,10 @@ class Streams:
         for raised in stream.traceback.take(end):
             rank = stream.rank if stream.spawned is None else stream.spawned
             stream.spawned = None
-            if not launcher_only(raised.type):
+            outer = raised.frames[-1]
+            if raised.aside or (outer.function in _THREADS and outer.file.endswith("threading.py")):
+                self._fact("side_error", rank, stream.number, raised)
+            elif not launcher_only(raised.type):
                 error = RankError(rank, self.read.file, stream.number, raised.type, raised.message, raised.frames)
                 again = (raised.type, raised.message, raised.frames)
                 stream.finished |= again in stream.seen and _caught(raised.frames)

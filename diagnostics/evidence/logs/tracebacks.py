@@ -44,6 +44,8 @@ class Raised:
     """Without its module, as `error.json` writes it."""
     message: str
     frames: tuple[Frame, ...]
+    aside: bool = False
+    """It ended no process: that of a side thread, of a destructor."""
 
 
 @dataclass(slots=True)
@@ -67,11 +69,17 @@ class Assembler:
     length: int = 0
     done: list[Raised] = field(default_factory=list)
     message_open: bool = False
+    aside: bool = False
+    """Set from outside before the first line of such a traceback."""
 
     @property
     def active(self) -> bool:
         """Whether the next line may belong to this."""
         return self.inside or self.first is not None
+
+    def separate(self, text: str) -> bool:
+        """Whether a traceback that begins with this line has nothing to do with the complete one before it."""
+        return self.first is not None and not (self.chained or _ORIGINAL.match(text))
 
     def feed(self, text: str) -> None:
         """One line without its prefix."""
@@ -92,7 +100,7 @@ class Assembler:
 
     def _start(self, text: str) -> None:
         self.nested = self.first is not None and bool(_ORIGINAL.match(text))
-        if self.first is not None and not (self.chained or self.nested):
+        if self.separate(text):
             self._close()
         self.inside, self.length = True, 0
         self.indent = len(text) - len(text.lstrip(" |+-"))
@@ -114,7 +122,9 @@ class Assembler:
         self.inside = False
         if end is None or not self.frames:
             return
-        raised = Raised(end[1].rpartition(".")[2], (end[2] or "").strip()[:MAX_MESSAGE], tuple(reversed(self.frames)))
+        raised = Raised(
+            end[1].rpartition(".")[2], (end[2] or "").strip()[:MAX_MESSAGE], tuple(reversed(self.frames)), self.aside
+        )
         self._ended(raised)
 
     def _ended(self, raised: Raised) -> None:
@@ -149,7 +159,14 @@ class Assembler:
     def _close(self) -> None:
         if self.first is not None:
             self.done.append(self.first)
-        self.first, self.chained, self.handled, self.nested, self.quiet = None, False, False, False, 0
+        self.first, self.chained, self.handled, self.nested, self.aside, self.quiet = (
+            None,
+            False,
+            False,
+            False,
+            False,
+            0,
+        )
 
 
 def _consequence(later: Raised, earlier: Raised) -> bool:

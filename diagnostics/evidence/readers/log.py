@@ -17,7 +17,7 @@ from diagnostics.evidence.logs.fields import Pattern, decode
 from diagnostics.evidence.logs.launcher import FailureTable
 from diagnostics.evidence.logs.lines import Line, LineReader, has_utf16_mark, is_labelled, split
 from diagnostics.evidence.logs.patterns import TABLE
-from diagnostics.evidence.logs.streams import MAX_ERRORS, TEXT, Streams
+from diagnostics.evidence.logs.streams import ASIDE, MAX_ERRORS, TEXT, Streams
 from diagnostics.evidence.model import LogFact, RankError, shortened
 from diagnostics.evidence.reader import Contents, Reader, Source
 
@@ -27,6 +27,15 @@ PER_KIND = 20_000
 MATCHED = 4096
 """Characters of a line that patterns see: what they take is at most quadratic in it."""
 
+_RESTARTS = "will restart worker group"
+"""Of torchrun's line between two attempts, at LOGLEVEL=INFO. At any level each attempt that fails has one line of its
+own, after which no process of it is left."""
+_AGENT = re.compile(r"[EWI]\d{4} [\d:.]{8,18} (\d{1,9}) torch/")
+"""How torchrun begins its lines since 2.3, with its process id."""
+_OF_THE_JOB = frozenset(
+    {"variable", "nccl_env", "nccl_env_invalid", "nccl_version", "nccl_plugin_failed", "nccl_no_ib"}
+)
+"""Kinds of facts that hold for every attempt."""
 _STRUCTURE = (
     b"Traceback (most recent call last)",
     b"(most recent call first)",
@@ -39,6 +48,8 @@ _STRUCTURE = (
     b"# stacks at ",
     b"Last error:",
     log_collective.HEAD.encode(),
+    _RESTARTS.encode(),
+    *(word.encode() for word in ASIDE),
 )
 _FIRST_ONLY = {"non_finite_loss"}
 """Kinds that are told anew at each step once they began: the first line of each rank is kept, the others counted."""
@@ -69,6 +80,10 @@ class _Scan:
     per_kind: dict[tuple[str, int | None], int] = field(default_factory=dict)
     exits: list[RankError] = field(default_factory=list)
     """As torchrun tells them before its list; only that list has global ranks."""
+    failed: dict[str, tuple[int, Any, int]] = field(default_factory=dict)
+    """Process id of a torchrun -> line of its last attempt that failed, process that failed, stacks until then."""
+    aside: Contents | None = None
+    """What the attempt before the last restart left."""
     following: int = 0
     """Lines that are wanted whatever they hold."""
     last_error: bool = False
@@ -94,6 +109,8 @@ class _Scan:
             rank = self.table.row.rank if self.table.row else rank
         else:
             self.streams.feed(line, rank)
+        if _RESTARTS in line.text:
+            self._restarted(line.number, len(self.read.stacks))
         self._last_error(line, rank)
         self._collective(line, rank)
         matched = [self._match(patterns, line, rank) for word, patterns in _BY_WORD.items() if word in line.text]
@@ -159,7 +176,7 @@ class _Scan:
             known["count"] = known.get("count", 1) + 1
             return
         kept = self.per_kind.get((kind, rank), 0)
-        if kept >= PER_KIND_AND_RANK or len(self.counts) >= PER_KIND:
+        if kept >= PER_KIND_AND_RANK or len(self.read.facts) >= PER_KIND:
             self.read.dropped += 1
             return
         self.per_kind[kind, rank] = kept + 1
@@ -175,15 +192,45 @@ class _Scan:
         if isinstance(code, int) and isinstance(local, int) and code != 0:
             signal = signal_of(code) if code < 0 else None
             what = f"killed by {signal}" if signal else f"exit code {code}"
+            if (agent := _AGENT.match(line.text)) is not None:
+                before = self.failed.get(agent[1])
+                if before is not None and before[1] != fields.get("pid"):
+                    self._restarted(before[0], before[2])
+                self.failed[agent[1]] = line.number, fields.get("pid"), len(self.read.stacks)
+                self.counts.clear()
+                self.per_kind.clear()
             self.exits.append(
                 RankError(-1 - local, self.read.file, line.number, "", what, signal=signal, exit_code=code)
             )
+
+    def _restarted(self, last: int, stacks: int) -> None:
+        """Set aside what an attempt left that ended in line `last`, with so many stacks."""
+        read = self.read
+        self.streams.finish()
+        self.streams.streams.clear()
+        gone = Contents(read.file)
+        gone.errors = [one for one in (*read.errors, *self.exits) if one.line <= last]
+        gone.facts = [one for one in read.facts if one.line <= last and one.kind not in _OF_THE_JOB]
+        gone.stacks, read.stacks = read.stacks[:stacks], read.stacks[stacks:]
+        read.errors = [one for one in read.errors if one.line > last]
+        read.facts = [one for one in read.facts if one.line > last or one.kind in _OF_THE_JOB]
+        self.exits = [one for one in self.exits if one.line > last]
+        self.counts.clear()
+        self.per_kind.clear()
+        if gone:
+            read.earlier.append(gone.errors[:MAX_ERRORS])
+            self.aside = gone
 
     def finish(self) -> Contents:
         """Complete the log and return its contents."""
         read, file = self.read, self.read.file
         self.streams.finish()
         read.errors += self.table.errors(file) or self.exits[:MAX_ERRORS]
+        if self.aside is not None and not read.errors and all(one.kind in _OF_THE_JOB for one in read.facts):
+            # How the last attempt went is not known, so the one before it counts.
+            read.errors, read.stacks = self.aside.errors, self.aside.stacks
+            read.facts += self.aside.facts
+            read.earlier.pop()
         read.offset = self.table.offset()
         if self.table.rows:
             listed = self.table.listed()

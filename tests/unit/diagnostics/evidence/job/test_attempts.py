@@ -105,3 +105,36 @@ def test_a_run_of_dtk_that_finished_in_its_second_attempt(tmp_path: Path) -> Non
     assert report.outcome == "healthy"
     (note,) = notes(report)
     assert note.endswith("restarted: rank 1: ValueError: bad batch (logs/attempt_0/rank_00001/error.json)")
+
+
+AGENT = "E1122 10:2{n}:05.000000 4000 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 1) local_rank: {rank} (pid: 500{n}) of binary: python\n"  # noqa: E501
+RESTART = "I1122 10:21:05.1 4000 torch/distributed/elastic/agent/server/api.py:879] [default] Worker group FAILED. 2/3 attempts left; will restart worker group\n"  # noqa: E501
+
+
+def told(rank: int, error: str) -> str:
+    return "".join(f"[rank{rank}]: {line}\n" for line in TRACEBACK.format(error=error).splitlines())
+
+
+@pytest.mark.parametrize("restart", [RESTART, ""])
+@pytest.mark.parametrize("then", [(2, "KeyError: 'x'"), (1, "KeyError: 'x'")])
+def test_in_one_log_the_last_attempt_counts(tmp_path: Path, restart: str, then: tuple[int, str]) -> None:
+    """torchrun tells of the restart at LOGLEVEL=INFO only; at any level each attempt that failed has a line."""
+    first = told(1, "ValueError: bad batch") + AGENT.format(n=1, rank=1) + restart
+    write(tmp_path, {"train.log": first + told(*then) + AGENT.format(n=2, rank=then[0])})
+    report = diagnose(tmp_path)
+    assert [(one.cause, one.ranks) for one in report.root_causes] == [("hang.rank_raised", then[:1])]
+    assert "KeyError" in report.root_causes[0].evidence[0].detail
+    assert any("Attempt 0 failed" in note and "ValueError: bad batch" in note for note in report.notes)
+
+
+def test_an_attempt_of_which_the_log_says_nothing_more_does_not_count(tmp_path: Path) -> None:
+    write(tmp_path, {"train.log": told(1, "ValueError: bad batch") + AGENT.format(n=1, rank=1) + RESTART})
+    assert [(one.cause, one.ranks) for one in diagnose(tmp_path).root_causes] == [("hang.rank_raised", (1,))]
+
+
+def test_the_launchers_of_two_nodes_are_of_one_attempt(tmp_path: Path) -> None:
+    other = AGENT.format(n=2, rank=0).replace(" 4000 ", " 4100 ")
+    write(tmp_path, {"train.log": told(1, "ValueError: bad batch") + AGENT.format(n=1, rank=1) + other})
+    report = diagnose(tmp_path)
+    assert [(one.cause, one.ranks) for one in report.root_causes] == [("hang.rank_raised", (1,))]
+    assert not any("Attempt" in note for note in report.notes)

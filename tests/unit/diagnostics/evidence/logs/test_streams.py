@@ -1,0 +1,79 @@
+"""Exceptions that end no process: those of side threads, destructors and log handlers."""
+
+from pathlib import Path
+
+import pytest
+
+from diagnostics.diagnose import diagnose
+from diagnostics.evidence.gather import gather
+from diagnostics.evidence.limits import Limits
+
+THREAD = """\
+Traceback (most recent call last):
+  File "/usr/lib/python3.11/threading.py", line 1045, in _bootstrap_inner
+    self.run()
+  File "/home/me/upload.py", line 33, in upload
+    send(path)
+OSError: [Errno 5] Input/output error
+"""
+PLAIN = """\
+Traceback (most recent call last):
+  File "/home/me/train.py", line 7, in __del__
+    self.pool.close()
+ValueError: pool is closed
+"""
+EXIT = """\
+E1122 10:21:05.000000 4000 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 1) local_rank: 1 (pid: 5001) of binary: python
+"""  # noqa: E501
+
+
+def prefixed(rank: int, text: str) -> str:
+    return "".join(f"[rank{rank}]: {line}\n" for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Exception in thread Thread-3 (upload):\n" + THREAD,
+        "ERROR:root:the upload failed\n" + THREAD,  # Printed by the program; the outermost frame tells.
+        "Exception ignored in: <function Loader.__del__ at 0x7f0>\n" + PLAIN,
+        "--- Logging error ---\n" + PLAIN,
+        "Task exception was never retrieved\nfuture: <Task finished name='Task-2'>\n" + PLAIN,
+        "Error in atexit._run_exitfuncs:\n" + PLAIN,
+    ],
+)
+def test_it_is_not_how_the_rank_ended(tmp_path: Path, text: str) -> None:
+    (tmp_path / "train.log").write_text(prefixed(0, text))
+    found = gather(tmp_path, Limits())
+    assert not found.errors
+    assert [(fact.kind, fact.rank) for fact in found.facts] == [("side_error", 0)]
+    report = diagnose(tmp_path)
+    assert (report.outcome, report.root_causes) == ("undecided", ())
+    assert "Error" in " ".join(report.notes)
+
+
+def test_another_rank_s_own_exception_is_the_cause(tmp_path: Path) -> None:
+    own = PLAIN.replace("__del__", "<module>")
+    (tmp_path / "train.log").write_text(prefixed(0, "Exception in thread T:\n" + THREAD) + prefixed(2, own))
+    assert [(one.cause, one.ranks) for one in diagnose(tmp_path).root_causes] == [("hang.rank_raised", (2,))]
+
+
+def test_a_rank_that_exits_after_it_without_another_exception_ended_by_it(tmp_path: Path) -> None:
+    table = "  time      : 2025-11-22_10:21:05\n  rank      : 1 (local_rank: 1)\n  exitcode  : 1 (pid: 5001)\n"
+    (tmp_path / "train.log").write_text(prefixed(1, "Exception in thread T:\n" + THREAD) + EXIT + table)
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.ranks, root.confidence) == ("hang.rank_raised", (1,), 0.7)
+    assert root.where[0].file == "/home/me/upload.py"
+
+
+def test_a_rank_that_does_not_wait_with_the_others_is_suspected(tmp_path: Path) -> None:
+    waits = "".join(
+        f"[rank{rank}]:[E1122 10:20:30.1 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=500, OpType=ALLREDUCE, NumelIn=99999, NumelOut=99999, Timeout(ms)=600000) ran for "
+        "600033 milliseconds before timing out.\n"
+        for rank in (0, 1, 3)
+    )
+    (tmp_path / "train.log").write_text(prefixed(2, "Exception in thread T:\n" + THREAD) + waits)
+    first = diagnose(tmp_path).suspicions[0]
+    assert (first.cause, first.ranks) == ("hang.host_stall", (2,))
+    assert "side thread" in first.speaks_for[0]
