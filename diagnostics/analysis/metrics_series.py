@@ -2,13 +2,12 @@
 
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths
-from diagnostics.evidence.limits import Limits, blocks
+from diagnostics.evidence.limits import Limits, lines_of
 from diagnostics.evidence.model import Evidence, Problem
 
 FIGURES = ("loss", "grad_norm", "validation_loss")
@@ -77,7 +76,7 @@ def read_metrics(path: Path, limits: Limits) -> Metrics:
     """
     found = Metrics()
     before: dict[str, int] = {}
-    for number, line in enumerate(_lines(path, limits), 1):
+    for number, line in enumerate(lines_of(path, limits), 1):
         record = _record(line)
         step = record.get("step")
         if isinstance(step, int):
@@ -130,14 +129,3 @@ def _record(line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _lines(path: Path, limits: Limits) -> Iterator[bytes]:
-    """Lines without their ends; of one that is too long only the beginning, which is then no record."""
-    rest = b""
-    for block in blocks(path, limits):
-        *whole, rest = (rest + block).split(b"\n")
-        yield from whole
-        rest = rest[: limits.line_bytes]
-    if rest:
-        yield rest

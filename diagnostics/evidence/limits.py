@@ -110,6 +110,21 @@ def blocks(path: Path, limits: Limits, block_bytes: int = BLOCK_BYTES) -> Iterat
             yield block
 
 
+def lines_of(path: Path, limits: Limits) -> Iterator[bytes]:
+    """Yield the lines of a file of records without their ends; of one that is too long only a part, which is no record.
+
+    Raises:
+        OSError, ValueError: as `blocks`.
+    """
+    rest = b""
+    for block in blocks(path, limits):
+        *complete, rest = (rest + block).split(b"\n")
+        yield from complete
+        rest = rest[: limits.line_bytes]
+    if rest:
+        yield rest
+
+
 def _gunzip(file: object, limits: Limits, block_bytes: int) -> Iterator[bytes]:
     read = file.read  # type: ignore[attr-defined]
     raw = out = 0

@@ -5,6 +5,8 @@ Knows files, not what a run is. A problem is one line in the list that the calle
 
 import json
 import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,15 @@ def decoded(found: bytes) -> Any:
         return json.loads(found)
 
 
+def objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects among some lines; what is torn, damaged, nested too deeply or no object is left out."""
+    for line in lines:
+        with suppress(ValueError, RecursionError):
+            value = decoded(line)
+            if isinstance(value, dict):
+                yield value
+
+
 def last_metrics(path: str, problems: list[str]) -> dict[str, Any]:
     """Return the last complete training record. An incomplete last line and evaluation records are skipped."""
     try:
@@ -89,14 +100,8 @@ def last_metrics(path: str, problems: list[str]) -> dict[str, Any]:
 
 
 def _last_record(tail: bytes) -> dict[str, Any]:
-    for line in reversed(tail.split(b"\n")):
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict) and all(key in record for key in _STEP_KEYS):
-            return record
-    return {}
+    records = objects(reversed(tail.split(b"\n")))
+    return next((record for record in records if all(key in record for key in _STEP_KEYS)), {})
 
 
 def as_mapping(value: Any) -> dict[str, Any]:

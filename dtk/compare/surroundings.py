@@ -5,14 +5,14 @@ Reads telemetry/*.jsonl, of the measured steps only. Where nothing was sampled n
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-import msgspec
-
-from diagnostics.evidence.limits import Limits, blocks
+from diagnostics.evidence.limits import Limits, lines_of
+from diagnostics.runs.records import number, objects
 from dtk.compare.formatting import percent_text
 from dtk.compare.model import Disturbance
 
@@ -70,24 +70,10 @@ def surroundings(folder: Path, begin_s: float, end_s: float, limits: Limits) -> 
 def _samples(path: Path, limits: Limits) -> Iterator[dict[str, Any]]:
     if path.is_symlink() or not path.is_file():
         return
-    rest = b""
-    try:
-        for block in blocks(path, limits):
-            *lines, rest = (rest + block).split(b"\n")
-            if len(rest) > limits.event_bytes:
-                return
-            yield from filter(None, map(_sample, lines))
-    except (OSError, ValueError):
-        return  # What was read stands; the diagnosis names damaged files.
-
-
-def _sample(line: bytes) -> dict[str, Any] | None:
-    try:
-        value = msgspec.json.decode(line)
-    except (ValueError, RecursionError):
-        return None
-    usable = isinstance(value, dict) and value.get("kind") == "sample" and _number(value.get("time_s")) is not None
-    return value if usable else None
+    with suppress(OSError, ValueError):  # What was read stands; the diagnosis names damaged files.
+        for value in objects(lines_of(path, limits)):
+            if value.get("kind") == "sample" and number(value.get("time_s")) is not None:
+                yield value
 
 
 def _devices(samples: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -137,7 +123,7 @@ def _host(samples: list[dict[str, Any]], node: str) -> list[Disturbance]:
 def _power(device: list[dict[str, Any]]) -> float | None:
     """Mean watts: from the energy counter where there is one, else from the samples of the power."""
     counted = [
-        (float(one["time_s"]), joules) for one in device if (joules := _number(one.get("energy_joules"))) is not None
+        (float(one["time_s"]), joules) for one in device if (joules := number(one.get("energy_joules"))) is not None
     ]
     if len(counted) > 1:
         (begin_s, before), (end_s, after) = counted[0], counted[-1]
@@ -148,8 +134,4 @@ def _power(device: list[dict[str, Any]]) -> float | None:
 
 
 def _numbers(records: list[dict[str, Any]], key: str) -> list[float]:
-    return [value for one in records if (value := _number(one.get(key))) is not None]
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return [value for one in records if (value := number(one.get(key))) is not None]

@@ -14,7 +14,7 @@ from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError
 from dtk.sweep.program import fixed_overrides
 from dtk.sweep.values import refuse_endless, spelled
-from dtk.sweep.yaml_file import load, too_deep
+from dtk.sweep.yaml_file import load
 
 METHODS = ("grid", "random", "bayes")
 KEYS = (
@@ -58,8 +58,6 @@ def read(path: Path) -> SweepFile:
     content = load(path)
     try:
         return _checked(path, content)
-    except RecursionError as error:
-        raise too_deep(path) from error
     except DtkError as error:
         raise DtkError(f"{path}: {error.what}", error.why, error.fix) from error
 

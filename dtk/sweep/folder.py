@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+import msgspec
+
 from diagnostics.contract.artifacts import RunPaths, read_status, write_json
 from diagnostics.contract.files import read_json
 from diagnostics.contract.invocation import typed
 from diagnostics.contract.secrets import masked
+from diagnostics.runs.records import objects
 from dtk.errors import DtkError
-from dtk.record.run_folder import now, unwritable
+from dtk.record.run_folder import now, unwritable, writing
 from dtk.sweep.points import Point
 
 SCHEMA_VERSION = 1
@@ -71,29 +74,26 @@ class Sweep:
         Raises:
             DtkError: the folder cannot be written.
         """
-        try:
+        with writing(self.root):
             write_json(self.root / "points" / f"{point.index:05d}.json", point)
-        except OSError as error:
-            raise unwritable(self.root, error) from error
         self.points.append(point)
 
     def begin(self, point: int, repeat: int) -> Trial:
         """Record that a run of a point begins."""
         trial = Trial(point, repeat)
         self.trials.append(trial)
-        self._append({"event": "began", "point": point, "repeat": repeat})
+        self._append("began", trial)
         return trial
 
     def opened(self, trial: Trial, run: Path) -> None:
         """Record that a trial has a run folder."""
         trial.run = run
-        self._append({"event": "opened", "point": trial.point, "repeat": trial.repeat, "run": self._relative(run)})
+        self._append("opened", trial, run=self._relative(run))
 
     def end(self, trial: Trial, state: str, exit_code: int, reason: str) -> None:
         """Record that a trial ended."""
         trial.state, trial.exit_code, trial.reason = state, exit_code, reason
-        told = {"state": state, "exit_code": exit_code, "reason": reason}
-        self._append({"event": "ended", "point": trial.point, "repeat": trial.repeat, **told})
+        self._append("ended", trial, state=state, exit_code=exit_code, reason=reason)
 
     def last(self, point: int, repeat: int) -> Trial | None:
         """Return the newest run of a point in one repeat, or None."""
@@ -131,13 +131,12 @@ class Sweep:
         runs = self.root.parent.parent
         return str(run.relative_to(runs)) if run.is_relative_to(runs) else str(run)
 
-    def _append(self, event: dict[str, Any]) -> None:
+    def _append(self, event: str, trial: Trial, **more: Any) -> None:
         assert self._log is not None
-        try:
-            self._log.write(json.dumps({**event, "time": now()}) + "\n")
+        line = {"event": event, "point": trial.point, "repeat": trial.repeat, **more, "time": now()}
+        with writing(self.root):
+            self._log.write(json.dumps(line) + "\n")
             self._log.flush()
-        except OSError as error:
-            raise unwritable(self.root, error) from error
 
 
 def create(runs_folder: Path, method: str, name: str, source: dict[str, Any], repeats: int) -> Sweep:
@@ -156,11 +155,9 @@ def create(runs_folder: Path, method: str, name: str, source: dict[str, Any], re
     identity = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}-{secrets.token_hex(2)}"
     root = runs_folder / FOLDER / identity
     about = About(identity, method, source, repeats, now())
-    try:
+    with writing(runs_folder):
         root.mkdir(parents=True)
         write_json(root / "sweep.json", about)
-    except OSError as error:
-        raise unwritable(runs_folder, error) from error
     sweep = Sweep(root, about)
     sweep.lock()
     return sweep
@@ -194,10 +191,8 @@ def find(runs_folder: Path, method: str, source: dict[str, Any], repeats: int) -
 def _read_about(path: Path) -> About | None:
     """Return the content of sweep.json, or None if it is damaged, in which case other sweeps may still match."""
     try:
-        value = _read_json(path)
-        about = About(**{key: value[key] for key in About.__dataclass_fields__})
-        return about if isinstance(about.schema_version, int) else None
-    except (OSError, ValueError, KeyError):
+        return msgspec.convert(read_json(path, _LARGEST_BYTES), About)
+    except (OSError, ValueError):
         return None
 
 
@@ -205,22 +200,20 @@ def _load(root: Path, about: About) -> Sweep:
     sweep = Sweep(root, about)
     try:
         for path in sorted((root / "points").glob("*.json")):
-            value = _read_json(path)
-            sweep.points.append(Point(**{key: value[key] for key in Point.__dataclass_fields__}))
+            sweep.points.append(msgspec.convert(read_json(path, _LARGEST_BYTES), Point))
         log = root / "runs.jsonl"
-        lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        lines = log.read_bytes().split(b"\n") if log.exists() else []
+    except (OSError, ValueError) as error:
         raise DtkError(f"the sweep {about.id} is damaged", str(error), "start it anew") from error
     _replay(sweep, lines)
     sweep.lock()
     return sweep
 
 
-def _replay(sweep: Sweep, lines: list[str]) -> None:
+def _replay(sweep: Sweep, lines: list[bytes]) -> None:
     """Read runs.jsonl; a line that was torn when the process was killed says nothing."""
-    for line in lines:
+    for event in objects(lines):
         try:
-            event = json.loads(line)
             key = (int(event["point"]), int(event["repeat"]))
             kind = event["event"]
         except (ValueError, KeyError, TypeError):
@@ -246,11 +239,3 @@ def state_of(run: Path | None, otherwise: str) -> str:
         return otherwise if run is None else str(read_status(RunPaths(run).status).state)
     except (OSError, ValueError):
         return otherwise
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object of limited size."""
-    value = read_json(path, _LARGEST_BYTES)
-    if not isinstance(value, dict):
-        raise ValueError(f"{path.name} is no JSON object")
-    return value

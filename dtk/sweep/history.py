@@ -1,11 +1,11 @@
 """What the runs of a sweep recorded, as a search reads it: the numbers of metrics.jsonl and summary.json."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.files import open_regular, read_json
+from diagnostics.runs.records import objects
 from dtk.sweep.folder import Sweep, Trial
 from dtk.sweep.runner import STOPPED_EARLY
 from dtk.sweep.search import Tried
@@ -44,18 +44,9 @@ def _history(path: Path) -> list[dict[str, Any]]:
     """Complete records of metrics.jsonl, numbers only."""
     try:
         with open_regular(path) as file:
-            lines = file.read(MOST_BYTES).split(b"\n")
+            return [_numbers(record) for record in objects(file.read(MOST_BYTES).split(b"\n"))]
     except OSError:
         return []
-    records = []
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict):
-            records.append(_numbers(record))
-    return records
 
 
 def _summary(path: Path) -> dict[str, Any]:

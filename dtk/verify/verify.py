@@ -5,10 +5,7 @@ leave, so that the proof uses the same eyes as the diagnosis. A run that failed 
 was: its own records are the figures before.
 """
 
-import json
 import shlex
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean, median
@@ -23,8 +20,10 @@ from diagnostics.evidence.limits import Limits
 from diagnostics.report.model import Report
 from diagnostics.runs.find import FAILED as FAILED_STATES
 from diagnostics.runs.find import Details, read_details
+from diagnostics.runs.records import number, objects
 from dtk.config.trust import check_owner
 from dtk.errors import DtkError
+from dtk.launch.short_run import QUIET, run_short, speed_and_peak
 from dtk.verify.proof import Figures, Proof
 
 STEPS = 8
@@ -93,39 +92,26 @@ def _short(finding: Finding, paths: RunPaths) -> list[str]:
         "record=full",
         "record.profile_start=3",
         f"record.profile_steps={PROFILED}",
-        "checkpoint=off",
-        "tracker=none",
-        "train.evaluate_every=-1",
-        f"runs_folder={json.dumps(str(paths.verify.absolute()))}",
+        *QUIET,
     ]
 
 
 def _run(overrides: list[str], paths: RunPaths) -> Figures:
     """One short run to its end; its output stays in its run folder."""
-    home = paths.verify.absolute()
-    before = {entry.name for entry in home.iterdir()} if home.is_dir() else set()
-    command = [sys.executable, "-m", "dtk.run", "--trust", "--rerun", str(paths.root), *overrides]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    made = sorted(entry for entry in (home.iterdir() if home.is_dir() else ()) if entry.name not in before)
-    if not made or done.returncode == 2:
-        line = (done.stderr.strip().splitlines() or ["it left no run folder"])[-1].removeprefix("dtk: ")
-        raise DtkError("the short run could not start", line, f"tried: dtk {shlex.join(command[3:])}")
-    return _figures(made[-1], diagnose(made[-1]))
+    made = run_short(["--trust", "--rerun", str(paths.root), *overrides], paths.verify)
+    return _figures(made, diagnose(made))
 
 
 def _figures(run: Path, report: Report) -> Figures:
     details = read_details(run)
-    figures = {**details.last_metrics, **details.summary}
-    peaks = figures.get("peak_memory_bytes_per_rank")
+    tokens_per_s, peak_bytes = speed_and_peak(details)
     exposed = _exposed_ms(report.measures)
     return Figures(
         run=str(run),
         ended=_ended(details, report),
         found=tuple(finding.cause for finding in report.root_causes),
-        tokens_per_s=_number(figures.get("tokens_per_s")),
-        peak_memory_bytes=max(peaks)
-        if isinstance(peaks, list) and peaks
-        else _number(figures.get("peak_memory_bytes")),
+        tokens_per_s=tokens_per_s,
+        peak_memory_bytes=peak_bytes,
         exposed_ms=median(exposed) if exposed else None,
         terms=_terms(run),
         exposed_steps_ms=exposed,
@@ -154,10 +140,6 @@ def _terms(run: Path) -> tuple[str, int | None]:
     return str(evidence.get("record.level", "")), steps if isinstance(steps, int) else None
 
 
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
 def _exposed_ms(measures: dict[str, Any]) -> tuple[float, ...]:
     """Exposed communication of each profiled step, mean over ranks."""
     by_step: dict[int, list[float]] = {}
@@ -177,16 +159,8 @@ def _tensors_bytes(measures: dict[str, Any]) -> float | None:
 def _tokens(metrics: Path) -> tuple[float, ...]:
     """Tokens a second of each training record after the first ones."""
     try:
-        lines = read_record(metrics, _METRICS_BYTES).splitlines()
+        records = objects(read_record(metrics, _METRICS_BYTES).split(b"\n"))
     except OSError:
         return ()
-    found = []
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        value = _number(record.get("tokens_per_s")) if isinstance(record, dict) else None
-        if value is not None:
-            found.append(value)
+    found = [value for one in records if (value := number(one.get("tokens_per_s"))) is not None]
     return tuple(found[WARM_UP:])

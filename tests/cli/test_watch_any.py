@@ -310,7 +310,7 @@ def test_other_commands_pass_through(tmp_path):
         ((), ("no-such-program", "x"), 'there is no command "no-such-program"'),
         ((), ("job.py",), "dtk watch -- python job.py"),
         ((), ("dtk", "run", "strategy=ddp"), "dtk run watches itself"),
-        (("--stall-timeout-s", "0"), ("true",), "no number of seconds above 0"),
+        (("--stall-timeout-s", "0"), ("true",), "no number above 0"),
         (("--folder", "job.py/x"), ("true",), "cannot make"),
         (("--folder", "used"), ("true",), "used holds the records of an earlier job"),
     ],

@@ -19,7 +19,7 @@ def grid(**parameters: Any) -> dict[str, Any]:
 
 
 READ = [
-    ("a: [", "line 1", "not valid YAML"),
+    ("a: [\n", "line 2", "not valid YAML"),
     ("- a\n", "no mapping", "conf/sweep/"),
     ({**GRID, "parameterz": {}}, 'unknown key "parameterz"', "did you mean parameters?"),
     ({**GRID, "scheduler": {"engine": "ax"}}, 'unknown key "scheduler"', "keys: program"),
@@ -49,8 +49,8 @@ READ = [
     ({**GRID, "command": [*COMMAND[:-1], "${args}"]}, "parameters 0 times", "${args_no_hyphens}"),
     ({**GRID, "command": [*COMMAND, "-m"]}, "command: -m cannot be used", "KEY=VALUE"),
     ("method: grid\nparameters:\n  seed: {value: 1}\n  seed: {value: 2}\n", "line 4", 'the key "seed" is there twice'),
-    ("a: " + "[" * 20_000, "nested too deeply", "conf/sweep/"),
-    ("a: " + "[" * 50 + "]" * 50, "nested too deeply", "conf/sweep/"),
+    ("a: " + "[" * 20_000, "nested over 20 levels", "conf/sweep/"),
+    ("a: " + "[" * 50 + "]" * 50, "nested over 20 levels", "conf/sweep/"),
     (grid(**{"optimizer.lr": {"values": [1.0, float("inf")]}}), "optimizer.lr has the value .inf", "a finite number"),
     (grid(**{"optimizer.lr": {"values": [float("nan")]}}), "optimizer.lr has the value .nan", "a finite number"),
     ({**BAYES, "parameters": {"optimizer.lr": {"min": 0.1, "max": float("inf")}}}, "lr: max has the value .inf", ""),
@@ -115,7 +115,7 @@ def test_what_has_no_points_is_one_line(content, what, fix, tmp_path, monkeypatc
             "the grid has 900,000,000 points",
         ),
         (GRID, ["strategy=ddp"], "strategy=ddp is one of the sweep's parameters"),
-        (GRID, ["--count", "0"], "number of runs"),
+        (GRID, ["--count", "0"], "is no whole number from 1 to 10,000"),
         (GRID, ["--resume"], "no sweep of this command"),
         (GRID, ["resume=runs/x"], "resume"),
         (GRID, ["--wandb", "--resume"], "without a server"),
@@ -155,12 +155,14 @@ def test_what_is_no_file_is_said_and_never_waited_for(tmp_path, monkeypatch, cap
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
-    for name, said in (("folder", "a folder"), ("pipe", "a pipe"), ("/dev/zero", "a device or a socket")):
+    for name in ("pipe", "/dev/zero"):
         assert main(["sweep", name]) == 2
-        assert capsys.readouterr().err.startswith(f"dtk: {name} is {said}, no sweep file - ")
+        assert capsys.readouterr().err == f"dtk: cannot read {name}: not a regular file\n"
+    assert main(["sweep", "folder"]) == 2
+    assert capsys.readouterr().err.startswith("dtk: folder is a folder, no sweep file - ")
     assert main(["sweep", "x" * 5000]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("dtk: cannot read xxx") and error.count("\n") == 1
+    assert error.startswith("dtk: there is no sweep file xxx") and error.count("\n") == 1
 
 
 @needs_sweeps

@@ -1,0 +1,81 @@
+"""A short run of dtk in a process of its own, for commands that try something: made, never left behind, and read."""
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from diagnostics.contract.invocation import override
+from diagnostics.runs.find import Details
+from diagnostics.runs.records import number
+from dtk.errors import USER_ERROR, DtkError
+from dtk.launch.processes import importable
+
+QUIET = ("train.evaluate_every=-1", "checkpoint=off", "tracker=none")
+"""Overrides by which a run leaves nothing but its records."""
+_END_S = (2.0, 15.0, 5.0)
+"""Waited for a run to end by itself, as Ctrl-C has reached it too, then after each of two requests."""
+
+
+def run_short(arguments: Sequence[str], home: Path) -> Path:
+    """Run `dtk run` once to its end and return its run folder, in which its output stays.
+
+    Args:
+        arguments: of `dtk run`.
+        home: gets the run folder.
+
+    Raises:
+        DtkError: the run could not start, which it says in one line.
+    """
+    before = _folders(home)
+    code, said = _run([*arguments, override("runs_folder", home.absolute())])
+    made = sorted(_folders(home) - before)
+    if not made or code == USER_ERROR:
+        line = (said.strip().splitlines() or ["it left no run folder"])[-1].removeprefix("dtk: ")
+        raise DtkError("a short run could not start", line, f"tried: dtk run {shlex.join(arguments)}")
+    return made[-1]
+
+
+def speed_and_peak(run: Details) -> tuple[float | None, float | None]:
+    """Return tokens/s, and the peak memory in bytes of the rank with the most; None where it was not measured."""
+    figures = {**run.last_metrics, **run.summary}
+    ranks = figures.get("peak_memory_bytes_per_rank")
+    peak = max(ranks) if isinstance(ranks, list) and ranks else figures.get("peak_memory_bytes")
+    return number(figures.get("tokens_per_s")), number(peak)
+
+
+def _folders(home: Path) -> set[Path]:
+    return {entry for entry in home.iterdir() if entry.is_dir()} if home.is_dir() else set()
+
+
+def _run(arguments: Sequence[str]) -> tuple[int, str]:
+    """Exit code and standard error; a run is never left behind."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dtk.run", *arguments],
+        env=importable(os.environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+    try:
+        _, said = process.communicate()
+    except BaseException:
+        _end(process)
+        raise
+    return process.returncode, said
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    """Wait, ask, insist, kill: a run that is asked twice ends its ranks at once."""
+    for wait_s in _END_S:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(wait_s)
+            return
+        process.terminate()
+    process.kill()
+    process.wait()
