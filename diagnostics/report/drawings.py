@@ -1,6 +1,7 @@
 """Draws what detectors measured: the last collectives of each rank, memory over time, and where a step's time went."""
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
 from math import ceil, floor, log
 
@@ -40,30 +41,26 @@ def timeline(report: Report) -> doc.Only | None:
     """Return a row for each rank and a column for each position; what differs from the majority is marked."""
     position = next((root.position for root in report.root_causes if root.position is not None), None)
     blamed = _culprits(report, "hang")
-    lines = measures.timeline(report.measures, blamed, position)
+    lines = measures.timeline(report.measures)
     if lines is None:
         return None
-    columns = [[calls[n] for _, calls in lines.rows] for n in range(len(lines.positions))]
-    majority = [_majority(column, at == position) for column, at in zip(columns, lines.positions, strict=True)]
+    cells = {rank: {call.position: call for call in calls} for rank, calls in sorted(lines.ranks.items())}
+    positions = sorted({at for calls in cells.values() for at in calls})
+    majority = {at: _majority([calls.get(at) for calls in cells.values()], at == position) for at in positions}
     rows = [
         (
             doc.Cell(f"{rank}{' *' if rank in blamed else ''}"),
-            *(_call(call, majority[n], lines.positions[n] == position) for n, call in enumerate(calls)),
+            *(_call(calls.get(at), majority[at], at == position) for at in positions),
         )
-        for rank, calls in lines.rows
+        for rank, calls in cells.items()
     ]
-    focus = lines.positions.index(position) + 1 if position in lines.positions else None
-    header = ("rank", *map(str, lines.positions))
+    focus = positions.index(position) + 1 if position in positions else None
+    header = ("rank", *map(str, positions))
     legend = (
         "Green: completed. Yellow: issued, not completed. Grey: issued, completion not recorded. "
         "Red: not what most ranks issued. Dashed: not issued, or not recorded. * to blame."
     )
-    hidden = f"{lines.hidden} more ranks are in report.json."
-    blocks = doc.present(
-        doc.remark(legend),
-        doc.Table(header, tuple(rows), len(header), "dense", focus),
-        doc.remark(hidden) if lines.hidden else None,
-    )
+    blocks = (doc.remark(legend), doc.Table(header, tuple(rows), len(header), "dense", focus))
     title = f"Last collectives of group {lines.group}" if lines.group else "Last collectives"
     return doc.on_page(doc.Section(title, blocks))
 
@@ -104,15 +101,13 @@ def overlap(report: Report) -> doc.Section | None:
     if not ranks:
         return None
     bars = []
-    for one in ranks:
-        figures = {name: one.values.get(name, 0.0) for name in ("compute_ms", "overlapped_ms", "exposed_ms", "idle_ms")}
-        compute, overlapped, exposed, idle = figures.values()
-        parts = compute + exposed + idle
-        wall = max(one.values.get("wall_ms", parts), parts)
+    for rank, one in ranks.items():
+        compute, overlapped, exposed = one.compute_ms or 0.0, one.overlapped_ms or 0.0, one.exposed_ms or 0.0
+        parts = compute + exposed + (one.idle_ms or 0.0)
+        wall = parts if one.wall_ms is None else max(one.wall_ms, parts)
         values = (compute - overlapped, overlapped, exposed, wall - compute - exposed)
-        percent = one.values.get("overlap_percent")
-        end = f"{wall:.1f} ms" + ("" if percent is None else f", {percent:.0f} %")
-        name = f"rank {one.rank}{'*' if one.rank in blamed else ''}"
+        end = f"{wall:.1f} ms" + ("" if one.overlap_percent is None else f", {one.overlap_percent:.0f} %")
+        name = f"rank {rank}{'*' if rank in blamed else ''}"
         bars.append(doc.Bar(name, values, tuple(f"{value:.2f} ms" for value in values), end))
     window = measures.overlap_window(report.measures)
     note = "At the end of a bar: wall time, and the share of communication that compute hides."
@@ -133,16 +128,17 @@ def memory(report: Report) -> doc.Section | None:
     ranks = measures.memory(report.measures, blamed)
     if not ranks:
         return None
-    stacked = sorted((one for one in ranks if one.stack is not None), key=lambda one: (-one.peak_bytes, one.rank))
-    curves = [one for one in ranks if len(one.curve) > 1]
-    named = [one for one in ranks if any(name != NOBODY for name, _ in one.at_peak)]
+    highest = sorted(ranks, key=lambda rank: (-ranks[rank].peak_bytes, rank))
+    stacked = {rank: stack for rank in highest if (stack := ranks[rank].over_time) is not None}
+    curves = {rank: one for rank, one in ranks.items() if len(one.curve) > 1}
+    named = {rank: one for rank, one in ranks.items() if any(name != NOBODY for name, _ in one.at_peak)}
     alone = len(ranks) == 1 and bool(stacked)
     pictures = doc.present(
         _over_time(stacked, blamed) if stacked else None,
         doc.Section("All ranks" if stacked else "Over time", _curves(curves, blamed), 3)
         if curves and not alone
         else None,
-        doc.Section("At the peak", (_at_peak(named),), 3) if named else None,
+        doc.Section("At the peak", (_at_peak(named, measures.drawn_as(report.measures)),), 3) if named else None,
     )
     return doc.Section(
         "Memory",
@@ -171,12 +167,11 @@ def _colours(names: Sequence[str]) -> tuple[int, ...]:
     return tuple(_KIND_COLOURS[name] if name in _KIND_COLOURS else next(free, doc.COLOURS - 1) for name in names)
 
 
-def _over_time(ranks: Sequence[RankMemory], blamed: Collection[int]) -> doc.Section:
-    stacks = [(one.rank, one.stack) for one in ranks if one.stack is not None]
-    names = tuple(dict.fromkeys(name for _, stack in stacks for name in stack.kinds))
+def _over_time(stacks: Mapping[int, MemoryStack], blamed: Collection[int]) -> doc.Section:
+    names = tuple(dict.fromkeys(name for stack in stacks.values() for name in stack.kinds))
     folds = [
         doc.Fold(
-            f"rank {rank}{'*' if rank in blamed else ''}: peak {bytes_text(stack.peak_bytes)}",
+            f"rank {rank}{'*' if rank in blamed else ''}: peak {bytes_text(stack.peak.bytes)}",
             doc.present(
                 doc.Paragraph(_described(stack)),
                 _areas(rank, stack),
@@ -185,19 +180,20 @@ def _over_time(ranks: Sequence[RankMemory], blamed: Collection[int]) -> doc.Sect
             ),
             is_open=n == 0,
         )
-        for n, (rank, stack) in enumerate(stacks)
+        for n, (rank, stack) in enumerate(stacks.items())
     ]
     return doc.Section("Over time", (doc.Legend(names, _colours(names)), *folds), 3)
 
 
 def _described(stack: MemoryStack) -> str:
     """Return `Peak of tensors: 14.8 GiB at 1.24 s, in step 3, backward: activations (62 %), ...`."""
-    place = f", {'' if stack.place.startswith('at ') else 'in '}{stack.place}" if stack.place else ""
-    parts = ", ".join(f"{name}{share_text(size, stack.peak_bytes)}" for name, size in stack.at_peak)
-    text = f"Peak of {stack.of}: {bytes_text(stack.peak_bytes)} at {stack.time_text(stack.peak_time)}{place}"
+    peak, place = stack.peak, stack.peak.place
+    place = f", {'' if place.startswith('at ') else 'in '}{place}" if place else ""
+    parts = ", ".join(f"{name}{share_text(size, peak.bytes)}" for name, size in peak.largest)
+    text = f"Peak of {stack.of}: {bytes_text(peak.bytes)} at {stack.time_text(peak.time)}{place}"
     text += f": {parts}." if parts else "."
     if stack.failed is not None:
-        text += f" A request of {bytes_text(stack.failed[1])} failed at {stack.time_text(stack.failed[0])}."
+        text += f" A request of {bytes_text(stack.failed.bytes)} failed at {stack.time_text(stack.failed.time)}."
     if stack.capacity_bytes is not None:
         text += f" The device has {bytes_text(stack.capacity_bytes)}."
     return text
@@ -205,22 +201,20 @@ def _described(stack: MemoryStack) -> str:
 
 def _areas(rank: int, stack: MemoryStack) -> doc.Plot:
     """Return the kinds of memory on each other, a line over what is in tensors, steps, the peak and the capacity."""
-    most = max(sum(sizes) for _, sizes in stack.rows)
+    most = max(sum(sizes) for _, *sizes in stack.rows)
     capacity = stack.capacity_bytes if stack.capacity_bytes and stack.capacity_bytes <= _FAR * most else None
     start, end = stack.rows[0][0], stack.rows[-1][0]
-    shares = dict(stack.at_peak)
-    sums = [(0.0, *accumulate(sizes)) for _, sizes in stack.rows]
+    sums = [(0.0, *accumulate(sizes)) for _, *sizes in stack.rows]
     curves = []
     for n, (name, colour) in enumerate(zip(stack.kinds, _colours(stack.kinds), strict=True)):
-        size = shares.get(name, 0.0)
-        hint = f"{name}: {bytes_text(size)}{share_text(size, stack.peak_bytes)} at the peak"
+        size = stack.peak.kinds.get(name, 0.0)
+        hint = f"{name}: {bytes_text(size)}{share_text(size, stack.peak.bytes)} at the peak"
         if name in stack.unused:
-            hint = f"{name}: at most {bytes_text(max(sizes[n] for _, sizes in stack.rows))}"
-        points = tuple((time, edges[n + 1]) for (time, _), edges in zip(stack.rows, sums, strict=True))
+            hint = f"{name}: at most {bytes_text(max(row[n + 1] for row in stack.rows))}"
+        points = tuple((row[0], edges[n + 1]) for row, edges in zip(stack.rows, sums, strict=True))
         lower = tuple(edges[n] for edges in sums)
         curves.append(doc.Curve(hint, points, colour, lower=lower, faint=name in stack.unused))
-    used = [n for n, name in enumerate(stack.kinds) if name not in stack.unused]
-    totals = tuple((time, sum(sizes[n] for n in used)) for time, sizes in stack.rows)
+    totals = tuple((row[0], stack.in_tensors(row)) for row in stack.rows)
     marks = [
         doc.Mark(f"step {step}", x=time, tone="step", hint=f"step {step} begins")
         for time, step in _spread([pair for pair in stack.steps if start <= pair[0] <= end], end - start)
@@ -228,10 +222,10 @@ def _areas(rank: int, stack: MemoryStack) -> doc.Plot:
     if capacity is not None:
         marks.append(doc.Mark(f"the device has {bytes_text(capacity)}", y=capacity))
     if stack.failed is not None:
-        marks.append(doc.Mark(f"a request of {bytes_text(stack.failed[1])} failed", x=stack.failed[0]))
-    peak = f"peak {bytes_text(stack.peak_bytes)}"
-    hint = f"{peak}{', ' if stack.place else ''}{stack.place}"
-    marks.append(doc.Mark(peak, stack.peak_time, stack.peak_bytes, "peak", hint))
+        marks.append(doc.Mark(f"a request of {bytes_text(stack.failed.bytes)} failed", x=stack.failed.time))
+    peak = f"peak {bytes_text(stack.peak.bytes)}"
+    hint = ", ".join(filter(None, (peak, stack.peak.place)))
+    marks.append(doc.Mark(peak, stack.peak.time, stack.peak.bytes, "peak", hint))
     step = _round((end - start) / _TICKS)
     ticks = tuple(n * step for n in range(ceil(start / step), floor(end / step) + 1))
     return doc.Plot(
@@ -257,35 +251,34 @@ def _spread(steps: Sequence[tuple[float, int]], length: float) -> list[tuple[flo
 def _moments(stack: MemoryStack) -> tuple[doc.Block, ...]:
     """Return some moments as figures, the peak among them, and where they come from."""
     width = max(1, len(stack.rows) // _MOMENTS)
-    peak = min(range(len(stack.rows)), key=lambda n: abs(stack.rows[n][0] - stack.peak_time))
-    used = [n for n, name in enumerate(stack.kinds) if name not in stack.unused]
+    peak = min(range(len(stack.rows)), key=lambda n: abs(stack.rows[n][0] - stack.peak.time))
     rows: list[tuple[doc.Text | doc.Cell, ...]] = [("moment", "total", *stack.kinds)]
     for n in sorted({*range(0, len(stack.rows), width), len(stack.rows) - 1, peak}):
-        time, sizes = stack.rows[n]
-        figures = [bytes_text(size) if size else "0" for size in (sum(sizes[at] for at in used), *sizes)]
+        time, *sizes = stack.rows[n]
+        figures = [bytes_text(size) if size else "0" for size in (stack.in_tensors(stack.rows[n]), *sizes)]
         rows.append((stack.time_text(time) + (" (peak)" if n == peak else ""), *figures))
-    source = doc.Paragraph((doc.Span("From ", "soft"), doc.Span(stack.source, "code"))) if stack.source else None
+    source = doc.Paragraph((doc.Span("From ", "soft"), doc.Span(stack.file, "code"))) if stack.file else None
     return doc.present(doc.table(rows, 1), source)
 
 
-def _curves(ranks: Sequence[RankMemory], blamed: Collection[int]) -> tuple[doc.Block, ...]:
+def _curves(ranks: Mapping[int, RankMemory], blamed: Collection[int]) -> tuple[doc.Block, ...]:
     """Return one line for each rank; those to blame are drawn last, on top of the others."""
-    points = [point for one in ranks for point in one.curve]
+    points = [point for one in ranks.values() for point in one.curve]
     start, end = min(time for time, _ in points), max(time for time, _ in points)
     few = len(ranks) <= doc.COLOURS
     curves = []
-    for n, one in sorted(enumerate(ranks), key=lambda item: item[1].rank in blamed):
+    for n, (rank, one) in sorted(enumerate(ranks.items()), key=lambda item: item[1][0] in blamed):
         peak = max(one.curve, key=lambda point: point[1])
         parts = ", ".join(f"{name} {bytes_text(size)}" for name, size in one.at_peak[:6])
-        name = f"rank {one.rank}{'*' if one.rank in blamed else ''}: peak {bytes_text(one.peak_bytes)}"
+        name = f"rank {rank}{'*' if rank in blamed else ''}: peak {bytes_text(one.peak_bytes)}"
         stroke = "dashed" if few and n else "solid"  # Equal curves lie on each other: both stay visible.
         curves.append(
             doc.Curve(
                 name,
-                one.curve,
+                tuple(one.curve),
                 n if few else doc.COLOURS - 2,
                 stroke,  # type: ignore[arg-type]
-                strong=one.rank in blamed,
+                strong=rank in blamed,
                 dots=(doc.Dot(*peak, f"{name}: {parts}" if parts else name),),
             )
         )
@@ -301,28 +294,23 @@ def _curves(ranks: Sequence[RankMemory], blamed: Collection[int]) -> tuple[doc.B
     return doc.present(None if few else thick, drawing)
 
 
-def _at_peak(ranks: Sequence[RankMemory]) -> doc.Bars:
+def _at_peak(ranks: Mapping[int, RankMemory], drawn_as: Mapping[str, str]) -> doc.Bars:
     """Return what the peak of each rank consists of; what has one colour over time counts together."""
-    kinds: list[dict[str, float]] = []
-    for one in ranks:
-        sizes: dict[str, float] = {}
+    kinds: dict[int, Counter[str]] = {}
+    for rank, one in ranks.items():
+        kinds[rank] = Counter()
         for name, size in one.at_peak:
-            kind = one.kind_of.get(name, name)
-            sizes[kind] = sizes.get(kind, 0.0) + size
-        kinds.append(sizes)
-    totals: dict[str, float] = {}
-    for sizes in kinds:
-        for name, size in sizes.items():
-            totals[name] = totals.get(name, 0.0) + size
+            kinds[rank][drawn_as.get(name, name)] += size  # type: ignore[assignment]  # a float as well
+    totals = sum(kinds.values(), Counter[str]())
     names = sorted(totals, key=lambda name: (-totals[name], name))
     parts = names if len(names) <= doc.COLOURS else names[: doc.COLOURS - 1]
     others = names[len(parts) :]
     bars = []
-    for one, sizes in zip(ranks, kinds, strict=True):
-        values = [sizes.get(name, 0.0) for name in parts]
-        values += [sum(sizes.get(name, 0.0) for name in others)] if others else []
+    for rank, sizes in kinds.items():
+        values = [sizes[name] for name in parts]
+        values += [sum(sizes[name] for name in others)] if others else []
         texts = tuple(bytes_text(value) for value in values)
-        bars.append(doc.Bar(f"rank {one.rank}", tuple(values), texts, bytes_text(sum(values))))
+        bars.append(doc.Bar(f"rank {rank}", tuple(values), texts, bytes_text(sum(values))))
     legend = (*parts, *(["other"] if others else []))
     return doc.Bars("What the peak of each rank consists of", tuple(bars), legend, _colours(legend))
 

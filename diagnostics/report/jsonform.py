@@ -58,7 +58,7 @@ def plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, dict):
         return {str(key): plain(one, depth + 1) for key, one in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(one, depth + 1) for one in (sorted(value, key=str) if isinstance(value, set) else value)]
+        return [plain(one, depth + 1) for one in (sorted(value, key=str) if isinstance(value, set | frozenset) else value)]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, str | int) else str(value)

@@ -23,6 +23,7 @@ _FIELDS = (
     "inactive_split_bytes", "allocation_retries",
 )  # fmt: skip
 _Key = TypeVar("_Key", int, float)
+_Size = TypeVar("_Size", int, float)
 
 
 def recognise(head: bytes) -> bool:
@@ -160,7 +161,7 @@ def _height(step: StepMemory) -> int:
     return (step.rss_bytes if step.allocated_bytes is None else step.allocated_bytes) or 0
 
 
-def thinned(points: Sequence[tuple[_Key, int]], most: int) -> list[tuple[_Key, int]]:
+def thinned(points: Sequence[tuple[_Key, _Size]], most: int) -> list[tuple[_Key, _Size]]:
     """At most `most` points, each the highest of its stretch, so that peaks stay."""
     if len(points) <= most:
         return list(points)
