@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from typing import Any, cast
 
 from diagnostics.contract.findings import Finding, text_of
@@ -15,27 +15,24 @@ DEPTH = 32
 
 def as_json(report: Report) -> dict[str, Any]:
     """JSON values, in the order of the schema."""
-    return {
+    waiting = {"waiting": report.waiting} if report.waiting else {}
+    values = {
         "schema": SCHEMA,
         "source": report.source,
         "outcome": report.outcome,
         "world_size": report.world_size,
-        "notes": list(report.notes),
+        "notes": report.notes,
         "root_causes": [_finding(report, finding) for finding in report.root_causes],
-        "findings": [
-            _finding(report, decided.finding) | {"explained_by": list(decided.explained_by)}
-            for decided in report.findings
-        ],
-        "suspicions": [
-            {"title": report.title(one.cause), **cast(dict[str, Any], plain(asdict(one)))} for one in report.suspicions
-        ],
-        "tree": plain(asdict(report.tree)),
-        "cut_sets": [asdict(cut) | {"causes": list(cut.causes)} for cut in report.cut_sets],
-        "measures": plain(report.measures | ({"waiting": asdict(report.waiting)} if report.waiting else {})),
+        "findings": [_finding(report, one.finding) | {"explained_by": one.explained_by} for one in report.findings],
+        "suspicions": [{"title": report.title(one.cause), **asdict(one)} for one in report.suspicions],
+        "tree": report.tree,
+        "cut_sets": report.cut_sets,
+        "measures": report.measures | waiting,
         "coverage": [
-            plain({name: value for name, value in asdict(one).items() if name != "absent"}) for one in report.coverage
+            {name: value for name, value in asdict(one).items() if name != "absent"} for one in report.coverage
         ],
     }
+    return cast(dict[str, Any], plain(values))
 
 
 def dumps(report: Report) -> str:
@@ -55,32 +52,35 @@ def plain(value: Any, depth: int = 0) -> Any:
     """
     if depth > DEPTH:
         return None
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
     if isinstance(value, dict):
         return {str(key): plain(one, depth + 1) for key, one in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(one, depth + 1) for one in (sorted(value, key=str) if isinstance(value, set | frozenset) else value)]
+        ordered = sorted(value, key=str) if isinstance(value, set | frozenset) else value
+        return [plain(one, depth + 1) for one in ordered]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, str | int) else str(value)
 
 
 def _finding(report: Report, finding: Finding) -> dict[str, Any]:
-    values: dict[str, Any] = {
+    text = text_of(finding)
+    return {
         "cause": finding.cause,
         "title": report.title(finding.cause),
         "status": finding.status,
-        "summary": text_of(finding).summary,
+        "summary": text.summary,
         "confidence": finding.confidence,
         "ranks": finding.ranks,
         "victims": finding.victims,
-        "group": finding.group and asdict(finding.group),
+        "group": finding.group,
         "position": finding.position,
         "step": finding.step,
-        "where": [asdict(where) for where in finding.where],
-        "cost": finding.cost and asdict(finding.cost),
-        "evidence": [asdict(item) for item in finding.evidence],
-        "remedies": [asdict(remedy) for remedy in text_of(finding).remedies],
-        "measured": text_of(finding).measured,
-        "missing": text_of(finding).missing,
+        "where": finding.where,
+        "cost": finding.cost,
+        "evidence": finding.evidence,
+        "remedies": text.remedies,
+        "measured": text.measured,
+        "missing": text.missing,
     }
-    return cast(dict[str, Any], plain(values))

@@ -148,7 +148,6 @@ def sweep(curve: Curve, before_bytes: int, states: States | None, logits_bytes: 
     levels = _levels(before_bytes, states)
     levels[AT[RESERVED]] = curve.reserved[0][1] if curve.reserved else 0
     stack = Stack(curve.start_us, curve.end_us, levels, pinned=curve.peak_us)
-    stack.begin()
     starts: list[_Move] = []
     ends: list[_Move] = []
     outlived: list[_Move] = []

@@ -6,14 +6,11 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.readers.timeline import thinned
-from diagnostics.evidence.trace.allocations import MemoryEvent
-from diagnostics.evidence.trace.memory_marks import STEP, Span, TraceMarks, step_number
+from diagnostics.evidence.trace.memory_marks import MAX_EVENTS, STEP, MemoryEvent, Span, TraceMarks, step_number
 
-MAX_EVENTS = 2_000_000
 MAX_POINTS = 500
 _CPU = 0
 _HELD_A_WHILE = frozenset({"gather", "reduce", "checkpoint", "data"})
@@ -56,7 +53,6 @@ class Curve:
     """Highest value; without a baseline only what the window allocated."""
     peak_us: float = 0.0
     peak_step: int | None = None
-    peak_phase: str = ""
     peak_region: str = ""
     points: list[tuple[float, int]] = field(default_factory=list)
     """(seconds, bytes), at most `MAX_POINTS`."""
@@ -114,14 +110,12 @@ class Curve:
                 yield one
 
 
-def build(events: Iterable[MemoryEvent], marks: TraceMarks) -> Curve | None:
+def build(marks: TraceMarks) -> Curve | None:
     """Return the curve of the device that holds the most memory, or None without allocations."""
-    read = list(islice(events, MAX_EVENTS))
-    ordered = _of_device(read)
+    ordered = _of_device(marks.events)
     if not ordered:
         return None
-    is_cut, first = len(read) == MAX_EVENTS, ordered[0]
-    del read
+    is_cut, first = len(marks.events) == MAX_EVENTS, ordered[0]
     baseline = max(0, first.total_allocated_bytes - first.bytes) if first.device_type != _CPU else None
     curve = Curve(first.device_type, baseline, steps=marks.steps, backward=_backward(marks), is_cut=is_cut)
     curve.start_us, curve.end_us = first.ts_us, ordered[-1].ts_us
@@ -144,7 +138,7 @@ def build(events: Iterable[MemoryEvent], marks: TraceMarks) -> Curve | None:
             curve.allocations.append(made)
             if level > curve.peak_bytes:
                 curve.peak_bytes, curve.peak_us, curve.peak_thread = level, event.ts_us, event.thread
-                curve.peak_step, curve.peak_phase, curve.peak_region = made.step, made.phase, made.region
+                curve.peak_step, curve.peak_region = made.step, made.region
         elif (gone := live.pop(event.address, None)) is not None:
             gone.end_us = event.ts_us
         elif event.bytes:

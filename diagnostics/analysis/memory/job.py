@@ -20,7 +20,6 @@ from diagnostics.evidence.model import Evidence, Problem
 from diagnostics.evidence.readers.snapshot import Snapshot
 from diagnostics.evidence.readers.timeline import MAX_STEPS as MAX_STEPS_OF_RANK
 from diagnostics.evidence.readers.timeline import StepMemory, Timeline
-from diagnostics.evidence.trace.allocations import read_memory_events
 from diagnostics.evidence.trace.memory_marks import is_worth_reading, read_marks
 
 MAX_FILES = 16
@@ -298,13 +297,12 @@ def _traces(job: JobMemory) -> None:
             rank.trace, rank.trace_file = profiled.traffic(marks, handle.file, job.size.world_size), handle.file
             names = (span.name for span in marks.spans if span.name.startswith(_OPTIMIZER))
             rank.optimizer = next(names, "").removeprefix(_OPTIMIZER).partition(".")[0]
-            if marks.has_memory:
-                rank.curve = build(read_memory_events(handle.path, limits), marks)
-                if rank.curve is not None:
-                    profiled.mark_outputs(rank.curve, rank.trace.gathers)
-                    profiled.mark_lent(rank.curve, marks.calls)
+            rank.curve = build(marks)
+            if rank.curve is not None:
+                profiled.mark_outputs(rank.curve, rank.trace.gathers)
+                profiled.mark_lent(rank.curve, marks.calls)
             if marks.has_functions:
-                profiled.add_sites(handle, rank.trace, rank.curve, marks.has_memory)
+                profiled.add_sites(handle, rank.trace, rank.curve)
         except (OSError, ValueError):
             continue  # the causes of slow steps say so
 

@@ -53,8 +53,6 @@ class ModelSize:
     """Of one transformer block, in the gathered type."""
     logits_bytes: int | None = None
     """Of one micro-batch on one rank, float32."""
-    item_bytes: int = 4
-    """Of a gathered element."""
     recorded_traits: StrategyTraits | None = None
     """Traits of the strategy that the run recorded."""
 
@@ -123,7 +121,6 @@ def read(evidence: Evidence) -> ModelSize:
         source=source,
         block_bytes=None if block is None else block * item,
         logits_bytes=_logits(run),
-        item_bytes=item,
     )
 
 

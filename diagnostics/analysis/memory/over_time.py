@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from diagnostics.analysis.memory import categories
-from diagnostics.analysis.memory.curve import MAX_EVENTS
 from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.evidence.memory.levels import AT, KINDS, MAX_ROWS, UNKNOWN, Row, highest, total
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.readers.snapshot import DeviceMemory
 from diagnostics.evidence.readers.timeline import StepMemory, thinned
+from diagnostics.evidence.trace.memory_marks import MAX_EVENTS
 
 TENSORS, WINDOW, PROCESS = "tensors", "tensors allocated in the profiled window", "the process (resident set)"
 MAX_STEPS = 400

@@ -16,7 +16,6 @@ from diagnostics.analysis.memory.units import Move, Phase
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.readers.trace import TraceFile
 from diagnostics.evidence.stacks.dumps import is_users
-from diagnostics.evidence.trace.allocations import base_time_ns
 from diagnostics.evidence.trace.host_place import stacks_at
 from diagnostics.evidence.trace.memory_marks import Span, TraceCall, TraceMarks
 
@@ -130,24 +129,21 @@ def _fits(size_bytes: int, wanted_bytes: int) -> bool:
     return 0 < wanted_bytes <= size_bytes < wanted_bytes + _ROUND
 
 
-def add_sites(handle: TraceFile, traffic: Traffic, curve: Curve | None, shifted: bool) -> None:
+def add_sites(handle: TraceFile, traffic: Traffic, curve: Curve | None) -> None:
     """Give lines to the user's gathers, to the peak, and to what steps leave behind; one pass over the trace.
 
     Args:
         handle: of the trace.
         traffic: of the same trace; changed in place.
         curve: of the same trace; changed in place.
-        shifted: the times of the gathers are counted from the trace's base.
     """
-    base_us = base_time_ns(handle.path, handle.limits) / 1000
     gathers = traffic.gathers
     chosen = [n for n, one in enumerate(gathers) if one.kind == "user" and one.full_bytes >= LEAST_BYTES][:MAX_GATHERS]
-    offset_us = base_us if shifted else 0.0
-    moments = [((gathers[n].start_us or 0.0) - offset_us, traffic.threads[n]) for n in chosen]
+    moments = [(gathers[n].start_us or 0.0, traffic.threads[n]) for n in chosen]
     kept = curve.outlive()[:MAX_KEPT] if curve is not None else []
-    moments += [(one.start_us - base_us, one.thread) for one in kept]
+    moments += [(one.start_us, one.thread) for one in kept]
     if curve is not None:
-        moments.append((curve.peak_us - base_us, curve.peak_thread))
+        moments.append((curve.peak_us, curve.peak_thread))
     stacks = stacks_at(handle.path, handle.limits, moments)
     for n, stack in zip(chosen, stacks, strict=False):
         gathers[n] = _called(gathers[n], stack)

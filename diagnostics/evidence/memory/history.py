@@ -198,7 +198,6 @@ def _levels_before(
 
 def _sweep(history: History, events: Sequence[Event], times: Sequence[int], paired: _Paired, levels: list[int]) -> None:
     stack = Stack(0.0, float(times[-1] - times[0]), levels)
-    stack.begin()
     unit = 1e-6 if history.has_times else 1.0
     most, place = stack.total, None
     for n, event in enumerate(events):

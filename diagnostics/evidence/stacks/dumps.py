@@ -43,7 +43,6 @@ class Assembler:
     threads: list[Thread] = field(default_factory=list)
     current: list[Frame] | None = None
     name: str = ""
-    labelled_current: bool = False
     spy: bool = False
     time_s: float | None = None
     local_rank: int | None = None

@@ -4,6 +4,7 @@ Owns field and category names and the units of times and messages. Builds nothin
 """
 
 import re
+from math import prod
 from typing import NamedTuple
 
 import msgspec
@@ -140,23 +141,20 @@ def message_of_shapes(name: str, args: Args | None) -> Message:
         types = msgspec.json.decode(args.types) if len(args.types) else []
     except (msgspec.DecodeError, RecursionError):
         return Message(word)
-    elements = sum(_elements(shape) for shape in dims) if isinstance(dims, list) else 0
+    total = sum(map(elements, dims)) if isinstance(dims, list) else 0
     first = next((kind for kind in types if isinstance(kind, str) and kind), "") if isinstance(types, list) else ""
-    return Message(word, elements, first.lower())
+    return Message(word, total, first.lower())
 
 
-def _elements(shape: object) -> int:
+def elements(shape: object) -> int:
     """Of a tensor, or of a list of tensors; an empty shape is a scalar."""
     if not isinstance(shape, list) or len(shape) > 64:
         return 0
     if any(isinstance(size, list) for size in shape):
-        return sum(_elements(part) for part in shape)
-    product = 1
-    for size in shape:
-        if not isinstance(size, int) or size < 0:
-            return 0
-        product *= size
-    return product
+        return sum(elements(part) for part in shape)
+    if not all(isinstance(size, int) and 0 <= size < 1 << 44 for size in shape):
+        return 0
+    return min(prod(shape), 1 << 50)
 
 
 def ranks_of(text: str) -> tuple[int, ...]:

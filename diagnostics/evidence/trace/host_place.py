@@ -9,22 +9,12 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-import msgspec
-
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Frame
-from diagnostics.evidence.trace.memory_marks import FUNCTION
+from diagnostics.evidence.trace.memory_marks import FUNCTION, HostEvent
 from diagnostics.evidence.trace.scan import Scan
 
 _NAME = re.compile(r"(.{1,1024}\.py)\((\d{1,9})\): (.{1,256})", re.DOTALL)
-
-
-class _Event(msgspec.Struct, gc=False):
-    name: str = ""
-    cat: str = ""
-    ts: int | float = 0
-    dur: int | float = 0
-    tid: int | str = 0
 
 
 def stacks_at(path: Path, limits: Limits, moments: Sequence[tuple[float, int]]) -> list[list[Frame]]:
@@ -33,7 +23,7 @@ def stacks_at(path: Path, limits: Limits, moments: Sequence[tuple[float, int]]) 
     Args:
         path: of the trace.
         limits: for files.
-        moments: (us in the trace's own clock without its base, thread of the host as the trace numbers them).
+        moments: (us in the trace's own clock, thread of the host as the trace numbers them).
 
     Raises:
         OSError: the file cannot be read.
@@ -45,7 +35,7 @@ def stacks_at(path: Path, limits: Limits, moments: Sequence[tuple[float, int]]) 
     for times in of_thread.values():
         times.sort()
     names_at: list[list[tuple[float, str]]] = [[] for _ in moments]
-    for batch in Scan(path, limits, _Event).batches():
+    for batch in Scan(path, limits, HostEvent).batches():
         for event in batch:
             if event.cat != FUNCTION or (waiting := of_thread.get(event.tid)) is None:
                 continue

@@ -1,11 +1,10 @@
-"""What of a profiler trace says where memory goes: collectives with their sizes, and the marks of steps,
-regions and sharded units, in one pass. Allocations themselves are read by `allocations`. Knows no verdict.
+"""What of a profiler trace says where memory goes: allocations, collectives with their sizes, and the marks of steps,
+regions and sharded units, in one pass. Knows no verdict.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,18 @@ import msgspec
 
 from diagnostics.evidence.calls import operation
 from diagnostics.evidence.limits import Limits, blocks
-from diagnostics.evidence.trace.allocations import base_time_ns
-from diagnostics.evidence.trace.events import DTYPE_BYTES
+from diagnostics.evidence.trace.events import DTYPE_BYTES, elements
 from diagnostics.evidence.trace.scan import Scan
 
 MAX_SPANS = 400_000
+MAX_EVENTS = 2_000_000
 MAX_CALLS = 200_000
 STEP = "ProfilerStep#"
 FUNCTION = "python_function"
 BACKWARD = "autograd::engine::evaluate_function"
+_MEMORY = "[memory]"
+_LAST_US = 1e18
+"""Later times are damage."""
 _GRADIENT = "torch::autograd::AccumulateGrad"
 _OPS = ("c10d::", "_c10d_functional::", "record_param_comms")
 _WORTH = re.compile(rb"\[memory\]|_allgather|all_gather|allgather_|FSDP::")
@@ -36,6 +38,24 @@ class Span:
     start_us: float
     end_us: float
     thread: int
+
+
+class MemoryEvent(msgspec.Struct, gc=False):
+    """One allocation (`bytes` > 0) or release (< 0), as `profile_memory=True` leaves them."""
+
+    bytes: int = msgspec.field(name="Bytes")
+    address: int = msgspec.field(name="Addr", default=0)
+    total_allocated_bytes: int = msgspec.field(name="Total Allocated", default=0)
+    """Of the device, after it."""
+    total_reserved_bytes: int = msgspec.field(name="Total Reserved", default=0)
+    """Of CUDA's caching allocator; 0 on CPU."""
+    device_type: int = msgspec.field(name="Device Type", default=0)
+    """torch's number: 0 = CPU, 1 = CUDA."""
+    device_id: int = msgspec.field(name="Device Id", default=-1)
+    """-1 = CPU."""
+    ts_us: float = 0.0
+    thread: int = 0
+    """Of the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +80,7 @@ class TraceCall:
 
 @dataclass(slots=True)
 class TraceMarks:
-    """One trace, reduced. Times are those of `allocations`."""
+    """One trace, reduced. Times are in the trace's own clock, us."""
 
     rank: int | None = None
     world_size: int | None = None
@@ -74,7 +94,8 @@ class TraceMarks:
     """Stretches of collectives themselves, on whichever thread: what is allocated there is the backend's. Ascending."""
     gradient_bytes: set[int] = field(default_factory=set)
     """Sizes of the gradients that autograd adds up, which are those of the parameters; with `record_shapes=True`."""
-    has_memory: bool = False
+    events: list[MemoryEvent] = field(default_factory=list)
+    """The first `MAX_EVENTS`, in the order of the file."""
     has_functions: bool = False
     """Python functions were traced (`with_stack=True`)."""
     problem: str = ""
@@ -91,7 +112,9 @@ def step_number(name: str) -> int | None:
     return int(text) if text != name and text.isdecimal() and len(text) < 12 else None
 
 
-class _Event(msgspec.Struct, gc=False):
+class HostEvent(msgspec.Struct, gc=False):
+    """What marks need of an event of the trace."""
+
     name: str = ""
     ph: str = ""
     cat: str = ""
@@ -99,6 +122,11 @@ class _Event(msgspec.Struct, gc=False):
     dur: int | float = 0
     tid: int | str = 0
     args: msgspec.Raw = msgspec.Raw(b"")
+
+    @property
+    def thread(self) -> int:
+        """Number of the host's thread, 0 where the trace has none."""
+        return self.tid if isinstance(self.tid, int) else 0
 
 
 class _Args(msgspec.Struct, gc=False):
@@ -137,15 +165,18 @@ def read_marks(path: Path, limits: Limits) -> TraceMarks:
         ValueError: it is no trace.
     """
     marks = TraceMarks()
-    scan = Scan(path, limits, _Event)
+    scan = Scan(path, limits, HostEvent)
     decode = msgspec.json.Decoder(_Args).decode
+    allocated = msgspec.json.Decoder(MemoryEvent).decode
     calls: dict[str, list[TraceCall]] = {"linked": [], "op": []}
     backward: list[Span] = []
     for batch in scan.batches():
         for event in batch:
             cat, name = event.cat, event.name
-            if event.ph != "X":
-                marks.has_memory = marks.has_memory or name == "[memory]"
+            if name == _MEMORY:
+                _allocation(event, allocated, marks.events)
+            elif event.ph != "X":
+                continue
             elif cat in ("user_annotation", "cpu_op", "Operator"):
                 if name.startswith(BACKWARD):
                     _append(backward, event, BACKWARD)
@@ -162,18 +193,25 @@ def read_marks(path: Path, limits: Limits) -> TraceMarks:
             elif cat == FUNCTION:
                 marks.has_functions = True
     _settle(marks, scan, backward, calls["linked"] or calls["op"])
-    if marks.has_memory:
-        _shift(marks, base_time_ns(path, limits) / 1000)
     return marks
 
 
-def _append(spans: list[Span], event: _Event, name: str) -> None:
+def _allocation(event: HostEvent, decode: Callable[[msgspec.Raw], MemoryEvent], events: list[MemoryEvent]) -> None:
+    if len(events) < MAX_EVENTS and abs(event.ts) < _LAST_US:
+        try:
+            made = decode(event.args)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return
+        made.ts_us, made.thread = event.ts, event.thread
+        events.append(made)
+
+
+def _append(spans: list[Span], event: HostEvent, name: str) -> None:
     if len(spans) < MAX_SPANS:
-        thread = event.tid if isinstance(event.tid, int) else 0
-        spans.append(Span(name, event.ts, event.ts + max(0, event.dur), thread))
+        spans.append(Span(name, event.ts, event.ts + max(0, event.dur), event.thread))
 
 
-def _settle(marks: TraceMarks, scan: Scan[_Event], backward: list[Span], calls: list[TraceCall]) -> None:
+def _settle(marks: TraceMarks, scan: Scan[HostEvent], backward: list[Span], calls: list[TraceCall]) -> None:
     info = scan.header.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     own = scan.header.get("dtk")
@@ -200,18 +238,7 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
     return result
 
 
-def _shift(marks: TraceMarks, base_us: float) -> None:
-    """To the times of allocations."""
-    if base_us:
-        for spans in (marks.spans, marks.backward, marks.backend):
-            spans[:] = [Span(s.name, s.start_us + base_us, s.end_us + base_us, s.thread) for s in spans]
-        marks.calls = [
-            TraceCall(c.op, c.in_bytes, c.out_bytes, c.ranks, c.start_us + base_us, c.thread, c.is_list, c.functional)
-            for c in marks.calls
-        ]
-
-
-def _call(event: _Event, decode: Any, calls: dict[str, list[TraceCall]]) -> None:
+def _call(event: HostEvent, decode: Any, calls: dict[str, list[TraceCall]]) -> None:
     try:
         args = decode(event.args)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -223,7 +250,7 @@ def _call(event: _Event, decode: Any, calls: dict[str, list[TraceCall]]) -> None
         kept.append(call)
 
 
-def _gradient(event: _Event, decode: Any, sizes: set[int]) -> None:
+def _gradient(event: HostEvent, decode: Any, sizes: set[int]) -> None:
     try:
         args = decode(event.args)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -232,19 +259,19 @@ def _gradient(event: _Event, decode: Any, sizes: set[int]) -> None:
         sizes.add(_bytes(args.dims, args.types, 0))
 
 
-def _linked(event: _Event, args: _Args) -> TraceCall | None:
+def _linked(event: HostEvent, args: _Args) -> TraceCall | None:
     """`record_param_comms` of torch 2.2 and later says what it moves."""
     ins, outs, item = _count(args.in_elements), _count(args.out_elements), DTYPE_BYTES.get(args.dtype.lower())
     if not args.collective or ins is None or outs is None or item is None:
         return None
     name = args.collective
     return TraceCall(
-        operation(name), ins * item, outs * item or None, _count(args.group_size) or None, event.ts, _thread(event),
+        operation(name), ins * item, outs * item or None, _count(args.group_size) or None, event.ts, event.thread,
         name in ("allgather", "all_gather"),
     )  # fmt: skip
 
 
-def _operator(event: _Event, args: _Args) -> TraceCall | None:
+def _operator(event: HostEvent, args: _Args) -> TraceCall | None:
     """Shapes of the operator's inputs, of `record_shapes=True`."""
     dims, types = args.dims, args.types
     if not isinstance(dims, list) or not isinstance(types, list):
@@ -256,17 +283,17 @@ def _operator(event: _Event, args: _Args) -> TraceCall | None:
         op = {"all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter"}
         word = op.get(functional[1], functional[1])
         out = size * ranks if word == "all_gather" and ranks else size if word == "all_reduce" else None
-        return TraceCall(word, size, out, ranks, event.ts, _thread(event), False, True) if size else None
+        return TraceCall(word, size, out, ranks, event.ts, event.thread, False, True) if size else None
     name = event.name.removeprefix("c10d::").strip("_")
     if name in ("allgather_base", "reduce_scatter_base"):
         out, size = _bytes(dims, types, 0), _bytes(dims, types, 1)
         ranks = max(out, size) // min(out, size) if min(out, size) else None
         op_name = "all_gather" if name == "allgather_base" else "reduce_scatter"
-        return TraceCall(op_name, size, out or None, ranks, event.ts, _thread(event), False)
+        return TraceCall(op_name, size, out or None, ranks, event.ts, event.thread, False)
     index = 1 if name in ("allgather", "gather", "reduce_scatter") else 0
     size = _bytes(dims, types, index) or _bytes(dims, types, 0)
     is_list = name == "allgather"
-    return TraceCall(operation(name), size, None, None, event.ts, _thread(event), is_list) if size else None
+    return TraceCall(operation(name), size, None, None, event.ts, event.thread, is_list) if size else None
 
 
 def _bytes(dims: list[Any], types: list[Any], index: int) -> int:
@@ -275,23 +302,13 @@ def _bytes(dims: list[Any], types: list[Any], index: int) -> int:
     if not isinstance(shape, list) or not isinstance(kind, str):
         return 0
     if kind == "TensorList":
-        return sum(_elements(one) for one in shape if isinstance(one, list)) * 4
+        return sum(map(elements, shape)) * 4
     item = DTYPE_BYTES.get(kind.lower())
-    return _elements(shape) * item if item else 0
-
-
-def _elements(shape: list[Any]) -> int:
-    if not all(isinstance(extent, int) and 0 <= extent < 1 << 44 for extent in shape):
-        return 0
-    return min(int(prod(shape)), 1 << 50)
+    return elements(shape) * item if item else 0
 
 
 def _at(values: Any, index: int) -> Any:
     return values[index] if isinstance(values, list) and len(values) > index else None
-
-
-def _thread(event: _Event) -> int:
-    return event.tid if isinstance(event.tid, int) else 0
 
 
 def _count(value: Any) -> int | None:

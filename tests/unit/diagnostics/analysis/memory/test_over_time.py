@@ -131,7 +131,6 @@ def test_few_rows_keep_the_peak_and_the_valleys(trained, tmp_path):
     assert few.rows == sorted(few.rows, key=lambda row: row[0])
     generator = random.Random(7)
     stack = Stack(0.0, 1e6, [100] * len(KINDS))
-    stack.begin()
     seen, sizes = [], 100
     for n in range(50_000):
         sizes += generator.randint(-sizes, 300) if n != 31_234 else 10**6
@@ -146,7 +145,6 @@ def test_few_rows_keep_the_peak_and_the_valleys(trained, tmp_path):
 
 def test_a_quiet_time_is_flat(tmp_path):
     stack = Stack(0.0, 100.0, [0] * len(KINDS))
-    stack.begin()
     for time, change in ((10.0, 50), (12.0, 30), (90.0, -70)):
         stack.move(time, ((0, change),))
     rows = [(time, sizes[0]) for time, sizes in stack.finish()]

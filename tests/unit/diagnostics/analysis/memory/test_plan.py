@@ -9,8 +9,7 @@ import yaml
 
 from diagnostics.analysis.memory.curve import Allocation, Curve, build, without_backend
 from diagnostics.contract.artifacts import RunPaths, Status, write_json
-from diagnostics.evidence.trace.allocations import MemoryEvent
-from diagnostics.evidence.trace.memory_marks import Span, TraceMarks
+from diagnostics.evidence.trace.memory_marks import MemoryEvent, Span, TraceMarks
 from diagnostics.report.measures import plan_lines
 from tests.unit.diagnostics.causes.memory.jobs import measures
 
@@ -79,21 +78,22 @@ def test_a_damaged_plan_is_none(tmp_path: Path, plan: object) -> None:
 
 
 def event(ts_us: float, size: int, address: int, thread: int = 1) -> MemoryEvent:
-    return MemoryEvent(ts_us, size, address, 0, 0, 0, -1, thread)
+    return MemoryEvent(size, address, ts_us=ts_us, thread=thread)
 
 
 def test_an_address_that_is_given_out_again_was_released() -> None:
     """gloo's threads release without telling the profiler."""
-    curve = build([event(1, 100, 7), event(2, 50, 8), event(3, 100, 7), event(4, -100, 7)], TraceMarks())
+    events = [event(1, 100, 7), event(2, 50, 8), event(3, 100, 7), event(4, -100, 7)]
+    curve = build(TraceMarks(events=events))
     assert curve is not None
     assert curve.peak_bytes == 150
     assert [(one.size_bytes, one.end_us) for one in curve.allocations] == [(100, 3), (50, None), (100, 4)]
 
 
 def test_what_gloo_allocates_inside_its_collectives_is_left_out() -> None:
-    marks = TraceMarks(backend=[Span("c10d::allreduce_", 2, 3, 1), Span("gloo:all_gather", 5, 6, 9)])
+    backend = [Span("c10d::allreduce_", 2, 3, 1), Span("gloo:all_gather", 5, 6, 9)]
     events = [event(1, 100, 1), event(2.5, 1000, 2), event(3.5, -1000, 2), event(5.5, 500, 3, 9), event(5.5, 20, 4)]
-    curve = build(events, marks)
+    curve = build(TraceMarks(backend=backend, events=events))
     assert curve is not None
     assert curve.peak_bytes == 1100
     assert [one.backend for one in curve.allocations] == [False, True, True, False]

@@ -13,9 +13,7 @@ GIB = 1 << 30
 
 
 def with_peak(job: JobMemory, activations: int, rest: int) -> JobMemory:
-    curve = Curve(
-        1, 0, peak_bytes=activations + rest, peak_us=2.0, peak_step=5, peak_phase="forward", peak_region="mlp"
-    )
+    curve = Curve(1, 0, peak_bytes=activations + rest, peak_us=2.0, peak_step=5, peak_region="mlp")
     curve.at_peak = [Allocation(activations, 1.0, 5, "forward", "mlp"), Allocation(rest, 1.0, 5, "step", "step")]
     job.ranks[3].curve = curve
     return job

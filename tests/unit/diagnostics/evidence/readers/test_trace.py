@@ -8,8 +8,8 @@ from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.readers.trace import TraceFile, recognise
 from diagnostics.evidence.trace import index as trace_index
-from diagnostics.evidence.trace.allocations import read_memory_events
 from diagnostics.evidence.trace.events import Message
+from diagnostics.evidence.trace.memory_marks import read_marks
 from diagnostics.evidence.trace.model import Trace
 from tests.fuzz.seeds import trace as trace_file
 from tests.shared_data import shared_data
@@ -105,14 +105,14 @@ def test_a_trace_of_nothing_is_refused(tmp_path: Path) -> None:
         load(tmp_path, {"traceEvents": []})
 
 
-def test_memory_events_carry_the_base_time(tmp_path: Path) -> None:
+def test_memory_events_are_in_the_traces_own_clock(tmp_path: Path) -> None:
     args = {"Bytes": -512, "Addr": 9, "Total Allocated": 100, "Total Reserved": 200, "Device Type": 1, "Device Id": 3}
     event = {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "ts": 2.5, "tid": 4, "args": args}
     others = [{"ph": "X", "name": "other", "ts": 1}, {**event, "args": {"Bytes": "many"}}, {**event, "args": {}}]
     path = tmp_path / "t.json"
     path.write_text(json.dumps({"traceEvents": [*others, event], "baseTimeNanoseconds": 5_000_000}))
-    (found,) = read_memory_events(path, Limits())
-    assert (found.ts_us, found.bytes, found.address) == (5002.5, -512, 9)
+    (found,) = read_marks(path, Limits()).events
+    assert (found.ts_us, found.bytes, found.address) == (2.5, -512, 9)
     assert (found.total_allocated_bytes, found.total_reserved_bytes) == (100, 200)
     assert (found.device_type, found.device_id, found.thread) == (1, 3, 4)
 
