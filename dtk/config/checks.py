@@ -40,6 +40,7 @@ def check(config: Config, world_size: int, device: str, cuda_devices: int = 0) -
     _sequence(config)
     _task(config)
     config.strategy.check()
+    _error_feedback(config)
     _in_backward(config, world_size)
     _schedule(config)
     check_fault(config, world_size)
@@ -256,6 +257,17 @@ def _task(config: Config) -> None:
         raise DtkError(
             f"model={model.name} is an encoder: it needs labelled text, not data={data.name}",
             fix="use data=classification, or model=gpt2_tiny",
+        )
+
+
+def _error_feedback(config: Config) -> None:
+    """Raise DtkError for errors of compression that outlive the loss scale in which they were made."""
+    if config.strategy.remembers_error and config.precision.initial_loss_scale is not None:
+        raise DtkError(
+            f"strategy.communication_hook={config.strategy.communication_hook} with strategy.error_feedback=true does "
+            f"not go with precision={config.precision.name}",
+            "what is kept for the next step is in units of a loss scale that changes, and not finite after an overflow",
+            "use strategy.error_feedback=false, or precision=bf16",
         )
 
 

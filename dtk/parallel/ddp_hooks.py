@@ -1,80 +1,326 @@
 """Hooks of DistributedDataParallel that mark and compress the gradient buckets. Knows no strategy."""
 
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.futures import Future
 
+from dtk.parallel.collectives import all_gather_single
+from dtk.parallel.compression import BLOCK, int8_blocks, kept
 from dtk.parallel.regions import communication
 
-Hook = Callable[[Any, GradBucket], Future[torch.Tensor]]
+POWERSGD_START = 2
+"""Steps in which PowerSGD sends whole gradients: the fewest that the library allows."""
+_LARGEST_INDEX = 2**31
+"""Elements of a parameter that TopK can number with 4 bytes."""
+
+
+class ByParameter:
+    """One flat float32 tensor with a part for each parameter: buckets change, parameters do not."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], sizes: Sequence[int]) -> None:
+        self.flat = torch.zeros(sum(sizes), device=parameters[0].device)
+        self._parts = dict(zip(parameters, torch.split(self.flat, list(sizes)), strict=True))
+
+    def of(self, parameters: Iterable[Tensor]) -> list[Tensor]:
+        """Return the parts of these parameters, views of `flat`."""
+        return [self._parts[parameter] for parameter in parameters]  # type: ignore[index]
+
+
+class Hook:
+    """The all_reduce of a bucket, and the base of those that compress it."""
+
+    item_bytes = 4
+
+    def __init__(self, group: dist.ProcessGroup | None) -> None:
+        self.group = group
+
+    def run(self, state: Any, bucket: GradBucket) -> Future[torch.Tensor]:
+        """Average a bucket over the ranks; what `register_comm_hook` takes."""
+        with communication("all_reduce", self.sent_bytes(bucket), "dp"):
+            return self.start(bucket)
+
+    def sent_bytes(self, bucket: GradBucket) -> int:
+        """Bytes that are reduced for a bucket."""
+        return self.item_bytes * bucket.buffer().numel()
+
+    def start(self, bucket: GradBucket) -> Future[torch.Tensor]:
+        """Start the averaging."""
+        return allreduce_hook(self.group, bucket)  # type: ignore[arg-type]
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what this rank must remember to go on exactly; a checkpoint is read into these tensors."""
+        return {}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Take what a checkpoint filled in."""
+
+    def figures(self) -> dict[str, float]:
+        """Return what it counted, the same on every rank, for the metrics record."""
+        return {}
+
+
+class SixteenBit(Hook):
+    """Averages the bucket in a 16-bit type. The library's bfloat16 hook refuses all but NCCL; this serves both."""
+
+    item_bytes = 2
+
+    def __init__(self, group: dist.ProcessGroup | None, dtype: torch.dtype) -> None:
+        super().__init__(group)
+        self.dtype = dtype
+        self.infinite: dict[int, Tensor] = {}
+        """Of each bucket, as several may end at once: averages that float16 does not hold."""
+
+    def start(self, bucket: GradBucket) -> Future[torch.Tensor]:
+        """Divide in 16 bits, as the library's hooks do, and sum."""
+        buffer, number = bucket.buffer(), bucket.index()
+        small = buffer.to(self.dtype).div_(dist.get_world_size(self.group))
+        work = dist.all_reduce(small, group=self.group, async_op=True)
+        assert work is not None
+
+        def finish(_: Any) -> torch.Tensor:
+            if self.dtype == torch.float16:
+                self.infinite[number] = self.infinite.get(number, 0) + small.isinf().sum()
+            return buffer.copy_(small)
+
+        return work.get_future().then(finish)  # type: ignore[no-any-return]
+
+    def figures(self) -> dict[str, float]:
+        """Count the averages that do not fit float16, whose largest number is 65,504."""
+        counted = {"float16_overflows": float(sum(map(int, self.infinite.values())))}
+        return counted if self.dtype == torch.float16 else {}
+
+
+class Compressed(Hook):
+    """Compresses parameter by parameter in this rank's own code, with the error kept for the next step.
+
+    The error of a step is added to the gradient of the next before it is compressed (Seide et al. 2014, "1-bit
+    stochastic gradient descent"), never after: replicas would drift apart. On CUDA it runs on a stream of its own
+    beside backward; on the CPU backward waits.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None, parameters: Sequence[nn.Parameter], feedback: bool) -> None:
+        super().__init__(group)
+        self.ranks = dist.get_world_size(group)
+        self.errors = ByParameter(parameters, [p.numel() for p in parameters]) if feedback else None
+        self.stream = torch.cuda.Stream() if parameters[0].is_cuda else None  # type: ignore[no-untyped-call]
+
+    def run(self, state: Any, bucket: GradBucket) -> Future[torch.Tensor]:
+        """Compress, exchange and average, each collective in a region of its own."""
+        if self.stream is None:
+            future: Future[torch.Tensor] = Future()
+            future.set_result(self._average(bucket))
+            return future
+        self.stream.wait_stream(torch.cuda.current_stream())  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(self.stream):
+            future = Future(devices=[self.stream.device])
+            future.set_result(self._average(bucket))  # Those who wait for it wait for this stream.
+        return future
+
+    def _average(self, bucket: GradBucket) -> Tensor:
+        buffer = bucket.buffer()
+        gradients = list(torch.split(buffer, [p.numel() for p in bucket.parameters()]))
+        errors = self.errors.of(bucket.parameters()) if self.errors is not None else None
+        if errors is not None:
+            torch._foreach_add_(gradients, errors)
+        self.average(buffer, gradients, errors)
+        return buffer
+
+    def average(self, buffer: Tensor, gradients: list[Tensor], errors: list[Tensor] | None) -> None:
+        """Replace the gradients, flat views of the bucket, by their compressed average, and write the errors."""
+        raise NotImplementedError
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the errors."""
+        return {} if self.errors is None else {"error": self.errors.flat}
+
+
+class Int8(Compressed):
+    """One byte per element and a scale per block, both ways: all_to_all, float32 average, all_gather."""
+
+    def average(self, buffer: Tensor, gradients: list[Tensor], errors: list[Tensor] | None) -> None:
+        """Each rank averages as many blocks; only the first rounding has its error kept."""
+        sizes = [len(gradient) for gradient in gradients]
+        blocks = torch.zeros(int8_blocks(sizes, self.ranks), BLOCK, device=buffer.device)
+        starts = [BLOCK * start for start in accumulate((-(-size // BLOCK) for size in sizes), initial=0)]
+        inside = [blocks.view(-1)[start : start + size] for start, size in zip(starts, sizes, strict=False)]
+        torch._foreach_copy_(inside, gradients)
+        packed = quantize(blocks)
+        if errors is not None:
+            blocks -= dequantize(packed)
+            torch._foreach_copy_(errors, inside)
+        received = torch.empty_like(packed)
+        with communication("all_to_all", packed.nbytes, "dp"):
+            dist.all_to_all_single(received, packed, group=self.group)
+        mean = dequantize(received).view(self.ranks, -1, BLOCK).sum(0) / self.ranks
+        with communication("all_gather", packed.nbytes, "dp"):
+            all_gather_single(packed, quantize(mean), group=self.group)
+        blocks.copy_(dequantize(packed))
+        torch._foreach_copy_(gradients, inside)
+
+
+class TopK(Compressed):
+    """The largest elements of each parameter by magnitude (Stich et al. 2018, "Sparsified SGD with memory")."""
+
+    ratio = 1.0
+
+    def average(self, buffer: Tensor, gradients: list[Tensor], errors: list[Tensor] | None) -> None:
+        """Gather every rank's values and indices, and add them up in the order of the ranks."""
+        chosen = [g.abs().topk(kept(len(g), self.ratio), sorted=False).indices for g in gradients]
+        values = torch.cat([gradient[index] for gradient, index in zip(gradients, chosen, strict=True)]).float()
+        if errors is not None:
+            torch._foreach_copy_(errors, gradients)
+            for error, index in zip(errors, chosen, strict=True):
+                error[index] = 0
+        sent = torch.stack([values.view(torch.int32), torch.cat(chosen).int()])
+        received = sent.new_empty(self.ranks, *sent.shape)
+        with communication("all_gather", received.nbytes, "dp"):
+            all_gather_single(received.flatten(0, 1), sent, group=self.group)
+        starts = accumulate((len(gradient) for gradient in gradients), initial=0)
+        parts = [torch.full_like(index, start) for index, start in zip(chosen, starts, strict=False)]
+        first = torch.cat(parts)
+        buffer.zero_()
+        for theirs, index in received.unbind():  # The indices of one rank are all different.
+            buffer.index_add_(0, first + index, theirs.view(torch.float32).to(buffer.dtype))
+        buffer /= self.ranks
+
+
+class PowerSGD(Hook):
+    """torch's powerSGD_hook (Vogels et al. 2019), whose memory by bucket is kept by parameter between steps."""
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup | None,
+        parameters: Sequence[nn.Parameter],
+        feedback: bool,
+        rank: int,
+        rate: float,
+    ) -> None:
+        super().__init__(group)
+        self.power = powersgd.PowerSGDState(
+            group,
+            matrix_approximation_rank=rank,
+            start_powerSGD_iter=POWERSGD_START,
+            min_compression_rate=rate,
+            use_error_feedback=feedback,
+        )
+        # Gloo runs the callbacks of several buckets on its own threads in any order, so that ranks would pair the
+        # reduction of one bucket with another's.
+        self.one_at_a_time = dist.get_backend(group) == "gloo"
+        self.errors = ByParameter(parameters, [p.numel() for p in parameters]) if feedback else None
+        self.factors = ByParameter(parameters, [self._rank(p) * p.numel() // len(p) for p in parameters])
+
+    def _rank(self, tensor: Tensor) -> int:
+        """Return the rank of a parameter's factors; 0 where it is sent whole."""
+        n, m = len(tensor), tensor.numel() // len(tensor)
+        rank = min(n, m, self.power.matrix_approximation_rank)
+        return rank if (n + m) * rank * self.power.min_compression_rate < n * m else 0
+
+    def sent_bytes(self, bucket: GradBucket) -> int:
+        """Bytes of the three reductions that the library chains."""
+        if self.power.iter < POWERSGD_START:
+            return super().sent_bytes(bucket)
+        ranks = [(p, self._rank(p)) for p in bucket.parameters()]
+        return 4 * sum((len(p) + p.numel() // len(p)) * rank if rank else p.numel() for p, rank in ranks)
+
+    def start(self, bucket: GradBucket) -> Future[torch.Tensor]:
+        """Put this bucket's memory where the library looks for it, and keep what it leaves there."""
+        power, number = self.power, bucket.index()
+        if power.iter < POWERSGD_START:
+            return powersgd.powerSGD_hook(power, bucket)
+        errors = self.errors.of(bucket.parameters()) if self.errors is not None else []
+        if errors:
+            power.error_dict[number] = torch.cat(errors)
+        by_shape: dict[tuple[int, int], list[Tensor]] = {}  # The order in which the library lays out the factors.
+        for p in bucket.parameters():
+            if self._rank(p):
+                by_shape.setdefault((len(p), p.numel() // len(p)), []).append(p)
+        ordered = [p for alike in by_shape.values() for p in alike]
+        factors = self.factors.of(ordered)
+        if power.iter > POWERSGD_START and factors:
+            rows = sum(len(p) * self._rank(p) for p in ordered)
+            power.q_memory_dict[number], power.p_memory_dict[number] = torch.cat(factors), factors[0].new_empty(rows)
+
+        def keep(done: Future[torch.Tensor]) -> torch.Tensor:
+            if errors:
+                error = power.error_dict.pop(number)
+                torch._foreach_copy_(errors, list(torch.split(error, [len(part) for part in errors])))
+            if factors:
+                last = power.q_memory_dict.pop(number)
+                torch._foreach_copy_(factors, list(torch.split(last, [len(part) for part in factors])))
+            power.p_memory_dict.pop(number, None)
+            return done.value()  # type: ignore[no-any-return]
+
+        future: Future[torch.Tensor] = powersgd.powerSGD_hook(power, bucket).then(keep)
+        if self.one_at_a_time:
+            future.wait()
+        return future
+
+    def state(self) -> dict[str, Tensor]:
+        """Return errors, factors and the number of steps."""
+        errors = {} if self.errors is None else {"error": self.errors.flat}
+        return {**errors, "factor": self.factors.flat, "steps": torch.tensor(self.power.iter)}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Go on with the steps of the checkpoint, so that factors are sent at once."""
+        self.power.iter = int(state["steps"])
 
 
 def bucket_hook(
-    kind: str, share: float, backend: str, rank: int, min_compression_rate: float, group: dist.ProcessGroup | None
-) -> tuple[Any, Hook]:
-    """State and hook for `register_comm_hook`, inside a communication region.
+    kind: str,
+    group: dist.ProcessGroup | None,
+    parameters: Sequence[nn.Parameter],
+    feedback: bool,
+    ratio: float,
+    rank: int,
+    rate: float,
+) -> Hook:
+    """Return the hook, whose `run` goes into `register_comm_hook`.
 
     Args:
-        kind: none, fp16, bf16 or powersgd.
-        share: part of a bucket's bytes that is sent.
-        backend: of the process group.
-        rank: of PowerSGD's approximation.
-        min_compression_rate: matrices that would not shrink by this factor PowerSGD sends whole.
+        kind: what `strategy.communication_hook` allows.
         group: of the data-parallel ranks; None = all ranks.
+        parameters: that are trained.
+        feedback: whether int8, topk and powersgd add the error of a step to the next gradient.
+        ratio: part of each parameter's elements that topk sends.
+        rank: of powersgd's approximation.
+        rate: matrices that would not shrink by this factor powersgd sends whole.
+
+    Raises:
+        ValueError: a parameter has too many elements for topk.
     """
     if kind == "none":
-        return group, _marked(allreduce_hook, share)
-    if kind != "powersgd":
-        return group, _marked(_compress(torch.float16 if kind == "fp16" else torch.bfloat16), share)
-    state = powersgd.PowerSGDState(
-        group,
-        matrix_approximation_rank=rank,
-        start_powerSGD_iter=2,
-        min_compression_rate=min_compression_rate,
-    )
-    hook: Hook = powersgd.powerSGD_hook
-    return state, _marked(_one_at_a_time(hook) if backend == "gloo" else hook, share)
+        return Hook(group)
+    if kind in ("fp16", "bf16"):
+        return SixteenBit(group, torch.float16 if kind == "fp16" else torch.bfloat16)
+    if kind == "int8":
+        return Int8(group, parameters, feedback)
+    if kind == "topk":
+        if max(p.numel() for p in parameters) >= _LARGEST_INDEX:
+            raise ValueError("a parameter has more elements than 4 bytes can number")
+        hook = TopK(group, parameters, feedback)
+        hook.ratio = ratio
+        return hook
+    return PowerSGD(group, parameters, feedback, rank, rate)
 
 
-def _marked(hook: Hook, size: float) -> Hook:
-    """Wrap the hook in a communication region; `size` is the fraction of the bucket's bytes sent over the wire."""
+def quantize(blocks: Tensor) -> Tensor:
+    """Return uint8 [blocks, 260] of float32 [blocks, 256]: int8 elements, then the float32 scale.
 
-    def run(state: Any, bucket: GradBucket) -> Future[torch.Tensor]:
-        with communication("all_reduce", int(bucket.buffer().nbytes * size), "dp"):
-            return hook(state, bucket)
-
-    return run
-
-
-def _one_at_a_time(hook: Hook) -> Hook:
-    """Wait for each bucket before the next.
-
-    powerSGD_hook chains reductions in callbacks. Gloo runs the callbacks of several buckets on its
-    own threads in any order, so that ranks would pair the reduction of one bucket with another's.
+    A block with an element that is not finite comes back without a finite one.
     """
-
-    def run(state: Any, bucket: GradBucket) -> Future[torch.Tensor]:
-        future = hook(state, bucket)
-        future.wait()
-        return future
-
-    return run
+    scale = blocks.abs().amax(1, keepdim=True) / 127
+    rounded = (blocks / scale.clamp_min(torch.finfo(torch.float32).tiny)).round_().to(torch.int8)
+    return torch.cat([rounded.view(torch.uint8), scale.view(torch.uint8)], 1)
 
 
-def _compress(dtype: torch.dtype) -> Hook:
-    """Average the bucket in a 16-bit type. The library's bfloat16 hook refuses all but NCCL; this serves both."""
-
-    def run(state: Any, bucket: GradBucket) -> Future[torch.Tensor]:
-        buffer = bucket.buffer()
-        small = buffer.to(dtype).div_(dist.get_world_size(state))
-        work = dist.all_reduce(small, group=state, async_op=True)
-        assert work is not None
-        return work.get_future().then(lambda _: buffer.copy_(small))  # type: ignore[no-any-return]
-
-    return run
+def dequantize(packed: Tensor) -> Tensor:
+    """Return float32 [blocks, 256] of what `quantize` gave."""
+    return packed[:, :BLOCK].view(torch.int8) * packed[:, BLOCK:].contiguous().view(torch.float32)

@@ -26,6 +26,8 @@ DEFINITIONS: dict[str, str] = {
     "peak_memory_bytes_per_rank": "peak_memory_bytes of every rank, in order of rank",
     "pipeline_bubble": "share of the last step in which ranks computed neither forward nor backward, on average",
     "pipeline_bubble_ideal": "the same for stages that take equally long and messages that take no time",
+    "float16_overflows": "averaged gradients since the start of the attempt, counted by element, that "
+    "strategy.communication_hook=fp16 made infinite because float16 ends at 65,504",
     "communicated_bytes_per_step": "bytes of the full buffers of all collectives that one rank issues in a step, as "
     "declared by the strategy: the reduced tensor of an all_reduce, the output of an all_gather, the input of a "
     "reduce_scatter; not the bytes on the wire",

@@ -25,6 +25,7 @@ from dtk.parallel import regions
 from dtk.parallel.blocks import blocks_of
 from dtk.parallel.context import Context
 from dtk.parallel.control import Agreement
+from dtk.parallel.ddp_hooks import POWERSGD_START
 from dtk.parallel.precision import LossScaler
 from dtk.parallel.stop import StopRequest
 from dtk.record.numerics import Numerics
@@ -47,9 +48,6 @@ from dtk.train.setup import Parts, set_up
 
 MICRO_BATCHES = 3
 """Simulated at most: the first, one that only accumulates, the last. All between them are alike."""
-
-POWERSGD_START = 2
-"""Steps in which PowerSGD sends whole gradients still; in the next one its factors come about."""
 OWN_GRADIENTS = "own gradients"
 """What `.grad` of this rank's parameters holds; other gradients are whole ones on their way into a reduction."""
 
@@ -267,7 +265,7 @@ class _Run:
 def warm_up(config: Config) -> int:
     """Return the number of steps before the one that counts.
 
-    The first step creates the optimizer's states and DDP's buckets.
+    The first step creates the optimizer's states and DDP's buckets, the first that compresses PowerSGD's factors.
     """
     compresses = getattr(config.strategy, "communication_hook", "none") == "powersgd"
     return POWERSGD_START + 1 if compresses else 1

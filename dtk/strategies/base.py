@@ -148,6 +148,17 @@ class Strategy(ABC):
     def release(self, model: nn.Module) -> None:  # noqa: B027
         """Free what a forward without backward left gathered; nothing where nothing is sharded."""
 
+    def rank_state(self) -> dict[str, Tensor]:
+        """Return what only this rank knows and must go on with; a checkpoint is read into these tensors."""
+        return {}
+
+    def restore(self, state: dict[str, Tensor]) -> None:  # noqa: B027
+        """Take `rank_state` as a checkpoint filled it in."""
+
+    def figures(self) -> dict[str, float]:
+        """Return what was counted since the start, the same on every rank, for the metrics record."""
+        return {}
+
     @property
     def reduce_dtype(self) -> str | None:
         """Number format in which gradients travel: that of the parameters; None on one rank."""

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from math import prod
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from dtk.errors import DtkError
+from dtk.parallel.compression import BLOCK, BLOCK_BYTES, int8_blocks, topk_bytes
 from dtk.parallel.mesh import COMPOUND, ORDER, Mesh
-from dtk.strategies.base import Strategy, materialise, model_shapes
+from dtk.strategies.base import Strategy, materialise
 from dtk.strategies.declared import Collective, ModelShapes, Shape
 from dtk.strategies.fsdp import FSDPConfig
 from dtk.strategies.traits import StrategyConfig, TableRow, Traits
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
+    from torch.distributed import ProcessGroup
     from torch.nn.parallel import DistributedDataParallel
 
     from dtk.config.schema import PrecisionConfig
+    from dtk.parallel.context import Context
+    from dtk.parallel.ddp_hooks import Hook
     from dtk.strategies.base import Fill
 
 LIBRARY_BUCKET_CAP_MB = 25.0
@@ -54,7 +59,11 @@ class DDPConfig(StrategyConfig):
         "2 P (N-1)/N",
         "the whole training state fits on every device",
     )
-    limits = {"bucket_cap_mb": (math.ulp(0.0), math.inf), "powersgd_rank": (1, math.inf)}
+    limits = {
+        "bucket_cap_mb": (math.ulp(0.0), math.inf),
+        "powersgd_rank": (1, math.inf),
+        "topk_ratio": (math.ulp(0.0), 1),
+    }
 
     name: Literal["ddp"] = "ddp"
     bucket_cap_mb: float = 25.0
@@ -65,10 +74,19 @@ class DDPConfig(StrategyConfig):
     """Promise that every step uses the same parameters."""
     find_unused_parameters: bool = False
     """Search the graph each step for parameters without a gradient."""
-    communication_hook: Literal["none", "fp16", "bf16", "powersgd"] = "none"
+    communication_hook: Literal["none", "fp16", "bf16", "int8", "topk", "powersgd"] = "none"
     """Compression of the gradients on the wire."""
     powersgd_rank: int = 4
     """Rank of PowerSGD's approximation (Vogels et al. 2019)."""
+    topk_ratio: float = 0.01
+    """Part of each parameter's gradient that topk sends: the largest elements."""
+    error_feedback: bool = True
+    """Whether int8, topk and powersgd add what they left out to the gradient of the next step."""
+
+    @property
+    def remembers_error(self) -> bool:
+        """Whether a rank keeps an error for each parameter from step to step."""
+        return self.error_feedback and self.communication_hook in ("int8", "topk", "powersgd")
 
     def check(self) -> None:
         """Refuse a static graph that is searched."""
@@ -98,8 +116,8 @@ class DDPConfig(StrategyConfig):
     def declare(
         self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig, accumulation_steps: int
     ) -> list[Collective]:
-        """One all_reduce per gradient bucket, whatever the accumulation."""
-        return ddp_collectives(self, shapes.parameters) if mesh.dp_size > 1 or mesh.pp == 1 else []
+        """What reduces each gradient bucket, whatever the accumulation."""
+        return ddp_collectives(self, shapes.parameters, mesh.dp_size) if mesh.dp_size > 1 or mesh.pp == 1 else []
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,8 +136,12 @@ class ReplicatedUnitsConfig(FSDPConfig):
 class DDP(Strategy):
     """DistributedDataParallel (Li et al. 2020, PyTorch Distributed, VLDB)."""
 
-    ran_backward = False
-    """Whether the first micro-batch is over."""
+    def __init__(self, config: Any, context: Context, precision: PrecisionConfig) -> None:
+        super().__init__(config, context, precision)
+        self.ran_backward = False
+        """Whether the first micro-batch is over."""
+        self.hooks: list[Hook] = []
+        """One for each module that was wrapped: the model, or the stages of a pipeline."""
 
     def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
         """Materialise a full replica on this rank and wrap it."""
@@ -144,14 +166,33 @@ class DDP(Strategy):
             find_unused_parameters=config.find_unused_parameters,
         )
         if config.communication_hook != "none" or observed():  # Else DDP's own C++ path stays untouched.
-            from dtk.parallel.ddp_hooks import bucket_hook
-
-            shapes = model_shapes(model).parameters
-            share = ddp_collectives(config, shapes)[0].size_bytes / (4 * sum(map(prod, shapes)))
-            backend, kind = self.context.backend, config.communication_hook
-            state, hook = bucket_hook(kind, share, backend, config.powersgd_rank, MIN_COMPRESSION_RATE, group)
-            wrapped.register_comm_hook(state, hook)
+            self.hooks.append(self._hook(model, group))
+            wrapped.register_comm_hook(None, self.hooks[-1].run)
         return wrapped
+
+    def _hook(self, model: nn.Module, group: ProcessGroup | None) -> Hook:
+        from dtk.parallel.ddp_hooks import bucket_hook
+
+        config, kind = self.config, self.config.communication_hook
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        low_rank = config.powersgd_rank, MIN_COMPRESSION_RATE
+        try:
+            return bucket_hook(kind, group, parameters, config.error_feedback, config.topk_ratio, *low_rank)
+        except ValueError as error:
+            raise DtkError(f"strategy.communication_hook={kind}: {error}", fix="use another hook") from error
+
+    def rank_state(self) -> dict[str, Tensor]:
+        """Errors and factors of the hooks, one for each model that was wrapped."""
+        return {f"hook_{i}.{name}": v for i, hook in enumerate(self.hooks) for name, v in hook.state().items()}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Give each hook its part."""
+        for i, hook in enumerate(self.hooks):
+            hook.restore({name.partition(".")[2]: v for name, v in state.items() if name.startswith(f"hook_{i}.")})
+
+    def figures(self) -> dict[str, float]:
+        """Sum what the hooks counted."""
+        return dict(sum((Counter(hook.figures()) for hook in self.hooks), Counter()))
 
     def accumulate(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
         """`no_sync` in all micro-batches but the last.
@@ -179,27 +220,56 @@ class DDP(Strategy):
         kind = self.config.communication_hook
         if super().reduce_dtype is None or kind == "none":
             return super().reduce_dtype
-        compressed = {"fp16": "float16", "bf16": "bfloat16"}
-        return compressed.get(kind, f"float32 by {kind} of rank {self.config.powersgd_rank}")
+        return {
+            "fp16": "float16",
+            "bf16": "bfloat16",
+            "int8": f"int8 by blocks of {BLOCK}",
+            "topk": f"float32, the largest {self.config.topk_ratio:.3%} of each parameter",
+            "powersgd": f"float32 by powersgd of rank {self.config.powersgd_rank}",
+        }[kind]
 
 
-def ddp_collectives(config: DDPConfig, shapes: Sequence[Shape]) -> list[Collective]:
-    """One all_reduce per gradient bucket, whatever the accumulation.
+def ddp_collectives(config: DDPConfig, shapes: Sequence[Shape], ranks: int) -> list[Collective]:
+    """Declare what reduces the gradient buckets, whatever the accumulation.
 
     Args:
         config: the `strategy` section.
         shapes: of the parameters that are trained, in the order in which the model defines them.
+        ranks: data-parallel ranks.
     """
-    if config.communication_hook == "powersgd":
-        return [_powersgd(config, shapes)]
-    size = 4 * sum(map(prod, shapes))
-    if config.communication_hook != "none":
-        size //= 2
-    declared = [Collective("all_reduce", "dp", len(gradient_buckets(config.bucket_cap_mb, shapes)), size)]
-    if config.find_unused_parameters and not config.static_graph:
-        # The bitmap of used parameters, one int32 each.
-        declared.append(Collective("all_reduce", "dp", 1, 4 * len(shapes)))
-    return declared
+    ready = list(reversed(shapes))
+    counts: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for bucket in gradient_buckets(config.bucket_cap_mb, shapes):
+        for op, size in bucket_calls(config, [ready[i] for i in bucket], ranks):
+            counts[op] += 1
+            sizes[op] += size
+    return [*(Collective(op, "dp", counts[op], size) for op, size in sizes.items()), *used_bitmap(config, shapes)]
+
+
+def used_bitmap(config: DDPConfig, shapes: Sequence[Shape]) -> list[Collective]:
+    """Declare the bitmap of used parameters, one int32 each, where DDP searches for unused ones."""
+    searches = config.find_unused_parameters and not config.static_graph
+    return [Collective("all_reduce", "dp", 1, 4 * len(shapes))] if searches else []
+
+
+def bucket_calls(config: DDPConfig, shapes: Sequence[Shape], ranks: int) -> list[tuple[str, int]]:
+    """Return operation and bytes of the full buffer of each call that reduces a bucket, in their order.
+
+    Args:
+        config: the `strategy` section.
+        shapes: of the bucket's parameters.
+        ranks: data-parallel ranks.
+    """
+    kind, elements = config.communication_hook, [prod(shape) for shape in shapes]
+    if kind == "int8":
+        packed = BLOCK_BYTES * int8_blocks(elements, ranks)
+        return [("all_to_all", packed), ("all_gather", packed)]
+    if kind == "topk":
+        return [("all_gather", topk_bytes(elements, config.topk_ratio, ranks))]
+    if kind == "powersgd":
+        return [("all_reduce", size) for size in _powersgd(config.powersgd_rank, shapes)]
+    return [("all_reduce", (4 if kind == "none" else 2) * sum(elements))]
 
 
 def gradient_buckets(bucket_cap_mb: float, shapes: Sequence[Shape]) -> list[list[int]]:
@@ -226,19 +296,16 @@ def gradient_buckets(bucket_cap_mb: float, shapes: Sequence[Shape]) -> list[list
     return [*buckets, bucket] if bucket else buckets
 
 
-def _powersgd(config: DDPConfig, shapes: Sequence[Shape]) -> Collective:
-    """Per bucket: the tensors too small to compress, then the factors P and Q (Vogels et al. 2019, alg. 1)."""
-    rank, count, numbers = config.powersgd_rank, 0, 0
-    ready = list(reversed(shapes))
-    for bucket in gradient_buckets(config.bucket_cap_mb, shapes):
-        tensors = [ready[i] for i in bucket]
-        matrices = [(shape[0], prod(shape[1:])) for shape in tensors if len(shape) > 1]
-        factors = [(n, m, min(n, m, rank)) for n, m in matrices if (n + m) * rank * MIN_COMPRESSION_RATE < n * m]
-        whole = sum(map(prod, tensors)) - sum(n * m for n, m, _ in factors)
-        # The library reduces all three even when one is empty.
-        numbers += whole + sum((n + m) * r for n, m, r in factors)
-        count += 3
-    return Collective("all_reduce", "dp", count, 4 * numbers)
+def _powersgd(rank: int, shapes: Sequence[Shape]) -> tuple[int, int, int]:
+    """Bytes of the tensors too small to compress, then of the factors P and Q (Vogels et al. 2019, alg. 1).
+
+    The library reduces all three even when one is empty.
+    """
+    matrices = [(shape[0], prod(shape[1:])) for shape in shapes if len(shape) > 1]
+    factors = [(n, m, min(n, m, rank)) for n, m in matrices]
+    factors = [(n, m, r) for n, m, r in factors if (n + m) * r * MIN_COMPRESSION_RATE < n * m]
+    whole = sum(map(prod, shapes)) - sum(n * m for n, m, _ in factors)
+    return 4 * whole, 4 * sum(n * r for n, _, r in factors), 4 * sum(m * r for _, m, r in factors)
 
 
 CONFIG, STRATEGY = DDPConfig, DDP

@@ -104,6 +104,11 @@ class StrategyConfig:
         """
         return Mesh(dp_shard=world_size) if self.traits.shards_parameters else Mesh(dp_replicate=world_size)
 
+    @property
+    def remembers_error(self) -> bool:
+        """Whether a rank keeps an error of compression for each parameter from step to step."""
+        return False
+
     def check(self) -> None:
         """Refuse keys that contradict each other.
 

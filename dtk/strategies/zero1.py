@@ -50,7 +50,7 @@ class Zero1Config(DDPConfig):
         """
         parameters, ranks = shapes.parameters, mesh.dp_size
         size = 4 * (sum(map(prod, parameters)) + max(0, ranks - len(parameters)))
-        return [*ddp_collectives(self, parameters), Collective("broadcast", "dp", ranks, size)]
+        return [*ddp_collectives(self, parameters, ranks), Collective("broadcast", "dp", ranks, size)]
 
 
 class Zero1(DDP):

@@ -50,7 +50,7 @@ def assemble(
         "global_batch_size": config.train.global_batch_size,
         "seed": config.seed,
     }
-    checkpoints = Checkpoints(config.checkpoint, paths, context, recorder, about_job)
+    checkpoints = Checkpoints(config.checkpoint, paths, context, recorder, about_job, parts.strategy)
     checkpoints.clean()
     state = LoopState() if checkpoint is None else checkpoints.load(checkpoint, parts.model, parts.optimizer)
     scaler = LossScaler(config.precision.initial_loss_scale)

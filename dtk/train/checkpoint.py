@@ -35,7 +35,7 @@ from dtk.parallel.placement import local_piece
 from dtk.parallel.regions import region
 from dtk.record.guard import report
 from dtk.record.recorder import Recorder
-from dtk.strategies.base import owned_state
+from dtk.strategies.base import Strategy, owned_state
 from dtk.train.metadata import Reader
 from dtk.train.storage import Writer, in_words, is_out_of_memory
 
@@ -65,13 +65,21 @@ class Checkpoints:
     """Writes and reads the checkpoints of one run; every method is called by all ranks."""
 
     def __init__(
-        self, config: CheckpointConfig, paths: RunPaths, context: Context, recorder: Recorder, info: dict[str, Any]
+        self,
+        config: CheckpointConfig,
+        paths: RunPaths,
+        context: Context,
+        recorder: Recorder,
+        info: dict[str, Any],
+        strategy: Strategy | None = None,
     ) -> None:
         self.config = config
         self.paths = paths
         self.context = context
         self.recorder = recorder
         self.info = info
+        self.strategy = strategy
+        """Its `rank_state` is kept too; None = it has none."""
         self.group = dist.new_group(backend="gloo", group_desc="checkpoint")
         self.pending: Future[Any] | None = None
         self.saved_step = -1
@@ -101,6 +109,7 @@ class Checkpoints:
         with region("checkpoint"):
             self.recorder.event("checkpoint_begin", step=loop.step)
             state = {**_model_state(model), **_optimizer_state(model, optimizer), **loop.tensors()}
+            state.update({f"{self._private}{name}": value for name, value in self._rank_state().items()})
             future = async_save(
                 state,
                 storage_writer=Writer(partial, single_file_per_rank=True, overwrite=True),
@@ -145,6 +154,28 @@ class Checkpoints:
         finally:
             self.named.set()
 
+    @property
+    def _private(self) -> str:
+        """How the entries begin that only this rank writes and reads."""
+        return f"rank_{self.context.rank:05d}."
+
+    def _rank_state(self) -> dict[str, Tensor]:
+        return {} if self.strategy is None else self.strategy.rank_state()
+
+    def _own_state(self, entries: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return the tensors of this rank that the checkpoint fills: all, or none of any rank if the layout differs."""
+        own = {f"{self._private}{name}": value for name, value in self._rank_state().items()}
+        stored = {key: getattr(entry, "size", None) for key, entry in entries.items() if key.startswith("rank_")}
+        ranks = {key.split(".")[0] for key in stored}
+        if not own or not ranks:
+            return {}
+        alike = len(ranks) == self.context.world_size and all(stored.get(key) == own[key].shape for key in own)
+        agreed = torch.tensor(alike)
+        dist.all_reduce(agreed, dist.ReduceOp.MIN, group=self.group)
+        if not agreed and self.context.rank == 0:
+            report("resume", "the errors of compression are of another layout and start at zero")
+        return own if agreed else {}
+
     def _reorder(self, state: dict[str, Any], model: nn.Module, folder: Path) -> None:
         """Read fused projections of format 1 once more, whole and one at a time, and take this rank's rows by head."""
         for key in sorted(state):
@@ -187,7 +218,8 @@ class Checkpoints:
         except Exception as error:
             raise damaged(folder, f".metadata: {in_words(error)}") from error
         loop = LoopState().tensors()
-        state: dict[str, Any] = {**_model_state(model), **loop}
+        own = self._own_state(entries)
+        state: dict[str, Any] = {**_model_state(model), **loop, **own}
         fresh = _empty_optimizer_state(model, optimizer, entries)
         for name, fields in fresh.items():
             state.update({f"optimizer.{name}.{field}": value for field, value in fields.items()})
@@ -206,6 +238,8 @@ class Checkpoints:
         owned = owned_state(optimizer)
         for name, fields in fresh.items():
             owned[by_name[name]].update(fields)
+        if self.strategy is not None and own:
+            self.strategy.restore({key.removeprefix(self._private): value for key, value in own.items()})
         self.saved_step = int(loop["loop.step"])
         return LoopState(self.saved_step, float(loop["loop.loss_scale"]), int(loop["loop.good_steps"]))
 

@@ -26,6 +26,7 @@ from dtk.parallel.control import Agreement, agree
 from dtk.parallel.precision import LossScaler
 from dtk.parallel.regions import communication, region
 from dtk.parallel.stop import StopRequest
+from dtk.record.guard import report
 from dtk.record.memory import peak_memory_bytes
 from dtk.record.numerics import Numerics
 from dtk.record.recorder import Recorder
@@ -209,9 +210,16 @@ class Loop:
             "grad_norm": norm,
             **self.measures.window(self.state.step),
             **self.parts.runner.figures(),
+            **self.parts.strategy.figures(),
             "peak_memory_bytes": peak_memory_bytes(self.context.device),
             "samples_hash": f"{self.window_samples:016x}",
         }
+        if self.context.rank == 0 and (overflows := record.get("float16_overflows")):
+            report(
+                "strategy.communication_hook=fp16",
+                f"{counted(round(overflows), 'averaged gradient')} up to step {self.state.step} became infinite, as "
+                "float16 ends at 65,504; strategy.communication_hook=bf16 has the range of float32",
+            )
         self.last, self.window_samples = record, 0
         self.speeds.append((record["step_time_s"], record["mfu"]))
         self.recorder.metrics({"attempt": self.recorder.attempt, **record})

@@ -27,6 +27,7 @@ class WireTap(TorchDispatchMode):
         "_allgather_base_": ("all_gather", 0),
         "_reduce_scatter_base_": ("reduce_scatter", 1),
         "allreduce_": ("all_reduce", 0),
+        "alltoall_base_": ("all_to_all", 1),
         "broadcast_": ("broadcast", 0),
         "alltoall_base_": ("all_to_all", 0),
         "send": ("send", 0),

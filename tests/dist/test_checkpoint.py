@@ -39,6 +39,10 @@ WHOLE = {
     **{name: case(name) for name in STRATEGIES},
     "dropout": case("fsdp", model=DROPOUT),
     "sgd": case("ddp", optimizer=schema.SGDConfig(lr=0.05)),
+    "int8": case(DDPConfig(communication_hook="int8", bucket_cap_mb=0.05)),
+    "topk": case(Zero1Config(communication_hook="topk", bucket_cap_mb=0.05)),
+    "powersgd": case(DDPConfig(communication_hook="powersgd", powersgd_rank=2, bucket_cap_mb=0.02)),
+    "powersgd forgets": case(DDPConfig(communication_hook="powersgd", bucket_cap_mb=0.02, error_feedback=False)),
     "tp": case("ddp", parallel=TP),
     "tp dropout": case("fsdp", parallel=TP, model=DROPOUT),
 }

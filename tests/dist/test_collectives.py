@@ -26,6 +26,10 @@ CASES = {
         "strategy_config": DDPConfig(communication_hook="powersgd", bucket_cap_mb=0.1),
         "accumulation": 2,
     },
+    "ddp int8": {"strategy_config": DDPConfig(communication_hook="int8", bucket_cap_mb=0.1), "accumulation": 2},
+    "ddp int8 unmarked": {"strategy_config": DDPConfig(communication_hook="int8"), "accumulation": 1, "marked": False},
+    "ddp topk": {"strategy_config": DDPConfig(communication_hook="topk", topk_ratio=0.03), "accumulation": 1},
+    "zero1 topk": {"strategy_config": Zero1Config(communication_hook="topk", bucket_cap_mb=0.1), "accumulation": 1},
     "zero1": {"strategy_config": Zero1Config(), "accumulation": 1, "clip": True},
     "zero2": {"strategy_config": Zero2Config(), "accumulation": 1},
     "zero2 accumulated": {
@@ -48,6 +52,8 @@ HSDP = {
     "zero2": CASES["zero2"],
     "fsdp": CASES["fsdp"],
     "zero1": CASES["zero1"],
+    "ddp int8": CASES["ddp int8"],
+    "zero1 topk": CASES["zero1 topk"],
 }
 
 

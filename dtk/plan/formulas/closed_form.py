@@ -100,6 +100,6 @@ def _assumptions(config: Config) -> Iterator[str]:
         yield f"strategy={strategy.name}: counted as one device with the whole micro-batch"
     hook = getattr(strategy, "communication_hook", "none")
     if hook != "none":
-        yield f"strategy.communication_hook={hook}: its 16-bit copies and factors are not counted"
+        yield f"strategy.communication_hook={hook}: copies and factors are not counted"
     if getattr(strategy, "cpu_offload", False):
         yield "strategy.cpu_offload=true: shards, gradients and optimizer state are host memory, not in the peak"

@@ -24,8 +24,8 @@ class Replicated(Holding):
         if self._reduces:
             views = strategy.gradient_as_bucket_view
             self.ledger.change("gradients" if views else "buckets", MASTER_BYTES * elements)
-            if strategy.communication_hook == "powersgd":
-                self.ledger.change("buckets", MASTER_BYTES * elements)  # Its error feedback.
+            if strategy.remembers_error:
+                self.ledger.change("buckets", MASTER_BYTES * elements)  # Errors of compression.
         largest = max(prod(shape) for _, shape in self.shape.root + self.shape.block)
         if strategy.traits.deals_out_parameters:
             # Rajbhandari et al. 2020 cut evenly, Psi / N; torch deals out whole parameters.

@@ -108,7 +108,7 @@ def collective(op: str, size_bytes: float, group: Group) -> Cost:
     """Return the cost of one call with the fastest algorithm.
 
     Args:
-        op: all_reduce, all_gather, reduce_scatter or broadcast.
+        op: all_reduce, all_gather, reduce_scatter, all_to_all or broadcast.
         size_bytes: the full (largest) buffer on one rank.
         group: who takes part.
 
@@ -122,7 +122,7 @@ def collective(op: str, size_bytes: float, group: Group) -> Cost:
         costs = [Cost("ring", ring_all_reduce(size_bytes, group)), Cost("tree", tree_all_reduce(size_bytes, group))]
         if group.nodes > 1 and group.per_node > 1 and group.ranks % group.per_node == 0:
             costs.append(Cost("2-D torus", torus_all_reduce(size_bytes, group)))
-    elif op in ("all_gather", "reduce_scatter"):
+    elif op in ("all_gather", "reduce_scatter", "all_to_all"):
         costs = [Cost("ring", ring_gather(size_bytes, group))]
     elif op == "broadcast":
         costs = [Cost("chain", chain_broadcast(size_bytes, group)), Cost("tree", tree_broadcast(size_bytes, group))]

@@ -86,8 +86,8 @@ class Bucket:
 
     fill_s: float
     """Compute of backward from the bucket before until this one is full."""
-    sizes_bytes: tuple[float, ...]
-    """One all_reduce each."""
+    calls: tuple[tuple[str, float], ...]
+    """Operation and bytes of what reduces it, in order."""
 
 
 def ddp_micro_batch(walk: Walk, forward_s: float, buckets: Sequence[Bucket], last: bool) -> None:
@@ -100,8 +100,8 @@ def ddp_micro_batch(walk: Walk, forward_s: float, buckets: Sequence[Bucket], las
     for bucket in buckets:
         walk.compute(bucket.fill_s)
         if last:
-            for size in bucket.sizes_bytes:
-                reduced_s = walk.communicate("all_reduce", "dp", size)
+            for op, size in bucket.calls:
+                reduced_s = walk.communicate(op, "dp", size)
     walk.compute(0.0, after_s=reduced_s)
 
 

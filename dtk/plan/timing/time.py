@@ -20,7 +20,7 @@ from dtk.plan.timing.hardware import Hardware
 from dtk.plan.timing.schedule import Bucket, Price, Sharded, Unit, Walk, ddp_micro_batch, fsdp_micro_batch, update
 from dtk.plan.timing.work import Layout, Seconds, clip_seconds, count, layout, micro_batch_seconds, optimizer_seconds
 from dtk.record.metrics import model_flops_utilization
-from dtk.strategies.ddp import ddp_collectives, gradient_buckets
+from dtk.strategies.ddp import bucket_calls, gradient_buckets, used_bitmap
 from dtk.strategies.declared import ITEM_BYTES, Shape, padded_elements, reduced_item_bytes
 
 
@@ -154,8 +154,8 @@ def _assumptions(config: Config, hardware: Hardware) -> list[str]:
         said.append(f"Figures of hardware={hardware.name} that no data sheet gives: {', '.join(assumed)}.")
     if getattr(config.strategy, "cpu_offload", False):
         said.append("Copies between host and device and the update on the host (cpu_offload) are not in the time.")
-    if getattr(config.strategy, "communication_hook", "none") == "powersgd":
-        said.append("PowerSGD's own arithmetic is not in the time.")
+    if (hook := getattr(config.strategy, "communication_hook", "none")) in ("int8", "topk", "powersgd"):
+        said.append(f"The arithmetic of communication_hook={hook} is not in the time.")
     if config.strategy.traits.least_cuda_devices > 1:
         said.append(
             f"strategy={config.strategy.name} is timed as one device: its copies inside the process are not modelled."
@@ -203,7 +203,7 @@ def _walk_replicated(
     forward_s = len(model.blocks) * seconds.block_forward + seconds.head_forward
     communicates = config.strategy.traits.gradients_in == "buckets" and world_size > 1
     if communicates:
-        buckets = _buckets(config, model, seconds)
+        buckets = _buckets(config, model, seconds, world_size)
     else:
         buckets = [Bucket(sum(fill for fill, _ in _gradients(config, model, seconds)), ())]
     walk.repeat(rounds - 1, lambda once: ddp_micro_batch(once, forward_s, buckets, last=False))
@@ -243,23 +243,17 @@ def _gradients(config: Config, model: Layout, seconds: Seconds) -> list[tuple[fl
     return done
 
 
-def _buckets(config: Config, model: Layout, seconds: Seconds) -> list[Bucket]:
+def _buckets(config: Config, model: Layout, seconds: Seconds, ranks: int) -> list[Bucket]:
     """DDP's buckets in the order in which backward fills them, as they travel."""
     gradients = _gradients(config, model, seconds)
     shapes = model.shapes
     strategy = config.strategy
-    declared = ddp_collectives(strategy, shapes)
-    calls = 3 if strategy.communication_hook == "powersgd" else 1
-    # On the wire a bucket is its share of what the strategy declares, which is less under a compressing hook.
-    factor = declared[0].size_bytes / count(shapes) / calls
     buckets = []
     for members in gradient_buckets(strategy.bucket_cap_mb, shapes):
         fill_s = sum(gradients[i][0] for i in members)
-        size = factor * sum(prod(gradients[i][1]) for i in members)
-        buckets.append(Bucket(fill_s, (size,) * calls))
-    # What find_unused_parameters adds is issued when backward is over.
-    buckets += [Bucket(0.0, (float(more.size_bytes),)) for more in declared[1:]]
-    return buckets
+        buckets.append(Bucket(fill_s, tuple(bucket_calls(strategy, [gradients[i][1] for i in members], ranks))))
+    # The search for unused parameters ends when backward is over.
+    return buckets + [Bucket(0.0, (("all_reduce", more.size_bytes),)) for more in used_bitmap(strategy, shapes)]
 
 
 def _walk_sharded(

@@ -176,6 +176,13 @@ BERT = ["model=bert_tiny", "data=classification"]
             "averaged unit by unit, not in DDP's buckets - drop it, or use parallel.tp=1",
         ),
         (
+            ["strategy=zero1", "strategy.communication_hook=topk", "precision=fp16"],
+            2,
+            "strategy.communication_hook=topk with strategy.error_feedback=true does not go with precision=fp16: what "
+            "is kept for the next step is in units of a loss scale that changes, and not finite after an overflow - "
+            "use strategy.error_feedback=false, or precision=bf16",
+        ),
+        (
             ["parallel.tp=2"],
             2,
             "model.vocab_size=50257 does not divide into parallel.tp=2 equal parts - "

@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from dtk.errors import DtkError
 from dtk.parallel import regions
+from dtk.plan.formulas.closed_form import closed_form
 from dtk.plan.job import planned_job
 from dtk.plan.simulated import engine
 from dtk.plan.simulated.depth import depths, extended
@@ -154,6 +155,15 @@ def test_ddp_that_looks_for_unused_parameters():
     prediction = simulate(job(4, "strategy=ddp", "strategy.find_unused_parameters=true"), 4)
     count, size = calls(prediction)["all_reduce", "dp"]
     assert count == 3 and size == 4 * prediction.parameters + 4 * 28
+
+
+@pytest.mark.parametrize("hook", ["int8", "topk", "powersgd"])
+def test_both_engines_know_what_compression_sends_and_keeps(hook):
+    config = job(4, "strategy=ddp", f"strategy.communication_hook={hook}", "train.clip_norm=null")
+    simulated, formula = simulate(config, 4), closed_form(config, 4)
+    assert calls(simulated) == calls(formula)
+    for prediction in (simulated, formula):
+        assert prediction.memory.at_peak_bytes["buckets"] >= 4 * prediction.parameters  # The errors.
 
 
 def test_nothing_is_left_behind():

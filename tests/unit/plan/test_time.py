@@ -112,7 +112,7 @@ def test_what_is_timed_is_what_is_sent(strategy: str, model: str, more: str) -> 
     assert sent == planned
 
 
-@pytest.mark.parametrize("hook", ["fp16", "powersgd"])
+@pytest.mark.parametrize("hook", ["fp16", "int8", "topk", "powersgd"])
 def test_compressed_buckets_are_timed_as_they_travel(hook: str) -> None:
     base = ("model=gpt2", "train.global_batch_size=64", "train.micro_batch_size=8", "train.clip_norm=null")
     plain, small = (

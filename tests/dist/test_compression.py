@@ -1,0 +1,44 @@
+"""Compressed gradients: with error feedback the loss comes where it would have come without; float16 counts overflows."""
+
+from dataclasses import replace
+
+import pytest
+
+from dtk.config import schema
+from dtk.strategies.ddp import DDPConfig
+from tests.dist.ranks import run_ranks
+from tests.dist.training_ranks import config
+
+TASK = {
+    "model": replace(config().model, layers=1, width=16, heads=2),
+    "data": replace(config().data, sequence_length=16),
+    "train": replace(config().train, steps=300, micro_batch_size=8, clip_norm=None),
+    # Plain SGD: with momentum or Adam what arrives late counts more often than once.
+    "optimizer": schema.SGDConfig(lr=0.1, momentum=0.0, nesterov=False),
+    "schedule": schema.CosineSchedule(warmup_steps=10),
+}
+HOOKS = {
+    "none": DDPConfig(),
+    "int8": DDPConfig(communication_hook="int8"),
+    "topk": DDPConfig(communication_hook="topk", topk_ratio=0.01),
+    "topk forgets": DDPConfig(communication_hook="topk", topk_ratio=0.01, error_feedback=False),
+}
+
+
+@pytest.mark.timeout(240)
+def test_error_feedback_brings_the_loss_of_whole_gradients(tmp_path):
+    cases = {name: {**TASK, "strategy": strategy} for name, strategy in HOOKS.items()}
+    ranks = run_ranks("tests.dist.training_ranks:train_as_recorded", 2, cases, str(tmp_path))
+    assert ranks[0] == ranks[1], "replicas drifted apart"
+    final = {name: sum(losses[-20:]) / 20 for name, (losses, _, _) in ranks[0].items()}
+    assert final["int8"] == pytest.approx(final["none"], rel=0.001)
+    assert final["topk"] == pytest.approx(final["none"], rel=0.01)
+    assert final["topk forgets"] > 1.02 * final["none"]
+
+
+@pytest.mark.timeout(120)
+def test_what_float16_cannot_hold_is_counted_and_said(tmp_path):
+    hooks = {kind: {"strategy": DDPConfig(communication_hook=kind)} for kind in ("fp16", "bf16")}
+    ranks = run_ranks("tests.dist.compression_ranks:large_gradients", 2, hooks, str(tmp_path))
+    assert ranks[0] == ranks[1] | {"fp16": (ranks[1]["fp16"][0], True)}  # Rank 0 speaks.
+    assert ranks[0]["fp16"][0] > 0 and ranks[0]["bf16"] == (None, False)
