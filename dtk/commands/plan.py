@@ -57,6 +57,9 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument("--compare", action="store_true", help="all strategies side by side, and which one to take")
     parser.add_argument("--max-model", action="store_true", help="the deepest and widest model of this kind that fits")
     parser.add_argument("--max-batch", action="store_true", help="the largest train.micro_batch_size that fits")
+    parser.add_argument(
+        "--memory-table", action="store_true", help="bytes per parameter of each precision with Adam, by ZeRO stage"
+    )
     parser.add_argument("--world-size", metavar="N,N,...", help="the same on these numbers of ranks")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page with plots as well")
     add_json(parser)
@@ -96,6 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
         compare=arguments.compare,
         max_model=arguments.max_model,
         max_batch=arguments.max_batch,
+        memory_table=arguments.memory_table,
         world_sizes=arguments.world_size,
         plots=arguments.html is not None,
     )

@@ -17,6 +17,7 @@ from dtk.console.progress import Busy
 from dtk.errors import DtkError
 from dtk.plan.compare import compare
 from dtk.plan.engines import Choice, Machine, differences, machine, predict
+from dtk.plan.formulas.memory_table import TRAININGS
 from dtk.plan.job import planned_job, ranks_of
 from dtk.plan.report.model import Check, PlanReport
 from dtk.plan.scaling import USUAL, parse_world_sizes, scaling
@@ -42,6 +43,7 @@ class Asked:
     compare: bool = False
     max_model: bool = False
     max_batch: bool = False
+    memory_table: bool = False
     world_sizes: str | None = None
     plots: bool = False
     """Whether figures over numbers of ranks are needed although none were asked for."""
@@ -81,6 +83,7 @@ def make(asked: Asked) -> PlanReport:
         scaling=points,
         models=models,
         batch=batch,
+        trainings=TRAININGS if asked.memory_table else (),
         notes=(*_about_the_job(overrides, job), *notes),
         doubts=tuple(_doubts(job.config, hardware)),
     )

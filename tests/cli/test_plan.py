@@ -251,6 +251,14 @@ def test_strategies_side_by_side_with_the_simplest_that_fits(plan: Plan, tmp_pat
     assert chosen.split()[1].removeprefix("strategy=") in page.read_text()
 
 
+def test_the_memory_table_divides_over_data_parallel_ranks(plan: Plan) -> None:
+    job = [*QUICK, "strategy=ddp", "launcher.world_size=8", "parallel.pp=2", "--memory-table"]
+    full, *mixed, pure = asked(plan, *job)["memory_table"]
+    assert [row["per_parameter"] for row in (full, *mixed, pure)] == [16, 16, 16, 8]
+    assert full["rank_bytes"][3] * 4 == full["rank_bytes"][0]
+    assert "pure bf16         2" in plan(*job)[1]
+
+
 def test_the_largest_that_fits_fits_and_one_more_does_not(plan: Plan) -> None:
     job = ["strategy=fsdp", "model=gpt2_large", "launcher.world_size=8", "hardware=rtx4090", "data.sequence_length=512"]
     made = asked(plan, *job, "--max-batch", "--engine", "closed_form")

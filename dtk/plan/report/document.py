@@ -6,6 +6,7 @@ from typing import get_args
 from diagnostics.report import document as doc
 from dtk.plan.compare import Comparison
 from dtk.plan.formatting import bytes_text, count_text, counted, flops_text, percent_text, rate_text, seconds_text
+from dtk.plan.formulas.memory_table import STAGES
 from dtk.plan.prediction import Category, Prediction, Time
 from dtk.plan.report.model import Check, PlanReport
 from dtk.plan.scaling import Point
@@ -72,6 +73,7 @@ def document(report: PlanReport, *, page: str = "") -> doc.Document:
             doc.Section("Largest micro-batch that fits", (_largest([report.batch]),))
             if report.batch is not None
             else None,
+            _trainings(report) if report.trainings else None,
             doc.Section("Assumed", (doc.Items(notes),)) if notes else None,
             doc.Only(("terminal",), (doc.Fields((doc.Field("page", page),)),)) if page else None,
         ),
@@ -342,6 +344,34 @@ def _largest(found: Sequence[Largest]) -> doc.Table:
         figures = (count_text(made.parameters), bytes_text(made.memory.peak_bytes), speed)
         rows.append((one.what, *figures, " ".join(one.overrides)))
     return doc.table(rows)
+
+
+def _trainings(report: PlanReport) -> doc.Section:
+    """Return bytes per parameter, and those of the whole model on one rank under each stage of ZeRO."""
+    plan = report.plan
+    ranks = plan.dp_size or plan.world_size
+    rows: list[tuple[str, ...]] = [
+        (
+            "training",
+            "weights",
+            "gradients",
+            "master",
+            "momentum",
+            "variance",
+            "together",
+            *map("ZeRO-{}".format, STAGES),
+        )
+    ]
+    for one in report.trainings:
+        sizes = (one.weights, one.gradients, one.master, one.momentum, one.variance, one.per_parameter)
+        shares = (bytes_text(one.rank_bytes(plan.parameters, stage, ranks)) for stage in STAGES)
+        rows.append((one.name, *map(str, sizes), *shares))
+    note = (
+        "ZeRO-1 shards master, momentum and variance, ZeRO-2 gradients too, ZeRO-3 weights too. dtk keeps the row fp32 "
+        "under every precision: its weights are the master, and copies of 16 bits live while they compute."
+    )
+    title = f"Model states with Adam: bytes per parameter, and of all on one of {counted(ranks, 'data-parallel rank')}"
+    return doc.Section(title, (doc.table(rows), doc.remark(note)))
 
 
 def _notes(report: PlanReport) -> tuple[str, ...]:

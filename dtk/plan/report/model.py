@@ -6,6 +6,7 @@ from typing import Any
 from diagnostics.report import jsonform
 from dtk.plan.compare import Comparison
 from dtk.plan.engines import Difference
+from dtk.plan.formulas.memory_table import STAGES, Training
 from dtk.plan.prediction import Prediction
 from dtk.plan.scaling import Point
 from dtk.plan.solve import Largest
@@ -38,6 +39,8 @@ class PlanReport:
     scaling: tuple[Point, ...] = ()
     models: tuple[Largest, ...] = ()
     batch: Largest | None = None
+    trainings: tuple[Training, ...] = ()
+    """Rows of the memory table."""
     notes: tuple[str, ...] = ()
     """What the reader must know about the report as a whole."""
     doubts: tuple[str, ...] = ()
@@ -75,6 +78,16 @@ def as_json(report: PlanReport) -> dict[str, Any]:
         made["max_model"] = [_largest(one) for one in report.models]
     if report.batch is not None:
         made["max_batch"] = _largest(report.batch)
+    if report.trainings:
+        ranks = report.plan.dp_size or report.plan.world_size
+        made["memory_table"] = [
+            {
+                **asdict(one),
+                "per_parameter": one.per_parameter,
+                "rank_bytes": [one.rank_bytes(report.plan.parameters, stage, ranks) for stage in STAGES],
+            }
+            for one in report.trainings
+        ]
     return made
 
 
