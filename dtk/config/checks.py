@@ -10,7 +10,7 @@ from diagnostics.contract.formatting import counted
 from dtk.config.batch import check_batch
 from dtk.config.fault_checks import check_fault
 from dtk.config.limits import check_limits
-from dtk.config.schema import Config
+from dtk.config.schema import Config, LlamaConfig, MoEConfig
 from dtk.errors import DtkError
 from dtk.parallel.mesh import divisors
 from dtk.parallel.pipeline import SCHEDULES
@@ -35,6 +35,7 @@ def check(config: Config, world_size: int, device: str, cuda_devices: int = 0) -
     check_batch(config, world_size)
     _pipeline(config, world_size)
     _model(config)
+    _experts(config)
     _tensor_parallel(config)
     _context_parallel(config)
     _sequence(config)
@@ -151,7 +152,7 @@ def _model(config: Config) -> None:
             f"model.width={model.width} does not divide into model.heads={model.heads}",
             fix=f"use model.heads={_nearest_divisor(model.width, model.heads)}",
         )
-    if model.architecture != "llama":
+    if not isinstance(model, LlamaConfig):
         return
     if model.heads % model.kv_heads:
         raise DtkError(
@@ -163,6 +164,40 @@ def _model(config: Config) -> None:
             f"model.width={model.width} over model.heads={model.heads} gives heads of odd size",
             "rotary positions turn pairs of features",
             f"use model.width={2 * model.heads * max(1, model.width // (2 * model.heads))}",
+        )
+
+
+def _experts(config: Config) -> None:
+    """Raise DtkError for experts that cannot be divided, or are asked for where they do not work."""
+    model, ep = config.model, config.parallel.ep
+    if not isinstance(model, MoEConfig):
+        if ep > 1:
+            raise DtkError(
+                f"parallel.ep={ep} divides experts, and model={model.name} has none",
+                fix="use model=moe_tiny, or parallel.ep=1",
+            )
+        return
+    for key, most, why in (
+        ("experts_per_token", model.experts, "a token goes to each expert once at most"),
+        ("dense_layers", model.layers - 1, "at least one block has experts"),
+    ):
+        if getattr(model, key) > most:
+            raise DtkError(f"model.{key}={getattr(model, key)} is more than {most}", why, f"use model.{key}={most}")
+    if model.experts % ep:
+        near = _nearest_divisor(model.experts, ep)
+        raise DtkError(
+            f"model.experts={model.experts} does not divide into parallel.ep={ep} equal parts",
+            fix=f"use parallel.ep={near}, or model.experts={-(-model.experts // ep) * ep}",
+        )
+    others = [typed for typed in config.parallel.cut if not typed.startswith("parallel.ep=")]
+    if config.train.compile:
+        others.append("train.compile=true")
+    if others:
+        key, _, value = others[0].partition("=")
+        raise DtkError(
+            f"model={model.name} does not go with {others[0]}",
+            "experts are whole, or divided over parallel.ep, in models that are neither cut otherwise nor compiled",
+            f"use {key}={'false' if value == 'true' else 1}",
         )
 
 

@@ -26,6 +26,7 @@ _RANGES: tuple[tuple[float, float, str], ...] = (
         _NONE,
         """
         train.activation_checkpoint_every train.garbage_collect_every optimizer.lr optimizer.weight_decay
+        model.balance_loss model.z_loss
         schedule.warmup_steps schedule.decay_steps checkpoint.every record.profile_start record.replica_hash_every
         launcher.max_restarts launcher.grace_period_s fault.rank fault.delay_s
         """,
@@ -40,7 +41,7 @@ _RANGES: tuple[tuple[float, float, str], ...] = (
         _ABOVE_ZERO,
         _NONE,
         """
-        train.clip_norm model.rope_theta model.norm_eps precision.initial_loss_scale optimizer.eps
+        train.clip_norm model.rope_theta model.norm_eps model.capacity_factor precision.initial_loss_scale optimizer.eps
         record.black_box_every_s record.telemetry_every_s launcher.timeout_s
         """,
     ),
@@ -60,6 +61,8 @@ _RANGES: tuple[tuple[float, float, str], ...] = (
     (1, _RANKS, "parallel.cp parallel.tp parallel.pp parallel.ep parallel.stages_per_rank"),
     (1, _RANKS, "launcher.world_size launcher.nodes"),
     (1, _COUNT, "model.vocab_size model.context_length model.heads model.kv_heads model.width model.ffn_width"),
+    (1, _COUNT, "model.experts model.experts_per_token model.expert_width"),
+    (0, _LAYERS, "model.shared_experts model.dense_layers"),
     (2, _NONE, "model.classes"),
 )
 LIMITS = {key: (low, high) for low, high, keys in _RANGES for key in keys.split()}

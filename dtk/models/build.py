@@ -11,11 +11,12 @@ ranks have equal values, and shards it from there; every rank then needs host me
 import torch
 from torch import nn
 
-from dtk.config.schema import Config, CustomModelConfig, EncoderConfig, GPTConfig, LlamaConfig
+from dtk.config.schema import Config, CustomModelConfig, EncoderConfig, GPTConfig, LlamaConfig, MoEConfig
 from dtk.errors import DtkError
 from dtk.models.encoder import Encoder
 from dtk.models.gpt import GPT
 from dtk.models.llama import Llama
+from dtk.models.moe import MoE
 from dtk.parallel.blocks import blocks_of, choose_blocks
 
 ModelConfig = GPTConfig | LlamaConfig | EncoderConfig | CustomModelConfig
@@ -38,7 +39,7 @@ def build_model(config: ModelConfig, allow_targets: list[str]) -> nn.Module:
     if isinstance(config, GPTConfig):
         return GPT(config)
     if isinstance(config, LlamaConfig):
-        return Llama(config)
+        return (MoE if isinstance(config, MoEConfig) else Llama)(config)
     return Encoder(config)
 
 

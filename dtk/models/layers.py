@@ -16,8 +16,9 @@ from torch.distributed.tensor import DTensor
 
 from dtk.parallel.collectives import Axis, copy, gather, join, reduce, scatter_sum
 
-Role = Literal["column", "row", "vocabulary", "replicated", "whole"]
-"""`replicated` parameters work on activations that may be cut along the sequence, `whole` ones never do."""
+Role = Literal["column", "row", "vocabulary", "replicated", "whole", "expert"]
+"""`replicated` parameters work on activations that may be cut along the sequence, `whole` ones never do;
+rows of `expert` ones belong to experts, which tensor parallelism does not cut."""
 _SEQUENCE = 1
 """Dimension of activations [batch, sequence, width] that is cut between the linear layers."""
 

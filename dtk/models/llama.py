@@ -1,5 +1,7 @@
 """Llama (Touvron et al. 2023): RMSNorm, rotary positions, SwiGLU and grouped-query attention, no biases."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -48,11 +50,11 @@ class LlamaAttention(SelfAttention):
 class LlamaMLP(Cuttable):
     """SwiGLU (Shazeer 2020): down(silu(gate(x)) * up(x))."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, width: int, inner: int) -> None:
         super().__init__()
-        self.gate = Column(config.width, config.ffn_width, bias=False)
-        self.up = Column(config.width, config.ffn_width, bias=False)
-        self.down = Row(config.ffn_width, config.width, bias=False)
+        self.gate = Column(width, inner, bias=False)
+        self.up = Column(width, inner, bias=False)
+        self.down = Row(inner, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., width] to the same shape."""
@@ -68,7 +70,7 @@ class LlamaBlock(nn.Module):
         self.attention_norm = RMSNorm(config.width, eps=config.norm_eps)
         self.attention = LlamaAttention(config)
         self.mlp_norm = RMSNorm(config.width, eps=config.norm_eps)
-        self.mlp = LlamaMLP(config)
+        self.mlp = LlamaMLP(config.width, config.ffn_width)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Map the residual stream [batch, sequence, width] to the same shape."""
@@ -86,9 +88,13 @@ class Llama(nn.Module):
         self.config = config
         self.after = ("final_norm", "token_embedding" if config.tie_weights else "head")
         self.token_embedding = TokenEmbedding(config.vocab_size, config.width)
-        self.blocks = nn.ModuleList(LlamaBlock(config) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(self.block(config, i) for i in range(config.layers))
         self.final_norm = RMSNorm(config.width, eps=config.norm_eps)
         self.head = None if config.tie_weights else Head(config.width, config.vocab_size, bias=False)
+
+    def block(self, config: Any, number: int) -> nn.Module:
+        """Make the block of that number."""
+        return LlamaBlock(config)
 
     def forward(self, tokens: Tensor, positions: Tensor | None = None, stream: Tensor | None = None) -> Tensor:
         """Logits [batch, sequence, vocab] of token ids [batch, sequence].

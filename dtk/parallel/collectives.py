@@ -8,8 +8,9 @@ a loss that is the sum over the ranks of the group of what they compute on diffe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, cast
 
 import torch
@@ -104,6 +105,32 @@ def shift(x: Tensor, axis: Axis) -> Arriving:
         return Arriving(x, received, dist.batch_isend_irecv(calls), axis)
 
 
+def exchange_rows(x: Tensor, sent: Sequence[int], received: Sequence[int], axis: Axis, home: int) -> Tensor:
+    """Send rows to the ranks, `sent` of them each, and return the `received` ones in their order; backward sends back.
+
+    Args:
+        x: [rows, ...].
+        sent: rows for each rank.
+        received: rows from each rank.
+        axis: the ranks.
+        home: rows of this rank's own tokens, on their way out or back: the region counts their bytes, as what comes
+            from others depends on values.
+    """
+    return _apply(
+        x,
+        lambda x: _exchanged_rows(x, sent, received, axis, home),
+        lambda gradient: _exchanged_rows(gradient, received, sent, axis, home),
+    )
+
+
+def exchange_counts(counts: Tensor, axis: Axis) -> Tensor:
+    """Return [ranks, ...]: what each rank has for this one, where `counts[i]` is for rank i; outside autograd."""
+    received = torch.empty_like(counts)
+    with communication("all_to_all", counts.nbytes, axis.name):
+        dist.all_to_all_single(received, counts.contiguous(), group=axis.group)
+    return received
+
+
 def cross_entropy_sum(logits: Tensor, targets: Tensor, ignored: int, axis: Axis) -> Tensor:
     """Return the summed cross-entropy, alike on all ranks, of logits whose vocabulary is divided over them.
 
@@ -151,6 +178,13 @@ def _exchanged(x: Tensor, split: int, concatenate: int, axis: Axis) -> Tensor:
     with communication("all_to_all", parts.nbytes, axis.name):
         dist.all_to_all_single(received, parts, group=axis.group)
     return received.movedim(0, concatenate).flatten(concatenate, concatenate + 1)
+
+
+def _exchanged_rows(x: Tensor, sent: Sequence[int], received: Sequence[int], axis: Axis, home: int) -> Tensor:
+    result = x.new_empty((sum(received), *x.shape[1:]))
+    with communication("all_to_all", home * prod(x.shape[1:]) * x.element_size(), axis.name):
+        dist.all_to_all_single(result, x.contiguous(), list(received), list(sent), group=axis.group)
+    return result
 
 
 class _Linear(Function):

@@ -12,7 +12,10 @@ from dtk.parallel.regions import communication
 
 
 class _Allocate:
-    """Plain allocation from the device's own allocator, as FSDP2 does by default."""
+    """Plain allocation from the device's own allocator, as FSDP2 does by default; for a mesh dimension."""
+
+    def __init__(self, dimension: str = "dp_shard") -> None:
+        self.dimension = dimension
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Return an uninitialised buffer of `size` elements per dimension."""
@@ -26,7 +29,7 @@ class MarkedAllGather(_Allocate, AllGather):  # type: ignore[misc]
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> Any:
         """Gather; returns the work handle when asynchronous."""
-        with communication("all_gather", output_tensor.nbytes, "dp_shard"):
+        with communication("all_gather", output_tensor.nbytes, self.dimension):
             return all_gather_single(output_tensor, input_tensor, group=group, async_op=async_op)
 
 
@@ -42,5 +45,5 @@ class MarkedReduceScatter(_Allocate, ReduceScatter):  # type: ignore[misc]
         async_op: bool = False,
     ) -> Any:
         """Reduce and scatter; returns the work handle when asynchronous."""
-        with communication("reduce_scatter", input_tensor.nbytes, "dp_shard"):
+        with communication("reduce_scatter", input_tensor.nbytes, self.dimension):
             return reduce_scatter_single(output_tensor, input_tensor, op=op, group=group, async_op=async_op)

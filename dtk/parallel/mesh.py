@@ -13,8 +13,10 @@ from math import prod
 ORDER = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 """Dimensions whose sizes multiply to world_size, outermost first: ranks that are neighbours along `tp` have
 consecutive numbers, so that the dimension with the most communication gets the fastest links."""
-COMPOUND = {"dp": ("dp_replicate", "dp_shard"), "ep": ("dp_shard", "cp", "tp")}
-"""Dimensions that lie over others: `dp` over both kinds of data parallelism; `ep` in consecutive parts of the last."""
+EXPERTS = ("expert_replicate", "expert_shard", "ep")
+"""How the ranks of a stage are divided for the experts, outermost first: a second view of all dimensions but `pp`."""
+COMPOUND = {"dp": ("dp_replicate", "dp_shard"), **dict.fromkeys(EXPERTS, ("dp_replicate", "dp_shard", "cp", "tp"))}
+"""Dimensions that lie over others: `dp` over both kinds of data parallelism, `EXPERTS` over all within a stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +34,15 @@ class Mesh:
     pp: int = 1
     """Pipeline parallel: stages."""
     ep: int = 1
-    """Expert parallel: parts of the experts. Has no ranks of its own: it divides dp_shard x cp x tp."""
+    """Expert parallel: parts of the experts. Has no ranks of its own: it divides dp_shard x cp x tp, or copies."""
 
     def __post_init__(self) -> None:
         for name in (*ORDER, "ep"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} is no degree of parallelism: it must be at least 1")
-        if prod(self.size(name) for name in COMPOUND["ep"]) % self.ep:
-            raise ValueError(f"ep={self.ep} does not divide dp_shard x cp x tp")
+        if self.divided_by_ep % self.ep:
+            ranks = "dp_replicate" if self.dp_shard * self.cp * self.tp == 1 else "dp_shard x cp x tp"
+            raise ValueError(f"ep={self.ep} does not divide {ranks} = {self.divided_by_ep}")
 
     def __str__(self) -> str:
         """`dp_shard 4 x tp 2`: the dimensions with more than one rank, outermost first."""
@@ -55,6 +58,27 @@ class Mesh:
         """Parts into which the global batch is divided."""
         return self.dp_replicate * self.dp_shard
 
+    @property
+    def ep_holds_copies(self) -> bool:
+        """Whether ranks that divide the experts hold copies of all else, instead of other shards."""
+        return self.ep > 1 and self.dp_shard * self.cp * self.tp == 1
+
+    @property
+    def expert_shard(self) -> int:
+        """Ranks that share one copy of the experts of an `ep` rank, as dp_shard those of all else."""
+        return 1 if self.ep_holds_copies else self.divided_by_ep // self.ep
+
+    @property
+    def expert_replicate(self) -> int:
+        """Copies of the experts."""
+        return self.dp_size * self.cp * self.tp // (self.ep * self.expert_shard)
+
+    @property
+    def divided_by_ep(self) -> int:
+        """Ranks of which `ep` takes consecutive parts: those that hold one copy of the parameters, else the copies."""
+        inner = self.dp_shard * self.cp * self.tp
+        return inner if inner > 1 else self.dp_replicate
+
     def size(self, dimension: str) -> int:
         """Ranks in each group of a dimension.
 
@@ -63,18 +87,20 @@ class Mesh:
         """
         if dimension == "dp":
             return self.dp_size
-        if dimension not in ORDER and dimension != "ep":
-            raise ValueError(f"{dimension} is no dimension of a mesh: they are {', '.join((*ORDER, 'dp', 'ep'))}")
+        if dimension not in ORDER and dimension not in EXPERTS:
+            raise ValueError(f"{dimension} is no dimension of a mesh: they are {', '.join((*ORDER, 'dp', *EXPERTS))}")
         return int(getattr(self, dimension))
 
     def stride(self, dimension: str) -> int:
-        """Distance between the numbers of neighbours along a dimension; of `dp` and `ep` along the innermost part."""
+        """Distance between the numbers of neighbours along a dimension; of `dp` along the innermost part."""
         self.size(dimension)
+        if dimension in EXPERTS:
+            return prod(self.size(name) for name in EXPERTS[EXPERTS.index(dimension) + 1 :])
         innermost = COMPOUND.get(dimension, (dimension,))[-1]
         return prod(self.size(name) for name in ORDER[ORDER.index(innermost) + 1 :])
 
     def coordinate(self, rank: int) -> dict[str, int]:
-        """Return a rank's index along each dimension, `dp` and `ep` included.
+        """Return a rank's index along each dimension, `dp` and those of the experts included.
 
         Raises:
             ValueError: there is no such rank.
@@ -108,8 +134,9 @@ class Mesh:
         inside = set(COMPOUND.get(dimension, (dimension,)))
         for rank, place in self._places():
             key = [place[name] for name in ORDER if name not in inside]
-            if dimension == "ep":
-                key.append(_index([(place[name], self.size(name)) for name in COMPOUND["ep"]]) // self.ep)
+            if dimension in EXPERTS:
+                whole = _coordinate(self, rank)
+                key += [whole[name] for name in EXPERTS if name != dimension]
             found.setdefault(tuple(key), []).append(rank)
         self.size(dimension)
         return list(found.values())
@@ -129,7 +156,8 @@ def _coordinate(mesh: Mesh, rank: int) -> dict[str, int]:
     """`Mesh.coordinate`, computed once: ranks ask at every step."""
     place = {name: rank // mesh.stride(name) % mesh.size(name) for name in ORDER}
     place["dp"] = place["dp_replicate"] * mesh.dp_shard + place["dp_shard"]
-    place["ep"] = _index([(place[name], mesh.size(name)) for name in COMPOUND["ep"]]) % mesh.ep
+    within = _index([(place[name], mesh.size(name)) for name in COMPOUND["ep"]])
+    place.update((name, within // mesh.stride(name) % mesh.size(name)) for name in EXPERTS)
     return place
 
 

@@ -90,6 +90,11 @@ def is_replicated_over(parameter: Tensor, dimension: str) -> bool:
     return not within or dimension in replicated_over(parameter)
 
 
+def over_ep(parameter: Tensor) -> bool:
+    """Whether a parameter is one of experts that are divided over ranks."""
+    return isinstance(parameter, DTensor) and "ep" in (parameter.device_mesh.mesh_dim_names or ())
+
+
 def cut_shape(parameter: Tensor, over: tuple[str, ...] = ()) -> tuple[int, ...]:
     """Return the shape of this rank's part of a parameter if it were not sharded over the dimensions `over`.
 

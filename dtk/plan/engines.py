@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from dtk.config.placement import is_remote, ranks_per_node
-from dtk.config.schema import Config, CustomModelConfig
+from dtk.config.schema import Config, CustomModelConfig, MoEConfig
 from dtk.plan.prediction import Engine, Prediction
 
 if TYPE_CHECKING:
@@ -44,14 +44,16 @@ class Difference:
 def machine(config: Config, hardware: "Hardware | None", choice: Choice = "auto") -> Machine:
     """Return the node that the ranks run on, sized by the hardware, else by the configuration, else by `NODE`.
 
-    The formulas know dtk's own architectures, whole; a model of the user's own, or one that is cut, is simulated.
+    The formulas know dtk's own architectures, whole; a model of the user's own, of experts, or one that is cut, is
+    simulated.
     """
     launcher = config.launcher
     if is_remote(launcher):
         local_size = ranks_per_node(launcher, config.strategy)
     else:
         local_size = launcher.nproc if isinstance(launcher.nproc, int) else NODE
-    own = (isinstance(config.model, CustomModelConfig) or config.parallel.cut_layers) and choice != "closed_form"
+    unknown = isinstance(config.model, CustomModelConfig | MoEConfig)
+    own = (unknown or config.parallel.cut_layers) and choice != "closed_form"
     engine: Engine = "simulated" if own or choice == "simulated" else "closed_form"
     return Machine(hardware.devices_per_node if hardware is not None else local_size, hardware, engine)
 
@@ -71,8 +73,9 @@ def predict(config: Config, world_size: int, here: Machine, engine: Engine | Non
     made = without_time(config, world_size, here, engine)
     if here.hardware is None:
         return made
-    if config.parallel.cut_layers:
-        unknown = f"The time of a step is not predicted with {' '.join(config.parallel.cut_layers)}."
+    if config.parallel.cut_layers or isinstance(config.model, MoEConfig):
+        what = " ".join(config.parallel.cut_layers) or f"model={config.model.name}"
+        unknown = f"The time of a step is not predicted with {what}."
         return dataclasses.replace(made, notes=(*made.notes, unknown))
     from dtk.plan.timing.time import predict_time
 

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from dtk.errors import DtkError
+from dtk.models import moe
 from dtk.parallel.context import Context, leave
 from dtk.parallel.mesh import Mesh
 from dtk.simulate.mirror import Heard, MirrorGroup
@@ -46,7 +47,8 @@ def simulated_group(
             "a simulated rank needs the default group for itself",
             "call torch.distributed.destroy_process_group() before",
         )
-    with stand_in(type("ListeningGroup", (MirrorGroup,), {"heard": staticmethod(heard) if heard else None})):
+    group = type("ListeningGroup", (MirrorGroup,), {"heard": staticmethod(heard) if heard else None})
+    with stand_in(group), _evenly_routed():
         try:
             store = torch._C._distributed_c10d.HashStore()
             dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
@@ -62,6 +64,16 @@ def simulated_group(
             )
         finally:
             leave()
+
+
+@contextmanager
+def _evenly_routed() -> Iterator[None]:
+    """Let every expert of a mixture get as many tokens: who gets which follows from values, which no rank has here."""
+    before, moe.read_counts = moe.read_counts, moe.even_counts
+    try:
+        yield
+    finally:
+        moe.read_counts = before
 
 
 @contextmanager

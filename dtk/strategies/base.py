@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from dtk.errors import DtkError
+from dtk.parallel.mesh import EXPERTS
 from dtk.strategies.declared import Collective, ModelShapes, Shape
 
 if TYPE_CHECKING:
@@ -71,8 +72,15 @@ class Strategy(ABC):
         return device_mesh(self.context, self.mesh, self.config.grouped(self.mesh))
 
     @functools.cached_property
+    def expert_mesh(self) -> DeviceMesh:
+        """The same ranks as they divide the experts of a model."""
+        from dtk.parallel.context import device_mesh
+
+        return device_mesh(self.context, self.mesh, EXPERTS)
+
+    @functools.cached_property
     def axes(self) -> dict[str, Axis]:
-        """This rank's group along each dimension of `device_mesh`, and along cp."""
+        """This rank's group along each dimension of `device_mesh`, along cp, and those of `expert_mesh` with ep."""
         import torch.distributed as dist
 
         from dtk.parallel.collectives import Axis
@@ -81,6 +89,8 @@ class Strategy(ABC):
         if self.context.mesh.cp > 1:
             parts = self.context.mesh.groups("cp")
             groups["cp"] = dist.new_subgroups_by_enumeration(parts, group_desc="mesh_cp")[0]  # type: ignore[no-untyped-call]
+        if self.mesh.ep > 1:
+            groups.update((name, self.expert_mesh.get_group(name)) for name in EXPERTS)
         return {name: Axis(name, group, group.rank(), group.size()) for name, group in groups.items()}
 
     @property
@@ -167,8 +177,15 @@ class Strategy(ABC):
     @property
     def replicas(self) -> dict[str, list[list[int]]]:
         """Mesh dimension -> its groups of ranks, which hold alike, bit for bit, what is not sharded over it."""
-        mesh, over = self.mesh, self.config.traits.replicated_over
-        return {name: mesh.groups(name) for name in (over, "tp") if name and (name == over or mesh.size(name) > 1)}
+        mesh, over = self.mesh, self.copied_over
+        also = ("tp", "ep") if mesh.ep_holds_copies else ("tp",)
+        return {name: mesh.groups(name) for name in (over, *also) if name and (name == over or mesh.size(name) > 1)}
+
+    @property
+    def copied_over(self) -> str | None:
+        """Mesh dimension whose ranks hold all parameters alike; None = each rank's are its own."""
+        over: str | None = self.config.traits.replicated_over
+        return over if over is None or self.mesh.ep == 1 else "expert_replicate"
 
     def collectives(self, model: nn.Module, accumulation_steps: int, clips: bool = False) -> list[Collective]:
         """Return the collectives of a step, as the section declares them for this model."""
@@ -203,17 +220,18 @@ def materialise(model: nn.Module, device: torch.device, fill: Fill) -> None:
 
 def model_shapes(model: nn.Module, frozen: bool = False) -> ModelShapes:
     """Shapes of the parameters that have gradients, or with `frozen` of all, as data-parallel ranks divide them."""
-    from dtk.parallel.placement import cut_shape
-
-    def shapes(parameters: Iterable[nn.Parameter]) -> list[Shape]:
-        return [cut_shape(p, over=("dp_shard",)) for p in parameters if frozen or p.requires_grad]
-
     from dtk.parallel.blocks import blocks_of
+    from dtk.parallel.placement import cut_shape, over_ep
+
+    def shapes(parameters: Iterable[nn.Parameter], experts: bool = False) -> list[Shape]:
+        chosen = (p for p in parameters if (frozen or p.requires_grad) and over_ep(p) == experts)
+        return [cut_shape(p, over=("dp_shard", "expert_shard")) for p in chosen]
 
     blocks = [list(block.parameters()) for block in blocks_of(model)]
     inside = {parameter for block in blocks for parameter in block}
     rest = [parameter for parameter in model.parameters() if parameter not in inside]
-    return ModelShapes(shapes(model.parameters()), [shapes(block) for block in blocks], shapes(rest))
+    experts = [found for block in blocks if (found := shapes(block, experts=True))]
+    return ModelShapes(shapes(model.parameters()), [shapes(block) for block in blocks], shapes(rest), experts)
 
 
 def owned_state(optimizer: Optimizer) -> dict[Tensor, dict[str, Any]]:

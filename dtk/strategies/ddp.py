@@ -42,7 +42,7 @@ class DDPConfig(StrategyConfig):
 
     traits = Traits(
         replicated_over="dp",
-        dimensions=("dp_replicate", "dp_shard", "cp", "tp", "pp"),
+        dimensions=("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep"),
         gradients_in="buckets",
         collectives=("all_reduce",),
         keeps_gradients=True,
@@ -100,7 +100,7 @@ class DDPConfig(StrategyConfig):
     def on(self, mesh: Mesh) -> StrategyConfig:
         """Return fully_shard over one rank where the model is cut: DistributedDataParallel takes no DTensors."""
         whole = (*COMPOUND["dp"], "cp", "pp")  # There a model, or a stage of it, has plain parameters.
-        cut = [f"parallel.{name}" for name in ORDER if name not in whole and mesh.size(name) > 1]
+        cut = [f"parallel.{name}" for name in (*ORDER, "ep") if name not in whole and mesh.size(name) > 1]
         if not cut:
             return self
         plain = DDPConfig()

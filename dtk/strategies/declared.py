@@ -43,6 +43,8 @@ class ModelShapes:
     """Of each block."""
     rest: Sequence[Shape]
     """Of what belongs to no block: embeddings, final norm, head."""
+    experts: Sequence[Sequence[Shape]] = ()
+    """Of the experts of an `ep` rank in each block that has some: units of their own, in none of the others."""
 
     def units(self, blocks_per_unit: int) -> list[list[Shape]]:
         """Consecutive blocks that are gathered together; none when the whole model (0) is one unit."""

@@ -31,7 +31,7 @@ class FSDPConfig(StrategyConfig):
         gradients_in="units",
         collectives=("all_gather", "reduce_scatter"),
         always_grouped=("dp_shard",),
-        dimensions=("dp_replicate", "dp_shard", "cp", "tp", "pp"),
+        dimensions=("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep"),
         simplicity=6,
     )
     row = TableRow(
@@ -67,6 +67,7 @@ class FSDPConfig(StrategyConfig):
         """
         shards = mesh.dp_shard
         averaged = self._declare_average(shapes, mesh, precision)
+        averaged += self._declare_experts(shapes, mesh, precision, accumulation_steps)
         if shards == 1:
             return averaged
         units = shapes.units(self.blocks_per_unit)
@@ -92,6 +93,25 @@ class FSDPConfig(StrategyConfig):
         units = len(shapes.units(self.blocks_per_unit)) + bool(shapes.root(self.blocks_per_unit))
         return [Collective("all_reduce", "dp_replicate", units, elements * reduced_item_bytes(precision))]
 
+    def _declare_experts(
+        self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig, accumulation_steps: int
+    ) -> list[Collective]:
+        """Experts that are divided over `ep` are units of their own, over the ranks that have the same ones."""
+        units, shards = len(shapes.experts), mesh.expert_shard
+        elements = sum(padded_elements(unit, shards) for unit in shapes.experts)
+        item = reduced_item_bytes(precision)
+        declared = []
+        if units and shards > 1:
+            gathers = accumulation_steps * (2 if self.reshard_after_forward else 1)
+            gathered = gathers * elements * ITEM_BYTES[precision.compute_dtype]
+            declared = [
+                Collective("all_gather", "expert_shard", gathers * units, gathered),
+                Collective("reduce_scatter", "expert_shard", units, elements * item),
+            ]
+        if units and mesh.expert_replicate > 1:
+            declared.append(Collective("all_reduce", "expert_replicate", units, elements // shards * item))
+        return declared
+
 
 class FSDP(Strategy):
     """Fully sharded data parallel (Zhao et al. 2023) over the mesh dimension `dp_shard`.
@@ -106,6 +126,7 @@ class FSDP(Strategy):
         import torch
         from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
+        from dtk.parallel.placement import mark_copy, over_ep
         from dtk.parallel.precision import mixed_precision_policy
         from dtk.parallel.regions import observed
 
@@ -119,6 +140,7 @@ class FSDP(Strategy):
         if not any(p.is_meta for p in model.parameters()):
             model.to(storage)
         units = self._units(model)
+        experts = self._shard_experts(model, arguments)
         for unit in units:
             fully_shard(unit, reshard_after_forward=self.config.reshard_after_forward, **arguments)
         # Left to itself FSDP2 keeps the root unit from forward to backward, which needs it first.
@@ -131,8 +153,37 @@ class FSDP(Strategy):
             for module in modules:
                 module.set_all_reduce_hook(self._average_over_replicas)
         if observed():
-            self._mark(modules)
+            self._mark(modules, "dp_shard")
+            self._mark(experts, "expert_shard")
+        if self.mesh.ep_holds_copies:
+            for parameter in model.parameters():
+                if not over_ep(parameter):
+                    mark_copy(parameter, self.axes["ep"].rank, self.axes["ep"].size)
         return model
+
+    def _shard_experts(self, model: nn.Module, arguments: dict[str, Any]) -> list[FSDPModule]:
+        """Make units of the experts that are divided over `ep`, over the ranks that have the same ones."""
+        from torch.distributed.fsdp import fully_shard
+
+        from dtk.parallel.placement import over_ep
+
+        experts = []
+        for module in model.modules():
+            if any(over_ep(parameter) for parameter in module.parameters(recurse=False)):
+                over = {**arguments, "mesh": self.expert_mesh["expert_shard"]}
+                unit = fully_shard(module, reshard_after_forward=self.config.reshard_after_forward, **over)
+                unit.set_all_reduce_hook(self._average_over_experts)
+                experts.append(unit)
+        return experts
+
+    def _average_over_experts(self, gradient: Tensor) -> None:
+        """Each has the sum over the tokens of an `ep` group: add up the copies', average over all tokens."""
+        from dtk.parallel.collectives import all_reduce_
+
+        mesh = self.mesh
+        if mesh.expert_replicate > 1:
+            all_reduce_(gradient, self.axes["expert_replicate"])
+        gradient.div_(self.loss_factor / mesh.expert_shard)
 
     def _average_over_replicas(self, gradient: Tensor) -> None:
         import torch.distributed as dist
@@ -160,13 +211,13 @@ class FSDP(Strategy):
             unit.set_modules_to_forward_prefetch(list(units[i + 1 : i + 1 + depth]))
             unit.set_modules_to_backward_prefetch(list(reversed(units[max(0, i - depth) : i])))
 
-    def _mark(self, modules: Iterable[FSDPModule]) -> None:
-        """Open a communication region around every gather and reduction."""
+    def _mark(self, modules: Iterable[FSDPModule], dimension: str) -> None:
+        """Open a communication region around every gather and reduction over a mesh dimension."""
         from dtk.parallel.marked_comm import MarkedAllGather, MarkedReduceScatter
 
         for module in modules:
-            module.set_custom_all_gather(MarkedAllGather())
-            module.set_custom_reduce_scatter(MarkedReduceScatter())
+            module.set_custom_all_gather(MarkedAllGather(dimension))
+            module.set_custom_reduce_scatter(MarkedReduceScatter(dimension))
 
     def accumulate(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
         """Reduce gradients in the last micro-batch only; unsharded gradients wait until then."""

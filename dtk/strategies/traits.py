@@ -135,7 +135,8 @@ class StrategyConfig:
 
     def summed(self, mesh: Mesh) -> tuple[str, ...]:
         """Return the mesh dimensions whose ranks hold different parts of the gradients."""
-        return tuple(name for name in self.grouped(mesh) if name != "dp_replicate")
+        named = (name for name in self.grouped(mesh) if name != "dp_replicate")
+        return tuple("ep" if name == "dp_shard" and mesh.ep_holds_copies else name for name in named)
 
     def states_mesh(self, mesh: Mesh) -> Mesh:
         """Return the mesh over which states are kept.

@@ -76,6 +76,11 @@ def loss_sum(output: Any, targets: Tensor, vocabulary: Vocabulary | None = None)
     return F.cross_entropy(flat, targets.reshape(-1), ignore_index=IGNORE, reduction="sum")
 
 
+def auxiliary_loss(output: Any) -> Tensor | None:
+    """Return what the model wants added to the summed cross-entropy in backward (`dtk.models.moe.Answer`), if any."""
+    return getattr(output, "auxiliary", None)
+
+
 def correct_predictions(logits: Tensor, targets: Tensor, vocabulary: Vocabulary | None = None) -> Tensor:
     """How many valid targets are the most likely class, a scalar int64; arguments as of `loss_sum`."""
     valid = targets != IGNORE

@@ -5,17 +5,19 @@ A runner is told micro-batches and returns sums; it knows the strategy's verbs, 
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from dtk.data.dataset import IGNORE, Batch
 from dtk.dimensions.cp import Part
+from dtk.parallel.context import Context
+from dtk.parallel.control import sum_over_ranks
 from dtk.parallel.regions import region
 from dtk.strategies.base import Strategy
 from dtk.strategies.declared import Collective
-from dtk.train.loss import Vocabulary, correct_predictions, logits_of, loss_sum, to_device
+from dtk.train.loss import Vocabulary, auxiliary_loss, correct_predictions, logits_of, loss_sum, to_device
 
 
 class Runner(Protocol):
@@ -48,6 +50,35 @@ class Runner(Protocol):
         """Return what it measured of the last step, for the metrics record; every rank calls it."""
 
 
+@dataclass(slots=True)
+class ExpertLoads:
+    """How the tokens of a step were divided over the experts of each block."""
+
+    context: Context
+    counts: Tensor | None = None
+    """int64 [blocks with experts, 2, experts]: tokens for which each expert was chosen, and those that it took."""
+
+    def add(self, output: Any) -> None:
+        """Add those of a micro-batch."""
+        loads = output.loads
+        self.counts = loads if self.counts is None else self.counts + loads
+
+    def figures(self) -> dict[str, float]:
+        """Return those of the last step over all ranks, each of the block where it is worst.
+
+        expert_load: the busiest expert's tokens over the mean; expert_rank_load: the busiest `ep` rank's over the mean,
+        which is how much longer the experts take than they would evenly; expert_dropped: share of the choices that met
+        a full expert.
+        """
+        assert self.counts is not None
+        chosen, taken = sum_over_ranks(self.context, self.counts.cpu()).double().unbind(1)
+        of_ranks = taken.view(len(taken), self.context.mesh.ep, -1).sum(2)
+        loads = [(each.amax(1) / each.mean(1).clamp(min=1e-9)).max() for each in (taken, of_ranks)]
+        dropped = (1 - taken.sum(1) / chosen.sum(1)).max()
+        names = ("expert_load", "expert_rank_load", "expert_dropped")
+        return {name: float(value) for name, value in zip(names, (*loads, dropped), strict=True)}
+
+
 @dataclass(frozen=True, slots=True)
 class Accumulate:
     """One micro-batch after the other through the whole model."""
@@ -62,19 +93,27 @@ class Accumulate:
     """Which tokens of each sequence this rank has; None = all."""
     declare: Callable[[int], list[Collective]] | None = None
     """Number of micro-batches -> what forward and backward communicate themselves."""
+    loads: ExpertLoads | None = None
+    """Of a mixture of experts."""
 
     def run(self, batches: Sequence[Batch], factor: float, seed: Callable[[int], None]) -> Tensor:
         """Forward and backward of each; gradients are communicated in the last one."""
         strategy, device = self.strategy, self.strategy.context.device
         total = torch.zeros((), device=device)
+        if self.loads is not None:
+            self.loads.counts = None
         for i, host_batch in enumerate(batches):
             batch, where = own_part(self.part, host_batch, device)
             seed(i)
             with strategy.accumulate(self.wrapped, last=i == len(batches) - 1):
                 with region("forward"), strategy.autocast():
-                    loss = loss_sum(self.wrapped(batch.inputs, **where), batch.targets, self.vocabulary)
+                    output = self.wrapped(batch.inputs, **where)
+                    loss = loss_sum(output, batch.targets, self.vocabulary)
+                    more = auxiliary_loss(output)
                 with region("backward"):
-                    (loss * factor).backward()  # type: ignore[no-untyped-call]
+                    ((loss if more is None else loss + more) * factor).backward()  # type: ignore[no-untyped-call]
+            if self.loads is not None:
+                self.loads.add(output)
             total += loss.detach()
         return total
 
@@ -95,8 +134,8 @@ class Accumulate:
         return [*self.strategy.collectives(self.model, accumulation_steps, clips), *inside]
 
     def figures(self) -> dict[str, float]:
-        """Return nothing: there is no waiting between micro-batches."""
-        return {}
+        """Return how the experts were used, where there are some."""
+        return {} if self.loads is None else self.loads.figures()
 
 
 def own_part(part: Part | None, batch: Batch, device: torch.device) -> tuple[Batch, dict[str, Tensor]]:

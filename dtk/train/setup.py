@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint
 
 from dtk.config.schema import Config
-from dtk.dimensions import cp, tp
+from dtk.dimensions import cp, ep, tp
 from dtk.dimensions.pp import Messages, cut, joined, shared_parameters
 from dtk.models.build import build_model, check_blocks
 from dtk.models.gpt import GPT
@@ -28,7 +28,7 @@ from dtk.strategies.registry import build_strategy
 from dtk.train.loss import Vocabulary
 from dtk.train.optimizer import InBackward, parameter_groups, recipe
 from dtk.train.pipeline import Clock, Pipelined, Stage
-from dtk.train.runner import Accumulate, Runner
+from dtk.train.runner import Accumulate, ExpertLoads, Runner
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,8 @@ def set_up(
             tp.cut_model(config, part, strategy)
         if tokens is not None:
             cp.spread_attention(part, tokens)
+        if context.mesh.ep > 1:
+            ep.cut_model(part, strategy)
         if config.train.activation_checkpoint_every:
             _checkpoint_activations(part, config.train.activation_checkpoint_every, first_block)
         if config.train.compile:
@@ -97,7 +99,8 @@ def set_up(
     if context.mesh.pp == 1:
         wrapped = spread(model).wrapped
         inside = functools.partial(_inside, config, strategy, model, None)
-        runner = Accumulate(strategy, model, wrapped, vocabulary, tokens, inside)
+        loads = ExpertLoads(context) if config.model.architecture == "moe" else None
+        runner = Accumulate(strategy, model, wrapped, vocabulary, tokens, inside, loads)
     else:
         cuts = stage_blocks(len(blocks_of(model)), config.parallel.pipeline(1).stages)
         own = _stages(model, config, context, cuts, make or _model)
@@ -153,6 +156,7 @@ def _inside(
     return [
         *tp.declare(config, mesh, accumulation_steps, partial, blocks),
         *cp.declare(config, mesh, accumulation_steps, blocks),
+        *ep.declare(config, mesh, accumulation_steps),
     ]
 
 

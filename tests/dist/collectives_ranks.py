@@ -32,6 +32,7 @@ class WireTap(TorchDispatchMode):
         "alltoall_base_": ("all_to_all", 0),
         "send": ("send", 0),
         "recv_": ("recv", 0),
+        "alltoall_base_": ("all_to_all", 1),
     }
 
     def __init__(self) -> None:

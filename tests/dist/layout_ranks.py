@@ -16,6 +16,7 @@ import dtk.dimensions.tp as tp
 import dtk.models.layers as layers
 import dtk.models.initialize as initialize
 import dtk.parallel.collectives as collectives
+import dtk.parallel.placement as placement
 import dtk.train.setup as setup
 from dtk.config import schema
 from dtk.data.build import build_dataset
@@ -32,6 +33,7 @@ from dtk.train.assemble import assemble
 from dtk.train.evaluation import evaluate
 from dtk.train.export import export
 from dtk.strategies.base import Strategy, owned_state
+from dtk.strategies.fsdp import FSDP
 from tests.dist.collectives_ranks import Listener, WireTap, summed
 from tests.dist.ranks import placed
 from tests.dist.training_ranks import config
@@ -40,11 +42,18 @@ GPT = schema.GPTConfig(name="probe", vocab_size=256, context_length=64, layers=2
 LLAMA = schema.LlamaConfig(
     name="probe", vocab_size=260, context_length=64, layers=2, heads=4, kv_heads=4, width=32, ffn_width=48
 )
+MOE = schema.MoEConfig(
+    name="probe", vocab_size=260, context_length=64, layers=2, heads=4, kv_heads=4, width=32, ffn_width=48,
+    experts=4, expert_width=24, balance_loss=0.1, z_loss=0.01,
+)  # fmt: skip
 MODELS = {
     "gpt": GPT,
     "llama": LLAMA,
     "llama tied": replace(LLAMA, tie_weights=True, kv_heads=2),
     "gpt large": replace(GPT, width=256, vocab_size=512),
+    "moe": MOE,
+    "moe top 1": replace(MOE, experts_per_token=1, shared_experts=1, dense_layers=1, layers=3),
+    "moe capacity": replace(MOE, capacity_factor=1.0),
 }
 TRAIN = schema.TrainConfig(steps=20, global_batch_size=8, micro_batch_size=1, evaluate_every=-1, evaluate_samples=5)
 
@@ -59,7 +68,8 @@ def whole(tensor: torch.Tensor, context: Context, strategy: Strategy) -> torch.T
     local, piece = local_piece(tensor)
     full = torch.zeros(tensor.shape, dtype=torch.float64)
     place = strategy.mesh.coordinate(context.rank)
-    if replica(tensor)[0] == 0 and place["dp_replicate"] == 0 and (hasattr(tensor, "placements") or context.rank == 0):
+    first = place["expert_replicate" if placement.over_ep(tensor) else "dp_replicate"] == 0
+    if replica(tensor)[0] == 0 and first and (hasattr(tensor, "placements") or context.rank == 0):
         full[piece.box] = local.double()
     if context.world_size > 1:
         dist.all_reduce(full)
@@ -120,7 +130,19 @@ def _consecutive_tokens(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cp.Part, "_cut", lambda self, x, dim: x.chunk(self.axis.size, dim)[self.axis.rank].contiguous())
 
 
+def _experts_as_all_else(patch: pytest.MonkeyPatch) -> None:
+    """Gradients of experts are averaged over the ranks that have the same ones only."""
+    patch.setattr(FSDP, "_average_over_experts", lambda self, gradient: None)
+
+
+def _copies_counted(patch: pytest.MonkeyPatch) -> None:
+    """Each rank of an ep group counts what all of them have alike."""
+    patch.setattr(placement, "mark_copy", lambda parameter, index, count: None)
+
+
 MUTATIONS = {
+    "experts as all else": _experts_as_all_else,
+    "copies counted": _copies_counted,
     "positions of a whole sequence": _positions_of_a_whole_sequence,
     "consecutive tokens": _consecutive_tokens,
     "rows by part": _rows_by_part,
@@ -220,7 +242,14 @@ def gradients_by_difference(context: Context) -> dict[str, float]:
     generator = torch.Generator().manual_seed(context.rank)
     alike = torch.Generator().manual_seed(7)
     ranks = context.world_size
+    rows = [[2 + (j == (i + 1) % ranks) - (j == (i + 2) % ranks) for j in range(ranks)] for i in range(ranks)]
+    sent, received = rows[context.rank], [each[context.rank] for each in rows]
+
+    def exchange_rows(x: torch.Tensor) -> torch.Tensor:
+        return collectives.exchange_rows(x.transpose(0, 1), sent, received, axis, len(x)).transpose(0, 1)
+
     functions = {
+        "exchange_rows": (exchange_rows, generator, generator, True),
         "gather": (lambda x: collectives.gather(x, 1, axis), generator, generator, True),
         "scatter_sum": (lambda x: collectives.scatter_sum(x, 1, axis), generator, generator, True),
         "exchange": (lambda x: collectives.exchange(x, 2, 1, axis), generator, generator, True),

@@ -19,6 +19,10 @@ from tests.dist.training_ranks import config
 
 TRAIN = config().train
 TP = schema.ParallelConfig(tp=2)
+EP = schema.ParallelConfig(ep=2)
+MOE = schema.MoEConfig(
+    name="probe", vocab_size=256, context_length=64, layers=2, heads=4, kv_heads=4, width=32, experts=4, expert_width=24
+)
 DROPOUT = replace(config().model, dropout=0.1)
 HALF = schema.CheckpointConfig(every=10, at_end=False)
 CONSTANT = schema.ConstantSchedule(warmup_steps=3)
@@ -45,6 +49,7 @@ WHOLE = {
     "powersgd forgets": case(DDPConfig(communication_hook="powersgd", bucket_cap_mb=0.02, error_feedback=False)),
     "tp": case("ddp", parallel=TP),
     "tp dropout": case("fsdp", parallel=TP, model=DROPOUT),
+    "ep": case("fsdp", parallel=EP, model=MOE),
 }
 
 
@@ -68,6 +73,8 @@ def trained(tmp_path_factory):
         ("zero1 to zero2", case("zero2"), "zero1"),
         ("fsdp to tp", case("fsdp", parallel=TP), "fsdp"),
         ("tp to zero1", case("zero1"), "tp"),
+        ("ep to zero1", case("zero1", model=MOE), "ep"),
+        ("ep to ddp of ep", case("ddp", model=MOE, parallel=EP), "ep"),
     ]
     cases += [(f"{name} whole", changes, None) for name, changes in WHOLE.items()]
     return folder, run_ranks("tests.dist.training_ranks:save_and_load", 2, cases, folder)[0]
@@ -81,10 +88,14 @@ def test_resume_is_exact_on_the_same_world_size(trained, name):
     assert losses[f"{name} resumed"] == losses[f"{name} whole"][10:]
 
 
-@pytest.mark.parametrize("name", ["ddp to fsdp", "fsdp to zero1", "zero1 to zero2", "fsdp to tp", "tp to zero1"])
+@pytest.mark.parametrize(
+    "name",
+    ["ddp to fsdp", "fsdp to zero1", "zero1 to zero2", "fsdp to tp", "tp to zero1", "ep to zero1", "ep to ddp of ep"],
+)
 def test_resume_under_another_strategy(trained, name):
     _, losses = trained
-    assert losses[name] == pytest.approx(losses["ddp whole"][10:], abs=1e-4)
+    same = losses["ep whole" if name.startswith("ep ") else "ddp whole"]
+    assert losses[name] == pytest.approx(same[10:], abs=1e-4)
 
 
 @pytest.mark.timeout(240)
@@ -93,12 +104,15 @@ def test_resume_on_another_world_size(trained, world_size):
     folder, losses = trained
     wide = SingleConfig() if world_size == 1 else HSDPConfig(dp_replicate=2)
     cases = [(f"from {source}", case(wide), source) for source in ("ddp", "zero1", "fsdp", "tp")]
+    experts = {"parallel": EP} if world_size == 4 else {}
+    cases.append(("from ep", case(wide, model=MOE, **experts), "ep"))
     if world_size == 4:
         cases.append(("fsdp on tp from tp", case("fsdp", parallel=TP), "tp"))
         cases.append(("zero1 from fsdp", case("zero1"), "fsdp"))
     resumed = run_ranks("tests.dist.training_ranks:save_and_load", world_size, cases, folder)[0]
     for name, curve in resumed.items():
-        assert curve == pytest.approx(losses["ddp whole"][10:], abs=1e-4), name
+        same = losses["ep whole" if name.endswith(" ep") else "ddp whole"]
+        assert curve == pytest.approx(same[10:], abs=1e-4), name
 
 
 def test_only_the_last_checkpoints_are_kept(trained):

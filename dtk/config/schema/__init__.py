@@ -27,7 +27,7 @@ from dtk.config.schema.launcher import (
     SkypilotLauncher,
     SlurmLauncher,
 )
-from dtk.config.schema.model import CustomModelConfig, EncoderConfig, GPTConfig, LlamaConfig
+from dtk.config.schema.model import CustomModelConfig, EncoderConfig, GPTConfig, LlamaConfig, MoEConfig
 from dtk.config.schema.numerics import (
     AdamWConfig,
     ConstantSchedule,
@@ -55,10 +55,10 @@ from dtk.strategies.registry import CONFIG_TYPES
 __all__ = [
     "KINDS", "AdamWConfig", "CallbackConfig", "CheckpointConfig", "ClassificationData", "Config", "ConstantSchedule",
     "CosineSchedule", "CustomModelConfig", "DataConfig", "EncoderConfig", "EveryRankFault", "GPTConfig", "HFData",
-    "KubernetesLauncher", "LauncherConfig", "LlamaConfig", "LocalLauncher", "NCCLConfig", "NoFault", "NoTracker",
-    "ParallelConfig", "PrecisionConfig", "RankFault", "RecordConfig", "RemoteLauncher", "SGDConfig", "SettingFault",
-    "SkypilotLauncher", "SlowRankFault", "SlurmLauncher", "StdlibData", "SyntheticData", "TensorboardTracker",
-    "TextData", "TokensData", "TrainConfig", "WSDSchedule", "WandbTracker", "WatchConfig",
+    "KubernetesLauncher", "LauncherConfig", "LlamaConfig", "LocalLauncher", "MoEConfig", "NCCLConfig", "NoFault",
+    "NoTracker", "ParallelConfig", "PrecisionConfig", "RankFault", "RecordConfig", "RemoteLauncher", "SGDConfig",
+    "SettingFault", "SkypilotLauncher", "SlowRankFault", "SlurmLauncher", "StdlibData", "SyntheticData",
+    "TensorboardTracker", "TextData", "TokensData", "TrainConfig", "WSDSchedule", "WandbTracker", "WatchConfig",
 ]  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def _kinds(tag: str, *classes: type) -> tuple[str, dict[str, type]]:
 
 
 KINDS: dict[str, tuple[str, Mapping[str, type]]] = {
-    "model": _kinds("architecture", GPTConfig, LlamaConfig, EncoderConfig, CustomModelConfig),
+    "model": _kinds("architecture", GPTConfig, LlamaConfig, MoEConfig, EncoderConfig, CustomModelConfig),
     "data": _kinds("name", StdlibData, TextData, TokensData, HFData, ClassificationData, SyntheticData),
     "strategy": ("name", CONFIG_TYPES),
     "optimizer": _kinds("name", AdamWConfig, SGDConfig),

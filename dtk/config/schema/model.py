@@ -42,6 +42,28 @@ class LlamaConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MoEConfig(LlamaConfig):
+    """Llama whose feed-forward networks are a mixture of experts (Shazeer et al. 2017, Jiang et al. 2024)."""
+
+    architecture: Literal["moe"] = "moe"  # type: ignore[assignment]
+    experts: int = 8
+    """Feed-forward networks of a block, of which a router chooses some for each token."""
+    experts_per_token: int = 2
+    expert_width: int = 688
+    """Inner width of an expert."""
+    shared_experts: int = 0
+    """Experts that every token passes through beside those that are chosen."""
+    dense_layers: int = 0
+    """First blocks that have one network of `ffn_width` in place of experts."""
+    capacity_factor: float | None = None
+    """Tokens of a micro-batch that an expert takes, as a multiple of an even share, others are dropped; null = all."""
+    balance_loss: float = 0.01
+    """Weight of the loss that evens out how often experts are chosen."""
+    z_loss: float = 0.001
+    """Weight of the loss that keeps the router's logits small."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EncoderConfig:
     """BERT-like bidirectional encoder (Devlin et al. 2018) with a classification head."""
 

@@ -35,7 +35,7 @@ class ParallelConfig:
     pp: int = 1
     """Pipeline parallel: stages."""
     ep: int = 1
-    """Expert parallel: parts of the experts, inside dp_shard x cp x tp."""
+    """Expert parallel: parts of the experts of model.architecture=moe, inside dp_shard, or dp_replicate under ddp."""
     sequence_parallel: bool = True
     """With tp: cut activations between attention and feed-forward along the sequence too, instead of repeating them."""
     loss_parallel: bool = True
@@ -71,7 +71,7 @@ class ParallelConfig:
                 raise DtkError(
                     f"strategy={strategy.name} does not go with parallel.{name}={getattr(self, name)}",
                     f"it does not implement the mesh dimension {name}",
-                    "use strategy=fsdp or strategy=ddp" if name in MODEL_PARALLEL else f"use parallel.{name}=1",
+                    "use strategy=fsdp or strategy=ddp",
                 )
         degrees = {name: getattr(self, name) for name in MODEL_PARALLEL}
         if world_size % prod(degrees.values()):
@@ -87,7 +87,9 @@ class ParallelConfig:
         try:
             return dataclasses.replace(mesh, ep=self.ep, **degrees)
         except ValueError as error:
-            raise DtkError(f"parallel.ep={self.ep} does not fit {counted(world_size, 'rank')}", str(error)) from error
+            fits = max(n for n in divisors(dataclasses.replace(mesh, **degrees).divided_by_ep) if n <= self.ep)
+            what = f"parallel.ep={self.ep} does not fit {counted(world_size, 'rank')}"
+            raise DtkError(what, str(error), f"use parallel.ep={fits}") from error
 
     def pipeline(self, micro_batches: int) -> Pipeline:
         """Return the schedule of a step with that many micro-batches."""

@@ -7,7 +7,7 @@ them against the modules. Knows no strategy and no bytes.
 from dataclasses import dataclass
 from math import prod
 
-from dtk.config.schema import CustomModelConfig, EncoderConfig, GPTConfig, LlamaConfig
+from dtk.config.schema import CustomModelConfig, EncoderConfig, GPTConfig, LlamaConfig, MoEConfig
 from dtk.errors import DtkError
 from dtk.strategies.declared import ModelShapes, Shape
 
@@ -62,10 +62,10 @@ def model_shape(config: KnownConfig | CustomModelConfig) -> ModelShape:
     Raises:
         DtkError: a custom model, whose activations no formula knows.
     """
-    if isinstance(config, CustomModelConfig):
+    if isinstance(config, CustomModelConfig | MoEConfig):
         raise DtkError(
-            f"model={config.name} is a model of your own",
-            "no formula knows what its forward keeps for backward",
+            f"the closed form does not know model={config.name}",
+            "no formula knows what a model of your own, or a mixture of experts, keeps for backward",
             "use the simulated engine, which runs the model itself under fake tensors",
         )
     before: list[tuple[str, Shape]] = [("token_embedding.weight", (config.vocab_size, config.width))]

@@ -120,6 +120,8 @@ def _notes(config: Config, count: int, chosen: tuple[int, ...], classes: int) ->
         yield "torch.compile is not simulated: the figures are those of the eager step"
     if getattr(config.strategy, "cpu_offload", False):
         yield "offloading: the shards' copies on their way to and from the device are not seen"
+    if getattr(config.model, "experts", 0):
+        yield "every expert is taken to get as many tokens: which it gets follows from values"
     words = getattr(config.data, "vocab_size", classes)
     if isinstance(config.model, CustomModelConfig) and classes != words:
         yield f"the model answers with {classes} logits per token, but data.vocab_size={words}"

@@ -111,6 +111,39 @@ BERT = ["model=bert_tiny", "data=classification"]
             "use parallel.dp_shard=-1, or strategy=hsdp with strategy.dp_replicate and strategy.dp_shard",
         ),
         (
+            ["model=gpt2_tiny", "parallel.ep=2"],
+            2,
+            "parallel.ep=2 divides experts, and model=gpt2_tiny has none - use model=moe_tiny, or parallel.ep=1",
+        ),
+        (
+            ["model=moe_tiny", "parallel.ep=3"],
+            4,
+            "parallel.ep=3 does not fit 4 ranks: ep=3 does not divide dp_shard x cp x tp = 4 - use parallel.ep=2",
+        ),
+        (
+            ["model=moe_tiny", "model.experts=5", "parallel.ep=2"],
+            2,
+            "model.experts=5 does not divide into parallel.ep=2 equal parts - use parallel.ep=1, or model.experts=6",
+        ),
+        (
+            ["model=moe_tiny", "strategy=zero1", "parallel.ep=2"],
+            2,
+            "strategy=zero1 does not go with parallel.ep=2: it does not implement the mesh dimension ep - "
+            "use strategy=fsdp or strategy=ddp",
+        ),
+        (
+            ["model=moe_tiny", "strategy=ddp", "parallel.pp=2"],
+            2,
+            "model=moe_tiny does not go with parallel.pp=2: experts are whole, or divided over parallel.ep, in models "
+            "that are neither cut otherwise nor compiled - use parallel.pp=1",
+        ),
+        (
+            ["model=moe_tiny", "model.experts_per_token=9"],
+            1,
+            "model.experts_per_token=9 is more than 8: a token goes to each expert once at most - "
+            "use model.experts_per_token=8",
+        ),
+        (
             ["strategy=zero1", "parallel.tp=2"],
             2,
             "strategy=zero1 does not go with parallel.tp=2: it does not implement the mesh dimension tp - "

@@ -1,0 +1,64 @@
+"""Expert parallel: the experts of each block divided over the ranks of `ep`, which send each other tokens.
+
+`ep` has no ranks of its own: those of a group train on different samples, and all but the experts is kept as the
+strategy keeps it. Tokens travel to the ranks of their experts and back by all_to_all (Lepikhin et al. 2020, GShard).
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING
+
+from dtk.strategies.declared import ITEM_BYTES, Collective
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from dtk.config.schema import Config
+    from dtk.parallel.mesh import Mesh
+    from dtk.strategies.base import Strategy
+
+
+def cut_model(model: nn.Module, strategy: Strategy) -> None:
+    """Cut the experts of a model on the meta device: parameters become DTensors over `ep`."""
+    from torch.distributed.tensor import Shard, distribute_tensor
+    from torch.nn import Parameter
+
+    from dtk.models.moe import Experts, MixtureMLP
+
+    for module in model.modules():
+        if isinstance(module, MixtureMLP):
+            module.axis = strategy.axes["ep"]
+        elif isinstance(module, Experts):
+            for name, whole in list(module.named_parameters()):
+                placed = distribute_tensor(whole.detach(), strategy.expert_mesh["ep"], [Shard(0)], src_data_rank=None)
+                module.register_parameter(name, Parameter(placed, requires_grad=whole.requires_grad))
+
+
+def declare(config: Config, mesh: Mesh, accumulation_steps: int) -> list[Collective]:
+    """Return what the ranks of an `ep` group send each other in a step.
+
+    An all_to_all counts the rows of the rank's own tokens, on their way out or back, itself as receiver included. How
+    many rows come from others depends on routing, unless a capacity fixes it; over all ranks the sums are the same.
+
+    Args:
+        config: its model has experts and its batch is settled.
+        mesh: of the job.
+        accumulation_steps: micro-batches per optimizer step.
+    """
+    if mesh.ep == 1:
+        return []
+    model, every = config.model, config.train.activation_checkpoint_every
+    tokens = config.train.micro_batch_size * config.data.sequence_length
+    rows = tokens * model.experts_per_token
+    if model.capacity_factor is not None:
+        rows = model.experts * ceil(model.capacity_factor * rows / model.experts)
+    blocks = range(model.dense_layers, model.layers)
+    recomputed = sum(i % every == 0 for i in blocks) if every else 0
+    # There and back, and both ways again in backward.
+    ways = accumulation_steps * (4 * len(blocks) + 2 * recomputed)
+    size = ways * rows * model.width * ITEM_BYTES[config.precision.compute_dtype]
+    if model.capacity_factor is not None:
+        return [Collective("all_to_all", "ep", ways, size)]
+    announced = accumulation_steps * (len(blocks) + recomputed)
+    return [Collective("all_to_all", "ep", ways + announced, size + announced * 8 * model.experts)]

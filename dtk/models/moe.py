@@ -1,0 +1,235 @@
+"""Mixture of experts: Llama's blocks with many feed-forward networks, of which a router chooses some for each token.
+
+Routing follows Shazeer et al. 2017 and Mixtral (Jiang et al. 2024): softmax over all experts, the largest k, whose
+weights sum to 1; a single one keeps its probability (Fedus et al. 2021, Switch). It depends on a token alone, so that
+every layout routes alike; only a capacity makes tokens of a micro-batch compete.
+"""
+
+from collections.abc import Sequence
+from itertools import chain
+from math import ceil
+from typing import ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dtk.config.schema import MoEConfig
+from dtk.models.flops import training_flops_per_token
+from dtk.models.layers import RMSNorm, Role, held, whole_sequence
+from dtk.models.llama import Llama, LlamaAttention, LlamaBlock, LlamaMLP, rotary_table
+from dtk.parallel.collectives import Axis, exchange_counts, exchange_rows
+
+
+class Answer(NamedTuple):
+    """What the model returns in training."""
+
+    logits: Tensor
+    auxiliary: Tensor
+    """Balance and z loss, weighted, summed over blocks and tokens: what to add to the summed cross-entropy."""
+    loads: Tensor
+    """int64 [blocks with experts, 2, experts]: tokens for which each expert was chosen, and those that it took."""
+
+
+class Experts(nn.Module):
+    """SwiGLU networks side by side, the rows of each after those of the one before; each rank may hold some."""
+
+    role: ClassVar[Role] = "expert"
+
+    def __init__(self, config: MoEConfig) -> None:
+        super().__init__()
+        rows = config.experts * config.expert_width
+        self.gate = nn.Parameter(torch.empty(rows, config.width))
+        self.up = nn.Parameter(torch.empty(rows, config.width))
+        self.down = nn.Parameter(torch.empty(config.experts * config.width, config.expert_width))
+
+    def forward(self, x: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Map [rows, width] to the same shape; the first `sizes[0]` rows by the rank's first expert, and so on."""
+        weights = (held(each).chunk(len(sizes)) for each in (self.gate, self.up, self.down))
+        each = zip(torch.split(x, list(sizes)), *weights, strict=True)
+        return torch.cat([F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down) for x, gate, up, down in each])
+
+
+class Router(nn.Linear):
+    """Logits of every expert for every token, in float32 under every precision."""
+
+    role: ClassVar[Role] = "whole"
+
+    def __init__(self, config: MoEConfig) -> None:
+        super().__init__(config.width, config.experts, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [..., width] to [..., experts]."""
+        with torch.autocast(x.device.type, enabled=False):
+            return F.linear(x.float(), held(self.weight).float())
+
+
+class MixtureMLP(nn.Module):
+    """Router, experts, and those that every token passes through."""
+
+    axis: Axis | None = None
+    """Ranks that divide the experts; None = this rank has all. Set by `dtk.dimensions.ep`."""
+
+    def __init__(self, config: MoEConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.router = Router(config)
+        self.experts = Experts(config)
+        self.shared: LlamaMLP | None = None
+        if config.shared_experts:
+            self.shared = LlamaMLP(config.width, config.shared_experts * config.expert_width)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Map [batch, sequence, width] to the same shape, the auxiliary loss, and loads [2, experts]."""
+        chosen_per_token = self.config.experts_per_token
+        logits = self.router(x)
+        probabilities = logits.softmax(-1)
+        weights, chosen = probabilities.topk(chosen_per_token)
+        if chosen_per_token > 1:
+            weights = weights / weights.sum(-1, keepdim=True)
+        y, loads = self._route(x.flatten(0, 1), weights.flatten(0, 1), chosen.flatten(0, 1))
+        y = y.view_as(x)
+        if self.shared is not None:
+            y = y + self.shared(x)
+        return y, self._auxiliary(logits, probabilities, chosen), loads
+
+    def _auxiliary(self, logits: Tensor, probabilities: Tensor, chosen: Tensor) -> Tensor:
+        """Sum over tokens of the balance loss of their sequence and of the z loss.
+
+        The balance loss is that of a sequence (DeepSeek-AI 2024, "DeepSeek-V3", equations 17 to 20), as shares over a
+        batch would depend on how it is divided; z loss: Zoph et al. 2022, "ST-MoE", equation 5.
+        """
+        config = self.config
+        share = F.one_hot(chosen, config.experts).sum(2).float().mean(1) * (config.experts / config.experts_per_token)
+        balance = (share * probabilities.mean(1)).sum() * chosen.shape[1]
+        return config.balance_loss * balance + config.z_loss * logits.logsumexp(-1).square().sum()
+
+    def _route(self, x: Tensor, weights: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the weighted sum of what the chosen experts make of x [tokens, width], and the loads."""
+        config, tokens = self.config, len(x)
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.to(torch.get_autocast_dtype(x.device.type))  # So it travels.
+        first_choices_first = chosen.t().flatten()
+        order = first_choices_first.argsort(stable=True)
+        counts = F.one_hot(first_choices_first, config.experts).sum(0)
+        taken = counts
+        if config.capacity_factor is None or not self.training:
+            result = self._experts(x[order % tokens], counts)[order.argsort()]
+        else:
+            capacity = ceil(config.capacity_factor * tokens * config.experts_per_token / config.experts)
+            taken, slots = counts.clamp(max=capacity), config.experts * capacity
+            place = torch.arange(len(order), device=x.device) - (counts.cumsum(0) - counts)[first_choices_first[order]]
+            slot = torch.where(place < capacity, first_choices_first[order] * capacity + place, slots)
+            # Slots that stay empty hold, and tokens without a slot get, a row of zeros.
+            source = torch.full((slots + 1,), tokens, device=x.device).scatter_(0, slot, order % tokens)[:slots]
+            zeros = x.new_zeros(1, x.shape[1])
+            result = self._experts(torch.cat((x, zeros))[source], [capacity] * config.experts)
+            result = torch.cat((result, zeros.to(result.dtype)))[slot][order.argsort()]
+        y = (weights.t().unsqueeze(-1).type_as(result) * result.view(-1, tokens, x.shape[1])).sum(0)
+        return y, torch.stack((counts, taken))
+
+    def _experts(self, rows: Tensor, counts: Tensor | list[int]) -> Tensor:
+        """Send the rows, which stand by expert, to the ranks that hold their experts, and return what these make."""
+        if self.axis is None:
+            sizes = counts if isinstance(counts, list) else read_counts(counts.view(1, 1, -1), len(rows), 0)[0][0]
+            return self.experts(rows, sizes)  # type: ignore[no-any-return]
+        ranks, home = self.axis.size, len(rows)
+        if isinstance(counts, list):
+            mine = [counts[: len(counts) // ranks]] * ranks
+            sent = received = [len(rows) // ranks] * ranks
+        else:
+            for_ranks = counts.view(ranks, -1)
+            both = torch.stack((for_ranks, exchange_counts(for_ranks, self.axis)))
+            both = read_counts(both, len(rows), self.axis.rank)
+            mine, sent, received = both[1], *([sum(each) for each in one] for one in both)
+        arrived = exchange_rows(rows, sent, received, self.axis, home)
+        by_expert = [sum(of_expert) for of_expert in zip(*mine, strict=True)]
+        made = self.experts(_swapped(arrived, mine), by_expert)
+        return exchange_rows(_swapped(made, list(zip(*mine, strict=True))), received, sent, self.axis, home)
+
+
+def read_counts(counts: Tensor, rows: int, rank: int) -> list[list[list[int]]]:
+    """Return, as the host needs them, how many rows go where; waits for the device.
+
+    Args:
+        counts: int64 [1 or 2, ranks, experts of a rank]: of this rank's rows for each expert, and those that each rank
+            has for this one's experts.
+        rows: of this rank, in all.
+        rank: of this one, among those that divide the experts.
+    """
+    return counts.tolist()  # type: ignore[no-any-return]
+
+
+def even_counts(counts: Tensor, rows: int, rank: int) -> list[list[list[int]]]:
+    """Return what `read_counts` would if all ranks had so many rows, spread evenly: for a simulation without values."""
+    _, ranks, of_rank = counts.shape
+    whole = [rows * (i + 1) // (ranks * of_rank) - rows * i // (ranks * of_rank) for i in range(ranks * of_rank)]
+    sent = [whole[first : first + of_rank] for first in range(0, len(whole), of_rank)]
+    return [sent, [sent[rank]] * ranks][: len(counts)]
+
+
+def _swapped(rows: Tensor, sizes: Sequence[Sequence[int]]) -> Tensor:
+    """Rows that stand by (i, j), `sizes[i][j]` of them, by (j, i)."""
+    parts = torch.split(rows, list(chain(*sizes)))
+    width = len(sizes[0])
+    return torch.cat([parts[i * width + j] for j in range(width) for i in range(len(sizes))])
+
+
+class MoEBlock(LlamaBlock):
+    """Attention, then experts, each behind an RMSNorm and added to its input."""
+
+    def __init__(self, config: MoEConfig) -> None:
+        nn.Module.__init__(self)
+        self.attention_norm = RMSNorm(config.width, eps=config.norm_eps)
+        self.attention = LlamaAttention(config)
+        self.mlp_norm = RMSNorm(config.width, eps=config.norm_eps)
+        self.mlp = MixtureMLP(config)  # type: ignore[assignment]
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+        """Map the residual stream [batch, sequence, width] to the same shape, with what `MixtureMLP` returns."""
+        x = x + self.attention(self.attention_norm(x), cos, sin)
+        y, auxiliary, loads = self.mlp(self.mlp_norm(x))
+        return x + y, auxiliary, loads
+
+
+class MoE(Llama):
+    """Causal language model; in training it also returns the auxiliary loss and how the experts were used."""
+
+    def block(self, config: MoEConfig, number: int) -> nn.Module:
+        """Make the block of that number: the first ones may be Llama's."""
+        return MoEBlock(config) if number >= config.dense_layers else LlamaBlock(config)
+
+    def forward(  # type: ignore[override]
+        self, tokens: Tensor, positions: Tensor | None = None, stream: Tensor | None = None
+    ) -> Tensor | Answer:
+        """Logits [batch, sequence, vocab] of token ids [batch, sequence], in training with the rest of an `Answer`.
+
+        Args:
+            tokens: int64.
+            positions: int64 [sequence], where the tokens stand; None = they are a whole sequence.
+            stream: of a pipeline, which this model has not.
+        """
+        config = self.config
+        if positions is None:
+            positions = whole_sequence(tokens)
+        cos, sin = rotary_table(positions, config.width // config.heads, config.rope_theta)
+        x, auxiliary, loads = self.token_embedding(tokens), [], []
+        for block in self.blocks:
+            result = block(x, cos, sin)
+            if isinstance(result, tuple):
+                x, loss, load = result
+                auxiliary.append(loss)
+                loads.append(load)
+            else:
+                x = result
+        x = self.final_norm(x)
+        logits = self.token_embedding.logits(x) if self.head is None else self.head(x)
+        return Answer(logits, torch.stack(auxiliary).sum(), torch.stack(loads)) if self.training else logits
+
+    def flops_per_token(self, sequence_length: int) -> int:
+        """Training FLOPs per token (see `training_flops_per_token`), of the experts that a token passes through."""
+        config = self.config
+        assert isinstance(config, MoEConfig)
+        idle = (config.layers - config.dense_layers) * (config.experts - config.experts_per_token)
+        unused = idle * 3 * config.width * config.expert_width
+        return super().flops_per_token(sequence_length) - training_flops_per_token(unused, 0, config.width, 0)
