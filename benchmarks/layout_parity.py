@@ -1,6 +1,6 @@
 """Loss of each layout beside `single` over 20 steps, and after step 10 continued on one process. Prints a table.
 
-    python benchmarks/layout_parity.py [--model llama_tiny]
+    python benchmarks/layout_parity.py [--model llama_tiny | moe_tiny]
 
 Every row is two runs of `dtk run` on gloo in float32: all steps under the layout; then ten of them, whose checkpoint
 one process resumes. The differences are relative, the largest over the steps.
@@ -23,6 +23,14 @@ LAYOUTS = {
     "ddp, tp 4": (4, ["strategy=tp", "parallel.tp=4"]),
 }
 """Name -> ranks and overrides."""
+EXPERTS = {
+    "ddp": (2, ["strategy=ddp"]),
+    "ddp, ep 2": (2, ["strategy=ddp", "parallel.ep=2"]),
+    "fsdp, ep 2": (2, ["strategy=moe"]),
+    "fsdp, dp 4, ep 2": (4, ["strategy=moe"]),
+    "zero2, ep 4": (4, ["strategy=zero2", "parallel.ep=4"]),
+}
+"""Of a model with experts."""
 JOB = [
     *(
         "data.tokenizer=byte",
@@ -55,13 +63,14 @@ def main() -> None:
     """Train every layout and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="gpt2_tiny")
-    model = f"model={parser.parse_args().model}"
+    name = parser.parse_args().model
+    model, layouts = f"model={name}", EXPERTS if name.startswith("moe") else LAYOUTS
     one = ["strategy=single", "parallel=default", "launcher.nproc=1"]
     with tempfile.TemporaryDirectory() as temporary:
         single = losses(Path(temporary, "single"), [model, *one, "checkpoint=off"], STEPS)
         print("| layout | ranks | largest difference over 20 steps | the same, from step 10 on one process |")
         print("|---|---|---|---|")
-        for number, (name, (ranks, typed)) in enumerate(LAYOUTS.items()):
+        for number, (name, (ranks, typed)) in enumerate(layouts.items()):
             layout = [*typed, f"launcher.nproc={ranks}"]
             whole = losses(Path(temporary, f"{number}_whole"), [model, *layout, "checkpoint=off"], STEPS)
             losses(Path(temporary, str(number)), [model, *layout], HALF)

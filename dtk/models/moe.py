@@ -140,8 +140,8 @@ class MixtureMLP(nn.Module):
         else:
             for_ranks = counts.view(ranks, -1)
             both = torch.stack((for_ranks, exchange_counts(for_ranks, self.axis)))
-            both = read_counts(both, len(rows), self.axis.rank)
-            mine, sent, received = both[1], *([sum(each) for each in one] for one in both)
+            leaving, mine = read_counts(both, len(rows), self.axis.rank)
+            sent, received = ([sum(each) for each in table] for table in (leaving, mine))
         arrived = exchange_rows(rows, sent, received, self.axis, home)
         by_expert = [sum(of_expert) for of_expert in zip(*mine, strict=True)]
         made = self.experts(_swapped(arrived, mine), by_expert)

@@ -26,7 +26,9 @@ def depths(config: Config) -> tuple[int, ...]:
     layers = getattr(config.model, "layers", 0)
     period, rest = _period(config), layers % _period(config)
     window = getattr(config.strategy, "prefetch_depth", 1)
-    small = max(_SMALL, window + 3) * period + rest
+    # Blocks without experts at the front are in both.
+    first = -(-getattr(config.model, "dense_layers", 0) // period)
+    small = (max(_SMALL, window + 3) + first) * period + rest
     large = small + (_LARGE - _SMALL) * period
     # Buckets of a fixed size and whole parameters dealt out to ranks do not grow evenly with the depth.
     if config.strategy.traits.gradients_in == "buckets" or layers <= max(DIRECT, large):

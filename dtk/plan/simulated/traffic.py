@@ -13,6 +13,8 @@ from dtk.simulate.step import Call
 
 _MESH = "mesh_"
 _CONTROL = "control"
+_DATA_PARALLEL = ("dp", "dp_replicate", "dp_shard")
+"""Send each other no parts of tensors but those of experts."""
 
 
 class Kind(NamedTuple):
@@ -43,9 +45,10 @@ def totals(calls: Sequence[Call], whole: str, simulated: int, rounds: int) -> tu
             continue
         times = rounds - simulated + 1 if simulated > 2 and call.micro_batch == 1 else 1
         stride = call.ranks[1] - call.ranks[0] if len(call.ranks) > 1 else 1
-        kind = Kind(
-            call.op, call.group.removeprefix(_MESH) if call.group.startswith(_MESH) else whole, len(call.ranks), stride
-        )
+        name = call.group.removeprefix(_MESH) if call.group.startswith(_MESH) else whole
+        if name in _DATA_PARALLEL and call.op == "all_to_all":
+            name = "ep"
+        kind = Kind(call.op, name, len(call.ranks), stride)
         counts[kind] = counts.get(kind, 0) + times
         sizes[kind] = sizes.get(kind, 0) + times * call.size_bytes
     return counts, sizes
@@ -80,6 +83,8 @@ def whole_dimension(config: Config, world_size: int) -> str:
     for name in ("pp", "cp", "tp"):
         if mesh.size(name) == world_size > 1:
             return name
+    if mesh.ep_holds_copies:
+        return "dp_replicate"
     if not config.strategy.traits.shards_parameters:
         return "dp"
     replicates = config.strategy.traits.replicated_over == "dp_replicate"

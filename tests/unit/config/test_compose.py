@@ -87,7 +87,11 @@ def test_experiments_leave_every_other_choice_free() -> None:
             ["strategy.bucket_cap_mb=1"],
             "strategy.bucket_cap_mb belongs to strategy=ddp or strategy=zero1: this is strategy=fsdp",
         ),
-        (["model.kv_heads=2"], "model.kv_heads belongs to model.architecture=llama: this is model.architecture=gpt"),
+        (
+            ["model.kv_heads=2"],
+            "model.kv_heads belongs to model.architecture=llama or model.architecture=moe: "
+            "this is model.architecture=gpt",
+        ),
         (["train.steps"], '"train.steps" is not an override: it has no = - write KEY=VALUE'),
         (["=3"], '"=3" is not an override: it has no key - write KEY=VALUE'),
         (
