@@ -16,7 +16,7 @@ _SECTIONS = {
     "what goes wrong, on purpose": ("fault",),
 }
 """In which order the groups are shown; others follow."""
-_LISTED = 16
+_LISTED = 20
 """Longer lists are not shown without being asked for."""
 
 _EXAMPLES = (
