@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtk.parallel.mesh import COMPOUND, ORDER, Mesh, divisors
+from dtk.parallel.mesh import EXPERTS, ORDER, Mesh, divisors
 
 DEGREE = st.integers(1, 3)
 
@@ -15,14 +15,13 @@ DEGREE = st.integers(1, 3)
 @st.composite
 def meshes(draw: st.DrawFn) -> Mesh:
     degrees = {name: draw(DEGREE) for name in ORDER}
-    experts = prod(degrees[name] for name in COMPOUND["ep"])
-    return Mesh(**degrees, ep=draw(st.sampled_from(divisors(experts))))
+    return Mesh(**degrees, ep=draw(st.sampled_from(divisors(Mesh(**degrees).divided_by_ep))))
 
 
 @given(meshes())
 @settings(deadline=None)
 def test_groups_of_a_dimension_are_a_partition_of_the_ranks(mesh: Mesh) -> None:
-    for dimension in (*ORDER, "dp", "ep"):
+    for dimension in (*ORDER, "dp", *EXPERTS):
         groups = mesh.groups(dimension)
         assert sorted(rank for group in groups for rank in group) == list(range(mesh.world_size))
         assert {len(group) for group in groups} == {mesh.size(dimension)}
@@ -73,7 +72,14 @@ def test_tensor_parallel_neighbours_share_their_samples() -> None:
 
 
 def test_experts_divide_neighbouring_ranks() -> None:
-    assert Mesh(dp_replicate=2, dp_shard=4, ep=2).groups("ep") == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    sharded = Mesh(dp_replicate=2, dp_shard=4, ep=2)
+    assert sharded.groups("ep") == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert sharded.groups("expert_shard") == [[0, 2], [1, 3], [4, 6], [5, 7]]
+    assert sharded.groups("expert_replicate") == sharded.groups("dp_replicate") == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    copied = Mesh(dp_replicate=4, ep=2)
+    assert copied.ep_holds_copies and not sharded.ep_holds_copies
+    assert (copied.groups("ep"), copied.groups("expert_replicate")) == ([[0, 1], [2, 3]], [[0, 2], [1, 3]])
+    assert copied.expert_shard == 1
 
 
 @pytest.mark.parametrize(
