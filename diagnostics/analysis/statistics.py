@@ -4,7 +4,7 @@ Pure arithmetic, standard library only; knows no run. Everything that reports a 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
@@ -37,6 +37,15 @@ class Estimate:
     def holds(self, value: float) -> bool:
         """Whether the interval holds `value`; without an interval nothing is excluded."""
         return self.low is None or self.high is None or self.low <= value <= self.high
+
+    def span(self, text: Callable[[float], str], between: str = " - ") -> str:
+        """`0.98 - 1.02`; empty without an interval."""
+        return "" if self.low is None or self.high is None else f"{text(self.low)}{between}{text(self.high)}"
+
+    def falling(self, of: Callable[[float], float]) -> "Estimate":
+        """Return the estimate of a function that falls as the value grows: the bounds change places."""
+        low, high = (None if bound is None else of(bound) for bound in (self.high, self.low))
+        return Estimate(of(self.median), low, high, self.count)
 
     def as_json(self) -> dict[str, float | int | None]:
         """Plain values."""

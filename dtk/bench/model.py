@@ -46,13 +46,11 @@ class Result:
 
     def algbw(self) -> Estimate:
         """Algorithm bandwidth in GB/s: a longer time is a lower bandwidth."""
-        return _inverted(self.time_s, lambda seconds: algorithm_bandwidth(self.size_bytes, seconds))
+        return self.time_s.falling(lambda seconds: algorithm_bandwidth(self.size_bytes, seconds))
 
     def busbw(self, world_size: int) -> Estimate:
         """Bus bandwidth in GB/s."""
-        return _inverted(
-            self.time_s, lambda seconds: bus_bandwidth(self.operation, self.size_bytes, seconds, world_size)
-        )
+        return self.time_s.falling(lambda one: bus_bandwidth(self.operation, self.size_bytes, one, world_size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +121,3 @@ def dumps(report: BenchReport) -> str:
 def _result(one: Result, world_size: int) -> dict[str, Any]:
     rates = {"algbw_gb_per_s": one.algbw().as_json(), "busbw_gb_per_s": one.busbw(world_size).as_json()}
     return {**asdict(one), **rates}
-
-
-def _inverted(time_s: Estimate, rate: Any) -> Estimate:
-    """Bounds change places."""
-    low, high = (None if bound is None else float(rate(bound)) for bound in (time_s.high, time_s.low))
-    return Estimate(float(rate(time_s.median)), low, high, time_s.count)

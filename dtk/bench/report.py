@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from diagnostics.analysis.statistics import METHOD, Estimate
+from diagnostics.analysis.statistics import METHOD
 from diagnostics.contract.formatting import bytes_text, counted, seconds_text
 from diagnostics.report import document as doc
 from dtk.bench.bandwidth import DEFINITIONS, OPERATIONS
@@ -159,7 +159,7 @@ def _gains(report: BenchReport) -> list[tuple[str, ...]]:
     ]
     for gain in report.gains:
         rates = (_rate(at[name, gain.operation, gain.size_bytes].median) for name in (first, second))
-        ratio = (f"{gain.ratio.median:.3f}", _span(gain.ratio, 3))
+        ratio = (f"{gain.ratio.median:.3f}", gain.ratio.span("{:.3f}".format) or "-")
         rows.append((gain.operation, bytes_text(gain.size_bytes), *rates, *ratio, gain.verdict))
     return rows
 
@@ -172,17 +172,17 @@ def _figures(report: BenchReport) -> doc.Section | None:
     heading = ["operation", "size", "count", "calls", "time", "interval", "algbw GB/s", "busbw GB/s", "interval"]
     rows = [(*(("preset",) if several else ()), *heading, "wrong")]
     for one in report.results:
-        low, high, busbw = one.time_s.low, one.time_s.high, one.busbw(report.world_size)
+        busbw = one.busbw(report.world_size)
         figures = (
             one.operation,
             bytes_text(one.size_bytes),
             f"{one.count:,}",
             str(one.calls),
             seconds_text(one.time_s.median),
-            "-" if low is None or high is None else f"{seconds_text(low)} - {seconds_text(high)}",
+            one.time_s.span(seconds_text) or "-",
             _rate(one.algbw().median),
             _rate(busbw.median),
-            _span(busbw),
+            busbw.span(_rate) or "-",
             "not verified" if one.wrong_elements is None else f"{one.wrong_elements:,}",
         )
         rows.append((one.side, *figures) if several else figures)
@@ -200,14 +200,6 @@ def _meaning(report: BenchReport, page: str) -> doc.Section:
     notes = tuple(doc.Field("note", doc.Span(note, "warn")) for note in report.notes)
     named = doc.Only(("terminal",), (doc.Fields((doc.Field("page", page),)),)) if page else None
     return doc.Section("What the figures mean", doc.present(doc.Fields((*defined, *notes)), named))
-
-
-def _span(value: Estimate, digits: int | None = None) -> str:
-    """Return `0.98 - 1.02`, or `-` where one figure is all there is."""
-    if value.low is None or value.high is None:
-        return "-"
-    low, high = (_rate(bound) if digits is None else f"{bound:.{digits}f}" for bound in (value.low, value.high))
-    return f"{low} - {high}"
 
 
 def _rate(value: float) -> str:

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import webbrowser
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,12 @@ from dtk.errors import DtkError
 RUNS = Path("runs")
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One fault to show."""
-
-    title: str
-    fault: str
-
-
-PARTS = (
-    Part("a deadlock: one rank issues a collective that the others do not", "extra_collective"),
-    Part("an all_gather of the whole model on every rank", "full_gather"),
-    Part("low overlap: all gradients are reduced at the end, in one bucket", "one_bucket"),
-)
+PARTS = {
+    "extra_collective": "a deadlock: one rank issues a collective that the others do not",
+    "full_gather": "an all_gather of the whole model on every rank",
+    "one_bucket": "low overlap: all gradients are reduced at the end, in one bucket",
+}
+"""Fault -> what it shows."""
 
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -55,9 +47,9 @@ def demo(runs_folder: Path, show: bool) -> int:
         DtkError: a fault could not be run at all.
     """
     pages, diagnosed = [], True
-    for number, part in enumerate(PARTS, 1):
-        print(f"\n[{number}/{len(PARTS)}] {part.title}", flush=True)
-        folder = _run(part, runs_folder)
+    for number, (fault, title) in enumerate(PARTS.items(), 1):
+        print(f"\n[{number}/{len(PARTS)}] {title}", flush=True)
+        folder = _run(fault, runs_folder)
         print(f"\n$ {command('diagnose', folder)}", flush=True)
         code = subprocess.run([sys.executable, "-m", "dtk", "diagnose", str(folder)], check=False).returncode
         diagnosed = diagnosed and code == 1
@@ -72,15 +64,15 @@ def demo(runs_folder: Path, show: bool) -> int:
     return 0 if diagnosed else 1
 
 
-def _run(part: Part, runs_folder: Path) -> Path:
+def _run(fault: str, runs_folder: Path) -> Path:
     """Run one fault, which may fail as it is meant to; returns its run folder."""
-    arguments = ["run", f"fault={part.fault}", override("runs_folder", runs_folder)]
+    arguments = ["run", f"fault={fault}", override("runs_folder", runs_folder)]
     print(f"$ {command(*arguments)}", flush=True)
     before = _folders(runs_folder)
     code = subprocess.run([sys.executable, "-m", "dtk", *arguments], check=False).returncode
     new = sorted(_folders(runs_folder) - before)
     if not new:
-        raise DtkError(f"fault={part.fault} left no run folder", f"dtk run ended with exit code {code}")
+        raise DtkError(f"fault={fault} left no run folder", f"dtk run ended with exit code {code}")
     return new[-1]
 
 

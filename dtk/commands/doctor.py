@@ -104,13 +104,8 @@ def _list(arguments: argparse.Namespace) -> int:
     from dtk.doctor.registry import BETWEEN, chosen
 
     checks, between = chosen(arguments.only, arguments.skip)
-    about = {
-        "agreement": "versions, limits and variables are alike",
-        "clock": "clock skew",
-        "reach": "who reaches whom",
-    }
     rows = [(check.topic, check.name, check.about) for check in checks]
-    rows += [("nodes", name, f"between nodes: {about[name]}") for name in BETWEEN if name in between]
+    rows += [("nodes", name, f"between nodes: {about}") for name, about in BETWEEN.items() if name in between]
     if arguments.json:
         import json
 

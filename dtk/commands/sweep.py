@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.contract.invocation import command
 from dtk.console.options import add_config_dir, add_number, whole
+from dtk.console.output import say
 from dtk.errors import DtkError
 from dtk.extras import require_training
-from dtk.sweep.console import say
 
 if TYPE_CHECKING:
     from dtk.sweep.local import Job

@@ -46,9 +46,8 @@ def ratio_text(found: Estimate | None) -> str:
 
 def bounds_text(found: Estimate) -> str:
     """` (0.74 to 0.79)`; nothing without an interval."""
-    if found.low is None or found.high is None:
-        return ""
-    return f" ({_short(found.low)} to {_short(found.high)})"
+    span = found.span(_short, " to ")
+    return f" ({span})" if span else ""
 
 
 def times_text(value: float) -> str:

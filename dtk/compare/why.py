@@ -52,15 +52,9 @@ def _speed(ratio: Estimate, first: Variant, alike: bool) -> str:
     if abs(ratio.median - 1) < _EQUAL:
         return f"is as fast as {first.label}: step time {times_text(ratio.median)}{bounds_text(ratio)}"
     slower = ratio.median > 1
-    shown = ratio if slower else _inverse(ratio)
+    shown = ratio if slower else ratio.falling(lambda value: 1 / value)
     noise = bounds_text(shown) or " (too few repeats to tell it from noise)"
     return f"is {times_text(shown.median)} {'slower' if slower else 'faster'} than {first.label}{noise}"
-
-
-def _inverse(ratio: Estimate) -> Estimate:
-    low = None if ratio.high is None else 1 / ratio.high
-    high = None if ratio.low is None else 1 / ratio.low
-    return Estimate(1 / ratio.median, low, high, ratio.count)
 
 
 def _reasons(

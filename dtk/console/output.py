@@ -16,8 +16,10 @@ def columns() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def colours() -> bool:
-    """Whether standard output is a terminal whose user wants colours."""
+def colours(choice: str = "auto") -> bool:
+    """Whether colours are wanted: `always`, `never`, or as standard output is a terminal whose user wants them."""
+    if choice != "auto":
+        return choice == "always"
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -38,6 +40,11 @@ def put(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         why = error.strerror or str(error)
         raise DtkError("cannot write to standard output", why, "redirect it to another place") from error
+
+
+def say(text: str = "") -> None:
+    """Write a line, as `put` does."""
+    put(f"{text}\n")
 
 
 def check_page(path: Path, usual: Path) -> None:

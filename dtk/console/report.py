@@ -42,8 +42,7 @@ def hand_over(
     else:
         if named.pop("page", False):
             named["page"] = "" if page is None or problem is not None else str(page)
-        choice = getattr(arguments, "color", "auto")
-        colour = choice == "always" or (choice == "auto" and output.colours())
+        colour = output.colours(getattr(arguments, "color", "auto"))
         text = terminal.render(document(**named), columns=output.columns(), colour=colour)
     output.put(text)
     if problem is not None:

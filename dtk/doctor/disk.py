@@ -6,7 +6,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from dtk.doctor.limits import size
+from diagnostics.contract.formatting import bytes_text as size
 from dtk.doctor.model import Check, Result, failure, graded, judged, not_applicable, warning
 from dtk.doctor.scope import Scope
 from dtk.record.heartbeat import filesystem

@@ -6,6 +6,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from diagnostics.contract.formatting import bytes_text as size
 from dtk.config.placement import host_memory
 from dtk.doctor.model import Check, Result, failure, graded, judged, not_applicable, warning
 from dtk.doctor.scope import Scope
@@ -25,15 +26,6 @@ FILES, FEW_FILES = 4096, 512
 PROCESSES = 4096
 """Threads count as processes: OpenMP's, NCCL's, the data loader's, of all ranks."""
 RANKS_MEMLOCK_BYTES = 1 << 30
-
-
-def size(number: float) -> str:
-    """1536 MiB -> `1.5 GiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(number) < 1024:
-            return f"{number:.0f} {unit}" if unit in ("B", "KiB") else f"{number:.1f} {unit}"
-        number /= 1024
-    return f"{number:.1f} TiB"
 
 
 def judge_shm(folder: Path) -> Result:

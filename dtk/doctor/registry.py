@@ -20,8 +20,12 @@ CHECKS: tuple[Check, ...] = (
     *disk.CHECKS,
     *collectives.CHECKS,
 )
-BETWEEN = ("agreement", "clock", "reach")
-"""Checks between nodes, which several nodes make beside these."""
+BETWEEN = {
+    "agreement": "versions, limits and variables are alike",
+    "clock": "clock skew",
+    "reach": "who reaches whom",
+}
+"""Checks between nodes, which several nodes make beside these -> what they look at."""
 
 
 def chosen(only: Iterable[str], skip: Iterable[str]) -> tuple[tuple[Check, ...], frozenset[str]]:

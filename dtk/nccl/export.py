@@ -9,9 +9,7 @@ import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import yaml
-
-from dtk.console.script_text import kubernetes_argument
+from dtk.console.script_text import as_yaml, kubernetes_argument
 from dtk.errors import DtkError
 from dtk.nccl.presets import Preset
 from dtk.nccl.render import RUN, fill
@@ -82,28 +80,12 @@ def _kubernetes(preset: Preset, heading: list[str], variables: dict[str, str], r
     """Render a part of a pod template, to be merged by container name with kustomize or kubectl patch."""
     container = {
         "name": "pytorch",
-        "env": [{"name": name, "value": _Quoted(kubernetes_argument(value))} for name, value in variables.items()],
+        "env": [{"name": name, "value": kubernetes_argument(value)} for name, value in variables.items()],
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
     spec = {"spec": {"containers": [container], "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}]}}
     notes = ["Merge it into the pod template (strategic merge); `pytorch` is the container of the training job."]
-    body = yaml.dump(spec, Dumper=_Dumper, sort_keys=False, width=10_000)
-    return "\n".join(_comments([*heading, *notes])) + "\n" + body
-
-
-class _Quoted(str):
-    """A text in double quotes: Kubernetes refuses a value that YAML reads as a number."""
-
-
-class _Dumper(yaml.SafeDumper):
-    """Knows `_Quoted`."""
-
-
-def _quoted(dumper: yaml.SafeDumper, text: _Quoted) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", str(text), style='"')
-
-
-_Dumper.add_representer(_Quoted, _quoted)
+    return "\n".join(_comments([*heading, *notes])) + "\n" + as_yaml(spec)
 
 
 def _docker(preset: Preset, heading: list[str], variables: dict[str, str], run: Path | None) -> str:

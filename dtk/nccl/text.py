@@ -22,11 +22,8 @@ def listing(presets: Mapping[str, Preset], problems: Mapping[str, DtkError]) -> 
         (name, _WORDS[preset.config.backend], str(len(preset.settings)), preset.summary)
         for name, preset in presets.items()
     ]
-    rows += [(clean(name), "-", "-", f"cannot be used: {problem}") for name, problem in problems.items()]
-    rows.insert(0, ("preset", "for", "sets", "what it is"))
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    lines = ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), clean(row[3])]) for row in rows]
-    return "\n".join(lines) + "\n"
+    rows += [(name, "-", "-", f"cannot be used: {problem}") for name, problem in problems.items()]
+    return _rendered(doc.Document("", "", (doc.table([("preset", "for", "sets", "what it is"), *rows]),)))
 
 
 def shown(preset: Preset) -> str:

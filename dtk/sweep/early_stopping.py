@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from diagnostics.contract.artifacts import RunPaths
+from dtk.console.output import say
 from dtk.errors import DtkError
 from dtk.launch.stopping import ask_ranks
-from dtk.sweep.console import say
 from dtk.sweep.folder import Sweep, Trial
 from dtk.sweep.history import look, tried
 from dtk.sweep.search import Search

@@ -11,9 +11,9 @@ from typing import Any
 from diagnostics.contract.formatting import counted
 from dtk.config.compose import compose
 from dtk.config.overrides import parse
+from dtk.console.output import say
 from dtk.errors import DtkError
 from dtk.sweep import file as sweep_file
-from dtk.sweep.console import say
 from dtk.sweep.early_stopping import EarlyStop
 from dtk.sweep.folder import Sweep, create, find
 from dtk.sweep.history import tried

@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 
 from diagnostics.contract.invocation import command
+from dtk.console.output import say
 from dtk.launch.prepare import compose_point, print_configuration
-from dtk.sweep.console import say
 from dtk.sweep.folder import Sweep, create, find
 from dtk.sweep.points import combinations, freeze, take_repeats
 from dtk.sweep.runner import Runner

@@ -15,11 +15,11 @@ from diagnostics.contract.artifacts import RunPaths, complete_checkpoints, read_
 from diagnostics.contract.invocation import typed
 from dtk.config.compose import Composed
 from dtk.config.resume import Resumed, resume
+from dtk.console.output import say
 from dtk.errors import INTERRUPTED, USER_ERROR, DtkError
 from dtk.launch.prepare import place_point
 from dtk.launch.start import FAILED, run_point
 from dtk.launch.stopping import STOPPED
-from dtk.sweep.console import say
 from dtk.sweep.folder import Sweep, Trial, state_of
 from dtk.sweep.points import Point
 

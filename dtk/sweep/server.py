@@ -14,11 +14,11 @@ from pathlib import Path
 import yaml
 
 from diagnostics.contract.invocation import command
+from dtk.console.output import say
 from dtk.errors import DtkError
 from dtk.extras import install
 from dtk.launch.processes import importable
 from dtk.record.tracker_process import base_url, has_key
-from dtk.sweep.console import say
 from dtk.sweep.local import Job, with_extra
 
 PROJECT = "dtk"

@@ -7,9 +7,9 @@ from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.formatting import counted
 from diagnostics.contract.invocation import typed
 from dtk.console import output
+from dtk.console.output import say
 from dtk.errors import DtkError
 from dtk.launch.stopping import STOPPED
-from dtk.sweep.console import say
 from dtk.sweep.folder import Sweep, Trial
 from dtk.sweep.history import look
 from dtk.sweep.runner import DONE

@@ -1,6 +1,6 @@
 """Builds the document of `dtk tune`: the verdict and what to type first, then every candidate."""
 
-from diagnostics.analysis.statistics import METHOD, Estimate
+from diagnostics.analysis.statistics import METHOD
 from diagnostics.contract.formatting import bytes_text, counted
 from diagnostics.contract.invocation import command
 from diagnostics.report.document import Document, Field, Fields, Section, Span, present, table
@@ -39,17 +39,11 @@ def _rows(report: TuneReport) -> list[tuple[str, ...]]:
                 row.candidate.value + mark,
                 row.ended,
                 "-" if row.tokens_per_s is None else f"{row.tokens_per_s.median:,.0f}",
-                _span(row.tokens_per_s, 0),
+                (row.tokens_per_s and row.tokens_per_s.span("{:,.0f}".format)) or "-",
                 "-" if row.peak_memory_bytes is None else bytes_text(row.peak_memory_bytes.median),
                 "-" if row.gain is None else f"{row.gain.median:.3f}",
-                _span(row.gain, 3),
+                (row.gain and row.gain.span("{:.3f}".format)) or "-",
                 row.gain_told,
             )
         )
     return rows
-
-
-def _span(value: Estimate | None, digits: int) -> str:
-    if value is None or value.low is None or value.high is None:
-        return "-"
-    return f"{value.low:,.{digits}f} - {value.high:,.{digits}f}"

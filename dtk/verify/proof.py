@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from diagnostics.contract.findings import Remedy
+from diagnostics.report import document as doc
+from diagnostics.report.terminal import render
 from dtk.verify.gain import Change, figures_of, improved, of_peak, of_steps
 
 
@@ -92,11 +94,10 @@ def table(proof: Proof) -> str:
         *([("peak of tensors a rank", *(_text(one, 2**20, " MiB") for one in tensors))] if any(tensors) else []),
         ("exposed communication", *(_text(one.exposed_ms, 1, " ms a step") for one in runs)),
     ]
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
     heading = f"{proof.verdict}: {proof.cause} with {proof.remedy.change}"
-    lines += [f"not comparable: {why}"] if why else []
-    return "\n".join([heading, *lines, f"runs: {proof.before.run}", f"      {proof.after.run}"]) + "\n"
+    fields = [doc.Field("because", why)] if why else []
+    fields += [doc.Field("run before", proof.before.run), doc.Field("run after", proof.after.run)]
+    return render(doc.Document("", heading, (doc.table(rows), doc.Fields(tuple(fields)))), columns=None, colour=False)
 
 
 def _not_comparable(proof: Proof) -> str:

@@ -11,7 +11,7 @@ from dtk.commands import demo
 def test_a_fault_is_run_and_its_report_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(demo, "PARTS", demo.PARTS[-1:])
+    monkeypatch.setattr(demo, "PARTS", dict(list(demo.PARTS.items())[-1:]))
     assert demo.demo(tmp_path / "runs", show=False) == 0
     out = capfd.readouterr().out
     (folder,) = (tmp_path / "runs").iterdir()

@@ -7,6 +7,7 @@ meet at a store on the first node, as under torchrun.
 
 import re
 import sys
+from pathlib import Path
 
 from dtk.config.folders import source_tree
 from dtk.config.schema import SlurmLauncher
@@ -33,6 +34,8 @@ _OURS = {
     "signal": "signal_before_s",
 }
 """Options of sbatch that have a key of their own."""
+_BODY = Path(__file__).with_name("slurm_body.sh")
+"""What the script does with the variables that are set above it: the ranks, their signals, another start."""
 _MEMORY = re.compile(r"\d+[KMGTkmgt]?")
 _FIXED = ("job-name", "output", "error", "chdir", "open-mode", "export", "wrap", "array", "parsable")
 """Options of sbatch on which dtk's own script rests."""
@@ -52,7 +55,7 @@ def render(job: Submission, folder: str) -> str:
     setup = [check_line(line, "launcher.setup") for line in launcher.setup]
     # Strict about unset variables only once the user's own lines are over: they may source anything.
     parts = ["#!/bin/bash", *_options(job, folder), f"# {job.title()}", ":", *setup, "set -u"]
-    return "\n".join([*parts, *_environment(job), *_ranks(job), ""]) + _BODY
+    return "\n".join([*parts, *_environment(job), *_ranks(job), "", _BODY.read_text(encoding="utf-8")])
 
 
 def _options(job: Submission, folder: str) -> list[str]:
@@ -139,49 +142,3 @@ def _srun_option(option: str) -> str:
     if not check_line(option, "launcher.srun_extra").startswith("--"):
         raise DtkError(f"launcher.srun_extra: {option} is no option", fix="write --name=value, one per entry")
     return option
-
-
-_BODY = r"""
-# Exit codes of ranks that were asked to stop, and did, with a checkpoint: 128 + the signal.
-stopped() { [[ $1 -eq 138 || $1 -eq 143 ]]; }
-
-newest() {
-  local found=("$run"/checkpoints/step_*/checkpoint.json)
-  printf '%s\n' "${found[-1]}"
-}
-
-# The time limit is near, or a preemption: the ranks are told.
-asked='' ended='' ranks='' heard=''
-trap 'heard=yes asked=yes; [[ -z $ranks ]] || kill -USR1 "$ranks"' USR1
-# scancel, or a requeue that Slurm does itself: the ranks have been told by Slurm.
-trap 'heard=yes ended=yes' TERM
-
-before="$(newest)"
-code=143
-while [[ -z $asked && -z $ended ]]; do
-  "${command[@]}" &
-  ranks=$!
-  while :; do
-    heard=''
-    wait "$ranks"
-    code=$?
-    [[ -n $heard ]] || break
-  done
-  ranks=''
-  if [[ $code -eq 0 || $code -eq 2 || $restarts -eq 0 ]] || stopped "$code"; then
-    break
-  fi
-  restarts=$((restarts - 1))
-  echo "dtk: the job failed with exit code $code; it starts again from the last checkpoint"
-done
-
-if stopped "$code" && [[ -z $ended && -n $requeue ]]; then
-  if [[ "$(newest)" == "$before" ]]; then
-    echo 'dtk: stopped without a new checkpoint; not requeued, as it would begin at the same step again'
-  else
-    echo 'dtk: stopped with a checkpoint; requeued'
-    scontrol requeue "$SLURM_JOB_ID"
-  fi
-fi
-exit "$code"
-"""

@@ -68,7 +68,7 @@ def unshared(*flags):
 def test_shared_memory_that_is_large_enough(tmp_path):
     with tiny(tmp_path / "shm", "size=2g") as folder:
         result = limits.judge_shm(folder)
-    assert (result.status, result.summary) == ("ok", "2.0 GiB free of 2.0 GiB")
+    assert (result.status, result.summary) == ("ok", "2 GiB free of 2 GiB")
 
 
 def test_dockers_64_mib_are_a_warning(tmp_path):
@@ -76,7 +76,7 @@ def test_dockers_64_mib_are_a_warning(tmp_path):
         result = limits.judge_shm(folder)
         assert list(folder.iterdir()) == [], "the trial leaves nothing"
     assert result.status == "warning"
-    assert "64.0 MiB in all" in result.summary
+    assert "64 MiB in all" in result.summary
     assert result.remedies[0].command == f"sudo mount -o remount,size=16g {folder}"
 
 
@@ -84,7 +84,7 @@ def test_shared_memory_that_is_too_small_or_full(tmp_path, monkeypatch):
     with tiny(tmp_path / "small", "size=8m") as folder:
         small = limits.judge_shm(folder)
     assert small.status == "failure"
-    assert "32.0 MiB cannot be taken: No space left on device" in small.summary
+    assert "32 MiB cannot be taken: No space left on device" in small.summary
     monkeypatch.setattr(limits, "SHM_BYTES", 64 << 20)  # To fill a real GiB would cost the machine a real GiB.
     with tiny(tmp_path / "full", "size=80m") as folder:
         with (folder / "nccl-left").open("wb") as file:
@@ -156,7 +156,7 @@ def test_little_memory(tmp_path):
     (tmp_path / "memory.max").write_text(f"{10 << 30}\n")
     (tmp_path / "memory.current").write_text(f"{(10 << 30) - (100 << 20)}\n")
     result = limits.judge_memory(meminfo, tmp_path)
-    assert (result.status, result.summary) == ("warning", "100.0 MiB of 10.0 GiB of host memory are available")
+    assert (result.status, result.summary) == ("warning", "100 MiB of 10 GiB of host memory are available")
     assert limits.judge_memory(tmp_path / "none", tmp_path).status == "not_applicable"
 
 
@@ -292,7 +292,7 @@ def test_a_full_disk(tmp_path):
         result = disk.space(Scope(folder))
         flush = disk.fsync(Scope(folder))
     assert result.status == "failure"
-    assert result.summary == f"{folder} cannot be written: No space left on device (0 B free)"
+    assert result.summary == f"{folder} cannot be written: No space left on device (0 bytes free)"
     assert result.measures["filesystem"] == "tmpfs"
     assert flush.status == "not_applicable"
 
@@ -301,7 +301,7 @@ def test_a_disk_that_is_nearly_full_or_out_of_files(tmp_path):
     with tiny(tmp_path / "small", "size=2g") as folder:
         small = disk.space(Scope(folder))
     assert small.status == "warning"
-    assert "2.0 GiB free of 2.0 GiB" in small.summary
+    assert "2 GiB free of 2 GiB" in small.summary
     with tiny(tmp_path / "files", "size=1g,nr_inodes=50") as folder:
         files = disk.space(Scope(folder))
     assert any("files more can be made" in text for text in (files.summary, *files.details))
