@@ -4,7 +4,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from diagnostics.analysis.statistics import METHOD, Estimate
-from diagnostics.report import jsonform
 from dtk.bench.bandwidth import DEFINITIONS, OPERATIONS, algorithm_bandwidth, bus_bandwidth
 
 SCHEMA = "dtk.bench.comm/1"
@@ -111,11 +110,6 @@ def as_json(report: BenchReport) -> dict[str, Any]:
         "failure": report.failure or None,
         "seconds": round(report.seconds, 3),
     }
-
-
-def dumps(report: BenchReport) -> str:
-    """Return the JSON text with a newline at its end."""
-    return jsonform.text(as_json(report))
 
 
 def _result(one: Result, world_size: int) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import argparse
 import os
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,7 +141,7 @@ def _chosen(arguments: argparse.Namespace) -> "Chosen":
 
 def _measure(arguments: argparse.Namespace, chosen: "Chosen", team: "Team") -> int:
     from dtk.bench.measure import STOPPED, measure
-    from dtk.bench.model import dumps
+    from dtk.bench.model import as_json
     from dtk.bench.report import document
 
     spec = _spec(arguments, chosen)
@@ -153,7 +152,7 @@ def _measure(arguments: argparse.Namespace, chosen: "Chosen", team: "Team") -> i
     if not report.results:
         arguments.html = None
     if report.results or arguments.json:
-        report_forms.hand_over(arguments, partial(dumps, report), partial(document, report), page=True)
+        report_forms.hand_over(arguments, report, as_json, document, page=True)
     if report.failure:
         print(f"dtk: {report.failure}", file=sys.stderr)
         return INTERRUPTED if report.failure == STOPPED else FAILED

@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ from dtk.console import output
 from dtk.console import report as report_forms
 from dtk.console.options import above_zero, add_colour, add_json, add_number, add_page, whole
 from dtk.console.progress import AFTER_S, Progress
-from dtk.errors import DtkError
 
 COMPARABLE, NOT_COMPARABLE = 0, 1
 PAGE = Path("dtk-comparison.html")
@@ -67,9 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         DtkError: a run or an option cannot be used.
     """
-    from diagnostics.contract.errors import DiagnosticsError
     from dtk.compare.compare import Options, compare
-    from dtk.compare.jsonform import dumps
+    from dtk.compare.jsonform import as_json
     from dtk.compare.report import document
     from dtk.compare.steps import WARMUP_STEPS
 
@@ -82,11 +79,9 @@ def run(arguments: argparse.Namespace) -> int:
     options = Options(warmup_steps=warmup_steps, loss_tolerance=arguments.loss_tolerance, progress=progress.say)
     try:
         found = compare(_folders(arguments.runs), options)
-    except DiagnosticsError as error:
-        raise DtkError(error.what, fix=error.fix) from error
     finally:
         progress.end()
-    report_forms.hand_over(arguments, partial(dumps, found), partial(document, found))
+    report_forms.hand_over(arguments, found, as_json, document)
     if arguments.html and not (arguments.json or arguments.markdown):
         output.put(f"\npage: {arguments.html}\n")
     return COMPARABLE if found.comparable else NOT_COMPARABLE

@@ -96,7 +96,6 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         DtkError: the path or an option cannot be used.
     """
-    from diagnostics.contract.errors import DiagnosticsError
     from diagnostics.diagnose import Options, diagnose
 
     _settle(arguments)
@@ -105,8 +104,6 @@ def run(arguments: argparse.Namespace) -> int:
     options = Options(Limits().scaled(arguments.limit_scale), tuple(arguments.tree), progress.say)
     try:
         report = diagnose(path, options, source=str(path))
-    except DiagnosticsError as error:
-        raise DtkError(error.what, fix=error.fix) from error
     finally:
         progress.end()
     page = ""

@@ -4,7 +4,6 @@ import argparse
 import signal
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -153,6 +152,6 @@ def _examine(arguments: argparse.Namespace) -> int:
 
 
 def _print(report: "Report", arguments: argparse.Namespace) -> None:
-    from dtk.doctor.report import document, dumps
+    from dtk.doctor.report import as_json, document
 
-    report_forms.hand_over(arguments, partial(dumps, report), partial(document, report, verbose=arguments.verbose))
+    report_forms.hand_over(arguments, report, as_json, document, verbose=arguments.verbose)

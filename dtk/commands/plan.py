@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         output.check_page(arguments.html, PAGE)
     from dtk.plan.make import Asked, make
     from dtk.plan.report.document import document
-    from dtk.plan.report.model import dumps
+    from dtk.plan.report.model import as_json
 
     asked = Asked(
         overrides=tuple(arguments.overrides),
@@ -104,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
         plots=arguments.html is not None,
     )
     report = make(asked)
-    report_forms.hand_over(arguments, partial(dumps, report), partial(document, report), page=True)
+    report_forms.hand_over(arguments, report, as_json, document, page=True)
     return TOO_LARGE if report.plan.fits is False else FITS
 
 
@@ -112,14 +111,9 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     """Measure this machine and say what was found."""
     if arguments.overrides:
         raise DtkError("--calibrate measures this machine", f"{arguments.overrides[0]} has no effect on it", "drop it")
-    from diagnostics.report import terminal
     from dtk.bench.calibrate import calibrate
     from dtk.plan.report import measured
-    from dtk.plan.timing.hardware import measured_path
 
     found = calibrate(say=lambda line: print(f"dtk: {line}", file=sys.stderr, flush=True))
-    if arguments.json:
-        output.put(measured.dumps(found, measured_path()))
-    else:
-        output.put(terminal.render(measured.document(found, measured_path()), columns=None, colour=False))
+    report_forms.hand_over(arguments, found, measured.as_json, measured.document)
     return FITS

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     # Ranks are simulated on the CPU; a script that asks for a device must find none.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    from dtk.preflight.report import document, dumps
+    from dtk.preflight.report import as_json, document
     from dtk.preflight.run import Request, preflight
 
     if arguments.html is not None:
@@ -100,8 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
         found = preflight(request, progress.say)
     finally:
         progress.end()
-    made = partial(document, found)
-    report_forms.hand_over(arguments, partial(dumps, found), made, brief=not arguments.verbose, page=True)
+    report_forms.hand_over(arguments, found, as_json, document, brief=not arguments.verbose, page=True)
     return ENDS if found.verdict.ends else WOULD_HANG
 
 

@@ -1,7 +1,6 @@
 """`dtk tune`: options, where the report goes, exit code. Runs nothing itself; `--help` needs no torch."""
 
 import argparse
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +101,7 @@ def run(topic: str, arguments: argparse.Namespace) -> int:
     require_training("dtk tune needs")
     from dtk.launch.processes import ended_by_sigterm
     from dtk.tune.make import Request, make
-    from dtk.tune.model import dumps
+    from dtk.tune.model import as_json
     from dtk.tune.report import document
 
     request = Request(
@@ -119,7 +118,7 @@ def run(topic: str, arguments: argparse.Namespace) -> int:
     progress = Progress()
     with ended_by_sigterm():
         report = make(request, progress.line)
-    report_forms.hand_over(arguments, partial(dumps, report), partial(document, report))
+    report_forms.hand_over(arguments, report, as_json, document)
     if report.interrupted:
         return INTERRUPTED
     return DONE if report.measured else FAILED

@@ -4,7 +4,6 @@ from dataclasses import asdict
 from typing import Any
 
 from diagnostics.analysis.statistics import METHOD
-from diagnostics.report.jsonform import text
 from dtk.compare.model import SCHEMA, Comparison, Figure, RunRecord, Variant
 from dtk.compare.report import headline
 
@@ -25,11 +24,6 @@ def as_json(found: Comparison) -> dict[str, Any]:
         "grid": [asdict(one) for one in found.places],
         "notes": list(found.notes),
     }
-
-
-def dumps(found: Comparison) -> str:
-    """Strict JSON with a newline at its end."""
-    return text(as_json(found))
 
 
 def _variant(one: Variant) -> dict[str, Any]:

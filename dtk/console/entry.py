@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable
 
+from diagnostics.contract.errors import DiagnosticsError
 from dtk.errors import INTERRUPTED, USER_ERROR, DtkError, OwnRankError
 
 
@@ -18,6 +19,9 @@ def ended(run: Callable[[], int], stopped: str = "") -> int:
     try:
         code = run()
         sys.stdout.flush()
+    except DiagnosticsError as error:
+        print(f"dtk: {DtkError(error.what, fix=error.fix)}", file=sys.stderr)
+        return USER_ERROR
     except DtkError as error:
         if leads or isinstance(error, OwnRankError):
             print(f"dtk: {error}", file=sys.stderr)

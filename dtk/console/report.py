@@ -6,17 +6,20 @@ Knows no report. The renderers are imported when one is needed.
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dtk.console import output
 
 if TYPE_CHECKING:
     from diagnostics.report.document import Document
 
+Found = TypeVar("Found")
+
 
 def hand_over(
     arguments: argparse.Namespace,
-    dumps: Callable[[], str],
+    found: Found,
+    as_json: Callable[[Found], dict[str, Any]],
     document: "Callable[..., Document]",
     **named: Any,
 ) -> None:
@@ -24,26 +27,27 @@ def hand_over(
 
     Args:
         arguments: with `json`, and perhaps `html`, `markdown` and `color`.
-        dumps: makes the JSON.
-        document: makes the document.
+        found: what was found.
+        as_json: makes plain values of it.
+        document: makes the document of it.
         named: for the document of a terminal; `page=True` stands for the path of the page, if it was written.
 
     Raises:
         DtkError: something could not be written; what is wrong with the page is raised after the text is out.
     """
-    from diagnostics.report import html, markdown, terminal
+    from diagnostics.report import html, jsonform, markdown, terminal
 
     page: Path | None = getattr(arguments, "html", None)
-    problem = None if page is None else output.kept(page, html.render(document()))
+    problem = None if page is None else output.kept(page, html.render(document(found)))
     if arguments.json:
-        text = dumps()
+        text = jsonform.text(as_json(found))
     elif getattr(arguments, "markdown", False):
-        text = markdown.render(document())
+        text = markdown.render(document(found))
     else:
         if named.pop("page", False):
             named["page"] = "" if page is None or problem is not None else str(page)
         colour = output.colours(getattr(arguments, "color", "auto"))
-        text = terminal.render(document(**named), columns=output.columns(), colour=colour)
+        text = terminal.render(document(found, **named), columns=output.columns(), colour=colour)
     output.put(text)
     if problem is not None:
         raise problem

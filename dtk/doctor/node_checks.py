@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from dtk.doctor.examine import Made
 from dtk.doctor.model import Finding, Remedy, Result, failure, graded, judged, not_applicable
@@ -37,17 +37,8 @@ def alone(names: Collection[str]) -> list[Made]:
     return [Made(name, "nodes", not_applicable(reason), 0.0) for name in BETWEEN if name in names]
 
 
-class Store(Protocol):
-    """What is used of torch.distributed's store."""
-
-    def set(self, key: str, value: str) -> None:
-        """Put a value."""
-
-    def get(self, key: str) -> bytes:
-        """Take a value."""
-
-    def check(self, keys: list[str]) -> bool:
-        """Whether all keys are there."""
+Store = Any
+"""torch.distributed's store, of which `set`, `get` and `check` are used: nothing here imports torch."""
 
 
 def arrived(store: Store, key: str, seconds: float) -> str | None:
@@ -62,7 +53,7 @@ def arrived(store: Store, key: str, seconds: float) -> str | None:
             return None
         time.sleep(min(pause_s, left_s))
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-    return store.get(key).decode()
+    return str(store.get(key).decode())
 
 
 def variables() -> dict[str, str]:

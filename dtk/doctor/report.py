@@ -8,7 +8,6 @@ import msgspec
 
 from diagnostics.contract.formatting import counted
 from diagnostics.report import document as doc
-from diagnostics.report.jsonform import text as strict_json
 from dtk.doctor.examine import Made
 from dtk.doctor.model import Result, Status, worst
 
@@ -52,9 +51,9 @@ class Report:
         return UNFIT if self.status() == "failure" else FIT
 
 
-def dumps(report: Report) -> str:
-    """One JSON object."""
-    value = {
+def as_json(report: Report) -> dict[str, Any]:
+    """Plain values."""
+    return {
         "schema": SCHEMA,
         "status": report.status(),
         "exit_code": report.exit_code(),
@@ -70,7 +69,6 @@ def dumps(report: Report) -> str:
         ],
         "between": [as_plain(one) for one in report.between],
     }
-    return strict_json(value)
 
 
 def as_plain(made: Made) -> dict[str, Any]:

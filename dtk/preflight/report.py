@@ -62,10 +62,10 @@ def document(found: Preflight, *, brief: bool = False, page: str = "") -> doc.Do
     )
 
 
-def dumps(found: Preflight) -> str:
-    """Return one JSON object; `report` is that of `dtk diagnose --json`, null when every rank ends."""
+def as_json(found: Preflight) -> dict[str, Any]:
+    """Return plain values; `report` is that of `dtk diagnose --json`, null when every rank ends."""
     report = found.verdict.report
-    value: dict[str, Any] = {
+    return {
         "schema": SCHEMA,
         "ends": found.verdict.ends,
         "hangs": found.verdict.hangs,
@@ -90,7 +90,6 @@ def dumps(found: Preflight) -> str:
         ],
         "report": None if report is None else jsonform.as_json(report),
     }
-    return jsonform.text(value)
 
 
 def _proven(found: Preflight) -> tuple[doc.Block, ...]:

@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.formatting import counted
 from diagnostics.contract.invocation import typed
 from dtk.console import output
 from dtk.console.output import say
-from dtk.errors import DtkError
 from dtk.launch.stopping import STOPPED
 from dtk.sweep.folder import Sweep, Trial
 from dtk.sweep.history import look
@@ -102,8 +100,4 @@ def _compare(trials: Sequence[Trial]) -> None:
     from dtk.compare.report import document
 
     say()
-    try:
-        comparison = compare(runs)
-    except DiagnosticsError as error:
-        raise DtkError(error.what, fix=error.fix) from error
-    output.put(render(document(comparison), columns=output.columns(), colour=output.colours()))
+    output.put(render(document(compare(runs)), columns=output.columns(), colour=output.colours()))

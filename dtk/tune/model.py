@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from diagnostics.analysis.statistics import METHOD, Estimate, estimate, ratio
-from diagnostics.report import jsonform
 from dtk.tune.candidates import Candidate
 from dtk.tune.probe import Probe
 from dtk.tune.trials import outcome_text
@@ -131,11 +130,6 @@ def as_json(report: TuneReport) -> dict[str, Any]:
         "failure": report.failure or None,
         "seconds": round(report.seconds, 3),
     }
-
-
-def dumps(report: TuneReport) -> str:
-    """Return the JSON text with a newline at its end."""
-    return jsonform.text(as_json(report))
 
 
 def _row(one: Row) -> dict[str, Any]:

@@ -1,29 +1,28 @@
 """Builds the document of a calibration: the figures, where they are kept, and what to type next."""
 
 import dataclasses
-from pathlib import Path
+from typing import Any
 
 from diagnostics.contract.formatting import bytes_text, seconds_text
 from diagnostics.contract.invocation import command
-from diagnostics.report import jsonform
 from diagnostics.report.document import Document, Field, Fields
-from dtk.plan.timing.hardware import Hardware
+from dtk.plan.timing.hardware import Hardware, measured_path
 
 
-def document(found: Hardware, path: Path) -> Document:
-    """Return the document of what was measured and stored at `path`."""
+def document(found: Hardware) -> Document:
+    """Return the document of what was measured and stored."""
     rates = ", ".join(f"{dtype} {rate / 1e9:.3g} GFLOP/s" for dtype, rate in found.matmul_flops.items())
     link = found.intra_node
     rows = (
         Field("matmul", rates),
         Field("memory", f"{bytes_text(found.memory_rate)}/s, {bytes_text(found.memory_bytes)} a rank"),
         Field("link", f"{bytes_text(link.bytes_per_s)}/s, {seconds_text(link.latency_s)} a step"),
-        Field("kept in", str(path)),
+        Field("kept in", str(measured_path())),
         Field("next", command("plan", "strategy=ddp", "model=gpt2_tiny", "hardware=measured")),
     )
     return Document("Calibration", "", (Fields(rows),))
 
 
-def dumps(found: Hardware, path: Path) -> str:
-    """Return the same as one JSON object."""
-    return jsonform.text({**dataclasses.asdict(found), "path": str(path)})
+def as_json(found: Hardware) -> dict[str, Any]:
+    """Return the same as plain values."""
+    return {**dataclasses.asdict(found), "path": str(measured_path())}

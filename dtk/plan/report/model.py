@@ -3,7 +3,6 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from diagnostics.report import jsonform
 from dtk.plan.compare import Comparison
 from dtk.plan.engines import Difference
 from dtk.plan.formulas.memory_table import STAGES, Training
@@ -89,11 +88,6 @@ def as_json(report: PlanReport) -> dict[str, Any]:
             for one in report.trainings
         ]
     return made
-
-
-def dumps(report: PlanReport) -> str:
-    """Return the JSON text with a newline at its end."""
-    return jsonform.text(as_json(report))
 
 
 def _comparison(comparison: Comparison) -> dict[str, Any]:

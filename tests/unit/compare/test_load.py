@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from diagnostics.contract.errors import DiagnosticsError
+from diagnostics.report.jsonform import text as json_text
 from dtk.compare import jsonform
 from dtk.compare.compare import compare
 from tests.unit.compare.folders import as_markdown, as_page, in_pipe, make_run
@@ -84,7 +85,7 @@ def test_torn_and_senseless_lines_of_metrics_cost_only_themselves(tmp_path: Path
         file.write(line)
     found = compare(runs)
     assert [len(one.compared) for one in found.variants] == [1, 1]
-    jsonform.dumps(found)
+    json_text(jsonform.as_json(found))
 
 
 FSDP = {"strategy": {"name": "fsdp"}}
@@ -210,7 +211,7 @@ def test_senseless_values_anywhere_raise_nothing(tmp_path: Path) -> None:
     (runs[1] / "traces" / "rank_00000.json.gz").write_bytes(b"\x1f\x8bnonsense")
     found = compare(runs)
     assert not found.fair
-    for form in (jsonform.dumps, as_markdown, as_page):
+    for form in (jsonform.as_json, as_markdown, as_page):
         assert form(found)
 
 
@@ -229,4 +230,4 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert re.search(r"(?<!\\)[<|\[]script|(?<!\\)\[x", text) is None
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert all(len(re.findall(r"(?<!\\)\|", line)) in (4, 6, 8) for line in rows), rows
-    json.loads(jsonform.dumps(found))
+    json.loads(json_text(jsonform.as_json(found)))

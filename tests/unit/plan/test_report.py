@@ -4,10 +4,10 @@ import dataclasses
 import json
 import re
 
-from diagnostics.report import html, terminal
+from diagnostics.report import html, jsonform, terminal
 from dtk.plan.formatting import percent_text
 from dtk.plan.report.document import document
-from dtk.plan.report.model import PlanReport, dumps
+from dtk.plan.report.model import PlanReport, as_json
 from tests.unit.plan.samples import GIB, HOSTILE, check, on_device, plan, report
 
 
@@ -39,7 +39,7 @@ def test_precision_is_told_with_the_peak_behind_mfu() -> None:
     assert "compute bf16, 989 TFLOP/s peak a device; parameters and optimizer state in fp32\n" in shown
     assert "41.0 % of 989 TFLOP/s (bf16)" in shown
     assert "989 TFLOP/s peak a device" in as_page(made)
-    assert json.loads(dumps(made))["precision"] == {"compute_dtype": "bfloat16", "peak_flops": 989.4e12}
+    assert as_json(made)["precision"] == {"compute_dtype": "bfloat16", "peak_flops": 989.4e12}
 
 
 def test_what_rounding_left_of_a_time_is_nothing() -> None:
@@ -109,7 +109,7 @@ def test_a_narrow_terminal_loses_no_figure() -> None:
 
 
 def test_json_holds_what_the_text_says() -> None:
-    made = json.loads(dumps(report()))
+    made = json.loads(jsonform.text(as_json(report())))
     assert made["schema"] == "dtk.plan.report/1"
     assert made["plan"]["peak_bytes"] == 20 * GIB
     assert made["plan"]["fits"] is True
@@ -125,7 +125,7 @@ def test_json_holds_what_the_text_says() -> None:
     assert [point["world_size"] for point in made["scaling"]] == [8, 64, 512, 7]
     assert made["max_model"][1]["plan"] is None
     assert made["max_batch"]["overrides"] == ["train.micro_batch_size=6"]
-    assert "compare" not in json.loads(dumps(report(comparison=None)))
+    assert "compare" not in as_json(report(comparison=None))
 
 
 def test_a_hostile_name_stays_text() -> None:

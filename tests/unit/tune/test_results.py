@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from diagnostics.contract.artifacts import Failure, RunPaths, Status, write_json
+from diagnostics.report.jsonform import text
 from diagnostics.report.terminal import render
 from dtk.commands.main import main
 from dtk.tune import micro
 from dtk.tune.candidates import Candidate
 from dtk.tune.make import STOPPED, Request, _in_turns, _Job, _searched
-from dtk.tune.model import TuneReport, dumps
+from dtk.tune.model import TuneReport, as_json
 from dtk.tune.probe import Probe, _read, terms
 from dtk.tune.report import document
 from dtk.tune.trials import Trials
@@ -72,7 +73,7 @@ def test_a_gain_beyond_noise_is_taken() -> None:
     shown = render(document(made), columns=None, colour=False)
     assert "run strategy=ddp strategy.bucket_cap_mb=100\n" in shown
     assert "no gain that can be told from noise" in shown or "no loss that can be told from noise" in shown
-    data = json.loads(dumps(made))
+    data = json.loads(text(as_json(made)))
     assert data["take"] == "strategy.bucket_cap_mb=100" and data["candidates"][0]["gain"] is None
     assert data["candidates"][2]["gain"]["low"] > 1
 
