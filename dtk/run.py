@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     """
     gc.disable()  # What importing torch and Hydra makes lives to the end: walking it is a third of the start.
     try:
-        return ended(lambda: _main(_parse(sys.argv[1:] if argv is None else argv)), "before the first step")
+        return ended(lambda: run(_parse(sys.argv[1:] if argv is None else argv)), "before the first step")
     finally:
         gc.enable()
 
@@ -82,7 +82,12 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     return parser.parse_intermixed_args(argv)
 
 
-def _main(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Run what was typed, as `main` says.
+
+    Raises:
+        DtkError: an option or the job cannot be used.
+    """
     require_training("dtk run needs")
     import_torch()
     if arguments.rerun is not None:

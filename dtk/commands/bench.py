@@ -10,7 +10,7 @@ from dtk.bench.bandwidth import DTYPES, OPERATIONS, size_of, sizes
 from dtk.console import output
 from dtk.console import report as report_forms
 from dtk.console.help_text import show_help
-from dtk.console.options import above_zero, add_config_dir, add_json, add_number, add_page, whole
+from dtk.console.options import above_zero, add_config_dir, add_json, add_number, add_page, taken, whole
 from dtk.console.progress import Progress
 from dtk.errors import INTERRUPTED, USER_ERROR, DtkError
 from dtk.extras import import_torch, require_training
@@ -163,22 +163,11 @@ def _spec(arguments: argparse.Namespace, chosen: "Chosen") -> "Spec":
     """Return the specification that all launches share."""
     from dtk.bench.spec import Spec
 
-    placement = chosen.placement
-    return Spec(
-        operations=_operations(arguments.op),
-        sizes_bytes=tuple(
-            sizes(size_of(arguments.min_size), size_of(arguments.max_size or MOST[placement.device]), arguments.factor)
-        ),
-        dtype=arguments.dtype,
-        device=placement.device,
-        backend=placement.backend,
-        passes=0,
-        warm_up=arguments.warm_up,
-        calls=arguments.calls,
-        seconds=arguments.seconds,
-        timeout_s=arguments.timeout_s,
-        verify=not arguments.no_verify,
-    )
+    device, backend = chosen.placement.device, chosen.placement.backend
+    least, most = size_of(arguments.min_size), size_of(arguments.max_size or MOST[device])
+    asked = {"operations": _operations(arguments.op), "sizes_bytes": tuple(sizes(least, most, arguments.factor))}
+    verify = not arguments.no_verify
+    return taken(Spec, arguments, **asked, device=device, backend=backend, passes=0, verify=verify)
 
 
 def _operations(text: str | None) -> tuple[str, ...]:

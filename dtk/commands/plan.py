@@ -7,7 +7,7 @@ from typing import Any
 
 from dtk.console import output
 from dtk.console import report as report_forms
-from dtk.console.options import add_config_dir, add_json
+from dtk.console.options import add_config_dir, add_json, taken
 from dtk.errors import DtkError
 from dtk.extras import require_training
 
@@ -91,17 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     from dtk.plan.report.document import document
     from dtk.plan.report.model import as_json
 
-    asked = Asked(
-        overrides=tuple(arguments.overrides),
-        config_dir=arguments.config_dir,
-        engine=arguments.engine,
-        compare=arguments.compare,
-        max_model=arguments.max_model,
-        max_batch=arguments.max_batch,
-        memory_table=arguments.memory_table,
-        world_sizes=arguments.world_size,
-        plots=arguments.html is not None,
-    )
+    asked = taken(Asked, arguments, world_sizes=arguments.world_size, plots=arguments.html is not None)
     report = make(asked)
     report_forms.hand_over(arguments, report, as_json, document, page=True)
     return TOO_LARGE if report.plan.fits is False else FITS

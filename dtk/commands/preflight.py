@@ -8,7 +8,7 @@ from typing import Any
 from diagnostics.contract.invocation import command
 from dtk.console import output
 from dtk.console import report as report_forms
-from dtk.console.options import above_zero, add_config_dir, add_json, add_number, add_page, whole
+from dtk.console.options import above_zero, add_config_dir, add_json, add_number, add_page, taken, whole
 from dtk.console.progress import AFTER_S, Progress
 from dtk.errors import DtkError
 from dtk.extras import require_training
@@ -82,18 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.html is not None:
         output.check_page(arguments.html, PAGE)
-    request = Request(
-        overrides=tuple(arguments.overrides),
-        config_dir=arguments.config_dir,
-        script=arguments.script,
-        script_arguments=tuple(arguments.wrapped),
-        world_size=arguments.world_size,
-        local_size=arguments.local_size,
-        ranks=arguments.ranks,
-        steps=arguments.steps,
-        what_if=arguments.what_if,
-        limit_s=arguments.rank_timeout_s,
-    )
+    limit_s = arguments.rank_timeout_s
+    request = taken(Request, arguments, script_arguments=tuple(arguments.wrapped), limit_s=limit_s)
     progress = Progress(after_s=AFTER_S)
     try:
         found = preflight(request, progress.say)

@@ -35,13 +35,13 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
+    parser.add_argument("rerun", metavar="RUN", help=RUN_HELP)
     parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help="what is to differ")
     parser.add_argument("--strict", action="store_true", help="refuse if the code differs, or cannot be compared")
     parser.add_argument("--trust", action="store_true", help="take a run folder that others own or can write to")
     add_config_dir(parser)
     parser.add_argument("--cfg", action="store_true", help="print the configuration and stop")
-    parser.set_defaults(command=rerun)
+    parser.set_defaults(command=rerun, multirun=False, resume=False, dry_run=False, stopped="before the first step")
 
 
 def rerun(arguments: argparse.Namespace) -> int:
@@ -51,11 +51,6 @@ def rerun(arguments: argparse.Namespace) -> int:
         DtkError: the training extra is not installed.
     """
     require_training("dtk rerun needs")
-    from dtk.run import main
+    from dtk.run import run
 
-    options = [f"--rerun={arguments.run}"]
-    options += ["--strict"] if arguments.strict else []
-    options += ["--trust"] if arguments.trust else []
-    options += ["--cfg"] if arguments.cfg else []
-    options += [f"--config-dir={arguments.config_dir}"] if arguments.config_dir else []
-    return main([*options, *arguments.overrides])
+    return run(arguments)

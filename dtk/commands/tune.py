@@ -6,7 +6,7 @@ from typing import Any
 
 from dtk.console import report as report_forms
 from dtk.console.help_text import show_help
-from dtk.console.options import above_zero, add_config_dir, add_json, add_number, whole
+from dtk.console.options import above_zero, add_config_dir, add_json, add_number, taken, whole
 from dtk.console.progress import Progress
 from dtk.errors import INTERRUPTED, DtkError
 from dtk.extras import require_training
@@ -104,17 +104,8 @@ def run(topic: str, arguments: argparse.Namespace) -> int:
     from dtk.tune.model import as_json
     from dtk.tune.report import document
 
-    request = Request(
-        topic=topic,
-        overrides=tuple(arguments.overrides),
-        values=_values(getattr(arguments, "values", None)),
-        config_dir=arguments.config_dir,
-        repeats=arguments.repeats,
-        steps=arguments.steps,
-        most=getattr(arguments, "max", None),
-        keep=arguments.keep,
-        limit_s=arguments.limit_s,
-    )
+    values, most = _values(getattr(arguments, "values", None)), getattr(arguments, "max", None)
+    request = taken(Request, arguments, topic=topic, values=values, most=most)
     progress = Progress()
     with ended_by_sigterm():
         report = make(request, progress.line)

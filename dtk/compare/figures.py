@@ -4,27 +4,14 @@ Owns what each figure is and how it is read from one run; intervals are `diagnos
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from statistics import median
 
 from diagnostics.analysis.statistics import estimate, ratio
 from dtk.compare import steps
-from dtk.compare.model import Cell, Figure, RunRecord, Variant
+from dtk.compare.model import Cell, Figure, Quantity, RunRecord, Variant
 
 Read = Callable[[RunRecord, int], float | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Quantity:
-    """What a figure is."""
-
-    key: str
-    title: str
-    short: str
-    unit: str
-    definition: str
-    less_is_better: bool
-    read: Read
 
 
 def figures(variants: Sequence[Variant], warmup_steps: int, *, ratios: bool) -> list[Figure]:
@@ -35,7 +22,7 @@ def figures(variants: Sequence[Variant], warmup_steps: int, *, ratios: bool) -> 
         warmup_steps: steps at the beginning that do not count.
         ratios: False = the runs are not comparable, so none is given.
     """
-    made = [_figure(one, variants, warmup_steps, ratios) for one in QUANTITIES]
+    made = [_figure(one, read, variants, warmup_steps, ratios) for one, read in QUANTITIES.items()]
     return [one for one in made if any(cell.estimate is not None for cell in one.cells)]
 
 
@@ -53,15 +40,15 @@ def firsts(variants: Sequence[Variant]) -> dict[str, Variant]:
     return found
 
 
-def _figure(one: Quantity, variants: Sequence[Variant], warmup_steps: int, ratios: bool) -> Figure:
+def _figure(one: Quantity, read: Read, variants: Sequence[Variant], warmup_steps: int, ratios: bool) -> Figure:
     references = firsts(variants)
     cells = []
     for variant in variants:
         batch = batch_text(variant.any)
-        values = [one.read(run, warmup_steps) for run in variant.compared]
+        values = [read(run, warmup_steps) for run in variant.compared]
         known = [value for value in values if value is not None]
         first = references[batch]
-        against = [one.read(run, warmup_steps) for run in first.compared] if ratios and first is not variant else []
+        against = [read(run, warmup_steps) for run in first.compared] if ratios and first is not variant else []
         # Repeats were taken in turns, so the n-th of both are a pair.
         pairs = [(a, b) for a, b in zip(values, against, strict=False) if a is not None and b]
         cells.append(
@@ -73,7 +60,7 @@ def _figure(one: Quantity, variants: Sequence[Variant], warmup_steps: int, ratio
                 _spread(one, variant, warmup_steps),
             )
         )
-    return Figure(one.key, one.title, one.short, one.unit, one.definition, one.less_is_better, tuple(cells))
+    return Figure(**asdict(one), cells=tuple(cells))
 
 
 def _spread(one: Quantity, variant: Variant, warmup_steps: int) -> tuple[float, float] | None:
@@ -103,7 +90,7 @@ def _mfu(run: RunRecord, warmup_steps: int) -> float | None:
     return median(values) if values else None
 
 
-QUANTITIES = (
+QUANTITIES: dict[Quantity, Read] = {
     Quantity(
         "tokens_per_s",
         "tokens/s",
@@ -111,8 +98,7 @@ QUANTITIES = (
         "tokens/s",
         "tokens of the global batch over the median step time, all ranks together",
         False,
-        _speed,
-    ),
+    ): _speed,
     Quantity(
         "step_time_s",
         "step time",
@@ -120,8 +106,7 @@ QUANTITIES = (
         "s",
         "wall-clock seconds per optimizer step without evaluation and checkpoints: median over the measured steps",
         True,
-        steps.step_time_s,
-    ),
+    ): steps.step_time_s,
     Quantity(
         "peak_memory_bytes",
         "peak memory",
@@ -129,8 +114,7 @@ QUANTITIES = (
         "bytes",
         "highest point of the fullest rank: tensors by the CUDA allocator, on CPU the process's resident set",
         True,
-        _memory,
-    ),
+    ): _memory,
     Quantity(
         "exposed_s",
         "exposed communication",
@@ -138,8 +122,7 @@ QUANTITIES = (
         "s",
         "time of a step in which a collective runs and nothing else, mean over ranks, from the profiler's window",
         True,
-        lambda run, _: None if run.breakdown is None else run.breakdown.exposed_ms / 1e3,
-    ),
+    ): lambda run, _: None if run.breakdown is None else run.breakdown.exposed_ms / 1e3,
     Quantity(
         "communicated_bytes",
         "communicated",
@@ -147,8 +130,7 @@ QUANTITIES = (
         "bytes",
         "full buffers of the collectives that one rank issues in a step, as declared by the strategy",
         True,
-        lambda run, _: run.windows[-1].sent_bytes,
-    ),
+    ): lambda run, _: run.windows[-1].sent_bytes,
     Quantity(
         "energy_j",
         "energy",
@@ -156,8 +138,7 @@ QUANTITIES = (
         "J",
         "joules of all devices per step: their mean power over the measured time, times the step time",
         True,
-        lambda run, _: run.energy_j,
-    ),
+    ): lambda run, _: run.energy_j,
     Quantity(
         "mfu",
         "MFU",
@@ -165,6 +146,5 @@ QUANTITIES = (
         "fraction",
         "model FLOPs utilisation, a fraction of 1: median over the measured steps",
         False,
-        _mfu,
-    ),
-)
+    ): _mfu,
+}

@@ -14,7 +14,7 @@ from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.formatting import counted
 from diagnostics.contract.invocation import command
 from diagnostics.evidence import run_folder
-from diagnostics.evidence.limits import Limits, whole
+from diagnostics.evidence.limits import Limits, small_json
 from diagnostics.evidence.model import Problem
 from diagnostics.runs.processes import still_runs
 from dtk.compare import metrics
@@ -112,11 +112,8 @@ def _parity(path: Path, limits: Limits, problems: list[Problem]) -> Mapping[str,
     if path.is_symlink() or not path.is_file():
         return {}
     try:
-        value = msgspec.json.decode(whole(path, limits))
-        if not isinstance(value, dict):
-            raise ValueError("not a mapping")
-        return value
-    except (OSError, ValueError, RecursionError) as problem:
+        return small_json(path, limits)
+    except (OSError, ValueError) as problem:
         problems.append(run_folder.damaged(path.name, problem))
         return {}
 

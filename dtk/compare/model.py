@@ -190,8 +190,8 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """One quantity of all variants."""
+class Quantity:
+    """What a figure is."""
 
     key: str
     title: str
@@ -201,6 +201,12 @@ class Figure:
     """tokens/s, s, bytes, fraction, J."""
     definition: str
     less_is_better: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Figure(Quantity):
+    """One quantity of all variants."""
+
     cells: tuple[Cell, ...]
 
 

@@ -2,12 +2,15 @@
 
 import argparse
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from diagnostics.contract.invocation import command
 from dtk.console.help_text import HelpFormatter
 from dtk.errors import DtkError
+
+Options = TypeVar("Options", bound=Any)
 
 
 class Parser(argparse.ArgumentParser):
@@ -67,6 +70,14 @@ def add_number(
     """
     told = about if default is None else f"{about} (default: {default:g})"
     parser.add_argument(name, type=parse, default=default, metavar=metavar, help=told)
+
+
+def taken(kind: type[Options], arguments: argparse.Namespace, **more: Any) -> Options:
+    """Build a dataclass from the options that are called like its fields, lists as tuples, and from `more`."""
+    given = {one.name: getattr(arguments, one.name) for one in fields(kind) if one.name not in more}
+    more |= {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    made: Options = kind(**more)
+    return made
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

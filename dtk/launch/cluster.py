@@ -7,8 +7,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
+import msgspec
 import torch
 from torch._C._distributed_c10d import PrefixStore, Store, set_debug_level_from_env
 
@@ -118,12 +119,12 @@ def remembered(store: PrefixStore) -> Shared | None:
     outer = store.underlying_store
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0" or not outer.check(["dtk/run"]):
         return None
-    return Shared(*json.loads(outer.get("dtk/run")))
+    return msgspec.json.decode(outer.get("dtk/run"), type=Shared)
 
 
 def remember(store: PrefixStore, shared: Shared) -> None:
     """Keep what rank 0 decided for a later attempt."""
-    store.underlying_store.set("dtk/run", json.dumps([getattr(shared, name) for name in Shared.__slots__]))
+    store.underlying_store.set("dtk/run", msgspec.json.encode(shared).decode())
 
 
 def share(store: Store, rank: int, decide: Callable[[], Shared]) -> Shared:
@@ -138,12 +139,12 @@ def share(store: Store, rank: int, decide: Callable[[], Shared]) -> Shared:
         except DtkError as error:
             store.set("dtk/shared", json.dumps({"error": [error.what, error.why, error.fix]}))
             raise
-        store.set("dtk/shared", json.dumps({"shared": [getattr(shared, name) for name in Shared.__slots__]}))
+        store.set("dtk/shared", json.dumps({"shared": asdict(shared)}))
         return shared
     answer = json.loads(store.get("dtk/shared"))
     if "error" in answer:
         raise DtkError(*answer["error"])
-    return Shared(*answer["shared"])
+    return Shared(**answer["shared"])
 
 
 def rank_environment(config: Config, paths: RunPaths) -> None:

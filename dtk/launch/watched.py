@@ -108,7 +108,11 @@ def _hung(command: Command, paths: RunPaths, verdict: Verdict) -> None:
     if command.wait(LEAVE_S) is not None:
         command.drain()
     _show(text)
-    say(f"more: {command_line('diagnose', typed(paths.root), '-v')}")
+    say(f"more: {_more(paths)}")
+
+
+def _more(paths: RunPaths) -> str:
+    return command_line("diagnose", typed(paths.root), "-v")
 
 
 def _show(report: str) -> None:
@@ -128,8 +132,7 @@ def _ended(command: Command, paths: RunPaths) -> int:
         elif not paths.heartbeat(0).parent.is_dir():
             say(f"the command failed with exit code {code} before any process group was made")
         else:
-            more = command_line("diagnose", typed(paths.root), "-v")
-            say(f"the command failed with exit code {code}; {more} tells what is known")
+            say(f"the command failed with exit code {code}; {_more(paths)} tells what is known")
     # Of a rank on another node this one's command says nothing.
     elif not _differed(paths) and {beat.host for beat in _beats(paths)} <= {socket.gethostname()}:
         record = {"kind": FINISHED, "command": command.argv, "time_s": time.time()}
@@ -152,7 +155,7 @@ def _differed(paths: RunPaths) -> bool:
     if found:
         say(found[0].reason)
         _show(explanation(paths, sys.stderr.isatty()))
-        say(f"more: {command_line('diagnose', typed(paths.root), '-v')}")
+        say(f"more: {_more(paths)}")
     return bool(found)
 
 

@@ -8,6 +8,7 @@ import fcntl
 import json
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -19,6 +20,7 @@ from diagnostics.contract.files import read_json
 from diagnostics.contract.invocation import typed
 from diagnostics.contract.secrets import masked
 from diagnostics.runs.records import objects
+from dtk.console.output import say
 from dtk.errors import DtkError
 from dtk.record.run_folder import now, unwritable, writing
 from dtk.sweep.points import Point
@@ -139,7 +141,9 @@ class Sweep:
             self._log.flush()
 
 
-def create(runs_folder: Path, method: str, name: str, source: dict[str, Any], repeats: int) -> Sweep:
+def create(
+    runs_folder: Path, method: str, name: str, source: dict[str, Any], repeats: int, points: Sequence[Point] = ()
+) -> Sweep:
     """Make the folder of a new sweep and lock it.
 
     Args:
@@ -148,6 +152,7 @@ def create(runs_folder: Path, method: str, name: str, source: dict[str, Any], re
         name: a word of its folder's name.
         source: see `About`.
         repeats: runs of every point.
+        points: that are known by now.
 
     Raises:
         DtkError: the folder cannot be made.
@@ -160,6 +165,8 @@ def create(runs_folder: Path, method: str, name: str, source: dict[str, Any], re
         write_json(root / "sweep.json", about)
     sweep = Sweep(root, about)
     sweep.lock()
+    for point in points:
+        sweep.add(point)
     return sweep
 
 
@@ -177,6 +184,7 @@ def find(runs_folder: Path, method: str, source: dict[str, Any], repeats: int) -
         if about is not None and about.schema_version > SCHEMA_VERSION:
             newer.append(about)
         elif about is not None and [about.method, about.source, about.repeats] == wanted:
+            say(f"going on with the sweep {about.id}, its points as they were then")
             return _load(path.parent, about)
     if newer:
         raise DtkError(f"the sweep {newer[0].id} was written by a newer dtk", f"schema {newer[0].schema_version}")

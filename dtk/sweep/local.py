@@ -109,17 +109,12 @@ def grid_points(job: Job) -> list[Point]:
 def begin(job: Job) -> Sweep:
     """Freeze what can be known now, then make the sweep's folder."""
     points = grid_points(job) if job.file.method == "grid" else []
-    sweep = create(runs_folder(job), job.file.method, job.file.path.stem, job.source(), job.repeats)
-    for point in points:
-        sweep.add(point)
-    return sweep
+    return create(runs_folder(job), job.file.method, job.file.path.stem, job.source(), job.repeats, points)
 
 
 def go_on(job: Job) -> Sweep:
     """Resume the newest sweep of the same file and overrides."""
-    sweep = find(runs_folder(job), job.file.method, job.source(), job.repeats)
-    say(f"going on with the sweep {sweep.about.id}, its points as they were then")
-    return sweep
+    return find(runs_folder(job), job.file.method, job.source(), job.repeats)
 
 
 def run(job: Job, sweep: Sweep) -> int:

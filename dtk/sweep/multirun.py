@@ -4,7 +4,6 @@ import argparse
 from pathlib import Path
 
 from diagnostics.contract.invocation import command
-from dtk.console.output import say
 from dtk.launch.prepare import compose_point, print_configuration
 from dtk.sweep.folder import Sweep, create, find
 from dtk.sweep.points import combinations, freeze, take_repeats
@@ -48,10 +47,8 @@ def _new(given: list[str], repeats: int, arguments: argparse.Namespace) -> Sweep
         freeze(index, name, overrides, arguments.config_dir, earlier=arguments.rerun, trust=arguments.trust)
         for index, (name, overrides) in enumerate(combinations(given, arguments.config_dir))
     ]
-    sweep = create(Path(points[0].config["runs_folder"]), METHOD, METHOD, _source(given, arguments), repeats)
-    for point in points:
-        sweep.add(point)
-    return sweep
+    runs_folder = Path(points[0].config["runs_folder"])
+    return create(runs_folder, METHOD, METHOD, _source(given, arguments), repeats, points)
 
 
 def _again(given: list[str], repeats: int, arguments: argparse.Namespace) -> Sweep:
@@ -59,9 +56,7 @@ def _again(given: list[str], repeats: int, arguments: argparse.Namespace) -> Swe
     _, first = combinations(given, arguments.config_dir)[0]
     point = compose_point(first, arguments.config_dir, arguments.rerun, trust=arguments.trust)
     runs_folder = Path(point.composed.config.runs_folder)
-    sweep = find(runs_folder, METHOD, _source(given, arguments), repeats)
-    say(f"going on with the sweep {sweep.about.id}, its points as they were then")
-    return sweep
+    return find(runs_folder, METHOD, _source(given, arguments), repeats)
 
 
 def _source(given: list[str], arguments: argparse.Namespace) -> dict[str, object]:
