@@ -16,21 +16,6 @@ from dtk.compare.model import Window
 _MASK = (1 << 64) - 1
 
 
-class _Line(msgspec.Struct):
-    """What is read of a line of metrics.jsonl; evaluations have no step time."""
-
-    step: int
-    time_s: float = 0.0
-    attempt: int = 0
-    loss: float | None = None
-    step_time_s: float | None = None
-    tokens: int | None = None
-    mfu: float | None = None
-    peak_memory_bytes: float | None = None
-    communicated_bytes_per_step: float | None = None
-    samples_hash: str | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class Metrics:
     """What the file holds."""
@@ -57,7 +42,7 @@ def read(path: Path, limits: Limits, *, grows: bool) -> Metrics:
         return Metrics(absent=True)
     if path.is_symlink() or not path.is_file():
         return Metrics(problem="not a regular file")
-    found: list[tuple[_Line, bool]] = []
+    found: list[tuple[Window, bool]] = []
     broken, torn, rest = 0, False, b""
     try:
         for block in blocks(path, limits):
@@ -82,66 +67,57 @@ def read(path: Path, limits: Limits, *, grows: bool) -> Metrics:
     return Metrics(_windows(found), broken, absent=not found)
 
 
-def _windows(found: list[tuple[_Line, bool]]) -> tuple[Window, ...]:
+def _windows(found: list[tuple[Window, bool]]) -> tuple[Window, ...]:
     """Of (line, whether one that cannot be read stands before it)."""
     lines, torn = [], False
     for line, after in found:
         torn = torn or after
-        if line.step_time_s is not None and line.step > 0:  # Not an evaluation.
+        if line.step_time_s is not None and line.last > 0:  # Not an evaluation.
             lines.append((line, torn))
             torn = False
     starts: dict[int, int] = {}
     for line, _ in lines:
-        starts[line.attempt] = min(line.step, starts.get(line.attempt, line.step))
+        starts[line.attempt] = min(line.last, starts.get(line.attempt, line.last))
     windows: list[Window] = []
     last: dict[int, int] = {}
     for line, torn in lines:
-        if any(later > line.attempt and start <= line.step for later, start in starts.items()):
+        if any(later > line.attempt and start <= line.last for later, start in starts.items()):
             continue  # Made again by a later attempt.
         # The first step of an attempt is always logged, so its window is that step alone.
-        first = last.get(line.attempt, line.step - 1)
-        last[line.attempt] = line.step
-        if line.step > first:
-            windows.append(_window(line, first, starts[line.attempt] - 1, torn))
+        first = last.get(line.attempt, line.last - 1)
+        last[line.attempt] = line.last
+        if line.last > first:
+            windows.append(_placed(line, first, starts[line.attempt] - 1, torn))
     return tuple(windows)
 
 
-def _line(text: bytes) -> _Line | None:
+def _line(text: bytes) -> Window | None:
     """Parse one record of training or evaluation; return None for a damaged line, as a full disk leaves it."""
-    line: _Line | None
+    line: Window | None
     try:
         line = _DECODER.decode(text)
     except (msgspec.DecodeError, RecursionError):
         line = _with_nan(text)
-    return line if line is not None and 0 <= line.step < 1 << 62 else None
+    return line if line is not None and 0 <= line.last < 1 << 62 else None
 
 
-def _with_nan(text: bytes) -> _Line | None:
+def _with_nan(text: bytes) -> Window | None:
     """Python writes NaN and Infinity, which strict JSON lacks."""
     try:
-        return msgspec.convert(json.loads(text, parse_constant=lambda _: None), _Line)
+        values = json.loads(text, parse_constant=lambda _: None, parse_float=_finite)
+        return msgspec.convert(values, Window)
     except (ValueError, RecursionError, msgspec.ValidationError):
         return None
 
 
-_DECODER = msgspec.json.Decoder(_Line)
+_DECODER = msgspec.json.Decoder(Window)
 
 
-def _window(line: _Line, first: int, began: int, torn: bool) -> Window:
+def _placed(line: Window, first: int, began: int, torn: bool) -> Window:
     """Where a record before it is lost, it is not known of which steps its samples are."""
-    return Window(
-        first=first,
-        last=line.step,
-        began_step=began,
-        time_s=line.time_s,
-        loss=_finite(line.loss),
-        step_time_s=_positive(line.step_time_s),
-        tokens=line.tokens,
-        mfu=_finite(line.mfu),
-        memory_bytes=_finite(line.peak_memory_bytes),
-        sent_bytes=_finite(line.communicated_bytes_per_step),
-        samples=None if torn else _hash(line.samples_hash),
-    )
+    step_time_s = line.step_time_s if line.step_time_s is not None and line.step_time_s > 0 else None
+    samples = None if torn else _hash(line.samples_hash)
+    return msgspec.structs.replace(line, first=first, began_step=began, step_time_s=step_time_s, samples=samples)
 
 
 def _hash(text: str | None) -> int | None:
@@ -151,9 +127,6 @@ def _hash(text: str | None) -> int | None:
         return None
 
 
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _positive(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) and value > 0 else None
+def _finite(text: str) -> float | None:
+    value = float(text)
+    return value if math.isfinite(value) else None

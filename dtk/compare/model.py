@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+
 from diagnostics.analysis.statistics import Estimate
 
 SCHEMA = "dtk.comparison/1"
@@ -20,28 +22,30 @@ def mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """What one record of metrics.jsonl says of the steps since the record before."""
+class Window(msgspec.Struct, frozen=True):
+    """One record of metrics.jsonl, by its own fields: what it says of the steps since the record before."""
 
-    first: int
-    """Steps finished when it began."""
-    last: int
+    last: int = msgspec.field(name="step")
     """Steps finished when it ended."""
-    began_step: int
-    """Steps finished when the attempt began."""
-    time_s: float
+    time_s: float = 0.0
     """Its end, seconds since 1970."""
-    loss: float | None
+    attempt: int = 0
+    loss: float | None = None
     """Of the last step; None when it is not finite."""
-    step_time_s: float | None
-    tokens: int | None
+    step_time_s: float | None = None
+    """None in the record of an evaluation."""
+    tokens: int | None = None
     """Since step 0."""
-    mfu: float | None
-    memory_bytes: float | None
-    sent_bytes: float | None
-    samples: int | None
+    mfu: float | None = None
+    memory_bytes: float | None = msgspec.field(name="peak_memory_bytes", default=None)
+    sent_bytes: float | None = msgspec.field(name="communicated_bytes_per_step", default=None)
+    samples_hash: str | None = None
+    samples: int | None = None
     """Sum modulo 2^64 over the samples of its steps; None when it was not recorded."""
+    first: int = 0
+    """Steps finished when it began."""
+    began_step: int = 0
+    """Steps finished when the attempt began."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,15 +67,6 @@ def check_page(path: Path, usual: Path) -> None:
         raise DtkError(f"cannot write {path}", f"no permission in {path.parent}", "choose another file")
 
 
-def kept(path: Path, text: str) -> DtkError | None:
-    """`write`, but what went wrong is given back: to be raised after the text on standard output, which is not lost."""
-    try:
-        write(path, text)
-    except DtkError as error:
-        return error
-    return None
-
-
 def write(path: Path, text: str) -> None:
     """Put a file in its place, whole or not at all.
 

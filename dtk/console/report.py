@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dtk.console import output
+from dtk.errors import DtkError
 
 if TYPE_CHECKING:
     from diagnostics.report.document import Document
@@ -38,7 +39,12 @@ def hand_over(
     from diagnostics.report import html, jsonform, markdown, terminal
 
     page: Path | None = getattr(arguments, "html", None)
-    problem = None if page is None else output.kept(page, html.render(document(found)))
+    problem: DtkError | None = None
+    try:
+        if page is not None:
+            output.write(page, html.render(document(found)))
+    except DtkError as error:  # Raised after the text on standard output, which is not lost.
+        problem = error
     if arguments.json:
         text = jsonform.text(as_json(found))
     elif getattr(arguments, "markdown", False):

@@ -95,7 +95,10 @@ def preflight(request: Request, say: Say | None = None) -> Preflight:
     if is_remote(composed.config.launcher):  # It says itself how many ranks a node has.
         local_size = ranks_per_node(composed.config.launcher, composed.config.strategy)
         request = dataclasses.replace(request, local_size=local_size)
-    return _judged(dtk_job(request, composed), request, say)
+    world_size = composed.config.launcher.world_size
+    assert world_size is not None
+    title = " ".join(request.overrides) or "the default job"
+    return _judged(_settled(composed, world_size, title, request), request, say)
 
 
 def _judged(job: Job, request: Request, say: Say | None) -> Preflight:
@@ -110,14 +113,6 @@ def _judged(job: Job, request: Request, say: Say | None) -> Preflight:
     simulated = len(collected.records)
     steps = job.config.train.steps if job.config is not None else request.steps
     return Preflight(job, verdict, simulated, calls, steps, seconds, tried)
-
-
-def dtk_job(request: Request, composed: Composed) -> Job:
-    """Return a job of dtk that was composed from its overrides."""
-    world_size = composed.config.launcher.world_size
-    assert world_size is not None
-    title = " ".join(request.overrides) or "the default job"
-    return _settled(composed, world_size, title, request)
 
 
 def preflight_run(composed: Composed, world_size: int, local_size: int) -> Preflight:

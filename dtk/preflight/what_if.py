@@ -8,6 +8,7 @@ always.
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from dtk.config.schema import Config, RankFault
 from dtk.preflight.calls import Record
@@ -100,22 +101,21 @@ def _try(
     if mishap.fault != RESUME:
         faulty = dataclasses.replace(config, fault=RankFault(name=mishap.fault, rank=rank, step=mishap.step))  # type: ignore[arg-type]
     play = play_job(faulty, local_size, resumes=rank if mishap.fault == RESUME else -1)
+    simulated = partial(simulate_rank, world_size=world_size, steps=steps, limit_s=limit_s)
+    usual = play_job(config, local_size)
     if together:
-        both = play, play_job(config, local_size)
         whole = Collected()
-        body: Body = lambda one: simulate_rank(one, world_size, steps, limit_s, both[one.rank != rank])  # noqa: E731
+        body: Body = lambda one: simulated(one, play=play if one.rank == rank else usual)  # noqa: E731
         simulate(records, body, whole, 2, limit_s, live=True)
         return _tried(mishap, rank, judge(whole.records, plain, mishap.title, made_up=whole.made_up))
     spreads = mishap.fault == "nan_on_one_rank"
     found = Collected(known=dict(collected.known), watches=spreads)
-    simulate([rank], lambda one: simulate_rank(one, world_size, steps, limit_s, play), found, 1, limit_s)
+    simulate([rank], partial(simulated, play=play), found, 1, limit_s)
     changed = {**records, **found.records}
     if spreads:
         others = [one for one in collected.records if one != rank]
-        play = play_job(config, local_size)
-        body = lambda one: simulate_rank(one, world_size, steps, limit_s, play)  # noqa: E731
         spread = Collected(known=dict(collected.known))
-        simulate(others, body, spread, 2, limit_s, spoiled=found.spread)
+        simulate(others, partial(simulated, play=usual), spread, 2, limit_s, spoiled=found.spread)
         changed |= _alike(records, spread.records)
     return _tried(mishap, rank, judge(changed, plain, mishap.title))
 

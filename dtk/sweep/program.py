@@ -12,6 +12,7 @@ from dtk.errors import DtkError
 CHOICES = "${args_no_hyphens}"
 """W&B's name for the parameters of a point as `key=value` words."""
 DEFAULT = ["${env}", "${interpreter}", "-m", "dtk.run", "tracker=wandb", CHOICES]
+WRITE = f"write command: [{', '.join(repr(word) if word.startswith('$') else word for word in DEFAULT)}]"
 _PROGRAM = "dtk.run"
 
 
@@ -26,17 +27,15 @@ def fixed_overrides(content: dict[str, Any]) -> list[str]:
     """
     words = content.get("command")
     if words is None:
-        raise DtkError(
-            "it has no command", "W&B would pass --key=value to a program", f"write command: {_shown(DEFAULT)}"
-        )
+        raise DtkError("it has no command", "W&B would pass --key=value to a program", WRITE)
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise DtkError("command is no list of words", fix=f"write command: {_shown(DEFAULT)}")
+        raise DtkError("command is no list of words", fix=WRITE)
     overrides = _after_program(words, content.get("program"))
     if overrides.count(CHOICES) != 1:
         raise DtkError(
             f"command passes a point's parameters {overrides.count(CHOICES)} times",
             f"{CHOICES} is what dtk run reads",
-            f"write command: {_shown(DEFAULT)}",
+            WRITE,
         )
     fixed = [word for word in overrides if word != CHOICES]
     for word in fixed:
@@ -50,7 +49,7 @@ def _after_program(words: list[str], program: Any) -> list[str]:
     for at, pair in enumerate(pairwise(known)):
         if pair in (("-m", _PROGRAM), ("dtk", "run")):
             return known[at + 2 :]
-    raise DtkError("command does not run dtk", "a point is a dtk run", f"write command: {_shown(DEFAULT)}")
+    raise DtkError("command does not run dtk", "a point is a dtk run", WRITE)
 
 
 def _check_override(word: str) -> None:
@@ -58,7 +57,3 @@ def _check_override(word: str) -> None:
         raise DtkError(f"command: {word} cannot be used", f"a point takes KEY=VALUE and {CHOICES}", "leave it out")
     if parse(word).is_sweep_override():
         raise DtkError(f"command: {word} asks for several runs", fix="list the values under parameters")
-
-
-def _shown(words: list[str]) -> str:
-    return f"[{', '.join(repr(word) if word.startswith('$') else word for word in words)}]"
