@@ -12,6 +12,7 @@ from math import prod
 from typing import Any
 
 from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, Wire, dtype, operation, text_of
+from diagnostics.evidence.values import integer
 
 DEFAULT_GROUP = "default_pg"
 _P2P = re.compile(r"(?:^|:)(send|recv)\s+(\d+|\?)\s*(?:->|<-)\s*(\d+|\?)", re.ASCII)
@@ -21,22 +22,6 @@ _CACHE: dict[bytes, tuple[str, Described]] = {}
 _MAX_CACHED = 50_000
 _ELEMENTS = {"gather": 0, "scatter": 1, "broadcast": 0, "reduce": 0}
 """Rooted operations: the side whose sizes every rank gives (0 inputs, 1 outputs)."""
-
-
-def integer(value: Any) -> int | None:
-    """Return an int, also if the JSON form holds a string."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return value
-    if isinstance(value, str) and len(value) < 20 and re.fullmatch(r"-?\d+", value, re.ASCII):
-        return int(value)
-    return None
-
-
-def number(value: Any) -> float | None:
-    """Return a finite number, or None."""
-    return float(value) if isinstance(value, int | float) and abs(value) < 1e18 else None
 
 
 def dump(value: dict[str, Any], rank: int | None, file: str) -> Dump:
@@ -172,12 +157,12 @@ def _call(
         group = entry["process_group"]
         name, desc = (str(group[0]), str(group[1])) if isinstance(group, list | tuple) else (str(group), "")
         recorder, described = _describe(entry)
-        seq = integer(entry["collective_seq_id"])
+        seq = integer(entry["collective_seq_id"], 0)
         created_ns = integer(entry.get("time_created_ns"))
         timeout_ms = integer(entry.get("timeout_ms"))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError):
         return None
-    if seq is None or not 0 <= seq < 1 << 62:
+    if seq is None:
         return None
     key = keys.get((recorder, name, desc))
     if key is None:

@@ -32,13 +32,25 @@ class Source:
         return rank_in_name(self.path)
 
 
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """A file that is too large to be held: each kind adds `load()`, which a cause calls."""
+
+    path: Path
+    file: str
+    """Relative to the evidence's root."""
+    rank: int | None
+    """As its name says; None when it does not."""
+    limits: Limits
+
+
 @dataclass(slots=True)
 class Contents:
     """What one file says."""
 
     file: str
     handles: list[Any] = field(default_factory=list)
-    """For files too large to be held: objects with `rank`, `file`, `path` and `load()`, which a detector calls."""
+    """For files too large to be held: objects with `rank`, `file` and `load()`."""
     facts: list[LogFact] = field(default_factory=list)
     errors: list[RankError] = field(default_factory=list)
     stacks: list[Stacks] = field(default_factory=list)

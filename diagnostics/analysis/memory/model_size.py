@@ -11,6 +11,7 @@ from typing import Any
 from diagnostics.contract.strategy_traits import StrategyTraits, strategy_traits
 from diagnostics.evidence.model import Evidence, RunEvidence
 from diagnostics.evidence.trace.events import DTYPE_BYTES
+from diagnostics.evidence.values import MOST_BYTES, integer
 
 FROM_UNITS = "the sum of its gathered units"
 """`ModelSize.source` where nothing but the units tells the size."""
@@ -182,5 +183,5 @@ def _figure(run: RunEvidence, name: str) -> Any:
     return figures.get(name) if isinstance(figures, dict) else None
 
 
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 50 else None
+def _count(value: object) -> int | None:
+    return integer(value, 1, MOST_BYTES)

@@ -10,6 +10,7 @@ from diagnostics.analysis.memory import categories
 from diagnostics.analysis.memory.curve import without_backend
 from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.contract.formatting import bytes_text
+from diagnostics.evidence.values import MOST_BYTES
 
 SCHEMA = "dtk.plan/"
 TELLING = 0.1
@@ -69,11 +70,7 @@ def _plan(job: JobMemory) -> dict[str, int]:
     parts = memory.get("at_peak_bytes") if isinstance(memory, dict) else None
     if not isinstance(parts, dict):
         return {}
-    return {
-        str(name): value
-        for name, value in parts.items()
-        if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 60
-    }
+    return {str(name): size for name, size in parts.items() if type(size) is int and 0 < size < MOST_BYTES}
 
 
 def _difference(job: JobMemory, name: str, planned_bytes: int, was_bytes: int) -> str:

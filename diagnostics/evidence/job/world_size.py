@@ -7,6 +7,7 @@ from typing import Any
 
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.evidence.model import Evidence, Problem
+from diagnostics.evidence.values import integer
 
 MAX_WORLD = 1_000_000
 """A larger number in a file is no number of ranks: the largest training jobs have some 100,000."""
@@ -74,7 +75,7 @@ def _of_run(evidence: Evidence) -> int | None:
         return None
     topology = evidence.run.manifest.get("topology")
     size = topology.get("world_size") if isinstance(topology, dict) else None
-    return size if isinstance(size, int) and not isinstance(size, bool) and 0 < size <= MAX_WORLD else None
+    return integer(size, 1, MAX_WORLD + 1)
 
 
 def _beyond(evidence: Evidence) -> None:

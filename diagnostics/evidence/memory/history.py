@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from diagnostics.evidence import values
 from diagnostics.evidence.memory.levels import (
     ACTIVATIONS,
     AT,
@@ -21,11 +22,11 @@ from diagnostics.evidence.memory.levels import (
     UNKNOWN,
     Row,
     Stack,
+    highest,
 )
 from diagnostics.evidence.memory.owner import BACKWARD, REDUCED, owner
 from diagnostics.evidence.trace.memory_marks import STEP, step_number
 
-MAX_BYTES = 1 << 50
 MAX_STEPS = 400
 _RESERVES = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 _OPTIMIZER = "Optimizer.step"
@@ -108,11 +109,6 @@ def read(
     return history
 
 
-def plausible(value: object) -> int | None:
-    """Return a number of bytes, or None."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_BYTES else None
-
-
 def _times(events: Sequence[Event]) -> tuple[list[int], bool]:
     """In us, never falling; torch before 2.1 wrote none, then the order stands for them."""
     times: list[int] = []
@@ -129,7 +125,7 @@ def _pair(events: Sequence[Event]) -> _Paired:
     asked = any(event.get("action") == "free_requested" for event in events)
     release = "free_requested" if asked else "free_completed"  # recording may leave out either
     for n, event in enumerate(events):
-        action, address, size = event.get("action"), event.get("addr"), plausible(event.get("size"))
+        action, address, size = event.get("action"), event.get("addr"), values.size(event.get("size"))
         if not isinstance(address, int) or not size:
             continue
         if action == "alloc":
@@ -166,7 +162,7 @@ def _changes(n: int, event: Event, paired: _Paired) -> tuple[tuple[int, int], ..
     if (gone := paired.freed.get(n)) is not None:
         return ((AT[gone.owner], -gone.size_bytes),)
     sign = _RESERVES.get(str(event.get("action")))
-    return ((AT[RESERVED], sign * (plausible(event.get("size")) or 0)),) if sign else ()
+    return ((AT[RESERVED], sign * (values.size(event.get("size")) or 0)),) if sign else ()
 
 
 def _levels_before(
@@ -207,9 +203,9 @@ def _sweep(history: History, events: Sequence[Event], times: Sequence[int], pair
         if stack.total > most:
             most, place = stack.total, n
         if event.get("action") == "oom" and history.failed is None:
-            history.failed = ((times[n] - times[0]) * unit, plausible(event.get("size")) or 0)
+            history.failed = ((times[n] - times[0]) * unit, values.size(event.get("size")) or 0)
     history.rows = [(time * unit, sizes) for time, sizes in stack.finish()]
-    history.peak = max(history.rows, key=lambda row: sum(row[1][:-1]))
+    history.peak = highest(history.rows)
     history.peak_event = None if place is None else events[place]
 
 

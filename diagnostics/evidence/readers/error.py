@@ -10,6 +10,7 @@ from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.logs.launcher import signal_in
 from diagnostics.evidence.model import Frame, RankError
 from diagnostics.evidence.reader import Contents, Reader
+from diagnostics.evidence.values import integer, seconds
 
 MAX_BYTES = 8 << 20
 """Of an error file; real ones have a few KiB."""
@@ -50,33 +51,33 @@ def decode(value: dict[str, Any], file: str, rank: int | None) -> RankError:
 def _dtk(value: dict[str, Any], file: str, rank: int | None) -> RankError:
     trace = value.get("traceback")
     raised = tracebacks.parse(trace) if isinstance(trace, str) else None
-    stated = value.get("rank")
+    stated = integer(value.get("rank"))
     frames = raised.frames if raised else ()
     if not frames and isinstance(value.get("file"), str):
-        frames = (Frame(value["file"], _integer(value.get("line")) or 0, _text(value.get("function"))),)
+        frames = (Frame(value["file"], integer(value.get("line")) or 0, _text(value.get("function"))),)
     return RankError(
-        rank=stated if isinstance(stated, int) and not isinstance(stated, bool) else rank,
+        rank=rank if stated is None else stated,
         file=file,
         line=0,
         type=raised.type if raised else _text(value.get("type")),
         message=(raised.message if raised else _text(value.get("message")))[: tracebacks.MAX_MESSAGE],
         frames=frames,
-        time_s=_number(value.get("time_s")),
-        step=_integer(value.get("step")),
+        time_s=seconds(value.get("time_s")),
+        step=integer(value.get("step")),
         region=_text(value.get("region")) or None,
     )
 
 
 def _elastic(value: dict[str, Any], file: str, rank: int | None) -> RankError:
     inner = value.get("message")
-    code = _integer(value.get("errorCode"))
+    code = integer(value.get("errorCode"))
     stack = ""
     time_s = None
     if isinstance(inner, dict):
         extra = inner.get("extraInfo")
         extra = extra if isinstance(extra, dict) else {}
-        stack, time_s = _text(extra.get("py_callstack")), _number(extra.get("timestamp"))
-        code = _integer(inner.get("errorCode")) if code is None else code
+        stack, time_s = _text(extra.get("py_callstack")), seconds(extra.get("timestamp"))
+        code = integer(inner.get("errorCode")) if code is None else code
         inner = inner.get("message")
     if not isinstance(inner, str):
         raise ValueError("not an error file")
@@ -89,21 +90,6 @@ def _elastic(value: dict[str, Any], file: str, rank: int | None) -> RankError:
     return RankError(
         rank, file, 0, raised.type, raised.message[: tracebacks.MAX_MESSAGE], raised.frames, number, code, time_s
     )
-
-
-def _integer(value: Any) -> int | None:
-    if isinstance(value, str) and re.fullmatch(r"-?\d{1,9}", value):
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 40 else None
-
-
-def _number(value: Any) -> float | None:
-    """Seconds since 1970, which elastic writes as a string."""
-    try:
-        number = float(value) if isinstance(value, int | float | str) else -1.0
-    except (ValueError, OverflowError):
-        return None
-    return number if 0 <= number < 1e11 else None
 
 
 def _text(value: Any) -> str:

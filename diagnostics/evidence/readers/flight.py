@@ -7,16 +7,15 @@ what the entries mean is settled in `entries`. Knows no verdict.
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from diagnostics.evidence import flight_entries, plain_file, safe_pickle
 from diagnostics.evidence.calls import Dump
 from diagnostics.evidence.job.dump_agreement import contradiction
-from diagnostics.evidence.limits import Limits, head
-from diagnostics.evidence.reader import Reader, opens
+from diagnostics.evidence.limits import head
+from diagnostics.evidence.reader import Handle, Reader, opens
 from diagnostics.evidence.readers import trace
+from diagnostics.evidence.values import integer, seconds
 
 _KEYS = (b"pg_config", b"pg_status", b"comm_lib_version", b"nccl_version", b"profiling_name")
 
@@ -28,15 +27,8 @@ def recognise(head: bytes) -> bool:
     return head[:1] == b"\x80" and any(key in head for key in _KEYS)
 
 
-@dataclass(frozen=True, slots=True)
-class FlightFile:
-    """A handle; the file is read by `load`."""
-
-    path: Path
-    file: str
-    """Relative to the evidence's root."""
-    rank: int | None
-    limits: Limits
+class FlightFile(Handle):
+    """A flight-recorder dump or a black box."""
 
     def load(self) -> list[Dump]:
         """Return a dump for each recorder in the file: one for torch's dumps, one for each ring of a black box.
@@ -59,12 +51,12 @@ class FlightFile:
             if isinstance(recorders[name], dict):
                 dump = flight_entries.dump(recorders[name], self.rank, self.file)
                 dump.black_box = True
-                dump.time_s = flight_entries.number(value.get("time_s"))
-                dump.step = flight_entries.integer(value.get("step"))
-                dump.attempt = flight_entries.integer(value.get("attempt"))
+                dump.time_s = seconds(value.get("time_s"))
+                dump.step = integer(value.get("step"))
+                dump.attempt = integer(value.get("attempt"))
                 dump.region = str(value.get("region") or "")
                 if dump.rank is None:
-                    dump.rank = flight_entries.integer(value.get("rank"))
+                    dump.rank = integer(value.get("rank"))
                 dumps.append(dump)
         return dumps
 

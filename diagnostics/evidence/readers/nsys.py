@@ -7,12 +7,10 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
-from diagnostics.evidence.limits import Limits, TooLargeError
-from diagnostics.evidence.reader import Reader, opens
+from diagnostics.evidence.limits import TooLargeError
+from diagnostics.evidence.reader import Handle, Reader, opens
 from diagnostics.evidence.trace.events import Lane, Message, collective_word
 from diagnostics.evidence.trace.host_work import host_work
 from diagnostics.evidence.trace.model import Trace
@@ -35,16 +33,8 @@ _NCCL = re.compile(r"^nccl([A-Z]\w+)$")
 _STEP = re.compile(r"^(?:step|iteration|iter|ProfilerStep)[ _#:]*(\d{1,12})$", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class NsysFile:
-    """An export on disk."""
-
-    path: Path
-    file: str
-    """Relative to the evidence's root."""
-    rank: int | None
-    """As its name says; used when the file holds one device."""
-    limits: Limits
+class NsysFile(Handle):
+    """An export on disk; its rank is used when it holds one device."""
 
     def load(self) -> list[Trace]:
         """Return a trace for each device, by device id.

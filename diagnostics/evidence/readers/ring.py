@@ -5,13 +5,11 @@ step and region. It survives SIGKILL and aborts. It does not see C++ reducers.
 """
 
 import json
-from dataclasses import dataclass
-from pathlib import Path
 
 from diagnostics.evidence.calls import Call, Dump, GroupKey, Wire, describe, dtype, operation
-from diagnostics.evidence.limits import Limits, head, whole
+from diagnostics.evidence.limits import head, whole
 from diagnostics.evidence.model import Frame
-from diagnostics.evidence.reader import Reader, opens
+from diagnostics.evidence.reader import Handle, Reader, opens
 from diagnostics.evidence.ring.format import HEADER, MAGIC, RingDump, RingGroup, RingRecord, parse
 
 RECORDER = "dtk"
@@ -25,15 +23,8 @@ def recognise(head: bytes) -> bool:
     return head.startswith(MAGIC)
 
 
-@dataclass(frozen=True, slots=True)
-class RingFile:
-    """A handle; the file is read by `load`."""
-
-    path: Path
-    file: str
-    """Relative to the evidence's root."""
-    rank: int | None
-    limits: Limits
+class RingFile(Handle):
+    """A ring of a rank of dtk."""
 
     def load(self) -> list[Dump]:
         """Return the calls of the rank as one dump, like `FlightFile.load`.

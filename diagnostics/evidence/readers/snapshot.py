@@ -7,18 +7,16 @@ history as a curve, what was asked for when memory ran out. Source of the fields
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from diagnostics.evidence import plain_file
+from diagnostics.evidence import plain_file, values
 from diagnostics.evidence.calls import is_library
-from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.memory import history as memory_history
-from diagnostics.evidence.memory.history import Annotation, History, plausible
+from diagnostics.evidence.memory.history import Annotation, History
 from diagnostics.evidence.memory.levels import total
 from diagnostics.evidence.memory.owner import owner
 from diagnostics.evidence.model import Frame
-from diagnostics.evidence.reader import Reader, opens
+from diagnostics.evidence.reader import Handle, Reader, opens
 
 MAX_HOLDERS = 20
 _WORDS = (b"total_size", b"device_traces", b"allocator_settings", b"segment_type")
@@ -94,15 +92,8 @@ class Snapshot:
     out_of_memory: list[OutOfMemory]
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotFile:
-    """A handle; the file is read by `load`."""
-
-    path: Path
-    file: str
-    """Relative to the evidence's root."""
-    rank: int | None
-    limits: Limits
+class SnapshotFile(Handle):
+    """A snapshot of the allocator."""
 
     def load(self) -> Snapshot:
         """Return the snapshot in reduced form.
@@ -121,7 +112,7 @@ def _snapshot(value: dict[str, Any]) -> Snapshot:
     held: dict[int, dict[Frame | None, list[int]]] = {}
     blocks: dict[int, _Blocks] = {}
     for segment in _dicts(value["segments"]):
-        number = plausible(segment.get("device")) or 0
+        number = values.size(segment.get("device")) or 0
         device = devices.setdefault(number, DeviceMemory(number))
         _segment(segment, device, held.setdefault(number, {}), blocks.setdefault(number, {}))
     for number, device in devices.items():
@@ -144,8 +135,8 @@ def _failures(events: list[Any], number: int) -> list[OutOfMemory]:
     return [
         OutOfMemory(
             number,
-            plausible(event.get("size")) or 0,
-            plausible(event.get("device_free")),
+            values.size(event.get("size")) or 0,
+            values.size(event.get("device_free")),
             site_of(event.get("frames")),
         )
         for event in reversed(events)
@@ -160,12 +151,12 @@ def _segment(
     blocks: _Blocks,
 ) -> None:
     device.segments += 1
-    device.reserved_bytes += plausible(segment.get("total_size")) or 0
+    device.reserved_bytes += values.size(segment.get("total_size")) or 0
     device.expandable_segments += segment.get("is_expandable") is True
     start = segment.get("address")
     address = start if isinstance(start, int) else 0
     for block in _dicts(segment.get("blocks")):
-        size, state = plausible(block.get("size")) or 0, block.get("state")
+        size, state = values.size(block.get("size")) or 0, block.get("state")
         if state == "active_allocated":
             frames = block.get("frames") or _old_frames(block)
             device.allocated_bytes += size
@@ -210,7 +201,7 @@ def _annotations(value: object) -> dict[int, list[Annotation]]:
         time_us, name, stage = one.get("time_us"), one.get("name"), one.get("stage")
         if isinstance(time_us, int) and 0 < time_us < 1 << 62 and isinstance(name, str) and stage in ("START", "END"):
             mark = (time_us, stage == "START", name[:MAX_NAME])
-            found.setdefault(plausible(one.get("device")) or 0, []).append(mark)
+            found.setdefault(values.size(one.get("device")) or 0, []).append(mark)
     for marks in found.values():
         marks.sort(key=lambda mark: mark[0])
     return found

@@ -4,16 +4,31 @@ Gives one fact for each file: state `started`, `meets` (within init_process_grou
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.limits import Limits, small_json
 from diagnostics.evidence.model import Frame, LogFact
 from diagnostics.evidence.reader import Contents, Reader
+from diagnostics.evidence.values import Time
 
 KIND = "start"
 MAX_FRAMES = 64
-STATES = ("started", "meets", "met")
+_TEXTS = {"started": "on its way", "meets": "in init_process_group", "met": "in its process group"}
+
+
+class _Start(msgspec.Struct):
+    rank: Annotated[int, msgspec.Meta(ge=0)]
+    world_size: int
+    state: Literal["started", "meets", "met"]
+    since_s: Time
+    alive_s: Time
+    worked_s: Time
+    pid: Any = None
+    host: Any = None
+    frames: Any = None
 
 
 def recognise(head: bytes) -> bool:
@@ -29,29 +44,22 @@ def read(path: Path, file: str, limits: Limits) -> LogFact:
         OSError: it cannot be read.
         ValueError: it is damaged or too large.
     """
-    value = small_json(path, limits)
-    rank, nranks, state = value.get("rank"), value.get("world_size"), value.get("state")
-    if type(rank) is not int or type(nranks) is not int or not 0 <= rank < nranks or state not in STATES:
-        raise ValueError("no start of a rank")
-    times = {name: _number(value.get(name)) for name in ("since_s", "alive_s", "worked_s")}
-    raw = value.get("frames")
-    frames = tuple(filter(None, map(_frame, raw[:MAX_FRAMES] if isinstance(raw, list) else [])))
-    fields = {"state": state, "nranks": nranks, "pid": value.get("pid"), "host": str(value.get("host")), **times}
-    text = {"started": "on its way", "meets": "in init_process_group", "met": "in its process group"}[state]
-    return LogFact(KIND, rank, file, 0, f"rank {rank} is {text}", {**fields, "frames": frames}, times["alive_s"])
+    try:
+        start = msgspec.convert(small_json(path, limits), _Start)
+    except msgspec.ValidationError as problem:
+        raise ValueError(f"no start of a rank: {problem}") from problem
+    if start.rank >= start.world_size:
+        raise ValueError(f"no start of a rank: rank {start.rank} of {start.world_size}")
+    frames = tuple(filter(None, map(_frame, start.frames[:MAX_FRAMES] if isinstance(start.frames, list) else [])))
+    fields = {name: getattr(start, name) for name in ("state", "pid", "since_s", "alive_s", "worked_s")}
+    fields |= {"nranks": start.world_size, "host": str(start.host), "frames": frames}
+    return LogFact(KIND, start.rank, file, 0, f"rank {start.rank} is {_TEXTS[start.state]}", fields, start.alive_s)
 
 
 def own_frame(fact: LogFact) -> Frame | None:
     """Return the innermost frame of the user's script in a start fact."""
     frames: tuple[Frame, ...] = fact.fields["frames"]
     return next((frame for frame in frames if not is_library(frame.file)), None)
-
-
-def _number(value: Any) -> float:
-    """Seconds since 1970."""
-    if type(value) not in (int, float) or not 0 <= value < 1e11:
-        raise ValueError("no start of a rank")
-    return float(value)
 
 
 def _frame(value: Any) -> Frame | None:

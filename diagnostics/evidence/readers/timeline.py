@@ -3,25 +3,19 @@
 Streams a file of any length down to a bounded number of points that keep the peaks. Knows no verdict.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import isfinite
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs.lines import LineReader
-from diagnostics.evidence.reader import Reader, opens
+from diagnostics.evidence.reader import Handle, Reader, opens
+from diagnostics.evidence.values import Size, Time
 
 MAX_STEPS = 4000
 """Steps kept for growth; a longer timeline keeps every second one, then every fourth, ..."""
 MAX_POINTS = 500
-_FIELDS = (
-    "rss_bytes", "peak_rss_bytes", "allocated_bytes", "peak_allocated_bytes", "reserved_bytes", "peak_reserved_bytes",
-    "inactive_split_bytes", "allocation_retries",
-)  # fmt: skip
 _Key = TypeVar("_Key", int, float)
 _Size = TypeVar("_Size", int, float)
 
@@ -32,20 +26,41 @@ def recognise(head: bytes) -> bool:
     return line[:1] == b"{" and b'"step"' in line and b'"rss_bytes"' in line
 
 
-@dataclass(frozen=True, slots=True)
-class StepMemory:
+class StepMemory(msgspec.Struct, frozen=True):
     """One rank's memory as a step begins; None = not measured."""
 
     step: int
-    time_s: float
-    rss_bytes: int | None
-    peak_rss_bytes: int | None
-    allocated_bytes: int | None = None
-    peak_allocated_bytes: int | None = None
-    reserved_bytes: int | None = None
-    peak_reserved_bytes: int | None = None
-    inactive_split_bytes: int | None = None
-    allocation_retries: int | None = None
+    time_s: Time
+    rss_bytes: Size | None
+    peak_rss_bytes: Size | None = None
+    allocated_bytes: Size | None = None
+    peak_allocated_bytes: Size | None = None
+    reserved_bytes: Size | None = None
+    peak_reserved_bytes: Size | None = None
+    inactive_split_bytes: Size | None = None
+    allocation_retries: Size | None = None
+
+
+class _Memory(msgspec.Struct):
+    memory_total_bytes: Size | None = None
+    memory_used_bytes: Size | None = None
+
+
+class _Host(_Memory):
+    rank_rss_bytes: dict[int, Size | None] = {}
+
+
+class _About(msgspec.Struct, tag_field="kind", tag="about"):
+    pass
+
+
+class _Sample(msgspec.Struct, tag_field="kind", tag="sample"):
+    time_s: Time
+    host: _Host = msgspec.field(default_factory=_Host)
+    gpu: list[_Memory] | None = None
+
+
+_STEP, _OF_NODE = msgspec.json.Decoder(StepMemory), msgspec.json.Decoder(_About | _Sample)
 
 
 @dataclass(slots=True)
@@ -78,16 +93,8 @@ class Timeline:
     """Lines that could not be understood."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineFile:
-    """A handle; the file is read by `load`."""
-
-    path: Path
-    file: str
-    """Relative to the evidence's root."""
-    rank: int | None
-    """As its name says; the number of the node for telemetry."""
-    limits: Limits
+class TimelineFile(Handle):
+    """A timeline of a rank, or the telemetry of a node, whose number stands in the place of the rank."""
 
     def load(self, most_steps: int = MAX_STEPS) -> Timeline:
         """Return the timeline, thinned out.
@@ -101,31 +108,23 @@ class TimelineFile:
         """
         timeline = Timeline()
         kept = _Kept(most_steps)
-        for record in self._records(timeline):
-            if record.get("kind") in ("about", "sample"):
-                _sample(record, timeline)
-            elif (step := _step(record)) is not None:
-                if kept.last is not None and step.step < kept.last.step:
-                    kept = _Kept(most_steps)  # a new attempt goes on in the same file
-                kept.add(step)
-            else:
+        for _, line in LineReader(self.path, self.limits, (b"{",), lambda: False).lines():
+            try:
+                if b'"kind"' in line:
+                    _sample(_OF_NODE.decode(line), timeline)
+                    continue
+                step = _STEP.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 timeline.damaged += 1
+                continue
+            if kept.last is not None and step.step < kept.last.step:
+                kept = _Kept(most_steps)  # a new attempt goes on in the same file
+            kept.add(step)
         timeline.steps = kept.steps()
         if not timeline.steps and not timeline.host_used and timeline.damaged:
             raise ValueError("no line of it is a record of memory")
         _thin(timeline)
         return timeline
-
-    def _records(self, timeline: Timeline) -> Iterator[dict[str, Any]]:
-        for _, line in LineReader(self.path, self.limits, (b"{",), lambda: False).lines():
-            try:
-                record = msgspec.json.decode(line)
-            except (ValueError, RecursionError):
-                record = None
-            if isinstance(record, dict):
-                yield record
-            else:
-                timeline.damaged += 1
 
 
 @dataclass(slots=True)
@@ -169,37 +168,22 @@ def thinned(points: Sequence[tuple[_Key, _Size]], most: int) -> list[tuple[_Key,
     return [max(points[n : n + width], key=lambda point: point[1]) for n in range(0, len(points), width)]
 
 
-def _step(record: Mapping[str, Any]) -> StepMemory | None:
-    step, time_s = record.get("step"), _time(record.get("time_s"))
-    if not isinstance(step, int) or isinstance(step, bool) or time_s is None or "rss_bytes" not in record:
-        return None
-    values = {name: _size(record.get(name)) for name in _FIELDS}
-    return StepMemory(step=step, time_s=time_s, **values)
-
-
-def _sample(record: Mapping[str, Any], timeline: Timeline) -> None:
-    time_s = _time(record.get("time_s"))
-    if record.get("kind") != "sample" or time_s is None:
+def _sample(record: _About | _Sample, timeline: Timeline) -> None:
+    if isinstance(record, _About):
         return
-    host = record.get("host")
-    if isinstance(host, dict):
-        timeline.host_total_bytes = _size(host.get("memory_total_bytes")) or timeline.host_total_bytes
-        _add(timeline.host_used, time_s, host.get("memory_used_bytes"))
-        ranks = host.get("rank_rss_bytes")
-        for key, size in ranks.items() if isinstance(ranks, dict) else ():
-            if key.isdecimal() and len(key) < 8:
-                _add(timeline.rank_rss.setdefault(int(key), []), time_s, size)
-    gpus = record.get("gpu")
-    for index, gpu in enumerate(gpus if isinstance(gpus, list) else ()):
-        if isinstance(gpu, dict) and index < 64:
-            device = timeline.devices.setdefault(index, DeviceSamples())
-            device.total_bytes = _size(gpu.get("memory_total_bytes")) or device.total_bytes
-            _add(device.curve, time_s, gpu.get("memory_used_bytes"))
+    time_s, host = record.time_s, record.host
+    timeline.host_total_bytes = host.memory_total_bytes or timeline.host_total_bytes
+    _add(timeline.host_used, time_s, host.memory_used_bytes)
+    for rank, size in host.rank_rss_bytes.items():
+        _add(timeline.rank_rss.setdefault(rank, []), time_s, size)
+    for index, gpu in enumerate((record.gpu or [])[:64]):
+        device = timeline.devices.setdefault(index, DeviceSamples())
+        device.total_bytes = gpu.memory_total_bytes or device.total_bytes
+        _add(device.curve, time_s, gpu.memory_used_bytes)
 
 
-def _add(points: list[tuple[float, int]], time_s: float, value: object) -> None:
+def _add(points: list[tuple[float, int]], time_s: float, size: int | None) -> None:
     """Append; when too many have come together, keep the peaks of neighbours."""
-    size = _size(value)
     if size is not None:
         points.append((time_s, size))
         if len(points) > 4 * MAX_POINTS:
@@ -211,14 +195,6 @@ def _thin(timeline: Timeline) -> None:
     timeline.rank_rss = {rank: thinned(timeline.rank_rss[rank], MAX_POINTS) for rank in sorted(timeline.rank_rss)}
     for device in timeline.devices.values():
         device.curve = thinned(device.curve, MAX_POINTS)
-
-
-def _time(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) else None
-
-
-def _size(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 50 else None
 
 
 READER = Reader(

@@ -1,12 +1,9 @@
 """Profiler traces (Kineto Chrome JSON), recognised by content."""
 
 import re
-from dataclasses import dataclass
-from pathlib import Path
 
-from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import rank_in_name
-from diagnostics.evidence.reader import Contents, Reader, Source
+from diagnostics.evidence.reader import Contents, Handle, Reader, Source
 from diagnostics.evidence.trace.model import Trace
 from diagnostics.evidence.trace.read import read
 
@@ -14,16 +11,8 @@ _KEYS = (b'"traceEvents"', b'"deviceProperties"', b'"distributedInfo"', b'"baseT
 _WORLD_SIZE = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]{0,2000}?"world_size"\s*:\s*(\d{1,8})')
 
 
-@dataclass(frozen=True, slots=True)
-class TraceFile:
+class TraceFile(Handle):
     """A trace on disk."""
-
-    path: Path
-    file: str
-    """Relative to the evidence's root."""
-    rank: int | None
-    """As its name says; None when it does not."""
-    limits: Limits
 
     def load(self) -> Trace:
         """Read it; damage in the middle keeps what was before it and says so in `problems`.

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from diagnostics.evidence import values
 from diagnostics.evidence.calls import operation
 from diagnostics.evidence.limits import Limits, blocks
 from diagnostics.evidence.trace.events import DTYPE_BYTES, elements
@@ -212,13 +213,7 @@ def _append(spans: list[Span], event: HostEvent, name: str) -> None:
 
 
 def _settle(marks: TraceMarks, scan: Scan[HostEvent], backward: list[Span], calls: list[TraceCall]) -> None:
-    info = scan.header.get("distributedInfo")
-    info = info if isinstance(info, dict) else {}
-    own = scan.header.get("dtk")
-    marks.rank = _count(info.get("rank"))
-    if marks.rank is None and isinstance(own, dict):
-        marks.rank = _count(own.get("rank"))
-    marks.world_size = _count(info.get("world_size"))
+    marks.rank, marks.world_size = scan.rank, scan.world_size
     marks.problem = scan.problem
     marks.spans.sort(key=lambda span: (span.start_us, -span.end_us))
     marks.backend.sort(key=lambda span: (span.start_us, -span.end_us))
@@ -261,12 +256,12 @@ def _gradient(event: HostEvent, decode: Any, sizes: set[int]) -> None:
 
 def _linked(event: HostEvent, args: _Args) -> TraceCall | None:
     """`record_param_comms` of torch 2.2 and later says what it moves."""
-    ins, outs, item = _count(args.in_elements), _count(args.out_elements), DTYPE_BYTES.get(args.dtype.lower())
+    ins, outs, item = values.size(args.in_elements), values.size(args.out_elements), DTYPE_BYTES.get(args.dtype.lower())
     if not args.collective or ins is None or outs is None or item is None:
         return None
     name = args.collective
     return TraceCall(
-        operation(name), ins * item, outs * item or None, _count(args.group_size) or None, event.ts, event.thread,
+        operation(name), ins * item, outs * item or None, values.size(args.group_size) or None, event.ts, event.thread,
         name in ("allgather", "all_gather"),
     )  # fmt: skip
 
@@ -279,7 +274,7 @@ def _operator(event: HostEvent, args: _Args) -> TraceCall | None:
     functional = _FUNCTIONAL.match(event.name)
     if functional:
         size = _bytes(dims, types, 0)
-        ranks = _count(_at(args.concrete, 1)) if functional[1] != "all_reduce" else None
+        ranks = values.size(_at(args.concrete, 1)) if functional[1] != "all_reduce" else None
         op = {"all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter"}
         word = op.get(functional[1], functional[1])
         out = size * ranks if word == "all_gather" and ranks else size if word == "all_reduce" else None
@@ -309,10 +304,3 @@ def _bytes(dims: list[Any], types: list[Any], index: int) -> int:
 
 def _at(values: Any, index: int) -> Any:
     return values[index] if isinstance(values, list) and len(values) > index else None
-
-
-def _count(value: Any) -> int | None:
-    """Return a plausible non-negative integer, which may be written as a string."""
-    if isinstance(value, str) and value.isdecimal() and len(value) < 16:
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 50 else None

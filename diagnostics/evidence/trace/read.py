@@ -7,7 +7,6 @@ import re
 from array import array
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.trace.events import (
@@ -23,6 +22,7 @@ from diagnostics.evidence.trace.host_work import host_work
 from diagnostics.evidence.trace.index import MAX_NAMES, Lanes, Names, places
 from diagnostics.evidence.trace.model import GroupInfo, Trace
 from diagnostics.evidence.trace.scan import Scan
+from diagnostics.evidence.values import integer
 
 _LAUNCH = re.compile(r"launch|memcpy|memset", re.IGNORECASE)
 _WAIT = re.compile(r"synchronize$|^(?:cuda|hip)Memcpy$", re.IGNORECASE)
@@ -123,7 +123,7 @@ class _Builder:
         if scan.damaged:
             deep = f" ({scan.deep:,} nested over {scan.limits.depth} levels)" if scan.deep else ""
             trace.problems.append(f"{scan.damaged:,} events could not be decoded{deep}")
-        self._header(scan.header)
+        self._header(scan)
 
     def _handlers(self, cat: str) -> _Handlers | None:
         """By name, what takes an event of this category; None when nothing ever does."""
@@ -165,16 +165,10 @@ class _Builder:
         trace.last_ns = max((max(spans.end) for spans in all_spans), default=0)
         return trace
 
-    def _header(self, header: dict[str, Any]) -> None:
-        trace = self.trace
-        info = header.get("distributedInfo")
-        info = info if isinstance(info, dict) else {}
-        own = header.get("dtk")
-        rank = info.get("rank", own.get("rank") if isinstance(own, dict) else None)
-        world = info.get("world_size")
+    def _header(self, scan: Scan[Event]) -> None:
+        trace, header, info = self.trace, scan.header, scan.info
+        trace.rank, trace.world_size = scan.rank, scan.world_size
         base = header.get("baseTimeNanoseconds")
-        trace.rank = rank if _number(rank) else None
-        trace.world_size = world if _number(world) else None
         trace.base_ns = base if isinstance(base, int) else 0
         trace.backend = str(info.get("backend", ""))
         trace.devices = bool(header.get("deviceProperties"))
@@ -185,7 +179,7 @@ class _Builder:
         for one in groups if isinstance(groups, list) else ():
             if isinstance(one, dict) and "pg_name" in one:
                 ranks = one.get("ranks")
-                members = tuple(r for r in ranks if _number(r)) if isinstance(ranks, list) else ()
+                members = tuple(r for r in ranks if integer(r, 0) is not None) if isinstance(ranks, list) else ()
                 declared = one.get("pg_size")
                 size = declared if isinstance(declared, int) else len(members)
                 name = str(one["pg_name"])
@@ -280,7 +274,3 @@ def _correlation(args: Args) -> int:
     if not -_LAST_NS < number < _LAST_NS:
         raise OverflowError
     return number
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

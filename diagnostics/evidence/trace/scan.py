@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from diagnostics.evidence import values
 from diagnostics.evidence.limits import Limits, blocks
 
 T = TypeVar("T")
@@ -53,6 +54,23 @@ class Scan(Generic[T]):
         self._many = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
         self._one = msgspec.json.Decoder(kind)
         self._raw = msgspec.json.Decoder(list[msgspec.Raw])
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What the header says of the job."""
+        info = self.header.get("distributedInfo")
+        return info if isinstance(info, dict) else {}
+
+    @property
+    def rank(self) -> int | None:
+        """By the header: of torch, else of dtk."""
+        own = self.header.get("dtk")
+        return values.integer(self.info.get("rank", own.get("rank") if isinstance(own, dict) else None), 0)
+
+    @property
+    def world_size(self) -> int | None:
+        """By the header."""
+        return values.integer(self.info.get("world_size"), 0)
 
     def batches(self) -> Iterator[list[T]]:
         """Yield the decoded events in the order of the file, one block at a time.
