@@ -33,7 +33,7 @@ _TROUBLE = frozenset({
     "rendezvous_timeout", "store_timeout", "store_key_timeout", "store_closed", "missing_variable",
     "interface_missing", "port_in_use", "no_nccl", "srun_task", "side_error",
 })  # fmt: skip
-"""Kinds of log lines (`evidence/logs/patterns.py`) that a job in good health does not write."""
+"""Kinds of log lines (`evidence/logs/patterns.yaml`) that a job in good health does not write."""
 _ORDER: dict[Status, int] = {"confirmed": 0, "undecided": 1, "ruled_out": 2}
 
 

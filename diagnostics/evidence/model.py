@@ -88,7 +88,7 @@ class LogFact:
 
     kind: str
     """`watchdog_timeout`, `desync_report`, `nccl_warn`, `nccl_env`, `cuda_oom`, `cpu_oom`, `gloo_mismatch`,
-    `gloo_closed`, `gloo_timeout`, `ddp_unused`, `rendezvous_timeout`, ... (the table in `evidence/logs/patterns.py`)"""
+    `gloo_closed`, `ddp_unused`, `rendezvous_timeout`, ... (the table is `evidence/logs/patterns.yaml`)"""
     rank: int | None
     file: str
     line: int

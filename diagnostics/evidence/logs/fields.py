@@ -4,32 +4,10 @@ Knows torch's and Slurm's ways to write them, no file and no pattern.
 """
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 SIZE = r"[\d.]+ ?(?:[KMGT]i?B|bytes|B)\b"
 """A size as torch writes it."""
-PEER = r"(?P<peer>\[?[\w.:%-]+\]?(?::\d+|<\d+>))"
-"""An address as gloo and NCCL write it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """One kind of fact."""
-
-    kind: str
-    word: bytes
-    """Stands literally in every such line."""
-    regex: re.Pattern[str]
-    rank_group: str = ""
-    """Group that holds the global rank the line speaks for, where no prefix says it."""
-
-
-def pattern(kind: str, word: str, regex: str, rank_group: str = "") -> Pattern:
-    """One line of the table."""
-    return Pattern(kind, word.encode(), re.compile(regex), rank_group)
-
-
 _DIGITS = 18
 """Of a number in a line that are read; no honest one has more."""
 _OOM_PARTS = tuple(

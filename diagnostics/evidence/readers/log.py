@@ -13,10 +13,10 @@ from diagnostics.evidence.endings import signal_of
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs import collective as log_collective
 from diagnostics.evidence.logs.collective import CollectiveStack
-from diagnostics.evidence.logs.fields import Pattern, decode
+from diagnostics.evidence.logs.fields import decode
 from diagnostics.evidence.logs.launcher import FailureTable
 from diagnostics.evidence.logs.lines import Line, LineReader, has_utf16_mark, is_labelled, split
-from diagnostics.evidence.logs.patterns import TABLE
+from diagnostics.evidence.logs.patterns import TABLE, Pattern
 from diagnostics.evidence.logs.streams import ASIDE, MAX_ERRORS, TEXT, Streams
 from diagnostics.evidence.model import LogFact, RankError, shortened
 from diagnostics.evidence.reader import Contents, Reader, Source
