@@ -288,7 +288,7 @@ def _task(config: Config) -> None:
     model, data = config.model, config.data
     if data.name == "classification" and model.architecture not in ("encoder", "custom"):
         raise DtkError(f"data=classification needs an encoder, not model={model.name}", fix="use model=bert_tiny")
-    if model.architecture == "encoder" and data.name != "classification":
+    if model.architecture == "encoder" and data.name not in ("classification", "custom"):
         raise DtkError(
             f"model={model.name} is an encoder: it needs labelled text, not data={data.name}",
             fix="use data=classification, or model=gpt2_tiny",

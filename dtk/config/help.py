@@ -9,7 +9,7 @@ from dtk.errors import DtkError
 
 ALL = "all"
 _SECTIONS = {
-    "what is trained": ("experiment", "model", "data"),
+    "what is trained": ("experiment", "model", "data", "task"),
     "how": ("strategy", "parallel", "precision", "optimizer", "schedule"),
     "where": ("launcher", "nccl"),
     "what is kept": ("checkpoint", "record", "tracker"),

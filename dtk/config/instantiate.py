@@ -11,13 +11,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 from dtk.config.locate import cannot_import, locate
+from dtk.config.schema import Config
 from dtk.config.suggest import did_you_mean
 from dtk.errors import DtkError
 
-ALLOWED = ("dtk.models.*", "dtk.train.callbacks.*", "torch.nn.*")
+ALLOWED = ("dtk.models.*", "dtk.tasks.*", "dtk.train.callbacks.*", "torch.nn.*", "torch.optim.*")
 """Prefixes that need no `allow_targets`; only classes of the expected kind below them can be named."""
 
 
@@ -34,8 +35,7 @@ def instantiate(target: str, arguments: dict[str, Any], allow: list[str], kind: 
         DtkError: the target is not allowed, does not exist, is no class of this kind, or does not take these arguments.
             What the target itself raises goes through unchanged: it is the user's own code.
     """
-    _check_named(target, allow)
-    return _found(target, arguments, allow, kind)(**arguments)
+    return find_class(target, arguments, allow, kind)(**arguments)
 
 
 def check_target(target: str, arguments: dict[str, Any], allow: list[str]) -> None:
@@ -52,7 +52,20 @@ def check_target(target: str, arguments: dict[str, Any], allow: list[str]) -> No
     _check_named(target, allow)
     module = locate(target)
     if module in sys.modules:
-        _found(target, arguments, allow)
+        find_class(target, arguments, allow)
+
+
+def check_targets(config: Config) -> None:
+    """Find out, for every `_target_` of a configuration, what `check_target` finds out.
+
+    Raises:
+        DtkError: the first that is refused.
+    """
+    sections = (config.model, config.task, config.data, config.optimizer, *config.callbacks)
+    for section in sections:
+        if target := getattr(section, "_target_", None):
+            added = {"params": [], "lr": 0.0} if section is config.optimizer else {}
+            check_target(target, {**added, **section.arguments}, config.allow_targets)
 
 
 def _check_named(target: str, allow: list[str]) -> None:
@@ -61,8 +74,19 @@ def _check_named(target: str, allow: list[str]) -> None:
         raise _forbidden(target)
 
 
-def _found(target: str, arguments: dict[str, Any], allow: list[str], kind: type = object) -> Callable[..., Any]:
-    """Return the class that the target names, after every check that is possible before it is called."""
+def find_class(target: str, arguments: dict[str, Any], allow: list[str], kind: type = object) -> Any:
+    """Import the class that a target names, after every check that is possible before it is called.
+
+    Args:
+        target: dotted import path of a class.
+        arguments: keyword arguments, checked against the signature.
+        allow: import paths, or prefixes that end in `.*`, besides `ALLOWED`.
+        kind: the class that it must derive from.
+
+    Raises:
+        DtkError: as `instantiate`.
+    """
+    _check_named(target, allow)
     found = _find(target)
     if not isinstance(found, type):
         raise DtkError(f"_target_={target} is no class", f"it is a {type(found).__name__}", "name a class")
@@ -76,7 +100,7 @@ def _found(target: str, arguments: dict[str, Any], allow: list[str], kind: type 
             f"_target_={target} is not a {expected}", "it does not derive from it", f"derive from {expected}"
         )
     _check_arguments(target, found, arguments)
-    return cast("Callable[..., Any]", found)
+    return found
 
 
 def _check_path(target: str) -> None:
@@ -152,4 +176,4 @@ def _check_arguments(target: str, function: Callable[..., Any], arguments: dict[
             raise DtkError(f'{target} has no argument "{name}"', fix=near)
     lacking = [p.name for p in named if p.default is p.empty and p.name not in arguments]
     if lacking:
-        raise DtkError(f"{target} needs {', '.join(lacking)}", fix=f"set model.arguments.{lacking[0]}=VALUE")
+        raise DtkError(f"{target} needs {', '.join(lacking)}", fix=f"set arguments.{lacking[0]}=VALUE in its section")

@@ -28,7 +28,7 @@ _RANGES: tuple[tuple[float, float, str], ...] = (
         train.activation_checkpoint_every train.garbage_collect_every optimizer.lr optimizer.weight_decay
         model.balance_loss model.z_loss
         schedule.warmup_steps schedule.decay_steps checkpoint.every record.profile_start record.replica_hash_every
-        launcher.max_restarts launcher.grace_period_s fault.rank fault.delay_s
+        launcher.max_restarts launcher.grace_period_s data.workers fault.rank fault.delay_s
         """,
     ),
     (0, 1, "schedule.min_lr_ratio"),
@@ -41,7 +41,8 @@ _RANGES: tuple[tuple[float, float, str], ...] = (
         _ABOVE_ZERO,
         _NONE,
         """
-        train.clip_norm model.rope_theta model.norm_eps model.capacity_factor precision.initial_loss_scale optimizer.eps
+        train.clip_norm train.epochs model.rope_theta model.norm_eps model.capacity_factor optimizer.eps
+        precision.initial_loss_scale
         record.black_box_every_s record.telemetry_every_s launcher.timeout_s
         """,
     ),

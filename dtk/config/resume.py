@@ -17,7 +17,7 @@ from dtk.config.stored import Stored, change, read_stored
 from dtk.config.trust import check_owner, refuse_stored_code
 from dtk.errors import DtkError
 
-FIXED = ("model", "data", "seed", "train.global_batch_size")
+FIXED = ("model", "data", "task", "seed", "train.global_batch_size")
 """Changing one of these would not continue the same experiment."""
 
 
@@ -56,10 +56,13 @@ def resume(composed: Composed, config_dir: Path | None, *, trust: bool = False) 
             raise DtkError(
                 f"{key} cannot change in a resumed run", "it would be another experiment", "start a new run for it"
             )
+        if key == "train.steps":
+            stored.plain["train"]["epochs"] = None
     stored.plain["resume"] = str(paths.root)
     again = _as_data(stored, new, config_dir, option)
     _refuse_other_optimizer(stored.plain["optimizer"]["name"], again.config.optimizer.name)
-    check_continuable(paths, again.config.train.steps)
+    if again.config.train.epochs is None:  # Else the samples have to be counted first.
+        check_continuable(paths, again.config.train.steps)
     return Resumed(again, paths, next_attempt(paths))
 
 

@@ -1,9 +1,19 @@
 """`build_dataset`: from the section `data` of the configuration to a dataset."""
 
 from diagnostics.contract.invocation import command
-from dtk.config.schema import ClassificationData, DataConfig, HFData, StdlibData, SyntheticData, TextData, TokensData
+from dtk.config.schema import (
+    ClassificationData,
+    CustomData,
+    DataConfig,
+    HFData,
+    StdlibData,
+    SyntheticData,
+    TextData,
+    TokensData,
+)
 from dtk.data.classification import classification_dataset
 from dtk.data.corpus import stdlib_corpus, text_corpus
+from dtk.data.custom import custom_dataset
 from dtk.data.dataset import Dataset
 from dtk.data.hf import hf_tokens
 from dtk.data.language import language_dataset
@@ -13,8 +23,12 @@ from dtk.data.tokens import Tokens, corpus_tokens, token_file
 from dtk.errors import DtkError
 
 
-def build_dataset(config: DataConfig) -> Dataset:
+def build_dataset(config: DataConfig, allow_targets: list[str] | None = None) -> Dataset:
     """Build the dataset of this configuration; tokenised text comes from the cache after the first time.
+
+    Args:
+        config: the section `data`.
+        allow_targets: import paths, or prefixes ending in `.*`, that its `_target_` may name.
 
     Raises:
         DtkError: whatever is wrong with path, content, sizes, tokenizer or optional packages.
@@ -26,6 +40,8 @@ def build_dataset(config: DataConfig) -> Dataset:
         )
     if isinstance(config, SyntheticData):
         return synthetic_dataset(config)
+    if isinstance(config, CustomData):
+        return custom_dataset(config, allow_targets or [])
     if isinstance(config, ClassificationData):
         return classification_dataset(config)
     return language_dataset(config, _tokens(config))

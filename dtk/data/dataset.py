@@ -1,12 +1,15 @@
 """What every dataset offers to training: samples by id, and a description for the manifest."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils import _pytree
 
 IGNORE = -100
 """Target that does not count; the default `ignore_index` of PyTorch's losses."""
@@ -14,12 +17,21 @@ IGNORE = -100
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Samples of one micro-batch, on the CPU until `to_device`."""
+    """Samples of one micro-batch, on the CPU until `to`."""
 
-    inputs: Tensor
-    """Token ids, int64 [batch, sequence]."""
-    targets: Tensor
-    """Next tokens, int64 [batch, sequence], or classes, int64 [batch]."""
+    inputs: Any
+    """Token ids, int64 [batch, sequence]; of your own data any tree of tensors [batch, ...]."""
+    targets: Any
+    """Next tokens, int64 [batch, sequence], or classes, int64 [batch]; of your own data any tree."""
+    counts: bool = True
+    """Whether it is counted; what fills up the last round of an evaluation is not."""
+
+    def to(self, device: torch.device) -> "Batch":
+        """Copy to the rank's device; the copy overlaps with what runs there."""
+        if device.type == "cpu":
+            return self
+        there = partial(_pytree.tree_map_only, Tensor, lambda tensor: tensor.pin_memory().to(device, non_blocking=True))
+        return Batch(there(self.inputs), there(self.targets), self.counts)
 
 
 class Dataset(ABC):
@@ -39,6 +51,10 @@ class Dataset(ABC):
     @abstractmethod
     def train(self, ids: np.ndarray) -> Batch:
         """Training samples of these ids, int64 [batch]."""
+
+    def stream(self, ids: Iterable[np.ndarray]) -> Iterator[Batch]:
+        """Training samples of one micro-batch after the other; may read ahead of what is taken."""
+        return map(self.train, ids)
 
     @abstractmethod
     def validation(self, ids: np.ndarray) -> Batch:

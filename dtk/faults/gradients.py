@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from dtk.data.dataset import Batch
 from dtk.faults.base import FaultyLoop
 from dtk.parallel.blocks import blocks_of
-from dtk.train.loss import loss_sum
+from dtk.tasks.base import loss_of
 
 
 class UnusedParameters(FaultyLoop, name="unused_parameters"):
@@ -26,7 +26,7 @@ class UnusedParameters(FaultyLoop, name="unused_parameters"):
         total = torch.zeros((), device=self.context.device)
         for i, batch in enumerate(batches):
             with strategy.accumulate(wrapped, last=i == len(batches) - 1):
-                loss = loss_sum(wrapped(batch.inputs), batch.targets, self.parts.vocabulary)  # fault: unused_parameters
+                loss = loss_of(self.parts.task, wrapped(batch.inputs), batch.targets)  # fault: unused_parameters
                 (loss * factor).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return total

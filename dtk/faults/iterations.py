@@ -6,7 +6,7 @@ from torch import Tensor
 from dtk.data.dataset import Batch
 from dtk.faults.base import FaultyLoop
 from dtk.parallel.control import sum_over_ranks
-from dtk.train.loss import loss_sum
+from dtk.tasks.base import loss_of
 
 
 class UnevenBatches(FaultyLoop, name="uneven_batches"):
@@ -39,7 +39,7 @@ class AccumulationBoundary(FaultyLoop, name="accumulation_boundary"):
         total = torch.zeros((), device=self.context.device)
         for i, batch in enumerate(batches):
             with strategy.accumulate(wrapped, last=(i + 1) % boundary == 0):
-                loss = loss_sum(wrapped(batch.inputs), batch.targets, self.parts.vocabulary)
+                loss = loss_of(self.parts.task, wrapped(batch.inputs), batch.targets)
                 (loss * factor).backward()  # type: ignore[no-untyped-call]  # fault: accumulation_boundary
             total += loss.detach()
         return total

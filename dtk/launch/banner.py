@@ -39,9 +39,11 @@ def banner(
         console.line(
             f"  mesh      {mesh}; {counted(mesh.dp_size, 'rank')} along dp_replicate and dp_shard divide the batch"
         )
+    tokens = config.data.sequence_length
+    each = f", {counted(tokens, 'token')} each" if config.data.unit == "token" else ""
     console.line(
         f"  batch     {counted(train.global_batch_size, 'sample')} = {counted(mesh.dp_size, 'rank')} x "
-        f"{train.micro_batch_size} x {accumulation} accumulated, {counted(config.data.sequence_length, 'token')} each; "
+        f"{train.micro_batch_size} x {accumulation} accumulated{each}; "
         f"{counted(train.steps, 'step')}{only_warmup}"
     )
     for line in _pipeline(config, accumulation):
@@ -115,10 +117,11 @@ def _nccl(console: Console, rendered: Rendered, backend: str) -> None:
 def _figures(paths: RunPaths) -> str:
     """Loss, speed and peak memory from the summary, if one was written."""
     try:
-        figures = read_json(paths.summary)["figures"]
+        summary = read_json(paths.summary)
+        figures, unit = summary["figures"], summary.get("speed_unit", "token")
         memory_gib = figures["peak_memory_bytes"] / 2**30
         return (
-            f": loss {figures['loss']:.4f}, {figures['tokens_per_s']:,.0f} tokens/s, peak {memory_gib:.2f} GiB a rank"
+            f": loss {figures['loss']:.4f}, {figures['tokens_per_s']:,.0f} {unit}s/s, peak {memory_gib:.2f} GiB a rank"
         )
     except (OSError, ValueError, KeyError, TypeError):
         return ""

@@ -1,12 +1,20 @@
 """What can be found out before a run begins of the things that it reads: in one line, instead of on every rank."""
 
+import dataclasses
+import math
 from typing import Any
 
-from dtk.config.schema import Config, CustomModelConfig, GPTConfig
+from dtk.config.compose import Composed
+from dtk.config.schema import Config, CustomModelConfig, CustomOptimizerConfig, GPTConfig
+from dtk.config.strict import to_plain
 
 
-def check_parts(config: Config) -> dict[str, Any]:
-    """Look at tracker, weights and data where they are.
+def check_parts(config: Config, world_size: int) -> dict[str, Any]:
+    """Look at optimizer, tracker, weights and data where they are.
+
+    Args:
+        config: settled for `world_size`.
+        world_size: ranks over all nodes.
 
     Returns:
         what the data is.
@@ -19,6 +27,10 @@ def check_parts(config: Config) -> dict[str, Any]:
     from dtk.record.trackers import check_tracker
 
     check_tracker(config.tracker)
+    if isinstance(config.optimizer, CustomOptimizerConfig):
+        from dtk.train.optimizer import check_optimizer
+
+        check_optimizer(config, world_size)
     if isinstance(config.model, GPTConfig) and config.model.pretrained:
         from dtk.models.hf import check_gpt2
 
@@ -27,6 +39,23 @@ def check_parts(config: Config) -> dict[str, Any]:
         from dtk.models.build import check_custom
 
         check_custom(config)
-    dataset = build_dataset(config.data)
+    dataset = build_dataset(config.data, config.allow_targets)
     check_dataset(config, dataset)
     return dataset.describe()
+
+
+def settle_epochs(composed: Composed) -> Composed:
+    """Turn `train.epochs` into steps: the samples are counted.
+
+    Raises:
+        DtkError: the data cannot be used.
+    """
+    from dtk.data.build import build_dataset
+
+    config, train = composed.config, composed.config.train
+    if train.epochs is None:
+        return composed
+    size = build_dataset(config.data, config.allow_targets).train_size
+    steps = max(1, math.ceil(train.epochs * size / train.global_batch_size))
+    config = dataclasses.replace(config, train=dataclasses.replace(train, steps=steps))
+    return dataclasses.replace(composed, config=config, plain=to_plain(config))

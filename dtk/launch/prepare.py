@@ -13,12 +13,12 @@ from diagnostics.contract.artifacts import RunPaths
 from dtk.config.batch import settle
 from dtk.config.checks import check, check_ranks
 from dtk.config.compose import compose, without_reasons
-from dtk.config.instantiate import check_target
+from dtk.config.instantiate import check_targets
 from dtk.config.placement import Placement, check_port, is_remote, place, remote_placement
-from dtk.config.resume import Resumed, earlier_argv, refuse_other_data, rerun, resume
-from dtk.config.schema import CustomModelConfig
+from dtk.config.resume import Resumed, check_continuable, earlier_argv, refuse_other_data, rerun, resume
 from dtk.config.trust import refuse_masked
 from dtk.errors import DtkError
+from dtk.launch.inputs import settle_epochs
 
 
 def compose_point(
@@ -70,15 +70,15 @@ def settle_point(point: Resumed, placement: Placement, world_size: int) -> Resum
     refuse_masked(point.composed.plain)
     place = (world_size, placement.device, placement.cuda_devices)
     check_ranks(point.composed.config, *place)
-    point = dataclasses.replace(point, composed=without_reasons(settle(point.composed, world_size)))
+    composed = settle_epochs(settle(point.composed, world_size))
+    if point.paths is not None and composed.config.train.epochs is not None:
+        check_continuable(point.paths, composed.config.train.steps)
+    point = dataclasses.replace(point, composed=without_reasons(composed))
     config = point.composed.config
     check(config, *place)
     here = None if is_remote(config.launcher) else network()["interfaces"]
     check_preset(config.nccl, placement.backend, os.environ, here)
-    if isinstance(config.model, CustomModelConfig):
-        check_target(config.model._target_, config.model.arguments, config.allow_targets)
-    for callback in config.callbacks:
-        check_target(callback._target_, callback.arguments, config.allow_targets)
+    check_targets(config)
     return point
 
 

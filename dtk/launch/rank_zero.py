@@ -33,7 +33,7 @@ def _decide(arguments: argparse.Namespace, launcher: str) -> cluster.Shared:
     placement = place(section, strategy, cuda_devices(section.device), local_size)
     point = settle_point(point, placement, world_size)
     config = point.composed.config
-    data = check_parts(config)
+    data = check_parts(config, world_size)
     if would_hang := preflight_point(point.composed, world_size, local_size):
         print(would_hang, end="", flush=True)
         raise DtkError("this job would hang", "preflight=on does not launch it", "fix what the report above names")

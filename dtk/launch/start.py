@@ -57,7 +57,7 @@ def _run_here(point: Resumed, placement: Placement, opened: Callable[[RunPaths],
     from dtk.record.run_folder import name_run
 
     config = point.composed.config
-    data = check_parts(config)
+    data = check_parts(config, placement.nproc)
     if dry_run:
         would_be = point.paths or RunPaths(Path(config.runs_folder) / name_run(config, placement.nproc))
         banner(Console(), config, would_be, placement, point.attempt, placement.nproc)

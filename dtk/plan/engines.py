@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from dtk.config.placement import is_remote, ranks_per_node
-from dtk.config.schema import Config, CustomModelConfig, MoEConfig
+from dtk.config.schema import Config, MoEConfig
 from dtk.plan.prediction import Engine, Prediction
 
 if TYPE_CHECKING:
@@ -44,15 +44,16 @@ class Difference:
 def machine(config: Config, hardware: "Hardware | None", choice: Choice = "auto") -> Machine:
     """Return the node that the ranks run on, sized by the hardware, else by the configuration, else by `NODE`.
 
-    The formulas know dtk's own architectures, whole; a model of the user's own, of experts, or one that is cut, is
-    simulated.
+    The formulas know dtk's own dense architectures, whole; what is the user's own, a model of experts, or one that is
+    cut, is simulated.
     """
     launcher = config.launcher
     if is_remote(launcher):
         local_size = ranks_per_node(launcher, config.strategy)
     else:
         local_size = launcher.nproc if isinstance(launcher.nproc, int) else NODE
-    unknown = isinstance(config.model, CustomModelConfig | MoEConfig)
+    unknown = any(getattr(section, "_target_", None) for section in (config.model, config.data, config.optimizer))
+    unknown = unknown or isinstance(config.model, MoEConfig)
     own = (unknown or config.parallel.cut_layers) and choice != "closed_form"
     engine: Engine = "simulated" if own or choice == "simulated" else "closed_form"
     return Machine(hardware.devices_per_node if hardware is not None else local_size, hardware, engine)

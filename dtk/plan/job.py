@@ -10,11 +10,11 @@ from pathlib import Path
 from dtk.config.batch import settle
 from dtk.config.checks import check, check_ranks
 from dtk.config.compose import Composed, compose
-from dtk.config.instantiate import check_target
+from dtk.config.instantiate import check_targets
 from dtk.config.limits import LIMITS
 from dtk.config.placement import CPU_RANKS, remote_placement
 from dtk.config.resume import resume
-from dtk.config.schema import Config, CustomModelConfig, LauncherConfig, RemoteLauncher, TrainConfig
+from dtk.config.schema import Config, LauncherConfig, RemoteLauncher, TrainConfig
 from dtk.config.strict import to_plain
 from dtk.errors import DtkError
 
@@ -65,8 +65,7 @@ def settled_job(composed: Composed, world_size: int) -> Composed:
     check_ranks(config, world_size, device, devices)
     job = settle(dataclasses.replace(composed, config=config, plain=to_plain(config)), world_size)
     check(job.config, world_size, device, devices)
-    if isinstance(job.config.model, CustomModelConfig):
-        check_target(job.config.model._target_, job.config.model.arguments, job.config.allow_targets)
+    check_targets(job.config)
     return job
 
 

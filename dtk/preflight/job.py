@@ -18,6 +18,7 @@ from torch.distributed.fsdp._fully_shard import _fsdp_param
 
 from diagnostics.contract.artifacts import RunPaths
 from dtk.config.schema import Config
+from dtk.data.build import build_dataset
 from dtk.data.dataset import Batch, Dataset
 from dtk.models.build import build_model
 from dtk.parallel.regions import Region, observe, region
@@ -230,9 +231,14 @@ def _fill(model: nn.Module, config: Config) -> None:
 @contextmanager
 def _outside_replaced(config: Config) -> Iterator[None]:
     """Replace the parts that touch the outside world while the context is open."""
+    data = build_dataset if config.data.name == "custom" else lambda *_: _Data(config)
     with ExitStack() as stack:
         for module, name, other in (
-            (assemble, "build_dataset", lambda _: _Data(config)),
+            (
+                assemble,
+                "build_dataset",
+                data,
+            ),
             (assemble, "Checkpoints", _Checkpoints),
             (setup, "_fill", _fill),
             (loop, "say", lambda _: None),

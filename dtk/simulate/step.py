@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -17,8 +18,9 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from diagnostics.contract.artifacts import RunPaths
-from dtk.config.schema import Config, RecordConfig, SyntheticData
-from dtk.data.dataset import Batch
+from dtk.config.schema import Config, CustomData, RecordConfig, SyntheticData
+from dtk.data.build import build_dataset
+from dtk.data.dataset import Batch, Dataset
 from dtk.data.synthetic import SyntheticDataset
 from dtk.models.build import build_model
 from dtk.parallel import regions
@@ -39,10 +41,11 @@ from dtk.simulate.replay import Held, highest
 from dtk.simulate.step_position import Places
 from dtk.simulate.torch_internals import Reducer, check_torch, propagation_ignored, undisturbed
 from dtk.strategies.base import local, owned_state
+from dtk.tasks.base import leaves
+from dtk.tasks.cross_entropy import logits_of
 from dtk.train.assemble import measures
 from dtk.train.checkpoint import Checkpoints, LoopState
 from dtk.train.loop import Loop
-from dtk.train.loss import logits_of
 from dtk.train.progress import Progress
 from dtk.train.setup import Parts, set_up
 
@@ -120,6 +123,8 @@ class _Run:
         self.gradients = GradientWatch(lambda found: self.ledger.mark(found, "gradients", weak=True))
         self.parts: Parts
         """Once they are set up."""
+        self.data: Dataset | None = None
+        """The user's, where it makes the batches."""
         self._logits = 0
         self._classes = 0
         self._members: dict[int, tuple[int, ...]] = {}
@@ -146,7 +151,8 @@ class _Run:
             with torch.no_grad(), self.ledger.pause():
                 held = [*parts.model.parameters(), *parts.model.buffers()]
                 self.ledger.mark([local(tensor) for tensor in held], "parameters")
-            parts.model.register_forward_hook(lambda model, _, output: check_answer(self.named, model, output))
+            if not self.config.task._target_:
+                parts.model.register_forward_hook(lambda model, _, output: check_answer(self.named, model, output))
             blocks = blocks_of(parts.model)
             self.places.watch(blocks, parts.wrapped)
             parts.wrapped.register_forward_hook(self._answered)
@@ -194,6 +200,9 @@ class _Run:
 
     def _batch(self) -> Batch:
         train, data = self.config.train, self.config.data
+        if isinstance(data, CustomData):
+            self.data = self.data or build_dataset(data, self.config.allow_targets)
+            return self.data.train(np.arange(train.micro_batch_size) % self.data.train_size)
         inputs = torch.zeros(train.micro_batch_size, data.sequence_length, dtype=torch.int64)
         return Batch(inputs, inputs[:, 0] if data.name == "classification" else torch.zeros_like(inputs))
 
@@ -247,7 +256,7 @@ class _Run:
         return "temporaries"
 
     def _answered(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        logits = logits_of(output)
+        logits = max(leaves(output), key=Tensor.numel) if self.config.task._target_ else logits_of(output)
         self._logits, self._classes = logits.numel(), logits.shape[-1]
         self.ledger.mark([logits], "logits")
         self.gradients.follow(logits)

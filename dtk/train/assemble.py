@@ -42,7 +42,7 @@ def assemble(
     Raises:
         DtkError: model, data or checkpoint cannot be used.
     """
-    dataset = build_dataset(config.data)
+    dataset = build_dataset(config.data, config.allow_targets)
     parts = set_up(config, context)
     about_job = {
         "model": config.model.name,
@@ -70,7 +70,7 @@ def assemble(
         scaler,
         state,
         measures=measures(config, context, parts),
-        progress=Progress(config.train.steps, context.world_size, state.step),
+        progress=Progress(config.train.steps, context.world_size, state.step, config.data.unit),
         numerics=Numerics(config.record, recorder, context, parts.strategy.replicas),
         batch_plan=config.batch_plan(context.world_size),
         callbacks=callbacks,

@@ -1,8 +1,8 @@
 """Exact metrics on the held-out split, whatever the number of ranks.
 
 Samples are dealt out by their position in an order that the seed gives, so that a part of the split is a fair one
-however it is sorted. A rank that runs out goes on with batches whose targets are all invalid, so that every rank
-issues the same collectives and nothing is counted twice.
+however it is sorted. A rank that runs out goes on with batches that are not counted, so that every rank issues the
+same collectives and nothing is counted twice.
 """
 
 from collections.abc import Iterator
@@ -21,12 +21,12 @@ from dtk.train.setup import Parts
 
 
 def evaluate(config: Config, context: Context, dataset: Dataset, parts: Parts) -> dict[str, float]:
-    """Loss (and accuracy for classification) over the held-out samples.
+    """Loss and metrics over the held-out samples.
 
     Returns:
-        validation_loss: mean over valid targets; validation_accuracy: share of right predictions;
-        validation_samples: samples evaluated over all ranks; for classification validation_classes: classes that
-        occur among them.
+        validation_loss: mean over valid targets; validation_<name>: of each metric of the task;
+        validation_samples: samples evaluated over all ranks; where the data has classes validation_classes: those
+        that occur among them.
     """
     size = min(dataset.validation_size, config.train.evaluate_samples or dataset.validation_size)
     micro = config.train.micro_batch_size
@@ -39,7 +39,7 @@ def evaluate(config: Config, context: Context, dataset: Dataset, parts: Parts) -
     def batches() -> Iterator[Batch]:
         for i in range(rounds):
             batch = _batch(dataset, mine[i * micro : (i + 1) * micro])
-            if dataset.classes:
+            if dataset.classes and batch.counts:
                 of_class.add_(torch.bincount(batch.targets[batch.targets != IGNORE], minlength=dataset.classes))
             yield batch
 
@@ -48,13 +48,15 @@ def evaluate(config: Config, context: Context, dataset: Dataset, parts: Parts) -
         sums = parts.runner.evaluate(batches())
     parts.model.train()
     sums = sum_over_ranks(context, torch.cat([sums.cpu() * context.leads_tokens, of_class * context.leads]))
-    loss, targets, correct, *counts = sums.tolist()
+    names = ["loss", *parts.task.metric_names]
+    totals = sums[: 2 * len(names)].reshape(-1, 2).tolist()
     figures = {
-        "validation_loss": loss / max(targets, 1.0),
-        "validation_accuracy": correct / max(targets, 1.0),
-        "validation_samples": float(size),
+        f"validation_{name}": total / max(count, 1.0) for name, (total, count) in zip(names, totals, strict=True)
     }
-    return figures if not counts else {**figures, "validation_classes": float(sum(count > 0 for count in counts))}
+    figures["validation_samples"] = float(size)
+    if dataset.classes:
+        figures["validation_classes"] = float((sums[2 * len(names) :] > 0).sum())
+    return figures
 
 
 def _batch(dataset: Dataset, ids: np.ndarray) -> Batch:
@@ -62,4 +64,4 @@ def _batch(dataset: Dataset, ids: np.ndarray) -> Batch:
     if len(ids):
         return dataset.validation(ids)
     filler = dataset.validation(np.zeros(1, dtype=np.int64))
-    return Batch(filler.inputs, torch.full_like(filler.targets, IGNORE))
+    return Batch(filler.inputs, filler.targets, counts=False)

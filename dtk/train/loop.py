@@ -8,7 +8,9 @@ import functools
 import gc
 import time
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -33,7 +35,6 @@ from dtk.record.recorder import Recorder
 from dtk.train.callbacks import Callbacks
 from dtk.train.checkpoint import Checkpoints, LoopState
 from dtk.train.evaluation import evaluate
-from dtk.train.loss import valid_targets
 from dtk.train.measures import Measures
 from dtk.train.optimizer import clip_factor, set_learning_rate
 from dtk.train.progress import Progress, say
@@ -79,6 +80,8 @@ class Loop:
     """Step time in seconds and MFU of each logged window."""
     step_samples: int = 0
     """Sum of the mixed ids of the samples that this rank takes in the step (`samples_sum`)."""
+    stream: Iterator[Batch] | None = None
+    """This rank's micro-batches from the first step on."""
     window_samples: int = 0
     """Of all ranks, since the last metrics record, modulo 2^64."""
 
@@ -105,7 +108,8 @@ class Loop:
         self.recorder.begin_step(step + 1)
         self.callbacks.before_step(step + 1)
         batches = self._batches(step)
-        targets = valid_targets(batches) if self.dataset.fixed_targets is None else 0
+        counted = self.dataset.fixed_targets is None
+        targets = sum(self.parts.task.count(batch.targets) for batch in batches) if counted else 0
         asked = bool(self.callbacks.reason)
         agreement = agree(self.context, self.stop.requested, targets, self.step_samples, enough=asked)
         result = self._step(step, batches, agreement)
@@ -117,13 +121,18 @@ class Loop:
 
     def _batches(self, step: int) -> list[Batch]:
         """Return this rank's micro-batches of one step."""
-        train, context = self.config.train, self.context
         with region("data"):
-            ids = sample_ids(self.config.seed, step, train.global_batch_size, self.dataset.train_size)
-            plan = self.batch_plan
-            mine = [ids[plan.positions(context.dp_rank, i)] for i in range(plan.accumulation_steps)]
+            if self.stream is None:
+                self.stream = self.dataset.stream(ids for later in count(step) for ids in self._ids(later))
+            mine = self._ids(step)
             self.step_samples = samples_sum(step, np.concatenate(mine))
-            return [self.dataset.train(one) for one in mine]
+            return [next(self.stream) for _ in mine]
+
+    def _ids(self, step: int) -> list[np.ndarray]:
+        """Ids of the samples in each of this rank's micro-batches of one step."""
+        plan = self.batch_plan
+        ids = sample_ids(self.config.seed, step, plan.global_batch_size, self.dataset.train_size)
+        return [ids[plan.positions(self.context.dp_rank, i)] for i in range(plan.accumulation_steps)]
 
     def _step(self, step: int, batches: list[Batch], agreement: Agreement) -> StepResult:
         """One optimizer step on the global batch."""
@@ -237,12 +246,14 @@ class Loop:
         self.last = {**self.last, **figures}
         self.callbacks.after_evaluation(self.state.step, figures)
         if self.context.rank == 0:
-            accuracy = ""
-            if classes := self.dataset.classes:
-                lacking = classes - round(figures["validation_classes"])
-                share = f" (only {classes - lacking} of {classes} classes occur in it)" if lacking else ""
-                accuracy = f"  accuracy {figures['validation_accuracy']:.1%}{share}"
+            values = {name: figures[f"validation_{name}"] for name in self.parts.task.metric_names}
+            shown = {
+                name: f"{value:.1%}" if name.endswith("accuracy") else f"{value:.4g}" for name, value in values.items()
+            }
+            metrics = "".join(f"  {name.replace('_', ' ')} {text}" for name, text in shown.items())
+            if (classes := self.dataset.classes) and (seen := round(figures["validation_classes"])) < classes:
+                metrics += f" (only {seen} of {classes} classes occur in it)"
             say(
-                f"evaluation at step {self.state.step}: loss {figures['validation_loss']:.4f}{accuracy}  "
+                f"evaluation at step {self.state.step}: loss {figures['validation_loss']:.4f}{metrics}  "
                 f"{counted(round(figures['validation_samples']), 'held-out sample')}, {elapsed_s:.1f} s"
             )

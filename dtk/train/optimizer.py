@@ -6,10 +6,29 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import (
+    ASGD,
+    LBFGS,
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    NAdam,
+    Optimizer,
+    RAdam,
+    RMSprop,
+    Rprop,
+    SparseAdam,
+)
 
-from dtk.config.schema import AdamWConfig, SGDConfig
+from dtk.config.instantiate import find_class
+from dtk.config.schema import AdamWConfig, Config, CustomOptimizerConfig, SGDConfig
 from dtk.errors import DtkError
+
+ELEMENTWISE = frozenset({ASGD, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop, Rprop})
+"""Of torch's optimizers those that update each element by itself; Adafactor and Muon look at whole matrices."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +43,18 @@ class Recipe:
         return self.cls(groups, **{**self.arguments, **more})
 
 
-def recipe(config: AdamWConfig | SGDConfig, parameters: Iterable[nn.Parameter]) -> Recipe:
+def recipe(
+    config: AdamWConfig | SGDConfig | CustomOptimizerConfig,
+    parameters: Iterable[nn.Parameter],
+    allow_targets: list[str],
+) -> Recipe:
     """From the `optimizer` section; `parameters` decide whether the fused kernel is possible.
 
     Raises:
-        DtkError: `fused=true` where torch has no fused kernel.
+        DtkError: `fused=true` where torch has no fused kernel; a `_target_` that cannot be used.
     """
+    if isinstance(config, CustomOptimizerConfig):
+        return Recipe(named_optimizer(config, allow_targets), {"lr": config.lr, **config.arguments})
     if isinstance(config, SGDConfig):
         return Recipe(SGD, {"lr": config.lr, "momentum": config.momentum, "nesterov": config.nesterov})
     fusable = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)
@@ -38,6 +63,44 @@ def recipe(config: AdamWConfig | SGDConfig, parameters: Iterable[nn.Parameter]) 
     fused = fusable if config.fused == "auto" else bool(config.fused)
     first, second = config.betas
     return Recipe(AdamW, {"lr": config.lr, "betas": (first, second), "eps": config.eps, "fused": fused})
+
+
+def named_optimizer(config: CustomOptimizerConfig, allow_targets: list[str]) -> type[Optimizer]:
+    """Import the class of `optimizer._target_`.
+
+    Raises:
+        DtkError: it is not allowed, not found, no Optimizer, does not take these arguments, or needs a closure.
+    """
+    arguments = {"params": [], "lr": config.lr, **config.arguments}
+    cls: type[Optimizer] = find_class(config._target_, arguments, allow_targets, Optimizer)
+    if issubclass(cls, LBFGS | SparseAdam):
+        raise DtkError(
+            f"optimizer._target_={config._target_} cannot be used",
+            "LBFGS runs the model again within a step, and SparseAdam takes sparse gradients only",
+            "use another optimizer",
+        )
+    return cls
+
+
+def check_optimizer(config: Config, world_size: int) -> None:
+    """Refuse an optimizer that would update a part of a parameter otherwise than the whole.
+
+    Raises:
+        DtkError: it does, or its class cannot be used.
+    """
+    own, mesh = config.optimizer, config.mesh(world_size)
+    if not isinstance(own, CustomOptimizerConfig):
+        return
+    cls = named_optimizer(own, config.allow_targets)
+    cut = config.strategy.traits.shards_parameters and mesh.dp_shard > 1
+    if own.elementwise or cls in ELEMENTWISE or not (cut or mesh.tp > 1):
+        return
+    raise DtkError(
+        f"optimizer._target_={own._target_} does not go with parameters that are cut over ranks",
+        f"{'strategy=' + config.strategy.name if cut else f'parallel.tp={mesh.tp}'} gives each rank a part of every "
+        "parameter, and only an optimizer that updates each element by itself does the same with parts",
+        "use strategy=ddp or strategy=zero1, which keep parameters whole; optimizer.elementwise=true if it does so",
+    )
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

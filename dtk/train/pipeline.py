@@ -22,8 +22,8 @@ from dtk.parallel.pipeline import FREES, RECEIVES, SENDS, Action, Pipeline, forw
 from dtk.parallel.regions import region
 from dtk.strategies.base import Strategy
 from dtk.strategies.declared import Collective
-from dtk.train.loss import Vocabulary, loss_sum
-from dtk.train.runner import add_figures, own_part
+from dtk.tasks.base import Task, add_figures, loss_of, no_figures
+from dtk.train.runner import own_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,8 @@ class Pipelined:
     """Of the residual stream of one whole micro-batch."""
     shared: Shared | None
     clock: Clock
-    vocabulary: Vocabulary | None
-    """How the logits' vocabulary is divided over ranks; None = it is not."""
+    task: Task
+    """What the loss and the metrics are."""
     part: Part | None
     """Which tokens of each sequence this rank has; None = all."""
     declare: Callable[[int, int], list[Collective]]
@@ -157,11 +157,12 @@ class _Step:
         device = runner.strategy.context.device
         self.runner = runner
         own = [own_part(runner.part, batch, device) for batch in batches]
-        self.batches, self.where = [batch for batch, _ in own], [where for _, where in own]
+        self.on_host, self.where = [batch for batch, _ in own], [where for _, where in own]
+        self.batches = [batch.to(device) for batch in self.on_host]
         self.last_stage = stages - 1
         self.factor = factor
         self.total = torch.zeros((), device=device)
-        self.figures = torch.zeros(3, dtype=torch.float64, device=device)
+        self.figures = no_figures(runner.task, device)
         self.results: dict[tuple[bool, int, int], Tensor] = {}
         """(whether forward, stage that needs it, micro-batch) -> residual stream or its gradient."""
         self.expected: dict[tuple[bool, int, int], tuple[Tensor, dist.Work]] = {}
@@ -203,7 +204,7 @@ class _Step:
         with strategy.accumulate(stage.wrapped, last=False), strategy.autocast():
             output = stage.wrapped(batch.inputs, stream=stream, **self.where[action.micro_batch])
             if action.stage == self.last_stage:
-                loss = loss_sum(output, batch.targets, self.runner.vocabulary)
+                loss = loss_of(self.runner.task, output, batch.targets)
                 self.total += loss.detach()
                 output = loss * self.factor
         self.held[action.stage, action.micro_batch] = stream, output
@@ -240,6 +241,7 @@ class _Step:
         with self.runner.strategy.autocast():
             output = stage.model(batch.inputs, stream=stream, **self.where[action.micro_batch])
         if action.stage == self.last_stage:
-            add_figures(self.figures, output, batch.targets, self.runner.vocabulary)
+            count = self.runner.task.count(self.on_host[action.micro_batch].targets)
+            add_figures(self.figures, self.runner.task, output, batch, count)
         else:
             self.results[True, action.stage + 1, action.micro_batch] = output

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 GIB = 2**30
+_SHORT = {"token": "tok", "sample": "samples"}
 
 
 def human_time(seconds: float) -> str:
@@ -31,6 +32,8 @@ class Progress:
     steps: int
     world_size: int
     first_step: int
+    unit: str = "token"
+    """What speed is counted in."""
     began_s: float = field(default_factory=time.perf_counter)
 
     def line(self, record: dict[str, Any]) -> str:
@@ -45,8 +48,9 @@ class Progress:
         ideal = record.get("pipeline_bubble_ideal")
         bubble = "" if ideal is None else f"  bubble {record['pipeline_bubble']:.0%} (ideal {ideal:.0%})"
         mfu = f"{record['mfu']:.1%}" if record["mfu"] is not None else "n/a"
+        unit = _SHORT[self.unit]
         return (
-            f"step {done}/{self.steps}  loss {record['loss']:.4f}  tok/s {speed:,.0f}{ranks}  "
+            f"step {done}/{self.steps}  loss {record['loss']:.4f}  {unit}/s {speed:,.0f}{ranks}  "
             f"mfu {mfu}{bubble}  mem {record['peak_memory_bytes'] / GIB:.2f} GiB  eta {self._eta(done)}"
         )
 

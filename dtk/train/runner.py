@@ -5,19 +5,21 @@ A runner is told micro-batches and returns sums; it knows the strategy's verbs, 
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from dtk.data.dataset import IGNORE, Batch
+from dtk.data.dataset import Batch
 from dtk.dimensions.cp import Part
 from dtk.parallel.context import Context
 from dtk.parallel.control import sum_over_ranks
 from dtk.parallel.regions import region
 from dtk.strategies.base import Strategy
 from dtk.strategies.declared import Collective
-from dtk.train.loss import Vocabulary, auxiliary_loss, correct_predictions, logits_of, loss_sum, to_device
+from dtk.tasks.base import Task, add_figures, loss_of, no_figures
+from dtk.tasks.cross_entropy import auxiliary_loss
 
 
 class Runner(Protocol):
@@ -36,7 +38,7 @@ class Runner(Protocol):
         """
 
     def evaluate(self, batches: Iterable[Batch]) -> Tensor:
-        """Return [summed loss, valid targets, right predictions] of these micro-batches, float64 on the device."""
+        """Return what `dtk.tasks.base.add_figures` adds up over these micro-batches, on the device."""
 
     def collectives(self, accumulation_steps: int, clips: bool) -> list[Collective]:
         """Return what this rank issues per optimizer step, from the second step on.
@@ -87,8 +89,8 @@ class Accumulate:
     model: nn.Module
     wrapped: nn.Module
     """What forward is called on in training."""
-    vocabulary: Vocabulary | None = None
-    """How the logits' vocabulary is divided over ranks; None = it is not."""
+    task: Task
+    """What the loss and the metrics are."""
     part: Part | None = None
     """Which tokens of each sequence this rank has; None = all."""
     declare: Callable[[int], list[Collective]] | None = None
@@ -103,12 +105,13 @@ class Accumulate:
         if self.loads is not None:
             self.loads.counts = None
         for i, host_batch in enumerate(batches):
-            batch, where = own_part(self.part, host_batch, device)
+            own, where = own_part(self.part, host_batch, device)
+            batch = own.to(device)
             seed(i)
             with strategy.accumulate(self.wrapped, last=i == len(batches) - 1):
                 with region("forward"), strategy.autocast():
-                    output = self.wrapped(batch.inputs, **where)
-                    loss = loss_sum(output, batch.targets, self.vocabulary)
+                    output = self.task.forward(partial(self.wrapped, **where), batch.inputs)
+                    loss = loss_of(self.task, output, batch.targets)
                     more = auxiliary_loss(output)
                 with region("backward"):
                     ((loss if more is None else loss + more) * factor).backward()  # type: ignore[no-untyped-call]
@@ -120,11 +123,13 @@ class Accumulate:
     def evaluate(self, batches: Iterable[Batch]) -> Tensor:
         """Forward of each."""
         device = self.strategy.context.device
-        sums = torch.zeros(3, dtype=torch.float64, device=device)
+        sums = no_figures(self.task, device)
         for host_batch in batches:
-            batch, where = own_part(self.part, host_batch, device)
+            own, where = own_part(self.part, host_batch, device)
+            batch = own.to(device)
             with self.strategy.autocast():
-                add_figures(sums, logits_of(self.model(batch.inputs, **where)), batch.targets, self.vocabulary)
+                output = self.task.forward(partial(self.model, **where), batch.inputs)
+                add_figures(sums, self.task, output, batch, self.task.count(own.targets))
         self.strategy.release(self.model)
         return sums
 
@@ -139,14 +144,7 @@ class Accumulate:
 
 
 def own_part(part: Part | None, batch: Batch, device: torch.device) -> tuple[Batch, dict[str, Tensor]]:
-    """Return the tokens that this rank has of a micro-batch, on its device, and what forward must know of them."""
+    """Return the tokens that this rank has of a micro-batch, and what forward must know of them, on the device."""
     if part is None:
-        return to_device(batch, device), {}
-    return to_device(part.own(batch), device), {"positions": part.positions(batch).to(device, non_blocking=True)}
-
-
-def add_figures(sums: Tensor, logits: Tensor, targets: Tensor, vocabulary: Vocabulary | None = None) -> None:
-    """Add what `Runner.evaluate` returns of one micro-batch."""
-    sums[0] += loss_sum(logits, targets, vocabulary)
-    sums[1] += (targets != IGNORE).sum()
-    sums[2] += correct_predictions(logits, targets, vocabulary)
+        return batch, {}
+    return part.own(batch), {"positions": part.positions(batch).to(device, non_blocking=True)}

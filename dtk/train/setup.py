@@ -25,7 +25,9 @@ from dtk.parallel.precision import allow_tf32
 from dtk.strategies.base import Strategy
 from dtk.strategies.declared import Collective
 from dtk.strategies.registry import build_strategy
-from dtk.train.loss import Vocabulary
+from dtk.tasks.base import Task
+from dtk.tasks.build import build_task
+from dtk.tasks.cross_entropy import Vocabulary
 from dtk.train.optimizer import InBackward, parameter_groups, recipe
 from dtk.train.pipeline import Clock, Pipelined, Stage
 from dtk.train.runner import Accumulate, ExpertLoads, Runner
@@ -44,8 +46,8 @@ class Parts:
     parameter_count: int
     runner: Runner
     """Forward and backward over the micro-batches of a step."""
-    vocabulary: Vocabulary | None = None
-    """How the logits' vocabulary is divided over ranks; None = it is not."""
+    task: Task
+    """What the loss and the metrics are."""
     flops_per_token: int | None = None
     """Of the whole model, forward and backward; None = it does not say."""
 
@@ -78,6 +80,7 @@ def set_up(
     vocabulary = None
     if context.mesh.tp > 1 and config.model.architecture != "encoder":
         vocabulary = Vocabulary(strategy.axes["tp"], config.parallel.loss_parallel)
+    task = build_task(config, vocabulary)
 
     tokens = cp.Part(strategy.axes["cp"], config.parallel.context) if context.mesh.cp > 1 else None
 
@@ -100,20 +103,20 @@ def set_up(
         wrapped = spread(model).wrapped
         inside = functools.partial(_inside, config, strategy, model, None)
         loads = ExpertLoads(context) if config.model.architecture == "moe" else None
-        runner = Accumulate(strategy, model, wrapped, vocabulary, tokens, inside, loads)
+        runner = Accumulate(strategy, model, wrapped, task, tokens, inside, loads)
     else:
         cuts = stage_blocks(len(blocks_of(model)), config.parallel.pipeline(1).stages)
         own = _stages(model, config, context, cuts, make or _model)
         stages = {number: spread(part, cuts[number].start) for number, part in own}
         wrapped = model = joined([stage.model for stage in stages.values()])
-        runner = _pipelined(config, strategy, stages, cuts, vocabulary, tokens)
-    build = recipe(config.optimizer, model.parameters())
+        runner = _pipelined(config, strategy, stages, cuts, task, tokens)
+    build = recipe(config.optimizer, model.parameters(), config.allow_targets)
     groups = parameter_groups(model, config.optimizer.weight_decay)
     if config.optimizer.in_backward:
         optimizer: Optimizer = InBackward(groups, build)
     else:
         optimizer = strategy.build_optimizer(groups, build)
-    return Parts(model, wrapped, strategy, optimizer, parameter_count, runner, vocabulary, flops_per_token)
+    return Parts(model, wrapped, strategy, optimizer, parameter_count, runner, task, flops_per_token)
 
 
 def _model(config: Config) -> nn.Module:
@@ -165,7 +168,7 @@ def _pipelined(
     strategy: Strategy,
     stages: dict[int, Stage],
     cuts: Sequence[range],
-    vocabulary: Vocabulary | None,
+    task: Task,
     tokens: cp.Part | None,
 ) -> Pipelined:
     """Connect this rank's stages, by their number, with those of the other ranks."""
@@ -188,7 +191,7 @@ def _pipelined(
             ends, axis, context.mesh.group("pp", context.rank), [name for name in ends.before if name in ends.after]
         ),
         Clock(context.device),
-        vocabulary,
+        task,
         tokens,
         lambda number, steps: _inside(config, strategy, stages[number].model, cuts[number], steps),
     )

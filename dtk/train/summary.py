@@ -29,5 +29,6 @@ def summarise(loop: Loop, dataset: Dataset) -> dict[str, Any]:
     return {
         "schema_version": 1,
         "figures": figures,
+        "speed_unit": loop.config.data.unit,
         "definitions": {key: DEFINITIONS[key] for key in [*figures, "lr", "grad_norm"] if key in DEFINITIONS},
     }

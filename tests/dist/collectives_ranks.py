@@ -92,7 +92,7 @@ def record(context: Context, strategy_config, accumulation: int, precision=None,
             initialize(parameter, name, module.initial(name), 0)
 
     wrapped = strategy.wrap(model, fill)
-    optimizer = strategy.build_optimizer(parameter_groups(model, 0.1), recipe(AdamWConfig(), model.parameters()))
+    optimizer = strategy.build_optimizer(parameter_groups(model, 0.1), recipe(AdamWConfig(), model.parameters(), []))
     tokens = torch.arange(64).reshape(2, 32) + context.rank
     for _ in range(3):
         tap = WireTap()

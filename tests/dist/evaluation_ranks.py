@@ -10,6 +10,7 @@ from dtk.data.build import build_dataset
 from dtk.data.dataset import Batch, Dataset
 from dtk.parallel.context import Context
 from dtk.strategies.single import Single
+from dtk.tasks.cross_entropy import Classification
 from dtk.train.evaluation import evaluate
 from dtk.train.runner import Accumulate
 from dtk.train.setup import Parts, set_up
@@ -24,7 +25,7 @@ def evaluate_all(context: Context, cases: dict[Any, dict[str, Any]]) -> dict[Any
         configuration = config(**changes)
         rank = placed(context, configuration)
         parts = set_up(configuration, rank)
-        results[name] = evaluate(configuration, rank, build_dataset(configuration.data), parts)
+        results[name] = evaluate(configuration, rank, build_dataset(configuration.data, configuration.allow_targets), parts)
     return results
 
 
@@ -58,5 +59,6 @@ def evaluate_oracle(context: Context, size: int) -> dict[str, float]:
     model = Oracle()
     strategy = Single(configuration.strategy, context, configuration.precision)
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.1)
-    runner = Accumulate(strategy, model, model)
-    return evaluate(configuration, context, Labelled(size), Parts(model, model, strategy, optimizer, 0, runner))
+    task = Classification()
+    runner = Accumulate(strategy, model, model, task)
+    return evaluate(configuration, context, Labelled(size), Parts(model, model, strategy, optimizer, 0, runner, task))

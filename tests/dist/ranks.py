@@ -36,8 +36,9 @@ def run_ranks(function: str, world_size: int, *arguments: Any, timeout_s: float 
         ranks = [
             (command, {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(world_size)
         ]
-        for rank, process in enumerate(run_modules(ranks, ROOT, timeout_s)):
-            assert process.returncode == 0, f"rank {rank} of {function}:\n{process.stderr[-4000:]}"
+        ended = enumerate(run_modules(ranks, ROOT, timeout_s))
+        failed = [f"rank {rank} of {function}:\n{one.stderr[-4000:]}" for rank, one in ended if one.returncode]
+        assert not failed, "\n".join(failed)
         return [pickle.loads((Path(folder) / str(rank)).read_bytes()) for rank in range(world_size)]  # noqa: S301
 
 

@@ -2,18 +2,24 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.fsdp import FSDPConfig
 from dtk.strategies.single import SingleConfig
 from dtk.config import schema
+from dtk.data.sampler import permute
+from tests.dist.own_task import Points
 from tests.dist.ranks import run_ranks
 from tests.dist.training_ranks import config
 
 STRATEGIES = {"ddp": DDPConfig(), "fsdp": FSDPConfig()}
 ENCODER = schema.EncoderConfig(name="probe", vocab_size=257, context_length=64, layers=2, heads=4, width=32, classes=8)
 LABELLED = schema.ClassificationData(sequence_length=32, samples_per_class=30, validation_fraction=0.2)
+LINE = schema.CustomModelConfig(name="line", _target_="tests.dist.own_task.Line")
+POINTS = schema.CustomData(_target_="tests.dist.own_task.Points", validation_fraction=0.2)
+OWN = schema.TaskConfig(_target_="tests.dist.own_task.Relative")
 
 
 def evaluated(samples, micro_batch_size):
@@ -28,8 +34,10 @@ TASKS = {
     "classes": {"model": ENCODER, "data": LABELLED, "train": evaluated(None, 5)},
     "some classes": {"model": ENCODER, "data": LABELLED, "train": evaluated(43, 4)},
     "part of the classes": {"model": ENCODER, "data": LABELLED, "train": evaluated(12, 4)},
+    "own": {"model": LINE, "data": POINTS, "task": OWN, "allow_targets": ["tests.*"], "train": evaluated(None, 4)},
 }
-SAMPLES = {"language": 45, "few samples": 3, "classes": 48, "some classes": 43, "part of the classes": 12}
+SAMPLES = {
+    "own": 23, "language": 45, "few samples": 3, "classes": 48, "some classes": 43, "part of the classes": 12}
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +66,8 @@ def test_the_same_on_any_number_of_ranks(figures, task, strategy, world_size):
     for here in figures[task, strategy, world_size]:
         assert here["validation_samples"] == alone["validation_samples"] == SAMPLES[task]
         assert here["validation_loss"] == pytest.approx(alone["validation_loss"], abs=1e-5)
-        assert here["validation_accuracy"] == alone["validation_accuracy"]
+        for name in (name for name in alone if name.startswith("validation_")):
+            assert here[name] == pytest.approx(alone[name], abs=0 if name == "validation_accuracy" else 1e-5)
 
 
 def test_a_part_of_the_held_out_split_has_samples_of_many_classes(figures):
@@ -72,7 +81,14 @@ def test_a_part_of_the_held_out_split_has_samples_of_many_classes(figures):
     assert "validation_classes" not in figures["language", "single", 1][0]
 
 
-@pytest.mark.parametrize("task", TASKS)
+def test_a_metric_of_ones_own_is_divided_once(figures):
+    """Mean over all held-out points, most of them on one side: not the mean of the ranks' means."""
+    (alone,) = figures["own", "single", 1]
+    held_out = [Points()[i][1] for i in permute(np.arange(92, 115), 115, "split").tolist()]
+    assert alone["validation_positive"] == pytest.approx(sum(map(bool, (y > 0 for y in held_out))) / 23)
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if task != "own"])
 def test_accuracy_is_a_share(figures, task):
     """A count of right answers over the samples: never above 1, not even by padding."""
     (alone,) = figures[task, "single", 1]

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from dtk.config.schema.data import (
     ClassificationData,
+    CustomData,
     DataConfig,
     HFData,
     StdlibData,
@@ -32,6 +33,7 @@ from dtk.config.schema.numerics import (
     AdamWConfig,
     ConstantSchedule,
     CosineSchedule,
+    CustomOptimizerConfig,
     PrecisionConfig,
     SGDConfig,
     WSDSchedule,
@@ -43,6 +45,7 @@ from dtk.config.schema.run import (
     NCCLConfig,
     NoTracker,
     RecordConfig,
+    TaskConfig,
     TensorboardTracker,
     TrainConfig,
     WandbTracker,
@@ -53,12 +56,13 @@ from dtk.parallel.mesh import Mesh
 from dtk.strategies.registry import CONFIG_TYPES
 
 __all__ = [
-    "KINDS", "AdamWConfig", "CallbackConfig", "CheckpointConfig", "ClassificationData", "Config", "ConstantSchedule",
-    "CosineSchedule", "CustomModelConfig", "DataConfig", "EncoderConfig", "EveryRankFault", "GPTConfig", "HFData",
-    "KubernetesLauncher", "LauncherConfig", "LlamaConfig", "LocalLauncher", "MoEConfig", "NCCLConfig", "NoFault",
-    "NoTracker", "ParallelConfig", "PrecisionConfig", "RankFault", "RecordConfig", "RemoteLauncher", "SGDConfig",
-    "SettingFault", "SkypilotLauncher", "SlowRankFault", "SlurmLauncher", "StdlibData", "SyntheticData",
-    "TensorboardTracker", "TextData", "TokensData", "TrainConfig", "WSDSchedule", "WandbTracker", "WatchConfig",
+    "KINDS", "AdamWConfig", "CallbackConfig", "CheckpointConfig", "ClassificationData", "Config",
+    "ConstantSchedule", "CosineSchedule", "CustomData", "CustomModelConfig", "CustomOptimizerConfig", "DataConfig",
+    "EncoderConfig", "EveryRankFault", "GPTConfig", "HFData", "KubernetesLauncher", "LauncherConfig", "LlamaConfig",
+    "LocalLauncher", "MoEConfig", "NCCLConfig", "NoFault", "NoTracker", "ParallelConfig", "PrecisionConfig",
+    "RankFault", "RecordConfig", "RemoteLauncher", "SGDConfig", "SettingFault", "SkypilotLauncher", "SlowRankFault",
+    "SlurmLauncher", "StdlibData", "SyntheticData", "TaskConfig", "TensorboardTracker", "TextData", "TokensData",
+    "TrainConfig", "WSDSchedule", "WandbTracker", "WatchConfig",
 ]  # fmt: skip
 
 
@@ -78,6 +82,7 @@ class Config:
     tracker: Any
     launcher: Any
     nccl: NCCLConfig
+    task: TaskConfig = field(default_factory=TaskConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     fault: Any = field(default_factory=NoFault)
     watch: WatchConfig = field(default_factory=WatchConfig)
@@ -115,9 +120,9 @@ def _kinds(tag: str, *classes: type) -> tuple[str, dict[str, type]]:
 
 KINDS: dict[str, tuple[str, Mapping[str, type]]] = {
     "model": _kinds("architecture", GPTConfig, LlamaConfig, MoEConfig, EncoderConfig, CustomModelConfig),
-    "data": _kinds("name", StdlibData, TextData, TokensData, HFData, ClassificationData, SyntheticData),
+    "data": _kinds("name", StdlibData, TextData, TokensData, HFData, ClassificationData, SyntheticData, CustomData),
     "strategy": ("name", CONFIG_TYPES),
-    "optimizer": _kinds("name", AdamWConfig, SGDConfig),
+    "optimizer": _kinds("name", AdamWConfig, SGDConfig, CustomOptimizerConfig),
     "schedule": _kinds("name", ConstantSchedule, CosineSchedule, WSDSchedule),
     "tracker": _kinds("name", NoTracker, WandbTracker, TensorboardTracker),
     "launcher": _kinds("name", LocalLauncher, SlurmLauncher, KubernetesLauncher, SkypilotLauncher),

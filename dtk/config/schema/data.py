@@ -1,7 +1,7 @@
 """Keys of the `data` section: one dataclass per source."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -13,6 +13,11 @@ class DataConfig:
     """Tokens per sample (shape of one sample: [sequence_length])."""
     validation_fraction: float = 0.05
     """Share held out for evaluation; never seen in training."""
+
+    @property
+    def unit(self) -> str:
+        """Return what speed is counted in."""
+        return "token"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +72,26 @@ class ClassificationData(DataConfig):
     tokenizer: str = "byte"
     samples_per_class: int = 500
     """Of the embedded task: windows taken from each of its packages."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CustomData(DataConfig):
+    """Your own `torch.utils.data.Dataset` with a length; a sample is a pair (inputs, targets)."""
+
+    name: Literal["custom"] = "custom"
+    _target_: str
+    """Import path of the class, for example `my_package.MyDataset`; allow it by `allow_targets`."""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the constructor, checked against its signature."""
+    sequence_length: int = 1
+    """Tokens per sample, for speed in tokens; 1 = speed is counted in samples."""
+    workers: int = 0
+    """Processes per rank that read samples ahead; 0 = the rank reads them itself."""
+
+    @property
+    def unit(self) -> str:
+        """Return what speed is counted in."""
+        return "sample" if self.sequence_length == 1 else "token"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

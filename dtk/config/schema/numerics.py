@@ -1,7 +1,7 @@
 """Keys of `precision`, `optimizer` and `schedule`: how numbers are stored and how they change."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +42,24 @@ class SGDConfig:
     momentum: float = 0.9
     nesterov: bool = False
     weight_decay: float = 0.0
+    in_backward: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CustomOptimizerConfig:
+    """An optimizer by its import path: torch's own, or yours. The schedule sets its learning rate."""
+
+    name: Literal["custom"] = "custom"
+    _target_: str
+    """Import path of the class; allow it by `allow_targets` unless it is one of `torch.optim`."""
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    """Of matrices; biases and norms have none."""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the constructor besides lr and weight_decay."""
+    elementwise: bool = False
+    """You vouch that each element is updated by itself, so that parts of a parameter can be on several ranks. It is
+    known of torch's own optimizers."""
     in_backward: bool = False
 
 

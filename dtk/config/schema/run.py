@@ -10,6 +10,8 @@ class TrainConfig:
 
     steps: int = 15
     """Optimizer steps in the whole run."""
+    epochs: float | None = None
+    """Passes over the training samples; sets `steps`, rounded up to whole steps."""
     global_batch_size: int = 8
     """Samples per optimizer step over all ranks. Accumulation is derived from it."""
     micro_batch_size: int = 0
@@ -30,6 +32,18 @@ class TrainConfig:
     """Refuse operations that are not deterministic."""
     garbage_collect_every: int = 50
     """Steps between Python garbage collections, so that ranks pause together; 0 = leave it to Python."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskConfig:
+    """What a batch means: the loss and the metrics."""
+
+    name: Literal["auto", "language_modeling", "classification", "image_classification", "regression"] = "auto"
+    """auto = classification where the data has classes, else language_modeling."""
+    _target_: str | None = None
+    """Instead of a name: import path of a class of your own on `dtk.tasks.base.Task`; allow it by `allow_targets`."""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of its constructor, checked against its signature."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -48,7 +48,7 @@ def hand_over(
             "its run folders are on the cluster",
             "submit the manifest of that run again: it goes on from the last checkpoint",
         )
-    data = check_parts(point.composed.config) if launcher.name == "slurm" else None
+    data = check_parts(point.composed.config, launcher.nodes * placement.nproc) if launcher.name == "slurm" else None
     if launcher.name != "slurm":
         point = _moved(point)
     job = frozen(point, placement, data)

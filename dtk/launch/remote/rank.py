@@ -134,7 +134,7 @@ def _found(
         raise DtkError(f"the job has {world_size} ranks, and was submitted for {planned}", "its batch is settled")
     placement = place(config.launcher, config.strategy, torch.cuda.device_count(), cluster.local_size(os.environ))
     check(config, world_size, placement.device, placement.cuda_devices)
-    data = check_parts(config)
+    data = check_parts(config, world_size)
     refuse_other_data(paths, data)
     nccl = render(config.nccl, os.environ, paths.root)
     about = manifest(config, plain, paths.root.name, world_size, placement, config.launcher.name, nccl)

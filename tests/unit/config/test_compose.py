@@ -21,7 +21,7 @@ NEEDED = {
     "tokens": ["data.path=x"],
     "hf": ["data.path=x"],
     "kubernetes": ["launcher.image=x"],
-    "custom": ["model._target_=a.B"],
+    "custom": ["{group}._target_=a.B"],
     "gpt2_124m": ["data.path=x"],
 }
 """Option -> what it requires the user to give."""
@@ -44,7 +44,7 @@ def test_the_defaults_are_those_of_the_main_job() -> None:
 
 @pytest.mark.parametrize(("group", "option"), [(g, o) for g, names in OPTIONS.items() for o in names])
 def test_every_shipped_option_composes_and_survives_the_run_folder(group: str, option: str) -> None:
-    composed = compose([f"{group}={option}", *NEEDED.get(option, [])])
+    composed = compose([f"{group}={option}", *(text.format(group=group) for text in NEEDED.get(option, []))])
     assert from_plain(composed.plain) == composed.config
 
 

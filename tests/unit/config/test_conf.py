@@ -79,7 +79,7 @@ def test_the_main_file_holds_the_rest() -> None:
 def test_the_groups_are_those_that_were_promised() -> None:
     found = folders.groups([CONF])
     assert set(found) == {
-        *("model", "data", "strategy", "parallel", "precision", "optimizer", "schedule"),
+        *("model", "data", "task", "strategy", "parallel", "precision", "optimizer", "schedule"),
         *("checkpoint", "record", "tracker", "launcher", "nccl", "experiment", "fault"),
     }
     assert set(found["strategy"]) - {path.stem for path in PRESETS} == set(KINDS["strategy"][1])

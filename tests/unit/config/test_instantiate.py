@@ -125,7 +125,7 @@ def test_a_target_off_the_list_is_not_even_imported() -> None:
     [
         ({"widht": 1}, 'their_package.Model has no argument "widht" - did you mean width?'),
         ({"width": 1, "zzz": 1}, 'their_package.Model has no argument "zzz" - it takes width, depth, bias'),
-        ({}, "their_package.Model needs width - set model.arguments.width=VALUE"),
+        ({}, "their_package.Model needs width - set arguments.width=VALUE in its section"),
     ],
 )
 def test_arguments_are_checked_before_the_call(arguments: dict[str, int], expected: str) -> None:

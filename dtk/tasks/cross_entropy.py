@@ -1,16 +1,17 @@
-"""The loss: a sum over valid targets, normalised later by their number in the global batch."""
+"""Tasks whose targets are classes: the next token, or the class of a text or an image. IGNORE does not count."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dtk.data.dataset import IGNORE, Batch
+from dtk.data.dataset import IGNORE
 from dtk.errors import DtkError
 from dtk.parallel.collectives import Axis, all_gather, cross_entropy_sum, join
+from dtk.tasks.base import Sums, Task
 
 
 def logits_of(output: Any) -> Tensor:
@@ -93,16 +94,39 @@ def correct_predictions(logits: Tensor, targets: Tensor, vocabulary: Vocabulary 
     return ((predicted == targets) & valid).sum()
 
 
-def valid_targets(batches: list[Batch]) -> int:
-    """Targets that count in these micro-batches."""
-    return sum(int((batch.targets != IGNORE).sum()) for batch in batches)
+@dataclass(frozen=True, slots=True)
+class LanguageModeling(Task):
+    """The next token of each: logits [batch, sequence, vocab], targets int64 [batch, sequence]."""
+
+    metric_names: ClassVar[tuple[str, ...]] = ("accuracy",)
+    vocabulary: Vocabulary | None = None
+
+    def loss_sum(self, output: Any, targets: Tensor) -> Tensor:
+        """See `loss_sum`."""
+        return loss_sum(output, targets, self.vocabulary)
+
+    def count(self, targets: Tensor) -> int:
+        """Return how many are not IGNORE."""
+        return int((targets != IGNORE).sum())
+
+    def metrics(self, output: Any, targets: Tensor) -> Sums:
+        """Return the share of targets that are the most likely class."""
+        correct = correct_predictions(logits_of(output), targets, self.vocabulary)
+        return {"accuracy": (correct, (targets != IGNORE).sum())}
 
 
-def to_device(batch: Batch, device: torch.device) -> Batch:
-    """Copy the batch to the rank's device; the copy overlaps with what runs there."""
-    if device.type == "cpu":
-        return batch
-    return Batch(
-        batch.inputs.pin_memory().to(device, non_blocking=True),
-        batch.targets.pin_memory().to(device, non_blocking=True),
-    )
+class Classification(LanguageModeling):
+    """One class per sample: logits [batch, classes], targets int64 [batch]."""
+
+
+class ImageClassification(Classification):
+    """One class per image, with the share of images whose class is among the five most likely."""
+
+    metric_names = ("accuracy", "top5_accuracy")
+
+    def metrics(self, output: Any, targets: Tensor) -> Sums:
+        """Return accuracy and top-5 accuracy."""
+        logits = logits_of(output)
+        best = logits.topk(min(5, logits.shape[-1]), dim=-1).indices
+        among = (best == targets.unsqueeze(-1)).any(-1).sum()
+        return {**super().metrics(output, targets), "top5_accuracy": (among, (targets != IGNORE).sum())}

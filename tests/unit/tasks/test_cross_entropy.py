@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from dtk.errors import DtkError
-from dtk.train.loss import logits_of, loss_sum
+from dtk.tasks.cross_entropy import logits_of, loss_sum
 
 LOGITS = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0))
 TARGETS = torch.tensor([[0, 1, -100], [4, 3, 2]])

@@ -1,0 +1,108 @@
+"""`data=custom`: a map-style Dataset of the user's, split, dealt out and batched as every other source."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import Dataset as TorchDataset
+
+from dtk.config.instantiate import instantiate
+from dtk.config.schema import CustomData
+from dtk.data.dataset import Batch, Dataset, held_out
+from dtk.data.sampler import permute
+from dtk.errors import DtkError
+
+_LOOKED_AT = 8
+"""Samples that tell one version of the data from another in the manifest."""
+
+
+class CustomDataset(Dataset):
+    """Held-out samples are drawn by a fixed permutation, so that data in order of its classes is split fairly.
+
+    Args:
+        config: the section `data`.
+        samples: has a length; samples[i] is a pair (inputs, targets). Its method `collate(list of samples)`, where it
+            has one, makes the batch: a pair of trees of tensors [batch, ...].
+    """
+
+    def __init__(self, config: CustomData, samples: TorchDataset[Any]) -> None:
+        self.config = config
+        try:
+            size = len(samples)  # type: ignore[arg-type]
+        except TypeError:
+            raise DtkError(
+                f"{config._target_} has no length",
+                "samples are dealt out by their number, so that a run can be resumed exactly and evaluated fairly",
+                "give it __len__ and __getitem__ (torch calls this a map-style dataset)",
+            ) from None
+        self.validation_size = held_out(size, config.validation_fraction)
+        self.train_size = size - self.validation_size
+        if self.train_size < 1:
+            raise DtkError(f"{config._target_} has {size} samples", fix="training and evaluation need one each")
+        self.vocab_size = 0
+        self._samples = samples
+        self._collate = getattr(samples, "collate", default_collate)
+
+    def train(self, ids: np.ndarray) -> Batch:
+        """Return the batch of these training samples."""
+        return self._batch([self._samples[i] for i in self._numbers(ids)])
+
+    def validation(self, ids: np.ndarray) -> Batch:
+        """Return the batch of these held-out samples."""
+        return self._batch([self._samples[i] for i in self._numbers(ids + self.train_size)])
+
+    def stream(self, ids: Iterable[np.ndarray]) -> Iterator[Batch]:
+        """As `train`; with `data.workers` in processes that read ahead."""
+        if not self.config.workers:
+            return super().stream(ids)
+        numbers = (self._numbers(each) for each in ids)
+        workers = self.config.workers
+        return iter(DataLoader(self._samples, batch_sampler=numbers, num_workers=workers, collate_fn=self._batch))  # type: ignore[arg-type]
+
+    def describe(self) -> dict[str, Any]:
+        """See `Dataset`; sha256 is that of the length and of a few samples."""
+        size = self.train_size + self.validation_size
+        digest = hashlib.sha256(str(size).encode())
+        for i in np.linspace(0, size - 1, min(size, _LOOKED_AT), dtype=int):
+            digest.update(repr(self._samples[int(i)]).encode())
+        return {
+            "name": self.config.name,
+            "source": self.config._target_,
+            "bytes": None,
+            "sha256": digest.hexdigest(),
+            "train_samples": self.train_size,
+            "validation_samples": self.validation_size,
+            "synthetic": False,
+        }
+
+    def _numbers(self, ids: np.ndarray) -> list[int]:
+        numbers: list[int] = permute(ids, self.train_size + self.validation_size, "split").tolist()
+        return numbers
+
+    def _batch(self, samples: list[Any]) -> Batch:
+        try:
+            batch = self._collate(samples)
+        except (RuntimeError, TypeError) as error:
+            raise DtkError(
+                f"samples of {self.config._target_} do not make a batch",
+                f"{type(error).__name__}: {str(error).splitlines()[0]}",
+                "return tensors or numbers of one shape from __getitem__, or give the dataset collate(samples)",
+            ) from error
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            raise DtkError(
+                f"a sample of {self.config._target_} is a {type(samples[0]).__qualname__}, not a pair",
+                "the model is called with the inputs, and the task compares its output with the targets",
+                "return (inputs, targets) from __getitem__",
+            )
+        return Batch(batch[0], batch[1])
+
+
+def custom_dataset(config: CustomData, allow_targets: list[str]) -> CustomDataset:
+    """Build the user's dataset.
+
+    Raises:
+        DtkError: a `_target_` that is not allowed, not found, no Dataset, or not called with its arguments; no length.
+    """
+    return CustomDataset(config, instantiate(config._target_, config.arguments, allow_targets, TorchDataset))

@@ -1,0 +1,1 @@
+"""What `task=` chooses: what a batch means, its loss and its metrics."""

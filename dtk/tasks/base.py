@@ -1,0 +1,124 @@
+"""What a task is: how a model is called with a batch, and what its output is worth. The base of your own."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+from dtk.data.dataset import Batch
+from dtk.errors import DtkError
+
+Sums = Mapping[str, tuple[Tensor | float, Tensor | float]]
+
+
+class Task(ABC):
+    """Derive from it and name your class by `task._target_`; every method runs on one rank, for one micro-batch.
+
+    dtk adds up what the methods return over micro-batches and ranks, and divides once at the end. Therefore losses and
+    metrics are exact, and equal for every strategy, number of ranks and micro-batch size. No method may communicate.
+    """
+
+    metric_names: ClassVar[tuple[str, ...]] = ()
+    """What `metrics` returns, in this order: recorded as `validation_<name>`."""
+
+    def forward(self, model: Callable[..., Any], inputs: Any) -> Any:
+        """Call the model: with keywords where the inputs are a mapping.
+
+        Args:
+            model: as the strategy wrapped it.
+            inputs: first part of a batch: any tree of tensors, [micro_batch_size, ...] each, on the rank's device.
+        """
+        return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
+
+    @abstractmethod
+    def loss_sum(self, output: Any, targets: Any) -> Tensor:
+        """Return the loss, summed over all targets that count: a float32 scalar.
+
+        Args:
+            output: what `forward` returned.
+            targets: second part of a batch: any tree of tensors, [micro_batch_size, ...] each, on the rank's device.
+        """
+
+    def count(self, targets: Any) -> int:
+        """Return how many targets count: what the sums of losses are divided by. As it is, the number of samples.
+
+        Args:
+            targets: of a batch, still on the CPU.
+        """
+        return len(leaves(targets)[0])
+
+    def metrics(self, output: Any, targets: Any) -> Sums:
+        """Return name -> (sum, count) for every name of `metric_names`; the metric is the one divided by the other.
+
+        Args:
+            output: of the model, without gradients.
+            targets: of the batch.
+        """
+        return {}
+
+
+def leaves(tree: Any) -> list[Tensor]:
+    """Return the tensors of a tree.
+
+    Raises:
+        DtkError: there is none.
+    """
+    found = [leaf for leaf in _pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+    if not found:
+        raise DtkError(
+            f"a batch has a {type(tree).__qualname__} without tensors",
+            fix="return tensors or numbers from the dataset, in lists, tuples or dicts",
+        )
+    return found
+
+
+def loss_of(task: Task, output: Any, targets: Any) -> Tensor:
+    """Return the summed loss of a micro-batch.
+
+    Raises:
+        DtkError: it is not a scalar tensor.
+    """
+    loss = task.loss_sum(output, targets)
+    if not isinstance(loss, Tensor) or loss.dim():
+        what = f"a tensor {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__qualname__}"
+        raise DtkError(
+            f"{type(task).__qualname__}.loss_sum returned {what}",
+            "a loss is a scalar tensor: the sum over the targets that count",
+            "end it with .sum()",
+        )
+    return loss
+
+
+def add_figures(sums: Tensor, task: Task, output: Any, batch: Batch, count: int) -> None:
+    """Add the figures of a micro-batch to those of others.
+
+    Args:
+        sums: [summed loss, targets, and the sum and the count of each metric], float64 on the rank's device.
+        task: what knows them.
+        output: of the model.
+        batch: on the rank's device. One that is not counted is looked at all the same: where logits are divided over
+            ranks that takes collectives.
+        count: of the targets that count.
+
+    Raises:
+        DtkError: the metrics are not those that the task names.
+    """
+    found = task.metrics(output, batch.targets)
+    if tuple(found) != task.metric_names:
+        raise DtkError(
+            f"{type(task).__qualname__}.metrics returned {list(found)}, but metric_names is {list(task.metric_names)}",
+            "ranks add their metrics up, so all must return the same ones in one order",
+            "return (sum, count) for each of metric_names",
+        )
+    pairs = ((loss_of(task, output, batch.targets), count), *found.values())
+    if batch.counts:
+        values = [torch.as_tensor(value, dtype=sums.dtype, device=sums.device) for pair in pairs for value in pair]
+        sums += torch.stack(values)
+
+
+def no_figures(task: Task, device: torch.device) -> Tensor:
+    """Return zeros for `add_figures`."""
+    return torch.zeros(2 + 2 * len(task.metric_names), dtype=torch.float64, device=device)

@@ -1,0 +1,46 @@
+"""`build_task`: from the section `task` of the configuration, and the data, to a task."""
+
+from dtk.config.instantiate import instantiate
+from dtk.config.schema import Config
+from dtk.errors import DtkError
+from dtk.tasks.base import Task
+from dtk.tasks.cross_entropy import Classification, ImageClassification, LanguageModeling, Vocabulary
+from dtk.tasks.regression import Regression
+
+
+def build_task(config: Config, vocabulary: Vocabulary | None = None) -> Task:
+    """Build the task of this configuration.
+
+    Args:
+        config: resolved configuration; `task.name=auto` goes by the data.
+        vocabulary: how the logits' last dimension is divided over ranks; None = it is not.
+
+    Raises:
+        DtkError: a `_target_` that is not allowed, not found, no Task, or not called with its arguments; or one that
+            does not know that the logits are divided over ranks.
+    """
+    task = config.task
+    if task._target_ is not None:
+        own: Task = instantiate(task._target_, task.arguments, config.allow_targets, Task)
+        if config.parallel.pp > 1 and type(own).forward is not Task.forward:
+            raise DtkError(
+                f"task._target_={task._target_} has a forward of its own, and parallel.pp={config.parallel.pp}",
+                "stages of the model are called one by one",
+                "use parallel.pp=1, or leave forward out",
+            )
+        divided = {"tp": "the vocabulary" if vocabulary is not None else "", "cp": "each sequence"}
+        for degree, what in divided.items():
+            ranks = getattr(config.parallel, degree)
+            if what and ranks > 1:
+                raise DtkError(
+                    f"task._target_={task._target_} does not go with parallel.{degree}={ranks}",
+                    f"each rank has the logits of a part of {what} only",
+                    f"use parallel.{degree}=1, or task=language_modeling",
+                )
+        return own
+    if task.name == "regression":
+        return Regression()
+    if task.name == "image_classification":
+        return ImageClassification()
+    classifies = task.name == "classification" or (task.name == "auto" and config.data.name == "classification")
+    return Classification() if classifies else LanguageModeling(vocabulary)
