@@ -14,7 +14,7 @@ from diagnostics.contract.findings import Detection, Detector, Finding, Outcome,
 from diagnostics.evidence.coverage import damaged, unused
 from diagnostics.evidence.limits import Limits, reading
 from diagnostics.evidence.model import Evidence, Problem, RankError, shortened
-from diagnostics.evidence.readers import watch
+from diagnostics.evidence.readers import process, watch
 from diagnostics.report.coverage import coverage
 from diagnostics.report.model import Decided, Report
 from diagnostics.tree.arbitrate import SURE, Verdict, all_leaves, arbitrate
@@ -264,6 +264,8 @@ def _outcome(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding], 
 def _fitted(evidence: Evidence, verdict: Verdict, measures: dict[str, object]) -> bool:
     """Whether ranks called different things, and yet every call completed and the job ended without a word."""
     hang = measures.get("hang")
+    if any(fact.kind == process.KIND for fact in evidence.facts):
+        return False  # It still runs.
     differ = verdict.roots[0].cause in ("hang.signature_mismatch", "hang.collective_mismatch")
     return differ and isinstance(hang, dict) and hang.get("ranks_waiting") == 0 and not _trouble(evidence)
 

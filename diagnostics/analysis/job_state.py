@@ -10,6 +10,7 @@ from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.histories.printed import add_printed
 from diagnostics.analysis.histories.read import Reading, read
+from diagnostics.analysis.looks import looks
 from diagnostics.analysis.wait_graph import graph
 from diagnostics.analysis.wait_graph.graph import WaitGraph
 from diagnostics.contract.findings import Cost
@@ -80,7 +81,8 @@ class JobState:
             return True
         if any(record.stuck_dump for record in self.survey.ranks.values()) and self.state != "running":
             return True
-        return self.waited_s() >= STALL_S
+        seen = looks(self.evidence).values()
+        return self.waited_s() >= STALL_S or (bool(seen) and all(one.blocked_s >= STALL_S for one in seen))
 
     def now_s(self) -> float | None:
         """Return the last moment that appears in any file, in seconds since 1970."""

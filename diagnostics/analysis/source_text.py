@@ -72,6 +72,25 @@ def called(file: str, inside: Iterable[Frame], function: str, before_s: float | 
     return said.pop() if len(said) == 1 and "no loop" not in said else "unknown"
 
 
+def conditional(frame: Frame, before_s: float | None) -> bool:
+    """Whether a line stands in a branch within its innermost loop or function."""
+    tree = _tree(frame.file, before_s)
+    around = _innermost(tree, (*_FUNCTIONS, *_LOOPS), [frame.line]) or tree if tree is not None else None
+    return around is not None and _innermost(around, (ast.If, ast.ExceptHandler), [frame.line]) is not None
+
+
+def loop_variables(file: str, lines: Iterable[int], before_s: float | None) -> tuple[list[str], bool]:
+    """Return the names that the `for` loops around any of these lines bind, and whether one may be left early."""
+    tree, at = _tree(file, before_s), set(lines)
+    loops = [
+        node for node in (ast.walk(tree) if tree is not None else ())
+        if isinstance(node, ast.For | ast.AsyncFor) and any(_spans(node, line) for line in at)
+    ]  # fmt: skip
+    names = (one.id for loop in loops for one in ast.walk(loop.target) if isinstance(one, ast.Name))
+    early = any(isinstance(node, ast.Break | ast.Return) for loop in loops for node in ast.walk(loop))
+    return list(dict.fromkeys(names)), early
+
+
 def calls_the_loop(call: Frame, inside: Iterable[Frame], before_s: float | None) -> Place:
     """Where a call stands whose function calls the one that the loop is in; `outside`, else `unknown`.
 

@@ -52,7 +52,7 @@ class Call:
 
     key: GroupKey
     seq: int
-    """Position in the group; for point-to-point the position among those of the group on this rank."""
+    """Position in the group (0 = not known); for point-to-point that among those of the group on this rank."""
     described: Described
     done: bool
     created_s: float | None
@@ -99,7 +99,9 @@ class Call:
     def cited(self, position: bool = True) -> str:
         """`all_reduce [8] float32 (#2, train.py:17)`; the position only on demand and never of a send or receive."""
         at = f"{file_name(self.site.file)}:{self.site.line}" if self.site else ""
-        inside = ", ".join(part for part in (f"#{self.seq}" if position and not self.p2p else "", at) if part)
+        inside = ", ".join(
+            part for part in (f"#{self.seq}" if position and self.seq and not self.p2p else "", at) if part
+        )
         return self.text + (f" ({inside})" if inside else "")
 
 

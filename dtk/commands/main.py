@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from dtk import __version__
 from dtk.commands import (
+    attach,
     bench,
     compare,
     demo,
@@ -42,7 +43,9 @@ examples:
 Each command has its own: dtk COMMAND --help
 
 exit code: 0 done; 2 wrong input (one line); 1 what the command's --help says."""
-_COMMANDS = (ls, show, rerun, rm, sweep, plan, compare, diagnose, watch, preflight, bench, tune, doctor, nccl, demo)
+_COMMANDS = (
+    ls, show, rerun, rm, sweep, plan, compare, diagnose, watch, attach, preflight, bench, tune, doctor, nccl, demo,
+)  # fmt: skip
 """In the order of `dtk --help`."""
 
 

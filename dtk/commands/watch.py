@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     stall_s: float = arguments.stall_timeout_s
     start_s: float = arguments.start_timeout_s or START_TIMES * stall_s
-    return run_watched(argv, _make(arguments.folder), stall_s, start_s)
+    return run_watched(argv, make_folder(arguments.folder, FOLDERS, "flight"), stall_s, start_s)
 
 
 def _check(argv: list[str]) -> None:
@@ -101,13 +101,24 @@ def _check(argv: list[str]) -> None:
         raise DtkError(f'there is no command "{program}"', fix=fix)
 
 
-def _make(chosen: Path | None) -> Path:
-    """Create the folder of this job, unless another node has already created it, and return it."""
+def make_folder(chosen: Path | None, folders: Path, holds: str, mode: int = 0o777) -> Path:
+    """Create a folder for the records of a job, unless another node has already created it, and return it.
+
+    Args:
+        chosen: by the user; None = one of its own below `folders`.
+        folders: where such folders are.
+        holds: what is in a folder that was used before.
+        mode: of the folder.
+
+    Raises:
+        DtkError: it cannot be made, or was used before.
+    """
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-    folder = (chosen or FOLDERS / name).expanduser().absolute()
+    folder = (chosen or folders / name).expanduser().absolute()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if (folder / "flight").exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=mode, exist_ok=True)
+        if (folder / holds).exists():
             raise DtkError(f"{chosen} holds the records of an earlier job", fix="choose another --folder")
     except OSError as error:
         raise DtkError(f"cannot make {folder}", error.strerror or str(error), "choose another --folder") from error

@@ -93,8 +93,9 @@ def explain(majority: list[Call], minority: list[Call], position: int) -> Explan
     if bool(expected.site) != bool(got.site):
         elsewhere = _reduced_alike(expected, before) and _predicted(expected, got, before)
         return elsewhere or _what_meets(expected, got, "line unknown")
-    if position > 1 and len(majority) == len(minority) == 1:
-        return _by_text_alone(expected, got) or _what_meets(expected, got, "single position")
+    if position != 1 and len(majority) == len(minority) == 1:
+        in_order = _program_order(expected, got, before) if loop_exit.straight(expected, got) else None
+        return _by_text_alone(expected, got) or in_order or _what_meets(expected, got, "single position")
     return (
         _aligned(ours, theirs, before)
         or _gradients(ours, theirs, before)
@@ -321,7 +322,9 @@ def _by_text_alone(expected: Call, got: Call) -> Explanation | None:
             return None  # One loop around both: the call may open its next round.
         if behind and not before:
             return Explanation("drop" if drop else "insert", "behind", (expected, got), (term,), self_evident=True)
-        return Explanation("insert", "within", (got,), (term,))
+        # Of two calls in one loop the one in a branch is the one that not all ranks make.
+        alone = loop_exit.in_branch(got) and not loop_exit.in_branch(expected)
+        return Explanation("insert", "within", (got,), (term,), self_evident=alone)
     return None
 
 

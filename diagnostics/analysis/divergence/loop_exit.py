@@ -85,6 +85,21 @@ def source_branches(one: Call, other: Call) -> bool:
     return False
 
 
+def straight(one: Call, other: Call) -> bool:
+    """Whether the program's text has no loop around both lines at the level where the two paths part."""
+    for left, right in zip(one.stack[::-1], other.stack[::-1], strict=False):
+        if left != right:
+            same = (left.file, left.function) == (right.file, right.function)
+            lines = (left.line, right.line)
+            return same and source_text.place(left.file, lines, left.line, other.created_s) == "no loop"
+    return False
+
+
+def in_branch(call: Call) -> bool:
+    """Whether the program's text has the call in a branch within its innermost loop or function."""
+    return call.site is not None and source_text.conditional(call.site, call.created_s)
+
+
 def by_text(call: Call, body: Sequence[Call]) -> Term | None:
     """Return what the program's text says about where `call` stands, or None if it says nothing."""
     place = source_says(call, body)

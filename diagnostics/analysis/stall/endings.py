@@ -4,7 +4,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Literal
 
-from diagnostics.analysis.job_state import JobState
+from diagnostics.analysis.job_state import STALL_S, JobState
+from diagnostics.analysis.looks import looks
 from diagnostics.analysis.stall.last_seen import LastSeen, last_seen
 from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.endings import UNNAMED, Ending, Kind
@@ -83,7 +84,8 @@ def _matters(job: JobState, endings: list[Ending]) -> bool:
     ended = {end.rank for end in endings}
     lost = {rank for rank, end in job.endings.items() if end.victim or end.kind == "aborted"}
     others = set(range(job.world())) - ended
-    return bool(others) and bool(ended & job.waits.waited_for() or lost - ended)
+    waits = any(seen.blocked_s >= STALL_S for rank, seen in looks(job.evidence).items() if rank in others)
+    return bool(others) and bool(ended & job.waits.waited_for() or lost - ended or waits)
 
 
 def _first(job: JobState, kind: Kind, endings: list[Ending]) -> FirstEndings:

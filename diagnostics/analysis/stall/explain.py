@@ -12,11 +12,13 @@ from diagnostics.analysis import job_state
 from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.find import find as find_divergences
 from diagnostics.analysis.job_state import JobState
+from diagnostics.analysis.looks import looks
 from diagnostics.analysis.stall import blameless, circular, endings, late
 from diagnostics.analysis.stall.blameless import NeverCompletes, RootDiffers, Startup, StartupFailed
 from diagnostics.analysis.stall.circular import CircularWait, GroupOrder, PointToPoint
 from diagnostics.analysis.stall.departure import Departure, EndedInRound, MoreCalls, departure
 from diagnostics.analysis.stall.endings import DdpUnused, FirstEndings, Missing
+from diagnostics.analysis.stall.from_looks import from_looks
 from diagnostics.analysis.stall.late import DeviceStall, HostStall, RanAhead
 from diagnostics.analysis.stall.size_mismatch import SizesDiffer, sizes_differ
 from diagnostics.analysis.stall.stack_evidence import DifferentCollectives, HostOutside, by_stacks
@@ -227,7 +229,14 @@ def _waits(stall: Stall, explained: set[int]) -> None:
         elif host is not None:
             stall.ahead = host
             explained |= set(host.others)
-    stall.stacks = None if stall.suspected else by_stacks(job, explained)
+    found = None
+    if not stall.suspected:
+        found = from_looks(job, seen) if (seen := looks(job.evidence)) else by_stacks(job, explained)
+    if isinstance(found, Divergence):
+        stall.divergences = (found,)
+        explained |= set(found.vote.present)
+    else:
+        stall.stacks = found
     if isinstance(stall.stacks, HostOutside):
         explained |= {*stall.stacks.ranks, *stall.stacks.inside}
     stall.never_complete = tuple(blameless.never_complete(job, explained))

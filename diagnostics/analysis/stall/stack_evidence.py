@@ -26,8 +26,8 @@ class InCollective:
     """Where a rank stands in a collective."""
 
     op: str
-    site: Frame
-    """The user's line."""
+    site: Frame | None
+    """The user's line; None where no stack could be taken."""
     kind: str
     """Of the file that shows it: `stacks`, `log`, `error`."""
     file: str
@@ -53,6 +53,10 @@ class HostOutside:
     files: dict[int, str]
     """Rank -> the stack dump that shows it."""
     inside: dict[int, InCollective]
+    blocked_s: float = 0.0
+    """For how long looks from outside saw the others wait."""
+    working: bool = False
+    """Whether a rank outside moved or computed in that time."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -69,7 +73,7 @@ def by_stacks(job: JobState, explained: Collection[int]) -> DifferentCollectives
     if ahead and ahead != set(inside):
         return None
     outside = {rank: dump for rank, dump in job.latest_stacks().items() if rank not in inside and rank not in explained}
-    ranks_at: defaultdict[tuple[str, Frame], list[int]] = defaultdict(list)
+    ranks_at: defaultdict[tuple[str, Frame | None], list[int]] = defaultdict(list)
     for rank, place in inside.items():
         ranks_at[place.op, place.site].append(rank)
     if len(ranks_at) == 1 and outside and job.stands_still():
@@ -111,12 +115,14 @@ def _inside(job: JobState, ahead: set[int]) -> dict[int, InCollective]:
     return dict(sorted(inside.items()))
 
 
-def collective_of(frames: Iterable[Frame], within: Mapping[str, str] = _WITHIN) -> tuple[str, Frame] | None:
-    """Return the collective that the user's innermost frame calls, and that frame."""
+def collective_of(
+    frames: Iterable[Frame], within: Mapping[str, str] = _WITHIN, *, whole: bool = False
+) -> tuple[str, Frame] | None:
+    """Return the collective that the user's innermost frame calls (`whole`: or making a group), and that frame."""
     op = ""
     for frame in frames:
         if not (stacks.is_native(frame) or is_library(frame.file)):
-            own = op.startswith(("_", "init_process_group", "new_group"))
+            own = not whole and op.startswith(("_", "init_process_group", "new_group"))
             return (op, frame) if op and not own else None
         function = frame.function.rpartition(".")[2]
         op = function if frame.file.endswith(_C10D) else op or within.get(function, "")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from diagnostics.analysis.job_state import JobState
+from diagnostics.analysis.looks import looks
 from diagnostics.analysis.stall.stack_evidence import collective_of
 from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.model import Frame
@@ -55,7 +56,8 @@ def unrecorded_transfer(job: JobState, explained: Collection[int]) -> Unrecorded
         return None
     rest = tuple(rank for rank in range(world) if rank not in inside)
     left = any(rank in job.endings and job.endings[rank].gone for rank in rest)
-    if left or not (set(rest) <= job.waits.reaching(inside) or _gave_up_together(job, rest)):
+    waits = set(rest) <= job.waits.reaching(inside) or _gave_up_together(job, rest) or _wait_together(job, rest)
+    if left or not waits:
         return None
     return UnrecordedTransfer(directions.pop(), inside, rest, bool(job.evidence.world_size or job.survey.world()))
 
@@ -65,6 +67,14 @@ def _gave_up_together(job: JobState, ranks: tuple[int, ...]) -> bool:
     endings = [job.endings[rank] for rank in ranks if rank in job.endings and job.endings[rank].victim]
     places = {collective_of(end.frames) for end in endings}
     return len(endings) == len(ranks) and len(places) == 1 and None not in places
+
+
+def _wait_together(job: JobState, ranks: tuple[int, ...]) -> bool:
+    """Whether looks from outside show all these ranks in one collective."""
+    dumps = {rank: dump for rank, dump in job.latest_stacks().items() if rank in ranks and looks(job.evidence)}
+    threads = [stacks.main_thread(dump) for dump in dumps.values()]
+    places = {collective_of(thread.frames) if thread is not None else None for thread in threads}
+    return len(dumps) == len(ranks) and len(places) == 1 and None not in places
 
 
 def _inside(job: JobState) -> dict[int, InTransfer]:

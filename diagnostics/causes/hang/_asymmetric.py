@@ -8,7 +8,7 @@ from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.identity import differing_parts
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.causes.hang import _parts
-from diagnostics.contract.findings import Finding, Remedy, Text, Where
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
 from diagnostics.contract.strategy_traits import strategy_traits
 from diagnostics.evidence.calls import Call
@@ -61,8 +61,10 @@ class Disagreement:
 
     @property
     def at(self) -> str:
-        """`position 3 of group default_pg`."""
+        """`position 3 of group default_pg`; a position of 0 is not known."""
         group = self.divergence.key.label
+        if not self.divergence.position:
+            return "the time of the looks"
         return f"position {self.divergence.position}" + (f" of group {group}" if group else "")
 
     def text(self, finding: Finding) -> Text:
@@ -110,6 +112,7 @@ def _kinds(divergence: Divergence) -> tuple[Kind, ...]:
 
 def _finding(stall: Stall, divergence: Divergence, kind: Kind, payload_text: str = "") -> Finding:
     job, vote, run = stall.job, divergence.vote, stall.job.evidence.run
+    stacks = job.latest_stacks()
     victims = set(job.survey.members(vote.key)) | set(vote.present) | job.waits.reaching(vote.present)
     details = {
         divergence.minority_rank: f"#{divergence.minority.seq} is {divergence.minority.text}",
@@ -131,12 +134,17 @@ def _finding(stall: Stall, divergence: Divergence, kind: Kind, payload_text: str
         ranks=divergence.culprits,
         victims=tuple(sorted(victims - set(divergence.culprits))),
         group=_parts.group(job.survey, vote.key),
-        position=None if payload_text else divergence.position,
+        position=None if payload_text else divergence.position or None,
         step=divergence.minority.step or divergence.majority.step,
         where=_both_sides(facts),
         cost=job.cost(),
         evidence=(
             *_parts.dumps(job.survey, details),
+            *(
+                EvidenceItem("stacks", stacks[rank].file, text)
+                for rank, text in details.items()
+                if not divergence.position
+            ),
             *_parts.lines(mismatch_facts(job.evidence)[:2] if printed else []),
         ),
     )
@@ -165,7 +173,7 @@ def ruled_out(stall: Stall) -> dict[str, tuple[str, str]]:
         return {}
     divergence = stall.divergences[0]
     majority, minority = divergence.majority, divergence.minority
-    at = f"position {minority.seq} of group {divergence.key.label}"
+    at = f"position {minority.seq} of group {divergence.key.label}" if minority.seq else "the lines where they stand"
     why = _because(divergence.explanation.terms[0])
     same = majority.wire.op == minority.wire.op
     reasons = {
@@ -180,7 +188,7 @@ def ruled_out(stall: Stall) -> dict[str, tuple[str, str]]:
         "hang.unused_parameters": f"No rank left the backward pass early: {why}.",
     }
     confirmed = {CAUSES[kind] for kind in _kinds(divergence)}
-    meet = f"position {minority.seq}: {minority.cited(position=False)} meets {majority.cited(position=False)}"
+    meet = f"{at}: {minority.cited(position=False)} meets {majority.cited(position=False)}"
     return {cause: (reason, meet) for cause, reason in reasons.items() if cause not in confirmed}
 
 

@@ -13,6 +13,9 @@ _FIX: dict[Doing, str] = {
     "process": "look at the process that this line waits for: whether it lives, and what it waits for itself",
     "network": "look at the other side of the connection, and give it a timeout",
     "debugger": "take the breakpoint out",
+    "device": "find out what the device of that rank runs: its own dump or stack says which kernel is the last",
+    "stopped": "let it go on (kill -CONT its process, or leave the debugger), and find out who stopped it",
+    "computing": "find out whether the loop there ends, and why that rank has more to do than the others",
     "sleep": "take the sleep out, or let all ranks wait at a barrier with a longer timeout",
 }
 

@@ -24,7 +24,8 @@ def _words(finding: Finding, case: DifferentCollectives) -> Text:
 
 def described(place: InCollective) -> str:
     """Return `barrier (train.py:25)`."""
-    return f"{place.op} ({file_name(place.site.file)}:{place.site.line})"
+    at = f" ({file_name(place.site.file)}:{place.site.line})" if place.site else ""
+    return (place.op or "a wait of which no stack was taken") + at
 
 
 def findings(stall: Stall, cause: str) -> list[Finding]:

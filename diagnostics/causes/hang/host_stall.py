@@ -1,5 +1,6 @@
 """A rank is there, waits in nothing, and never came to the collective that the others wait in."""
 
+from diagnostics.analysis.job_state import STALL_S
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.late import HostStall
 from diagnostics.analysis.stall.stack_evidence import HostOutside
@@ -68,11 +69,13 @@ def _since(case: HostStall) -> str:
 def _outside_text(finding: Finding, case: HostOutside) -> Text:
     ranks, inside = case.ranks, case.inside
     first, place = case.standings[ranks[0]], next(iter(inside.values()))
+    waited = f" for at least {case.blocked_s:.0f} s" if case.blocked_s >= STALL_S else ""
+    late = " It is late, or in a loop that does not end: a second look tells." if case.working else ""
     return Text(
         summary=(
             f"{sentence(ranks_spoken(ranks))} {verb(ranks, 'is', 'are')} not in {_stacks.described(place)}, which "
-            f"{ranks_spoken(inside)} {verb(inside, 'waits', 'wait')} in: its host is "
-            f"{doing(first, explained=True)}."
+            f"{ranks_spoken(inside)} {verb(inside, 'waits', 'wait')} in{waited}: its host is "
+            f"{doing(first, explained=True)}.{late}"
         ),
         measured=f"{len(inside)} ranks in {place.op}, {len(ranks)} outside",
         remedies=(Remedy("code", fix(first), _OTHERS_WAIT),),
@@ -118,6 +121,7 @@ def _finding(stall: Stall, case: HostStall) -> Finding:
 
 def _outside(case: HostOutside) -> Finding:
     waiting, place = next(iter(case.inside.items()))
+    unsure = case.working or not place.site
     stands = [
         _parts.where(rank, at.frame, f"stands there, {at.words}") for rank, at in list(case.standings.items())[:4]
     ]
@@ -129,7 +133,7 @@ def _outside(case: HostOutside) -> Finding:
         cause="hang.host_stall",
         status="confirmed",
         facts=worded(_outside_text, case=case),
-        confidence=_ONE_STACK_CONFIDENCE,
+        confidence=_UNSEEN_CONFIDENCE if unsure else _SEEN_CONFIDENCE if case.blocked_s else _ONE_STACK_CONFIDENCE,
         ranks=case.ranks,
         victims=tuple(case.inside),
         where=(

@@ -13,8 +13,8 @@ from diagnostics.evidence.stacks.dumps import is_native, is_users, main_thread, 
 from diagnostics.evidence.stacks.waiting_line import waiting
 
 Doing = Literal[
-    "collective", "data loader", "file I/O", "lock", "process", "network", "compile", "debugger", "sleep", "user code",
-    "unknown",
+    "collective", "data loader", "file I/O", "lock", "process", "network", "compile", "debugger", "sleep", "device",
+    "stopped", "computing", "user code", "unknown",
 ]  # fmt: skip
 
 
@@ -41,6 +41,9 @@ _WORDS: dict[Doing, str] = {
     "compile": "compiling",
     "debugger": "in a debugger",
     "sleep": "sleeping",
+    "device": "waiting for the device",
+    "stopped": "stopped",
+    "computing": "computing",
     "user code": "in user code or a C call of it",
     "unknown": "in unknown",
 }
@@ -76,6 +79,7 @@ _PATTERNS: tuple[tuple[Doing, str, str], ...] = (
         r"|:(?:read|readinto|write|open|fsync|stat|listdir)$",
     ),
     ("sleep", "", r":sleep$"),
+    ("device", "", r"torch/(?:cuda|xpu|accelerator)/\w+\.py:synchronize$"),
 )
 """Kind, how it is said where that is special, and a pattern of `file:function`. The first that fits a frame counts."""
 _RULES = tuple((kind, words, re.compile(pattern)) for kind, words, pattern in _PATTERNS)

@@ -6,7 +6,7 @@ Sources: CPython's modules (posixmodule.c, fcntlmodule.c, socketmodule.c, _queue
 import re
 from typing import Literal
 
-Kind = Literal["lock", "file I/O", "process", "network", "sleep"]
+Kind = Literal["lock", "file I/O", "process", "network", "sleep", "device"]
 Blocks = tuple[Kind, str]
 """What a call may block in, and how that is said: `("lock", "waiting for a lock")`."""
 
@@ -19,6 +19,7 @@ LOOK_UP: Blocks = ("file I/O", "looking something up in a file system")
 SOCKET: Blocks = ("network", "waiting for a socket")
 CHILD: Blocks = ("process", "waiting for a process to end")
 SLEEP: Blocks = ("sleep", "sleeping")
+DEVICE: Blocks = ("device", "waiting for the device")
 
 _LOOK_UP = (
     "access", "chmod", "link", "listdir", "lstat", "mkdir", "readlink", "remove", "rename", "replace", "rmdir",
@@ -68,6 +69,7 @@ QUICK_METHODS = frozenset(
     ("append", "decode", "encode", "endswith", "format", "items", "join", "keys", "split", "startswith", "strip")
 )
 NATIVE: tuple[tuple[re.Pattern[str], Blocks], ...] = (
+    (re.compile(r"(?:cu|cuda|hip)(?:Stream|Event|Device|Ctx)Synchronize|cu(?:da)?Memcpy(?:DtoH)?(?:_v2)?$"), DEVICE),
     (re.compile(r"_queue_SimpleQueue_get"), QUEUE),
     (re.compile(r"(?:fcntl_)?(?:flock|lockf)(?:_impl)?$"), LOCK),
     (re.compile(r"lock_PyThread_acquire_lock|rlock_acquire|(?:_multiprocessing_)?SemLock_(?:acquire|__enter__)"), LOCK),
@@ -80,6 +82,21 @@ NATIVE: tuple[tuple[re.Pattern[str], Blocks], ...] = (
     (re.compile(r"(?:os_)?(?:[lf]?stat(?:at)?(?:64)?|statx|newfstatat|getdents(?:64)?|unlink|rename|mkdir)$"), LOOK_UP),
 )
 """Functions as `py-spy dump --native` names them: CPython's before those of libc that they call."""
+
+
+KERNEL: tuple[tuple[re.Pattern[str], Blocks], ...] = (
+    (re.compile(r"flock|posix_lock|locks_lock|fcntl_setlk"), LOCK),
+    (re.compile(r"pipe_read|n_tty_read|wait_woken"), READ),
+    (re.compile(r"fifo_open|nfs|rpc_wait|fuse|folio_wait|io_schedule|lustre|ceph"), OPEN),
+    (re.compile(r"hrtimer_nanosleep"), SLEEP),
+    (re.compile(r"^do_wait|^kernel_wait4"), CHILD),
+)
+"""Functions that a thread sleeps in, as /proc/PID/wchan names them (Linux 5, 6). A futex or a poll may be anything."""
+
+
+def kernel(wchan: str) -> Blocks | None:
+    """Return what a function of the kernel shows that a thread waits for, or None if it may be anything."""
+    return next((blocks for pattern, blocks in KERNEL if pattern.search(wchan)), None)
 
 
 def native(function: str) -> Blocks | None:

@@ -1,0 +1,77 @@
+"""What several looks from outside show of each rank: whether its main thread stood still, since when, and where.
+
+A thread that waits in one call of the kernel gives up its core once, when the wait begins. So between two looks a
+thread whose wait does not end has used no CPU time and made no switch (measured: gloo's waits, locks, pipes).
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise, takewhile
+
+from diagnostics.evidence.model import Evidence, Frame
+from diagnostics.evidence.readers.process import KIND, Moment
+from diagnostics.evidence.stacks.dumps import is_native, main_thread
+
+IDLE = 0.05
+"""Share of a core below which a thread does next to nothing: polling ten times a second takes 0.001."""
+BUSY = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One rank over all looks."""
+
+    file: str
+    last: Moment
+    blocked_s: float
+    """Up to the last look, without the end of a single wait."""
+    idle_s: float
+    """Up to the last look, at the same lines and with next to no CPU time."""
+    busy: bool
+    """Whether its main thread computed before the last look."""
+    call: dict[str, str]
+    counters: dict[tuple[str, str], dict[str, int]]
+
+    @property
+    def gone(self) -> bool:
+        """Whether its process has ended."""
+        return self.last.state in ("", "Z", "X")
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a signal or a debugger holds it."""
+        return self.last.state in ("T", "t")
+
+
+def looks(evidence: Evidence) -> dict[int, Seen]:
+    """Return what was seen of each rank; empty where nobody looked at the processes."""
+    paths: dict[int, list[list[Frame]]] = {}
+    for dump in evidence.stacks:
+        if dump.rank is not None and (main := main_thread(dump)) is not None:
+            paths.setdefault(dump.rank, []).append([one for one in main.frames if not is_native(one)])
+    found = {}
+    for fact in evidence.facts:
+        if fact.kind == KIND and fact.rank is not None:
+            windows = [(one[1], other[0]) for one, other in pairwise(fact.fields["looks"])]
+            same = [one == other for one, other in pairwise(paths.get(fact.rank, []))]
+            same = same if len(same) == len(windows) else [not paths.get(fact.rank)] * len(windows)
+            shares = [(end.cpu_s - start.cpu_s) / max(end.time_s - start.time_s, 0.001) for start, end in windows]
+            idle = [share < IDLE and fixed for share, fixed in zip(shares, same, strict=True)]
+            still = [
+                fixed and end.switches == start.switches for fixed, (start, end) in zip(idle, windows, strict=True)
+            ]
+            found[fact.rank] = Seen(
+                fact.file,
+                fact.fields["last"],
+                _trailing(windows, still),
+                _trailing(windows, idle),
+                bool(shares) and shares[-1] > BUSY,
+                fact.fields["call"],
+                fact.fields["counters"],
+            )
+    return found
+
+
+def _trailing(windows: list[tuple[Moment, Moment]], held: list[bool]) -> float:
+    """Return the seconds of the last windows in a row for which something held."""
+    rows = takewhile(lambda row: row[1], zip(reversed(windows), reversed(held), strict=True))
+    return sum(end.time_s - start.time_s for (start, end), _ in rows)

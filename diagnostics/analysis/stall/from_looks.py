@@ -1,0 +1,141 @@
+"""Ranks of a running job, seen from outside several times: who is not in the collective that the others wait in.
+
+A job is proven to stand still where no wait of the waiting ranks ended for `STALL_S`. Who then waits in nothing holds
+the others up. Where all wait, but at different lines, the ranks vote, and the program's text says what the lines mean.
+"""
+
+import re
+from dataclasses import replace
+
+from diagnostics.analysis import source_text
+from diagnostics.analysis.divergence.evidence_terms import position, support
+from diagnostics.analysis.divergence.explanation import Explanation
+from diagnostics.analysis.divergence.find import Divergence, between, count_votes
+from diagnostics.analysis.job_state import STALL_S, JobState
+from diagnostics.analysis.looks import Seen
+from diagnostics.analysis.stall.stack_evidence import HostOutside, InCollective, collective_of
+from diagnostics.evidence.calls import Call, Described, GroupKey, Wire, is_library, operation
+from diagnostics.evidence.flight_entries import DEFAULT_GROUP
+from diagnostics.evidence.model import Frame, Stacks, Thread
+from diagnostics.evidence.stacks import activity, blocking_calls
+from diagnostics.evidence.stacks import dumps as stacks
+from diagnostics.evidence.stacks.activity import Standing
+
+_COMMUNICATES = re.compile(r"\b(?:c10d|gloo)::|\bnccl[A-Z]")
+"""In the names of C++ functions."""
+_KEY = GroupKey("stacks", "0", DEFAULT_GROUP)
+_UNKNOWN = 0
+"""Position of a call of which no recorder counted the ones before."""
+_GUESSES = {"single position", "line unknown"}
+
+
+def from_looks(job: JobState, seen: dict[int, Seen]) -> HostOutside | Divergence | None:
+    """Explain why the ranks stand still; None while they move, or where a rank is gone."""
+    dumps = job.latest_stacks()
+    places = {rank: _inside(seen[rank], dumps.get(rank)) for rank in sorted(seen) if not seen[rank].stopped}
+    inside = {rank: place for rank, place in places.items() if place is not None}
+    outside = [rank for rank in sorted(seen) if rank not in inside]
+    if not inside or any(one.gone for one in seen.values()):
+        return None
+    blocked_s = min(seen[rank].blocked_s for rank in inside)
+    if not outside:
+        return _compare(job, seen, inside, dumps) if blocked_s >= STALL_S else None
+    idle = all(seen[rank].stopped or seen[rank].idle_s >= STALL_S for rank in outside)
+    if 2 * len(outside) > len(seen) or not (idle or blocked_s >= STALL_S):
+        return None
+    files = {rank: dumps[rank].file if rank in dumps else seen[rank].file for rank in outside}
+    standings = {rank: _does(dumps.get(rank), seen[rank]) for rank in outside}
+    return HostOutside(standings, files, inside, blocked_s, not idle)
+
+
+def _inside(seen: Seen, dump: Stacks | None) -> InCollective | None:
+    """Return the communication that a rank waits in, or the wait for its device, which may be the same."""
+    main = stacks.main_thread(dump) if dump is not None else None
+    if dump is None or main is None:  # A wait of which the kernel does not say what for is the best guess.
+        unknown = seen.blocked_s >= STALL_S and blocking_calls.kernel(seen.last.wchan) is None
+        return InCollective("", None, "process", seen.file) if unknown else None
+    found, at = _communicates(main), activity.doing(dump)
+    backward = any(frame.function == "_engine_run_backward" for frame in main.frames)
+    if found is None and (at.doing in {"lock", "device"} or backward):  # Another thread communicates for it.
+        found = next(filter(None, map(_communicates, dump.threads)), None)
+    if found is None and at.doing == "device" and at.frame is not None:
+        found = "the wait for its device", at.frame
+    return InCollective(*found, "stacks", dump.file) if found is not None else None
+
+
+def _communicates(thread: Thread) -> tuple[str, Frame] | None:
+    """Return the function of torch by which a thread communicates, and the user's line."""
+    site = next((one for one in thread.frames if stacks.is_users(one)), None)
+    inner = next((one for one in thread.frames if not stacks.is_native(one)), None)
+    if (found := collective_of(thread.frames, whole=True)) or site is None or inner is None:
+        return found
+    native = thread.frames[: thread.frames.index(inner)]
+    if any(_COMMUNICATES.search(frame.function) for frame in native):
+        return inner.function.rpartition(".")[2] if is_library(inner.file) else "wait", site
+    return None
+
+
+def _does(dump: Stacks | None, seen: Seen) -> Standing:
+    """Return what a rank does outside, by its stack, else by what the kernel and its CPU time tell."""
+    at = activity.doing(dump, seen.last.time_s) if dump is not None else activity.NOWHERE
+    if seen.stopped:
+        return Standing("stopped", "stopped by a signal (SIGSTOP, Ctrl-Z) or a debugger", at.frame)
+    if at.doing not in {"unknown", "user code", "collective"}:
+        return at
+    if seen.busy:
+        return Standing("computing", "computing", at.frame)
+    if (known := blocking_calls.kernel(seen.last.wchan)) is not None:
+        return Standing(*known, at.frame)
+    return replace(at, words=f"blocked in the kernel ({seen.last.wchan})", aside="") if seen.last.wchan else at
+
+
+def _compare(
+    job: JobState, seen: dict[int, Seen], inside: dict[int, InCollective], dumps: dict[int, Stacks]
+) -> Divergence | None:
+    """Compare the calls that all ranks wait in; those of sub-groups cannot be, as their members are not known."""
+    if any(seen[rank].call.get("group") == "other" or rank not in dumps for rank in inside):
+        return None
+    sides: dict[tuple[str, Frame | None], list[int]] = {}
+    for rank, place in inside.items():
+        sides.setdefault((place.op, place.site), []).append(rank)
+    if len(sides) < 2:
+        return None
+    numbers = {rank: number for number, ranks in enumerate(sides.values()) for rank in ranks}
+    vote = count_votes(_KEY, _UNKNOWN, sides, range(job.world()))
+    found = between(vote, lambda rank, _: [_call(dumps[rank], inside[rank].op, numbers[rank])])
+    if found is None or not found.culprits:
+        return None
+    if found.explanation.terms[0].name in _GUESSES:
+        any_call = (position("any call"),)
+        either = Explanation("insert", "within", (found.minority,), any_call, alternatives=("fewer_iterations",))
+        return replace(found, explanation=either)
+    return _by_counters(found, seen)
+
+
+def _call(dump: Stacks, op: str, side: int) -> Call:
+    """Return a call as a recorder would have it; nothing tells its sizes, so those of two lines count as different."""
+    main = stacks.main_thread(dump)
+    stack = tuple(one for one in (main.frames if main else ()) if stacks.is_users(one))
+    described = Described(Wire(operation(op), (side,), ()), op)
+    return Call(_KEY, _UNKNOWN, described, False, dump.time_s, stack=stack)
+
+
+def _by_counters(found: Divergence, seen: dict[int, Seen]) -> Divergence:
+    """Tell a loop that was left early from one in which a call was left out, by how far the loop's variables are.
+
+    Who is behind the loop after as many rounds as the others, and could not leave it within one, left out a call.
+    """
+    for left, right in zip(found.majority.stack[::-1], found.minority.stack[::-1], strict=False):
+        place = left.file, left.function
+        if found.kind != "fewer_iterations" or place != (right.file, right.function):
+            break
+        names, early = source_text.loop_variables(left.file, (left.line, right.line), found.majority.created_s)
+        ours, theirs = (seen[one].counters.get(place, {}) for one in (found.majority_rank, found.minority_rank))
+        told = [name for name in names if name in ours and name in theirs]
+        if any(ours[name] != theirs[name] for name in told):
+            return found
+        if told and not early:
+            calls = (found.majority,)
+            return replace(found, explanation=replace(found.explanation, deviation="drop", place="within", calls=calls))
+    likely = (support("past that line"),) if found.kind == "fewer_iterations" else found.explanation.terms
+    return replace(found, explanation=replace(found.explanation, terms=likely))

@@ -1,0 +1,79 @@
+"""A rank's process as `dtk attach` saw it from outside: state, times of its main thread, how far its loops are.
+
+Gives one fact of kind `process` for each file, and how the rank ended if its process is gone. Decides nothing.
+"""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from diagnostics.evidence.limits import Limits, small_json
+from diagnostics.evidence.model import LogFact, RankError
+from diagnostics.evidence.reader import Contents, Reader
+
+KIND = "process"
+_WORLD_SIZE = re.compile(rb'"world_size": (\d{1,7})\b')
+_MOST = 64
+"""Looks, and frames with numbers, that are kept."""
+
+
+class Moment(NamedTuple):
+    """What /proc said of a process; the times are those of its main thread."""
+
+    time_s: float
+    state: str = ""
+    """As in proc_pid_stat(5): `S`, `R`, `D`, `T` (stopped), `t` (under a debugger), `Z` (ended); empty = gone."""
+    cpu_s: float = 0.0
+    switches: int = 0
+    """How often it gave up its core by itself: each wait that ended counts."""
+    wchan: str = ""
+    """Function of the kernel that it slept in."""
+
+
+def recognise(head: bytes) -> bool:
+    """Whether a file that begins so is one."""
+    return head.startswith(b"{") and head[1:].lstrip().startswith(b'"dtk_process":')
+
+
+def read(path: Path, file: str, limits: Limits) -> Contents:
+    """One file. Its fact has `looks` (pairs of moments, before and after stacks were taken), `call` (function
+    of torch.distributed that it is in, whether its group is the default one, its peer) and `counters`: (file, function)
+    of a frame of the script -> whole numbers in its variables.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is damaged or too large.
+    """
+    value = small_json(path, limits)
+    try:
+        rank, nranks, code = int(value["rank"]), int(value["world_size"]), value.get("exit_code")
+        looks = tuple((_moment(*before), _moment(*after)) for before, after in value["looks"][:_MOST])
+        last = _moment(*value["last"])
+        numbers = [*(one for pair in looks for moment in (*pair, last) for one in (moment[0], *moment[2:4]))]
+        call = {str(name): str(said)[:64] for name, said in value.get("call", {}).items()}
+        counters = {
+            (str(frame["file"]), str(frame["function"])): {str(k): int(v) for k, v in frame["numbers"].items()}
+            for frame in value.get("counters", ())[:_MOST]
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError("no record of a rank's process") from error
+    if not 0 <= rank < nranks or not all(type(one) in (int, float) and 0 <= one < 1e12 for one in numbers):
+        raise ValueError("no record of a rank's process")
+    fields = {"looks": looks, "last": last, "call": call, "counters": counters}
+    facts = [LogFact(KIND, rank, file, 0, f"rank {rank} is {last.state or 'gone'}", fields, last.time_s)]
+    errors = [RankError(rank, file, 0, "", f"ended with exit code {code}", exit_code=code, time_s=last.time_s)]
+    return Contents(file, facts=facts, errors=errors if type(code) is int and -256 < code < 256 else [])
+
+
+def _moment(time_s: float, state: str, cpu_s: float, switches: int, wchan: str) -> Moment:
+    return Moment(time_s, str(state)[:1], cpu_s, switches, str(wchan)[:64])
+
+
+READER = Reader(
+    kind=KIND,
+    title="",
+    recognise=recognise,
+    open=lambda source: read(source.path, source.file, source.limits),
+    facts=(KIND,),
+    world_size=lambda head: int(found[1]) if (found := _WORLD_SIZE.search(head)) else None,
+)

@@ -1,0 +1,178 @@
+"""Collects in a few rounds what the ranks of a running job show, into a folder that `dtk diagnose` reads.
+
+Nothing is written into the job but the byte by which its own flight recorder is asked for a dump, where it opened a
+pipe for that.
+"""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from diagnostics.contract.artifacts import SCHEMA_VERSION, write_json
+from diagnostics.contract.files import read_record
+from diagnostics.contract.formatting import ranks_spoken
+from diagnostics.evidence.readers.process import Moment
+from dtk.attach import processes, stacks
+from dtk.attach.processes import Job, RankProcess
+from dtk.attach.stacks import Manner
+
+AT_ONCE = 8
+"""Processes looked at side by side; each costs a core for as long as it takes."""
+SETTLE_S = 0.1
+"""Until a process that py-spy has left waits again."""
+FLIGHT_S = 3.0
+"""Longest wait for the flight recorder's files."""
+MOST_FLIGHT_BYTES = 256 << 20
+_DUMP_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+
+
+@dataclass(slots=True)
+class Watched:
+    """One rank over the rounds."""
+
+    process: RankProcess
+    looks: list[tuple[Moment, Moment]] = field(default_factory=list)
+    dumps: list[str] = field(default_factory=list)
+    seen: stacks.Dump = field(default_factory=lambda: stacks.Dump(""))
+    problem: str = ""
+
+    def look(self, program: str | None, manner: Manner) -> Moment:
+        """Take stacks once; return what /proc said before."""
+        before, _ = processes.moment(self.process.pid)
+        if program is not None and before.state not in ("", "Z", "X"):
+            # What is stopped does not move, and letting go of it could wake it.
+            manner = "nonblocking" if before.state in ("T", "t") else manner
+            seen = stacks.dump(program, self.process.pid, manner)
+            if manner == "native" and not seen.text:
+                seen = stacks.dump(program, self.process.pid, "python")
+            self.problem = seen.problem
+            if seen.text:
+                self.seen = seen
+                self.dumps.append(f"# stacks at {time.time():.3f} s since 1970\n{seen.text}")
+        return before
+
+
+def collect(
+    ranks: Job, folder: Path, rounds: int, every_s: float, manner: Manner, say: Callable[[str], None]
+) -> list[str]:
+    """Look at all ranks in rounds and write what they show.
+
+    Args:
+        ranks: of one job.
+        folder: exists; other hosts may write into it, too.
+        rounds: how often to look.
+        every_s: time between two looks.
+        manner: of reading stacks; C's frames only in the last round.
+        say: told what is being done.
+
+    Returns:
+        what could not be collected and what to type, one line each.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    watched = {rank: Watched(one) for rank, one in sorted(ranks.items())}
+    program = stacks.spy()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for left in reversed(range(rounds)):
+            say(f"round {rounds - left} of {rounds}")
+            now: Manner = "python" if left and manner == "native" else manner
+            looking = [pool.submit(one.look, program, now) for one in watched.values()]
+            before = [one.result() for one in looking]
+            time.sleep(SETTLE_S)
+            for one, moment in zip(watched.values(), before, strict=True):
+                one.looks.append((moment, processes.moment(one.process.pid)[0]))
+            time.sleep(every_s if left else 0.0)
+    for rank, one in watched.items():
+        if one.dumps:
+            _file(folder, f"stacks/rank_{rank:05d}.txt").write_text("\n".join(one.dumps), encoding="utf-8")
+        last, code = processes.moment(one.process.pid)
+        _record(folder, one.process, rank, last, code, one)
+    peer = ranks[min(ranks)]
+    # torch's agent ends all ranks of a host as soon as one fails: one that is missing all the time has ended well.
+    lives = any(one.looks[-1][1].state not in ("", "Z", "X") for one in watched.values())
+    code = 0 if lives and "TORCHELASTIC_RUN_ID" in peer.environment else None
+    for rank in processes.missing(ranks):
+        _record(folder, peer, rank, Moment(time.time()), code)
+    return [*_lacking(watched, program), *_devices(folder, min(watched)), *_flight(folder, ranks)]
+
+
+def _record(
+    folder: Path, process: RankProcess, rank: int, last: Moment, code: int | None, seen: Watched | None = None
+) -> None:
+    """Write what `diagnostics.evidence.readers.process` reads."""
+    record: dict[str, object] = {"dtk_process": 1, "rank": rank, "world_size": process.world_size}
+    pairs = [[list(before), list(after)] for before, after in seen.looks] if seen else []
+    record |= {"host": socket.gethostname(), "last": list(last), "looks": pairs}
+    if seen is not None:
+        record |= {"pid": process.pid, "call": seen.seen.call, "counters": seen.seen.counters}
+        record |= {"problem": seen.problem, **processes.about(process.pid)}
+    write_json(_file(folder, f"process/rank_{rank:05d}.json"), record | ({} if code is None else {"exit_code": code}))
+
+
+def _devices(folder: Path, first_rank: int) -> list[str]:
+    """Take one sample of every GPU of this host, in the form of dtk's telemetry."""
+    from dtk.record.nvml import all_devices, open_nvml
+
+    nvml, _ = open_nvml()
+    if nvml is None:
+        return []
+    try:
+        devices = all_devices(nvml)
+    except nvml.NVMLError as error:
+        return [f"no state of the GPUs: NVML: {error}"]
+    gpu = [{"index": one.index, "uuid": one.uuid, "name": one.name, "signals": one.signals} for one in devices]
+    about = {"kind": "about", "schema_version": SCHEMA_VERSION, "host": socket.gethostname(), "cores": os.cpu_count()}
+    sample = {"kind": "sample", "time_s": time.time(), "gpu": [one.sample(nvml) for one in devices], "host": {}}
+    lines = [json.dumps(line) for line in ({**about, "time_s": time.time(), "every_s": 1.0, "gpu": gpu}, sample)]
+    _file(folder, f"telemetry/node_{first_rank:05d}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return []
+
+
+def _flight(folder: Path, ranks: Job) -> list[str]:
+    """Ask the flight recorder of each rank for a dump through the pipe that the job opened for that, if it did.
+
+    ProcessGroupNCCL reads `TORCH_NCCL_DEBUG_INFO_PIPE_FILE` + rank + `.pipe` and writes the same file as at a timeout.
+    """
+    asked: dict[int, tuple[Path, float]] = {}
+    for rank, one in ranks.items():
+        stem = one.environment.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "")
+        file = next((one.environment[name] for name in _DUMP_FILES if name in one.environment), "/tmp/nccl_trace_rank_")
+        root = processes.PROC / str(one.pid) / "root"  # A container has files of its own.
+        with suppress(OSError):
+            pipe = root / f"{stem}{rank}.pipe".lstrip("/")
+            if stem and pipe.is_fifo():
+                asked[rank] = root / f"{file}{rank}".lstrip("/"), time.time()
+                with os.fdopen(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK), "wb", buffering=0) as handle:
+                    handle.write(b"1")
+    ends_s = time.monotonic() + FLIGHT_S
+    while asked and time.monotonic() < ends_s:
+        time.sleep(0.2)
+        for rank, (path, since_s) in list(asked.items()):
+            with suppress(OSError, ValueError):
+                if path.stat().st_size and path.stat().st_mtime >= since_s - 1:
+                    dumped = read_record(path, MOST_FLIGHT_BYTES)
+                    _file(folder, f"flight/rank_{rank:05d}.pickle").write_bytes(dumped)
+                    del asked[rank]
+    return [f"the flight recorder of {ranks_spoken(tuple(asked))} gave no dump within {FLIGHT_S:g} s"] if asked else []
+
+
+def _lacking(watched: dict[int, Watched], program: str | None) -> list[str]:
+    """Say whose stacks are missing, why, and what to type."""
+    if program is None:
+        return ["no stacks, only what /proc tells: py-spy is not installed. Type: pip install py-spy"]
+    unseen = {rank: one.problem for rank, one in watched.items() if one.problem and not one.dumps}
+    if not unseen:
+        return []
+    return [f"no stacks of {ranks_spoken(tuple(unseen))}: {stacks.rights(next(iter(unseen.values())))}"]
+
+
+def _file(folder: Path, name: str) -> Path:
+    (folder / name).parent.mkdir(mode=0o700, exist_ok=True)
+    return folder / name

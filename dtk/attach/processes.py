@@ -1,0 +1,151 @@
+"""Which processes of this host are ranks of a training job, and what /proc says of one. Reads only.
+
+Launchers tell a rank its place by its environment, which its children inherit. So of Python processes with the same
+place the outermost one is the rank, and one that started processes with other places is their launcher.
+"""
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from diagnostics.evidence.readers.process import Moment
+
+PROC = Path("/proc")
+PLACES = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
+"""Variables by which launchers number processes: torchrun and most others, Open MPI, MPICH, srun."""
+_JOB = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+_STATE, _PARENT, _USER, _SYSTEM, _EXIT = 0, 1, 11, 12, 49
+"""Fields of proc_pid_stat(5), counted from the third one on."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankProcess:
+    """One rank of a job."""
+
+    pid: int
+    rank: int
+    world_size: int
+    job: tuple[str, ...]
+    """What its launcher calls the job: equal for its ranks, different for other jobs of this host."""
+    command: str
+    environment: Mapping[str, str] = field(repr=False)
+
+    @property
+    def place(self) -> tuple[int, int, str]:
+        """Equal for a rank and the processes that it started."""
+        return self.rank, self.world_size, self.environment.get("LOCAL_RANK", "")
+
+
+Job = dict[int, RankProcess]
+"""The ranks of one job that run on this host."""
+
+
+def find(pids: Collection[int] = ()) -> list[Job]:
+    """Return the jobs of this host.
+
+    Args:
+        pids: only of these processes and those that they started; empty = all.
+    """
+    parents: dict[int, int] = {}
+    found: dict[int, RankProcess] = {}
+    for folder in PROC.iterdir():
+        if folder.name.isdecimal() and (fields := _stat(folder)):
+            pid = int(folder.name)
+            parents[pid] = int(fields[_PARENT])
+            if (one := _rank(pid)) is not None:
+                found[pid] = one
+    above = {pid: _ancestors(pid, parents) for pid in found}
+    launchers = {up for pid in found for up in above[pid] if up in found and found[up].place != found[pid].place}
+    jobs: defaultdict[tuple[str, ...], Job] = defaultdict(dict)
+    for pid, one in sorted(found.items()):
+        child = any(up in found and up not in launchers for up in above[pid])
+        if pid not in launchers and not child and (not pids or {pid, *above[pid]} & set(pids)):
+            jobs[one.job].setdefault(one.rank, one)
+    return list(jobs.values())
+
+
+def missing(ranks: Job) -> list[int]:
+    """Return the ranks that this host should have, as its launcher numbers them, and that have no process."""
+    expected: set[int] = set()
+    for one in ranks.values():
+        local, size = (one.environment.get(name, "") for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+        if local.isdecimal() and size.isdecimal() and int(size) <= one.world_size:
+            expected |= set(range(one.rank - int(local), one.rank - int(local) + int(size)))
+    return sorted(expected - set(ranks))
+
+
+def moment(pid: int) -> tuple[Moment, int | None]:
+    """Return what /proc says of a process now; of one that ended and was not waited for also its exit code."""
+    own, main = _stat(PROC / str(pid)), _stat(PROC / str(pid) / "task" / str(pid))
+    if not own:
+        return Moment(time.time()), None
+    status = _text(PROC / str(pid) / "task" / str(pid) / "status")
+    switches = status.partition("\nvoluntary_ctxt_switches:")[2].split("\n", 1)[0].strip()
+    cpu_s = sum(int(one) for one in (main or own)[_USER : _SYSTEM + 1]) * _TICK_S
+    wchan = _text(PROC / str(pid) / "wchan").strip("0\n ")
+    ended = own[_STATE] == "Z" and len(own) > _EXIT
+    code = os.waitstatus_to_exitcode(int(own[_EXIT])) if ended else None
+    return Moment(time.time(), own[_STATE], round(cpu_s, 3), int(switches or 0), wchan), code
+
+
+def about(pid: int) -> dict[str, object]:
+    """Return memory, cgroup and number of sockets of a process, as far as they can be read."""
+    status = dict(line.split(":", 1) for line in _text(PROC / str(pid) / "status").splitlines() if ":" in line)
+    found: dict[str, object] = {name: status[name].strip() for name in ("VmRSS", "Threads") if name in status}
+    for line in _text(PROC / str(pid) / "cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)  # Version 2 has one line, without controllers.
+        folder = Path("/sys/fs/cgroup") / controllers / path.lstrip("/")
+        for name in ("memory.current", "memory.max") if not controllers else ("memory.usage_in_bytes",):
+            found |= {name: text.strip()} if (text := _text(folder / name)) else {}
+    with suppress(OSError):
+        links = [str(entry.readlink()) for entry in (PROC / str(pid) / "fd").iterdir()]
+        found["sockets"] = sum(link.startswith("socket:") for link in links)
+    return found
+
+
+def _rank(pid: int) -> RankProcess | None:
+    """Return the rank that a Python process is, or None for any other one and for those that are closed to us."""
+    folder = PROC / str(pid)
+    try:
+        if not (folder / "exe").readlink().name.startswith("python"):
+            return None
+    except OSError:
+        return None
+    pairs = (entry.partition("=") for entry in _text(folder / "environ").split("\0"))
+    environment = {name: value for name, _, value in pairs}
+    for names in PLACES:
+        rank, size = (environment.get(name, "") for name in names)
+        if rank.isdecimal() and size.isdecimal() and int(rank) < int(size):
+            command = _text(folder / "cmdline").replace("\0", " ").strip()
+            job = tuple(environment.get(name, "") for name in _JOB)
+            return RankProcess(pid, int(rank), int(size), job, command, environment)
+    return None
+
+
+def _ancestors(pid: int, parents: Mapping[int, int]) -> list[int]:
+    found = []
+    while (pid := parents.get(pid, 0)) > 1:
+        found.append(pid)
+    return found
+
+
+def _stat(folder: Path) -> list[str]:
+    """Fields of proc_pid_stat(5) from the third one on; empty when the process is gone."""
+    return _text(folder / "stat").rpartition(")")[2].split()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,116 @@
+"""Stacks of a running process by py-spy, which needs nothing inside it; and what rights are missing where it may not.
+
+py-spy stops the process for some milliseconds, for native frames up to seconds, and with `nonblocking` not at all.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from diagnostics.evidence.calls import is_library
+
+Manner = Literal["native", "python", "nonblocking"]
+"""With C's frames, without, or without stopping the process, so that a stack may be torn."""
+TIMEOUT_S = 12.0
+"""Longest time for one process; symbols of torch's CUDA libraries take seconds to read."""
+_MOST_DIGITS = 9
+_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
+_MAY_PTRACE = 1 << 19
+"""CAP_SYS_PTRACE (linux/capability.h)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """Stacks of one process at one moment."""
+
+    text: str
+    """As `py-spy dump` prints it, without its head."""
+    call: dict[str, str] = field(default_factory=dict)
+    """Function of torch.distributed that the main thread is in, whether its group is the default one, its peer."""
+    counters: list[dict[str, Any]] = field(default_factory=list)
+    """Whole numbers in the variables of the script's own frames: how far its loops are."""
+    problem: str = ""
+
+
+def spy() -> str | None:
+    """Return py-spy's program, or None where it is not installed."""
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
+
+
+def dump(program: str, pid: int, manner: Manner) -> Dump:
+    """Look at one process."""
+    option = {"native": ["--native"], "nonblocking": ["--nonblocking"]}.get(manner, [])
+    argv = [program, "dump", "--json", "--locals", "--full-filenames", *option, "--pid", str(pid)]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False)
+        threads = json.loads(done.stdout) if done.returncode == 0 else None
+    except subprocess.TimeoutExpired:
+        return Dump("", problem=f"py-spy gave no answer within {TIMEOUT_S:g} s")
+    except (OSError, ValueError) as error:
+        return Dump("", problem=f"py-spy: {error}")
+    if threads is None:
+        lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
+        return Dump("", problem=lines[0].removeprefix("Error: "))
+    frames: list[dict[str, Any]] = next((one["frames"] for one in threads if one["os_thread_id"] == pid), [])
+    return Dump("".join(map(_text, threads)), _call(frames), _counters(frames))
+
+
+def rights(problem: str) -> str:
+    """Return why py-spy was not allowed to look and what to type, or the problem itself if it was another one."""
+    if not any(word in problem.lower() for word in ("permission", "eperm", "not permitted")):
+        return problem
+    scope = _SCOPE.read_text().strip() if _SCOPE.exists() else "0"
+    held = Path("/proc/self/status").read_text().partition("CapEff:")[2].split()[0]
+    if int(held, 16) & _MAY_PTRACE:
+        return "the system forbids to trace processes even to root. Run dtk attach on the host of this container"
+    if Path("/.dockerenv").exists() or os.geteuid() == 0 or "kubepods" in Path("/proc/self/cgroup").read_text():
+        give = "docker run --cap-add=SYS_PTRACE; Kubernetes: securityContext.capabilities.add: [SYS_PTRACE]"
+        return f"this container may not trace processes. Start it with {give}; or run dtk attach on the host"
+    why = f"{_SCOPE} is {scope}" if scope != "0" else "the processes are of another user"
+    return f'{why}. Type: sudo env "PATH=$PATH" dtk attach'
+
+
+def _text(thread: dict[str, Any]) -> str:
+    """One thread as `py-spy dump` prints it."""
+    doing = "active" if thread["active"] else "idle"
+    lines = [f'Thread {thread["os_thread_id"] or 0} ({doing}): "{thread["thread_name"] or ""}"']
+    for frame in thread["frames"]:
+        line = f":{frame['line']}" if frame["line"] else ""
+        name = " ".join(frame["name"].split())[:160]  # Names of templates fill pages.
+        lines.append(f"    {name or '?'} ({' '.join(frame['filename'].split()) or '?'}{line})")
+    return "\n".join(lines) + "\n"
+
+
+def _call(frames: list[dict[str, Any]]) -> dict[str, str]:
+    for number, frame in enumerate(frames):
+        if frame["filename"].endswith("torch/distributed/distributed_c10d.py"):
+            # A decorator of torch keeps the arguments as they were given; `group` itself is filled in later.
+            outer = _variables(frames[number + 1]) if frames[number + 1 :] else {}
+            known = _variables(frame)
+            given = outer.get("kwargs", f'"group": {known.get("group")}')
+            peers = {name: known[name] for name in ("src", "dst") if _whole(known.get(name))}
+            return {"op": frame["name"], "group": "other" if '"group": <' in given else "default", **peers}
+    return {}
+
+
+def _variables(frame: dict[str, Any]) -> dict[str, str]:
+    return {one["name"]: one["repr"] or "" for one in frame["locals"] or ()}
+
+
+def _counters(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    found = []
+    for frame in frames:
+        numbers = {name: int(said) for name, said in _variables(frame).items() if _whole(said)}
+        if numbers and frame["filename"].endswith(".py") and not is_library(frame["filename"]):
+            found.append({"file": frame["filename"], "function": frame["name"], "numbers": numbers})
+    return found
+
+
+def _whole(text: str | None) -> bool:
+    return text is not None and text.isdecimal() and len(text) <= _MOST_DIGITS

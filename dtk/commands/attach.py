@@ -1,0 +1,176 @@
+"""`dtk attach`: options and output; `dtk.attach` looks, and the diagnosis of what it collected is `dtk diagnose`'s."""
+
+import argparse
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diagnostics.contract.formatting import clean, ranks_spoken
+from diagnostics.contract.invocation import command, typed
+from dtk.commands.watch import make_folder
+from dtk.console.options import above_zero, add_json, add_number, whole
+from dtk.errors import DtkError
+
+if TYPE_CHECKING:
+    from dtk.attach.processes import Job
+    from dtk.attach.stacks import Manner
+
+FOLDERS = Path("dtk-attach")
+ROUNDS, EVERY_S = 4, 4.0
+MOST_S = 45.0
+"""Between the first round and the last."""
+SLURM_S = 300.0
+"""Longest wait for the hosts of a Slurm job."""
+
+DESCRIPTION = """\
+Look at a job that runs or hangs right now, from outside: which rank holds up the others, at which line, and why.
+Nothing has to be installed or switched on in the job beforehand, and nothing is changed in it.
+
+Without PID the training processes of this host are found by RANK and WORLD_SIZE in their environment; of several
+jobs one must be named by a PID: that of a rank, or of the launcher (torchrun, srun) that started them."""
+
+EPILOG = """\
+examples:
+  dtk attach                     the job on this host; dtk attach --list only lists the jobs
+  dtk attach 4711                the job that process 4711 belongs to, or that it started
+  dtk attach --slurm 90123       all hosts of a Slurm job, through srun --jobid --overlap
+  dtk diagnose dtk-attach/ID -v  the same report again, with all options of dtk diagnose
+
+It collects stacks of all threads by py-spy (pip install py-spy), with whole numbers in variables of the script's
+frames, which tell how far its loops are; state, CPU time, waits, memory and sockets from /proc; a dump of the
+flight recorder if the job set TORCH_NCCL_DEBUG_INFO_PIPE_FILE; the GPUs' state by NVML.
+
+py-spy stops a process for milliseconds in each round, and up to seconds in the last one, which reads C's frames
+too (--no-native: not that long; --nonblocking: not at all, and a stack may be torn). It needs the right to trace
+the processes: without it dtk attach says what to type, and goes on with what /proc tells.
+
+several nodes without Slurm: on each   dtk attach --collect --folder /shared/job42
+                             then once dtk diagnose /shared/job42
+
+If the job can be started anew, dtk watch -- COMMAND records every call and knows more.
+
+exit code: 1 after a report (what holds up the job, or that nothing decides it); 0 with --list and --collect;
+2 there is nothing to attach to (one line). Guide: docs/attach.md"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "attach",
+        help="why a job that runs now stands still",
+        usage="dtk attach [PID ...] [options]",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+    )
+    pid, job = whole(1, 1 << 30), whole(1, 1 << 40)
+    parser.add_argument("pids", nargs="*", type=pid, metavar="PID", help="ranks of one job, or their launcher")
+    parser.add_argument("--list", action="store_true", help="list the jobs of this host and do nothing else")
+    parser.add_argument("--slurm", type=job, metavar="JOB", help="look on the hosts of this job")
+    add_number(parser, "--rounds", whole(2, 8), "looks", ROUNDS)
+    apart = "seconds between two looks; below 12 s in all nothing can be proven to stand still"
+    add_number(parser, "--every-s", above_zero(MOST_S), apart, EVERY_S, "S")
+    parser.add_argument("--no-native", action="store_true", help="only Python's frames")
+    parser.add_argument("--nonblocking", action="store_true", help="do not stop a process even for milliseconds")
+    parser.add_argument("--folder", type=Path, metavar="F", help=f"where it goes (default: {FOLDERS}/<date>-...)")
+    parser.add_argument("--collect", action="store_true", help="collect only; dtk diagnose reads the folder later")
+    parser.add_argument("-v", "--verbose", action="store_true", help="the fault tree, all evidence, all findings")
+    add_json(parser)
+    parser.set_defaults(command=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look, and diagnose what was seen.
+
+    Returns:
+        exit code.
+
+    Raises:
+        DtkError: there is no such job here, or the folder or an option cannot be used.
+    """
+    if (arguments.rounds - 1) * arguments.every_s > MOST_S:
+        raise DtkError(f"{arguments.rounds} rounds {arguments.every_s:g} s apart take over {MOST_S:g} s", fix="fewer")
+    if arguments.slurm is not None:
+        return _slurm(arguments)
+    from dtk.attach import processes
+
+    jobs = processes.find(arguments.pids)
+    if not jobs:
+        pids = arguments.pids
+        what = f"process {pids[0]} is no rank and started none" if pids else "no rank runs on this host"
+        why = "no Python process that we may look at has RANK and WORLD_SIZE in its environment"
+        raise DtkError(what, why, 'look on the host of the job; of another user: sudo env "PATH=$PATH" dtk attach')
+    if arguments.list:
+        sys.stdout.write("".join(f"{_line(ranks)}\n" for ranks in jobs))
+        return 0
+    if len(jobs) > 1:
+        fix = f"name a process of one: {command('attach', str(jobs[0][min(jobs[0])].pid))}"
+        raise DtkError(f"{len(jobs)} jobs run here: {'; '.join(map(_line, jobs[:4]))}", fix=fix)
+    return _look(arguments, jobs[0])
+
+
+def _look(arguments: argparse.Namespace, ranks: "Job") -> int:
+    from dtk.attach.collect import collect
+    from dtk.console.progress import Progress
+
+    first = f"process/rank_{min(ranks):05d}.json"  # Other nodes write into the same folder.
+    folder = make_folder(arguments.folder, FOLDERS, first, 0o700)
+    _say(_line(ranks))
+    progress = Progress(terminal_only=True)
+    manner: Manner = "nonblocking" if arguments.nonblocking else "python" if arguments.no_native else "native"
+    try:
+        notes = collect(ranks, folder, arguments.rounds, arguments.every_s, manner, progress.say)
+    except OSError as error:
+        raise DtkError(f"cannot write to {folder}", error.strerror or str(error), "choose another --folder") from error
+    finally:
+        progress.end()
+    for note in notes:
+        _say(note)
+    return _diagnose(arguments, folder)
+
+
+def _diagnose(arguments: argparse.Namespace, folder: Path) -> int:
+    from dtk.commands import diagnose
+
+    if arguments.collect:
+        _say(f"collected in {typed(folder)}")
+        return 0
+    parser = argparse.ArgumentParser()
+    diagnose.add_parser(parser.add_subparsers())
+    words = ["diagnose", str(folder), *["--json"] * arguments.json, *["-v"] * arguments.verbose]
+    code = diagnose.run(parser.parse_args(words))
+    _say(f"the same again: {command('diagnose', typed(folder))}")
+    return code
+
+
+def _slurm(arguments: argparse.Namespace) -> int:
+    """Let each host of a Slurm job collect into one folder, which all of them must see."""
+    if shutil.which("srun") is None:
+        raise DtkError("there is no srun on this host", fix="type it where jobs are submitted, or see --collect")
+    folder = make_folder(arguments.folder, FOLDERS, "process", 0o700)
+    inner = [sys.executable, "-m", "dtk", "attach", "--collect", "--folder", str(folder)]
+    inner += ["--rounds", str(arguments.rounds), "--every-s", str(arguments.every_s)]
+    inner += ["--no-native"] * arguments.no_native + ["--nonblocking"] * arguments.nonblocking
+    argv = ["srun", f"--jobid={arguments.slurm}", "--overlap", "--ntasks-per-node=1", *inner]
+    try:
+        done = subprocess.run(argv, timeout=SLURM_S, check=False, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+    except subprocess.TimeoutExpired as error:
+        raise DtkError(f"srun gave no answer within {SLURM_S:g} s", fix="try --collect on one of its hosts") from error
+    if not any(folder.iterdir()):
+        why = f"srun ended with exit code {done.returncode}"
+        fix = "squeue --me lists your jobs; --folder must be on a disk that all hosts share"
+        raise DtkError(f"no host of job {arguments.slurm} put anything into {folder}", why, fix)
+    return _diagnose(arguments, folder)
+
+
+def _line(ranks: "Job") -> str:
+    """`ranks 0-3 of 4 (pids 11 12 13 14): python train.py`."""
+    first = ranks[min(ranks)]
+    pids = " ".join(str(ranks[rank].pid) for rank in sorted(ranks)[:8]) + (" ..." if len(ranks) > 8 else "")
+    return f"{ranks_spoken(tuple(sorted(ranks)))} of {first.world_size} (pids {pids}): {first.command[:100]}"
+
+
+def _say(text: str) -> None:
+    """One line on standard error; standard output is the report's."""
+    print(f"dtk attach: {clean(text)}", file=sys.stderr, flush=True)

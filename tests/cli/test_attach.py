@@ -1,0 +1,96 @@
+"""`dtk attach` on live torchrun jobs that hang: the right rank, and a job that is as it was."""
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dtk.attach import processes
+from tests.cli.attaching import attach, job, look
+from tests.cli.command import ROOT, environment
+from tests.cli.stuck import HEALTHY, TRUTH
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")
+EASY = "sleeps"
+KNOWN_AS_SUSPICION = {"rank0_evaluates"}
+"""Both calls come from one line, so the program's text tells nothing."""
+
+
+def command(*arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
+    argv = [sys.executable, "-m", "dtk", "attach", *arguments]
+    env = environment(**more)
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
+
+
+@pytest.fixture(scope="module")
+def hanging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """One job for several tests: looking does not change it."""
+    with job(EASY, tmp_path_factory.mktemp("job") / "job.log") as pid:
+        yield pid
+
+
+@pytest.mark.slow
+def test_the_rank_that_sleeps_is_named_and_the_job_stays_as_it_was(hanging: int, tmp_path: Path) -> None:
+    (before,) = processes.find([hanging])
+    seen = attach(hanging, tmp_path / "look")
+    assert (seen.ranks, seen.cause, seen.code) == (TRUTH[EASY][0], TRUTH[EASY][1][0], 1), seen.said
+    assert seen.first["where"][0]["function"] == "_hold"
+    assert stat.S_IMODE((tmp_path / "look").stat().st_mode) == 0o700
+    (after,) = processes.find([hanging])
+    assert {one.pid for one in after.values()} == {one.pid for one in before.values()}
+    assert all(processes.moment(one.pid)[0].state in "SR" for one in after.values())
+    again = command(str(hanging), "--folder", str(tmp_path / "look"))
+    assert again.returncode == 2 and "earlier look" in again.stderr
+
+
+@pytest.mark.slow
+def test_list_names_the_ranks(hanging: int) -> None:
+    done = command("--list", str(hanging))
+    assert done.returncode == 0 and done.stdout.startswith("ranks 0-3 of 4 (pids ") and done.stdout.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_slurm_collects_through_srun(hanging: int, tmp_path: Path) -> None:
+    """The stand-in for srun runs the command once, on this host."""
+    srun = tmp_path / "srun"
+    srun.write_text('#!/bin/sh\necho "$@" > "$0.args"\nwhile [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"\n')
+    srun.chmod(0o755)
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    options = ["--folder", str(tmp_path / "look"), "--rounds", "2", "--every-s", "0.2", "--collect", "--no-native"]
+    done = command("--slurm", "77", *options, PATH=path)
+    asked = (tmp_path / "srun.args").read_text()
+    assert "--jobid=77 --overlap --ntasks-per-node=1" in asked and "--no-native" in asked
+    if done.returncode == 0:  # Another job of this host makes the command ask which one is meant.
+        assert len(list((tmp_path / "look" / "stacks").iterdir())) == 4
+    else:
+        assert "jobs run here" in done.stderr
+
+
+def test_what_cannot_be_attached_to_is_one_line() -> None:
+    for arguments, said in (
+        (["1073741000"], "is no rank and started none"),
+        (["x"], "is no whole number"),
+        (["--rounds", "8", "--every-s", "40"], "take over 45 s"),
+        (["--slurm", "7"], "there is no srun"),
+    ):
+        if said == "there is no srun" and shutil.which("srun"):
+            continue
+        done = command(*arguments)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr, (arguments, done.stderr)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("name", [name for name in (*TRUTH, *HEALTHY) if name != EASY])
+def test_every_fault(name: str, tmp_path: Path) -> None:
+    seen = look(name, tmp_path)
+    ranks, causes = TRUTH.get(name, ((), ("",)))
+    if name in KNOWN_AS_SUSPICION:
+        assert seen.cause == "" and ranks in [tuple(one["ranks"]) for one in seen.report["findings"]]
+    else:
+        assert (seen.ranks, seen.cause in causes) == (ranks, True), (seen.cause, seen.said)
+    assert seen.took_s < 60

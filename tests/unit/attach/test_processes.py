@@ -1,0 +1,76 @@
+"""Processes with a rank's environment, real ones: who is a rank, who only its child, who its launcher."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from dtk.attach import processes
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")
+TREE = """\
+import os, subprocess, sys, time
+child = [sys.executable, "-c", "import subprocess, sys, time; "
+         "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); print(flush=True); time.sleep(60)"]
+for rank in sys.argv[1].split():
+    place = {"RANK": rank, "WORLD_SIZE": "3", "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": "3", "MASTER_ADDR": "h",
+             "MASTER_PORT": sys.argv[2]}
+    one = subprocess.Popen(child, env={**os.environ, **place}, stdout=subprocess.PIPE)
+    one.stdout.readline()
+    print(one.pid, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def job() -> Iterator[tuple[int, list[int]]]:
+    """A launcher that has a rank of its own kind (as in Kubernetes), ranks 0 and 2 of three, each with a child."""
+    own = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "11"}
+    argv = [sys.executable, "-c", TREE, "0 2", "22"]
+    process = subprocess.Popen(
+        argv, env={**os.environ, **own}, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    ranks = [int(process.stdout.readline()) for _ in range(2)]
+    yield process.pid, ranks
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_ranks_are_found_without_their_children_and_launcher(job: tuple[int, list[int]]) -> None:
+    launcher, pids = job
+    (ranks,) = processes.find([launcher])
+    assert {rank: one.pid for rank, one in ranks.items()} == {0: pids[0], 2: pids[1]}
+    assert processes.find([pids[1]])[0].keys() == {2}
+    assert processes.missing(ranks) == [1]
+    assert any(ranks[0].pid == one[0].pid for one in processes.find() if 0 in one)
+
+
+def test_a_process_that_sleeps_makes_no_switch_and_one_that_is_stopped_says_so(job: tuple[int, list[int]]) -> None:
+    pid = job[1][0]
+    time.sleep(0.3)
+    one, code = processes.moment(pid)
+    time.sleep(0.5)
+    other, _ = processes.moment(pid)
+    assert (one.state, code) == ("S", None) and one.switches == other.switches and one.cpu_s == other.cpu_s
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(0.1)
+    assert processes.moment(pid)[0].state == "T"
+
+
+def test_one_that_ended_gives_its_exit_code_until_it_is_waited_for() -> None:
+    process = subprocess.Popen([sys.executable, "-S", "-c", "raise SystemExit(7)"])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    moment, code = processes.moment(process.pid)
+    assert (moment.state, code) == ("Z", 7)
+    process.wait()
+    assert processes.moment(process.pid)[0].state == ""
+
+
+def test_memory_and_sockets_in_short(job: tuple[int, list[int]]) -> None:
+    about = processes.about(job[1][0])
+    assert str(about["VmRSS"]).endswith("kB") and about["sockets"] == 0

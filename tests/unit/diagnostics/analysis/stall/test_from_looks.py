@@ -1,0 +1,178 @@
+"""Looks from outside at ranks that stand still or move: who holds up whom, and what two different calls mean."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, Stacks, Thread
+from diagnostics.evidence.readers.process import Moment
+from tests.unit.diagnostics.analysis.stall.test_stack_evidence import C10D, inside
+from tests.unit.diagnostics.hang.dumps import Shown, detect
+
+NOW_S = 4e9
+"""After any file of the test was written."""
+LOOP = (Frame("/job/train.py", 13, "train"),)
+WAIT = inside("all_reduce", LOOP)
+SLEEP = (Frame("libc.so.6", 0, "clock_nanosleep"), Frame("/job/train.py", 9, "train"))
+OWN = (Frame("/job/train.py", 9, "train"),)
+
+
+def rank(
+    number: int,
+    frames: tuple[Frame, ...] | list[tuple[Frame, ...]],
+    *,
+    state: str = "S",
+    cpu: float = 0.0,
+    switches: int = 0,
+    wchan: str = "futex_do_wait",
+    **more: Any,
+) -> tuple[list[Stacks], list[LogFact]]:
+    """One rank seen four times, 4 s apart; `cpu` is the share of a core, `switches` those between two looks."""
+    paths = frames if isinstance(frames, list) else [frames] * 4
+    times = [NOW_S + 4 * look for look in range(4)]
+    moments = [Moment(time, state, cpu * 4 * look, switches * look, wchan) for look, time in enumerate(times)]
+    pairs = tuple((moment, moment) for moment in moments)
+    fields = {"looks": pairs, "last": moments[-1], "call": {}, "counters": {}} | more
+    dumps = [
+        Stacks(number, f"stacks/{number}.txt", (Thread("MainThread", path, True),), time)
+        for path, time in zip(paths, times, strict=True)
+        if path
+    ]
+    return dumps, [LogFact("process", number, f"process/{number}.json", 0, "", fields, NOW_S + 12)]
+
+
+def found(*ranks: tuple[list[Stacks], list[LogFact]], errors: tuple[RankError, ...] = ()) -> dict[str, Shown]:
+    stacks, facts = [one for dumps, _ in ranks for one in dumps], [one for _, facts in ranks for one in facts]
+    size = max(fact.rank or 0 for fact in facts) + 1
+    evidence = Evidence(Path("nowhere"), Limits(), world_size=size, stacks=stacks, facts=facts, errors=list(errors))
+    return {one.cause.removeprefix("hang."): one for one in detect(evidence) if one.status == "confirmed"}
+
+
+def waiting(*numbers: int, **more: Any) -> list[tuple[list[Stacks], list[LogFact]]]:
+    return [rank(number, WAIT, **more) for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("one", "words", "confidence"),
+    [
+        (rank(2, SLEEP), "sleeping (train.py:9", 0.95),
+        (rank(2, WAIT, state="T"), "stopped by a signal", 0.95),
+        (rank(2, OWN, wchan="locks_lock_inode_wait"), "waiting for a lock (train.py:9", 0.95),
+        (rank(2, OWN, wchan="some_driver_wait"), "blocked in the kernel (some_driver_wait) (train.py:9", 0.95),
+        (rank(2, OWN, cpu=0.9), "computing (train.py:9", 0.6),
+    ],
+)
+def test_the_rank_that_waits_in_nothing_holds_up_the_others(one: Any, words: str, confidence: float) -> None:
+    said = found(*waiting(0, 1, 3), one)
+    assert set(said) == {"host_stall"}
+    assert said["host_stall"].ranks == (2,) and said["host_stall"].confidence == confidence
+    assert words in said["host_stall"].summary and "for at least 12 s" in said["host_stall"].summary
+
+
+def test_a_job_that_moves_does_not_hang() -> None:
+    moving = [OWN, WAIT, OWN, WAIT]
+    assert found(*(rank(number, moving, cpu=0.4, switches=30) for number in range(4))) == {}
+    assert found(*waiting(0, 1, 2, 3, switches=30)) == {}, "each look met it in the same call, not in the same one"
+    assert found(*waiting(0, 1, 3, switches=30), rank(2, moving, cpu=0.4)) == {}, "an uneven load is no hang"
+
+
+def test_nobody_is_blamed_where_all_wait_in_one_call_or_most_are_outside() -> None:
+    assert found(*waiting(0, 1, 2, 3)) == {}
+    assert found(*waiting(0), *(rank(number, SLEEP) for number in (1, 2, 3))) == {}
+
+
+def test_without_stacks_the_kernel_tells_who_sleeps() -> None:
+    said = found(*(rank(number, ()) for number in (0, 1, 3)), rank(2, (), wchan="hrtimer_nanosleep"))
+    assert said["host_stall"].ranks == (2,) and said["host_stall"].confidence == 0.6
+    assert "sleeping" in said["host_stall"].summary
+
+
+def test_a_thread_that_communicates_for_the_main_one_counts() -> None:
+    join = (Frame("/usr/lib/python3.11/threading.py", 1119, "join"), Frame("/job/train.py", 2, "main"))
+    dumps, facts = rank(0, join)
+    dumps = [replace(one, threads=(*one.threads, Thread("trainer", WAIT))) for one in dumps]
+    assert found((dumps, facts), *waiting(1, 3), rank(2, SLEEP))["host_stall"].ranks == (2,)
+
+
+def test_a_wait_that_only_native_frames_show() -> None:
+    native = (Frame("libtorch_cpu.so", 0, "c10d::Work::wait"), Frame("/job/train.py", 21, "train"))
+    assert found(*(rank(number, native) for number in (0, 1, 3)), rank(2, SLEEP))["host_stall"].ranks == (2,)
+
+
+def test_a_rank_that_left_in_order_while_others_wait() -> None:
+    gone = rank(1, (), looks=(), last=Moment(NOW_S))
+    ended = RankError(1, "process/1.json", 0, "", "ended with exit code 0", exit_code=0, time_s=NOW_S)
+    said = found(*waiting(0, 2, 3), gone, errors=(ended,))
+    assert set(said) == {"rank_exited"} and said["rank_exited"].ranks == (1,)
+    assert found(*waiting(0, 2, 3), gone) == {}, "how it ended is not known"
+
+
+SCRIPT = """\
+import torch.distributed as dist
+def train(rank, batches):
+    for step in range(9):
+        dist.all_reduce(1)
+        if rank == 0:
+            dist.barrier()
+    {leave}
+    dist.barrier()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT.format(leave="pass"))
+    return path
+
+
+def at(path: Path, op: str, line: int) -> tuple[Frame, ...]:
+    return inside(op, (Frame(str(path), line, "train"),))
+
+
+def steps(path: Path, step: int) -> dict[str, Any]:
+    return {"counters": {(str(path), "train"): {"step": step}}}
+
+
+def test_a_call_in_a_branch_of_the_loop_is_conditional(script: Path) -> None:
+    others = (rank(number, at(script, "all_reduce", 4)) for number in (1, 2, 3))
+    said = found(*others, rank(0, at(script, "barrier", 6)))
+    assert set(said) == {"conditional_collective"} and said["conditional_collective"].ranks == (0,)
+    assert "#" not in said["conditional_collective"].summary, "positions are not known"
+    assert {item.kind for item in said["conditional_collective"].evidence} == {"stacks"}
+
+
+def test_of_two_ranks_the_one_in_the_branch_deviates(script: Path) -> None:
+    said = found(rank(1, at(script, "all_reduce", 4)), rank(0, at(script, "barrier", 6)))
+    assert said["conditional_collective"].ranks == (0,)
+
+
+@pytest.mark.parametrize(
+    ("step", "cause"), [(5, "uneven_iterations"), (7, "conditional_collective"), (None, "uneven_iterations")]
+)
+def test_the_loops_variable_tells_fewer_rounds_from_a_call_left_out(script: Path, step: int | None, cause: str) -> None:
+    more = {} if step is None else steps(script, step)
+    others = (rank(number, at(script, "all_reduce", 4), **steps(script, 7)) for number in (0, 2, 3))
+    said = found(*others, rank(1, at(script, "barrier", 8), **more))
+    assert set(said) == {cause} and said[cause].ranks == (1,)
+
+
+def test_other_groups_cannot_be_compared(script: Path) -> None:
+    group = {"call": {"op": "barrier", "group": "other"}}
+    others = (rank(number, at(script, "all_reduce", 4)) for number in (1, 2, 3))
+    assert found(*others, rank(0, at(script, "barrier", 6), **group)) == {}
+
+
+def test_without_the_text_the_odd_rank_is_a_suspicion() -> None:
+    odd = (Frame(C10D, 1, "barrier"), Frame("/job/train.py", 25, "main"))
+    said = found(*waiting(0, 1, 3), rank(2, odd))
+    assert {one.ranks for one in said.values()} == {(2,)} and all(one.confidence < 0.5 for one in said.values())
+
+
+def test_a_receive_that_nobody_answers() -> None:
+    alone = rank(0, inside("recv", (Frame("/job/train.py", 30, "train"),)))
+    said = found(*waiting(1, 2, 3), alone)
+    assert set(said) == {"p2p_cycle"} and said["p2p_cycle"].ranks == (0,)
