@@ -21,6 +21,13 @@ LAYOUTS = {
     "fsdp, tp 2": (2, ["strategy=fsdp", "parallel.tp=2"]),
     "fsdp, dp 2 x tp 2": (4, ["strategy=fsdp", "parallel.tp=2"]),
     "ddp, tp 4": (4, ["strategy=tp", "parallel.tp=4"]),
+    "ddp, ring 2": (2, ["strategy=ddp", "parallel.cp=2"]),
+    "zero1, ulysses 2": (2, ["strategy=zero1", "parallel.cp=2", "parallel.context=ulysses"]),
+    "fsdp, ulysses 2": (2, ["strategy=ulysses"]),
+    "fsdp, ring 4": (4, ["strategy=ring", "parallel.cp=4"]),
+    "fsdp, dp 2 x ulysses 2": (4, ["strategy=ulysses"]),
+    "fsdp, ring 2 x tp 2": (4, ["strategy=ring", "parallel.tp=2"]),
+    "ddp, pp 2 x ring 2": (4, ["strategy=ddp", "parallel.pp=2", "parallel.cp=2", "train.micro_batch_size=2"]),
 }
 """Name -> ranks and overrides."""
 EXPERTS = {

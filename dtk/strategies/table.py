@@ -2,28 +2,69 @@
 
 P = bytes of all parameters, N = data-parallel ranks, A = accumulation steps, K = bytes of optimizer
 state (2 P for AdamW). Sources: Rajbhandari et al. 2020 (ZeRO), Li et al. 2020 (DDP), Zhao et al. 2023 (FSDP).
+The dimensions of the mesh have rows too; their letters are those of docs/strategies.md.
 """
 
 import io
 import textwrap
 
 from dtk.strategies.registry import CONFIG_TYPES
+from dtk.strategies.traits import TableRow
 
 _COLUMNS = ("strategy", "parameters", "gradients", "optimizer state", "collectives per step", "sent per rank and step")
+
+
+_SHARED = ("as the strategy, N = dp c",) * 3
+_DIMENSIONS = {
+    "parallel.tp=t": TableRow(
+        "layers cut over t ranks, beside any strategy but zero1 and dp",
+        *("P/t", "P/t", "K/t"),
+        "A (4 L + 2) all_gathers and reduce_scatters of b s h e",
+        "A (8 L + 4) b s h e (t-1)/t",
+        "a layer is too large or too slow for one device; inside a node",
+    ),
+    "parallel.pp=p": TableRow(
+        "blocks cut into p stages",
+        *("P/p", "P/p", "K/p"),
+        "send and recv of b s h e per boundary and micro-batch, forward and backward",
+        "2 A b s h e (inner stages)",
+        "the model is too large for a node",
+    ),
+    "parallel.cp=c, ulysses": TableRow(
+        "sequences cut over c ranks, which exchange tokens for heads in attention",
+        *_SHARED,
+        "6 A L all_to_alls",
+        "A L (4 + 4 r) b s h e (c-1)/c^2",
+        "activations of long sequences do not fit, and c divides the heads",
+    ),
+    "parallel.cp=c, ring": TableRow(
+        "sequences cut over c ranks, which send keys and values round in attention",
+        *_SHARED,
+        "A L (3 c - 2) sends and recvs",
+        "A L 2 r b s h ((2 c - 2) e + 4 c)/c",
+        "activations of long sequences do not fit",
+    ),
+}
+"""Dimensions of the mesh, which any strategy that implements them goes with: `dtk.dimensions`."""
+
+
+def _all() -> dict[str, TableRow]:
+    return {**{name: section.row for name, section in CONFIG_TYPES.items()}, **_DIMENSIONS}
 
 
 def _rows() -> list[tuple[str, ...]]:
     return [
         (name, row.parameters, row.gradients, row.optimizer_state, row.collectives, row.sent)
-        for name, row in ((name, section.row) for name, section in CONFIG_TYPES.items())
+        for name, row in _all().items()
     ]
 
 
 _WIDE = 120
 """Columns below which each strategy has lines of its own instead of a row."""
 _LEGEND = (
-    "P parameter bytes, K optimizer state bytes (AdamW: 2 P), N ranks, A accumulation steps. "
-    "Every run adds one all_reduce of 16 bytes per step on the control group, and on logging steps "
+    "P parameter bytes, K optimizer state bytes (AdamW: 2 P), N ranks, A accumulation steps. Of dimensions: L blocks, "
+    "micro-batches of b x s tokens of width h, e bytes each, r = kv_heads/heads. "
+    "Every run adds one all_reduce of 24 bytes per step on the control group, and on logging steps "
     "one of 4 bytes; clipping adds 4 bytes where gradients are sharded."
 )
 
@@ -61,7 +102,7 @@ def _blocks(columns: int) -> str:
     label = 1 + max(map(len, _COLUMNS))
     lines = []
     for name, *cells in _rows():
-        row = CONFIG_TYPES[name].row
+        row = _all()[name]
         lines += _folded(f"{name}: {row.summary}", "", columns)
         for column, cell in zip((*_COLUMNS[1:], "use when"), (*cells, row.use_when), strict=True):
             lines += _folded(cell, f"  {column:<{label}}", columns)

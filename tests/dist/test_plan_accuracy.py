@@ -18,6 +18,10 @@ CASES = {
         *(*GPT, "model=llama_tiny", "strategy=fsdp", "data.vocab_size=512", "train.global_batch_size=16")
     ],
     "moe_tiny ep": ["model=moe_tiny", *GPT, "data.vocab_size=512", "strategy=moe", "model.capacity_factor=1.25"],
+    "gpt2_tiny ring": [*GPT, "model=gpt2_tiny", "strategy=ring", "train.activation_checkpoint_every=1"],
+    "llama_tiny ulysses": [
+        *(*GPT, "model=llama_tiny", "strategy=ulysses", "data.vocab_size=512", "train.global_batch_size=8"),
+    ],
     "gpt2_tiny hsdp": [*GPT, "model=gpt2_tiny", "strategy=hsdp", "strategy.dp_replicate=2"],
 }
 COMMON = ["train.micro_batch_size=4", "train.evaluate_every=-1", "checkpoint=off", "record=off", "launcher.device=cpu"]
