@@ -23,6 +23,7 @@ EP = schema.ParallelConfig(ep=2)
 MOE = schema.MoEConfig(
     name="probe", vocab_size=256, context_length=64, layers=2, heads=4, kv_heads=4, width=32, experts=4, expert_width=24
 )
+RING, ULYSSES = (schema.ParallelConfig(cp=2, context=method) for method in ("ring", "ulysses"))
 DROPOUT = replace(config().model, dropout=0.1)
 HALF = schema.CheckpointConfig(every=10, at_end=False)
 CONSTANT = schema.ConstantSchedule(warmup_steps=3)
@@ -75,6 +76,9 @@ def trained(tmp_path_factory):
         ("tp to zero1", case("zero1"), "tp"),
         ("ep to zero1", case("zero1", model=MOE), "ep"),
         ("ep to ddp of ep", case("ddp", model=MOE, parallel=EP), "ep"),
+        ("ring", first_part(case("zero1", parallel=RING)), None),
+        ("ring to tp", case("fsdp", parallel=TP), "ring"),
+        ("fsdp to ulysses", case("ddp", parallel=ULYSSES), "fsdp"),
     ]
     cases += [(f"{name} whole", changes, None) for name, changes in WHOLE.items()]
     return folder, run_ranks("tests.dist.training_ranks:save_and_load", 2, cases, folder)[0]
@@ -90,7 +94,10 @@ def test_resume_is_exact_on_the_same_world_size(trained, name):
 
 @pytest.mark.parametrize(
     "name",
-    ["ddp to fsdp", "fsdp to zero1", "zero1 to zero2", "fsdp to tp", "tp to zero1", "ep to zero1", "ep to ddp of ep"],
+    [
+        *("ddp to fsdp", "fsdp to zero1", "zero1 to zero2", "fsdp to tp", "tp to zero1", "ep to zero1"),
+        *("ep to ddp of ep", "ring to tp", "fsdp to ulysses"),
+    ],
 )
 def test_resume_under_another_strategy(trained, name):
     _, losses = trained
@@ -103,7 +110,7 @@ def test_resume_under_another_strategy(trained, name):
 def test_resume_on_another_world_size(trained, world_size):
     folder, losses = trained
     wide = SingleConfig() if world_size == 1 else HSDPConfig(dp_replicate=2)
-    cases = [(f"from {source}", case(wide), source) for source in ("ddp", "zero1", "fsdp", "tp")]
+    cases = [(f"from {source}", case(wide), source) for source in ("ddp", "zero1", "fsdp", "tp", "ring")]
     experts = {"parallel": EP} if world_size == 4 else {}
     cases.append(("from ep", case(wide, model=MOE, **experts), "ep"))
     if world_size == 4:

@@ -103,8 +103,7 @@ def read(evidence: Evidence) -> ModelSize:
     world_size = evidence.world_size or _count(_figure(run, "world_size"))
     traits = strategy_traits(run.manifest, run.config)
     parts = prod(_count(run.get(f"parallel.{dimension}")) or 1 for dimension in ("tp", "pp"))
-    alike = parts * (_count(run.get("parallel.cp")) or 1)
-    shards, replicas = _shards(run, traits, world_size, alike)
+    shards, replicas = _shards(run, traits, world_size, parts)
     size = ModelSize(world_size, traits.name, shards=shards, replicas=replicas, recorded_traits=traits)
     count, source = _parameters(run)
     if count is None:
@@ -149,8 +148,8 @@ def _llama(run: RunEvidence, layers: int, width: int, vocab: int) -> int | None:
     return layers * (attention + 3 * width * ffn + 2 * width) + embeddings + width
 
 
-def _shards(run: RunEvidence, traits: StrategyTraits, world_size: int | None, alike: int) -> tuple[int | None, int]:
-    """(ranks that share a part of the model, ranks for each of them); `alike` ranks work on the same samples."""
+def _shards(run: RunEvidence, traits: StrategyTraits, world_size: int | None, parts: int) -> tuple[int | None, int]:
+    """(ranks that share a part of the model, ranks for each of them); those along cp share as data-parallel ones do."""
     if not traits.shards_parameters:
         return (1 if traits.is_known else None), 1
     if not world_size:
@@ -158,8 +157,8 @@ def _shards(run: RunEvidence, traits: StrategyTraits, world_size: int | None, al
     copies = 1
     if traits.replicated_over is not None:
         replicas, shards = _count(run.get("strategy.dp_replicate")), _count(run.get("strategy.dp_shard"))
-        copies = replicas or (world_size // (shards * alike) if shards else 1)
-    replicas = max(copies, 1) * alike
+        copies = replicas or (world_size // (shards * parts * _parts_of_sequences(run)) if shards else 1)
+    replicas = max(copies, 1) * parts
     return max(1, world_size // replicas), replicas
 
 
@@ -175,7 +174,11 @@ def _optimizer(run: RunEvidence, parameter_bytes: int) -> int | None:
 def _logits(run: RunEvidence) -> int | None:
     vocab, micro = _count(run.get("model.vocab_size")), _count(run.get("train.micro_batch_size"))
     length = _count(run.get("data.sequence_length"))
-    return 4 * vocab * micro * length if vocab and micro and length else None
+    return 4 * vocab * micro * length // _parts_of_sequences(run) if vocab and micro and length else None
+
+
+def _parts_of_sequences(run: RunEvidence) -> int:
+    return _count(run.get("parallel.cp")) or 1
 
 
 def _figure(run: RunEvidence, name: str) -> Any:

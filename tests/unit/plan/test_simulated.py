@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from dtk.dimensions import cp
 from dtk.errors import DtkError
 from dtk.parallel import regions
 from dtk.plan.formulas.closed_form import closed_form
@@ -40,6 +41,21 @@ def test_states_fall_with_the_ranks_and_no_ghosts_appear():
     assert many.memory.by_region_bytes["optimizer"] == pytest.approx(4 * parameters / 64, rel=0.02)
     saved = few.memory.peak_bytes - many.memory.peak_bytes
     assert saved >= 3 * parameters * (1 / 2 - 1 / 64)
+
+
+@pytest.mark.parametrize("context", ["ring", "ulysses"])
+def test_eight_ranks_along_cp_hold_eight_times_the_sequence(context):
+    """Each with no more memory than one rank for an eighth of it; and they declare what they send."""
+    sizes = ["model.heads=8", "model.context_length=2048", "train.global_batch_size=2", "train.micro_batch_size=1"]
+    cut = ["strategy=fsdp", "parallel.cp=8", f"parallel.context={context}"]
+    one = simulate(job(1, *sizes, "strategy=single", "data.sequence_length=256"), 1)
+    long = job(8, *sizes, *cut, "data.sequence_length=2048")
+    eight = simulate(long, 8)
+    assert eight.memory.peak_bytes < one.memory.peak_bytes
+    declared = cp.declare(long, long.mesh(8), 2)
+    assert {each: calls(eight)[each] for each in calls(eight) if each[1] == "cp"} == {
+        (each.op, each.group): (each.count, each.size_bytes) for each in declared
+    }
 
 
 def test_hsdp_groups_and_links():

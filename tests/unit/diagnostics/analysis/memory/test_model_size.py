@@ -54,6 +54,15 @@ def test_a_rank_of_a_model_that_is_cut_has_its_part_of_the_states(tmp_path, stra
     assert size.states().total == 16 * 124_440_576 // 2 // shards
 
 
+@pytest.mark.parametrize(("dp_shard", "shards", "replicas"), [(-1, 4, 2), (2, 4, 2), (1, 2, 4)])
+def test_ranks_along_cp_share_the_states(tmp_path, dp_shard, shards, replicas):
+    section = {"name": "hsdp", "dp_replicate": 2 if dp_shard == -1 else -1, "dp_shard": dp_shard}
+    config = {"strategy": section, "parallel": {"cp": 2}}
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
+    size = model_size.read(Evidence(tmp_path, Limits(), run=read(tmp_path, Limits(), []), world_size=8))
+    assert (size.shards, size.replicas) == (shards, replicas)
+
+
 def test_the_sum_of_the_units_completes_what_nothing_else_describes():
     size = ModelSize(None, "").with_units(400, "adamw", 4)
     assert (size.parameter_bytes, size.optimizer_bytes, size.world_size, size.shards) == (400, 800, 4, 4)
