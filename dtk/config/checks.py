@@ -241,8 +241,6 @@ def _context_parallel(config: Config) -> None:
     if model.architecture in ("custom", "encoder"):
         why = "an encoder reads whole samples" if model.architecture == "encoder" else "its attention sees one rank"
         raise DtkError(f"{chosen} does not go with model={model.name}", why, "use parallel.cp=1, or a GPT or Llama")
-    if parallel.ep > 1:
-        raise DtkError(f"{chosen} does not go with parallel.ep={parallel.ep}", fix="use parallel.cp=1 or parallel.ep=1")
     if config.train.compile:
         raise DtkError(f"{chosen} does not go with train.compile=true", fix="use train.compile=false")
     ring = parallel.context == "ring"
