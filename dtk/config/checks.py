@@ -241,6 +241,17 @@ def _context_parallel(config: Config) -> None:
     if model.architecture in ("custom", "encoder"):
         why = "an encoder reads whole samples" if model.architecture == "encoder" else "its attention sees one rank"
         raise DtkError(f"{chosen} does not go with model={model.name}", why, "use parallel.cp=1, or a GPT or Llama")
+    own = [
+        typed
+        for typed, is_own in (("data=custom", config.data.name == "custom"), ("task._target_", config.task._target_))
+        if is_own
+    ]
+    if own or config.task.name not in ("auto", "language_modeling"):
+        raise DtkError(
+            f"{chosen} does not go with {own[0] if own else f'task={config.task.name}'}",
+            "targets are cut with the tokens, one for each",
+            "use parallel.cp=1",
+        )
     if config.train.compile:
         raise DtkError(f"{chosen} does not go with train.compile=true", fix="use train.compile=false")
     ring = parallel.context == "ring"

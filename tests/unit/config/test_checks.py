@@ -197,6 +197,18 @@ BERT = ["model=bert_tiny", "data=classification"]
             "use parallel.cp=1, or a GPT or Llama",
         ),
         (
+            ["strategy=ring", "model=gpt2_tiny", "task=regression"],
+            2,
+            "parallel.cp=2 does not go with task=regression: targets are cut with the tokens, one for each - "
+            "use parallel.cp=1",
+        ),
+        (
+            ["strategy=ring", "model=gpt2_tiny", "task._target_=a.Task"],
+            2,
+            "parallel.cp=2 does not go with task._target_: targets are cut with the tokens, one for each - "
+            "use parallel.cp=1",
+        ),
+        (
             ["strategy=ring", "model=custom", "model._target_=a.B"],
             2,
             "parallel.cp=2 does not go with model=custom: its attention sees one rank - "
