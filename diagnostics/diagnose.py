@@ -5,12 +5,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnostics import settings
+from diagnostics.analysis.memory.out_of_memory import ran_out
+from diagnostics.analysis.printed_steps import printed_steps
 from diagnostics.analysis.standing import standing as stands
 from diagnostics.analysis.step_profile.account import Account
 from diagnostics.causes.registry import Registry, collect
-from diagnostics.causes.suspicions import suspicions
+from diagnostics.causes.suspicions import of_memory, suspicions
 from diagnostics.contract.errors import DiagnosticsError
-from diagnostics.contract.findings import Detection, Detector, Finding, Outcome, Stated, Status, text_of
+from diagnostics.contract.findings import Detection, Detector, Finding, Outcome, Stated, Status, Text, text_of
 from diagnostics.evidence.coverage import damaged, unused
 from diagnostics.evidence.limits import Limits, reading
 from diagnostics.evidence.model import Evidence, Problem, RankError, shortened
@@ -31,7 +33,7 @@ _TROUBLE = frozenset({
     "cpu_oom", "worker_bus_error", "kernel_oom", "xid", "gloo_mismatch", "gloo_closed", "gloo_reset", "gloo_timeout",
     "monitored_barrier", "collective_mismatch_text", "ddp_unused", "ddp_marked_twice", "ddp_shape_mismatch",
     "rendezvous_timeout", "store_timeout", "store_key_timeout", "store_closed", "missing_variable",
-    "interface_missing", "port_in_use", "no_nccl", "srun_task", "side_error",
+    "interface_missing", "port_in_use", "no_nccl", "srun_task", "side_error", "checkpoint_key",
 })  # fmt: skip
 """Kinds of log lines (`evidence/logs/patterns.yaml`) that a job in good health does not write."""
 _ORDER: dict[Status, int] = {"confirmed": 0, "undecided": 1, "ruled_out": 2}
@@ -109,7 +111,8 @@ def conclude(
     decided = tuple(Decided(one, verdict.explained.get(n, ())) for n, one in enumerate(ordered))
     outcome, account = _outcome(evidence, verdict, ordered, measures), _account(measures)
     standing = _standing(evidence, ordered, measures)
-    waiting = None if verdict.roots or outcome == "healthy" or evidence.flight or evidence.rings else stands(evidence)
+    open_log = not (verdict.roots or outcome == "healthy" or evidence.flight or evidence.rings)
+    waiting = stands(evidence) if open_log else None
     pruned = [finding.cause for finding in ordered if finding.status == "ruled_out"]
     if account is not None and outcome == "healthy":
         standing = str(account)
@@ -130,13 +133,25 @@ def conclude(
         world_size=world_size or None,
         notes=(
             *_notes(evidence, explained=bool(verdict.roots), covered=waiting.told if waiting else frozenset()),
+            *(f"{text.summary} {text.missing}" for text in _known_bugs(ordered) if not verdict.roots),
             *_rest(outcome, account),
         ),
         waiting=waiting,
-        suspicions=suspicions(waiting, pruned) if waiting else (),
+        suspicions=suspicions(waiting, pruned) if waiting else of_memory(ran_out(evidence)) if open_log else (),
         standing=standing if outcome != "healthy" or account is not None else "",
         run_folder=str(evidence.run.root) if evidence.run else None,
     )
+
+
+def _known_bugs(findings: Iterable[Finding]) -> Iterator[Text]:
+    """Yield what the versions of the job may be behind, where its own text does not show it."""
+    for one in findings:
+        if (
+            one.cause == "env.known_bug"
+            and one.status == "undecided"
+            and (text := text_of(one)).missing.startswith("try ")
+        ):
+            yield text
 
 
 def _rest(outcome: Outcome, account: Account | None) -> Iterator[str]:
@@ -252,9 +267,12 @@ def _outcome(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding], 
     if state in ("finished", "preempted", "running"):
         warned = any(fact.kind == "nccl_warn" for fact in evidence.facts)
         return "undecided" if warned or _lost(evidence) else "healthy"
+    if any(one.cause == "hang.rank_oom" and one.status == "confirmed" for one in findings):
+        return "oom"  # Though not why.
     suspected = any(one.status == "confirmed" and one.confidence < SURE for one in findings)
-    # Variables in order say nothing about the job.
+    # Variables in order and printed losses say nothing about the job's end.
     decided = any(one.status == "ruled_out" and not one.cause.startswith("env.") for one in findings)
+    decided &= not any(fact.kind == "steps" for fact in evidence.facts) or any(evidence.files.values())
     # Dumps and stacks are mostly taken of jobs that hang: while a hang is possible they show no good health.
     open_hang = any(one.status == "undecided" and one.cause.startswith("hang.") for one in findings)
     hang = open_hang and bool(evidence.flight or evidence.rings or evidence.stacks)
@@ -319,6 +337,8 @@ def _standing(evidence: Evidence, findings: Sequence[Finding], measures: dict[st
     apart = [text_of(one).summary for one in findings if one.status == "undecided" and one.victims]
     if apart:
         return apart[0].partition(". ")[0].rstrip(".")
+    if not any(evidence.files.values()) and not _trouble(evidence) and (steps := printed_steps(evidence).about()):
+        return steps
     hang = measures.get("hang")
     if not isinstance(hang, dict) or _trouble(evidence) or damaged(evidence) or hang.get("ranks_waiting"):
         return ""

@@ -4,12 +4,13 @@ The odds of a cause are its share among known hangs times the ratio of each clue
 shares and ratios are judgements; `benchmarks/log_corpus.py` prints how often a probability turns out right.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from diagnostics.analysis.memory.out_of_memory import RanOut
 from diagnostics.analysis.standing import TRANSPORT, Standing, Waiting
 from diagnostics.contract.findings import Suspicion
-from diagnostics.contract.formatting import counted, ranks_spoken, verb
+from diagnostics.contract.formatting import bytes_text, counted, ranks_spoken, verb
 
 MOST = 3
 """Suspicions that are told."""
@@ -21,6 +22,8 @@ _WARM = 20
 """Calls that completed in a group whose start-up is certainly over."""
 _SCALAR = 16
 """Elements at most of a metric, a flag or a barrier; a layer's gradient or a unit's shard has thousands."""
+_LOST = 0.15
+"""Share of a device's memory, reserved and unused or held outside PyTorch, that is more than usual."""
 _OVERRUN = 3
 """Times its timeout that a call waited where not even the watchdog's thread could run."""
 
@@ -255,6 +258,33 @@ _CLUES = (
         _refused,
     ),
 )  # fmt: skip
+
+
+_SNAPSHOT = (
+    "torch.cuda.memory._record_memory_history(), and in `except torch.OutOfMemoryError:` "
+    "torch.cuda.memory._dump_snapshot('rank_N.pickle'), then dtk diagnose: what holds the memory, and who allocated it"
+)
+
+
+def of_memory(records: Sequence[RanOut]) -> tuple[Suspicion, ...]:
+    """Return what may have taken a device's memory, where its figures do not tell."""
+    one = next((record for record in records if record.device == "cuda"), None)
+    if one is None:
+        return ()
+    reserved, outside = one.reserved_bytes or 0, one.outside_bytes or 0
+    unused = (one.unused_bytes or 0) / reserved if reserved else 0.0
+    lost = f"{unused:.0%} of what PyTorch reserved is in no tensor" if unused >= _LOST else ""
+    held = f"{bytes_text(outside)} are held outside PyTorch" if outside > _LOST * (one.total_bytes or outside) else ""
+    tensors = f"{bytes_text(one.allocated_bytes)} are in tensors" if one.allocated_bytes else "the request did not fit"
+    odds = {
+        "memory.model_states": (0.42, tensors),
+        "memory.activations": (0.36, tensors),
+        "memory.fragmentation": (0.3 if lost else 0.04, lost),
+        "memory.non_torch": (0.3 if held else 0.04, held),
+    }
+    total = sum(share for share, _ in odds.values())
+    likely = sorted(((share / total, cause, text) for cause, (share, text) in odds.items() if text), reverse=True)
+    return tuple(Suspicion(cause, round(share, 2), (), (text,), (), _SNAPSHOT) for share, cause, text in likely[:MOST])
 
 
 def suspicions(standing: Standing, ruled_out: Collection[str] = ()) -> tuple[Suspicion, ...]:

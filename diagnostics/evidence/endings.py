@@ -29,11 +29,12 @@ Kind = Literal[
 """
 Detail = Literal[
     "", "cgroup", "host_memory", "nccl_memory", "data_loader_worker", "data_loader_sigkill", "split_sizes",
-    "model_differs", "device_error",
+    "model_differs", "device_error", "host_allocation",
 ]  # fmt: skip
 """What is known beyond the kind.
 
 - `cgroup`: the kernel killed it for its job's memory limit; `host_memory`: for want of memory on the host
+- `host_allocation`: an allocation on the host failed
 - `device_error`: a kernel of its own failed on the device, as torch's watchdog saw
 - `nccl_memory`: NCCL found no memory on the device
 - `data_loader_worker`: a worker process of its data loader died; `data_loader_sigkill`: by SIGKILL
@@ -145,6 +146,9 @@ _OUT_OF_MEMORY = re.compile(
 _OUT_OF_MEMORY_TYPE = re.compile(r"MemoryError$|OutOfMemoryError$")
 """Python's, numpy's `_ArrayMemoryError`, Arrow's and torch's."""
 _NCCL_MEMORY = re.compile(r"Cuda failure (?:\d+ )?'out of memory'")
+_HOST_ALLOCATION = re.compile(
+    r"DefaultCPUAllocator|Cannot allocate memory|std::bad_alloc|Unable to allocate [\d.]+ \wi?B "
+)
 _UNREDUCED = re.compile(r"Expected to have finished reduction in the prior iteration")
 """DDP when it is called again before all gradients were ready."""
 MISMATCH_TEXT = re.compile(r"preamble\.length|op\.nbytes|Detected mismatch between collectives")
@@ -242,9 +246,10 @@ def is_victim(kind: Kind) -> bool:
     return kind in _VICTIM
 
 
-def _detail(message: str, kind: Kind) -> Detail:
+def _detail(type_: str, message: str, kind: Kind) -> Detail:
     if kind == "oom":
-        return "nccl_memory" if _NCCL_MEMORY.search(message) else ""
+        host = type_ in ("MemoryError", "_ArrayMemoryError") or _HOST_ALLOCATION.search(message)
+        return "nccl_memory" if _NCCL_MEMORY.search(message) else "host_allocation" if host else ""
     if worker := _DATA_LOADER_WORKER.search(message):
         return "data_loader_sigkill" if worker["sigkill"] else "data_loader_worker"
     if "LengthPerRank" in message:
@@ -337,7 +342,7 @@ def of_error(error: RankError, rank: int) -> Ending:
         type=error.type,
         signal=signal,
         exit_code=code,
-        detail=_detail(error.message, kind),
+        detail=_detail(error.type, error.message, kind),
         connection_closed=kind == "lost_peer" and bool(_CLOSED.search(error.message)),
     )
 

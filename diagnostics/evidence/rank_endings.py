@@ -69,6 +69,11 @@ def _after_side_thread(evidence: Evidence, endings: Mapping[int, Ending]) -> dic
     }
 
 
+def _of_python(fact: LogFact) -> bool:
+    """Whether a line about a killed process may be of a rank: it names no program, or Python."""
+    return str(fact.fields.get("name", "python")).startswith(("python", "pt_"))
+
+
 def _killed_for_memory(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int, Ending]:
     """Return the ranks whose SIGKILL came from the kernel when memory ran out.
 
@@ -80,6 +85,7 @@ def _killed_for_memory(evidence: Evidence, endings: Mapping[int, Ending]) -> dic
     killed = [rank for rank, end in endings.items() if end.kind == "killed" and end.signal == "SIGKILL"]
     lists = [fact.fields.get("rank_of", {}) for fact in evidence.facts if fact.kind == "torchrun_list"]
     rank_of: dict[int, int] = {pid: rank for ranks in lists for pid, rank in ranks.items()}
+    said = [fact for fact in said if fact.fields.get("pid") in rank_of or _of_python(fact)]
     by_pid = {rank_of[fact.fields["pid"]]: fact for fact in said if fact.fields.get("pid") in rank_of}
     if not by_pid and said:
         kills = max(sum(fact.fields.get("kills", fact.fields.get("count", 1)) for fact in said), 1)
@@ -163,7 +169,7 @@ def _of_memory(evidence: Evidence, rank: int) -> Iterator[Ending]:
             and (end := of_fact(fact, rank))
         ):
             yield end
-        elif fact.kind == "kernel_oom" and str(fact.fields.get("name", "python")).startswith(("python", "pt_")):
+        elif fact.kind == "kernel_oom" and _of_python(fact):
             yield by_kernel(Ending(rank, "killed", "SIGKILL", EvidenceItem("log", fact.file, "")), fact)
 
 

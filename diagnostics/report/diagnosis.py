@@ -119,7 +119,7 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
         doc.Field("maybe", f"{_named(report, one)}: {text_of(one).summary}", "warn") for one in suspicions[:_BRIEF]
     ]
     unsure = report.root_causes and report.root_causes[0].confidence < _HIGH
-    if unsure or (report.outcome == "undecided" and report.waiting is None):
+    if unsure or (report.outcome == "undecided" and report.waiting is None and not report.suspicions):
         own = text_of(report.root_causes[0]).missing if report.root_causes else ""
         if own:
             rows.append(doc.Field("decide", own, "soft"))

@@ -25,6 +25,7 @@ _FAMILIES = {
     "env": "the environment",
     "hardware": "devices",
     "network": "links",
+    "checkpoint": "checkpoints",
 }
 _RECORDED_FOR = {
     "hang": {"flight", "ring", "stacks", "error", "log"},
@@ -46,6 +47,8 @@ def headline(report: Report) -> str:
         return f"no cause found: {counts['ruled_out']} ruled out, {counts['undecided']} undecided{figures}"
     if report.waiting is not None:
         return standing.headline(report.waiting)
+    if report.suspicions:
+        return "a device ran out of memory; what took it is not sure"
     if any(is_suspicion(decided.finding) for decided in report.findings):
         return "something went wrong; there is a suspicion, but no cause is sure"
     if report.standing:

@@ -24,8 +24,18 @@ def headline(standing: Standing) -> str:
 def rows(report: Report) -> Iterator[Field]:
     """Yield who waits in what and since when, how far the others are, what is likely, and what would decide it."""
     standing = report.waiting
-    if standing is None:
-        return
+    yield from _stands(standing) if standing is not None else ()
+    for suspicion in report.suspicions:
+        ranks = f", {ranks_text(suspicion.ranks)}" if suspicion.ranks else ""
+        named = f"{suspicion.probability:.0%} {report.title(suspicion.cause)} [{suspicion.cause}]{ranks}"
+        against = f". Against it: {'; '.join(suspicion.speaks_against)}" if suspicion.speaks_against else ""
+        yield Field("maybe", f"{named}: {'; '.join(suspicion.speaks_for)}{against}", "warn")
+    if standing is not None or report.suspicions:
+        yield Field("decide", decide(report, standing))
+
+
+def _stands(standing: Standing) -> Iterator[Field]:
+    """Yield who waits in what and since when, and how far the others are."""
     for wait in standing.waits[:_SHOWN]:
         yield Field("waits", _waits(wait))
     if len(standing.waits) > _SHOWN:
@@ -38,19 +48,13 @@ def rows(report: Report) -> Iterator[Field]:
     elif standing.waits and (missing := (standing.waits[0].members or 0) - len(standing.waits[0].ranks)) > 0:
         leave = verb(range(missing), "leaves", "leave")
         yield Field("silent", f"{counted(missing, 'other rank')} of the group {leave} no line about it")
-    for suspicion in report.suspicions:
-        ranks = f", {ranks_text(suspicion.ranks)}" if suspicion.ranks else ""
-        named = f"{suspicion.probability:.0%} {report.title(suspicion.cause)} [{suspicion.cause}]{ranks}"
-        against = f". Against it: {'; '.join(suspicion.speaks_against)}" if suspicion.speaks_against else ""
-        yield Field("maybe", f"{named}: {'; '.join(suspicion.speaks_for)}{against}", "warn")
-    yield Field("decide", decide(report, standing))
 
 
-def decide(report: Report, standing: Standing) -> str:
+def decide(report: Report, standing: Standing | None) -> str:
     """Return what the user can run or collect to decide it."""
     if report.suspicions:
         return report.suspicions[0].decide
-    if standing.aborted:
+    if standing is not None and standing.aborted:
         ranks = ranks_spoken(standing.aborted)
         return f"the stderr of {ranks}, which names the reason: torchrun --log-dir=logs --redirects=3 ..."
     return "the logs of all ranks in one folder; then TORCH_FR_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 COMMAND"

@@ -1,5 +1,6 @@
 """Where memory ran out, by log lines and error files: one record for each rank. Decides nothing."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,15 @@ _FIGURES = {
     "allowed_bytes": "limit_bytes",
 }
 """Figures of a message (`evidence/logs/fields.py`) -> fields of `RanOut`."""
+
+
+_PLACING = re.compile(
+    r"torch/nn/modules/module\.py (?:to|cuda|to_empty|_apply)$|torch/nn/parallel/distributed\.py _ddp_init_helper$|"
+    r"torch/optim/\w+\.py _init_group$|torch/distributed/fsdp/.* (?:__init__|fully_shard|_init_sharded_param)$|"
+    r"deepspeed/__init__\.py initialize$|transformers/modeling_utils\.py from_pretrained$|"
+    r"accelerate/utils/modeling\.py set_module_tensor_to_device$|bitsandbytes/optim/.* init_state$"
+)
+"""File and function of those that put parameters, gradient buckets or optimizer states on a device and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +59,8 @@ class RanOut:
     step: int | None = None
     site: Frame | None = None
     """The innermost line outside torch, where there is a traceback."""
+    placing: str = ""
+    """Function that was placing model states on the device, as the traceback shows; empty = none, or not known."""
 
     @property
     def reserved_bytes(self) -> int | None:
@@ -90,7 +102,12 @@ def ran_out(evidence: Evidence) -> list[RanOut]:
             continue
         other = records.get(record.rank, record)
         better, worse = (record, other) if _figures(record) > _figures(other) else (other, record)
-        records[record.rank] = replace(better, step=better.step or worse.step, site=better.site or worse.site)
+        records[record.rank] = replace(
+            better,
+            step=better.step or worse.step,
+            site=better.site or worse.site,
+            placing=better.placing or worse.placing,
+        )
     if len(records) > 1:
         records.pop(None, None)
     return [records[rank] for rank in sorted(records, key=lambda rank: -1 if rank is None else rank)]
@@ -123,7 +140,9 @@ def _of_error(error: RankError) -> RanOut | None:
         return None
     item = EvidenceItem("error", error.file, shortened(f"{error.type}: {text}", 300), error.line or None)
     site = next((frame for frame in error.frames if "/torch/" not in frame.file), None)
-    return replace(_decoded(error.rank, device, fields, item), step=error.step, site=site)
+    placing = next((one for frame in error.frames if _PLACING.search(one := f"{frame.file} {frame.function}")), "")
+    record = _decoded(error.rank, device, fields, item)
+    return replace(record, step=error.step, site=site, placing=placing.rpartition(" ")[2])
 
 
 def _decoded(rank: int | None, device: str, fields: Mapping[str, object], item: EvidenceItem) -> RanOut:

@@ -16,6 +16,10 @@ _SHOWN = 8
 """Lines that a finding cites."""
 _LOCAL = re.compile(r"^(?:docker|veth|br-|virbr|cni|flannel|cali|tunl|podman|lxc|lo$)")
 """Names of interfaces that do not leave the node."""
+_TRIES = 2
+"""Refused attempts behind which the peer is not merely about to listen: NCCL announces an address that listens."""
+_CONNECTED = frozenset({"watchdog_timeout", "watchdog_status", "nccl_peer_closed", "gloo_closed", "gloo_reset"})
+"""Kinds of lines of a job whose ranks had been connected, so that a peer may have ended since."""
 _LINK_LOCAL = re.compile(r"\[?(?:169\.254\.|fe80:)", re.IGNORECASE)
 """RFC 3927 and RFC 4291: what an interface gives itself where nothing else did."""
 
@@ -24,9 +28,9 @@ _LINK_LOCAL = re.compile(r"\[?(?:169\.254\.|fe80:)", re.IGNORECASE)
 class Chosen:
     """What NCCL and gloo said about the interface that they use."""
 
-    why: Literal["missing", "local", "link_local", "unreachable"]
+    why: Literal["missing", "local", "link_local", "unreachable", "refused"]
     """It does not exist; it does not leave the node although there are others; its address holds on one link only and
-    a connection to it failed; and a connection failed."""
+    a connection to it failed; a connection failed; and nobody ever listened at a peer's address."""
     name: str
     """Empty = the log names no interface."""
     nnodes: int | None
@@ -45,6 +49,12 @@ class Chosen:
             summary = (
                 f"NCCL could not connect to {self.name}: a link-local address, which holds on one link only and is "
                 "given to an interface that got no other."
+            )
+        elif self.why == "refused":
+            summary = (
+                f"Nobody listens at {self.name}, the address that a peer announced for itself: every attempt was "
+                "refused, and no rank is known to have ended. So it is not the peer that is reached there: an "
+                "interface with the same address on several nodes, as in containers, or a firewall."
             )
         else:
             summary = "NCCL chose an interface that does not leave the node, and then could not connect."
@@ -74,11 +84,16 @@ def _from_logs(job: JobEnvironment) -> Finding | None:
     failed = [fact for fact in job.log if fact.kind == "nccl_connect"]
     if (chosen or sockets) and failed:
         return _finding("unreachable", "", nnodes, [*chosen, *sockets, *failed[:1]], 0.8)
+    tries = sum(fact.fields.get("count", 1) for fact in job.log if fact.kind == "nccl_retry")
+    kinds = {fact.kind for fact in job.log}
+    refused = [fact for fact in failed if "refused" in str(fact.fields.get("why"))]
+    if refused and tries >= _TRIES and not job.errors and not kinds & _CONNECTED:
+        return _finding("refused", str(refused[0].fields["peer"]), nnodes, refused, 0.6)
     return None
 
 
 def _finding(
-    why: Literal["missing", "local", "link_local", "unreachable"],
+    why: Literal["missing", "local", "link_local", "unreachable", "refused"],
     name: str,
     nnodes: int | None,
     facts: Iterable[LogFact],

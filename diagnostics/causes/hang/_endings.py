@@ -11,6 +11,9 @@ from diagnostics.contract.formatting import file_name, ranks_spoken, sentence, v
 from diagnostics.evidence.endings import UNNAMED, Ending, Kind, is_fault
 
 _UNNAMED_CONFIDENCE = 0.8
+_UNNAMED_DEVICE_CONFIDENCE = 0.45
+"""A device's memory ran out in a process without a rank: that one rank differed from its peers is not shown, so it is a
+suspicion beside those about what takes the memory."""
 _CODE_1_CONFIDENCE = 0.7
 """An exit code of 1 without a traceback is mostly, not always, an exception of the rank's own."""
 _CONFIDENCE = 0.95
@@ -101,7 +104,8 @@ def _finding(stall: Stall, case: FirstEndings) -> Finding:
     if case.model:
         confidence = 0.9
     elif not case.culprits:
-        confidence = _UNNAMED_CONFIDENCE
+        on_device = case.kind == "oom" and first.signal is None and not first.detail
+        confidence = _UNNAMED_DEVICE_CONFIDENCE if on_device else _UNNAMED_CONFIDENCE
     elif case.kind == "raised" and first.only_exit_code:
         confidence = _CODE_1_CONFIDENCE
     beside = gave_up_at and gave_up_at.rank not in {place.rank for place in shown}

@@ -29,6 +29,7 @@ CAUSE = Cause(
     decided_from="dumps or rings, stacks",
     remedy="take the collective out of the `if rank == ...`",
     explained_by=(
+        ExplainedBy(("hang.timeout_budget",), when=("any",)),
         ExplainedBy((*FAILED, "hang.uneven_iterations"), when=("ranks",)),
         ExplainedBy(("hang.unused_parameters",), when=("group",)),
         ExplainedBy(LATE, when=("ranks", "victims")),

@@ -154,6 +154,7 @@ CAUSE = Cause(
     decided_from="stacks at the stall, heartbeats, counters of the dumps",
     remedy="fix what the stack shows: data loader, file system, lock, compilation",
     explained_by=(
+        ExplainedBy(("hang.timeout_budget",), when=("any",)),
         ExplainedBy(FAILED, when=("ranks",)),
         ExplainedBy((*FAILED, "hang.rank_exited", *MISMATCH), when=("victims",)),
         ExplainedBy((*OTHER_CALLS, *CIRCULAR), when=("ranks", "victims")),

@@ -63,6 +63,7 @@ CAUSE = Cause(
     decided_from="dumps of all ranks that agree, transport errors in logs",
     remedy="check links, firewall and interfaces between the nodes",
     explained_by=(
+        ExplainedBy(("hang.timeout_budget",), when=("any",)),
         ExplainedBy((*FAILED, "hang.rank_exited", *ASYMMETRIC, *LATE), when=("group",)),
         ExplainedBy(CIRCULAR, when=("ranks", "group")),
         ExplainedBy((*REFUSED, "env.wrong_interface", "network.link_fault"), when=("any",)),

@@ -18,7 +18,7 @@ CAUSE = Cause(
     remedy="find out what sent the signal: the kernel when memory runs out, the scheduler, a user",
     explained_by=(
         ExplainedBy(("hang.rank_raised", "hang.rank_oom", "hang.rank_exited", *ASYMMETRIC, *LATE), when=("victims",)),
-        ExplainedBy(("hang.rank_oom",), when=("ranks",)),
+        ExplainedBy(("hang.rank_oom", "memory.host"), when=("ranks",)),
         ExplainedBy((*MISMATCH, *REFUSED), when=("group",)),
         ExplainedBy(CIRCULAR, when=("ranks", "victims")),
     ),

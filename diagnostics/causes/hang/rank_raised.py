@@ -19,7 +19,8 @@ CAUSE = Cause(
     explained_by=(
         ExplainedBy(("hang.rank_oom", "hang.rank_killed", "hang.rank_exited", *ASYMMETRIC, *LATE), when=("victims",)),
         ExplainedBy(("hang.rank_oom", "hang.rank_killed"), when=("ranks",)),
-        ExplainedBy((*CIRCULAR, "numeric.non_finite"), when=("ranks", "victims")),
+        ExplainedBy((*CIRCULAR, "numeric.non_finite", "numeric.overflow"), when=("ranks", "victims")),
         ExplainedBy(REFUSED, when=("group",)),
+        ExplainedBy(("checkpoint.mismatch", "memory.host"), when=("ranks", "group")),
     ),
 )

@@ -122,6 +122,7 @@ CAUSE = Cause(
     decided_from="what dtk watch records during start-up; messages of the store and the rendezvous",
     remedy="start all ranks, check MASTER_ADDR, port, firewall and world size",
     explained_by=(
+        ExplainedBy(("hang.timeout_budget",), when=("any",)),
         ExplainedBy((*FAILED, "hang.rank_exited", *MISMATCH, *LATE), when=("group",)),
         ExplainedBy(("env.wrong_interface", "env.version_mismatch", "env.duplicate_gpu"), when=("any",)),
     ),

@@ -65,6 +65,7 @@ CAUSE = Cause(
     decided_from="NCCL's watchdog lines of all ranks of a group",
     remedy="NCCL_DEBUG=INFO; NCCL_P2P_DISABLE=1 on one node, the interface between nodes",
     explained_by=(
+        ExplainedBy(("hang.timeout_budget",), when=("any",)),
         ExplainedBy(FAILED, when=("group",)),
         ExplainedBy((*REFUSED, "env.wrong_interface", "network.link_fault"), when=("any",)),
     ),

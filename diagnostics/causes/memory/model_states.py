@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from diagnostics.analysis.memory.job import PREDICTED_RANKS, JobMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.analysis.memory.model_size import ModelSize, States
+from diagnostics.analysis.memory.out_of_memory import RanOut
 from diagnostics.causes.memory._shared import WASTE, NotRecorded, confirmed, ruled_out, undecided
 from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
@@ -54,9 +55,58 @@ class ModelStates:
         return remedies
 
 
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """Memory ran out while model states were placed on the device."""
+
+    record: RanOut
+
+    def text(self, finding: Finding) -> Text:
+        """Say what was being placed, and how to need less."""
+        one = self.record
+        held, size = bytes_text(one.allocated_bytes or 0), bytes_text(one.total_bytes or 0)
+        return Text(
+            summary=(
+                f"Memory ran out in {one.placing}, which puts model states on the device: {held} of {size} were in "
+                f"tensors, and {bytes_text(one.requested_bytes or 0)} more did not fit."
+            ),
+            measured=f"{held} of {size} in tensors in {one.placing}",
+            remedies=(
+                Remedy("code", "shard the model over all ranks (fully_shard, ZeRO-3), or offload it", "ZeRO, table 1"),
+                Remedy("code", "load it in bfloat16, quantise it, or train adapters only (LoRA)", "fewer bytes each"),
+            ),
+        )
+
+
+def _placing(job: JobMemory) -> RanOut | None:
+    """Return a rank that ran out where model states are placed, and for want of nothing else."""
+    return next(
+        (
+            one
+            for one in job.ran_out
+            if one.device == "cuda"
+            and one.placing
+            and one.total_bytes
+            and (one.allocated_bytes or 0) + (one.requested_bytes or 0) > TOO_MUCH * one.total_bytes
+        ),
+        None,
+    )
+
+
 def decide(job: JobMemory) -> list[Finding]:
     """Compare the model states of one rank with what it may use."""
     states, capacity = job.size.states(), job.capacity()
+    if states is None and (one := _placing(job)) is not None:
+        ranks = [] if one.rank is None else [one.rank]
+        return confirmed(
+            ID,
+            job,
+            Placing(one),
+            confidence=0.85,
+            ranks=ranks,
+            cost_bytes=one.requested_bytes or 0,
+            evidence=(one.item,),
+        )
     if states is None:
         return undecided(ID, NotRecorded("model", job.is_dtk))
     if capacity is None and job.out_of_memory:
@@ -84,7 +134,7 @@ CAUSE = Cause(
     branch="memory.demand",
     facts=read,
     decide=decide,
-    decided_from="parameter count, optimizer, strategy, device memory",
+    decided_from="parameter count, optimizer, strategy, device memory; where a traceback ran out of it",
     remedy="shard more (strategy=zero3 or fsdp), offload, or more ranks",
     explained_by=WASTE,
     source="ZeRO (arXiv 1910.02054), table 1: bytes of model states per rank",

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from diagnostics.analysis.metrics_series import BadFigure, Figures, Metrics, read
+from diagnostics.analysis.printed_steps import non_finite_to_the_end, printed_steps
 from diagnostics.contract.artifacts import RunPaths
-from diagnostics.contract.causes import Cause
+from diagnostics.contract.causes import Cause, ExplainedBy
 from diagnostics.contract.findings import Cost, EvidenceItem, Facts, Finding, Remedy, Text, Where
 from diagnostics.contract.formatting import ranks_spoken
 from diagnostics.evidence.model import LogFact, RankError, RunEvidence
@@ -236,6 +237,11 @@ def decide(figures: Figures) -> list[Finding]:
     printed = [fact for fact in evidence.facts if fact.kind == "non_finite_loss"]
     if printed and metrics is None:
         return _by_log(printed)
+    for log in printed_steps(evidence).logs if metrics is None else ():
+        if (told := non_finite_to_the_end(log)) is not None:
+            figure, line, lines = told
+            shown = Printed(figure, "non-finite", log.file, line, lines)
+            return _confirmed(shown, confidence=0.85, evidence=(EvidenceItem("log", log.file, "from here on", line),))
     records = metrics.records if metrics is not None else 0
     nothing = NothingSeen(records, run is not None)
     return [Finding(cause=ID, status="ruled_out" if records else "undecided", facts=nothing)]
@@ -356,4 +362,5 @@ CAUSE = Cause(
     decide=decide,
     decided_from="metrics.jsonl, non_finite events of the ranks, anomaly detection",
     remedy="the samples of that rank and step; lower learning rate, clipping, bfloat16",
+    explained_by=(ExplainedBy(("numeric.overflow",), when=("any",)),),
 )

@@ -120,6 +120,8 @@ class LineReader:
     words: tuple[bytes, ...]
     wanted: Callable[[], bool]
     """Whether the consumer wants the very next line, whatever is in it."""
+    every: Callable[[bytes, int], None] | None = None
+    """Called with whole lines and the number of the first, before those of interest in them are yielded."""
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield the number (from 1) and the bytes of each line of interest. Lines over `line_bytes` are cut.
@@ -152,6 +154,8 @@ class LineReader:
 
     def _among(self, data: bytes, number: int) -> Iterator[tuple[int, bytes]]:
         """Lines of interest in whole lines of which the first is `number`."""
+        if self.every is not None:
+            self.every(data, number)
         hits = self._hits(data)
         at, index = 0, 0
         while at < len(data):

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -19,9 +20,20 @@ class Pattern:
     kind: str
     word: bytes
     """Stands literally in every such line."""
-    regex: re.Pattern[str]
+    text: str
+    """Regular expression, compiled when a line first holds the word: most logs need few of them."""
     rank_group: str
     """Group that holds the global rank the line speaks for, where no prefix says it."""
+
+    @property
+    def regex(self) -> re.Pattern[str]:
+        """The expression."""
+        return _compiled(self.text)
+
+
+@cache
+def _compiled(text: str) -> re.Pattern[str]:
+    return re.compile(text)
 
 
 def _table() -> Iterator[Pattern]:
@@ -33,7 +45,7 @@ def _table() -> Iterator[Pattern]:
             regex = "".join(line["regex"])
             for name, text in {**fragments, "WORD": word}.items():
                 regex = regex.replace(f"%{name}%", text)
-            yield Pattern(line["kind"], word.encode(), re.compile(regex), line.get("rank", ""))
+            yield Pattern(line["kind"], word.encode(), regex, line.get("rank", ""))
 
 
 TABLE: tuple[Pattern, ...] = tuple(_table())

@@ -26,7 +26,8 @@ prefixes, the peers of a rank that died tell one more step at most."""
 FOLLOWED = 64
 """Lines behind a traceback in which they are looked for."""
 _PROGRESS = re.compile(
-    r"\b(?:step|iter(?:ation)?|epoch|batch)\b\W{0,3}(\d{1,9})|\b(\d{1,9})/\d{1,9}\b.{0,40}(?:it/s|s/it)", re.IGNORECASE
+    r"\b(?:step|iter(?:ation)?|epoch|batch)\b\W{0,3}(\d{1,9}(?:\.\d{1,9})?)|\b(\d{1,9})/\d{1,9}\b.{0,40}(?:it/s|s/it)",
+    re.IGNORECASE,
 )
 ASIDE = (
     "Exception in thread ", "Exception ignored in", "--- Logging error ---", "Exception in callback ",
@@ -88,13 +89,12 @@ class Streams:
             self._keep(stream, end=True)
             self._follow(3)
         begins = tracebacks.START.match(line.text)
-        if begins and stream.traceback.separate(line.text):
-            self._keep(stream, end=True)
-        if begins and stream.aside >= 0:
-            stream.traceback.aside = True
         if begins and not stream.traceback.active:
-            stream.number = line.number
             stream.raised, stream.steps, stream.finished = [], set(), False
+        elif begins and stream.traceback.separate(line.text):
+            self._keep(stream, end=True)
+        if begins and not stream.traceback.active:
+            stream.number, stream.traceback.aside = line.number, stream.aside >= 0
         stream.traceback.feed(line.text)
         stream.stack.feed(line.text)
         if stream.traceback.active or stream.stack.active:

@@ -17,6 +17,7 @@ from diagnostics.evidence.logs.fields import decode
 from diagnostics.evidence.logs.launcher import FailureTable
 from diagnostics.evidence.logs.lines import Line, LineReader, has_utf16_mark, is_labelled, split
 from diagnostics.evidence.logs.patterns import TABLE, Pattern
+from diagnostics.evidence.logs.steps import Steps
 from diagnostics.evidence.logs.streams import ASIDE, MAX_ERRORS, TEXT, Streams
 from diagnostics.evidence.model import LogFact, RankError, shortened
 from diagnostics.evidence.reader import Contents, Reader, Source
@@ -36,6 +37,8 @@ _OF_THE_JOB = frozenset(
     {"variable", "nccl_env", "nccl_env_invalid", "nccl_version", "nccl_plugin_failed", "nccl_no_ib"}
 )
 """Kinds of facts that hold for every attempt."""
+_WAITED = frozenset({"watchdog_timeout", "store_key_timeout", "gloo_timeout", "monitored_barrier"})
+"""Kinds of lines that say that a rank had waited for too long."""
 _STRUCTURE = (
     b"Traceback (most recent call last)",
     b"(most recent call first)",
@@ -82,11 +85,16 @@ class _Scan:
     """As torchrun tells them before its list; only that list has global ranks."""
     failed: dict[str, tuple[int, Any, int]] = field(default_factory=dict)
     """Process id of a torchrun -> line of its last attempt that failed, process that failed, stacks until then."""
+    work: LogFact | None = None
+    """The last line about work on the host."""
+    restarted: int = 0
+    """Last line of the attempts before the last one."""
     aside: Contents | None = None
     """What the attempt before the last restart left."""
     following: int = 0
     """Lines that are wanted whatever they hold."""
     last_error: bool = False
+    steps: Steps = field(default_factory=Steps)
     wrapped: Line | None = None
     """A line of torch's watchdog that says nothing yet: something folded it, and the next line goes on."""
 
@@ -166,6 +174,13 @@ class _Scan:
         self.read.processes[fields["process"]] = max(known, (fields["nranks"], fields["comm_rank"]))
 
     def _add(self, kind: str, rank: int | None, line: Line, fields: dict[str, Any]) -> None:
+        if kind == "host_progress":
+            self.work = LogFact(kind, rank, self.read.file, line.number, shortened(line.text.strip(), TEXT), fields)
+            return
+        under_way = self.work is not None and self.work.fields["percent"] < 100 and self.steps.last < self.work.line
+        if kind in _WAITED and self.work is not None and under_way:
+            self.read.facts.append(self.work)
+            self.work = None
         key = (
             (kind, rank)
             if kind in _FIRST_ONLY
@@ -217,6 +232,7 @@ class _Scan:
         self.exits = [one for one in self.exits if one.line > last]
         self.counts.clear()
         self.per_kind.clear()
+        self.restarted = last
         if gone:
             read.earlier.append(gone.errors[:MAX_ERRORS])
             self.aside = gone
@@ -226,11 +242,14 @@ class _Scan:
         read, file = self.read, self.read.file
         self.streams.finish()
         read.errors += self.table.errors(file) or self.exits[:MAX_ERRORS]
-        if self.aside is not None and not read.errors and all(one.kind in _OF_THE_JOB for one in read.facts):
+        told = read.errors or any(one.kind not in _OF_THE_JOB for one in read.facts) or self.steps.last > self.restarted
+        if self.aside is not None and not told:
             # How the last attempt went is not known, so the one before it counts.
             read.errors, read.stacks = self.aside.errors, self.aside.stacks
             read.facts += self.aside.facts
             read.earlier.pop()
+        if self.steps:
+            read.facts.append(LogFact("steps", None, file, 0, "", {"steps": self.steps}))
         read.offset = self.table.offset()
         if self.table.rows:
             listed = self.table.listed()
@@ -252,7 +271,9 @@ def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -
     scan = _scan(file, rank)
     labelled = is_labelled(head)
     try:
-        for number, raw in LineReader(path, limits, WORDS, scan.wanted).lines():
+        for number, raw in LineReader(path, limits, WORDS, scan.wanted, scan.steps.feed).lines():
+            if len(raw) > MATCHED and b"\r" in raw:  # A progress bar was drawn over itself.
+                raw = raw.rstrip(b"\r").rpartition(b"\r")[2]
             scan.feed(split(number, raw[:MATCHED], labelled))
     except (OSError, ValueError) as problem:
         scan.read.problem = str(problem) or type(problem).__name__

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from diagnostics.diagnose import diagnose
+from diagnostics.report import terminal
+from diagnostics.report.diagnosis import document
 
 OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB "
@@ -25,12 +27,23 @@ def test_memory_that_ran_out_in_a_step_that_was_skipped_ends_no_rank(tmp_path: P
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
-        (OOM.format("70.00", "6.00"), "hang.rank_oom"),
         (OOM.format("40.00", "36.00"), "memory.fragmentation"),
-        ("Memory cgroup out of memory: Killed process 4711 (python3) total-vm:9kB, anon-rss:8kB\n", "hang.rank_oom"),
+        ("Memory cgroup out of memory: Killed process 4711 (python3) total-vm:9kB, anon-rss:8kB\n", "memory.host"),
     ],
 )
 def test_there_is_one_root_cause(tmp_path: Path, text: str, cause: str) -> None:
     (tmp_path / "job.log").write_text("step 1 loss 2.0\n" + text)
     report = diagnose(tmp_path)
     assert ([root.cause for root in report.root_causes], report.outcome) == ([cause], "oom")
+
+
+def test_a_device_s_figures_alone_do_not_tell_what_took_the_memory(tmp_path: Path) -> None:
+    """That one rank differs from its peers is not shown, so it is no more than a suspicion."""
+    (tmp_path / "job.log").write_text("step 1 loss 2.0\n" + OOM.format("70.00", "6.00"))
+    report = diagnose(tmp_path)
+    assert (report.root_causes, report.outcome) == ((), "oom")
+    assert [one.cause for one in report.suspicions] == ["memory.model_states", "memory.activations"]
+    assert report.suspicions[0].speaks_for == ("70 GiB are in tensors",)
+    screen = terminal.render(document(report, brief=True), columns=120, colour=False)
+    assert screen.startswith("OUT OF MEMORY: a device ran out of memory")
+    assert "[memory.activations]" in screen

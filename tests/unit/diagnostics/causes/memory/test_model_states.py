@@ -3,11 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.analysis.memory.model_size import ModelSize
 from diagnostics.analysis.memory.out_of_memory import ran_out
 from diagnostics.causes.memory.model_states import decide
 from diagnostics.contract.findings import text_of
+from diagnostics.diagnose import diagnose
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 from tests.unit.diagnostics.analysis.memory.test_model_size import paper
@@ -38,3 +41,49 @@ def test_without_a_device_or_a_model_it_stays_open(tmp_path):
     (unknown,) = decide(out_of_memory(tmp_path, ModelSize(64, "")))
     assert unknown.status == "undecided"
     assert "optimizer" in text_of(unknown).missing
+
+
+OOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 224.00 MiB. GPU 0 has a total capacity of 15.77 GiB "
+    "of which 110.00 MiB is free. Of the allocated memory {} GiB is allocated by PyTorch, and 20.00 MiB is reserved by "
+    "PyTorch but unallocated."
+)
+PLACING = [
+    ("torch/nn/modules/module.py", "to"),
+    ("torch/optim/adamw.py", "_init_group"),
+    ("torch/nn/parallel/distributed.py", "_ddp_init_helper"),
+    ("torch/distributed/fsdp/_fully_shard/_fsdp_param.py", "_init_sharded_param"),
+    ("deepspeed/__init__.py", "initialize"),
+    ("accelerate/utils/modeling.py", "set_module_tensor_to_device"),
+]
+
+
+def log_of(file: str, function: str, allocated: str) -> str:
+    frames = (("/job/train.py", "main"), (f"/env/lib/python3.11/site-packages/{file}", function))
+    lines = ["Traceback (most recent call last):"]
+    lines += [line for file, name in frames for line in (f'  File "{file}", line 9, in {name}', "    call()")]
+    return "".join(f"[rank1]: {line}\n" for line in (*lines, OOM.format(allocated)))
+
+
+@pytest.mark.parametrize(("file", "function"), PLACING)
+def test_where_a_traceback_ran_out_of_memory_shows_that_the_states_do_not_fit(
+    tmp_path: Path, file: str, function: str
+) -> None:
+    (tmp_path / "train.log").write_text(log_of(file, function, "15.20"))
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.ranks, root.where[0].line) == ("memory.model_states", (1,), 9)
+    assert function in text_of(root).summary
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "allocated"),
+    [
+        ("torch/nn/functional.py", "linear", "15.20"),  # A forward pass: its activations, or what lay there before.
+        ("torch/autograd/graph.py", "_engine_run_backward", "15.20"),
+        ("torch/optim/adamw.py", "step", "15.20"),
+        ("torch/nn/modules/module.py", "to", "4.00"),  # Most of the device is held by somebody else.
+    ],
+)
+def test_elsewhere_it_does_not(tmp_path: Path, file: str, function: str, allocated: str) -> None:
+    (tmp_path / "train.log").write_text(log_of(file, function, allocated))
+    assert "memory.model_states" not in {root.cause for root in diagnose(tmp_path).root_causes}

@@ -175,7 +175,9 @@ def test_healthy_lines_say_nothing(tmp_path: Path) -> None:
     text = (
         "step 1 loss 2.0 rank 3 lr 1e-3\nsaved checkpoint\nepoch timeout=1800 watchdog on\nNCCL is the backend\n" * 50
     )
-    assert not scan(tmp_path / "x.log", text)
+    found = scan(tmp_path / "x.log", text)
+    assert not found.errors
+    assert {fact.kind for fact in found.facts} == {"steps"}
 
 
 @pytest.mark.parametrize(

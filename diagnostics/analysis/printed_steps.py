@@ -1,0 +1,186 @@
+"""What the steps that a trainer printed show: overflow without end, figures that stay non-finite, a loss that jumps.
+
+One owner for the three questions; every threshold has its reason beside it. Names no cause.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from diagnostics.evidence.logs.steps import Series, Steps
+from diagnostics.evidence.model import Evidence, RankError
+
+WINDOW = 20
+"""Steps before a jump by which it is measured."""
+LEAST_AFTER = 10
+"""Steps for which a figure has to stay where it went: a spike that training recovers from is none of these."""
+RATIO = 1.5
+"""Of the loss after a jump to the one before. A new batch, data set or learning rate moves it by less."""
+SIGMAS = 10.0
+"""Of the noise before a jump, so that noisy losses (RL, small batches) do not count."""
+MOST = 50_000
+"""Last steps that are looked at."""
+_SCALE_ENDS = 1.0
+"""Loss scale at which halving has used up the room: DeepSpeed's minimum. A warm-up ends far above it."""
+_LOWEST = 3
+"""Skipped steps at or below that scale."""
+_FROM_START = 0.5
+"""Of the largest step: a step below it is that of another run, or of another epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """The steps of one log."""
+
+    file: str
+    steps: Steps
+
+    @property
+    def series(self) -> Series | None:
+        """Those of the trainer that printed them."""
+        return next(iter(self.steps.series.values()), None)
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedSteps:
+    """What the causes of numerics are decided from, where a job printed its steps."""
+
+    logs: tuple[Printed, ...]
+    errors: tuple[RankError, ...]
+
+    @property
+    def count(self) -> int:
+        """Steps of all logs."""
+        return sum(len(one.series.lines) for one in self.logs if one.series is not None)
+
+    def about(self) -> str:
+        """Return what the steps show where nothing is wrong in them; empty without any."""
+        logs = [one.series for one in self.logs if one.series is not None]
+        losses = [loss for series in logs for loss in (series.loss[0], series.loss[-1]) if math.isfinite(loss)]
+        if not losses:
+            return ""
+        course = f"loss {losses[0]:.4g} to {losses[-1]:.4g}"
+        return f"{self.count:,} printed steps, {course}, and nothing wrong in them; what else happened is not recorded"
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Steps that were skipped one after the other until the log ends."""
+
+    file: str
+    line: int
+    """Of the first."""
+    count: int
+    scale: float
+    """The last loss scale; NaN = not printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """A loss that went up at once and stayed there."""
+
+    file: str
+    line: int
+    step: float
+    """Number of the step, or the epoch; NaN = not printed."""
+    before: float
+    after: float
+    norms: tuple[float, float] | None
+    """Gradient norm before and after it."""
+    steps_after: int
+
+
+def printed_steps(evidence: Evidence) -> PrintedSteps:
+    """Return the steps of all logs."""
+    logs = (Printed(fact.file, fact.fields["steps"]) for fact in evidence.facts if fact.kind == "steps")
+    return PrintedSteps(tuple(logs), tuple(evidence.errors))
+
+
+def skipped_to_the_end(log: Printed) -> Skipped | None:
+    """Return the steps that overflowed until the log ends, so that nothing was learnt any more."""
+    steps, series = log.steps, log.series
+    low = [n for n, scale in enumerate(steps.overflow_scales) if scale <= _SCALE_ENDS]
+    last_step = series.lines[-1] if series is not None and series.lines else 0
+    if len(low) >= _LOWEST and steps.overflow_lines[-1] + LEAST_AFTER > last_step:
+        return Skipped(log.file, steps.overflow_lines[low[0]], len(low), steps.overflow_scales[-1])
+    if series is None:
+        return None
+    run = _trailing(
+        [bool(skip > 0) and not bits & 1 for skip, bits in zip(series.skipped, series.printed, strict=True)]
+    )
+    return Skipped(log.file, series.lines[-run], run, series.scale[-1]) if run >= LEAST_AFTER else None
+
+
+def non_finite_to_the_end(log: Printed) -> tuple[str, int, int] | None:
+    """Return figure, first line and number of steps whose gradient norm or loss is not finite until the log ends."""
+    series = log.series
+    if series is None:
+        return None
+    for name, values, bit in (("loss", series.loss, 1), ("grad_norm", series.norm, 2)):
+        told = [
+            bool(bits & bit) and not math.isfinite(value) for value, bits in zip(values, series.printed, strict=True)
+        ]
+        if (run := _trailing(told)) >= LEAST_AFTER // 2:
+            return name, series.lines[-run], run
+    return None
+
+
+def jump(log: Printed) -> Jump | None:
+    """Return the jump of the loss that the log does not recover from."""
+    series = log.series
+    if series is None:
+        return None
+    points = [n for n in range(max(0, len(series.lines) - MOST), len(series.lines)) if math.isfinite(series.loss[n])]
+    points = points[_begin([series.step[n] for n in points]) :]
+    if len(points) < WINDOW + LEAST_AFTER:
+        return None
+    loss = [series.loss[n] for n in points]
+    at = _parting(loss)
+    before, after = loss[at - WINDOW : at], loss[at:]
+    low, high = statistics.median(before), statistics.median(after)
+    noise = 1.4826 * statistics.median(abs(one - low) for one in before)
+    if low <= 0 or high < RATIO * low or high - low < SIGMAS * max(noise, 1e-3 * low):
+        return None
+    if statistics.quantiles(after, n=10)[0] < (low + high) / 2:
+        return None
+    norms = [
+        [series.norm[n] for n in side if math.isfinite(series.norm[n])]
+        for side in (points[at - WINDOW : at], points[at:])
+    ]
+    both = (statistics.median(norms[0]), statistics.median(norms[1])) if all(norms) else None
+    here = points[at]
+    return Jump(log.file, series.lines[here], series.step[here], low, high, both, len(after))
+
+
+def _trailing(flags: Sequence[bool]) -> int:
+    return next((n for n, flag in enumerate(reversed(flags)) if not flag), len(flags))
+
+
+def _begin(steps: Sequence[float]) -> int:
+    """Return where the last run in the log begins: one from scratch has a high loss again."""
+    begin, largest = 0, -math.inf
+    for n, step in enumerate(steps):
+        if step < _FROM_START * largest:
+            begin, largest = n, step
+        largest = max(largest, step)
+    return begin
+
+
+def _parting(loss: Sequence[float]) -> int:
+    """Return the position behind which all losses lie highest above those just before it."""
+    smooth = [statistics.median(loss[max(0, n - 1) : n + 2]) for n in range(len(loss))]
+    best, at, lowest = -math.inf, WINDOW, math.inf
+    for n in range(len(loss) - 1, WINDOW - 1, -1):
+        lowest = min(lowest, smooth[n])
+        rise = lowest - max(smooth[n - 5 : n - 1])
+        if n <= len(loss) - LEAST_AFTER and rise > best:
+            best, at = rise, n
+    while at > WINDOW and loss[at - 1] > (loss[at - 2] + lowest_of(loss[at:])) / 2:
+        at -= 1  # Smoothing moved the edge by a step.
+    return at
+
+
+def lowest_of(values: Sequence[float]) -> float:
+    """Return the lowest value, but for one outlier."""
+    return sorted(values[:WINDOW])[min(1, len(values) - 1)]

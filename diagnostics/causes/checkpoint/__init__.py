@@ -1,0 +1,1 @@
+"""Causes that lie between the nodes, one per file."""

@@ -1,0 +1,106 @@
+"""A fault of NCCL, torch, the driver or the kernel that their trackers describe."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from diagnostics.analysis.environment.known_bugs import KnownBug, Version, possible, struck
+from diagnostics.analysis.environment.recorded import recorded
+from diagnostics.contract.causes import Cause
+from diagnostics.contract.findings import EvidenceItem, Figures, Finding, Remedy, Text, worded
+from diagnostics.contract.formatting import counted
+from diagnostics.evidence.model import Evidence
+
+ID = "env.known_bug"
+_NAMES = {"nccl": "NCCL", "torch": "torch", "driver": "the driver", "kernel": "Linux"}
+_HANG = frozenset({"watchdog_timeout", "watchdog_status", "gloo_timeout", "monitor_stuck", "desync_report"})
+_VERSION = re.compile(r"\d+(?:\.\d+){1,3}")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the evidence says of known faults."""
+
+    struck: tuple[tuple[KnownBug, EvidenceItem], ...]
+    possible: tuple[KnownBug, ...]
+    """Those that fit the versions, the variables and what happened, but that nothing tells from other faults."""
+    versions: dict[str, Version]
+
+
+def seen(evidence: Evidence) -> Seen:
+    """Look the versions and the texts of a job up in the table."""
+    versions = dict(_versions(evidence))
+    variables = {name: text for own in recorded(evidence).variables.values() for name, text in own.items()}
+    run = evidence.run
+    machine = run.manifest.get("hardware") if run is not None else None
+    arch = str(machine.get("machine", "")) if isinstance(machine, dict) else ""
+    kinds = {fact.kind for fact in evidence.facts}
+    shown = {"hang"} if kinds & _HANG else {"memory"} if "cuda_oom" in kinds else set()
+    found: dict[KnownBug, EvidenceItem] = {}
+    for fact in evidence.facts:
+        if bug := struck(fact.text):
+            found.setdefault(bug, EvidenceItem("log", fact.file, fact.text, fact.line))
+    for error in evidence.errors:
+        if bug := struck(error.message):
+            found.setdefault(bug, EvidenceItem("error", error.file, error.message[:200], error.line or None))
+    fits = tuple(bug for bug in possible(versions, variables, arch) if bug.shows in shown)
+    return Seen(tuple(found.items()), fits, versions)
+
+
+def _versions(evidence: Evidence) -> Iterator[tuple[str, Version]]:
+    """Yield component and version, what a manifest says first and the logs after it."""
+    nccl = recorded(evidence).nccl_version
+    stated = [("nccl", ".".join(map(str, nccl)))] if nccl else []
+    packages = evidence.run.manifest.get("versions") if evidence.run is not None else None
+    stated += [("torch", str(packages.get("torch", "")))] if isinstance(packages, dict) else []
+    for fact in evidence.facts:
+        if fact.kind == "library_version":
+            stated.append((str(fact.fields["library"]).lower(), str(fact.fields["version"])))
+        elif fact.kind == "dist_backend_error" and "version" in fact.fields:
+            stated.append(("nccl", str(fact.fields["version"])))
+    for component, text in stated:
+        if match := _VERSION.match(text):
+            yield component, tuple(int(part) for part in match.group().split("."))
+
+
+def described(bug: KnownBug, version: Version | None) -> str:
+    """Return `NCCL 2.29.2: collectives hang ... (pytorch/pytorch#174338)`."""
+    number = f" {'.'.join(map(str, version))}" if version and not bug.text else ""
+    return f"{_NAMES[bug.component]}{number}: {bug.what} ({bug.source})"
+
+
+def _words(finding: Finding, bugs: tuple[KnownBug, ...], versions: dict[str, Version]) -> Text:
+    told = "; ".join(described(bug, versions.get(bug.component)) for bug in bugs[:2])
+    if finding.status == "undecided":
+        return Text(summary=f"A known fault may be behind it: {told}.", missing=f"try {bugs[0].fix}")
+    remedies = tuple(Remedy("environment", bug.fix, bug.source) for bug in bugs)
+    return Text(summary=f"A known fault: {told}.", measured=counted(len(bugs), "fault"), remedies=remedies)
+
+
+def decide(case: Seen) -> list[Finding]:
+    """Confirm a fault by its own text. One that only fits the versions is named, as other faults look the same."""
+    if case.struck:
+        facts = worded(_words, bugs=tuple(bug for bug, _ in case.struck), versions=case.versions)
+        items = tuple(item for _, item in case.struck)
+        return [Finding(cause=ID, status="confirmed", facts=facts, confidence=0.85, evidence=items)]
+    if case.possible:
+        facts = worded(_words, bugs=case.possible, versions=case.versions)
+        return [Finding(cause=ID, status="undecided", facts=facts, confidence=0.0)]
+    known = ", ".join(f"{_NAMES.get(name, name)} {'.'.join(map(str, one))}" for name, one in case.versions.items())
+    text = "{known}: no fault in the table fits" if known else "No version is among the evidence."
+    missing = "NCCL_DEBUG=VERSION, python -m torch.utils.collect_env"
+    status = Figures(text, {"known": known}, missing)
+    return [Finding(cause=ID, status="ruled_out" if known else "undecided", facts=status, confidence=0.0)]
+
+
+CAUSE = Cause(
+    id=ID,
+    title="a known fault of NCCL, torch, the driver or the kernel",
+    outcome="crashed",
+    branch="environment.hardware",
+    facts=seen,
+    decide=decide,
+    decided_from="versions in logs and in the manifest, variables, and the texts of faults (table with sources)",
+    remedy="the version or the variable that the table names",
+    source="diagnostics/analysis/environment/known_bugs.py: each row has its own",
+)

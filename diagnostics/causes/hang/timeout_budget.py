@@ -1,0 +1,93 @@
+"""Work on few ranks takes longer than the timeout of the collective in which the others wait for them."""
+
+from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.analysis.standing import standing
+from diagnostics.causes.hang._unconfirmed import unconfirmed
+from diagnostics.contract.causes import Cause
+from diagnostics.contract.findings import EvidenceItem, Figures, Finding, Remedy, Text, worded
+from diagnostics.contract.formatting import ranks_spoken, seconds_text, sentence
+from diagnostics.evidence.model import LogFact
+
+ID = "hang.timeout_budget"
+_SHARE = 0.8
+"""Of the timeout that the work had taken: the others begin to wait a little before or after it begins."""
+_TIMEOUTS = ("watchdog_timeout", "store_key_timeout", "gloo_timeout", "monitored_barrier", "rendezvous_timeout")
+
+
+def _words(finding: Finding, work: LogFact, took_s: float, timeout_s: float) -> Text:
+    who = f" on {ranks_spoken(finding.ranks)}" if finding.ranks else ""
+    waits = f"{sentence(ranks_spoken(finding.victims))} waited" if finding.victims else "the other ranks waited"
+    fields = work.fields
+    return Text(
+        summary=(
+            f"{str(fields['what']).strip()}{who} was at {fields['done']:,} of {fields['total']:,} examples after "
+            f"{seconds_text(round(took_s))}, when {waits} for longer than the timeout of "
+            f"{seconds_text(round(timeout_s))}. Nothing was stuck."
+        ),
+        measured=f"{took_s:,.0f} s of work, {timeout_s:,.0f} s of timeout",
+        remedies=(
+            Remedy(
+                "code",
+                "prepare the data set before the job starts, or before init_process_group; its cache is then found",
+                "no rank has to wait for it",
+            ),
+            Remedy(
+                "code",
+                "raise the timeout: init_process_group(timeout=timedelta(hours=4)), ddp_timeout=14400 "
+                "(TrainingArguments), InitProcessGroupKwargs(timeout=...) (Accelerate)",
+                "it has to be longer than the longest work of one rank",
+            ),
+        ),
+    )
+
+
+def _seconds(clock: str) -> float:
+    """`1:02:03` -> 3723."""
+    total = 0.0
+    for part in clock.split(":"):
+        total = 60 * total + int(part or 0)
+    return total
+
+
+def decide(stall: Stall) -> list[Finding]:
+    """Decide from a progress bar of such work that was under way when the first timeout was reported."""
+    facts = stall.job.evidence.facts
+    work = next((fact for fact in facts if fact.kind == "host_progress"), None)
+    timeouts = [fact for fact in facts if fact.kind in _TIMEOUTS]
+    limits_ms = [value for fact in timeouts if isinstance(value := fact.fields.get("timeout_ms"), int)]
+    if work is None or not limits_ms or stall.job.finished():
+        if timeouts:
+            return [unconfirmed(stall, ID)]
+        return [Finding(cause=ID, status="undecided", facts=Figures("No timeout is in the logs."), confidence=0.0)]
+    took_s, timeout_s = _seconds(str(work.fields["elapsed"])), min(limits_ms) / 1000
+    if took_s < _SHARE * timeout_s:
+        return [unconfirmed(stall, ID)]
+    seen = standing(stall.job.evidence)
+    waiting = {rank for wait in (seen.waits if seen else ()) for rank in wait.ranks}
+    waiting |= {fact.rank for fact in timeouts if fact.rank is not None}
+    others = [rank for rank in range(stall.job.world()) if rank not in waiting]
+    ranks = (work.rank,) if work.rank is not None else (0,) if 0 in others and waiting else ()
+    return [
+        Finding(
+            cause=ID,
+            status="confirmed",
+            facts=worded(_words, work=work, took_s=took_s, timeout_s=timeout_s),
+            confidence=0.85,
+            ranks=ranks,
+            victims=tuple(sorted(waiting - set(ranks))),
+            evidence=tuple(EvidenceItem("log", one.file, one.text, one.line) for one in (work, *timeouts[:2])),
+        )
+    ]
+
+
+CAUSE = Cause(
+    id=ID,
+    title="work on few ranks takes longer than the timeout of the others",
+    outcome="hung",
+    branch="hang.late",
+    facts=explain,
+    decide=decide,
+    decided_from="a progress bar of a data set's preparation that is under way when a timeout is reported",
+    remedy="prepare the data before the job, or raise the timeout of the group",
+    source="hiyouga/LlamaFactory#360; huggingface/accelerate#1114; Lightning-AI/pytorch-lightning#19448",
+)

@@ -1,0 +1,79 @@
+"""`memory.host`: the memory of the host or of the job's cgroup ran out, so that an allocation or a process ended."""
+
+from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.contract.causes import Cause
+from diagnostics.contract.findings import EvidenceItem, Figures, Finding, Remedy, Text, worded
+from diagnostics.contract.formatting import counted, ranks_spoken, sentence
+from diagnostics.evidence.endings import UNNAMED, Ending
+
+ID = "memory.host"
+_HOST = ("cgroup", "host_memory", "host_allocation")
+"""Details of endings that the host's memory is behind."""
+_KILLS = ("kernel_oom", "srun_task")
+
+
+def _words(finding: Finding, end: Ending, worker: bool) -> Text:
+    who = sentence(ranks_spoken(finding.ranks)) if finding.ranks else "A process of the job"
+    happened = f"asked for more memory than the host has left: {end.what}"
+    if worker:
+        happened = "lost a worker of the data loader to the kernel, which killed it for want of memory"
+    elif end.detail != "host_allocation":
+        whole = end.detail == "host_memory"
+        happened = f"was killed by the kernel: {'the host had no memory left' if whole else 'the job was at its limit'}"
+    remedies = [
+        Remedy(
+            "code",
+            "hold less on the host: num_workers and prefetch_factor of the data loader, data mapped from disk instead "
+            "of Python lists, which every worker copies page by page",
+            "each rank and each of its workers has its own copy",
+        ),
+        Remedy("code", "load checkpoints on one rank at a time, or with torch.load(mmap=True)", "ranks times its size"),
+    ]
+    if end.detail == "cgroup":
+        change = "ask for more: sbatch --mem or --mem-per-cpu, resources.limits.memory of the pod"
+        remedies.insert(0, Remedy("environment", change, "the limit is the job's own, not the machine's"))
+    return Text(
+        summary=f"{who} {happened}.", measured=counted(len(finding.evidence), "record"), remedies=tuple(remedies)
+    )
+
+
+def decide(stall: Stall) -> list[Finding]:
+    """Decide from how the ranks ended, and from what the kernel, Slurm and Kubernetes say about processes they killed.
+
+    A worker of the data loader that SIGKILL ended counts beside such a line only: anybody may have sent that signal.
+    """
+    evidence, ends = stall.job.evidence, stall.job.endings
+    killed = [
+        fact for fact in evidence.facts if fact.kind in _KILLS and (fact.kind != "srun_task" or "Memory" in fact.text)
+    ]
+    hosts = [end for end in ends.values() if end.kind == "oom" and end.detail in _HOST]
+    workers = [end for end in ends.values() if end.detail == "data_loader_sigkill"] if killed and not hosts else []
+    found = hosts or workers
+    if not found:
+        facts = Figures("No line tells of a process or an allocation that ended for want of host memory.", {}, _MISSING)
+        return [Finding(cause=ID, status="undecided", facts=facts, confidence=0.0)]
+    lines = [EvidenceItem("log", fact.file, fact.text, fact.line) for fact in killed[:4]]
+    return [
+        Finding(
+            cause=ID,
+            status="confirmed",
+            facts=worded(_words, end=found[0], worker=bool(workers)),
+            confidence=0.9 if workers or UNNAMED in ends else 0.95,
+            ranks=tuple(sorted(end.rank for end in found if end.rank != UNNAMED)),
+            evidence=tuple(dict.fromkeys((*(end.evidence for end in found[:4]), *lines))),
+        )
+    ]
+
+
+_MISSING = "dmesg -T | grep -i 'killed process' on the node, or sacct -j JOB -o State,MaxRSS,ReqMem"
+CAUSE = Cause(
+    id=ID,
+    title="the host's memory ran out",
+    outcome="oom",
+    branch="memory.demand",
+    facts=explain,
+    decide=decide,
+    decided_from="what the kernel, Slurm and Kubernetes say of killed processes; allocations that failed on the host",
+    remedy="a higher limit (--mem), fewer workers of the data loader, checkpoints loaded one rank at a time",
+    source="mm/oom_kill.c of Linux; cgroup_oom of Slurm; OOMKilled of Kubernetes",
+)

@@ -1,0 +1,78 @@
+"""`numeric.overflow`: gradients overflow in float16 step after step, and loss scaling does not end it."""
+
+import math
+import re
+
+from diagnostics.analysis.printed_steps import PrintedSteps, Skipped, printed_steps, skipped_to_the_end
+from diagnostics.contract.causes import Cause
+from diagnostics.contract.findings import EvidenceItem, Figures, Finding, Remedy, Text, worded
+from diagnostics.contract.formatting import counted
+from diagnostics.evidence.model import RankError, shortened
+
+ID = "numeric.overflow"
+_GAVE_UP = re.compile(
+    r"loss scale already at minimum|Minimum loss scale reached|[Ll]oss scale .{0,40}\b(?:below|under) .{0,20}minimum"
+)
+"""DeepSpeed, fairseq, and what others say."""
+
+
+def _words(finding: Finding, case: Skipped | None, error: RankError | None) -> Text:
+    skipped = ""
+    if case is not None:
+        scale = "" if math.isnan(case.scale) else f", the loss scale fell to {case.scale:g}"
+        skipped = f"Gradients overflowed in float16: {counted(case.count, 'step')} skipped until the log ends{scale}. "
+    gave_up = f"The trainer gave up: {shortened(error.message, 160)}. " if error is not None else ""
+    return Text(
+        summary=f"{skipped}{gave_up}No step changes the weights any more. What overflows first is not in the log.",
+        measured=f"{case.count} steps skipped" if case is not None else "the loss scale is at its minimum",
+        remedies=(
+            Remedy(
+                "code",
+                "train in bfloat16 (bf16=True, bf16.enabled), which has float32's range",
+                "float16 ends at 65504",
+            ),
+            Remedy(
+                "code", "lower the learning rate, warm up for longer, clip gradients", "if bfloat16 does not end it"
+            ),
+            Remedy("code", "compute softmax, norms and losses in float32", "sums of many terms leave float16 first"),
+        ),
+    )
+
+
+def decide(job: PrintedSteps) -> list[Finding]:
+    """Decide from skipped steps that go on to the end of the log, and from the error with which trainers give up.
+
+    A few skipped steps at the start are how a loss scale is found.
+    """
+    error = next((one for one in job.errors if _GAVE_UP.search(one.message)), None)
+    case = next((found for log in job.logs if (found := skipped_to_the_end(log))), None)
+    if case is None and error is None:
+        text = "{count:,} printed steps, and not skipped to the end"
+        facts = Figures(text, {"count": job.count}, "the trainer's log")
+        return [Finding(cause=ID, status="ruled_out" if job.count else "undecided", facts=facts, confidence=0.0)]
+    items = [EvidenceItem("log", case.file, f"{case.count} skipped steps from here on", case.line)] if case else []
+    items += [EvidenceItem("error", error.file, shortened(error.message, 200), error.line or None)] if error else []
+    ranks = {one.rank for one in job.errors if _GAVE_UP.search(one.message)} - {None}
+    return [
+        Finding(
+            cause=ID,
+            status="confirmed",
+            facts=worded(_words, case=case, error=error),
+            confidence=0.95 if error is not None else 0.9,
+            victims=tuple(sorted(rank for rank in ranks if rank is not None)),
+            evidence=tuple(items),
+        )
+    ]
+
+
+CAUSE = Cause(
+    id=ID,
+    title="gradients overflow and no step counts any more",
+    outcome="diverged",
+    branch="numerics",
+    facts=printed_steps,
+    decide=decide,
+    decided_from="skipped steps of DeepSpeed, Megatron-LM, apex and fairseq; the error of a scale at its minimum",
+    remedy="bfloat16; a lower learning rate; softmax, norms and losses in float32",
+    source="deepspeed/runtime/fp16/loss_scaler.py; fairseq/optim/dynamic_loss_scaler.py",
+)

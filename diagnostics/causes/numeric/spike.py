@@ -1,0 +1,66 @@
+"""`numeric.spike`: the loss went up at once and did not come back."""
+
+import math
+
+from diagnostics.analysis.printed_steps import Jump, PrintedSteps, jump, printed_steps
+from diagnostics.contract.causes import Cause, ExplainedBy
+from diagnostics.contract.findings import EvidenceItem, Figures, Finding, Remedy, Text, worded
+
+ID = "numeric.spike"
+_GRADIENT = 3.0
+"""Ratio of the gradient norm after a jump to the one before by which the jump is the training's, not the data's."""
+
+
+def _words(finding: Finding, case: Jump) -> Text:
+    at = "" if math.isnan(case.step) else f" at step {case.step:g}" if case.step >= 1 else f" at epoch {case.step:g}"
+    norm = f", the gradient norm from {case.norms[0]:.3g} to {case.norms[1]:.3g}" if case.norms else ""
+    return Text(
+        summary=(
+            f"The loss went from {case.before:.3g} to {case.after:.3g}{at}{norm}, and stayed there for the "
+            f"{case.steps_after:,} steps that the log still shows."
+        ),
+        measured=f"loss {case.before:.3g} before, {case.after:.3g} after",
+        remedies=(
+            Remedy(
+                "code",
+                "go back to the last checkpoint before it, and skip the batches around it or lower the learning rate",
+                "a training that has left its valley does not find back at the same rate",
+            ),
+            Remedy("code", "clip gradients (1.0), warm up for longer, Adam's beta2 at 0.95", "fewer large steps"),
+            Remedy("code", "look at the samples of that step", "a broken or other data set jumps as well"),
+        ),
+    )
+
+
+def decide(job: PrintedSteps) -> list[Finding]:
+    """Decide from the printed losses: a jump far above their noise that lasts until the log ends."""
+    case = next((found for log in job.logs if (found := jump(log))), None)
+    if case is None:
+        facts = Figures("{count:,} printed steps without a jump that lasts", {"count": job.count}, "the trainer's log")
+        return [Finding(cause=ID, status="ruled_out" if job.count else "undecided", facts=facts, confidence=0.0)]
+    by_gradient = case.norms is not None and case.norms[1] > _GRADIENT * case.norms[0]
+    detail = f"loss {case.after:.3g} from here on, {case.before:.3g} before"
+    return [
+        Finding(
+            cause=ID,
+            status="confirmed",
+            facts=worded(_words, case=case),
+            confidence=0.9 if by_gradient else 0.75,
+            step=None if math.isnan(case.step) or case.step < 1 else int(case.step),
+            evidence=(EvidenceItem("log", case.file, detail, case.line),),
+        )
+    ]
+
+
+CAUSE = Cause(
+    id=ID,
+    title="the loss jumped and did not come back",
+    outcome="diverged",
+    branch="numerics",
+    facts=printed_steps,
+    decide=decide,
+    decided_from="step lines of Hugging Face, Lightning, Megatron-LM, torchtitan, fairseq, mmcv; `step N loss X`",
+    remedy="an earlier checkpoint, skipped batches, a lower learning rate, clipping",
+    explained_by=(ExplainedBy(("numeric.overflow", "numeric.non_finite", "numeric.rank_divergence"), when=("any",)),),
+    source="PaLM (arXiv 2204.02311, section 5.1): restart 100 steps earlier and skip 200 to 500 batches",
+)

@@ -1,0 +1,140 @@
+"""Reads the lines that trainers print of their steps: loss, gradient norm, loss scale. One table of formats.
+
+Whole blocks are searched at C speed, since most of a log is such lines. What a figure means is for the causes.
+"""
+
+import math
+import re
+from array import array
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import accumulate, repeat
+
+MAX_POINTS = 200_000
+"""Steps of one log that are kept; the rest is only counted."""
+LEAST = 10
+"""Steps of a log that show a course."""
+_N = rb"-?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?|[nN]a[nN]|[iI]nf(?:inity)?)"
+
+
+@cache
+def _compiled(regex: bytes) -> re.Pattern[bytes]:
+    return re.compile(regex.replace(b"<N>", _N).replace(b"<any>", rb"[^\n\r]{0,400}?"))
+
+
+FORMATS: dict[str, bytes] = {
+    "Hugging Face Trainer": (
+        rb"\{'loss': '?(?P<loss><N>)'?(?:<any>'grad_norm': '?(?P<norm><N>))?(?:<any>'epoch': '?(?P<step><N>))?"
+    ),
+    "Megatron-LM": (
+        rb"iteration +(?P<step>\d+)/ *\d+ \|(?:<any>lm loss: (?P<loss><N>))?<any>loss scale: (?P<scale><N>)"
+        rb"(?:<any>grad norm: (?P<norm><N>))?<any>skipped iterations: +(?P<skipped>\d+)"
+    ),
+    "fairseq": (
+        rb"epoch \d+:[^\n\r]{0,60}? loss=(?P<loss><N>)<any>num_updates=(?P<step>\d+)"
+        rb"(?:<any>gnorm=(?P<norm><N>))?(?:<any>loss_scale=(?P<scale><N>))?"
+    ),
+    "MMEngine": (rb"(?:Iter|Epoch) ?\([^)\n]*\)? ?\[ *(?P<step>\d+)/<any>, loss: (?P<loss><N>)"),
+    "mmcv": (rb"Iter \[(?P<step>\d+)/<any>, loss: (?P<loss><N>)(?:, grad_norm: (?P<norm><N>))?"),
+    "Lightning": (rb"Epoch \d+: +\d+%<any>\b(?P<step>\d+)/\d+ \[<any>\b(?:train[_/])?loss(?:_step)?=(?P<loss><N>)"),
+    "step and loss": (
+        rb"\b(?:[sS]teps?|iter(?:ation)?)\b[^\w\n]{1,4}(?P<step>\d{1,9})\b[^\n\r]{0,40}?\b(?<!val )(?<!eval )"
+        rb"(?:train[ _]|lm )?loss\b[ :=]{1,3}(?P<loss><N>)"
+        rb"(?:[^\n\r]{0,40}?\b(?:grad[ _]?)?norm[ :=]{1,3}(?P<norm><N>))?"
+    ),
+}
+"""Trainer -> a step of it. The last is torchtitan's, DeepSpeed's, nanoGPT's and that of many scripts."""
+OVERFLOW = (
+    rb"(?:OVERFLOW!<any>Attempted loss scale: <N>(?:, reducing to (?P<a><N>))?|[gG]radient overflow<any>"
+    rb"(?:reducing loss scale to|setting loss scale to:?) (?P<b><N>))"
+)
+"""DeepSpeed's, apex's and fairseq's line about a step that was skipped because a gradient overflowed in float16."""
+
+
+def _zeros() -> "array[float]":
+    return array("d")
+
+
+@dataclass(slots=True)
+class Series:
+    """The steps of one log in the order of its lines; NaN = not printed."""
+
+    trainer: str
+    lines: "array[int]" = field(default_factory=lambda: array("q"))
+    step: "array[float]" = field(default_factory=_zeros)
+    """Numbers of steps, or epochs with a fraction."""
+    loss: "array[float]" = field(default_factory=_zeros)
+    norm: "array[float]" = field(default_factory=_zeros)
+    scale: "array[float]" = field(default_factory=_zeros)
+    skipped: "array[float]" = field(default_factory=_zeros)
+    """1 where the step was skipped."""
+    printed: "array[int]" = field(default_factory=lambda: array("b"))
+    """Bits: 1 = a loss was printed, 2 = a norm."""
+
+
+@dataclass(slots=True)
+class Steps:
+    """Fed the lines of a log in blocks."""
+
+    series: dict[str, Series] = field(default_factory=dict)
+    overflow_lines: "array[int]" = field(default_factory=lambda: array("q"))
+    overflow_scales: "array[float]" = field(default_factory=_zeros)
+    """What each skipped step reduced the loss scale to; NaN = not told."""
+
+    @property
+    def last(self) -> int:
+        """Line of the last step; 0 without one."""
+        return max((series.lines[-1] for series in self.series.values()), default=0)
+
+    def __bool__(self) -> bool:
+        """Whether there are enough of them to say anything."""
+        return bool(self.overflow_lines) or any(len(series.lines) >= LEAST for series in self.series.values())
+
+    def feed(self, data: bytes, number: int) -> None:
+        """Read whole lines of which the first is `number`."""
+        at = 0
+        if b"verflow" in data or b"OVERFLOW!" in data:
+            for match in _compiled(OVERFLOW).finditer(data):
+                number, at = number + data.count(b"\n", at, match.start()), match.start()
+                if len(self.overflow_lines) < MAX_POINTS:
+                    self.overflow_lines.append(number)
+                    self.overflow_scales.append(_number(match["a"] or match["b"]))
+        if b"loss" not in data:
+            return
+        for trainer in [self._only()] if self.series else FORMATS:
+            if self._read(trainer, data, number - data.count(b"\n", 0, at)):
+                return
+
+    def _only(self) -> str:
+        """One trainer prints a log: the first one whose lines were found."""
+        return next(iter(self.series))
+
+    def _read(self, trainer: str, data: bytes, number: int) -> bool:
+        """Read what one trainer prints, by a few calls for the whole block."""
+        regex = _compiled(FORMATS[trainer])
+        parts = regex.split(data)
+        between, *groups = (parts[n :: regex.groups + 1] for n in range(regex.groups + 1))
+        if len(between) < 2:
+            return False
+        series = self.series.setdefault(trainer, Series(trainer))
+        if len(series.lines) < MAX_POINTS:
+            lines = [*accumulate(map(bytes.count, between[:-1], repeat(b"\n")), initial=number)][1:]
+            _take(series, dict(zip(regex.groupindex, groups, strict=True)), lines)
+        return True
+
+
+def _take(series: Series, columns: dict[str, list[bytes | None]], lines: list[int]) -> None:
+    """Add rows column by column, which costs no call for each."""
+    empty: list[bytes | None] = [None] * len(lines)
+    loss, norm = columns.get("loss", empty), columns.get("norm", empty)
+    series.lines.extend(lines)
+    series.printed.extend([(1 if one else 0) + (2 if two else 0) for one, two in zip(loss, norm, strict=True)])
+    for name in ("step", "loss", "norm", "scale", "skipped"):
+        getattr(series, name).extend(map(float, [text or b"nan" for text in columns.get(name, empty)]))
+
+
+def _number(text: bytes | None) -> float:
+    try:
+        return float(text) if text is not None else math.nan
+    except ValueError:
+        return math.nan

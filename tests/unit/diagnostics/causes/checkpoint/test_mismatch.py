@@ -1,0 +1,79 @@
+"""Checkpoints that do not fit what they are loaded into."""
+
+from pathlib import Path
+
+import pytest
+
+from diagnostics.contract.findings import text_of
+from diagnostics.diagnose import diagnose
+from tests.unit.diagnostics.causes.examples import Example
+
+HEAD = '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/job/train.py", line 9, in <module>\n'
+IN_MODEL = "RuntimeError: Error(s) in loading state_dict for Net:\n"
+SIZE = (
+    "\tsize mismatch for emb.weight: copying a param with shape torch.Size([32000, 64]) from checkpoint, the shape in "
+    "current model is torch.Size([32016, 64])."
+)
+
+
+def log(error: str) -> str:
+    return HEAD + "".join(f"[rank1]: {line}\n" for line in error.splitlines())
+
+
+def keys(missing: str, unexpected: str) -> str:
+    return (
+        f'{IN_MODEL}\tMissing key(s) in state_dict: "{missing}". \n\tUnexpected key(s) in state_dict: "{unexpected}". '
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (keys("fc.weight", "module.fc.weight"), "the checkpoint's keys begin with 'module.'"),
+        (keys("_orig_mod.fc.weight", "fc.weight"), "the model's keys begin with '_orig_mod.'"),
+        (keys("fc.weight", "head.bias"), "1 keys are missing; 1 unexpected"),
+        (IN_MODEL + SIZE, "emb.weight has [32000, 64] in the checkpoint and [32016, 64] in the model"),
+        ("RuntimeError: Missing key in checkpoint state_dict: model.2.weight.", "model.2.weight"),
+        ("ValueError: loaded state dict contains a parameter group that doesn't match the size of ...", "group"),
+        (
+            "ZeRORuntimeError: The checkpoint being loaded used a DP world size of 8 but the current world size is 4.",
+            "world size of 8",
+        ),
+        ("AssertionError: num_layers value from checkpoint (24) is not equal to the input argument value (12).", "24"),
+    ],
+)
+def test_the_loader_says_what_differs(tmp_path: Path, error: str, word: str) -> None:
+    (tmp_path / "train.log").write_text(log(error))
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.ranks, root.where[0].line) == ("checkpoint.mismatch", (1,), 9)
+    assert word in text_of(root).summary
+
+
+def test_what_torch_distributed_checkpoint_nests_in_its_exception_counts(tmp_path: Path) -> None:
+    error = (
+        "CheckpointException: CheckpointException ranks:dict_keys([1])\nTraceback (most recent call last): (RANK 1)\n"
+    )
+    inner = '  File "planner.py", line 2, in f\nRuntimeError: Missing key in checkpoint state_dict: model.2.weight.'
+    (tmp_path / "train.log").write_text(log(error + inner))
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == ["checkpoint.mismatch"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "RuntimeError: The size of tensor a (512) must match the size of tensor b (511) at non-singleton dimension 1",
+        "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
+    ],
+)
+def test_other_errors_are_the_ranks_own(tmp_path: Path, error: str) -> None:
+    (tmp_path / "train.log").write_text(log(error))
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == ["hang.rank_raised"]
+
+
+def test_what_the_program_caught_does_not_count(tmp_path: Path) -> None:
+    steps = "".join(f"[rank1]: step {n} loss {2 - n / 100}\n" for n in range(20))
+    (tmp_path / "train.log").write_text(log(IN_MODEL + SIZE) + steps)
+    assert not diagnose(tmp_path).root_causes
+
+
+EXAMPLES = {"checkpoint.mismatch": Example(lambda: {"train.log": log(keys("fc.weight", "module.fc.weight"))}, (1,))}

@@ -1,0 +1,61 @@
+"""Known faults: each row of the table is well formed, met by its own version, and no verdict by its version alone."""
+
+from pathlib import Path
+
+import pytest
+
+from diagnostics.analysis.environment.known_bugs import KNOWN_BUGS, KnownBug, possible
+from diagnostics.contract.findings import text_of
+from diagnostics.diagnose import diagnose
+from tests.unit.diagnostics.causes.examples import Example
+
+# ruff: noqa: E501
+NVLS = (
+    "[rank2]: Traceback (most recent call last):\n[rank2]:   File \"/job/train.py\", line 9, in <module>\n"
+    "[rank2]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:93, unhandled cuda error (run with "
+    "NCCL_DEBUG=INFO for details), NCCL version 2.29.3\n[rank2]: ncclUnhandledCudaError: Call to CUDA function failed.\n"
+    "[rank2]: Last error:\n[rank2]: Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401\n"
+)  # fmt: skip
+WAITS = "".join(
+    f"[rank{rank}]:[E1122 10:20:30.1 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=99999, NumelOut=99999, Timeout(ms)=600000) ran for 600033 ms\n"
+    for rank in (0, 1)
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", KNOWN_BUGS, ids=lambda bug: f"{bug.component} {bug.source}")
+def test_a_row_is_met_by_its_versions(bug: KnownBug) -> None:
+    assert bug.what and bug.fix and bug.source
+    inside = bug.since or tuple(max(0, part - 1) for part in bug.before)
+    name, value = bug.variable
+    met = list(possible({bug.component: inside}, {name: value} if value else {}, bug.arch))
+    assert (bug in met) != bool(bug.text)
+    if bug.before:
+        assert bug not in list(possible({bug.component: bug.before}, {name: value}, bug.arch))
+    if value:
+        assert bug not in list(possible({bug.component: inside}, {}, bug.arch))
+    if bug.arch:
+        assert bug not in list(possible({bug.component: inside}, {}, "x86_64"))
+
+
+def test_its_own_text_confirms_it(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(NVLS)
+    (root,) = diagnose(tmp_path).root_causes
+    assert root.cause == "env.known_bug"
+    assert "NCCL_NVLS_ENABLE=0" in text_of(root).remedies[0].change
+
+
+@pytest.mark.parametrize(("version", "named"), [("2.29.2", True), ("2.29.3", False)])
+def test_a_version_alone_is_named_and_confirms_nothing(tmp_path: Path, version: str, named: bool) -> None:
+    (tmp_path / "train.log").write_text(f"NCCL version {version}+cuda12.9\n" + WAITS)
+    report = diagnose(tmp_path)
+    assert not report.root_causes
+    assert any("pytorch/pytorch#174338" in note for note in report.notes) == named
+
+
+def test_a_fault_that_shows_otherwise_is_not_named(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("NCCL version 2.29.2+cuda12.9\nCUDA error: invalid argument\n")
+    assert not any("known fault" in note for note in diagnose(tmp_path).notes)
+
+
+EXAMPLES = {"env.known_bug": Example(lambda: {"train.log": NVLS})}

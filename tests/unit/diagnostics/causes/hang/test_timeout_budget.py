@@ -1,0 +1,56 @@
+"""Work that takes longer than the timeout of those who wait for it."""
+
+from pathlib import Path
+
+import pytest
+
+from diagnostics.diagnose import diagnose
+from tests.unit.diagnostics.causes.examples import Example
+
+BAR = (
+    "Running tokenizer on dataset (num_proc=16):  {percent}%|####    | 890000/1000000 [{took}<01:10, 1600 examples/s]\n"
+)
+WAIT = (
+    "[rank{rank}]:[E1122 10:20:30.1 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600033 "
+    "milliseconds\n"
+)
+WAITS = "".join(WAIT.format(rank=rank) for rank in (1, 2, 3))
+STORE = (
+    '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/x/torch/distributed/distributed_c10d.py", line 9, '
+    "in barrier\n[rank1]: torch.distributed.DistBackendError: [1] is setting up NCCL communicator and retrieving "
+    "ncclUniqueId from [0] via c10d key-value store by key '0', but store->get('0') got error: wait timeout after "
+    "600000ms, keys: /default_pg/0//cuda//0\n"
+)
+
+
+@pytest.mark.parametrize(("then", "victims"), [(WAITS, (1, 2, 3)), (STORE, (1,))])
+def test_a_bar_that_is_under_way_at_the_timeout(tmp_path: Path, then: str, victims: tuple[int, ...]) -> None:
+    (tmp_path / "train.log").write_text(BAR.format(percent=89, took="10:00") + then)
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.ranks, root.victims) == ("hang.timeout_budget", (0,), victims)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        BAR.format(percent=100, took="10:00"),  # It had ended.
+        BAR.format(percent=89, took="00:40"),  # It began long after the others did.
+        BAR.format(percent=99, took="10:00") + "".join(f"step {n} loss {2 - n / 99:.3f}\n" for n in range(20)),
+        "",
+    ],
+)
+def test_work_that_does_not_explain_the_timeout(tmp_path: Path, before: str) -> None:
+    (tmp_path / "train.log").write_text(before + WAITS)
+    assert "hang.timeout_budget" not in [root.cause for root in diagnose(tmp_path).root_causes]
+
+
+def test_a_bar_that_was_drawn_over_itself(tmp_path: Path) -> None:
+    drawn = "\r".join(BAR.format(percent=n, took=f"{n // 9:02}:00").rstrip() for n in range(90)) + "\n"
+    (tmp_path / "train.log").write_bytes((drawn + WAITS).encode())
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == ["hang.timeout_budget"]
+
+
+EXAMPLES = {
+    "hang.timeout_budget": Example(lambda: {"train.log": BAR.format(percent=89, took="10:00") + WAITS}, (0,)),
+}

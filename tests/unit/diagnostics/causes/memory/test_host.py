@@ -1,0 +1,51 @@
+"""Memory of the host: what the kernel, Slurm and Kubernetes say, and allocations that failed."""
+
+from pathlib import Path
+
+import pytest
+
+from diagnostics.diagnose import diagnose
+from tests.unit.diagnostics.causes.examples import Example
+
+HEAD = '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/job/train.py", line 9, in <module>\n[rank1]: '
+TABLE = "  time      : 2025-11-22_10:21:05\n  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 5001)\n"
+KERNEL = "[12.3] Memory cgroup out of memory: Killed process {} ({}) total-vm:9kB, anon-rss:66060288kB\n"
+SLURM = "slurmstepd: error: Detected 1 oom_kill event in StepId=17.0. Some of the step tasks have been OOM Killed.\n"
+WORKER = HEAD + "RuntimeError: DataLoader worker (pid 77) is killed by signal: Killed. \n"
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [
+        (SLURM + "srun: error: node12: task 3: Out Of Memory\n", (3,)),
+        (TABLE + KERNEL.format(5001, "python3"), (1,)),
+        (WORKER + SLURM, (1,)),
+        ("      Reason:       OOMKilled\n      Exit Code:    137\n", ()),
+        ("Warning Evicted pod/w-2 The node was low on resource: memory. Threshold quantity: 100Mi\n", ()),
+        ("OutOfMemoryError: Task was killed due to the node running low on memory.\n", ()),
+        (HEAD + "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.\n", (1,)),
+        (HEAD + "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 120. GiB for an array\n", (1,)),
+    ],
+)
+def test_host_memory_ran_out(tmp_path: Path, text: str, ranks: tuple[int, ...]) -> None:
+    (tmp_path / "job.log").write_text(text)
+    report = diagnose(tmp_path)
+    assert report.outcome == "oom"
+    assert [(root.cause, root.ranks) for root in report.root_causes] == [("memory.host", ranks)]
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (WORKER, "hang.rank_raised"),  # Anybody may have sent that signal.
+        (TABLE, "hang.rank_killed"),
+        (TABLE + KERNEL.format(7, "java"), "hang.rank_killed"),  # Another program of the node.
+        (HEAD + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n", "hang.rank_oom"),
+    ],
+)
+def test_other_ends_are_not_the_hosts_memory(tmp_path: Path, text: str, cause: str) -> None:
+    (tmp_path / "job.log").write_text(text)
+    assert [(root.cause, root.ranks) for root in diagnose(tmp_path).root_causes] == [(cause, (1,))]
+
+
+EXAMPLES = {"memory.host": Example(lambda: {"slurm.out": SLURM + "srun: error: node12: task 3: Out Of Memory\n"}, (3,))}
