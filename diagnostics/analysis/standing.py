@@ -16,6 +16,8 @@ _OPENS = TRANSPORT | {"watchdog_timeout", "watchdog_status", "collective_stack",
 """Kinds of lines that say that something waits, or why it may."""
 _TOLD = _OPENS - {"nccl_connect"} | {"watchdog_abort", "flight_dump_signal"}
 """Kinds of lines of which `Standing` tells all that they say."""
+SCALAR = 16
+"""Elements at most of a metric, a flag or a barrier; a layer's gradient or a unit's shard has thousands."""
 _GATHERS = {"ALLGATHER", "_ALLGATHER_BASE"}
 _SCATTERS = {"REDUCE_SCATTER", "_REDUCE_SCATTER_BASE"}
 _CLOCK = re.compile(r"^\[[A-Z]\d{3,4} (\d\d):(\d\d):(\d\d)")

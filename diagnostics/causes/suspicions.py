@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from diagnostics.analysis.memory.out_of_memory import RanOut
-from diagnostics.analysis.standing import TRANSPORT, Standing, Waiting
+from diagnostics.analysis.standing import SCALAR, TRANSPORT, Standing, Waiting
 from diagnostics.contract.findings import Suspicion
 from diagnostics.contract.formatting import bytes_text, counted, ranks_spoken, verb
 
@@ -20,8 +20,6 @@ _OTHER = 0.08
 """Share of causes that are not in the table."""
 _WARM = 20
 """Calls that completed in a group whose start-up is certainly over."""
-_SCALAR = 16
-"""Elements at most of a metric, a flag or a barrier; a layer's gradient or a unit's shard has thousands."""
 _LOST = 0.15
 """Share of a device's memory, reserved and unused or held outside PyTorch, that is more than usual."""
 _OVERRUN = 3
@@ -110,12 +108,12 @@ def _warm(standing: Standing) -> str:
 
 
 def _large(wait: Waiting, *ops: str) -> bool:
-    return wait.op in ops and (wait.numel or 0) > _SCALAR
+    return wait.op in ops and (wait.numel or 0) > SCALAR
 
 
 def _scalar(standing: Standing) -> str:
     wait = standing.longest
-    if wait.op != "all_reduce" or wait.numel is None or wait.numel > _SCALAR:
+    if wait.op != "all_reduce" or wait.numel is None or wait.numel > SCALAR:
         return ""
     return f"an all_reduce of {counted(wait.numel, 'element')} is a metric, a flag or a barrier, often conditional"
 

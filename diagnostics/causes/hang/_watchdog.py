@@ -11,6 +11,7 @@ from diagnostics.analysis.stall.watchdog import (
     WatchdogSites,
 )
 from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, Wait
+from diagnostics.analysis.standing import SCALAR
 from diagnostics.causes.hang import _parts
 from diagnostics.contract.findings import EvidenceItem, Finding, Group, Remedy, Text, Where, worded
 from diagnostics.contract.formatting import ranks_spoken, sentence, verb
@@ -135,7 +136,10 @@ def _cause(case: WatchdogDecided) -> str:
     if isinstance(case, WatchdogMismatch):
         majority, minority, *_ = _sides(case)
         other_operation = "operation" in differing_parts(majority.wire, minority.wire)
-        return "hang.collective_mismatch" if other_operation else "hang.signature_mismatch"
+        # A metric or a barrier, of one element, is never the same call as the reduction of gradients that it meets.
+        few, many = sorted(wait.numel or 0 for wait in (majority, minority))
+        other_call = other_operation or (few == 1 and many > SCALAR)
+        return "hang.collective_mismatch" if other_call else "hang.signature_mismatch"
     if isinstance(case, WatchdogGap):
         return "hang.conditional_collective" if case.few_wait else "hang.host_stall"
     fewer = isinstance(case, WatchdogDrift) and case.fewer

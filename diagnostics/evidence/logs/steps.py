@@ -19,24 +19,32 @@ _N = rb"-?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?|[nN]a[nN]|[iI]nf(?:ini
 
 @cache
 def _compiled(regex: bytes) -> re.Pattern[bytes]:
-    return re.compile(regex.replace(b"<N>", _N).replace(b"<any>", rb"[^\n\r]{0,400}?"))
+    """Compile a format: `<N>` is a figure, `<to X>` all of the line up to the first X, which is never tried again."""
+    reached = re.sub(rb"<to ([^>]*)>", rb"(?>[^\\n\\r]{0,400}?\1)", regex)
+    return re.compile(reached.replace(b"<N>", _N))
 
 
 FORMATS: dict[str, bytes] = {
     "Hugging Face Trainer": (
-        rb"\{'loss': '?(?P<loss><N>)'?(?:<any>'grad_norm': '?(?P<norm><N>))?(?:<any>'epoch': '?(?P<step><N>))?"
+        rb"\{'loss': '?(?P<loss><N>)'?(?:<to 'grad_norm': '?>(?P<norm><N>))?(?:<to 'epoch': '?>(?P<step><N>))?"
     ),
     "Megatron-LM": (
-        rb"iteration +(?P<step>\d+)/ *\d+ \|(?:<any>lm loss: (?P<loss><N>))?<any>loss scale: (?P<scale><N>)"
-        rb"(?:<any>grad norm: (?P<norm><N>))?<any>skipped iterations: +(?P<skipped>\d+)"
+        rb"iteration +(?P<step>\d{1,12})/ *\d+ \|(?:<to lm loss: >(?P<loss><N>))?<to loss scale: >(?P<scale><N>)"
+        rb"(?:<to grad norm: >(?P<norm><N>))?<to skipped iterations: {1,8}>(?P<skipped>\d{1,9})"
     ),
     "fairseq": (
-        rb"epoch \d+:[^\n\r]{0,60}? loss=(?P<loss><N>)<any>num_updates=(?P<step>\d+)"
-        rb"(?:<any>gnorm=(?P<norm><N>))?(?:<any>loss_scale=(?P<scale><N>))?"
+        rb"epoch \d{1,9}:<to  loss=>(?P<loss><N>)<to num_updates=>(?P<step>\d{1,12})"
+        rb"(?:<to gnorm=>(?P<norm><N>))?(?:<to loss_scale=>(?P<scale><N>))?"
     ),
-    "MMEngine": (rb"(?:Iter|Epoch) ?\([^)\n]*\)? ?\[ *(?P<step>\d+)/<any>, loss: (?P<loss><N>)"),
-    "mmcv": (rb"Iter \[(?P<step>\d+)/<any>, loss: (?P<loss><N>)(?:, grad_norm: (?P<norm><N>))?"),
-    "Lightning": (rb"Epoch \d+: +\d+%<any>\b(?P<step>\d+)/\d+ \[<any>\b(?:train[_/])?loss(?:_step)?=(?P<loss><N>)"),
+    "MMEngine": (
+        rb"(?:Iter|Epoch)\(train\) {0,3}(?:\[\d{1,9}\])?\[ *(?P<step>\d{1,12})/<to \bloss: >(?P<loss><N>)"
+        rb"(?:<to grad_norm: >(?P<norm><N>))?"
+    ),
+    "mmcv": rb"Iter \[(?P<step>\d{1,12})/<to , loss: >(?P<loss><N>)(?:, grad_norm: (?P<norm><N>))?",
+    "Lightning": (
+        rb"Epoch \d{1,9}: {1,4}\d{1,3}%(?>[^\n\r]{0,400}?\b(?P<step>\d{1,12})/\d+ \[)"
+        rb"<to \b(?:train[_/])?loss(?:_step)?=>(?P<loss><N>)"
+    ),
     "step and loss": (
         rb"\b(?:[sS]teps?|iter(?:ation)?)\b[^\w\n]{1,4}(?P<step>\d{1,9})\b[^\n\r]{0,40}?\b(?<!val )(?<!eval )"
         rb"(?:train[ _]|lm )?loss\b[ :=]{1,3}(?P<loss><N>)"
@@ -45,8 +53,8 @@ FORMATS: dict[str, bytes] = {
 }
 """Trainer -> a step of it. The last is torchtitan's, DeepSpeed's, nanoGPT's and that of many scripts."""
 OVERFLOW = (
-    rb"(?:OVERFLOW!<any>Attempted loss scale: <N>(?:, reducing to (?P<a><N>))?|[gG]radient overflow<any>"
-    rb"(?:reducing loss scale to|setting loss scale to:?) (?P<b><N>))"
+    rb"(?:OVERFLOW!<to Attempted loss scale: ><N>(?:, reducing to (?P<a><N>))?|[gG]radient overflow"
+    rb"<to (?:reducing loss scale to|setting loss scale to):? ?>(?P<b><N>))"
 )
 """DeepSpeed's, apex's and fairseq's line about a step that was skipped because a gradient overflowed in float16."""
 

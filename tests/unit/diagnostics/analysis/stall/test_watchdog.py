@@ -77,12 +77,17 @@ def found(folder: Path, logs: dict[int, str]) -> list[Shown]:
 
 
 def told(folder: Path) -> str:
-    return next(one.summary for one in detect(gather(folder, Limits())) if one.cause == "hang.signature_mismatch")
+    return next(one.summary for one in detect(gather(folder, Limits())) if one.cause == "hang.collective_mismatch")
 
 
 @pytest.mark.parametrize("version", STATUS)
 @pytest.mark.parametrize(
-    ("op", "numel", "cause"), [("ALLREDUCE", 1, "signature_mismatch"), ("BROADCAST", 1024, "collective_mismatch")]
+    ("op", "numel", "cause"),
+    [
+        ("ALLREDUCE", 99, "signature_mismatch"),
+        ("ALLREDUCE", 1, "collective_mismatch"),  # A metric or a barrier, where the others reduce gradients.
+        ("BROADCAST", 1024, "collective_mismatch"),
+    ],
 )
 def test_calls_that_do_not_fit_at_one_position(tmp_path: Path, version: str, op: str, numel: int, cause: str) -> None:
     logs = {rank: hung(rank, version=version) for rank in range(4)}

@@ -7,7 +7,7 @@ import pytest
 
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
-from diagnostics.evidence.logs.steps import Steps
+from diagnostics.evidence.logs.steps import FORMATS, Series, Steps
 from tests.unit.diagnostics.causes.examples import Example
 
 Line = Callable[[int, object, object], str]
@@ -26,6 +26,9 @@ TRAINERS: dict[str, Line] = {
     ),
     "mmcv": lambda n, loss, norm: (
         f"mmseg - INFO - Iter [{n}/40000]\tlr: 8e-03, memory: 6, loss: {loss}, grad_norm: {norm}"
+    ),
+    "mmengine": lambda n, loss, norm: (
+        f"INFO - Epoch(train)  [1][ {n}/196]  lr: 5.0e-03  memory: 5   loss_ce: 9.9  loss: {loss}  grad_norm: {norm}"
     ),
     "nanogpt": lambda n, loss, norm: f"iter {n}: loss {loss}, time 300ms",
     "lightning": lambda n, loss, norm: f"Epoch 0: {n}%|##  | {n}/100 [00:10<00:50, 9it/s, v_num=0, train_loss={loss}]",
@@ -127,6 +130,27 @@ def test_overflow_without_end(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("text", [deepspeed([65536, 32768, 16384]), apex(range(15, 11, -1))])
 def test_finding_a_loss_scale_is_no_fault(tmp_path: Path, text: str) -> None:
     assert causes(tmp_path, text + log("hf", falling(40), [1.0] * 40)) == []
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{'loss': 1 ",
+        "{'loss': 1 'grad_norm': x ",
+        "iteration 1/ 1 | lm loss: 1 loss scale: 1 grad norm: 1 ",
+        "Epoch 0: 1%| 1/2 [ loss ",
+        "Epoch(",
+        "epoch 1: loss=1 num_updates=x ",
+        "step 1 loss norm ",
+        "OVERFLOW! Gradient overflow ",
+    ],
+)
+def test_lines_made_to_be_slow_are_not(line: str) -> None:
+    data = ("loss verflow " + line * (60_000 // len(line)) + "\n").encode()
+    for trainer in FORMATS:
+        steps = Steps({trainer: Series(trainer)})
+        steps.feed(data * 4, 1)
 
 
 def test_lines_are_counted_over_blocks() -> None:
