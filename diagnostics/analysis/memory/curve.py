@@ -8,10 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from diagnostics.evidence.model import Frame
-from diagnostics.evidence.readers.timeline import thinned
 from diagnostics.evidence.trace.memory_marks import MAX_EVENTS, STEP, MemoryEvent, Span, TraceMarks, step_number
 
-MAX_POINTS = 500
 _CPU = 0
 _HELD_A_WHILE = frozenset({"gather", "reduce", "checkpoint", "data"})
 """Phases whose buffers outlive a step by design: work objects of collectives, asynchronous saves, batches ahead."""
@@ -54,8 +52,6 @@ class Curve:
     peak_us: float = 0.0
     peak_step: int | None = None
     peak_region: str = ""
-    points: list[tuple[float, int]] = field(default_factory=list)
-    """(seconds, bytes), at most `MAX_POINTS`."""
     at_peak: list[Allocation] = field(default_factory=list)
     allocations: list[Allocation] = field(default_factory=list)
     steps: list[tuple[int, Span]] = field(default_factory=list)
@@ -122,7 +118,6 @@ def build(marks: TraceMarks) -> Curve | None:
     spans, backend = OpenSpans(marks.spans), OpenSpans(marks.backend)
     backward_ends = [span.end_us for span in marks.backward]
     live: dict[int, Allocation] = {}
-    points: list[tuple[float, int]] = []
     level = baseline or 0
     for event in ordered:
         level += event.bytes
@@ -146,8 +141,6 @@ def build(marks: TraceMarks) -> Curve | None:
         held = event.total_reserved_bytes
         if event.device_type != _CPU and (curve.reserved[-1][1] if curve.reserved else 0) != held:
             curve.reserved.append((event.ts_us, held))
-        points.append(((event.ts_us - first.ts_us) / 1e6, max(0, level)))
-    curve.points = [(round(time_s, 6), size) for time_s, size in thinned(points, MAX_POINTS)]
     curve.at_peak = [
         one
         for one in curve.allocations

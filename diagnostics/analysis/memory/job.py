@@ -16,10 +16,12 @@ from diagnostics.analysis.memory.out_of_memory import RanOut, ran_out
 from diagnostics.analysis.memory.units import Whole
 from diagnostics.contract.findings import EvidenceItem, Where
 from diagnostics.contract.formatting import bytes_text
+from diagnostics.evidence.calls import CallFile
 from diagnostics.evidence.model import Evidence, Problem
-from diagnostics.evidence.readers.snapshot import Snapshot
+from diagnostics.evidence.readers.snapshot import Snapshot, SnapshotFile
 from diagnostics.evidence.readers.timeline import MAX_STEPS as MAX_STEPS_OF_RANK
 from diagnostics.evidence.readers.timeline import StepMemory, Timeline
+from diagnostics.evidence.readers.trace import TraceFile
 from diagnostics.evidence.trace.memory_marks import is_worth_reading, read_marks
 
 MAX_FILES = 16
@@ -30,7 +32,7 @@ _LEAST_STEPS = 64
 PREDICTED_RANKS = 64
 """Size of the job of which a small one is a trial."""
 _OPTIMIZER = "Optimizer.step#"
-H = TypeVar("H")
+H = TypeVar("H", bound=CallFile | SnapshotFile | TraceFile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +254,7 @@ def _of(job: JobMemory, rank: int) -> RankMemory:
 
 def _first(handles: Iterable[H]) -> list[H]:
     """Return the handles of the first ranks. Handles without a rank in their name come last, sorted by file."""
-    ordered = sorted(handles, key=lambda one: (one.rank is None, one.rank or 0, one.file))  # type: ignore[attr-defined]
-    return ordered[:MAX_FILES]
+    return sorted(handles, key=lambda one: (one.rank is None, one.rank or 0, one.file))[:MAX_FILES]
 
 
 def _timelines(job: JobMemory) -> None:

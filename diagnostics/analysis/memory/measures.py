@@ -7,7 +7,7 @@ from typing import Any
 from diagnostics.analysis.memory import categories
 from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.analysis.memory.job import read as read_job
-from diagnostics.analysis.memory.over_time import PROCESS, TENSORS, WINDOW, OverTime, of_samples, over_time
+from diagnostics.analysis.memory.over_time import PROCESS, OverTime, of_samples, over_time
 from diagnostics.analysis.memory.plan import planned
 from diagnostics.evidence.memory.levels import AT, KINDS, RESERVED, total
 from diagnostics.evidence.model import Evidence
@@ -57,15 +57,10 @@ def measures(job: JobMemory) -> dict[str, Any]:
 def _rank(job: JobMemory, rank: RankMemory, stacked: bool) -> dict[str, Any]:
     curve = rank.curve
     record: dict[str, Any] = {}
-    if stack := over_time(job, rank) if stacked or curve is None else None:
+    if stack := over_time(job, rank):
         record = _curve(stack)
         if stacked:
             record["over_time"] = _stack(job, rank, stack)
-    elif curve is not None:
-        before = job.before_window(rank)
-        shift = 0 if curve.baseline_bytes is not None else before or 0
-        record["curve"] = [[time_s, size + shift] for time_s, size in curve.points]
-        record["curve_of"] = TENSORS if before is not None else WINDOW
     if curve is not None:
         record["peak_step"], record["peak_region"] = curve.peak_step, curve.peak_region
     peak = categories.peak(job, rank)

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 from diagnostics.evidence.limits import TooLargeError
 from diagnostics.evidence.reader import Handle, Reader, opens
-from diagnostics.evidence.trace.events import Lane, Message, collective_word
+from diagnostics.evidence.trace.events import Message, collective_word
 from diagnostics.evidence.trace.host_work import host_work
+from diagnostics.evidence.trace.index import Lanes, Names
 from diagnostics.evidence.trace.model import Trace
 
 _Answer = TypeVar("_Answer")
@@ -75,10 +76,12 @@ class _Reader:
         self.connection = connection
         self.file = file
         self.checks = 0
-        self.names: dict[str, int] = {}
+        self.listed: list[str] = []
+        """Names of all devices, in one list that their traces share."""
+        self.names = Names(self.listed)
         self.name_bytes = 0
         self.traces_by_device: dict[int, Trace] = {}
-        self.lanes: dict[int, dict[Lane, int]] = {}
+        self.lanes: dict[int, Lanes] = {}
         connection.set_progress_handler(self._progress, _STEPS_PER_CHECK)
         connection.execute("PRAGMA trusted_schema=OFF")
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _CELL_BYTES)
@@ -128,31 +131,17 @@ class _Reader:
         if device not in self.traces_by_device:
             if len(self.traces_by_device) >= 1024:
                 raise ValueError("over 1,024 devices")
-            self.traces_by_device[device] = Trace(file=self.file.file)
-            self.lanes[device] = {}
+            self.traces_by_device[device] = trace = Trace(file=self.file.file, names=self.listed)
+            self.lanes[device] = Lanes(trace.lanes)
         return self.traces_by_device[device]
 
-    def _lane(self, device: int, owner: int, line: int) -> int:
-        lanes = self.lanes[device]
-        lane = Lane(owner, line)
-        if lane not in lanes:
-            lanes[lane] = len(lanes)
-            self.traces_by_device[device].lanes.append(lane)
-        return lanes[lane]
-
-    def _name(self, trace: Trace, text: object) -> int:
-        """Names are shared by all devices of the file."""
+    def _name(self, text: object) -> int:
         name = str(text or "")
         if name not in self.names:
             self.name_bytes += len(name)
             if self.name_bytes > self.file.limits.whole_bytes:
                 raise TooLargeError(f"names over {self.file.limits.whole_bytes >> 20} MiB")
-            self.names[name] = len(self.names)
-        index = self.names[name]
-        if len(trace.names) <= index:
-            known = list(self.names)
-            trace.names.extend(known[len(trace.names) :])
-        return index
+        return self.names[name]
 
     def _launches(self, tables: set[str]) -> _Launches:
         if "CUPTI_ACTIVITY_KIND_RUNTIME" not in tables:
@@ -164,11 +153,11 @@ class _Reader:
         start, end, device, stream, correlation, process, name = row
         trace = self._trace(device)
         launch, returned, thread = launches.get(((process or 0) >> 24, correlation), (-1, -1, -1))
-        trace.device.add(start, max(start, end), self._name(trace, name), self._lane(device, device, stream))
+        trace.device.add(start, max(start, end), self._name(name), self.lanes[device][device, stream])
         trace.is_memory.append(memory)
         trace.launch.append(launch)
         trace.returned.append(returned)
-        trace.launcher.append(self._lane(device, thread >> 24, thread) if thread >= 0 else -1)
+        trace.launcher.append(self.lanes[device][thread >> 24, thread] if thread >= 0 else -1)
         return thread
 
     def _kernels(self, launches: _Launches) -> dict[int, int]:
@@ -220,7 +209,7 @@ class _Reader:
             for device in self._devices(owners, thread):
                 trace = self.traces_by_device[device]
                 spans = trace.syncs if is_wait else trace.marks
-                spans.add(start, max(start, end), self._name(trace, call), self._lane(device, thread >> 24, thread))
+                spans.add(start, max(start, end), self._name(call), self.lanes[device][thread >> 24, thread])
 
     def _marks(self, owners: dict[int, int]) -> None:
         """NVTX ranges; NCCL's own ones tell collectives."""
@@ -234,8 +223,8 @@ class _Reader:
                 trace = self.traces_by_device[device]
                 if nccl and not nccl[1].startswith("Group"):
                     trace.mark_messages[len(trace.marks)] = Message(collective_word(nccl[1]))
-                index = self._name(trace, f"ProfilerStep#{step[1]}" if step else name)
-                trace.marks.add(start, max(start, end), index, self._lane(device, (thread or 0) >> 24, thread or 0))
+                index = self._name(f"ProfilerStep#{step[1]}" if step else name)
+                trace.marks.add(start, max(start, end), index, self.lanes[device][(thread or 0) >> 24, thread or 0])
 
     def _devices(self, owners: dict[int, int], thread: int) -> list[int]:
         """Devices that a host thread works for; all when it works for several or launches nothing itself."""
