@@ -1,5 +1,8 @@
 """The one way dtk fails on the user's account: what happened, why, and what to type next."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from diagnostics.contract.formatting import clean
 
 USER_ERROR = 2
@@ -37,3 +40,16 @@ class DtkError(Exception):
 
 class OwnRankError(DtkError):
     """What only this rank ran into, under a launcher of somebody else: it tells of it itself, whatever its number."""
+
+
+@contextmanager
+def refused(what: str, fix: str = "") -> Iterator[None]:
+    """Raise what the system refuses inside as one line.
+
+    Raises:
+        DtkError: `what`, and the system's reason.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise DtkError(what, error.strerror or str(error), fix) from error

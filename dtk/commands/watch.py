@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dtk.console.options import above_zero, add_number
-from dtk.errors import DtkError
+from dtk.errors import DtkError, refused
 
 FOLDERS = Path("dtk-watch")
 STALL_TIMEOUT_S = 300.0
@@ -115,11 +115,9 @@ def make_folder(chosen: Path | None, folders: Path, holds: str, mode: int = 0o77
     """
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     folder = (chosen or folders / name).expanduser().absolute()
-    try:
+    with refused(f"cannot make {folder}", "choose another --folder"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=mode, exist_ok=True)
         if (folder / holds).exists():
             raise DtkError(f"{chosen} holds the records of an earlier job", fix="choose another --folder")
-    except OSError as error:
-        raise DtkError(f"cannot make {folder}", error.strerror or str(error), "choose another --folder") from error
     return folder

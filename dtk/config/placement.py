@@ -14,7 +14,7 @@ from typing import Any
 from diagnostics.contract.formatting import counted
 from dtk.config.limits import check_numbers
 from dtk.config.schema import Config, LauncherConfig, RemoteLauncher
-from dtk.errors import DtkError
+from dtk.errors import DtkError, refused
 from dtk.strategies.traits import StrategyConfig
 
 CPU_RANKS = 2
@@ -145,14 +145,9 @@ def check_port(port: int) -> None:
     """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+        fix = "choose another, or launcher.master_port=0 for a free one"
+        with refused(f"launcher.master_port={port} cannot be used", fix):
             probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise DtkError(
-                f"launcher.master_port={port} cannot be used",
-                error.strerror or str(error),
-                "choose another, or launcher.master_port=0 for a free one",
-            ) from error
 
 
 def is_remote(launcher: Any) -> bool:

@@ -8,7 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from dtk.errors import DtkError
+from dtk.errors import DtkError, refused
 
 
 def columns() -> int | None:
@@ -75,7 +75,5 @@ def write(path: Path, text: str) -> None:
     """
     from diagnostics.report.files import replace
 
-    try:
+    with refused(f"cannot write {path}", "choose another file"):
         replace(path, text)
-    except OSError as error:
-        raise DtkError(f"cannot write {path}", error.strerror or str(error), "choose another file") from error

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from diagnostics.contract.formatting import bytes_text as size
+from dtk.doctor.limits import trial
 from dtk.doctor.model import Check, Result, failure, graded, judged, not_applicable, warning
 from dtk.doctor.scope import Scope
 from dtk.record.heartbeat import filesystem
@@ -40,7 +41,7 @@ def space(scope: Scope) -> Result:
     whole, free = about.f_blocks * about.f_frsize, about.f_bavail * about.f_frsize
     kind = filesystem(place)
     findings = []
-    if problem := _write(place):
+    if problem := trial(place, BLOCK_BYTES):
         findings.append(failure(f"{place} cannot be written: {problem} ({size(free)} free)", *elsewhere))
     if whole and free < SOME_BYTES:  # The kernel's own file systems have no size.
         text = f"{size(free)} free of {size(whole)} at {place}"
@@ -53,17 +54,6 @@ def space(scope: Scope) -> Result:
     measures = {"folder": str(place), "size_bytes": whole, "free_bytes": free, "filesystem": kind}
     fine = f"{size(free)} free of {size(whole)} at {place} ({kind or 'kind not told'})"
     return judged(findings, fine, measures=measures)
-
-
-def _write(folder: Path) -> str:
-    """Write a file and remove it; why it failed."""
-    try:
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".dtk-doctor-") as file:
-            file.write(bytes(BLOCK_BYTES))
-            file.flush()
-    except OSError as error:
-        return error.strerror or str(error)
-    return ""
 
 
 def fsync(scope: Scope) -> Result:

@@ -38,7 +38,7 @@ def judge_shm(folder: Path) -> Result:
     larger = ("give more; docker: --shm-size=16g or --ipc=host", f"sudo mount -o remount,size=16g {folder}")
     used = ("see what fills it; remove what dead jobs left", f"ls -lS {folder} | head")
     findings = []
-    if problem := _trial(folder):
+    if problem := trial(folder, SEGMENT_BYTES):
         text = f"{folder}: {size(SEGMENT_BYTES)} cannot be taken: {problem} ({size(free)} of {size(whole)} free)"
         findings.append(failure(text, *(used if whole >= SHM_BYTES else larger)))
     elif whole < SHM_BYTES:
@@ -49,11 +49,11 @@ def judge_shm(folder: Path) -> Result:
     return judged(findings, f"{size(free)} free of {size(whole)}", measures={"size_bytes": whole, "free_bytes": free})
 
 
-def _trial(folder: Path) -> str:
-    """Take a segment and give it back; why it failed."""
+def trial(folder: Path, size_bytes: int) -> str:
+    """Take so much of a folder and give it back; return why it failed."""
     try:
-        with tempfile.NamedTemporaryFile(dir=folder, prefix="dtk-doctor-") as file:
-            os.posix_fallocate(file.fileno(), 0, SEGMENT_BYTES)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".dtk-doctor-") as file:
+            os.posix_fallocate(file.fileno(), 0, size_bytes)
     except OSError as error:
         return error.strerror or str(error)
     return ""

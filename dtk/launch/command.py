@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
 
-from dtk.errors import DtkError
+from dtk.errors import refused
 
 LOG_BYTES = 64 << 20
 """The log is begun anew beyond this, and the part before is kept once: the last words are what counts."""
@@ -54,10 +54,8 @@ class Command:
         Raises:
             DtkError: it cannot be started, or the log cannot be written.
         """
-        try:
+        with refused(f"cannot run {self.argv[0]}"):
             self._start()
-        except OSError as error:
-            raise DtkError(f"cannot run {self.argv[0]}", error.strerror or str(error)) from error
         return self
 
     def _start(self) -> None:

@@ -7,10 +7,12 @@ NCCL reads $NCCL_CONF_FILE, else .nccl.conf in the home folder that the system k
 import os
 import pwd
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from diagnostics.analysis.environment.conf_file import ConfFile, parse_conf
+from diagnostics.contract.files import read_record
 
 SYSTEM = Path("/etc/nccl.conf")
 MOST_BYTES = 1 << 20
@@ -48,9 +50,6 @@ def read_system() -> Read | None:
 
 
 def _read(path: Path) -> Read | None:
-    try:
-        with path.open("rb") as file:
-            text = file.read(MOST_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return None
-    return Read(path, parse_conf(text))
+    with suppress(OSError, ValueError):
+        return Read(path, parse_conf(read_record(path, MOST_BYTES).decode("utf-8", "replace")))
+    return None

@@ -9,7 +9,7 @@ import yaml
 from diagnostics.contract.files import read_record
 from diagnostics.evidence import safe_yaml
 from diagnostics.evidence.limits import Limits
-from dtk.errors import DtkError
+from dtk.errors import DtkError, refused
 
 MOST_BYTES = 300_000
 """Read in seconds; ten thousand values, which is the most, take less."""
@@ -26,9 +26,8 @@ def load(path: Path) -> dict[str, Any]:
     if path.is_dir():
         raise DtkError(f"{path} is a folder, no sweep file", fix="name a YAML file in it")
     try:
-        data = read_record(path, MOST_BYTES)
-    except OSError as error:
-        raise DtkError(f"cannot read {path}", error.strerror or str(error)) from error
+        with refused(f"cannot read {path}"):
+            data = read_record(path, MOST_BYTES)
     except ValueError as error:
         raise DtkError(f"{path} is no sweep file", f"it has more than {MOST_BYTES:,} bytes") from error
     try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from diagnostics.analysis.statistics import FEWEST
 from diagnostics.contract.invocation import typed
 from dtk.config.schema import Config, NCCLConfig
-from dtk.errors import DtkError
+from dtk.errors import DtkError, refused
 from dtk.tune import micro
 from dtk.tune.candidates import (
     BUCKET,
@@ -201,12 +201,8 @@ def _home(keep: Path | None) -> Path:
     """Where the probes' run folders go."""
     if keep is None:
         return Path(tempfile.mkdtemp(prefix="dtk-tune-"))
-    try:
+    with refused(f"cannot keep probes in {keep}", "choose another folder"):
         keep.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DtkError(
-            f"cannot keep probes in {keep}", error.strerror or str(error), "choose another folder"
-        ) from error
     return keep.absolute()
 
 

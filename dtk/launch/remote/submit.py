@@ -9,7 +9,7 @@ from pathlib import Path
 
 from diagnostics.contract.artifacts import RunPaths, Status, write_json
 from diagnostics.contract.invocation import command, typed
-from dtk.errors import DtkError
+from dtk.errors import DtkError, refused
 from dtk.launch.remote import kubernetes, skypilot, slurm
 from dtk.launch.remote.submission import Submission
 from dtk.record.run_folder import now, writing
@@ -121,15 +121,14 @@ def ask(arguments: list[str], who: str, given: str | None) -> str:
         if name == "SLURM_CONF" or not name.startswith(("SLURM_", "SBATCH_EXPORT"))
     }
     try:
-        done = subprocess.run(
-            arguments, input=given, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environment
-        )
+        with refused(f"cannot run {arguments[0]}"):
+            done = subprocess.run(
+                arguments, input=given, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environment
+            )
     except subprocess.TimeoutExpired as error:
         raise DtkError(
             f"{who} did not answer in {TIMEOUT_S:.0f} s", "the job may have been taken all the same"
         ) from error
-    except OSError as error:
-        raise DtkError(f"cannot run {arguments[0]}", error.strerror or str(error)) from error
     if done.returncode:
         said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
         raise DtkError(f"{who} refuses the job", said)

@@ -321,7 +321,7 @@ def test_a_folder_of_somebody_else(tmp_path):
     tmp_path.chmod(0o755)
     script = (
         "import os, sys\nfrom pathlib import Path\nfrom dtk.doctor import disk\nfrom dtk.doctor.scope import Scope\n"
-        "os.setgid(65534)\nos.setuid(65534)\nprint(disk._write(Path(sys.argv[1])))"
+        "os.setgid(65534)\nos.setuid(65534)\nprint(disk.trial(Path(sys.argv[1]), disk.BLOCK_BYTES))"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, closed],
