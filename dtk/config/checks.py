@@ -189,15 +189,16 @@ def _experts(config: Config) -> None:
             f"model.experts={model.experts} does not divide into parallel.ep={ep} equal parts",
             fix=f"use parallel.ep={near}, or model.experts={-(-model.experts // ep) * ep}",
         )
-    others = [typed for typed in config.parallel.cut if not typed.startswith("parallel.ep=")]
+    others = {typed: f"{typed.partition('=')[0]}=1" for typed in config.parallel.cut if ".ep=" not in typed}
     if config.train.compile:
-        others.append("train.compile=true")
-    if others:
-        key, _, value = others[0].partition("=")
+        others["train.compile=true"] = "train.compile=false"
+    if config.strategy.traits.least_cuda_devices > 1:
+        others[f"strategy={config.strategy.name}"] = "strategy=ddp"
+    for typed, instead in others.items():
         raise DtkError(
-            f"model={model.name} does not go with {others[0]}",
+            f"model={model.name} does not go with {typed}",
             "experts are whole, or divided over parallel.ep, in models that are neither cut otherwise nor compiled",
-            f"use {key}={'false' if value == 'true' else 1}",
+            f"use {instead}",
         )
 
 

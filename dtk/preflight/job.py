@@ -78,8 +78,10 @@ def _reduced(config: Config) -> Config:
             "vocab_size": min(model.vocab_size, 512),
             "context_length": min(model.context_length, length),
         }
-        if model.architecture == "llama":
+        if hasattr(model, "ffn_width"):
             narrow["ffn_width"] = 2 * narrow["width"]
+        if hasattr(model, "expert_width"):
+            narrow["expert_width"] = HEAD_WIDTH
         if getattr(model, "pretrained", None):
             narrow["pretrained"] = None
         model = dataclasses.replace(model, **narrow)

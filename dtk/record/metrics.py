@@ -26,11 +26,15 @@ DEFINITIONS: dict[str, str] = {
     "peak_memory_bytes_per_rank": "peak_memory_bytes of every rank, in order of rank",
     "pipeline_bubble": "share of the last step in which ranks computed neither forward nor backward, on average",
     "pipeline_bubble_ideal": "the same for stages that take equally long and messages that take no time",
+    "expert_load": "tokens of the busiest expert over the mean of the experts of its block, in the last step over all "
+    "ranks, for the block where it is largest",
+    "expert_rank_load": "the same for the experts of an ep rank together",
+    "expert_dropped": "share of the choices of experts in the last step that met a full one, where it is largest",
     "float16_overflows": "averaged gradients since the start of the attempt, counted by element, that "
     "strategy.communication_hook=fp16 made infinite because float16 ends at 65,504",
     "communicated_bytes_per_step": "bytes of the full buffers of all collectives that one rank issues in a step, as "
     "declared by the strategy: the reduced tensor of an all_reduce, the output of an all_gather, the input of a "
-    "reduce_scatter; not the bytes on the wire",
+    "reduce_scatter, the own tokens of an all_to_all; not the bytes on the wire",
     "validation_loss": "mean loss per valid target over the held-out samples, in nats, each sample counted once",
     "validation_classes": "classes that occur among the samples of the evaluation",
     "validation_accuracy": "share of valid held-out targets (classes, or tokens of a language model) that were "

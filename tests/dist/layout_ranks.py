@@ -191,6 +191,7 @@ def one_step(context: Context, config: schema.Config, wire: bool = False) -> dic
     with heard:
         parts.optimizer.step()
     issued, marked = summed(tap.calls), summed(listener.regions)
+    used = parts.runner.figures() if config.model.architecture == "moe" else {}
     parts.optimizer.zero_grad()
     after = losses()
     parts.optimizer.zero_grad()
@@ -204,6 +205,7 @@ def one_step(context: Context, config: schema.Config, wire: bool = False) -> dic
         "held out": held_out["validation_loss"],
         "accuracy": held_out["validation_accuracy"],
         "misplaced": misplaced,
+        "experts": {name: value for name, value in used.items() if name != "expert_rank_load"},
         "issued": issued,
         "marked": marked,
         "declared": declared,
