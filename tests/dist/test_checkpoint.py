@@ -43,6 +43,11 @@ def case(strategy, **more):
 WHOLE = {
     **{name: case(name) for name in STRATEGIES},
     "dropout": case("fsdp", model=DROPOUT),
+    "in backward": case(
+        "fsdp",
+        train=replace(TRAIN, clip_norm=None, micro_batch_size=8),
+        optimizer=schema.AdamWConfig(lr=3e-3, in_backward=True),
+    ),
     "sgd": case("ddp", optimizer=schema.SGDConfig(lr=0.05)),
     "int8": case(DDPConfig(communication_hook="int8", bucket_cap_mb=0.05)),
     "topk": case(Zero1Config(communication_hook="topk", bucket_cap_mb=0.05)),
@@ -59,7 +64,7 @@ SMALL: dict[str, Any] = {"checkpoint": schema.CheckpointConfig(every=2), "train"
 
 def first_part(changes):
     """Stops at step 15 and leaves the checkpoint of step 10."""
-    return {**changes, "checkpoint": HALF, "train": replace(TRAIN, steps=15)}
+    return {**changes, "checkpoint": HALF, "train": replace(changes["train"], steps=15)}
 
 
 @pytest.fixture(scope="module")

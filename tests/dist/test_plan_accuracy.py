@@ -13,6 +13,7 @@ BERT = ["data=classification", "data.samples_per_class=20", "model.layers=2"]
 GPT = ["data=synthetic", "model.layers=2"]
 CASES = {
     "gpt2_tiny zero1": [*GPT, "model=gpt2_tiny", "strategy=zero1", "train.activation_checkpoint_every=1"],
+    "gpt2_tiny zero1 topk": [*GPT, "model=gpt2_tiny", "strategy=zero1", "strategy.communication_hook=topk"],
     "bert_tiny zero2": [*BERT, "model=bert_tiny", "strategy=zero2"],
     "llama_tiny fsdp accumulated": [
         *(*GPT, "model=llama_tiny", "strategy=fsdp", "data.vocab_size=512", "train.global_batch_size=16")
@@ -38,6 +39,29 @@ def test_predicted_peaks_and_collectives(tmp_path):
         assert predicted.memory.peak_bytes == pytest.approx(peak, rel=0.02), name
         recorded = {(one.op, one.group): (one.count, one.size_bytes) for one in predicted.traffic}
         assert recorded == actual[0][name]["calls"], name
+
+
+SMALL_BATCH = ["model=gpt2_tiny", "data=synthetic", "model.layers=6", "data.sequence_length=8", "train.clip_norm=null"]
+"""Gradients are a large part of the peak."""
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(("strategy", "ranks", "least"), [("single", 1, 0.18), ("fsdp", 2, 0.1), ("zero2", 2, 0.0)])
+def test_the_optimizer_in_backward_saves_what_the_plan_says(strategy, ranks, least, tmp_path):
+    """Of the peak, nothing under zero2: it stands where the first unit's whole gradient is reduced, in both cases."""
+    batch = ["train.global_batch_size=2", f"train.micro_batch_size={2 // ranks}", *COMMON[1:]]
+    jobs = {
+        in_backward: planned_job(
+            [*SMALL_BATCH, *batch, f"strategy={strategy}", f"optimizer.in_backward={in_backward}"], None, ranks
+        )
+        for in_backward in ("false", "true")
+    }
+    plain = {name: job.plain for name, job in jobs.items()}
+    actual = run_ranks("tests.dist.plan_ranks:measure_all", ranks, plain, str(tmp_path))
+    measured = {name: max(results[name]["tensors"] for results in actual) for name in jobs}
+    for name, job in jobs.items():
+        assert closed_form(job.config, ranks).memory.peak_bytes == pytest.approx(measured[name], rel=0.002), name
+    assert measured["true"] <= (1 - least) * measured["false"]
 
 
 PIPELINES = {
