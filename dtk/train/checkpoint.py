@@ -2,7 +2,8 @@
 
 Everything is keyed by parameter name (`model.<name>`, `optimizer.<name>.<field>`, `loop.<field>`),
 so torch.distributed.checkpoint reshards on load: ddp -> fsdp, 2 ranks -> 4. ZeRO-1 fits as well,
-because each rank stores the entries it owns and asks for those it owns.
+because each rank stores the entries it owns and asks for those it owns. What a strategy keeps on one
+rank alone (`rank_00003.<field>`) is read on the same layout only.
 """
 
 import json

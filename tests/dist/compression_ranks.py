@@ -1,4 +1,4 @@
-"""On every rank: a step whose gradients are too large for float16."""
+"""On every rank: a step whose gradients are too large for float16; resumes that say what they cannot keep."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from dtk.record import guard
 from dtk.record.recorder import Recorder
 from dtk.train.assemble import assemble
 from tests.dist.ranks import placed
-from tests.dist.training_ranks import config
+from tests.dist.training_ranks import config, save_and_load
 
 
 def large_gradients(
@@ -30,4 +30,14 @@ def large_gradients(
         warned = any("communication_hook" in topic for topic in guard._reported)
         results[name] = (loop.last.get("float16_overflows"), warned)
         recorder.close()
+    return results
+
+
+def resumed(context: Context, cases: list[tuple[str, dict[str, Any], str | None]], folder: str) -> dict[str, Any]:
+    """As `save_and_load`; name -> (losses, whether this rank said that errors start at zero)."""
+    results = {}
+    for case in cases:
+        guard._reported.clear()
+        losses = save_and_load(context, [case], folder)[case[0]]
+        results[case[0]] = losses, "resume" in guard._reported
     return results

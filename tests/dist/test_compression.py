@@ -42,3 +42,17 @@ def test_what_float16_cannot_hold_is_counted_and_said(tmp_path):
     ranks = run_ranks("tests.dist.compression_ranks:large_gradients", 2, hooks, str(tmp_path))
     assert ranks[0] == ranks[1] | {"fp16": (ranks[1]["fp16"][0], True)}  # Rank 0 speaks.
     assert ranks[0]["fp16"][0] > 0 and ranks[0]["bf16"] == (None, False)
+
+
+@pytest.mark.timeout(120)
+def test_errors_of_another_layout_start_at_zero_and_rank_0_says_so(tmp_path):
+    """Not where there are none: a checkpoint without compression, or a resume without it."""
+    few = {"train": replace(config().train, steps=4), "checkpoint": schema.CheckpointConfig(every=2, at_end=False, keep=9)}
+    topk, plain = {**few, "strategy": HOOKS["topk"]}, {**few, "strategy": HOOKS["none"]}
+    written = [("topk", topk, None), ("plain", plain, None)]
+    again = [("same", topk, "topk"), ("to topk", topk, "plain"), ("to plain", plain, "topk")]
+    ranks = run_ranks("tests.dist.compression_ranks:resumed", 2, [*written, *again], str(tmp_path))
+    assert not any(said for results in ranks for _, said in results.values())
+    more = [("three ranks", {**topk, "train": replace(few["train"], steps=6, global_batch_size=12)}, "topk")]
+    ranks = run_ranks("tests.dist.compression_ranks:resumed", 3, more, str(tmp_path))
+    assert [results["three ranks"][1] for results in ranks] == [True, False, False]
