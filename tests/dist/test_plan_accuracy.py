@@ -28,7 +28,7 @@ CASES = {
 COMMON = ["train.micro_batch_size=4", "train.evaluate_every=-1", "checkpoint=off", "record=off", "launcher.device=cpu"]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_predicted_peaks_and_collectives(tmp_path):
     jobs = {name: planned_job([*overrides, *COMMON], None, RANKS) for name, overrides in CASES.items()}
     plain = {name: job.plain for name, job in jobs.items()}
