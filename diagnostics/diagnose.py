@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnostics import settings
+from diagnostics.analysis import looks
 from diagnostics.analysis.memory.out_of_memory import ran_out
 from diagnostics.analysis.printed_steps import printed_steps
 from diagnostics.analysis.standing import standing as stands
@@ -337,6 +338,8 @@ def _standing(evidence: Evidence, findings: Sequence[Finding], measures: dict[st
     apart = [text_of(one).summary for one in findings if one.status == "undecided" and one.victims]
     if apart:
         return apart[0].partition(". ")[0].rstrip(".")
+    if seen := looks.summary(evidence):
+        return seen
     if not any(evidence.files.values()) and not _trouble(evidence) and (steps := printed_steps(evidence).about()):
         return steps
     hang = measures.get("hang")

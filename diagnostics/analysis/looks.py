@@ -7,6 +7,7 @@ thread whose wait does not end has used no CPU time and made no switch (measured
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 
+from diagnostics.contract.formatting import ranks_spoken, verb
 from diagnostics.evidence.model import Evidence, Frame
 from diagnostics.evidence.readers.process import KIND, Moment
 from diagnostics.evidence.stacks.dumps import is_native, main_thread
@@ -26,6 +27,8 @@ class Seen:
     """Up to the last look, without the end of a single wait."""
     idle_s: float
     """Up to the last look, at the same lines and with next to no CPU time."""
+    fixed_s: float
+    """Up to the last look, at the same lines."""
     busy: bool
     """Whether its main thread computed before the last look."""
     call: dict[str, str]
@@ -64,11 +67,22 @@ def looks(evidence: Evidence) -> dict[int, Seen]:
                 fact.fields["last"],
                 _trailing(windows, still),
                 _trailing(windows, idle),
+                _trailing(windows, same),
                 bool(shares) and shares[-1] > BUSY,
                 fact.fields["call"],
                 fact.fields["counters"],
             )
     return found
+
+
+def summary(evidence: Evidence) -> str:
+    """Return whether the ranks moved, for a report without a cause; empty where nobody looked."""
+    seen = looks(evidence)
+    gone = tuple(rank for rank, one in sorted(seen.items()) if one.gone)
+    moved = tuple(rank for rank, one in sorted(seen.items()) if not (one.gone or one.stopped or one.blocked_s))
+    who = [f"{ranks_spoken(gone)} {verb(gone, 'has', 'have')} no process any more"] if gone else []
+    who.append(f"{ranks_spoken(moved) if moved else 'no rank'} moved or worked between the looks")
+    return "; ".join(who) if seen else ""
 
 
 def _trailing(windows: list[tuple[Moment, Moment]], held: list[bool]) -> float:

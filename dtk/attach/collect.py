@@ -98,9 +98,10 @@ def collect(
     # torch's agent ends all ranks of a host as soon as one fails: one that is missing all the time has ended well.
     lives = any(one.looks[-1][1].state not in ("", "Z", "X") for one in watched.values())
     code = 0 if lives and "TORCHELASTIC_RUN_ID" in peer.environment else None
-    for rank in processes.missing(ranks):
+    for rank in (gone := processes.missing(ranks)):
         _record(folder, peer, rank, Moment(time.time()), code)
-    return [*_lacking(watched, program), *_devices(folder, min(watched)), *_flight(folder, ranks)]
+    lost = [f"no process of {ranks_spoken(tuple(gone))} is left on this host"] if gone else []
+    return [*lost, *_lacking(watched, program), *_devices(folder, min(watched)), *_flight(folder, ranks)]
 
 
 def _record(

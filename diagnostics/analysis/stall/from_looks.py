@@ -41,6 +41,7 @@ def from_looks(job: JobState, seen: dict[int, Seen]) -> HostOutside | Divergence
     if not outside:
         return _compare(job, seen, inside, dumps) if blocked_s >= STALL_S else None
     idle = all(seen[rank].stopped or seen[rank].idle_s >= STALL_S for rank in outside)
+    idle &= all(seen[rank].fixed_s >= STALL_S for rank in inside)
     if 2 * len(outside) > len(seen) or not (idle or blocked_s >= STALL_S):
         return None
     files = {rank: dumps[rank].file if rank in dumps else seen[rank].file for rank in outside}
@@ -93,7 +94,8 @@ def _compare(
     job: JobState, seen: dict[int, Seen], inside: dict[int, InCollective], dumps: dict[int, Stacks]
 ) -> Divergence | None:
     """Compare the calls that all ranks wait in; those of sub-groups cannot be, as their members are not known."""
-    if any(seen[rank].call.get("group") == "other" or rank not in dumps for rank in inside):
+    groups = {seen[rank].call.get("group") for rank in inside}
+    if len(inside) < job.world() or "other" in groups or any(rank not in dumps for rank in inside):
         return None
     sides: dict[tuple[str, Frame | None], list[int]] = {}
     for rank, place in inside.items():
@@ -105,7 +107,7 @@ def _compare(
     found = between(vote, lambda rank, _: [_call(dumps[rank], inside[rank].op, numbers[rank])])
     if found is None or not found.culprits:
         return None
-    if found.explanation.terms[0].name in _GUESSES:
+    if found.explanation.terms[0].name in _GUESSES or groups != {"default"}:
         any_call = (position("any call"),)
         either = Explanation("insert", "within", (found.minority,), any_call, alternatives=("fewer_iterations",))
         return replace(found, explanation=either)

@@ -122,6 +122,7 @@ def _finding(stall: Stall, case: HostStall) -> Finding:
 def _outside(case: HostOutside) -> Finding:
     waiting, place = next(iter(case.inside.items()))
     unsure = case.working or not place.site
+    seen = _SEEN_CONFIDENCE if case.blocked_s >= STALL_S else _ONE_STACK_CONFIDENCE
     stands = [
         _parts.where(rank, at.frame, f"stands there, {at.words}") for rank, at in list(case.standings.items())[:4]
     ]
@@ -133,7 +134,7 @@ def _outside(case: HostOutside) -> Finding:
         cause="hang.host_stall",
         status="confirmed",
         facts=worded(_outside_text, case=case),
-        confidence=_UNSEEN_CONFIDENCE if unsure else _SEEN_CONFIDENCE if case.blocked_s else _ONE_STACK_CONFIDENCE,
+        confidence=_UNSEEN_CONFIDENCE if unsure else seen,
         ranks=case.ranks,
         victims=tuple(case.inside),
         where=(

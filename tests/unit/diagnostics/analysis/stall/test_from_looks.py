@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from diagnostics.analysis.looks import summary
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, Stacks, Thread
 from diagnostics.evidence.readers.process import Moment
@@ -35,7 +36,7 @@ def rank(
     times = [NOW_S + 4 * look for look in range(4)]
     moments = [Moment(time, state, cpu * 4 * look, switches * look, wchan) for look, time in enumerate(times)]
     pairs = tuple((moment, moment) for moment in moments)
-    fields = {"looks": pairs, "last": moments[-1], "call": {}, "counters": {}} | more
+    fields = {"looks": pairs, "last": moments[-1], "call": {"op": "x", "group": "default"}, "counters": {}} | more
     dumps = [
         Stacks(number, f"stacks/{number}.txt", (Thread("MainThread", path, True),), time)
         for path, time in zip(paths, times, strict=True)
@@ -176,3 +177,27 @@ def test_a_receive_that_nobody_answers() -> None:
     alone = rank(0, inside("recv", (Frame("/job/train.py", 30, "train"),)))
     said = found(*waiting(1, 2, 3), alone)
     assert set(said) == {"p2p_cycle"} and said["p2p_cycle"].ranks == (0,)
+
+
+def test_an_idle_rank_of_a_job_that_moves_holds_up_nobody() -> None:
+    moving = [OWN, WAIT, OWN, WAIT]
+    assert found(*(rank(number, moving, cpu=0.9, switches=30) for number in (0, 1, 3)), rank(2, SLEEP)) == {}
+
+
+def test_a_part_of_the_ranks_does_not_vote(script: Path) -> None:
+    seen = [rank(number, at(script, "all_reduce", 4)) for number in (2, 3)] + [rank(0, at(script, "barrier", 6))]
+    assert found(*seen) == {}, "what rank 1 does is not known"
+
+
+def test_in_a_group_that_is_not_known_the_odd_rank_is_a_suspicion(script: Path) -> None:
+    others = (rank(number, at(script, "all_reduce", 4)) for number in (1, 2, 3))
+    said = found(*others, rank(0, at(script, "barrier", 6), call={}))
+    assert {one.ranks for one in said.values()} == {(0,)} and all(one.confidence < 0.5 for one in said.values())
+
+
+def test_what_is_said_without_a_cause() -> None:
+    gone = rank(0, (), looks=(), last=Moment(NOW_S))
+    facts = [one for _, facts in (gone, *waiting(1), rank(2, WAIT, switches=9)) for one in facts]
+    said = summary(Evidence(Path("nowhere"), Limits(), facts=facts))
+    assert said == "rank 0 has no process any more; rank 2 moved or worked between the looks"
+    assert summary(Evidence(Path("nowhere"), Limits())) == ""
