@@ -30,7 +30,7 @@ class KnownBug:
     text: str = ""
     """A pattern of what is printed when it strikes; empty = nothing that would tell it from other faults."""
     variable: tuple[str, str] = ("", "")
-    """A variable, and the value that it takes; an empty value = that or unset."""
+    """A variable, and the value that it takes; an empty value = as it is by default."""
     arch: str = ""
     """Only on this processor (`aarch64`)."""
 
@@ -112,7 +112,8 @@ def possible(versions: Mapping[str, Version], variables: Mapping[str, str], arch
     for bug in KNOWN_BUGS:
         name, value = bug.variable
         given = variables.get(name, "")
-        fits = not name or (given == value if value else given in ("", "1"))
+        usual = "0" if name.endswith("DISABLE") else "1"
+        fits = not name or (given == value if value else given in ("", usual))
         here = bug.component in versions and bug.has(versions[bug.component])
         if here and fits and not bug.text and bug.arch in ("", arch):
             yield bug

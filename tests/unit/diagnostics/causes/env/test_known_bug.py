@@ -38,6 +38,15 @@ def test_a_row_is_met_by_its_versions(bug: KnownBug) -> None:
         assert bug not in list(possible({bug.component: inside}, {}, "x86_64"))
 
 
+def test_what_goes_round_a_fault_takes_it_off_the_list() -> None:
+    for component, version, name, value in (
+        ("driver", (560, 35), "NCCL_P2P_DISABLE", "1"),
+        ("nccl", (2, 19, 3), "NCCL_CUMEM_ENABLE", "0"),
+    ):
+        assert not list(possible({component: version}, {name: value}, ""))
+        assert list(possible({component: version}, {}, ""))
+
+
 def test_its_own_text_confirms_it(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(NVLS)
     (root,) = diagnose(tmp_path).root_causes
