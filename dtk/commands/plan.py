@@ -26,6 +26,8 @@ examples:
   dtk plan strategy=ddp model=gpt2                     memory and traffic, no device chosen
   dtk plan model=gpt2_xl launcher.world_size=8 hardware=a100_40 --compare
                                                        all strategies side by side, and which one to take
+  dtk plan model=llama3_70b launcher.world_size=512 hardware=h100_sxm precision=bf16 --search
+                                                       every layout of 512 ranks, the fastest that fit
   dtk plan strategy=fsdp model=gpt2_xl hardware=rtx4090 --max-batch --max-model
                                                        the largest micro-batch and model that fit
   dtk plan strategy=fsdp model=gpt2_xl hardware=h100_sxm --world-size 8,64,512,4096
@@ -54,6 +56,11 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for dtk run, and hardware=NAME")
     parser.add_argument("--compare", action="store_true", help="all strategies side by side, and which one to take")
+    parser.add_argument(
+        "--search",
+        action="store_true",
+        help="the fastest layouts: degrees, strategy, recomputation, micro-batch",
+    )
     parser.add_argument("--max-model", action="store_true", help="the deepest and widest model of this kind that fits")
     parser.add_argument("--max-batch", action="store_true", help="the largest train.micro_batch_size that fits")
     parser.add_argument(

@@ -114,8 +114,9 @@ def _pipeline(config: Config, world_size: int) -> None:
             "a stage has at least one block",
             f"use parallel.pp={config.model.layers // parallel.stages_per_rank or 1}",
         )
-    strategy = config.strategy
-    alone = config.mesh(world_size).world_size == parallel.pp and not strategy.traits.shards_parameters
+    mesh = config.mesh(world_size)
+    strategy = config.strategy.on(mesh)
+    alone = mesh.world_size == parallel.pp and not strategy.traits.shards_parameters
     if SCHEDULES[parallel.schedule].splits and not alone:
         raise DtkError(
             f"parallel.schedule={parallel.schedule} does not go with several ranks for a stage or a sharded one",

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from dtk.config.placement import is_remote, ranks_per_node
-from dtk.config.schema import Config, MoEConfig
+from dtk.config.schema import Config
+from dtk.plan.formulas.stages import unknown_dimensions
 from dtk.plan.prediction import Engine, Prediction
 
 if TYPE_CHECKING:
@@ -44,18 +45,17 @@ class Difference:
 def machine(config: Config, hardware: "Hardware | None", choice: Choice = "auto") -> Machine:
     """Return the node that the ranks run on, sized by the hardware, else by the configuration, else by `NODE`.
 
-    The formulas know dtk's own dense architectures, whole; what is the user's own, a model of experts, or one that is
-    cut, is simulated.
+    The formulas know dtk's own dense architectures; what is the user's own, a model of experts, or one cut in a way
+    that they do not know, is simulated.
     """
     launcher = config.launcher
     if is_remote(launcher):
         local_size = ranks_per_node(launcher, config.strategy)
     else:
         local_size = launcher.nproc if isinstance(launcher.nproc, int) else NODE
-    unknown = any(getattr(section, "_target_", None) for section in (config.model, config.data, config.optimizer))
-    unknown = unknown or isinstance(config.model, MoEConfig)
-    own = (unknown or config.parallel.cut_layers) and choice != "closed_form"
-    engine: Engine = "simulated" if own or choice == "simulated" else "closed_form"
+    own = any(getattr(section, "_target_", None) for section in (config.model, config.data, config.optimizer))
+    simulated = choice == "simulated" or ((own or unknown_dimensions(config)) and choice != "closed_form")
+    engine: Engine = "simulated" if simulated else "closed_form"
     return Machine(hardware.devices_per_node if hardware is not None else local_size, hardware, engine)
 
 
@@ -74,10 +74,8 @@ def predict(config: Config, world_size: int, here: Machine, engine: Engine | Non
     made = without_time(config, world_size, here, engine)
     if here.hardware is None:
         return made
-    if config.parallel.cut_layers or isinstance(config.model, MoEConfig):
-        what = " ".join(config.parallel.cut_layers) or f"model={config.model.name}"
-        unknown = f"The time of a step is not predicted with {what}."
-        return dataclasses.replace(made, notes=(*made.notes, unknown))
+    if unknown := unknown_dimensions(config):
+        return dataclasses.replace(made, notes=(*made.notes, f"The time of a step is not predicted with {unknown}."))
     from dtk.plan.timing.time import predict_time
 
     return dataclasses.replace(made, time=predict_time(made, config, here.hardware))

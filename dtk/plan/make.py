@@ -21,6 +21,7 @@ from dtk.plan.formulas.memory_table import TRAININGS
 from dtk.plan.job import planned_job, ranks_of
 from dtk.plan.report.model import Check, PlanReport
 from dtk.plan.scaling import USUAL, parse_world_sizes, scaling
+from dtk.plan.search import search
 from dtk.plan.solve import check_solvable, max_batch, max_model
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Asked:
     config_dir: Path | None = None
     engine: Choice = "auto"
     compare: bool = False
+    search: bool = False
     max_model: bool = False
     max_batch: bool = False
     memory_table: bool = False
@@ -60,12 +62,16 @@ def make(asked: Asked) -> PlanReport:
     job = planned_job(overrides, asked.config_dir, devices=hardware.devices_per_node if hardware else None)
     here = machine(job.config, hardware, asked.engine)
     ranks = ranks_of(job.config)
-    for option, wanted in (("--max-model", asked.max_model), ("--max-batch", asked.max_batch)):
+    solved = (("--max-model", asked.max_model), ("--max-batch", asked.max_batch), ("--search", asked.search))
+    for option, wanted in solved:
         if wanted:
             check_solvable(job.config, here, option)
     with Busy("planning"):
-        plan = predict(job.config, ranks, here)
-    check, notes = _check(asked.engine, job.config, ranks, here)
+        searched = search(job, here) if asked.search else None
+        best = searched.found[0] if searched and searched.found else None
+        chosen = best.overrides if best else ()
+        plan = best.prediction if best else predict(job.config, ranks, here)
+    check, notes = (None, ()) if best else _check(asked.engine, job.config, ranks, here)
     with Busy("comparing"):
         comparison = compare(job, here, asked.config_dir) if asked.compare else None
         if not sizes and asked.plots and not job.config.strategy.traits.one_process:
@@ -74,18 +80,19 @@ def make(asked: Asked) -> PlanReport:
         models = max_model(job, here) if asked.max_model else ()
         batch = max_batch(job, here) if asked.max_batch else None
     return PlanReport(
-        job=(*job.overrides, *(text for text in asked.overrides if text.startswith(_HARDWARE))),
+        job=(*job.overrides, *chosen, *(text for text in asked.overrides if text.startswith(_HARDWARE))),
         plan=plan,
         compute_dtype="tf32" if job.config.precision.tf32 else job.config.precision.compute_dtype,
         local_size=here.local_size,
         check=check,
         comparison=comparison,
+        search=searched,
         scaling=points,
         models=models,
         batch=batch,
         trainings=TRAININGS if asked.memory_table else (),
         notes=(*_about_the_job(overrides, job), *notes),
-        doubts=tuple(_doubts(job.config, hardware)),
+        doubts=(*_doubts(job.config, hardware), *_across_nodes(job.config, here)),
     )
 
 
@@ -135,6 +142,16 @@ def _doubts(config: Config, hardware: "Hardware | None") -> Iterator[str]:
         yield (
             f"data.sequence_length={length} of the {context:,} tokens that the model takes: memory and overlap differ "
             "with longer samples; plan with the length of the run"
+        )
+
+
+def _across_nodes(config: Config, here: Machine) -> Iterator[str]:
+    """Yield a doubt about layers that wait for the slow links between nodes."""
+    tp = config.parallel.tp
+    if tp > 1 and here.local_size % tp:
+        yield (
+            f"parallel.tp={tp} crosses nodes of {counted(here.local_size, 'rank')}: every layer waits for the links "
+            "between them; use a degree that divides the node"
         )
 
 

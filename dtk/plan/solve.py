@@ -13,6 +13,7 @@ from dtk.config.schema import Config, CustomModelConfig
 from dtk.errors import DtkError
 from dtk.plan.engines import Machine, on_device, predict, without_time
 from dtk.plan.formulas.closed_form import memory
+from dtk.plan.formulas.stages import unknown_dimensions
 from dtk.plan.job import ranks_of
 from dtk.plan.prediction import Prediction
 
@@ -64,19 +65,21 @@ def max_model(job: Composed, here: Machine) -> tuple[Largest, ...]:
 
 
 def check_solvable(config: Config, here: Machine, option: str) -> None:
-    """Refuse `--max-batch` and `--max-model` where there is nothing to fit into, or nothing to change.
+    """Refuse `--max-batch`, `--max-model` and `--search` where there is nothing to fit into, or nothing to change.
 
     Raises:
         DtkError: no device is known, or the model is the user's own.
     """
     if here.hardware is None:
         raise DtkError(f"{option} needs a device to fit in", fix="add hardware=NAME, for example hardware=h100_sxm")
-    if option == "--max-model" and isinstance(config.model, CustomModelConfig):
+    if option != "--max-batch" and isinstance(config.model, CustomModelConfig):
         raise DtkError(
-            f"--max-model cannot change the sizes of model={config.model.name}",
+            f"{option} cannot change model={config.model.name}",
             "it is your own code",
-            "plan it once with each set of model.arguments",
+            "plan it once with each set of model.arguments, or of overrides",
         )
+    if option == "--search" and (unknown := unknown_dimensions(config)):
+        raise DtkError(f"--search does not know {unknown}", "no formula does", "drop it, or plan it without --search")
 
 
 def largest(excess: Callable[[int], int], limit: int) -> int:

@@ -26,9 +26,11 @@ def now() -> str:
 
 
 def name_run(config: Config, world_size: int) -> str:
-    """Return a new run name, `<date>-<time>-<model>-<strategy>-w<world>-<4 hex>`."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    return f"{stamp}-{config.model.name}-{config.strategy.name}-w{world_size}-{secrets.token_hex(2)}"
+    """Return a new run name, `<date>-<time>-<model>-<strategy>[-<dimension><degree>...]-w<world>-<4 hex>`."""
+    stamp, parallel = time.strftime("%Y%m%d-%H%M%S"), config.parallel
+    degrees = [f"{name}{getattr(parallel, name)}" for name in ("tp", "pp", "cp", "ep") if getattr(parallel, name) > 1]
+    layout = "-".join((config.model.name, config.strategy.name, *degrees))
+    return f"{stamp}-{layout}-w{world_size}-{secrets.token_hex(2)}"
 
 
 def create(config: Config, world_size: int) -> RunPaths:

@@ -64,6 +64,7 @@ class DDPConfig(StrategyConfig):
         "powersgd_rank": (1, math.inf),
         "topk_ratio": (math.ulp(0.0), 1),
     }
+    plain = (*COMPOUND["dp"], "cp", "pp")  # There a model, or a stage of it, has plain parameters.
 
     name: Literal["ddp"] = "ddp"
     bucket_cap_mb: float = 25.0
@@ -98,19 +99,22 @@ class DDPConfig(StrategyConfig):
             )
 
     def on(self, mesh: Mesh) -> StrategyConfig:
-        """Return fully_shard over one rank where the model is cut: DistributedDataParallel takes no DTensors."""
-        whole = (*COMPOUND["dp"], "cp", "pp")  # There a model, or a stage of it, has plain parameters.
-        cut = [f"parallel.{name}" for name in (*ORDER, "ep") if name not in whole and mesh.size(name) > 1]
+        """Return fully_shard where the model is cut: DistributedDataParallel takes no DTensors."""
+        cut = [f"parallel.{name}" for name in (*ORDER, "ep") if name not in self.plain and mesh.size(name) > 1]
         if not cut:
             return self
-        plain = DDPConfig()
-        for field in fields(plain):
-            if getattr(self, field.name) != getattr(plain, field.name):
+        default = type(self)()
+        for field in fields(default):
+            if getattr(self, field.name) != getattr(default, field.name):
                 raise DtkError(
                     f"strategy.{field.name}={getattr(self, field.name)} does not go with {' and '.join(cut)}",
                     "the gradients of a model that is cut are averaged unit by unit, not in DDP's buckets",
                     f"drop it, or use {' '.join(f'{key}=1' for key in cut)}",
                 )
+        return self.in_units()
+
+    def in_units(self) -> StrategyConfig:
+        """Return the section that keeps states alike, unit by unit."""
         return ReplicatedUnitsConfig()
 
     def declare(

@@ -45,6 +45,8 @@ class FSDPConfig(StrategyConfig):
     )
     autocasts = False
     """Whether the forward runs under autocast on float32 parameters, and whole units are not cast."""
+    gathers_once = False
+    """Whether gathered parameters stay until the last backward of a step."""
     limits = {"blocks_per_unit": (0, math.inf), "prefetch_depth": (0, math.inf)}
 
     name: Literal["fsdp"] = "fsdp"
@@ -60,7 +62,7 @@ class FSDPConfig(StrategyConfig):
     def declare(
         self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig, accumulation_steps: int
     ) -> list[Collective]:
-        """Gathers in every micro-batch (twice for units that reshard), one reduce_scatter per unit and step.
+        """Gathers in every micro-batch (twice for units that reshard) or once, one reduce_scatter per unit and step.
 
         The root unit (embeddings, final norm, head) is never resharded after forward: FSDP2 keeps it,
         as backward would gather it again at once. A rank that holds whole parameters gathers and scatters nothing.
@@ -76,9 +78,10 @@ class FSDPConfig(StrategyConfig):
         blocks = sum(padded_elements(unit, shards) for unit in units)
         root = shapes.root(self.blocks_per_unit)  # Empty in the middle of a pipeline.
         rest = padded_elements(root, shards)
-        gathered = accumulation_steps * (gathers * blocks + rest) * compute
+        rounds = 1 if self.gathers_once else accumulation_steps
+        gathered = rounds * (gathers * blocks + rest) * compute
         return [
-            Collective("all_gather", "dp_shard", accumulation_steps * (gathers * len(units) + bool(root)), gathered),
+            Collective("all_gather", "dp_shard", rounds * (gathers * len(units) + bool(root)), gathered),
             Collective(
                 "reduce_scatter", "dp_shard", len(units) + bool(root), (blocks + rest) * reduced_item_bytes(precision)
             ),
@@ -224,6 +227,8 @@ class FSDP(Strategy):
         module = cast("FSDPModule", wrapped)
         module.set_requires_gradient_sync(last)
         module.set_is_last_backward(last)
+        if self.config.gathers_once:
+            module.set_reshard_after_backward(last)
         return self._completing(wrapped) if last and self.partial_over else nullcontext()
 
     @contextmanager

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
-from dtk.parallel.mesh import Mesh
+from dtk.parallel.mesh import COMPOUND, Mesh
 from dtk.strategies.ddp import DDP, DDPConfig, ddp_collectives
 from dtk.strategies.declared import Collective, ModelShapes
-from dtk.strategies.traits import TableRow
+from dtk.strategies.fsdp import FSDPConfig
+from dtk.strategies.traits import StrategyConfig, TableRow
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -26,7 +27,7 @@ class Zero1Config(DDPConfig):
         DDPConfig.traits,
         sharded=("optimizer_state",),
         collectives=("all_reduce", "broadcast"),
-        dimensions=("dp_replicate", "dp_shard", "cp"),
+        dimensions=("dp_replicate", "dp_shard", "cp", "tp", "pp"),
         simplicity=3,
     )
     row = TableRow(
@@ -39,7 +40,13 @@ class Zero1Config(DDPConfig):
         "DDP almost fits and the optimizer state is what is too much",
     )
 
+    plain = (*COMPOUND["dp"], "cp")
+
     name: Literal["zero1"] = "zero1"  # type: ignore[assignment]
+
+    def in_units(self) -> StrategyConfig:
+        """Return fully_shard that gathers once a step: a part of each parameter is dealt out, not whole ones."""
+        return StepUnitsConfig()
 
     def declare(
         self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig, accumulation_steps: int
@@ -51,6 +58,18 @@ class Zero1Config(DDPConfig):
         parameters, ranks = shapes.parameters, mesh.dp_size
         size = 4 * (sum(map(prod, parameters)) + max(0, ranks - len(parameters)))
         return [*ddp_collectives(self, parameters, ranks), Collective("broadcast", "dp", ranks, size)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepUnitsConfig(FSDPConfig):
+    """`zero1` of a model that is cut: whole parameters and gradients within a step, shares between steps."""
+
+    row = Zero1Config.row
+    engine = "fsdp"
+    gathers_once = True
+
+    name: Literal["zero1"] = "zero1"  # type: ignore[assignment]
+    reshard_after_forward: bool = False
 
 
 class Zero1(DDP):

@@ -1,14 +1,17 @@
 """On every rank: the highest use of memory in a step of real trainings, by the profiler's allocator events."""
 
 import gc
+import time
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from diagnostics.contract.artifacts import RunPaths
 from dtk.config.strict import from_plain
+from dtk.parallel import collectives
 from dtk.parallel.context import Context
 from dtk.parallel.stop import StopRequest
 from dtk.record.observers import ProfilerMarks
@@ -22,6 +25,26 @@ MEASURED = ("second step", "third step")
 """What a thread of the backend frees late is in one or the other: the lower of both is the tensors' own."""
 STEP = "step"
 """Stands for all regions of a step together."""
+
+
+def released(call: Any) -> Any:
+    """Return the collective, which ends when the backend's thread no longer holds the tensors.
+
+    What that thread frees last is not reported, and would count as held until its address is given out again.
+    """
+
+    def run(*arguments: Any, **named: Any) -> Any:
+        storages = [one.untyped_storage() for one in arguments if isinstance(one, torch.Tensor)]
+        before = [torch._C._storage_Use_Count(one._cdata) for one in storages]
+        # Aliases, so that the thread's hold counts as one more user of the storage.
+        work = call(*(one.detach() if isinstance(one, torch.Tensor) else one for one in arguments), **named)
+        if work is None:  # Over.
+            end = time.monotonic() + 5
+            while [torch._C._storage_Use_Count(one._cdata) for one in storages] > before and time.monotonic() < end:
+                time.sleep(0)
+        return work
+
+    return run
 
 
 class Calls:
@@ -129,4 +152,6 @@ def allocations(roots: list[Any]) -> tuple[list[tuple[int, int, int, bool]], lis
 
 def measure_all(context: Context, cases: dict[str, dict[str, Any]], folder: str) -> dict[str, Any]:
     """`cases`: name -> resolved configuration."""
+    for module, name in ((collectives, "all_gather_single"), (collectives, "reduce_scatter_single"), (dist, "all_reduce")):
+        setattr(module, name, released(getattr(module, name)))
     return {name: steps(context, plain, f"{folder}/{name}") for name, plain in cases.items()}

@@ -55,6 +55,7 @@ FOUR = {
     ("gpt", "ddp, dp 2, tp 2"): (DDPConfig(), {"tp": 2}, TRAIN),
     ("gpt", "fsdp, dp 2, tp 2"): (FSDPConfig(), {"tp": 2}, TRAIN),
     ("gpt", "zero2, dp 2, tp 2, recomputed"): (Zero2Config(), {"tp": 2}, RECOMPUTED),
+    ("gpt", "zero1, dp 2, tp 2"): (Zero1Config(), {"tp": 2}, TRAIN),
     ("gpt", "hsdp 2 x 1, tp 2"): (HSDPConfig(dp_replicate=2), {"tp": 2}, TRAIN),
     ("gpt", "ddp, tp 4"): (DDPConfig(), {"tp": 4}, replace(TRAIN, micro_batch_size=4)),
     ("llama", "fsdp, dp 2, tp 2"): (FSDPConfig(), {"tp": 2}, TRAIN),

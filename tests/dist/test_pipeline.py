@@ -8,6 +8,7 @@ import pytest
 from dtk.config import schema
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.fsdp import FSDPConfig
+from dtk.strategies.zero1 import Zero1Config
 from tests.dist.ranks import run_ranks
 from tests.dist.training_ranks import config
 
@@ -42,6 +43,8 @@ FOUR = {
     "gpt gpipe fsdp": case("gpt", FSDPConfig(), "gpipe"),
     "llama 1f1b fsdp": case("llama", FSDPConfig()),
     "gpt interleaved fsdp": case("gpt", KEEP, "interleaved_1f1b", stages_per_rank=2),
+    "gpt zero1": case("gpt", Zero1Config()),
+    "llama zero1 tp recomputed": case("llama", Zero1Config(), tp=2, train=replace(TRAIN, activation_checkpoint_every=2)),
     "gpt four stages": case("gpt", DDPConfig(), pp=4),
     "gpt tp recomputed": case("gpt", FSDPConfig(), tp=2, train=replace(TRAIN, activation_checkpoint_every=2)),
     "gpt ring": case("gpt", DDPConfig(), cp=2, context="ring"),

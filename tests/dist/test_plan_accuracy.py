@@ -3,7 +3,7 @@
 import pytest
 
 from dtk.plan.formulas.closed_form import closed_form
-from dtk.plan.formulas.stages import stage_declarations, stage_memory
+from dtk.plan.formulas.stages import stage_declarations, rank_memory
 from dtk.plan.job import planned_job
 from dtk.plan.simulated.engine import simulate
 from tests.dist.ranks import run_ranks
@@ -69,32 +69,38 @@ def test_the_optimizer_in_backward_saves_what_the_plan_says(strategy, ranks, lea
     assert predicted["true"] <= (1 - least) * predicted["false"]
 
 
-PIPELINES = {
-    "1f1b ddp": ["model=gpt2_tiny", "strategy=ddp"],
-    "gpipe fsdp": ["model=llama_tiny", "data.vocab_size=512", "strategy=fsdp", "parallel.schedule=gpipe"],
+LLAMA_TINY = ["model=llama_tiny", "data.vocab_size=512"]
+LAYOUTS = {
+    "1f1b ddp": ["model=gpt2_tiny", "strategy=ddp", "parallel.pp=2"],
+    "gpipe fsdp": [*LLAMA_TINY, "strategy=fsdp", "parallel.pp=2", "parallel.schedule=gpipe"],
     "interleaved recomputed": [
         *("model=gpt2_tiny", "strategy=ddp", "parallel.schedule=interleaved_1f1b", "parallel.stages_per_rank=2"),
-        "train.activation_checkpoint_every=2",
+        *("parallel.pp=2", "train.activation_checkpoint_every=2"),
     ],
+    "tp": ["model=gpt2_tiny", "strategy=tp"],
+    "tp fsdp recomputed": [*LLAMA_TINY, "strategy=fsdp", "parallel.tp=2", "train.activation_checkpoint_every=1"],
+    "tp repeated": [*LLAMA_TINY, "strategy=tp", "parallel.sequence_parallel=false", "parallel.loss_parallel=false"],
 }
 
 
-@pytest.mark.timeout(120)
-def test_the_closed_form_of_every_rank_of_a_pipeline(tmp_path):
+@pytest.mark.timeout(240)
+def test_the_closed_form_of_every_rank_of_a_model_that_is_cut(tmp_path):
     """Peaks within 1 %, and the very calls that are recorded, with six micro-batches in flight over two stages."""
-    batch = ["data=synthetic", "data.sequence_length=128", "train.global_batch_size=12", "parallel.pp=2"]
+    batch = ["data=synthetic", "data.sequence_length=128", "train.global_batch_size=12"]
     common = [*COMMON[1:], *batch, "train.micro_batch_size=2"]
-    jobs = {name: planned_job([*overrides, *common], None, RANKS) for name, overrides in PIPELINES.items()}
+    jobs = {name: planned_job([*overrides, *common], None, RANKS) for name, overrides in LAYOUTS.items()}
     plain = {name: job.plain for name, job in jobs.items()}
     actual = run_ranks("tests.dist.plan_ranks:measure_all", RANKS, plain, str(tmp_path))
     for name, job in jobs.items():
         for rank, results in enumerate(actual):
-            predicted = stage_memory(job.config, RANKS, rank)
+            place = rank if job.config.parallel.pp > 1 else 0
+            predicted = rank_memory(job.config, RANKS, place)
             assert predicted.peak_bytes == pytest.approx(results[name]["tensors"], rel=0.01), f"{name}, rank {rank}"
             declared: dict[tuple[str, str], tuple[int, int]] = {}
-            for call in stage_declarations(job.config, RANKS, rank):
+            for call in stage_declarations(job.config, RANKS, place):
                 count, size = declared.get((call.op, call.group), (0, 0))
                 declared[call.op, call.group] = count + call.count, size + call.size_bytes
             assert declared == results[name]["calls"], f"{name}, rank {rank}"
         whole = closed_form(job.config, RANKS)
-        assert whole.memory.peak_bytes == max(stage_memory(job.config, RANKS, rank).peak_bytes for rank in range(RANKS))
+        places = range(job.config.parallel.pp)
+        assert whole.memory.peak_bytes == max(rank_memory(job.config, RANKS, place).peak_bytes for place in places)

@@ -76,7 +76,8 @@ class ParallelConfig:
         degrees = {name: getattr(self, name) for name in MODEL_PARALLEL}
         if world_size % prod(degrees.values()):
             raise self._misfit(degrees, world_size)
-        mesh = strategy.mesh(world_size // prod(degrees.values()))
+        left = world_size // prod(degrees.values())
+        mesh = strategy.on(dataclasses.replace(strategy.mesh(left), **degrees)).mesh(left)
         for name in ("dp_replicate", "dp_shard"):
             if getattr(self, name) not in (-1, mesh.size(name)):
                 raise DtkError(

@@ -8,16 +8,16 @@ layers make a model nor a strategy.
 from dataclasses import dataclass, field
 from math import prod
 
-from dtk.config.schema import LlamaConfig
+from dtk.config.schema import EncoderConfig, LlamaConfig
 from dtk.plan.formulas.ledger import Buffer
-from dtk.plan.formulas.shape import ModelShape
+from dtk.plan.formulas.shape import ROW, ModelShape
 from dtk.plan.formulas.tape import Tape, Value
 from dtk.plan.prediction import Category
 from dtk.strategies.declared import Shape
 
 FLOAT_BYTES = 4
-LOSS_OPERATIONS = 3
-"""Nodes that `cross_entropy` adds to the tape."""
+PER_TARGET_BYTES = 10
+"""Kept by the loss on a part of the vocabulary: the target in it, int64, and whether it is there and counts."""
 
 
 @dataclass(slots=True)
@@ -33,6 +33,17 @@ class Numbers:
     compute_bytes: int
     """Per element of what matrix products give."""
     on_cuda: bool
+    tp: int = 1
+    """Ranks that each layer is cut over."""
+    sequence_parallel: bool = True
+    """With tp: whether the residual stream is cut along the sequence."""
+    loss_parallel: bool = True
+    """With tp: whether the loss is computed on each rank's part of the vocabulary."""
+
+    @property
+    def stream_tokens(self) -> int:
+        """Of the micro-batch, in the residual stream of a rank."""
+        return self.tokens // self.tp if self.sequence_parallel else self.tokens
 
     @property
     def tokens(self) -> int:
@@ -73,16 +84,16 @@ class Layers:
     def norm(self, x: Value, name: str) -> Value:
         """LayerNorm keeps its input and two numbers per row; RMSNorm on the CPU also the normalised input."""
         n = self.numbers
-        size = n.tokens * n.shape.config.width * n.stream_bytes
+        size = n.stream_tokens * n.shape.config.width * n.stream_bytes
+        rows = FLOAT_BYTES * n.stream_tokens
         if not isinstance(n.shape.config, LlamaConfig):
             both = [self.gradient(f"{name}.{leaf}") for leaf in ("weight", "bias")]
-            return self.tape.operation(size, [(x, size)], [x], kept_bytes=2 * FLOAT_BYTES * n.tokens, parameters=both)
+            return self.tape.operation(size, [(x, size)], [x], kept_bytes=2 * rows, parameters=both)
         parameters = [self.gradient(f"{name}.weight")]
-        rows = FLOAT_BYTES * n.tokens
         if n.on_cuda:
             return self.tape.operation(size, [(x, size)], [x], kept_bytes=rows, parameters=parameters)
         # Composed of small operations in float32.
-        whole = n.tokens * n.shape.config.width * FLOAT_BYTES
+        whole = n.stream_tokens * n.shape.config.width * FLOAT_BYTES
         upcast = n.stream_bytes != FLOAT_BYTES
         return self.tape.operation(
             size,
@@ -94,11 +105,69 @@ class Layers:
             backward_workspace_bytes=2 * whole,
         )
 
+    def enter(self, x: Value) -> Value:
+        """Return activations as column-cut layers need them, whole; the caller holds both."""
+        n = self.numbers
+        if n.tp == 1:
+            return x.held()
+        part = x.held()
+        if n.casts:
+            part.drop()
+            part = self.tape.operation(x.size_bytes // n.stream_bytes * n.compute_bytes, [(x, x.size_bytes)])
+        if n.sequence_parallel:
+            out = self.join(part, n.batch > 1, sums=True)
+        else:
+            out = self.tape.operation(0, [(part, part.size_bytes)])
+        part.drop()
+        return out
+
+    def join(self, x: Value, copies: bool, sums: bool = False) -> Value:
+        """Gather the parts of the ranks; parts that do not lie one after another are `copies` once more.
+
+        Args:
+            x: this rank's part.
+            copies: whether so.
+            sums: whether backward adds up what the ranks have of the gradient, and does not only take its part.
+        """
+        whole = x.size_bytes * self.numbers.tp
+        work = whole if copies else 0
+        return self.tape.operation(
+            whole, [(x, x.size_bytes)], workspace_bytes=work, backward_workspace_bytes=work if sums else 0
+        )
+
+    def leave(self, x: Value) -> Value:
+        """Add up what the ranks have of `x`, which is released."""
+        n = self.numbers
+        if n.tp == 1:
+            return x
+        if n.sequence_parallel:
+            work = x.size_bytes if n.batch > 1 else 0
+            out = self.tape.operation(
+                x.size_bytes // n.tp, [(x, x.size_bytes)], workspace_bytes=work, backward_workspace_bytes=work
+            )
+        else:
+            out = self.tape.operation(x.size_bytes, [(x, 0)])
+        x.drop()
+        return out
+
+    def row(self, x: Value, name: str) -> Value:
+        """Return the sum over the ranks of the products of a row-cut layer, whose bias is added after it."""
+        n = self.numbers
+        width = n.shape.config.width
+        y = self.leave(self.linear(x, name, width, n.tokens))
+        if n.tp == 1 or plain(f"{name}.bias") not in self.shapes:
+            return y
+        narrow = y.size_bytes if n.casts else 0
+        bias = [self.gradient(f"{name}.bias")]
+        out = self.tape.operation(n.stream_tokens * width * n.stream_bytes, [(y, narrow)], parameters=bias)
+        y.drop()
+        return out
+
     def linear(self, x: Value, name: str, features: int, rows: int, category: Category = "activations") -> Value:
         """Return the output of a matrix product, which keeps its input, or 16-bit copies of input and weight."""
         n = self.numbers
         parameters = [self.gradient(f"{name}.weight")]
-        if plain(f"{name}.bias") in self.shapes:
+        if plain(f"{name}.bias") in self.shapes and (n.tp == 1 or name.rpartition(".")[2] not in ROW):
             parameters.append(self.gradient(f"{name}.bias"))
         out_bytes = rows * features * n.compute_bytes
         if not n.casts:
@@ -115,6 +184,7 @@ class Layers:
             narrow_bytes=sum(size for _, size in parameters) // n.stream_bytes * n.compute_bytes,
             category=category,
         )
+        weight.drop()
         if wide:
             narrow.drop()
         return out
@@ -125,7 +195,7 @@ class Layers:
         With dropout the CPU has no such kernel: the matrix is kept as softmax, as mask and after dropout.
         """
         n = self.numbers
-        rows = n.tokens * n.shape.config.heads
+        rows = n.tokens * n.shape.config.heads // n.tp
         kept = rows * FLOAT_BYTES
         if dropout and not n.on_cuda:
             kept = 3 * rows * n.sequence * n.compute_bytes
@@ -136,8 +206,8 @@ class Layers:
     def add(self, x: Value, branch: Value) -> Value:
         """Return the residual sum, for which nothing is kept, and release `branch`."""
         n = self.numbers
-        size = n.tokens * n.shape.config.width * n.stream_bytes
-        total = self.tape.operation(size, [(x, 0), (branch, branch.size_bytes if n.casts else 0)])
+        size = n.stream_tokens * n.shape.config.width * n.stream_bytes
+        total = self.tape.operation(size, [(x, 0), (branch, 0 if branch.size_bytes == size else branch.size_bytes)])
         branch.drop()
         return total
 
@@ -149,7 +219,7 @@ class Layers:
         if not rate:
             return x
         n = self.numbers
-        elements = n.tokens * n.shape.config.width
+        elements = n.stream_tokens * n.shape.config.width
         kept = elements if n.on_cuda else x.size_bytes
         out = self.tape.operation(x.size_bytes, [(x, x.size_bytes)], kept_bytes=kept)
         x.drop()
@@ -158,16 +228,22 @@ class Layers:
     def cross_entropy(self, logits: Value) -> Value:
         """In float32: at its peak the log-probabilities, their gradient and that of the logits exist at once.
 
-        Three operations: the logits as float32, log-softmax, the sum over the targets. Lets go of `logits`.
+        On a part of the vocabulary the gradient of the loss is one number. Releases `logits`.
         """
         n = self.numbers
+        divided = n.tp > 1 and not isinstance(n.shape.config, EncoderConfig)
+        if divided and not n.loss_parallel:
+            part, logits = logits, self.join(logits, copies=True)
+            part.drop()
         size = logits.size_bytes // n.compute_bytes * FLOAT_BYTES
         if n.compute_bytes == FLOAT_BYTES:
             flat = self.tape.operation(0, [(logits, 0)])
         else:
             flat = self.tape.operation(size, [(logits, logits.size_bytes)], category="logits")
-        chances = self.tape.operation(size, [(flat, size)], saves_output=True, category="logits")
-        loss = self.tape.operation(FLOAT_BYTES, [(chances, size)], category="logits")
+        by_parts = divided and n.loss_parallel
+        kept = PER_TARGET_BYTES * n.tokens if by_parts else 0
+        chances = self.tape.operation(size, [(flat, size)], saves_output=True, kept_bytes=kept, category="logits")
+        loss = self.tape.operation(FLOAT_BYTES, [(chances, 0 if by_parts else size)], category="logits")
         for value in (logits, flat, chances):
             value.drop()
         return loss
@@ -177,11 +253,15 @@ class Layers:
         return name, prod(self.shapes[plain(name)]) * self.numbers.stream_bytes
 
     def _cast(self, name: str) -> Buffer:
-        """Autocast's copy of a weight, made once."""
-        if name not in self.cast_weights:
+        """Return autocast's copy of a weight, made once; the local part of a DTensor is none of the leaves it keeps."""
+        kept = self.cast_weights.get(name)
+        if kept is None:
             size = prod(self.shapes[plain(name)]) * self.numbers.compute_bytes
-            self.cast_weights[name] = self.tape.ledger.allocate("activations", size)
-        return self.cast_weights[name]
+            kept = self.tape.ledger.allocate("activations", size)
+            if self.numbers.tp > 1:
+                return kept
+            self.cast_weights[name] = kept
+        return kept.hold()
 
 
 def plain(name: str) -> str:

@@ -7,12 +7,9 @@ simulated engine's business.
 from collections.abc import Iterator
 
 from dtk.config.schema import Config
-from dtk.errors import DtkError
 from dtk.plan.formulas.shape import model_shape
-from dtk.plan.formulas.stages import new_ledger, peaks, settled_holding
-from dtk.plan.formulas.stretch import Stretch, micro_batches, stretch
+from dtk.plan.formulas.stages import peaks
 from dtk.plan.formulas.traffic import traffic
-from dtk.plan.formulas.walk import Step
 from dtk.plan.prediction import Memory, Prediction
 
 
@@ -46,35 +43,12 @@ def closed_form(config: Config, world_size: int, local_size: int = 8) -> Predict
 
 
 def memory(config: Config, world_size: int, whole: bool = False) -> Memory:
-    """Return the memory alone, at a cost that depends on neither depth nor accumulation, as bisection calls it often.
-
-    Args:
-        config: as for `closed_form`.
-        world_size: ranks over all nodes.
-        whole: walk through every block and every micro-batch, which gives the same.
+    """Return the memory of the fullest rank alone; see `rank_memory`.
 
     Raises:
-        DtkError: `model.architecture=custom`, or a model that is cut over ranks.
+        DtkError: `model.architecture=custom`, or a dimension that no formula knows.
     """
-    if config.parallel.cut_layers:
-        raise DtkError(
-            f"the closed form does not know {' '.join(config.parallel.cut_layers)}",
-            "its formulas are those of whole layers",
-            "use --engine simulated",
-        )
-    if config.parallel.pp > 1:
-        return max(peaks(config, world_size), key=lambda each: each.peak_bytes)
-    shape = model_shape(config.model)
-    sharded = config.strategy.traits.shards_parameters
-    unit = config.strategy.blocks_per_unit if sharded else 0
-    ahead = max(1, config.strategy.prefetch_depth) if sharded else 0
-    every = config.train.activation_checkpoint_every
-    blocks = Stretch(shape.layers, 1) if whole else stretch(shape.layers, unit, every, ahead)
-    ledger = new_ledger(config)
-    holding = settled_holding(config, shape, world_size, ledger, blocks.walked)
-    rounds = config.batch_plan(world_size).accumulation_steps
-    Step(holding, blocks).run(rounds, range(rounds) if whole else micro_batches(rounds))
-    return ledger.memory(holding.rank, holding.host_bytes)
+    return max(peaks(config, world_size, whole), key=lambda each: each.peak_bytes)
 
 
 def _assumptions(config: Config) -> Iterator[str]:

@@ -4,15 +4,24 @@ Written down rather than built, so that a plan needs no torch and a trillion par
 them against the modules. Knows no strategy and no bytes.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
 from math import prod
+from typing import TYPE_CHECKING
 
 from dtk.config.schema import CustomModelConfig, EncoderConfig, GPTConfig, LlamaConfig, MoEConfig
+from dtk.dimensions.tp import CUT_ALONG
 from dtk.errors import DtkError
 from dtk.strategies.declared import ModelShapes, Shape
 
+if TYPE_CHECKING:
+    from dtk.models.layers import Role
+
 Named = tuple[tuple[str, Shape], ...]
 KnownConfig = GPTConfig | LlamaConfig | EncoderConfig
+_COLUMN, ROW, _VOCABULARY = ("qkv", "q", "k", "v", "gate", "up"), ("projection", "down"), ("token_embedding", "head")
+"""Layers by the role that `dtk.models.layers` gives them; a test holds the shapes against cut modules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +58,42 @@ class ModelShape:
     def parameters(self) -> int:
         """Elements of all parameters."""
         return elements(self.root) + self.layers * elements(self.block)
+
+
+def cut(shape: ModelShape, tp: int) -> ModelShape:
+    """Return the shapes of the parts that a rank of `tp` holds."""
+    if tp == 1:
+        return shape
+
+    def part(name: str, whole: Shape) -> Shape:
+        along = CUT_ALONG[_role(shape.config, name)].get(name.rpartition(".")[2])
+        return whole if along is None else (*whole[:along], whole[along] // tp, *whole[along + 1 :])
+
+    before, block, after = (
+        tuple((name, part(name, size)) for name, size in named) for named in (shape.before, shape.block, shape.after)
+    )
+    return replace(shape, before=before, block=block, after=after)
+
+
+def partial(shape: ModelShape, shards: int) -> list[Shape]:
+    """Shapes on this rank of the parameters of which each rank of `tp` has the gradient of its part of the sequence."""
+    names = [*shape.root, *shape.block * shape.layers]
+    return [
+        (-(-size[0] // shards), *size[1:])
+        for name, size in names
+        if (role := _role(shape.config, name)) != "whole" and name.rpartition(".")[2] not in CUT_ALONG[role]
+    ]
+
+
+def _role(config: KnownConfig, name: str) -> Role:
+    layer = name.split(".")[-2]
+    if layer in _COLUMN:
+        return "column"
+    if layer in ROW:
+        return "row"
+    if layer in _VOCABULARY:
+        return "whole" if layer == "head" and isinstance(config, EncoderConfig) else "vocabulary"
+    return "replicated"
 
 
 def elements(named: Named) -> int:

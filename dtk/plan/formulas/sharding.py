@@ -99,8 +99,9 @@ class Sharded(Holding):
             self._unshard(ahead)
 
     def after_backward(self, unit: int) -> None:
-        """Free the parameters; in the last micro-batch reduce the gradients."""
-        self.gathered.pop(unit).drop()
+        """Free the parameters, unless the step keeps them; in the last micro-batch reduce the gradients."""
+        if self.last or not self.config.strategy.gathers_once:
+            self.gathered.pop(unit).drop()
         gradients = self.unsharded.get(unit, {})
         if not self.last:
             for name, gradient in gradients.items():
@@ -140,17 +141,22 @@ class Sharded(Holding):
             shard.drop()
         self.reduced.clear()
 
+    def whole_bytes(self, accumulated: bool) -> int:
+        """Return what is there whole after a forward: parameters that stay, gradients of the micro-batches before."""
+        stays = 0 if self.config.strategy.reshard_after_forward or self.shards == 1 else self._compute_bytes
+        return self.shape.parameters * (stays + accumulated * self._reduce_bytes)
+
     @property
     def _offloads(self) -> bool:
         return bool(self.config.strategy.cpu_offload)
 
     @property
     def _compute_bytes(self) -> int:
-        return ITEM_BYTES[self.config.precision.compute_dtype]
+        return ITEM_BYTES["float32" if self.config.strategy.autocasts else self.config.precision.compute_dtype]
 
     @property
     def _reduce_bytes(self) -> int:
-        return reduced_item_bytes(self.config.precision)
+        return MASTER_BYTES if self.config.strategy.autocasts else reduced_item_bytes(self.config.precision)
 
     def _padded(self, unit: int) -> int:
         """Elements of a unit as it is gathered and reduced."""

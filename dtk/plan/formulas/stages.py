@@ -1,4 +1,4 @@
-"""A pipeline by formulas: what each stage is, holds and sends. The order of a step is that of its schedule.
+"""A rank by formulas: what each of its stages is, holds and sends. The order of a step is that of its schedule.
 
 Every micro-batch in flight has a tape of its own; all write to one ledger, whose peak is that of the rank.
 """
@@ -6,18 +6,21 @@ Every micro-batch in flight has a tape of its own; all write to one ledger, whos
 import dataclasses
 from collections import deque
 from collections.abc import Iterator
+from math import prod
 
-from dtk.config.schema import Config
+from dtk.config.schema import Config, MoEConfig
+from dtk.dimensions import tp
 from dtk.errors import DtkError
-from dtk.parallel.pipeline import OUTSTANDING, RECEIVES, SCHEDULES, SENDS, stage_blocks
+from dtk.parallel.mesh import Mesh
+from dtk.parallel.pipeline import OUTSTANDING, RECEIVES, SCHEDULES, SENDS, Order, Pipeline, stage_blocks
 from dtk.plan.formulas.holding import Holding
 from dtk.plan.formulas.ledger import Buffer, Ledger
 from dtk.plan.formulas.replication import Replicated
-from dtk.plan.formulas.shape import ModelShape, model_shape
+from dtk.plan.formulas.shape import ModelShape, cut, model_shape, partial
 from dtk.plan.formulas.sharding import Sharded, shard_units
-from dtk.plan.formulas.stretch import Stretch
+from dtk.plan.formulas.stretch import Stretch, micro_batches, stretch
 from dtk.plan.formulas.tape import Value
-from dtk.plan.formulas.walk import Step, allocate_batches, enter_update, stream_item_bytes
+from dtk.plan.formulas.walk import Step, allocate_batches, enter_update, in_units, stream_item_bytes
 from dtk.plan.prediction import Memory
 from dtk.strategies.declared import Collective, padded_elements
 
@@ -34,7 +37,7 @@ def settled_holding(config: Config, shape: ModelShape, world_size: int, ledger: 
     """Return the model states of the strategy: those of all of `shape`, with units for the walked blocks only."""
     place = config, shape, world_size, ledger, config.launcher.device == "cuda"
     holding: Holding = Replicated(*place)
-    if config.strategy.traits.shards_parameters:
+    if in_units(config):
         units = shard_units(shape.block, walked, config.strategy.blocks_per_unit)
         holding = Sharded(*place, shards=config.mesh(world_size).dp_shard, units=units)
     holding.settle()
@@ -51,9 +54,31 @@ def stage_shape(shape: ModelShape, blocks: range) -> ModelShape:
     return dataclasses.replace(shape, layers=len(blocks), before=tuple(before.items()), after=tuple(after.items()))
 
 
+def unknown_dimensions(config: Config) -> str:
+    """Return the degrees that no formula covers, as typed, and a model of experts; empty where formulas know all."""
+    experts = [f"model={config.model.name}"] if isinstance(config.model, MoEConfig) else []
+    return " ".join(experts + [typed for typed in config.parallel.cut_layers if not typed.startswith("parallel.tp=")])
+
+
+def kept(config: Config, world_size: int) -> Config:
+    """Return the configuration with the section that keeps states on this mesh.
+
+    Raises:
+        DtkError: a dimension that no formula knows.
+    """
+    if unknown := unknown_dimensions(config):
+        raise DtkError(
+            f"the closed form does not know {unknown}",
+            "its formulas are those of data, pipeline and tensor parallelism",
+            "use --engine simulated",
+        )
+    return dataclasses.replace(config, strategy=config.strategy.on(config.mesh(world_size)))
+
+
 def message_bytes(config: Config) -> int:
     """Bytes of the residual stream of one micro-batch, or of its gradient: what neighbouring stages send each other."""
-    elements: int = config.train.micro_batch_size * config.data.sequence_length * config.model.width
+    parts = config.parallel.tp if config.parallel.sequence_parallel else 1
+    elements: int = config.train.micro_batch_size * config.data.sequence_length // parts * config.model.width
     return elements * stream_item_bytes(config)
 
 
@@ -64,92 +89,184 @@ def rank_stages(config: Config, place: int) -> dict[int, range]:
     return {stage: cuts[stage] for stage in range(place, stages, config.parallel.pp)}
 
 
-def stage_memory(config: Config, world_size: int, place: int) -> Memory:
-    """Walk one step of the rank at this place of its pipeline.
+def messages(config: Config, place: int) -> int:
+    """Return how many a rank sends per micro-batch, and receives: one over each boundary of each of its stages."""
+    last = config.parallel.pp * config.parallel.stages_per_rank - 1
+    return sum((stage > 0) + (stage < last) for stage in rank_stages(config, place))
+
+
+def rank_memory(config: Config, world_size: int, place: int = 0, whole: bool = False) -> Memory:
+    """Walk one step of the rank at this place of its pipeline; without a pipeline its one stage is the model.
+
+    The cost depends on neither depth nor accumulation, as bisection and search call it often.
+
+    Args:
+        config: its batch is settled.
+        world_size: ranks over all nodes.
+        place: along `pp`.
+        whole: walk through every block and every micro-batch, which gives the same.
 
     Raises:
-        DtkError: `model.architecture=custom`, or a schedule that splits backward.
+        DtkError: `model.architecture=custom`, a dimension that no formula knows, or a schedule that splits backward.
     """
-    schedule = config.parallel.schedule
-    if SCHEDULES[schedule].splits:
+    config = kept(config, world_size)
+    count = config.batch_plan(world_size).accumulation_steps
+    pipeline = config.parallel.pipeline(count) if config.parallel.pp > 1 else Pipeline("1f1b", 1, count)
+    if SCHEDULES[pipeline.schedule].splits:
         raise DtkError(
-            f"the closed form does not know parallel.schedule={schedule}",
+            f"the closed form does not know parallel.schedule={pipeline.schedule}",
             "what is kept between the two halves of a backward is not known",
             "plan with parallel.schedule=1f1b, which holds less",
         )
-    shape, ledger = model_shape(config.model), new_ledger(config)
-    count = config.batch_plan(world_size).accumulation_steps
-    stages = rank_stages(config, place)
-    holdings = {
-        number: settled_holding(config, stage_shape(shape, blocks), world_size, ledger, len(blocks))
-        for number, blocks in stages.items()
-    }
+    ledger = new_ledger(config)
+    walked = dataclasses.replace(pipeline, micro_batches=count if whole else micro_batches(pipeline))
+    rank = _Rank(config, world_size, ledger, rank_stages(config, place), whole, walked.micro_batches)
     batches = allocate_batches(config, ledger, count)
-    size_bytes = message_bytes(config)
-    flying: dict[tuple[int, int], tuple[Step, Value]] = {}
-    results: dict[tuple[bool, int, int], Buffer] = {}
-    """(whether forward, stage that needs it, micro-batch) -> residual stream or its gradient."""
-    sent: deque[Buffer] = deque()
-    """Messages under way."""
-    done = dict.fromkeys(stages, 0)
-    for action in config.parallel.pipeline(count).orders()[place]:
-        kind, number, i = action
-        if kind in RECEIVES:
-            results[kind == "receive_forward", number, i] = ledger.allocate("activations", size_bytes)
-        elif kind in SENDS:
-            while len(sent) >= OUTSTANDING:
-                sent.popleft().drop()
-            forward = kind == "send_forward"
-            sent.append(results.pop((forward, number + 1 if forward else number - 1, i)))
-        elif kind == "forward":
-            ledger.enter("forward")
-            blocks = stages[number]
-            ends = blocks.start == 0, blocks.stop == shape.layers
-            step = Step(holdings[number], Stretch(len(blocks), 1), blocks.start, *ends)
-            flying[number, i] = step, step.forward(results.pop((True, number, i), None))
-            output = flying[number, i][1].buffer
-            if not step.last and output is not None:
-                results[True, number + 1, i] = output.hold()
-        else:
-            ledger.enter("backward")
-            done[number] += 1
-            holdings[number].last = done[number] == count
-            step, result = flying.pop((number, i))
-            gradient = step.backward(result, results.pop((False, number, i), None))
-            if gradient is not None:
-                results[False, number - 1, i] = gradient
-    for message in sent:
-        message.drop()
-    enter_update(config, ledger)
-    for holding in holdings.values():
-        holding.update()
+    rank.run(walked.orders()[place])
     batches.drop()
-    host_bytes = sum(holding.host_bytes for holding in holdings.values())
-    return ledger.memory(config.mesh(world_size).groups("pp")[0][place], host_bytes)
+    holdings = rank.holdings.values()
+    number = place * config.mesh(world_size).stride("pp") + max(holding.rank for holding in holdings)
+    return ledger.memory(number, sum(holding.host_bytes for holding in holdings))
 
 
-def peaks(config: Config, world_size: int) -> Iterator[Memory]:
+class _Rank:
+    """One step of a rank: its stages, what they hold, what is under way between them."""
+
+    def __init__(
+        self, config: Config, world_size: int, ledger: Ledger, stages: dict[int, range], whole: bool, count: int
+    ) -> None:
+        self.config, self.ledger, self.stages = config, ledger, stages
+        self.layers: int = config.model.layers
+        shape, degree = model_shape(config.model), config.parallel.tp
+        self.walks = {number: _walk(config, len(blocks), whole) for number, blocks in stages.items()}
+        self.holdings = {
+            number: settled_holding(
+                config, cut(stage_shape(shape, blocks), degree), world_size, ledger, self.walks[number].walked
+            )
+            for number, blocks in stages.items()
+        }
+        self.left = dict.fromkeys(stages, count)
+        """Backwards to come."""
+        self.size_bytes = message_bytes(config)
+        self.flying: dict[tuple[int, int], tuple[Step, Value]] = {}
+        self.results: dict[tuple[bool, int, int], Buffer] = {}
+        """(whether forward, stage that needs it, micro-batch) -> residual stream or its gradient."""
+        self.sent: deque[Buffer] = deque()
+        """Messages under way."""
+
+    def run(self, order: Order) -> None:
+        """Walk through the schedule and the update."""
+        for kind, number, i in order:
+            if kind in RECEIVES:
+                buffer = self.ledger.allocate("activations", self.size_bytes)
+                self.results[kind == "receive_forward", number, i] = buffer
+            elif kind in SENDS:
+                while len(self.sent) >= OUTSTANDING:
+                    self.sent.popleft().drop()
+                forward = kind == "send_forward"
+                self.sent.append(self.results.pop((forward, number + 1 if forward else number - 1, i)))
+            elif kind == "forward":
+                self._forward(number, i)
+            else:
+                self._backward(number, i)
+        for message in self.sent:
+            message.drop()
+        enter_update(self.config, self.ledger)
+        for holding in self.holdings.values():
+            holding.update()
+
+    def _forward(self, number: int, i: int) -> None:
+        self.ledger.enter("forward")
+        blocks = self.stages[number]
+        ends = blocks.start == 0, blocks.stop == self.layers
+        step = Step(self.holdings[number], self.walks[number], blocks.start, *ends)
+        result = step.forward(self.results.pop((True, number, i), None))
+        self.flying[number, i] = step, result
+        if not step.last and result.buffer is not None:
+            self.results[True, number + 1, i] = result.buffer.hold()
+
+    def _backward(self, number: int, i: int) -> None:
+        self.ledger.enter("backward")
+        self.left[number] -= 1
+        self.holdings[number].last = not self.left[number]
+        step, result = self.flying.pop((number, i))
+        gradient = step.backward(result, self.results.pop((False, number, i), None))
+        if gradient is not None:
+            self.results[False, number - 1, i] = gradient
+
+
+def _walk(config: Config, layers: int, whole: bool) -> Stretch:
+    unit = config.strategy.blocks_per_unit if in_units(config) else 0
+    ahead = max(1, config.strategy.prefetch_depth) if in_units(config) else 0
+    every = config.train.activation_checkpoint_every
+    return Stretch(layers, 1) if whole else stretch(layers, unit, every, ahead)
+
+
+def peaks(config: Config, world_size: int, whole: bool = False) -> Iterator[Memory]:
     """Yield the memory of a rank of each stage that differs from the others: both ends and their neighbours."""
     ranks = config.parallel.pp
     for place in sorted({0, 1, ranks - 2, ranks - 1} & {*range(ranks)}):
-        yield stage_memory(config, world_size, place)
+        yield rank_memory(config, world_size, place, whole)
+
+
+def least_bytes(config: Config, world_size: int) -> int:
+    """Return what the first rank of a pipeline holds at the least: states, and activations that are in flight.
+
+    Costs next to nothing, so that a search can leave out what is sure to be too large.
+    """
+    config = kept(config, world_size)
+    ledger, stages = new_ledger(config), rank_stages(config, 0)
+    shape, parallel = model_shape(config.model), config.parallel
+    count = config.batch_plan(world_size).accumulation_steps
+    pipeline = parallel.pipeline(count)
+    held = dataclasses.replace(pipeline, micro_batches=micro_batches(pipeline)).held(0) if parallel.pp > 1 else 1
+    for blocks in stages.values():
+        part = cut(stage_shape(shape, blocks), parallel.tp)
+        holding = settled_holding(config, part, world_size, ledger, 0)
+        if isinstance(holding, Sharded):
+            ledger.change("gradients", holding.whole_bytes(accumulated=count > held))
+    step = Step(holding, Stretch(1, 1))
+    states, n = ledger.total_bytes, step.model.numbers
+    step.model.tape.recording = not config.train.activation_checkpoint_every
+    step.model.block(Value(None, n.stream_tokens * shape.config.width * n.stream_bytes), "blocks.0.")
+    step.model.end_autocast()
+    return states + held * len(stages[0]) * (ledger.total_bytes - states)
 
 
 def stage_declarations(config: Config, world_size: int, place: int) -> list[Collective]:
     """Return what the rank at this place of its pipeline issues per step."""
-    shape, mesh = model_shape(config.model), config.mesh(world_size)
-    strategy, train = config.strategy.on(mesh), config.train
-    count = config.batch_plan(world_size).accumulation_steps
-    size_bytes = message_bytes(config)
-    order = config.parallel.pipeline(count).orders()[place]
-    declared = []
-    for op, kinds in (("send", SENDS), ("recv", RECEIVES)):
-        messages = sum(action.kind in kinds for action in order)
-        declared += [Collective(op, "pp", messages, messages * size_bytes)] if messages else []
+    config = kept(config, world_size)
+    mesh, count = config.mesh(world_size), config.batch_plan(world_size).accumulation_steps
+    sent = count * messages(config, place)
+    declared = [Collective(op, "pp", sent, sent * message_bytes(config)) for op in ("send", "recv") if sent]
+    declared += stage_states(config, mesh, place)
     for blocks in rank_stages(config, place).values():
-        part = stage_shape(shape, blocks)
-        declared += strategy.declare(part.declared, mesh, config.precision, count)
-    if "head.weight" not in dict(shape.after) and config.model.architecture != "encoder" and place in (0, mesh.pp - 1):
-        table = dict(shape.before)["token_embedding.weight"]
-        declared.append(Collective("all_reduce", "pp", 1, 4 * padded_elements([table], mesh.dp_shard) // mesh.dp_shard))
-    return [*declared, *(strategy.declare_clip(mesh) if train.clip_norm is not None else ())]
+        declared += [*tp.declare(config, mesh, count, [], blocks), *sums_of_gradients(config, mesh, blocks)]
+    return [*declared, *(config.strategy.declare_clip(mesh) if config.train.clip_norm is not None else ())]
+
+
+def stage_states(config: Config, mesh: Mesh, place: int) -> list[Collective]:
+    """Return what the strategy sends of the states of a rank's stages; `config` as `kept` returns it."""
+    shape = model_shape(config.model)
+    parts = (cut(stage_shape(shape, blocks), mesh.tp) for blocks in rank_stages(config, place).values())
+    count = config.batch_plan(mesh.world_size).accumulation_steps
+    return [call for part in parts for call in config.strategy.declare(part.declared, mesh, config.precision, count)]
+
+
+def sums_of_gradients(config: Config, mesh: Mesh, blocks: range) -> list[Collective]:
+    """Return what adds up gradients of a stage after its last backward, besides its data-parallel ranks.
+
+    Gradients of which each rank of `tp` has those of its part of the sequence, and, at both ends of a pipeline, of the
+    token table that they share.
+    """
+    shape = model_shape(config.model)
+    part = cut(stage_shape(shape, blocks), mesh.tp)
+    found = []
+    if mesh.tp > 1 and config.parallel.sequence_parallel:
+        elements = sum(map(prod, partial(part, mesh.dp_shard)))
+        found.append(Collective("all_reduce", "tp", 1, 4 * elements))
+    tied = "head.weight" not in dict(shape.after) and config.model.architecture != "encoder"
+    if tied and mesh.pp > 1 and (blocks.start == 0 or blocks.stop == shape.layers):
+        table = dict(part.root)["token_embedding.weight"]
+        found.append(Collective("all_reduce", "pp", 1, 4 * padded_elements([table], mesh.dp_shard) // mesh.dp_shard))
+    return found

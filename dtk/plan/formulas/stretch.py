@@ -6,8 +6,9 @@ and both are walked. Knows numbers only.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+
+from dtk.parallel.pipeline import Pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,13 @@ def stretch(layers: int, unit: int, recompute_every: int, ahead: int) -> Stretch
     return Stretch(layers - skipped * period, period, side * period, skipped)
 
 
-def micro_batches(count: int) -> Sequence[int]:
-    """Numbers of those to walk: the first makes the gradients, the last reduces them, all between are alike."""
-    return range(count) if count <= 3 else (0, 1, count - 1)
+def micro_batches(pipeline: Pipeline) -> int:
+    """Return how many to walk: the first makes the gradients, the last reduces them, and those between are alike.
+
+    One rank needs a third one for that; in 1f1b all places of the pipeline are full besides, in interleaved_1f1b three
+    rounds are walked. gpipe holds them all.
+    """
+    count, ranks = pipeline.micro_batches, pipeline.ranks
+    if pipeline.schedule == "1f1b":
+        return min(count, ranks + 2)
+    return min(count, 3 * ranks) if pipeline.schedule == "interleaved_1f1b" and count % ranks == 0 else count

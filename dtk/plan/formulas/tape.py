@@ -32,6 +32,12 @@ class Value:
         """What it counts as; its gradient counts as the same."""
         return self.buffer.category if self.buffer is not None else "activations"
 
+    def held(self) -> "Value":
+        """Return itself with one more hold."""
+        if self.buffer is not None:
+            self.buffer.hold()
+        return self
+
     def drop(self) -> None:
         """Release the hold that the computing code has on the buffer."""
         if self.buffer is not None:

@@ -30,7 +30,7 @@ def traffic(config: Config, shape: ModelShape, world_size: int, local_size: int)
     mesh = config.mesh(world_size)
     counts: Counter[tuple[str, str]] = Counter()
     sizes: Counter[tuple[str, str]] = Counter()
-    for declared in declarations(config, shape, world_size):
+    for declared in declarations(config, world_size):
         counts[declared.op, declared.group] += declared.count
         sizes[declared.op, declared.group] += declared.size_bytes
     return tuple(
@@ -47,18 +47,13 @@ def traffic(config: Config, shape: ModelShape, world_size: int, local_size: int)
     )
 
 
-def declarations(config: Config, shape: ModelShape, world_size: int) -> list[Collective]:
+def declarations(config: Config, world_size: int) -> list[Collective]:
     """Return the collectives that the strategy declares for this job, including those of clipping.
 
     Of a pipeline those of the rank that communicates the most bytes.
     """
-    if config.parallel.pp > 1:
-        ranks = (stage_declarations(config, world_size, place) for place in range(config.parallel.pp))
-        return max(ranks, key=lambda calls: sum(call.size_bytes for call in calls))
-    strategy, mesh = config.strategy, config.mesh(world_size)
-    steps = config.batch_plan(world_size).accumulation_steps
-    declared: list[Collective] = strategy.declare(shape.declared, mesh, config.precision, steps)
-    return [*declared, *(strategy.declare_clip(mesh) if config.train.clip_norm is not None else ())]
+    ranks = (stage_declarations(config, world_size, place) for place in range(config.parallel.pp))
+    return max(ranks, key=lambda calls: sum(call.size_bytes for call in calls))
 
 
 def ring_bytes(op: str, size_bytes: int, ranks: int) -> int:

@@ -14,13 +14,20 @@ class Model(Layers):
     def embed(self) -> Value:
         """Token ids -> the residual stream."""
         n = self.numbers
-        size = n.tokens * n.shape.config.width * n.stream_bytes
-        x = self.tape.operation(size, [], parameters=[self.gradient("token_embedding.weight")])
+        whole = n.tokens * n.shape.config.width * n.stream_bytes
+        size = n.stream_tokens * n.shape.config.width * n.stream_bytes
+        table = [self.gradient("token_embedding.weight")]
+        # Cut, the ids in the rank's part of the table are kept, and which are not, whose rows become zeros.
+        x = self.tape.operation(whole, [], parameters=table, kept_bytes=8 * n.tokens if n.tp > 1 else 0)
+        if n.tp > 1:
+            found, x = x, self.tape.operation(whole, [(x, whole)], kept_bytes=n.tokens)
+            found.drop()
+        x = self.leave(x)
         if isinstance(n.shape.config, LlamaConfig):
             return x
         position = self.gradient("position_embedding.weight")
         # The gradient is summed over the batch, then padded with zeros to the whole table.
-        rows = n.sequence * n.shape.config.width * n.stream_bytes
+        rows = size // n.batch
         y = self.tape.operation(size, [(x, 0)], parameters=[position], backward_workspace_bytes=rows)
         x.drop()
         return self.dropout(y, n.shape.config.dropout)
@@ -39,6 +46,9 @@ class Model(Layers):
         x.drop()
         if isinstance(config, EncoderConfig):
             # Mean over the tokens: the weighted copy is summed at once, and its backward makes one again.
+            if n.tp > 1 and n.sequence_parallel:
+                part, normed = normed, self.join(normed, n.batch > 1)
+                part.drop()
             pooled = n.batch * config.width * n.stream_bytes
             weighted = n.tokens * config.width * n.stream_bytes
             pool = self.tape.operation(pooled, [(normed, weighted)], workspace_bytes=weighted)
@@ -47,26 +57,32 @@ class Model(Layers):
             pool.drop()
             return logits
         name = "head" if "head.weight" in self.shapes else "token_embedding"
-        logits = self.linear(normed, name, config.vocab_size, n.tokens, "logits")
+        whole = self.enter(normed)
+        logits = self.linear(whole, name, config.vocab_size // n.tp, n.tokens, "logits")
+        whole.drop()
         normed.drop()
         return logits
 
     def _gpt_block(self, x: Value, prefix: str, config: GPTConfig | EncoderConfig) -> Value:
         n = self.numbers
-        wide = n.tokens * config.width * n.compute_bytes
+        wide = n.tokens * config.width * n.compute_bytes // n.tp
         normed = self.norm(x, prefix + "attention_norm")
-        qkv = self.linear(normed, prefix + "attention.qkv", 3 * config.width, n.tokens)
+        whole = self.enter(normed)
+        qkv = self.linear(whole, prefix + "attention.qkv", 3 * config.width // n.tp, n.tokens)
+        whole.drop()
         parts = self.tape.operation(0, [(qkv, 3 * wide)])
         y = self.attention((parts,), (3 * wide,), wide, config.dropout)
-        out = self.dropout(self.linear(y, prefix + "attention.projection", config.width, n.tokens), config.dropout)
+        out = self.dropout(self.row(y, prefix + "attention.projection"), config.dropout)
         for value in (qkv, parts, y, normed):
             value.drop()
         middle = self.add(x, out)
         normed = self.norm(middle, prefix + "mlp_norm")
-        up = self.linear(normed, prefix + "mlp.up", 4 * config.width, n.tokens)
+        whole = self.enter(normed)
+        up = self.linear(whole, prefix + "mlp.up", 4 * config.width // n.tp, n.tokens)
+        whole.drop()
         active = self.tape.operation(4 * wide, [(up, 4 * wide)], saves=[up])
         up.drop()
-        down = self.linear(active, prefix + "mlp.down", config.width, n.tokens)
+        down = self.row(active, prefix + "mlp.down")
         active.drop()
         out = self.dropout(down, config.dropout)
         normed.drop()
@@ -76,25 +92,27 @@ class Model(Layers):
 
     def _llama_block(self, x: Value, prefix: str, config: LlamaConfig) -> Value:
         n = self.numbers
-        wide = n.tokens * config.width * n.compute_bytes
+        wide = n.tokens * config.width * n.compute_bytes // n.tp
         normed = self.norm(x, prefix + "attention_norm")
         y = self._llama_attention(normed, prefix, config)
         flat = y if n.on_cuda else self.tape.operation(wide, [(y, 0)])
-        out = self.linear(flat, prefix + "attention.projection", config.width, n.tokens)
+        out = self.row(flat, prefix + "attention.projection")
         for value in (normed, y) if n.on_cuda else (normed, y, flat):
             value.drop()
         middle = self.add(x, out)
         normed = self.norm(middle, prefix + "mlp_norm")
-        inner = n.tokens * config.ffn_width * n.compute_bytes
-        gate = self.linear(normed, prefix + "mlp.gate", config.ffn_width, n.tokens)
+        inner = n.tokens * config.ffn_width * n.compute_bytes // n.tp
+        whole = self.enter(normed)
+        gate = self.linear(whole, prefix + "mlp.gate", config.ffn_width // n.tp, n.tokens)
         active = self.tape.operation(inner, [(gate, inner)], saves=[gate])
         gate.drop()
-        up = self.linear(normed, prefix + "mlp.up", config.ffn_width, n.tokens)
+        up = self.linear(whole, prefix + "mlp.up", config.ffn_width // n.tp, n.tokens)
         product = self.tape.operation(inner, [(active, inner), (up, inner)], saves=[active, up])
         active.drop()
         up.drop()
-        out = self.linear(product, prefix + "mlp.down", config.width, n.tokens)
+        out = self.row(product, prefix + "mlp.down")
         product.drop()
+        whole.drop()
         normed.drop()
         result = self.add(middle, out)
         middle.drop()
@@ -103,15 +121,16 @@ class Model(Layers):
     def _llama_attention(self, normed: Value, prefix: str, config: LlamaConfig) -> Value:
         n = self.numbers
         narrow = config.kv_heads * (config.width // config.heads)
-        sizes = [n.tokens * width * n.compute_bytes for width in (config.width, narrow, narrow)]
+        sizes = [n.tokens * width * n.compute_bytes // n.tp for width in (config.width, narrow, narrow)]
+        whole = self.enter(normed)
         raw = [
-            self.linear(normed, f"{prefix}attention.{name}", width, n.tokens)
+            self.linear(whole, f"{prefix}attention.{name}", width // n.tp, n.tokens)
             for name, width in (("q", config.width), ("k", narrow), ("v", narrow))
         ]
         turned = []
         for value, width in ((raw[0], config.width), (raw[1], narrow)):
             # In float32: two halves, two products each, their sums, and the halves joined.
-            work = 2 * n.tokens * width * FLOAT_BYTES
+            work = 2 * n.tokens * width * FLOAT_BYTES // n.tp
             turned.append(
                 self.tape.operation(
                     value.size_bytes,
@@ -123,6 +142,6 @@ class Model(Layers):
         raw[0].drop()
         raw[1].drop()
         y = self.attention((*turned, raw[2]), tuple(sizes), sizes[0], 0.0)
-        for value in (*turned, raw[2]):
+        for value in (*turned, raw[2], whole):
             value.drop()
         return y

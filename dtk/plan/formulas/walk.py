@@ -6,11 +6,10 @@ is that of `dtk.train.loop`.
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dtk.config.schema import Config
-from dtk.plan.formulas.activations import LOSS_OPERATIONS, Numbers
+from dtk.plan.formulas.activations import Numbers
 from dtk.plan.formulas.holding import Holding
 from dtk.plan.formulas.ledger import Buffer, Ledger
 from dtk.plan.formulas.stretch import Stretch
@@ -48,13 +47,14 @@ class Step:
     outputs: list[Value] = field(default_factory=list)
     marks: list[int] = field(default_factory=list)
     """Nodes on the tape before each block."""
+    answered: int = 0
+    """Nodes on the tape before the loss."""
     mark: _Mark | None = None
     received: Value | None = None
 
     def __post_init__(self) -> None:
         holding, config = self.holding, self.holding.config
-        sharded = config.strategy.traits.shards_parameters
-        self.blocks_per_unit = config.strategy.blocks_per_unit if sharded else 0
+        self.blocks_per_unit = config.strategy.blocks_per_unit if in_units(config) else 0
         numbers = Numbers(
             dataclasses.replace(holding.shape, layers=self.blocks.walked),
             config.train.micro_batch_size,
@@ -62,27 +62,11 @@ class Step:
             stream_item_bytes(config),
             ITEM_BYTES[config.precision.compute_dtype],
             holding.on_cuda,
+            config.parallel.tp,
+            config.parallel.sequence_parallel and config.parallel.tp > 1,
+            config.parallel.loss_parallel,
         )
         self.model = Model(numbers, Tape(holding.ledger))
-
-    def run(self, micro_batches: int, walked: Sequence[int]) -> None:
-        """Walk through the whole step.
-
-        Args:
-            micro_batches: of the step.
-            walked: numbers of those that are walked through, the last one among them.
-        """
-        ledger = self.holding.ledger
-        batches = allocate_batches(self.holding.config, ledger, micro_batches)
-        for i in walked:
-            self.holding.last = i == micro_batches - 1
-            ledger.enter("forward")
-            loss = self.forward()
-            ledger.enter("backward")
-            self.backward(loss)
-        enter_update(self.holding.config, ledger)
-        self.holding.update()
-        batches.drop()
 
     def forward(self, received: Buffer | None = None) -> Value:
         """One micro-batch; returns the loss, or what a stage sends.
@@ -118,6 +102,7 @@ class Step:
             model.end_autocast()
             return x
         logits = model.head(x)
+        self.answered = len(model.tape.nodes)
         holding.end_forward()
         loss = model.cross_entropy(logits)
         model.end_autocast()
@@ -138,7 +123,7 @@ class Step:
         if received is None:
             loss.drop()
         head = self.marks.pop()
-        tape.backward(holding.gradient, len(tape.nodes) - LOSS_OPERATIONS if self.last else head)
+        tape.backward(holding.gradient, max(head, self.answered))
         holding.before_root_backward()
         tape.backward(holding.gradient, head)
         for i in reversed(range(self.blocks.walked)):
@@ -206,10 +191,14 @@ class Step:
         return bool(self.blocks_per_unit) and (last or (block + 1) % self.blocks_per_unit == 0)
 
 
+def in_units(config: Config) -> bool:
+    """Whether fully_shard keeps the states, unit by unit."""
+    return bool(config.strategy.traits.gradients_in == "units")
+
+
 def stream_item_bytes(config: Config) -> int:
     """Bytes per element of the residual stream: FSDP's policy casts whole units, autocast leaves it in float32."""
-    sharded = config.strategy.traits.shards_parameters
-    return ITEM_BYTES[config.precision.compute_dtype if sharded else "float32"]
+    return ITEM_BYTES["float32" if getattr(config.strategy, "autocasts", True) else config.precision.compute_dtype]
 
 
 def allocate_batches(config: Config, ledger: Ledger, micro_batches: int) -> Buffer:

@@ -10,6 +10,7 @@ from dtk.plan.formulas.memory_table import STAGES
 from dtk.plan.prediction import Category, Prediction, Time
 from dtk.plan.report.model import Check, PlanReport
 from dtk.plan.scaling import Point
+from dtk.plan.search import Search
 from dtk.plan.solve import Largest
 
 CATEGORIES: tuple[Category, ...] = get_args(Category)
@@ -68,6 +69,7 @@ def document(report: PlanReport, *, page: str = "") -> doc.Document:
             _time(plan, plan.time) if plan.time is not None else None,
             _check(report.check) if report.check is not None else None,
             _comparison(report.comparison, used) if report.comparison is not None else None,
+            _search(report.search) if report.search is not None else None,
             _scaling(report.scaling, plan) if report.scaling else None,
             doc.Section("Largest model that fits", (_largest(report.models),)) if report.models else None,
             doc.Section("Largest micro-batch that fits", (_largest([report.batch]),))
@@ -261,6 +263,21 @@ def _comparison(found: Comparison, used: Sequence[Category]) -> doc.Section:
             doc.Fields(tuple(fields)) if fields else None,
         ),
     )
+
+
+def _search(search: Search) -> doc.Section:
+    """Return the layouts that fit, the fastest first."""
+    rows: list[tuple[str, ...]] = [("", "memory", "step", "bubble", "exposed", "tokens/s", "MFU", "type")]
+    for number, one in enumerate(search.found, 1):
+        made, time = one.prediction, one.prediction.time
+        assert time is not None
+        _, memory, *_, step, speed, mfu = _figures(made)
+        waits = percent_text(time.bubble_s / time.step_s), percent_text(time.exposed_s / time.step_s)
+        rows.append((f"{number}", memory, step, *waits, speed, mfu, " ".join(one.overrides)))
+    count = f"{search.layouts:,} layouts: {search.too_large:,} too large, {search.too_slow:,} left out as too slow"
+    fields = [doc.Field("searched", count), *(doc.Field("why", reason) for reason in search.reasons)]
+    blocks = doc.present(doc.table(rows) if search.found else None, doc.Fields(tuple(fields)))
+    return doc.Section("Layouts that fit, the fastest first", blocks)
 
 
 def _figures(made: Prediction) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from dtk.plan.engines import Difference
 from dtk.plan.formulas.memory_table import STAGES, Training
 from dtk.plan.prediction import Prediction
 from dtk.plan.scaling import Point
+from dtk.plan.search import Search
 from dtk.plan.solve import Largest
 
 SCHEMA = "dtk.plan.report/1"
@@ -35,6 +36,7 @@ class PlanReport:
     """Type of the matrix products: float32, tf32, bfloat16 or float16."""
     check: "Check | None" = None
     comparison: Comparison | None = None
+    search: Search | None = None
     scaling: tuple[Point, ...] = ()
     models: tuple[Largest, ...] = ()
     batch: Largest | None = None
@@ -68,6 +70,13 @@ def as_json(report: PlanReport) -> dict[str, Any]:
         }
     if report.comparison is not None:
         made["compare"] = _comparison(report.comparison)
+    if report.search is not None:
+        found = [{"overrides": list(one.overrides), "plan": one.prediction.as_json()} for one in report.search.found]
+        made["search"] = {
+            **{name: getattr(report.search, name) for name in ("layouts", "too_large", "too_slow")},
+            "reasons": list(report.search.reasons),
+            "found": found,
+        }
     if report.scaling:
         made["scaling"] = [
             {"world_size": point.world_size, "plan": _or_null(point.prediction), "problem": point.problem or None}

@@ -38,14 +38,16 @@ class Walk:
         """Issue one collective; it begins after `after_s` (by default what compute has done so far).
 
         Returns:
-            when it is done.
+            when it is done; nothing to send takes no time.
         """
+        if not size_bytes:
+            return self.now_s
         cost = self.price(op, group, size_bytes)
         begin_s = max(self.now_s if after_s is None or self.blocking else after_s, self.free_s.get(group, 0.0))
         end_s = self.free_s[group] = begin_s + cost.seconds
         if self.blocking:
             self.now_s = end_s
-        self._add(Transfer(op, group, cost.algorithm, 1, round(size_bytes), cost.seconds))
+        self.count(Transfer(op, group, cost.algorithm, 1, round(size_bytes), cost.seconds))
         return end_s
 
     def repeat(self, times: int, part: Callable[["Walk"], None]) -> None:
@@ -55,11 +57,16 @@ class Walk:
         once = Walk(self.price, self.blocking)
         part(once)
         self.now_s += times * once.end_s
-        self.compute_s += times * once.compute_s
-        for transfer in once.transfers.values():
-            self._add(transfer, times)
+        self.add(once, times)
 
-    def _add(self, transfer: Transfer, times: int = 1) -> None:
+    def add(self, other: "Walk", times: int = 1) -> None:
+        """Add the work of another walk, but no time."""
+        self.compute_s += times * other.compute_s
+        for transfer in other.transfers.values():
+            self.count(transfer, times)
+
+    def count(self, transfer: Transfer, times: int = 1) -> None:
+        """Add to the transfers."""
         key = transfer.op, transfer.group, transfer.algorithm
         before = self.transfers.get(key, Transfer(*key, 0, 0, 0.0))
         self.transfers[key] = Transfer(
@@ -130,15 +137,16 @@ class Sharded:
     """Whether reduced shards are averaged over dp_replicate."""
 
 
-def fsdp_micro_batch(walk: Walk, model: Sharded, last: bool) -> None:
+def fsdp_micro_batch(walk: Walk, model: Sharded, last: bool, gathers: bool = True) -> None:
     """Forward with gathers ahead, backward with gathers ahead and reductions behind.
 
     A gather starts when the unit `prefetch_depth` before it starts to wait for its own. Gathers and reductions share
-    the communicator of dp_shard and run on it in the order in which they are issued.
+    the communicator of dp_shard and run on it in the order in which they are issued. Not `gathers`: all is gathered.
     """
-    rooted_s = walk.communicate("all_gather", "dp_shard", model.root.gather_bytes)
-    walk.compute(0.0, after_s=rooted_s)
-    _units_in_turn(walk, model, list(model.units), lambda unit: unit.forward_s, gathers=True)
+    if gathers:
+        rooted_s = walk.communicate("all_gather", "dp_shard", model.root.gather_bytes)
+        walk.compute(0.0, after_s=rooted_s)
+    _units_in_turn(walk, model, list(model.units), lambda unit: unit.forward_s, gathers)
     walk.compute(model.root.forward_s)
     turn = list(reversed(model.units))
     first_s = None
@@ -150,7 +158,7 @@ def fsdp_micro_batch(walk: Walk, model: Sharded, last: bool) -> None:
     _units_in_turn(walk, model, turn, lambda unit: unit.backward_s, model.reshard, first_s, reductions)
     if reductions:
         reductions.issue(model.root)
-        walk.compute(0.0, after_s=max(walk.free_s.values()))
+        walk.compute(0.0, after_s=max(walk.free_s.values(), default=0.0))
 
 
 @dataclass(slots=True)
@@ -191,7 +199,7 @@ def _units_in_turn(
             reductions.issue(unit)
 
 
-def update(walk: Walk, norm_s: float, scale_s: float, optimizer_s: float, norm_group: str | None) -> float:
+def update(walk: Walk, norm_s: float, scale_s: float, optimizer_s: float, norm_groups: Sequence[str]) -> float:
     """Clipping (nothing where both its parts take 0 s) and the optimizer.
 
     Args:
@@ -199,13 +207,13 @@ def update(walk: Walk, norm_s: float, scale_s: float, optimizer_s: float, norm_g
         norm_s: read all gradients of this rank.
         scale_s: multiply them.
         optimizer_s: update this rank's parameters.
-        norm_group: over which the squared norm is summed, 4 bytes; None = nowhere.
+        norm_groups: over which the squared norm is summed, 4 bytes each.
 
     Returns:
         seconds of compute.
     """
     walk.compute(norm_s)
-    if norm_group and norm_s:
-        walk.compute(0.0, after_s=walk.communicate("all_reduce", norm_group, 4))
+    for group in norm_groups if norm_s else ():
+        walk.compute(0.0, after_s=walk.communicate("all_reduce", group, 4))
     walk.compute(scale_s + optimizer_s)
     return norm_s + scale_s + optimizer_s

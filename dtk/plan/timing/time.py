@@ -5,14 +5,17 @@ Turns a configuration into what `schedule` walks and `alpha_beta` prices. Needs 
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 
 from dtk.config.schema import Config
-from dtk.parallel.pipeline import SENDS, Action, stage_blocks
+from dtk.dimensions import tp
+from dtk.parallel.mesh import ORDER, Mesh
+from dtk.parallel.pipeline import Action, Pipeline, stage_blocks
 from dtk.parallel.pipeline import walk as walk_pipeline
 from dtk.plan.formulas.owners import owned_elements
-from dtk.plan.formulas.stages import message_bytes
+from dtk.plan.formulas.stages import kept, message_bytes, messages, stage_states, sums_of_gradients
 from dtk.plan.formulas.traffic import link
 from dtk.plan.prediction import Prediction, Time, Transfer
 from dtk.plan.timing.alpha_beta import Cost, Group, collective
@@ -21,121 +24,212 @@ from dtk.plan.timing.schedule import Bucket, Price, Sharded, Unit, Walk, ddp_mic
 from dtk.plan.timing.work import Layout, Seconds, clip_seconds, count, layout, micro_batch_seconds, optimizer_seconds
 from dtk.record.metrics import model_flops_utilization
 from dtk.strategies.ddp import bucket_calls, gradient_buckets, used_bitmap
-from dtk.strategies.declared import ITEM_BYTES, Shape, padded_elements, reduced_item_bytes
+from dtk.strategies.declared import ITEM_BYTES, Collective, Shape, padded_elements, reduced_item_bytes
+
+_FULL = 4
+"""Times as many micro-batches as ranks, after which a schedule repeats."""
+NEIGHBOURS = "pp neighbours"
+"""The pairs of ranks of which one sends to the other."""
 
 
 def predict_time(prediction: Prediction, config: Config, hardware: Hardware, local_size: int | None = None) -> Time:
-    """One optimizer step of the planned job.
+    """Return the `step_time` of the planned job."""
+    return step_time(config, prediction.world_size, hardware, local_size)
+
+
+def step_time(config: Config, world_size: int, hardware: Hardware, local_size: int | None = None) -> Time:
+    """One optimizer step: each stage of a job's pipeline is a data-parallel job of its own.
+
+    They are set into the order of the schedule; without a pipeline there is one stage. What a stage communicates in
+    every micro-batch lengthens its forward and backward; what it reduces and updates after its last one follows the
+    whole schedule, on the slowest rank.
 
     Args:
-        prediction: says how many ranks and which batch.
         config: the job, its micro-batch settled.
+        world_size: ranks over all nodes.
         hardware: what the devices and their links can do.
         local_size: ranks per node; None = as many as the hardware has devices in a node.
 
     Raises:
         DtkError: the model cannot be built, or the hardware does not know the precision.
     """
-    world_size = prediction.world_size
-    model = layout(config)
-    seconds = micro_batch_seconds(config, model, hardware)
-    if config.parallel.pp > 1:
-        return _pipeline(prediction, config, model, seconds, local_size or hardware.devices_per_node, hardware)
-    walk = Walk(
-        _price(config, world_size, local_size or hardware.devices_per_node, hardware), hardware.backend == "gloo"
-    )
-    rounds = max(1, config.batch_plan(world_size).accumulation_steps)
-    if config.strategy.traits.shards_parameters:
-        updating_s = _walk_sharded(walk, config, model, seconds, world_size, rounds, hardware)
-    else:
-        updating_s = _walk_replicated(walk, config, model, seconds, world_size, rounds, hardware)
-    return _time(walk, updating_s, prediction, config, model, hardware)
-
-
-def _pipeline(
-    prediction: Prediction, config: Config, model: Layout, seconds: Seconds, local_size: int, hardware: Hardware
-) -> Time:
-    """Time a step of a pipeline: each stage as a data-parallel job of its own, set into the order of the schedule.
-
-    What a stage communicates in every micro-batch lengthens its forward and backward; what it reduces and updates after
-    its last one follows the whole schedule, on the slowest rank.
-    """
-    world_size, parallel = prediction.world_size, config.parallel
-    mesh = config.mesh(world_size)
-    alone = dataclasses.replace(config, parallel=dataclasses.replace(parallel, pp=1, stages_per_rank=1))
-    count = config.batch_plan(world_size).accumulation_steps
-    schedule = parallel.pipeline(count)
-    price = _price(alone, mesh.dp_size, local_size, hardware)
-
-    def walked(blocks: range, rounds: int) -> tuple[Walk, float]:
-        first, last = blocks.start == 0, blocks.stop == len(model.blocks)
-        part = dataclasses.replace(
-            model,
-            before=model.before if first else (),
-            blocks=tuple(model.blocks[i] for i in blocks),
-            after=model.after if last else (),
-        )
-        ends = seconds if last else dataclasses.replace(seconds, head_forward=0.0, head_backward=0.0)
-        walk = Walk(price, hardware.backend == "gloo")
-        walks = _walk_sharded if config.strategy.traits.shards_parameters else _walk_replicated
-        return walk, walks(walk, alone, part, ends, mesh.dp_size, rounds, hardware)
-
-    stages = stage_blocks(len(model.blocks), schedule.stages)
-    wholes = [walked(blocks, count) for blocks in stages]
-    per_micro_batch_s = [walked(blocks, 2)[0].end_s - walked(blocks, 1)[0].end_s for blocks in stages]
-    tails_s = [walk.end_s - count * each for (walk, _), each in zip(wholes, per_micro_batch_s, strict=True)]
+    config = kept(config, world_size)
+    job = _Job(config, config.mesh(world_size), hardware, local_size or hardware.devices_per_node)
+    schedule, parts = job.schedule, job.parts
+    wholes = [job.walked(part, job.count) for part in parts]
+    per_micro_batch_s = [
+        job.walked(part, 2)[0].end_s - job.walked(part, 1)[0].end_s if schedule.ranks > 1 else whole.end_s / job.count
+        for part, (whole, _) in zip(parts, wholes, strict=True)
+    ]
+    tails_s = [walk.end_s - job.count * each for (walk, _), each in zip(wholes, per_micro_batch_s, strict=True)]
 
     def action_s(action: Action) -> float:
-        blocks = stages[action.stage]
-        last = blocks.stop == len(model.blocks)
-        forward = len(blocks) * seconds.block_forward + last * seconds.head_forward
-        backward = len(blocks) * seconds.block_backward + last * seconds.head_backward
-        backward += seconds.block_forward * sum(_recomputed(config, i) for i in blocks)
-        part = forward if action.kind == "forward" else backward
-        share = part / (forward + backward)
+        part = parts[action.stage]
+        forward = action.kind == "forward"
+        share = (part.forward_s if forward else part.backward_s) / (part.forward_s + part.backward_s)
         return per_micro_batch_s[action.stage] * (share / 2 if "gradient" in action.kind else share)
 
-    size_bytes = message_bytes(config)
-    near = link(2, mesh.stride("pp"), world_size, local_size) == "intra_node"
-    message = collective("broadcast", size_bytes, Group(2, 2 if near else 1, hardware.intra_node, hardware.inter_node))
-    timeline = walk_pipeline(schedule, action_s, message.seconds)
+    message = job.price("broadcast", NEIGHBOURS, job.message_bytes)
+    alone_s = job.count * per_micro_batch_s[0]
+    end_s = _timeline_s(schedule, action_s, message.seconds) if schedule.ranks > 1 else alone_s
     places = [range(rank, schedule.stages, schedule.ranks) for rank in range(schedule.ranks)]
     busiest = max(places, key=lambda place: sum(wholes[stage][0].compute_s for stage in place))
-    step_s = timeline.end_s + max(sum(tails_s[stage] for stage in place) for place in places)
-    whole = Walk(price, now_s=step_s)
+    step_s = end_s + max(sum(tails_s[stage] for stage in place) for place in places)
+    whole = Walk(job.price, now_s=step_s)
     for stage in busiest:
-        whole.compute_s += wholes[stage][0].compute_s
-        for key, transfer in wholes[stage][0].transfers.items():
-            whole.transfers[key] = transfer
-    messages = sum(action.kind in SENDS for action in schedule.orders()[busiest[0]])
-    whole.transfers["send", "pp", "point to point"] = Transfer(
-        "send", "pp", "point to point", messages, messages * size_bytes, messages * message.seconds
-    )
+        whole.add(wholes[stage][0])
+        whole.add(job.inside(parts[stage]))
+    if schedule.ranks > 1:
+        one = Transfer("send", "pp", "point to point", 1, job.message_bytes, message.seconds)
+        whole.count(one, job.count * messages(config, busiest[0]))
+    bubble_s = max(0.0, step_s - sum(wholes[stage][0].end_s for stage in busiest)) if schedule.ranks > 1 else 0.0
     updating_s = sum(wholes[stage][1] for stage in busiest)
-    time = _time(whole, updating_s, prediction, config, model, hardware)
-    bubble_s = max(0.0, step_s - sum(wholes[stage][0].end_s for stage in busiest))
-    return dataclasses.replace(time, bubble_s=bubble_s, exposed_s=time.exposed_s - bubble_s)
+    return _time(whole, updating_s, bubble_s, job)
 
 
-def _time(
-    walk: Walk, updating_s: float, prediction: Prediction, config: Config, model: Layout, hardware: Hardware
-) -> Time:
+def _timeline_s(schedule: Pipeline, action_s: Callable[[Action], float], message_s: float) -> float:
+    """Walk the schedule; once it is full, as many micro-batches more as there are ranks take as long each time."""
+    rounds, rest = divmod(schedule.micro_batches, schedule.ranks)
+    if rounds <= _FULL or (rest and schedule.stages_per_rank > 1):
+        return walk_pipeline(schedule, action_s, message_s).end_s
+    few = (dataclasses.replace(schedule, micro_batches=n * schedule.ranks + rest) for n in (_FULL - 1, _FULL))
+    before_s, after_s = (walk_pipeline(each, action_s, message_s).end_s for each in few)
+    return after_s + (rounds - _FULL) * (after_s - before_s)
+
+
+def least_s(config: Config, world_size: int, hardware: Hardware) -> float:
+    """Return a time that no step is below.
+
+    What the busiest rank computes and the first micro-batch's way there, or what a data-parallel group sends.
+    """
+    config = kept(config, world_size)
+    mesh = config.mesh(world_size)
+    job = _Job(config, mesh, hardware, hardware.devices_per_node)
+    sent_s: dict[str, float] = {}
+    for call in stage_states(config, mesh, mesh.pp - 1):
+        each_s = job.price(call.op, call.group, call.size_bytes / call.count).seconds
+        sent_s[call.group] = sent_s.get(call.group, 0.0) + call.count * each_s
+    parts_s = [part.forward_s + part.backward_s for part in job.parts]
+    ranks = job.schedule.ranks
+    computed_s = (job.count * sum(parts_s[place::ranks]) + sum(parts_s[:place]) for place in range(ranks))
+    return max(*computed_s, *sent_s.values(), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A stage, or the whole model."""
+
+    blocks: range
+    layout: Layout
+    seconds: Seconds
+    """Of the ends, what the stage has of them."""
+    again: tuple[bool, ...]
+    """Whether each block is recomputed."""
+
+    @property
+    def forward_s(self) -> float:
+        """Of a micro-batch."""
+        return len(self.blocks) * self.seconds.block_forward + self.seconds.head_forward
+
+    @property
+    def backward_s(self) -> float:
+        """Of a micro-batch."""
+        return sum(map(self.block_backward, range(len(self.blocks)))) + self.seconds.head_backward
+
+    def block_backward(self, i: int) -> float:
+        """Return the seconds of its i-th block, with what is recomputed."""
+        return self.seconds.block_backward + self.again[i] * self.seconds.block_again
+
+
+class _Job:
+    """What is timed."""
+
+    def __init__(self, config: Config, mesh: Mesh, hardware: Hardware, local_size: int) -> None:
+        self.config, self.mesh, self.hardware = config, mesh, hardware
+        self.price = _price(mesh, local_size, hardware)
+        self.layout = layout(config)
+        self.count = max(1, config.batch_plan(mesh.world_size).accumulation_steps)
+        self.schedule = config.parallel.pipeline(self.count)
+        self.message_bytes = message_bytes(config) if mesh.pp > 1 else 0
+        self.shards = config.strategy.traits.gradients_in == "units"
+        seconds = micro_batch_seconds(config, self.layout, hardware)
+        every = config.train.activation_checkpoint_every
+        self.parts = []
+        for blocks in stage_blocks(len(self.layout.blocks), self.schedule.stages):
+            first, last = blocks.start == 0, blocks.stop == len(self.layout.blocks)
+            part = dataclasses.replace(
+                self.layout,
+                before=self.layout.before if first else (),
+                blocks=self.layout.blocks[blocks.start : blocks.stop],
+                after=self.layout.after if last else (),
+            )
+            inside = self._tensor_parallel_seconds(seconds, blocks)
+            again = tuple(every > 0 and i % every == 0 for i in blocks)
+            self.parts.append(_Part(blocks, part, inside, again))
+
+    def walked(self, part: _Part, micro_batches: int) -> tuple[Walk, float]:
+        """Walk through a step of a stage by itself; also returns the seconds of its update."""
+        walk = Walk(self.price, self.hardware.backend == "gloo")
+        walks = _walk_sharded if self.shards else _walk_replicated
+        return walk, walks(walk, self, part, micro_batches)
+
+    def inside(self, part: _Part) -> Walk:
+        """Return what the layers of a stage communicate in a step; it is within the seconds of its compute."""
+        walk = Walk(self.price)
+        for call in self._tensor_parallel(self.config, part.blocks):
+            cost = self.price(call.op, call.group, call.size_bytes / call.count)
+            transfer = Transfer(call.op, call.group, cost.algorithm, 1, call.size_bytes // call.count, cost.seconds)
+            walk.count(transfer, self.count * call.count)
+            walk.compute_s -= self.count * call.count * cost.seconds
+        return walk
+
+    def _tensor_parallel(self, config: Config, blocks: range) -> list[Collective]:
+        return [call for call in tp.declare(config, self.mesh, 1, [], blocks) if call.count]
+
+    def _tensor_parallel_seconds(self, seconds: Seconds, blocks: range) -> Seconds:
+        """Add to the compute of a stage what its layers wait for: all of it, as each result is needed at once."""
+        last = blocks.stop == len(self.layout.blocks)
+        if not last:
+            seconds = dataclasses.replace(seconds, head_forward=0.0, head_backward=0.0)
+        if self.mesh.tp == 1:
+            return seconds
+
+        def inside_s(config: Config, blocks: range, every: int) -> float:
+            train = dataclasses.replace(config.train, activation_checkpoint_every=every)
+            calls = self._tensor_parallel(dataclasses.replace(config, train=train), blocks)
+            return sum(call.count * self.price(call.op, "tp", call.size_bytes / call.count).seconds for call in calls)
+
+        three = dataclasses.replace(self.config, model=dataclasses.replace(self.config.model, layers=3))
+        block_s, again_s = (inside_s(three, range(1, 2), every) for every in (0, 1))
+        ends_s = inside_s(self.config, blocks, 0) - len(blocks) * block_s
+        return dataclasses.replace(
+            seconds,
+            block_forward=seconds.block_forward + block_s / 2,
+            block_backward=seconds.block_backward + block_s / 2,
+            block_again=seconds.block_again + again_s - block_s,
+            head_forward=seconds.head_forward + ends_s / 2,
+            head_backward=seconds.head_backward + ends_s / 2,
+        )
+
+
+def _time(walk: Walk, updating_s: float, bubble_s: float, job: _Job) -> Time:
     """Return the timing figures of a plan, computed from the walk."""
-    step_s = walk.end_s
+    config, hardware, step_s = job.config, job.hardware, walk.end_s
     tokens_per_s = config.train.global_batch_size * config.data.sequence_length / step_s
     dtype = "tf32" if config.precision.tf32 else config.precision.compute_dtype
     peak = hardware.peak_flops.get(dtype)
     mfu, _ = model_flops_utilization(
-        tokens_per_s, model.flops_per_token, prediction.world_size, peak, "no peak is known"
+        tokens_per_s, job.layout.flops_per_token, job.mesh.world_size, peak, "no peak is known"
     )
     return Time(
         compute_s=walk.compute_s,
         communication_s=walk.communication_s,
-        exposed_s=step_s - walk.compute_s,
+        exposed_s=step_s - walk.compute_s - bubble_s,
         step_s=step_s,
         tokens_per_s=tokens_per_s,
         mfu=mfu,
         scaling_efficiency=walk.compute_s / step_s,
+        bubble_s=bubble_s,
         optimizer_s=updating_s,
         transfers=tuple(transfer for transfer in walk.transfers.values() if transfer.seconds),
         assumptions=tuple(_assumptions(config, hardware)),
@@ -169,17 +263,16 @@ def _assumptions(config: Config, hardware: Hardware) -> list[str]:
     return said
 
 
-def _price(config: Config, world_size: int, local_size: int, hardware: Hardware) -> Price:
+def _price(mesh: Mesh, local_size: int, hardware: Hardware) -> Price:
     """Return the function that prices a call over each group; equal calls are computed once."""
-    mesh = config.mesh(world_size)
-    replicas, shards = mesh.dp_replicate, mesh.dp_shard
-    groups = {
-        "dp": (world_size, min(local_size, world_size)),
-        "dp_shard": (shards, min(local_size, shards)),
-        # Ranks of one dp_replicate group lie `shards` apart.
-        "dp_replicate": (replicas, min(max(1, local_size // shards), replicas)),
+    links = hardware.intra_node, hardware.inter_node
+    placed = {
+        name: Group(size, min(size, max(1, local_size // mesh.stride(name))), *links)
+        for name in (*ORDER, "dp")
+        if (size := mesh.size(name))
     }
-    placed = {name: Group(*sizes, hardware.intra_node, hardware.inter_node) for name, sizes in groups.items()}
+    near = link(2, mesh.stride("pp"), mesh.world_size, local_size) == "intra_node"
+    placed[NEIGHBOURS] = Group(2, 2 if near else 1, *links)
 
     @functools.cache
     def price(op: str, group: str, size_bytes: float) -> Cost:
@@ -191,45 +284,45 @@ def _price(config: Config, world_size: int, local_size: int, hardware: Hardware)
     return price
 
 
-def _recomputed(config: Config, block: int) -> bool:
-    every = config.train.activation_checkpoint_every
-    return every > 0 and block % every == 0
+def _update(walk: Walk, job: _Job, part: _Part, held: int) -> float:
+    """Walk through what follows the last backward: sums of gradients over other dimensions, clipping, the update."""
+    config, hardware = job.config, job.hardware
+    if config.model.architecture != "custom":
+        for call in sums_of_gradients(config, job.mesh, part.blocks):
+            walk.compute(0.0, after_s=walk.communicate(call.op, call.group, call.size_bytes))
+    norm_s, scale_s = clip_seconds(config, held, hardware)
+    once = job.parts.index(part) < job.schedule.ranks  # Clipping sums over all stages of a rank.
+    groups = [name for name in config.strategy.summed(job.mesh) if once and job.mesh.size(name) > 1]
+    return update(walk, norm_s, scale_s, optimizer_seconds(config, held, hardware), groups)
 
 
-def _walk_replicated(
-    walk: Walk, config: Config, model: Layout, seconds: Seconds, world_size: int, rounds: int, hardware: Hardware
-) -> float:
+def _walk_replicated(walk: Walk, job: _Job, part: _Part, rounds: int) -> float:
     """Walk ddp and zero1, and single and dp, which communicate nothing; returns the seconds of the update."""
-    forward_s = len(model.blocks) * seconds.block_forward + seconds.head_forward
-    communicates = config.strategy.traits.gradients_in == "buckets" and world_size > 1
-    if communicates:
-        buckets = _buckets(config, model, seconds, world_size)
-    else:
-        buckets = [Bucket(sum(fill for fill, _ in _gradients(config, model, seconds)), ())]
-    walk.repeat(rounds - 1, lambda once: ddp_micro_batch(once, forward_s, buckets, last=False))
-    ddp_micro_batch(walk, forward_s, buckets, last=communicates)
-    shapes = model.shapes
-    owners = owned_elements(shapes, world_size) if config.strategy.traits.deals_out_parameters else [count(shapes)]
-    norm_s, scale_s = clip_seconds(config, count(shapes), hardware)
-    updating_s = update(walk, norm_s, scale_s, optimizer_seconds(config, max(owners), hardware), None)
-    if config.strategy.traits.deals_out_parameters and communicates:
+    config, ranks = job.config, job.mesh.dp_size
+    communicates = config.strategy.traits.gradients_in == "buckets" and ranks > 1
+    buckets = _buckets(config, part, ranks) if communicates else [Bucket(sum(fill for fill, _ in _gradients(part)), ())]
+    walk.repeat(rounds - 1, lambda once: ddp_micro_batch(once, part.forward_s, buckets, last=False))
+    ddp_micro_batch(walk, part.forward_s, buckets, last=communicates)
+    shapes, deals = part.layout.shapes, config.strategy.traits.deals_out_parameters
+    owners = owned_elements(shapes, ranks) if deals else [count(shapes)]
+    updating_s = _update(walk, job, part, max(owners))
+    if deals and communicates:
         # Each rank sends what it updated, after all have updated; one without parameters sends an element all the same.
         for owned in owners:
             walk.communicate("broadcast", "dp", 4 * max(1, owned))
     return updating_s
 
 
-def _gradients(config: Config, model: Layout, seconds: Seconds) -> list[tuple[float, Shape]]:
+def _gradients(part: _Part) -> list[tuple[float, Shape]]:
     """Backward, parameter by parameter from the last to the first: its share of the compute, and its shape.
 
     A part's compute is shared out by the size of its parameters. The output projection comes first, also where its
     weights are tied to the embedding, whose gradient is complete only at the end.
     """
+    model = part.layout
     parts: list[tuple[float, tuple[Shape, ...]]] = [(0.0, model.before)]
-    for i, block in enumerate(model.blocks):
-        again_s = seconds.block_forward if _recomputed(config, i) else 0.0
-        parts.append((seconds.block_backward + again_s, block))
-    parts.append((seconds.head_backward, model.after))
+    parts += [(part.block_backward(i), block) for i, block in enumerate(model.blocks)]
+    parts.append((part.seconds.head_backward, model.after))
     done: list[tuple[float, Shape]] = []
     carried_s = 0.0
     for part_s, shapes in reversed(parts):
@@ -243,10 +336,10 @@ def _gradients(config: Config, model: Layout, seconds: Seconds) -> list[tuple[fl
     return done
 
 
-def _buckets(config: Config, model: Layout, seconds: Seconds, ranks: int) -> list[Bucket]:
+def _buckets(config: Config, part: _Part, ranks: int) -> list[Bucket]:
     """DDP's buckets in the order in which backward fills them, as they travel."""
-    gradients = _gradients(config, model, seconds)
-    shapes = model.shapes
+    gradients = _gradients(part)
+    shapes = part.layout.shapes
     strategy = config.strategy
     buckets = []
     for members in gradient_buckets(strategy.bucket_cap_mb, shapes):
@@ -256,43 +349,43 @@ def _buckets(config: Config, model: Layout, seconds: Seconds, ranks: int) -> lis
     return buckets + [Bucket(0.0, (("all_reduce", more.size_bytes),)) for more in used_bitmap(strategy, shapes)]
 
 
-def _walk_sharded(
-    walk: Walk, config: Config, model: Layout, seconds: Seconds, world_size: int, rounds: int, hardware: Hardware
-) -> float:
-    """Walk fsdp, zero2, zero3 and hsdp; returns the seconds of the update."""
-    sharded = _sharded(config, model, seconds, world_size)
-    walk.repeat(rounds - 1, lambda once: fsdp_micro_batch(once, sharded, last=False))
-    fsdp_micro_batch(walk, sharded, last=True)
-    held = padded_elements(model.shapes, sharded.shards) // sharded.shards
-    norm_s, scale_s = clip_seconds(config, held, hardware)
-    return update(walk, norm_s, scale_s, optimizer_seconds(config, held, hardware), "dp_shard")
+def _walk_sharded(walk: Walk, job: _Job, part: _Part, rounds: int) -> float:
+    """Walk what fully_shard keeps; returns the seconds of the update."""
+    sharded = _sharded(job, part)
+    once = job.config.strategy.gathers_once
+    if once and rounds > 1:
+        fsdp_micro_batch(walk, sharded, last=False)
+    middle = rounds - 1 - once
+    walk.repeat(middle, lambda each: fsdp_micro_batch(each, sharded, last=False, gathers=not once))
+    fsdp_micro_batch(walk, sharded, last=True, gathers=not once or rounds == 1)
+    return _update(walk, job, part, padded_elements(part.layout.shapes, sharded.shards) // sharded.shards)
 
 
-def _sharded(config: Config, model: Layout, seconds: Seconds, world_size: int) -> Sharded:
+def _sharded(job: _Job, part: _Part) -> Sharded:
     """Return the units of fully_shard with what each computes, gathers and reduces."""
-    strategy, precision = config.strategy, config.precision
-    mesh = config.mesh(world_size)
-    replicas, shards = mesh.dp_replicate, mesh.dp_shard
-    compute = ITEM_BYTES[precision.compute_dtype]
-    reduce = reduced_item_bytes(precision)
+    strategy, precision, model = job.config.strategy, job.config.precision, part.layout
+    shards = job.mesh.dp_shard
+    compute = ITEM_BYTES["float32" if strategy.autocasts else precision.compute_dtype]
+    reduce = ITEM_BYTES["float32"] if strategy.autocasts else reduced_item_bytes(precision)
 
     def unit(forward_s: float, backward_s: float, shapes: Sequence[Shape]) -> Unit:
         padded = padded_elements(shapes, shards)
         return Unit(forward_s, backward_s, compute * padded, reduce * padded)
 
-    size = strategy.blocks_per_unit
-    units, rest = [], [*model.before, *model.after]
-    forward_s, backward_s = seconds.head_forward, seconds.head_backward
-    for first in range(0, len(model.blocks), size or max(len(model.blocks), 1)):
-        numbers = range(first, min(first + size, len(model.blocks)) if size else len(model.blocks))
-        shapes = [shape for i in numbers for shape in model.blocks[i]]
-        ahead_s = len(numbers) * seconds.block_forward
-        back_s = len(numbers) * seconds.block_backward + seconds.block_forward * sum(
-            _recomputed(config, i) for i in numbers
+    size, layers = strategy.blocks_per_unit, len(model.blocks)
+    root = [*model.before, *model.after, *(shape for block in model.blocks for shape in block if not size)]
+    inner = [range(first, min(first + size, layers)) for first in range(0, layers, size)] if size else []
+    units = [
+        unit(
+            len(numbers) * part.seconds.block_forward,
+            sum(map(part.block_backward, numbers)),
+            [shape for i in numbers for shape in model.blocks[i]],
         )
-        if size:
-            units.append(unit(ahead_s, back_s, shapes))
-        else:
-            rest, forward_s, backward_s = [*rest, *shapes], forward_s + ahead_s, backward_s + back_s
-    root = unit(forward_s, backward_s, rest)
-    return Sharded(tuple(units), root, strategy.reshard_after_forward, strategy.prefetch_depth, shards, replicas > 1)
+        for numbers in inner
+    ]
+    rest_s = part.forward_s - sum(each.forward_s for each in units)
+    rest_back_s = part.backward_s - sum(each.backward_s for each in units)
+    replicated = "dp_replicate" in strategy.grouped(job.mesh) and job.mesh.dp_replicate > 1
+    reshard = strategy.reshard_after_forward
+    around = unit(rest_s, rest_back_s, root)
+    return Sharded(tuple(units), around, reshard, strategy.prefetch_depth, shards, replicated)

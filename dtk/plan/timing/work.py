@@ -11,14 +11,14 @@ from typing import Any
 
 from dtk.config.schema import Config, CustomModelConfig, EncoderConfig, LlamaConfig, SGDConfig
 from dtk.models.flops import training_flops_per_token
-from dtk.plan.formulas.shape import ModelShape, elements, model_shape
+from dtk.plan.formulas.shape import ModelShape, cut, elements, model_shape
 from dtk.plan.timing.hardware import Hardware
 from dtk.strategies.declared import ITEM_BYTES, Shape
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A model as the shapes of its parameters in order, and the FLOPs of its parts."""
+    """A model as the shapes of its parameters on a rank of `tp`, in order, and the FLOPs of its parts, not cut."""
 
     before: tuple[Shape, ...]
     """Embeddings."""
@@ -47,6 +47,8 @@ class Seconds:
     block_forward: float
     block_backward: float
     """Without recomputation."""
+    block_again: float
+    """Of a block that is recomputed."""
     head_forward: float
     head_backward: float
     """Output projection and loss."""
@@ -61,9 +63,10 @@ def layout(config: Config) -> Layout:
     model, length = config.model, config.data.sequence_length
     if isinstance(model, CustomModelConfig):
         return _custom_layout(config)
-    shape = model_shape(model)
-    block_flops = training_flops_per_token(elements(shape.block), 1, model.width, length)
-    rest_flops = training_flops_per_token(_multiplied(shape), 0, model.width, length)
+    whole = model_shape(model)
+    shape = cut(whole, config.parallel.tp)
+    block_flops = training_flops_per_token(elements(whole.block), 1, model.width, length)
+    rest_flops = training_flops_per_token(_multiplied(whole), 0, model.width, length)
     block = tuple(shape for _, shape in shape.block)
     before, after = (tuple(shape for _, shape in part) for part in (shape.before, shape.after))
     return Layout(before, (block,) * shape.layers, after, block_flops, rest_flops)
@@ -121,26 +124,32 @@ def micro_batch_seconds(config: Config, model: Layout, hardware: Hardware) -> Se
     precision = config.precision
     rate = hardware.matmul_rate("tf32" if precision.tf32 else precision.compute_dtype)
     tokens = config.train.micro_batch_size * config.data.sequence_length
-    item = ITEM_BYTES[precision.compute_dtype]
-    block = tokens * (model.block_flops / 3 / rate + item * _streamed_elements(config.model) / hardware.memory_rate)
-    head = tokens * model.rest_flops / 3 / rate
-    logits = _logits(config) / hardware.memory_rate
+    item, parts = ITEM_BYTES[precision.compute_dtype], config.parallel.tp
+    moved = item * _streamed_elements(config) / hardware.memory_rate
+    block = tokens * (model.block_flops / 3 / rate / parts + moved)
+    head = tokens * model.rest_flops / 3 / rate / parts
+    logits = _logits(config) / hardware.memory_rate / parts
     cast = (item + 4) * logits if item != 4 else 0.0
     # log_softmax reads and writes; its backward reads two, writes one, after the loss wrote a gradient of zeros.
-    return Seconds(block, 2 * block, head + 8 * logits + cast, 2 * head + 16 * logits + cast)
+    return Seconds(block, 2 * block, block, head + 8 * logits + cast, 2 * head + 16 * logits + cast)
 
 
-def _streamed_elements(model: Any) -> float:
-    """Elements per token that one block's forward moves outside of its matrix products.
+def _streamed_elements(config: Config) -> float:
+    """Elements per token that one block's forward moves outside of its matrix products, on a rank of `tp`.
 
     Two norms 4 h, two residual sums 6 h, the heads' output made contiguous 2 h; GELU on f: 2 f. Rotary positions of
-    queries and keys in float32 add 10 h, SwiGLU takes 5 f. A model of the user's: nothing.
+    queries and keys in float32 add 10 h, SwiGLU takes 5 f. A model of the user's: nothing. Norms and residual sums are
+    cut with sequence_parallel only.
     """
+    model, parallel = config.model, config.parallel
     if isinstance(model, CustomModelConfig):
         return 0.0
+    stream: float = 10.0 * model.width / (parallel.tp if parallel.sequence_parallel else 1)
     if isinstance(model, LlamaConfig):
-        return 22.0 * model.width + 5.0 * model.ffn_width
-    return float(12 * model.width + 2 * 4 * model.width)
+        inner: float = 12.0 * model.width + 5.0 * model.ffn_width
+    else:
+        inner = (2.0 + 2 * 4) * model.width
+    return stream + inner / parallel.tp
 
 
 def _logits(config: Config) -> float:

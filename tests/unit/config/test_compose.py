@@ -15,7 +15,7 @@ from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.fsdp import FSDPConfig
 
 OPTIONS = {group: list(options) for group, options in groups([conf_folder()]).items()}
-STRATEGIES = "ddp, dp, fsdp, hsdp, hsdp_tp, moe, ring, single, tp, ulysses, zero1, zero2, zero3"
+STRATEGIES = "3d, ddp, dp, fsdp, hsdp, hsdp_tp, moe, pp, ring, single, tp, ulysses, zero1, zero2, zero3"
 NEEDED = {
     "text": ["data.path=x"],
     "tokens": ["data.path=x"],

@@ -3,12 +3,14 @@
 import dataclasses
 import math
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dtk.config.schema import AdamWConfig, SGDConfig
 from dtk.plan.formulas.closed_form import closed_form, memory
 from dtk.plan.formulas.owners import owned_elements
+from dtk.plan.job import planned_job
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.fsdp import FSDPConfig
 from dtk.strategies.hsdp import HSDPConfig
@@ -57,6 +59,24 @@ def test_what_is_left_out_changes_nothing(
         recompute=recompute,
         optimizer=optimizer,
     )
+    assert memory(config, ranks) == memory(config, ranks, whole=True)
+
+
+CUT = {
+    "tp in a pipeline": (8, ["strategy=fsdp", "parallel.pp=2", "parallel.tp=2"]),
+    "recomputed": (4, ["strategy=zero2", "parallel.pp=4", "train.activation_checkpoint_every=2"]),
+    "interleaved": (
+        2,
+        ["strategy=ddp", "parallel.pp=2", "parallel.schedule=interleaved_1f1b", "parallel.stages_per_rank=2"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CUT)
+def test_stages_and_micro_batches_that_are_left_out_change_nothing(case):
+    ranks, layout = CUT[case]
+    batch = ["data=synthetic", "train.global_batch_size=40", "train.micro_batch_size=1", "launcher.device=cpu"]
+    config = planned_job(["model=gpt2_tiny", "model.layers=60", *layout, *batch], None, ranks).config
     assert memory(config, ranks) == memory(config, ranks, whole=True)
 
 

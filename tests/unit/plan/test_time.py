@@ -89,6 +89,8 @@ def test_recomputation_costs_a_forward_and_no_mfu() -> None:
         ("fsdp", "bert_tiny", "strategy.blocks_per_unit=3"),
         ("zero2", "bert_tiny", "strategy.blocks_per_unit=0"),
         ("fsdp", "gpt2_tiny", "train.activation_checkpoint_every=1"),
+        ("fsdp", "gpt2_tiny", "parallel.tp=2"),
+        ("zero1", "llama_tiny", "parallel.tp=4"),
     ],
 )
 def test_what_is_timed_is_what_is_sent(strategy: str, model: str, more: str) -> None:
@@ -105,7 +107,7 @@ def test_what_is_timed_is_what_is_sent(strategy: str, model: str, more: str) -> 
         entry[1] += one.size_bytes
     planned: dict[tuple[str, str], list[int]] = {}
     for traffic in prediction.traffic:
-        if traffic.group in ("dp", "dp_shard", "dp_replicate"):
+        if traffic.group in ("dp", "dp_shard", "dp_replicate", "tp"):
             entry = planned.setdefault((traffic.op, traffic.group), [0, 0])
             entry[0] += traffic.count
             entry[1] += traffic.size_bytes

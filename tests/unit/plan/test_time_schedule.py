@@ -30,7 +30,7 @@ def test_ddp_hides_all_but_the_last_bucket_and_the_queue_before_it() -> None:
     ddp_micro_batch(done, 10, BUCKETS, last=True)
     assert figures(done) == (20, 9, 4, 24)
     # The update waits for the last bucket.
-    assert update(done, 1, 1, 3, None) == 5
+    assert update(done, 1, 1, 3, []) == 5
     assert figures(done) == (25, 9, 4, 29)
 
 
@@ -116,10 +116,10 @@ def test_a_backend_that_blocks_the_host_hides_nothing() -> None:
 
 def test_clipping_adds_one_reduction_that_nothing_hides() -> None:
     done = walk()
-    update(done, 2, 3, 4, "dp_shard")
+    update(done, 2, 3, 4, ["dp_shard"])
     assert figures(done) == (9, 4, 4, 13)
     without = walk()
-    update(without, 0, 0, 4, "dp_shard")
+    update(without, 0, 0, 4, ["dp_shard"])
     assert figures(without) == (4, 0, 0, 4)
 
 
@@ -146,7 +146,7 @@ def test_exposed_is_part_of_the_communication(
         fsdp_micro_batch(plain, sharded, last=False)
     for either in (done, plain):
         fsdp_micro_batch(either, sharded, last=True)
-        update(either, 1, 1, 1, "dp_shard")
+        update(either, 1, 1, 1, ["dp_shard"])
     compute, communication, exposed, step = figures(done)
     assert compute == pytest.approx((rounds + 1) * sum(u.forward_s + u.backward_s for u in [*units, root]) + 3)
     assert -1e-9 <= exposed <= communication + 1e-6
@@ -157,7 +157,7 @@ def test_exposed_is_part_of_the_communication(
     worst = walk(blocking=True)
     worst.repeat(rounds, lambda once: fsdp_micro_batch(once, sharded, last=False))
     fsdp_micro_batch(worst, sharded, last=True)
-    update(worst, 1, 1, 1, "dp_shard")
+    update(worst, 1, 1, 1, ["dp_shard"])
     assert step <= worst.end_s + 1e-6
 
 

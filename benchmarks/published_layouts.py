@@ -1,0 +1,79 @@
+"""Published layouts: whether their memory fits, and predicted beside published utilisation. Prints Markdown.
+
+    python benchmarks/published_layouts.py
+
+Published figures are FLOP/s of a device over its peak in bfloat16. Where the source counts the FLOPs of recomputation
+too, the predicted figure does as well (4/3 of MFU).
+"""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from dtk.plan.engines import machine, predict  # noqa: E402
+from dtk.plan.job import planned_job  # noqa: E402
+from dtk.plan.timing.hardware import load_hardware  # noqa: E402
+
+NARAYANAN = "Narayanan et al. 2021, table 1"
+LLAMA = "Grattafiori et al. 2024, table 4"
+RECOMPUTED = "train.activation_checkpoint_every=1"
+
+
+def megatron(layers: int, width: int, heads: int) -> list[str]:
+    """A model of that table: GPT with 51,200 words and samples of 2,048 tokens."""
+    sizes = [f"model.layers={layers}", f"model.width={width}", f"model.heads={heads}", "model.vocab_size=51200"]
+    return [
+        "model=gpt3_175b",
+        *sizes,
+        "data.sequence_length=2048",
+        "strategy=ddp",
+        "train.micro_batch_size=1",
+        RECOMPUTED,
+    ]
+
+
+LLAMA_405B = [
+    *("model=llama3_405b", "data.sequence_length=8192", "strategy=zero1", "train.micro_batch_size=1"),
+    *("parallel.tp=8", "parallel.pp=16"),
+]
+ROWS = (
+    ("BLOOM 176B", 384, "a100_80", 2048, 0.50, "Le Scao et al. 2022, section 3.2.5 (156 TFLOP/s)", True,
+     ["model=bloom_176b", "data.sequence_length=2048", "strategy=zero1", "train.micro_batch_size=2", RECOMPUTED,
+      "parallel.tp=4", "parallel.pp=12"]),
+    ("Megatron 145.6B", 1536, "a100_80", 2304, 0.47, NARAYANAN, True,
+     [*megatron(80, 12288, 96), "parallel.tp=8", "parallel.pp=8"]),
+    ("Megatron 310.1B", 1920, "a100_80", 2160, 0.50, NARAYANAN, True,
+     [*megatron(96, 16384, 128), "parallel.tp=8", "parallel.pp=16"]),
+    ("Megatron 529.6B", 2520, "a100_80", 2520, 0.52, NARAYANAN, True,
+     [*megatron(105, 20480, 128), "parallel.tp=8", "parallel.pp=35"]),
+    ("Megatron 1008B", 3072, "a100_80", 3072, 0.52, NARAYANAN, True,
+     [*megatron(128, 25600, 160), "parallel.tp=8", "parallel.pp=64"]),
+    ("Llama 3 405B", 8192, "h100_sxm", 2048, 0.43, LLAMA, False, LLAMA_405B),
+    ("Llama 3 405B", 16384, "h100_sxm", 2048, 0.41, LLAMA, False, LLAMA_405B),
+    ("Llama 3 405B, recomputed", 16384, "h100_sxm", 2048, 0.41, f"{LLAMA}, which does not recompute", False,
+     [*LLAMA_405B, RECOMPUTED]),
+)  # fmt: skip
+
+
+def main() -> None:
+    """Print the table."""
+    heads = ("model", "ranks", "layout", "memory", "fits", "predicted", "published", "off", "source")
+    print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
+    for name, ranks, device, batch, published, source, recomputed, layout in ROWS:
+        hardware = load_hardware(device)
+        words = [*layout, "precision=bf16", f"train.global_batch_size={batch}", f"launcher.world_size={ranks}"]
+        vocabulary = planned_job([*words, "data=synthetic"], None, ranks).config.model.vocab_size
+        config = planned_job([*words, "data=synthetic", f"data.vocab_size={vocabulary}"], None, ranks).config
+        made = predict(config, ranks, machine(config, hardware), "closed_form")
+        assert made.time is not None and made.time.mfu is not None
+        used = made.time.mfu * (4 / 3 if recomputed else 1)
+        fits = "yes" if made.fits else f"no, {made.excess_bytes / 2**30:.1f} GiB over"
+        columns = (name, f"{ranks:,}", f"{config.mesh(ranks)}", f"{made.memory.peak_bytes / 2**30:.1f} GiB", fits)
+        figures = (f"{used:.1%}", f"{published:.0%}", f"{used / published - 1:+.0%}", source)
+        print(f"| {' | '.join((*columns, *figures))} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

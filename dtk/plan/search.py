@@ -1,0 +1,202 @@
+"""Which layout is best: every division of the ranks over dimensions, strategies, recomputation and micro-batches.
+
+Each layout has a bound below its step time and one below its memory; what is sure to be too large or too slow is not
+planned. Knows no output.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import inf
+from typing import Any
+
+from diagnostics.contract.formatting import counted
+from dtk.config.checks import check
+from dtk.config.compose import Composed
+from dtk.config.schema import Config
+from dtk.errors import DtkError
+from dtk.parallel.mesh import divisors
+from dtk.plan.engines import Machine, on_device, without_time
+from dtk.plan.formatting import bytes_text, percent_text, seconds_text
+from dtk.plan.formulas.stages import least_bytes
+from dtk.plan.job import ranks_of
+from dtk.plan.prediction import Prediction
+from dtk.strategies.registry import CONFIG_TYPES
+
+SHOWN = 10
+"""Layouts that are ranked and planned whole."""
+_LARGEST_MICRO_BATCH, _VIRTUAL = 16, (1, 2, 4)
+_NAMED = 3
+"""Layouts that a sentence names at most."""
+Typed = dict[str, Any]
+"""Keys and values of overrides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A layout that fits."""
+
+    overrides: tuple[str, ...]
+    """What to type for it, beside the rest of the job."""
+    prediction: Prediction
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The layouts that fit, the fastest first."""
+
+    found: tuple[Found, ...]
+    layouts: int
+    """That the model and the batch allow."""
+    too_large: int
+    too_slow: int
+    """Their times, or bounds below them, are above the last one shown."""
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    typed: Typed
+    config: Config
+    least_s: float
+
+
+def search(job: Composed, here: Machine) -> Search:
+    """Rank the layouts of the job's ranks, model and global batch by predicted step time; what is typed stays.
+
+    Args:
+        job: settled.
+        here: with a device.
+    """
+    from dtk.plan.timing.time import least_s, step_time
+
+    assert here.hardware is not None
+    ranks, device, room = ranks_of(job.config), on_device(job.config, here), here.hardware.memory_bytes
+    layouts = [
+        _Candidate(typed, config, least_s(config, ranks, here.hardware))
+        for typed, config in _layouts(dataclasses.replace(job, config=device), ranks, here.local_size)
+    ]
+    found: list[Found] = []
+    large: list[tuple[_Candidate, int]] = []
+    slow = 0
+    for one in sorted(layouts, key=lambda each: each.least_s):
+        bar_s = _step_s(found[SHOWN - 1]) if len(found) >= SHOWN else inf
+        needed = least_bytes(one.config, ranks) if one.least_s < bar_s else 0
+        if needed > room:
+            large.append((one, needed))
+            continue
+        # The time costs a tenth of what the memory does.
+        if one.least_s >= bar_s or (time := step_time(one.config, ranks, here.hardware)).step_s >= bar_s:
+            slow += 1
+            continue
+        made = without_time(one.config, ranks, here, "closed_form")
+        if made.fits:
+            found.append(Found(_overrides(one.typed), dataclasses.replace(made, time=time)))
+            found.sort(key=_step_s)
+        else:
+            large.append((one, made.memory.peak_bytes))
+    reasons = (*_why(found), *_large(large, room), *_slow(slow, found))
+    return Search(tuple(found[:SHOWN]), len(layouts), len(large), slow, reasons)
+
+
+def _step_s(one: Found) -> float:
+    assert one.prediction.time is not None
+    return one.prediction.time.step_s
+
+
+def _layouts(job: Composed, ranks: int, local_size: int) -> Iterator[tuple[Typed, Config]]:
+    """Yield what the rules of a run allow. `cp` and `ep` stay as they are; tp stays inside a node."""
+    fixed = dict(text.lstrip("+~").partition("=")[::2] for text in job.overrides)
+    names = [name for name, kind in CONFIG_TYPES.items() if kind.traits.compared and not kind.traits.one_process]
+    if (chosen := fixed.pop("strategy", "")) in CONFIG_TYPES:  # Not a preset.
+        names = [chosen]
+    sections = {name: CONFIG_TYPES[name](name=name) for name in names} | {job.config.strategy.name: job.config.strategy}
+    for tp in (n for n in divisors(ranks) if n <= local_size):
+        for pp, virtual in product(divisors(ranks // tp), _VIRTUAL):
+            dp = ranks // tp // pp
+            if (virtual > 1 and pp == 1) or job.config.train.global_batch_size % dp:
+                continue
+            share = job.config.train.global_batch_size // dp
+            micros = [n for n in divisors(share) if n <= _LARGEST_MICRO_BATCH and (pp == 1 or share // n >= pp)]
+            for name, micro, every in product(names if dp > 1 else names[:1], micros, (0, 1)):
+                typed: Typed = {"strategy": name, "parallel.tp": tp, "parallel.pp": pp}
+                typed |= {"train.micro_batch_size": micro, "train.activation_checkpoint_every": every}
+                if virtual > 1:
+                    typed |= {"parallel.schedule": "interleaved_1f1b", "parallel.stages_per_rank": virtual}
+                if hasattr(sections[name], "dp_shard"):
+                    inside = max(1, local_size // tp)
+                    if dp % inside or inside in (1, dp):
+                        continue
+                    typed |= {"strategy.dp_replicate": dp // inside, "strategy.dp_shard": inside}
+                if all(fixed.get(key, str(value)) == str(value) for key, value in typed.items()):
+                    config = _with(job.config, sections[name], typed)
+                    try:
+                        check(config, ranks, config.launcher.device, ranks)
+                    except DtkError:
+                        continue
+                    yield typed, config
+
+
+def _with(config: Config, strategy: Any, typed: Typed) -> Config:
+    """Return the configuration with these values."""
+    sections: dict[str, Typed] = {"strategy": {}, "parallel": {}, "train": {}}
+    for key, value in typed.items():
+        section, _, name = key.partition(".")
+        if name:
+            sections[section][name] = value
+    return dataclasses.replace(
+        config,
+        strategy=dataclasses.replace(strategy, **sections["strategy"]),
+        parallel=dataclasses.replace(config.parallel, **sections["parallel"]),
+        train=dataclasses.replace(config.train, **sections["train"]),
+    )
+
+
+def _overrides(typed: Typed) -> tuple[str, ...]:
+    """Return what to type, without what is so anyway."""
+    plain = {"parallel.tp": 1, "parallel.pp": 1, "train.activation_checkpoint_every": 0}
+    return tuple(f"{key}={value}" for key, value in typed.items() if plain.get(key) != value)
+
+
+def _why(found: list[Found]) -> Iterator[str]:
+    """Say where the time of the first is less than that of the next."""
+    if not found:
+        yield "No layout fits."
+        return
+    if len(found) == 1:
+        return
+    first, second = (one.prediction.time for one in found[:2])
+    assert first is not None and second is not None
+    parts = {
+        "computing": second.compute_s - first.compute_s,
+        "waiting for communication": second.exposed_s - first.exposed_s,
+        "in the bubble of the pipeline": second.bubble_s - first.bubble_s,
+    }
+    told = [
+        f"{seconds_text(abs(saved))} {'less' if saved > 0 else 'more'} {what}"
+        for what, saved in sorted(parts.items(), key=lambda part: -part[1])
+        if abs(saved) >= 0.001 * first.step_s
+    ]
+    gain = percent_text(second.step_s / first.step_s - 1)
+    yield f"The first is {gain} faster than the second: {', '.join(told) or 'they take the same time'}."
+
+
+def _large(large: list[tuple[_Candidate, int]], room: int) -> Iterator[str]:
+    """Name those that would be the fastest if they fitted, and by how much they do not."""
+    if not large:
+        return
+    named = [
+        f"{' '.join(_overrides(one.typed))} (at best {seconds_text(one.least_s)}) needs {bytes_text(needed)} at least, "
+        f"{bytes_text(needed - room)} too much"
+        for one, needed in large[:_NAMED]
+    ]
+    rest = len(large) - len(named)
+    more = f"; {rest:,} more do not fit" if rest else ""
+    yield f"Too large for {bytes_text(room)}: {'; '.join(named)}{more}."
+
+
+def _slow(count: int, found: list[Found]) -> Iterator[str]:
+    if count:
+        last = seconds_text(_step_s(found[SHOWN - 1]))
+        yield f"{counted(count, 'layout')} take more than {last}."
