@@ -12,6 +12,8 @@ _GRADIENTS_IN = {
     ),
 }  # fmt: skip
 """How gradients travel (`Traits.gradients_in`) -> the faults that exist only there."""
+_OWN_STEP = ("accumulation_boundary", "unused_parameters", "rank0_evaluation")
+"""Faults with a forward pass of their own."""
 _ACCUMULATED = ("accumulation_boundary", "sync_every_micro_batch")
 
 
@@ -34,6 +36,10 @@ def check_fault(config: Config, world_size: int) -> None:
         raise DtkError(
             f"fault={name} cannot happen under strategy={config.strategy.name}", fix=f"use strategy={preferred(needed)}"
         )
+    cut = [f"parallel.{degree}={size}" for degree in ("pp", "cp") if (size := getattr(config.parallel, degree)) > 1]
+    if cut and name in _OWN_STEP:
+        fix = " ".join(text.split("=")[0] + "=1" for text in cut)
+        raise DtkError(f"fault={name} calls the whole model with whole sequences", " ".join(cut), f"use {fix}")
     if isinstance(fault, SettingFault):
         return
     if world_size < 2:
