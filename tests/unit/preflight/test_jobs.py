@@ -14,6 +14,8 @@ SWEEP = tuple(name for name, truth in TRUTH.items() if truth.ending != "finished
 HEALTHY: dict[str, tuple[int, list[str]]] = {
     "ddp accumulates and clips": (2, ["strategy=ddp", "train.global_batch_size=8", "train.micro_batch_size=2"]),
     "hsdp": (4, ["strategy=hsdp", "strategy.dp_shard=2"]),
+    "tensor parallel": (4, ["strategy=fsdp", "parallel.tp=2"]),
+    "3d": (4, ["strategy=zero1", "parallel.tp=2", "parallel.pp=2"]),
 }
 VARIANTS: dict[str, list[str]] = {
     "plain": ["train.clip_norm=null", "train.evaluate_every=-1", "checkpoint=off"],
