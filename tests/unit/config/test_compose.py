@@ -208,13 +208,13 @@ def test_a_key_that_the_own_file_leaves_out_can_be_overridden(own: Path) -> None
             "model/bad.yaml",
             "name: bad\narchitecture: gtp\n",
             ["model=bad"],
-            "unknown model.architecture=gtp - did you mean gpt? options: gpt, llama, encoder, custom",
+            "unknown model.architecture=gtp - did you mean gpt? options: gpt, llama, moe, encoder, custom",
         ),
         (
             "model/bad.yaml",
             "name: bad\n",
             ["model=bad"],
-            "model.architecture is required - it is one of gpt, llama, encoder, custom",
+            "model.architecture is required - it is one of gpt, llama, moe, encoder, custom",
         ),
     ],
 )
