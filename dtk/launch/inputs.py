@@ -39,6 +39,10 @@ def check_parts(config: Config, world_size: int) -> dict[str, Any]:
         from dtk.models.build import check_custom
 
         check_custom(config)
+    if config.task._target_ is not None:
+        from dtk.tasks.build import build_task
+
+        build_task(config)
     dataset = build_dataset(config.data, config.allow_targets)
     check_dataset(config, dataset)
     return dataset.describe()

@@ -28,7 +28,7 @@ def build_task(config: Config, vocabulary: Vocabulary | None = None) -> Task:
                 "stages of the model are called one by one",
                 "use parallel.pp=1, or leave forward out",
             )
-        divided = {"tp": "the vocabulary" if vocabulary is not None else "", "cp": "each sequence"}
+        divided = {"tp": "" if config.model.architecture == "encoder" else "the vocabulary", "cp": "each sequence"}
         for degree, what in divided.items():
             ranks = getattr(config.parallel, degree)
             if what and ranks > 1:
