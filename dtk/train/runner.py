@@ -113,10 +113,11 @@ class Accumulate:
                     output = self.task.forward(partial(self.wrapped, **where), batch.inputs)
                     loss = loss_of(self.task, output, batch.targets)
                     more = auxiliary_loss(output)
+                    if self.loads is not None:
+                        self.loads.add(output)
+                    del output  # Logits are large, and not all losses need them in backward.
                 with region("backward"):
                     ((loss if more is None else loss + more) * factor).backward()  # type: ignore[no-untyped-call]
-            if self.loads is not None:
-                self.loads.add(output)
             total += loss.detach()
         return total
 
@@ -128,8 +129,8 @@ class Accumulate:
             own, where = own_part(self.part, host_batch, device)
             batch = own.to(device)
             with self.strategy.autocast():
-                output = self.task.forward(partial(self.model, **where), batch.inputs)
-                add_figures(sums, self.task, output, batch, self.task.count(own.targets))
+                call = partial(self.model, **where)
+                add_figures(sums, self.task, self.task.forward(call, batch.inputs), batch, self.task.count(own.targets))
         self.strategy.release(self.model)
         return sums
 
