@@ -89,7 +89,7 @@ def test_ctrl_c_before_the_run_has_begun_is_one_line(monkeypatch: pytest.MonkeyP
     def interrupted(arguments: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "_main", interrupted)
+    monkeypatch.setattr(run, "run", interrupted)
     assert run.main(["strategy=ddp"]) == 130
     assert capsys.readouterr().err == "dtk: stopped before the first step\n"
 
