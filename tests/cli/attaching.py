@@ -41,7 +41,7 @@ def job(name: str, log: Path) -> Iterator[int]:
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
             spent_s = cpu_s([int(one) for one in children])
             running = name in HEALTHY or name == "computes"
-            started = spent_s > 1.5 * ranks and len(children) >= ranks - 1
+            started = spent_s > 0.5 * ranks and len(children) >= ranks - 1  # Importing torch takes more.
             quiet = quiet + 1 if started and (running or spent_s - before < 0.05) else 0
             before = spent_s
         yield process.pid
