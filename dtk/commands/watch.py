@@ -119,5 +119,5 @@ def make_folder(chosen: Path | None, folders: Path, holds: str, mode: int = 0o77
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=mode, exist_ok=True)
         if (folder / holds).exists():
-            raise DtkError(f"{chosen} holds the records of an earlier job", fix="choose another --folder")
+            raise DtkError(f"{chosen} already holds the records of a job", fix="choose another --folder")
     return folder

@@ -49,7 +49,7 @@ def test_the_rank_that_sleeps_is_named_and_the_job_stays_as_it_was(hanging: int,
     assert {one.pid for one in after.values()} == {one.pid for one in before.values()}
     assert all(processes.moment(one.pid)[0].state in "SR" for one in after.values())
     again = command(str(hanging), "--folder", str(tmp_path / "look"))
-    assert again.returncode == 2 and "earlier look" in again.stderr
+    assert again.returncode == 2 and "already holds the records" in again.stderr
 
 
 @pytest.mark.slow

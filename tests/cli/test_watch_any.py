@@ -312,7 +312,7 @@ def test_other_commands_pass_through(tmp_path):
         ((), ("dtk", "run", "strategy=ddp"), "dtk run watches itself"),
         (("--stall-timeout-s", "0"), ("true",), "no number above 0"),
         (("--folder", "job.py/x"), ("true",), "cannot make"),
-        (("--folder", "used"), ("true",), "used holds the records of an earlier job"),
+        (("--folder", "used"), ("true",), "used already holds the records of a job"),
     ],
 )
 def test_what_cannot_be_run_is_one_line(options, command, word, tmp_path):

@@ -4,7 +4,7 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.standing import standing
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import EvidenceItem, Figures, Finding, Remedy, Text, worded
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import ranks_spoken, seconds_text, sentence
 from diagnostics.evidence.model import LogFact
 
@@ -55,12 +55,9 @@ def decide(stall: Stall) -> list[Finding]:
     work = next((fact for fact in facts if fact.kind == "host_progress"), None)
     timeouts = [fact for fact in facts if fact.kind in _TIMEOUTS]
     limits_ms = [value for fact in timeouts if isinstance(value := fact.fields.get("timeout_ms"), int)]
-    if work is None or not limits_ms or stall.job.finished():
-        if timeouts:
-            return [unconfirmed(stall, ID)]
-        return [Finding(cause=ID, status="undecided", facts=Figures("No timeout is in the logs."), confidence=0.0)]
-    took_s, timeout_s = _seconds(str(work.fields["elapsed"])), min(limits_ms) / 1000
-    if took_s < _SHARE * timeout_s:
+    took_s = _seconds(str(work.fields["elapsed"])) if work else 0.0
+    timeout_s = min(limits_ms, default=float("inf")) / 1000
+    if work is None or stall.job.finished() or took_s < _SHARE * timeout_s:
         return [unconfirmed(stall, ID)]
     seen = standing(stall.job.evidence)
     waiting = {rank for wait in (seen.waits if seen else ()) for rank in wait.ranks}

@@ -1,26 +1,26 @@
 """`memory.host`: the memory of the host or of the job's cgroup ran out, so that an allocation or a process ended."""
 
+from diagnostics.analysis.stall.endings import line
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import EvidenceItem, Figures, Finding, Remedy, Text, worded
+from diagnostics.contract.findings import EvidenceItem, Figures, Finding, Remedy, Text, Where, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence
 from diagnostics.evidence.endings import UNNAMED, Ending
 
 ID = "memory.host"
 _HOST = ("cgroup", "host_memory", "host_allocation")
 """Details of endings that the host's memory is behind."""
-_KILLS = ("kernel_oom", "srun_task")
 
 
 def _words(finding: Finding, end: Ending, worker: bool) -> Text:
     who = sentence(ranks_spoken(finding.ranks)) if finding.ranks else "A process of the job"
-    happened = f"asked for more memory than the host has left: {end.what}"
+    happened = f"asked for more memory than the host has left: {end.what.rstrip('.')}"
     if worker:
         happened = "lost a worker of the data loader to the kernel, which killed it for want of memory"
     elif end.detail != "host_allocation":
         whole = end.detail == "host_memory"
         happened = f"was killed by the kernel: {'the host had no memory left' if whole else 'the job was at its limit'}"
-    remedies = [
+    fixes = [
         Remedy(
             "code",
             "hold less on the host: num_workers and prefetch_factor of the data loader, data mapped from disk instead "
@@ -31,10 +31,8 @@ def _words(finding: Finding, end: Ending, worker: bool) -> Text:
     ]
     if end.detail == "cgroup":
         change = "ask for more: sbatch --mem or --mem-per-cpu, resources.limits.memory of the pod"
-        remedies.insert(0, Remedy("environment", change, "the limit is the job's own, not the machine's"))
-    return Text(
-        summary=f"{who} {happened}.", measured=counted(len(finding.evidence), "record"), remedies=tuple(remedies)
-    )
+        fixes.insert(0, Remedy("environment", change, "the limit is the job's own, not the machine's"))
+    return Text(summary=f"{who} {happened}.", measured=counted(len(finding.evidence), "record"), remedies=tuple(fixes))
 
 
 def decide(stall: Stall) -> list[Finding]:
@@ -42,16 +40,17 @@ def decide(stall: Stall) -> list[Finding]:
 
     A worker of the data loader that SIGKILL ended counts beside such a line only: anybody may have sent that signal.
     """
-    evidence, ends = stall.job.evidence, stall.job.endings
-    killed = [
-        fact for fact in evidence.facts if fact.kind in _KILLS and (fact.kind != "srun_task" or "Memory" in fact.text)
-    ]
+    logged, ends = stall.job.evidence.facts, stall.job.endings
+    killed = [one for one in logged if one.kind == "kernel_oom" or (one.kind == "srun_task" and "Memory" in one.text)]
     hosts = [end for end in ends.values() if end.kind == "oom" and end.detail in _HOST]
     workers = [end for end in ends.values() if end.detail == "data_loader_sigkill"] if killed and not hosts else []
     found = hosts or workers
     if not found:
         facts = Figures("No line tells of a process or an allocation that ended for want of host memory.", {}, _MISSING)
         return [Finding(cause=ID, status="undecided", facts=facts, confidence=0.0)]
+    case = next((case for case in stall.endings if any(end in found for end in case.endings)), None)
+    ranks = tuple(sorted(end.rank for end in found if end.rank != UNNAMED))
+    places = [(end.rank, frame) for end in found[:4] if (frame := line(end))]
     lines = [EvidenceItem("log", fact.file, fact.text, fact.line) for fact in killed[:4]]
     return [
         Finding(
@@ -59,7 +58,10 @@ def decide(stall: Stall) -> list[Finding]:
             status="confirmed",
             facts=worded(_words, end=found[0], worker=bool(workers)),
             confidence=0.9 if workers or UNNAMED in ends else 0.95,
-            ranks=tuple(sorted(end.rank for end in found if end.rank != UNNAMED)),
+            ranks=ranks,
+            victims=tuple(rank for rank in case.victims if rank not in ranks) if case else (),
+            step=next((end.step for end in found if end.step is not None), None),
+            where=tuple(Where(rank if rank != UNNAMED else None, at.file, at.line, at.function) for rank, at in places),
             evidence=tuple(dict.fromkeys((*(end.evidence for end in found[:4]), *lines))),
         )
     ]

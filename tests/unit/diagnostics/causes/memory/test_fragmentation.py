@@ -65,7 +65,7 @@ def test_an_error_file_alone_is_enough(tmp_path):
 
 def test_cpu_out_of_memory_blames_no_allocator(tmp_path):
     found = findings(job_of(tmp_path, CPU, "RuntimeError"))
-    assert confirmed(found) == []
+    assert confirmed(found) == ["host"]
     assert found["fragmentation"].status == "ruled_out"
     assert found["non_torch"].status == "ruled_out"
 

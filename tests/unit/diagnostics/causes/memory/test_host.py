@@ -34,6 +34,16 @@ def test_host_memory_ran_out(tmp_path: Path, text: str, ranks: tuple[int, ...]) 
     assert [(root.cause, root.ranks) for root in report.root_causes] == [("memory.host", ranks)]
 
 
+def test_the_line_and_the_ranks_that_lost_it_are_told(tmp_path: Path) -> None:
+    lost = (
+        HEAD.replace("rank1", "rank0") + "RuntimeError: [../gloo/transport/tcp/pair.cc:525] Connection closed by peer\n"
+    )
+    (tmp_path / "job.log").write_text(HEAD + "RuntimeError: DefaultCPUAllocator: can't allocate memory.\n" + lost)
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.ranks, root.victims) == ("memory.host", (1,), (0,))
+    assert [(place.rank, place.file, place.line) for place in root.where] == [(1, "/job/train.py", 9)]
+
+
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
