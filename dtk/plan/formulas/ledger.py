@@ -32,7 +32,8 @@ class Buffer:
         self.holders -= 1
         if self.holders == 0:
             self.ledger.change(self.category, -self.copies * self.size_bytes)
-            self.ledger.change("allocator slack", -self.copies * self.ledger.slack_bytes(self.size_bytes))
+            if slack := self.ledger.slack_bytes(self.size_bytes):
+                self.ledger.change("allocator slack", -self.copies * slack)
 
 
 class Ledger:
@@ -54,8 +55,9 @@ class Ledger:
 
     def allocate(self, category: Category, size_bytes: int) -> Buffer:
         """Take memory; the caller is its first holder."""
-        self.in_use["allocator slack"] += self.slack_bytes(size_bytes)
-        self.total_bytes += self.slack_bytes(size_bytes)
+        if slack := self.slack_bytes(size_bytes):
+            self.in_use["allocator slack"] += slack
+            self.total_bytes += slack
         self.change(category, size_bytes)
         return Buffer(self, category, size_bytes)
 

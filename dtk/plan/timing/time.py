@@ -155,6 +155,7 @@ class _Job:
         seconds = micro_batch_seconds(config, self.layout, hardware)
         every = config.train.activation_checkpoint_every
         self.parts = []
+        inside: dict[tuple[bool, bool, int], Seconds] = {}  # Stages alike take as long: there may be hundreds.
         for blocks in stage_blocks(len(self.layout.blocks), self.schedule.stages):
             first, last = blocks.start == 0, blocks.stop == len(self.layout.blocks)
             part = dataclasses.replace(
@@ -163,9 +164,11 @@ class _Job:
                 blocks=self.layout.blocks[blocks.start : blocks.stop],
                 after=self.layout.after if last else (),
             )
-            inside = self._tensor_parallel_seconds(seconds, blocks)
+            kind = first, last, len(blocks)
+            if kind not in inside:
+                inside[kind] = self._tensor_parallel_seconds(seconds, blocks)
             again = tuple(every > 0 and i % every == 0 for i in blocks)
-            self.parts.append(_Part(blocks, part, inside, again))
+            self.parts.append(_Part(blocks, part, inside[kind], again))
 
     def walked(self, part: _Part, micro_batches: int) -> tuple[Walk, float]:
         """Walk through a step of a stage by itself; also returns the seconds of its update."""
