@@ -66,6 +66,8 @@ class Call:
     size_bytes: int
     """Of the full buffer on this rank."""
     micro_batch: int
+    dimension: str = ""
+    """That the region around it names; groups of the same ranks may be one to torch."""
 
 
 @dataclass(slots=True)
@@ -137,7 +139,9 @@ class _Run:
         if ranks is None:
             ranks = self._members[id(group)] = tuple(dist.get_process_group_ranks(group))
         size = sum(tensor.nbytes for tensor in buffers)
-        self.calls.append(Call(op, group.group_desc, ranks, size, self.places.micro_batch))
+        region = regions.current()
+        dimension = region.group if region is not None and region.op == op else ""
+        self.calls.append(Call(op, group.group_desc, ranks, size, self.places.micro_batch, dimension))
         self.ledger.mark(buffers, "buckets", weak=True)
 
     def observe(self, context: Context) -> Observed:

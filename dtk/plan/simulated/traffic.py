@@ -13,8 +13,6 @@ from dtk.simulate.step import Call
 
 _MESH = "mesh_"
 _CONTROL = "control"
-_DATA_PARALLEL = ("dp", "dp_replicate", "dp_shard")
-"""Send each other no parts of tensors but those of experts."""
 
 
 class Kind(NamedTuple):
@@ -45,9 +43,7 @@ def totals(calls: Sequence[Call], whole: str, simulated: int, rounds: int) -> tu
             continue
         times = rounds - simulated + 1 if simulated > 2 and call.micro_batch == 1 else 1
         stride = call.ranks[1] - call.ranks[0] if len(call.ranks) > 1 else 1
-        name = call.group.removeprefix(_MESH) if call.group.startswith(_MESH) else whole
-        if name in _DATA_PARALLEL and call.op == "all_to_all":
-            name = "ep"
+        name = call.dimension or (call.group.removeprefix(_MESH) if call.group.startswith(_MESH) else whole)
         kind = Kind(call.op, name, len(call.ranks), stride)
         counts[kind] = counts.get(kind, 0) + times
         sizes[kind] = sizes.get(kind, 0) + times * call.size_bytes

@@ -75,9 +75,9 @@ BERT = ["model=bert_tiny", "data=classification"]
             "use parallel.schedule=1f1b, or strategy=ddp with as many ranks as stages",
         ),
         (
-            ["strategy=zero1", "parallel.pp=2"],
-            4,
-            "strategy=zero1 does not go with parallel.pp=2: it does not implement the mesh dimension pp - "
+            ["strategy=single", "parallel.pp=2"],
+            1,
+            "strategy=single does not go with parallel.pp=2: it does not implement the mesh dimension pp - "
             "use strategy=fsdp or strategy=ddp",
         ),
         (
@@ -144,9 +144,9 @@ BERT = ["model=bert_tiny", "data=classification"]
             "use model.experts_per_token=8",
         ),
         (
-            ["strategy=zero1", "parallel.tp=2"],
-            2,
-            "strategy=zero1 does not go with parallel.tp=2: it does not implement the mesh dimension tp - "
+            ["strategy=single", "parallel.tp=2"],
+            1,
+            "strategy=single does not go with parallel.tp=2: it does not implement the mesh dimension tp - "
             "use strategy=fsdp or strategy=ddp",
         ),
         (

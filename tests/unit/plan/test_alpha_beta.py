@@ -20,7 +20,7 @@ from dtk.plan.timing.alpha_beta import (
 
 NVLINK = Link(2e-6, 100e9)
 NETWORK = Link(5e-6, 10e9)
-OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 
 
 def group(ranks: int, per_node: int) -> Group:
@@ -71,8 +71,8 @@ def test_the_fastest_is_chosen_and_named() -> None:
 def test_one_rank_says_nothing_and_unknown_operations_are_refused() -> None:
     for op in OPERATIONS:
         assert collective(op, 1e9, group(1, 8)).seconds == 0
-    with pytest.raises(ValueError, match="all_to_all"):
-        collective("all_to_all", 1, group(2, 2))
+    with pytest.raises(ValueError, match="no formula for scatter"):
+        collective("scatter", 1, group(2, 2))
 
 
 @given(

@@ -182,6 +182,14 @@ def test_both_engines_know_what_compression_sends_and_keeps(hook):
         assert prediction.memory.at_peak_bytes["buckets"] >= 4 * prediction.parameters  # The errors.
 
 
+def test_the_norm_of_experts_without_copies_is_summed_over_ep():
+    """To torch the groups of dp_replicate and ep are one where each rank has its own experts."""
+    config = job(2, "model=moe_tiny", "strategy=ddp", "parallel.ep=2")
+    simulated = calls(simulate(config, 2))
+    assert simulated["all_reduce", "ep"] == (1, 4)
+    assert {group for op, group in simulated if op == "all_to_all"} == {"ep"}
+
+
 def test_nothing_is_left_behind():
     deterministic = torch.are_deterministic_algorithms_enabled()
     before = torch.get_rng_state()

@@ -21,7 +21,11 @@ def figures(done: Walk) -> tuple[float, float, float, float]:
     return done.compute_s, done.communication_s, done.end_s - done.compute_s, done.end_s
 
 
-BUCKETS = [Bucket(4, (3,)), Bucket(4, (3,)), Bucket(2, (3,))]
+def bucket(fill_s: float, size_bytes: float) -> Bucket:
+    return Bucket(fill_s, (("all_reduce", size_bytes),))
+
+
+BUCKETS = [bucket(4, 3), bucket(4, 3), bucket(2, 3)]
 
 
 def test_ddp_hides_all_but_the_last_bucket_and_the_queue_before_it() -> None:
@@ -37,8 +41,17 @@ def test_ddp_hides_all_but_the_last_bucket_and_the_queue_before_it() -> None:
 def test_ddp_on_a_slow_network_is_bound_by_it() -> None:
     # Full at 14, 18, 20; on the wire 14-44, 44-74, 74-104.
     done = walk()
-    ddp_micro_batch(done, 10, [Bucket(bucket.fill_s, (30,)) for bucket in BUCKETS], last=True)
+    ddp_micro_batch(done, 10, [bucket(each.fill_s, 30) for each in BUCKETS], last=True)
     assert figures(done) == (20, 90, 84, 104)
+
+
+def test_calls_of_a_bucket_follow_each_other() -> None:
+    # Full at 14: 14-17 and 17-19; full at 18: 19-22 and 22-24, 4 s after the end of backward.
+    done = walk()
+    calls = (("all_to_all", 3), ("all_gather", 2))
+    ddp_micro_batch(done, 10, [Bucket(4, calls), Bucket(4, calls), Bucket(2, ())], last=True)
+    assert figures(done) == (20, 10, 4, 24)
+    assert {t.op: t.size_bytes for t in done.transfers.values()} == {"all_to_all": 6, "all_gather": 4}
 
 
 def test_ddp_reduces_in_the_last_micro_batch_only() -> None:
@@ -170,7 +183,7 @@ def test_faster_links_are_never_slower(forward: float, fills: list[tuple[float, 
     ends = []
     for factor in (1.0, faster):
         done = walk()
-        ddp_micro_batch(done, forward, [Bucket(fill, (size * factor,)) for fill, size in fills], last=True)
+        ddp_micro_batch(done, forward, [bucket(fill, size * factor) for fill, size in fills], last=True)
         assert -1e-9 <= done.end_s - done.compute_s <= done.communication_s + 1e-6
         ends.append(done.end_s)
     assert ends[1] <= ends[0] + 1e-9
