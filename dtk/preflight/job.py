@@ -15,7 +15,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp._fully_shard import _fsdp_param
-from torch.distributed.tensor import debug
 
 from diagnostics.contract.artifacts import RunPaths
 from dtk.config.schema import Config
@@ -294,8 +293,4 @@ def warm_up(config: Config, world_size: int, local_size: int) -> None:
         parts.strategy.scale_gradients(parameters, parts.strategy.gradient_norm(parameters))
         parts.optimizer.step()
         parts.optimizer.zero_grad(set_to_none=True)
-    # What DTensor keeps of operations names the groups of this rank, which others do not have.
-    caches: Any = debug
-    caches._clear_python_sharding_prop_cache()
-    caches._clear_fast_path_sharding_prop_cache()
     torch.set_num_threads(threads)

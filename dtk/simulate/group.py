@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
+from torch.distributed.tensor import debug
 
 from dtk.errors import DtkError
 from dtk.models import moe
@@ -64,6 +65,10 @@ def simulated_group(
             )
         finally:
             leave()
+            # What DTensor keeps of operations names the groups of this rank, which no other has.
+            caches: Any = debug
+            caches._clear_python_sharding_prop_cache()
+            caches._clear_fast_path_sharding_prop_cache()
 
 
 @contextmanager

@@ -190,6 +190,11 @@ def test_the_norm_of_experts_without_copies_is_summed_over_ep():
     assert {group for op, group in simulated if op == "all_to_all"} == {"ep"}
 
 
+def test_one_process_simulates_layouts_with_equal_meshes():
+    for strategy, ranks in (("ddp", 4), ("fsdp", 8), ("fsdp", 4)):
+        assert calls(simulate(job(ranks, f"strategy={strategy}", "parallel.tp=2"), ranks))
+
+
 def test_nothing_is_left_behind():
     deterministic = torch.are_deterministic_algorithms_enabled()
     before = torch.get_rng_state()
