@@ -103,7 +103,8 @@ def test_a_stuck_host_is_blamed(tmp_path):
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
-    ("stopped", "forward"), [pytest.param(0, 4, marks=pytest.mark.extended), (1, 4), (0, 1), pytest.param(1, 1)]
+    ("stopped", "forward"),
+    [pytest.param(0, 4, marks=pytest.mark.extended), (1, 4), (0, 1), pytest.param(1, 1, marks=pytest.mark.extended)],
 )
 def test_a_stopped_process_is_blamed_also_when_it_is_the_judge(stopped, forward, tmp_path):
     more = [f"+model.arguments.rank={stopped}", f"+model.arguments.forward={forward}"]
