@@ -72,15 +72,7 @@ class Event:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class GpuFaults:
-    """The faults of all devices, and whether there is a log in which they would stand."""
-
-    events: tuple[Event, ...]
-    kernel_log: bool
-
-
-def gpu_faults(evidence: Evidence) -> GpuFaults:
+def gpu_faults(evidence: Evidence) -> tuple[Event, ...]:
     """Return what the kernel's log and the ranks say about their devices."""
     rank_of: dict[int, int] = {}
     for fact in evidence.facts:
@@ -95,7 +87,7 @@ def gpu_faults(evidence: Evidence) -> GpuFaults:
             events += _device_errors(str(fact.fields.get("error")), fact.rank, fact.file, fact.line)
     for error in evidence.errors:
         events += _device_errors(error.message, error.rank, error.file, error.line)
-    return GpuFaults(tuple(events), any(event.code is not None for event in events))
+    return tuple(events)
 
 
 def _device_errors(text: str, rank: int | None, file: str, line: int) -> list[Event]:

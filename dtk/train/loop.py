@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, islice, tee
 from typing import Any
 
 import numpy as np
@@ -80,8 +80,8 @@ class Loop:
     """Step time in seconds and MFU of each logged window."""
     step_samples: int = 0
     """Sum of the mixed ids of the samples that this rank takes in the step (`samples_sum`)."""
-    stream: Iterator[Batch] | None = None
-    """This rank's micro-batches from the first step on."""
+    samples: tuple[Iterator[np.ndarray], Iterator[Batch]] | None = None
+    """Ids and content of this rank's micro-batches, from here on; content may be read ahead."""
     window_samples: int = 0
     """Of all ranks, since the last metrics record, modulo 2^64."""
 
@@ -122,11 +122,13 @@ class Loop:
     def _batches(self, step: int) -> list[Batch]:
         """Return this rank's micro-batches of one step."""
         with region("data"):
-            if self.stream is None:
-                self.stream = self.dataset.stream(ids for later in count(step) for ids in self._ids(later))
-            mine = self._ids(step)
-            self.step_samples = samples_sum(step, np.concatenate(mine))
-            return [next(self.stream) for _ in mine]
+            if self.samples is None:
+                numbers, ahead = tee(mine for later in count(step) for mine in self._ids(later))
+                self.samples = numbers, self.dataset.stream(ahead)
+            numbers, batches = self.samples
+            size = self.batch_plan.accumulation_steps
+            self.step_samples = samples_sum(step, np.concatenate(list(islice(numbers, size))))
+            return list(islice(batches, size))
 
     def _ids(self, step: int) -> list[np.ndarray]:
         """Ids of the samples in each of this rank's micro-batches of one step."""

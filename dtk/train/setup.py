@@ -83,21 +83,7 @@ def set_up(
     task = build_task(config, vocabulary)
 
     tokens = cp.Part(strategy.axes["cp"], config.parallel.context) if context.mesh.cp > 1 else None
-
-    def spread(part: nn.Module, first_block: int = 0) -> Stage:
-        if context.mesh.tp > 1:
-            tp.cut_model(config, part, strategy)
-        if tokens is not None:
-            cp.spread_attention(part, tokens)
-        if context.mesh.ep > 1:
-            ep.cut_model(part, strategy)
-        if config.train.activation_checkpoint_every:
-            _checkpoint_activations(part, config.train.activation_checkpoint_every, first_block)
-        if config.train.compile:
-            for block in blocks_of(part):
-                block.compile()
-        return Stage(part, strategy.wrap(part, lambda module: (fill or _fill)(module, config)))
-
+    spread = functools.partial(_spread, config, strategy, tokens, lambda module: (fill or _fill)(module, config))
     runner: Runner
     if context.mesh.pp == 1:
         wrapped = spread(model).wrapped
@@ -117,6 +103,30 @@ def set_up(
     else:
         optimizer = strategy.build_optimizer(groups, build)
     return Parts(model, wrapped, strategy, optimizer, parameter_count, runner, task, flops_per_token)
+
+
+def _spread(
+    config: Config,
+    strategy: Strategy,
+    tokens: cp.Part | None,
+    fill: Callable[[nn.Module], None],
+    part: nn.Module,
+    first_block: int = 0,
+) -> Stage:
+    """Spread a model, or a stage that begins with this block, over the ranks of each dimension, the states' last."""
+    mesh, train = strategy.context.mesh, config.train
+    if mesh.tp > 1:
+        tp.cut_model(config, part, strategy)
+    if tokens is not None:
+        cp.spread_attention(part, tokens)
+    if mesh.ep > 1:
+        ep.cut_model(part, strategy)
+    if train.activation_checkpoint_every:
+        _checkpoint_activations(part, train.activation_checkpoint_every, first_block)
+    if train.compile:
+        for block in blocks_of(part):
+            block.compile()
+    return Stage(part, strategy.wrap(part, fill))
 
 
 def _model(config: Config) -> nn.Module:

@@ -28,7 +28,6 @@ class Line:
     """Last position that completed on it."""
     pending: Call | None = None
     """The oldest call that did not complete: where the rank waits."""
-    pending_count: int = 0
     last: Call | None = None
     """The last call, complete or not."""
     active_only: bool = False
@@ -211,7 +210,7 @@ def _line(calls: list[Call], counters: tuple[int, int] | None) -> Line:
     line.active_only = not any(call.done for call in calls)
     waiting = [call for call in calls if not call.done and call.seq > completed]
     if waiting:
-        line.pending, line.pending_count = settle(waiting[0]), len(waiting)
+        line.pending = settle(waiting[0])
         line.done = min(line.done, waiting[0].seq - 1) if not line.active_only else max(completed, 0)
     line.last = settle(calls[-1])
     return line

@@ -25,8 +25,6 @@ BACKWARD_MARK = re.compile(r"^(?:backward|## backward ##|FSDP::(?:root_)?post_ba
 AUTOGRAD = "autograd::engine::evaluate_function"
 OPTIMIZER = re.compile(r"^Optimizer\.step|^optimizer$|^## optimizer ##$")
 ISSUE = re.compile(r"^c10d::")
-COMM_MARK = re.compile(r"^(?:nccl|gloo|mpi|ucc|rccl|xccl|hccl):")
-LOGGING = re.compile(r"^logging$|^control$|^evaluation$|^checkpoint")
 UNUSED_SEARCH = re.compile(r"search_unused_parameters")
 COMPILED = re.compile(r"^triton_(?:poi|red|per|tem|mm|for)_|Torch-Compiled Region|CompiledFx|^CompiledFunction")
 """Kernels and annotations that `torch.compile` leaves in a trace."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from diagnostics.analysis.gpu_faults import HARMLESS, WORST, After, Event, GpuFaults, gpu_faults
+from diagnostics.analysis.gpu_faults import HARMLESS, WORST, After, Event, gpu_faults
 from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence
@@ -79,10 +79,10 @@ class NoFault:
         )
 
 
-def decide(faults: GpuFaults) -> list[Finding]:
+def decide(faults: tuple[Event, ...]) -> list[Finding]:
     """Decide from the driver's Xid lines and from CUDA's errors."""
-    failed = tuple(event for event in faults.events if event.xid.after not in HARMLESS)
-    events = failed or faults.events
+    failed = tuple(event for event in faults if event.xid.after not in HARMLESS)
+    events = failed or faults
     if not events:
         return [Finding(cause="hardware.gpu_fault", status="undecided", facts=NoFault(), confidence=0.0)]
     return [
