@@ -74,14 +74,20 @@ def _of_python(fact: LogFact) -> bool:
     return str(fact.fields.get("name", "python")).startswith(("python", "pt_"))
 
 
+def memory_kills(evidence: Evidence) -> list[LogFact]:
+    """Return the lines about processes that were killed because memory ran out: the kernel's, then Slurm's."""
+    kernel = [fact for fact in evidence.facts if fact.kind == "kernel_oom"]
+    slurm = [fact for fact in evidence.facts if fact.kind == "srun_task"]
+    return [*kernel, *(fact for fact in slurm if "Out Of Memory" in str(fact.fields["why"]))]
+
+
 def _killed_for_memory(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int, Ending]:
     """Return the ranks whose SIGKILL came from the kernel when memory ran out.
 
     Process ids settle it where the launcher lists them. They differ between a container and its host, and Slurm names
     none: then each kill for memory is that of a rank which SIGKILL ended, if there are no more of those than kills.
     """
-    said = [fact for fact in evidence.facts if fact.kind == "kernel_oom"]
-    said += [fact for fact in evidence.facts if fact.kind == "srun_task" and "Out Of Memory" in str(fact.fields["why"])]
+    said = memory_kills(evidence)
     killed = [rank for rank, end in endings.items() if end.kind == "killed" and end.signal == "SIGKILL"]
     lists = [fact.fields.get("rank_of", {}) for fact in evidence.facts if fact.kind == "torchrun_list"]
     rank_of: dict[int, int] = {pid: rank for ranks in lists for pid, rank in ranks.items()}

@@ -6,6 +6,7 @@ from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import EvidenceItem, Figures, Finding, Remedy, Text, Where, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence
 from diagnostics.evidence.endings import UNNAMED, Ending
+from diagnostics.evidence.rank_endings import memory_kills
 
 ID = "memory.host"
 _HOST = ("cgroup", "host_memory", "host_allocation")
@@ -40,8 +41,7 @@ def decide(stall: Stall) -> list[Finding]:
 
     A worker of the data loader that SIGKILL ended counts beside such a line only: anybody may have sent that signal.
     """
-    logged, ends = stall.job.evidence.facts, stall.job.endings
-    killed = [one for one in logged if one.kind == "kernel_oom" or (one.kind == "srun_task" and "Memory" in one.text)]
+    killed, ends = memory_kills(stall.job.evidence), stall.job.endings
     hosts = [end for end in ends.values() if end.kind == "oom" and end.detail in _HOST]
     workers = [end for end in ends.values() if end.detail == "data_loader_sigkill"] if killed and not hosts else []
     found = hosts or workers
