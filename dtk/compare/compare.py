@@ -8,7 +8,7 @@ from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.evidence.limits import Limits
 from dtk.compare import parity, steps, traces
 from dtk.compare.figures import batch_text, figures
-from dtk.compare.grid import places
+from dtk.compare.grid import grid
 from dtk.compare.group import compares, variants
 from dtk.compare.load import load
 from dtk.compare.model import Check, Comparison, RunRecord, Variant
@@ -30,86 +30,73 @@ class Options:
 
 
 def compare(folders: Sequence[Path], options: Options | None = None) -> Comparison:
-    """Compare runs; the first is what the others are held against.
+    """Compare runs; the first is the baseline.
 
     Raises:
         DiagnosticsError: fewer than two runs, one that cannot be read, or runs of different tasks.
     """
     options = options or Options()
-    told = options.progress or (lambda _: None)
     different = list({folder.resolve(): folder for folder in folders}.values())
     if len(different) < 2:
         raise DiagnosticsError("a comparison needs at least two runs", "name another, or a pattern such as runs/*ddp*")
-    runs = []
+    runs: list[RunRecord] = []
     for folder in different:
-        told(f"reading {folder.name}")
+        if options.progress:
+            options.progress(f"reading {folder.name}")
         runs.append(load(folder, options.limits))
-    _same_task(runs)
-    runs = [_measured(run, options) for run in runs]
-    found = variants(runs, options.warmup_steps)
-    compared = [variant for variant in found if variant.compared]
+        if (task := parity.task(runs[-1])) != (first := parity.task(runs[0])):
+            what = f"{runs[0].path} trains {first} and {folder} {task}: they have no figure in common"
+            raise DiagnosticsError(what, "compare runs of one task")
+    every = variants([_measured(run, options) for run in runs], options.warmup_steps)
+    compared = [variant for variant in every if variant.compared]
     checks = _gate(compared, options) if compared else []
     fair = not any(check.status == "differs" for check in checks)
     measured = figures(compared, options.warmup_steps, ratios=fair) if compared else []
     return Comparison(
-        variants=tuple(found),
+        variants=tuple(every),
         checks=tuple(checks),
         figures=tuple(measured),
         verdicts=tuple(verdicts(compared, measured)) if fair else (),
         scaling=tuple(scaling(compared, measured)) if fair else (),
-        places=tuple(places(found, measured)),
+        grid=tuple(grid(every, measured)),
         warmup_steps=options.warmup_steps,
-        notes=tuple(notes(found, compared, measured, checks, options.warmup_steps)),
+        notes=tuple(notes(every, compared, measured, checks, options.warmup_steps)),
     )
 
 
-def _same_task(runs: Sequence[RunRecord]) -> None:
-    first = parity.task(runs[0])
-    for run in runs[1:]:
-        if (other := parity.task(run)) != first:
-            told = f"{runs[0].path} trains {first} and {run.path} {other}: they have no figure in common"
-            raise DiagnosticsError(told, "compare runs of one task")
-
-
 def _measured(run: RunRecord, options: Options) -> RunRecord:
-    """With what its telemetry and its traces say, where it has steps to speak of."""
+    """Return the run with the facts of its telemetry and its traces, if it has steps to compare."""
     if not compares(run, options.warmup_steps):
         return run
     begin_s, end_s = steps.timespan_s(run, options.warmup_steps)
     around = surroundings(run.path, begin_s, end_s, options.limits)
-    step_time_s = steps.step_time_s(run, options.warmup_steps)
-    energy_j = sum(around.watts.values()) * step_time_s if around.watts else None
-    made = replace(run, energy_j=energy_j, disturbances=tuple(around.disturbances), clocks_mhz=around.clocks_mhz)
-    if traces.has_traces(run.path):
-        found, causes = traces.explain(run.path, options.limits, options.progress)
-        made = replace(made, breakdown=found, causes=causes)
-    return made
+    breakdown, causes = traces.explain(run.path, options.limits, options.progress)
+    return replace(
+        run,
+        energy_j=sum(around.watts.values()) * steps.step_time_s(run, options.warmup_steps) if around.watts else None,
+        disturbances=tuple(around.disturbances),
+        clocks_mhz=around.clocks_mhz,
+        breakdown=breakdown,
+        causes=causes,
+    )
 
 
 def _gate(compared: Sequence[Variant], options: Options) -> list[Check]:
     """Parity within each batch; across batches where each has several variants, or the batch grows with the ranks."""
+
+    def checks(members: Sequence[Variant], *, weak: bool = False) -> list[Check]:
+        return parity.checks(members, members[0].compared[0], weak=weak, tolerance=options.loss_tolerance)
+
     batches: dict[str, list[Variant]] = {}
     for variant in compared:
         batches.setdefault(batch_text(variant.any), []).append(variant)
-    if len(batches) == 1 or all(len(one) > 1 for one in batches.values()):
-        return _merged([_checks(one, options, weak=False) for one in batches.values()], list(batches))
-    return _checks(compared, options, weak=grows_with_ranks(compared))
-
-
-def _checks(compared: Sequence[Variant], options: Options, *, weak: bool) -> list[Check]:
-    return parity.checks(compared, compared[0].compared[0], weak=weak, tolerance=options.loss_tolerance)
-
-
-def _merged(found: Sequence[Sequence[Check]], batches: Sequence[str]) -> list[Check]:
-    """One check of each kind: the worst of all batches, with the batch where there are several."""
-    order = ("differs", "unknown", "same")
+    if len(batches) > 1 and any(len(members) == 1 for members in batches.values()):
+        return checks(compared, weak=grows_with_ranks(compared))
     merged = []
-    for same_kind in zip(*found, strict=True):
-        worst = min(same_kind, key=lambda check: order.index(check.status))
-        if len(batches) > 1:
-            alike = [(b, c) for b, c in zip(batches, same_kind, strict=True) if c.status == worst.status]
-            details = list(dict.fromkeys(check.detail for _, check in alike))
-            told = details[0] if len(details) == 1 else "; ".join(f"{b}: {c.detail}" for b, c in alike)
-            worst = replace(worst, detail=told)
+    for same_kind in zip(*(checks(members) for members in batches.values()), strict=True):
+        worst = min(same_kind, key=lambda check: ("differs", "unknown", "same").index(check.status))
+        details = {b: check.detail for b, check in zip(batches, same_kind) if check.status == worst.status}
+        if len(set(details.values())) > 1:
+            worst = replace(worst, detail="; ".join(f"{batch}: {detail}" for batch, detail in details.items()))
         merged.append(worst)
     return merged

@@ -3,13 +3,12 @@
 Owns what each figure is and how it is read from one run; intervals are `diagnostics.analysis.statistics`'.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
 from diagnostics.analysis.statistics import estimate, ratio
 from dtk.compare import steps
-from dtk.compare.model import Cell, Figure, Quantity, RunRecord, Variant
+from dtk.compare.model import Cell, Figure, RunRecord, Variant
 
 Read = Callable[[RunRecord, int], float | None]
 
@@ -18,12 +17,15 @@ def figures(variants: Sequence[Variant], warmup_steps: int, *, ratios: bool) -> 
     """All quantities that at least one variant has.
 
     Args:
-        variants: with compared runs; of each batch the first is what the others are held against.
+        variants: with compared runs; the first of each batch is the baseline of its ratios.
         warmup_steps: steps at the beginning that do not count.
         ratios: False = the runs are not comparable, so none is given.
     """
-    made = [_figure(one, read, variants, warmup_steps, ratios) for one, read in QUANTITIES.items()]
-    return [one for one in made if any(cell.estimate is not None for cell in one.cells)]
+    rows = [
+        Figure(key, *texts, DEFINITIONS[key], less, tuple(_cells(key, read, variants, warmup_steps, ratios)))
+        for key, texts, less, read in QUANTITIES
+    ]
+    return [row for row in rows if any(cell.estimate is not None for cell in row.cells)]
 
 
 def batch_text(run: RunRecord) -> str:
@@ -32,45 +34,37 @@ def batch_text(run: RunRecord) -> str:
     return f"batch {samples} x {tokens}"
 
 
-def firsts(variants: Sequence[Variant]) -> dict[str, Variant]:
-    """Batch -> the variant that the others of that batch are held against."""
-    found: dict[str, Variant] = {}
-    for variant in variants:
-        found.setdefault(batch_text(variant.any), variant)
-    return found
+def baselines(variants: Sequence[Variant]) -> dict[str, Variant]:
+    """Batch -> the first variant of that batch, with which the others are compared."""
+    return {batch_text(variant.any): variant for variant in reversed(variants)}
 
 
-def _figure(one: Quantity, read: Read, variants: Sequence[Variant], warmup_steps: int, ratios: bool) -> Figure:
-    references = firsts(variants)
-    cells = []
+def _cells(key: str, read: Read, variants: Sequence[Variant], warmup_steps: int, ratios: bool) -> Iterator[Cell]:
+    """Yield one figure of each variant."""
+    references = baselines(variants)
     for variant in variants:
         batch = batch_text(variant.any)
         values = [read(run, warmup_steps) for run in variant.compared]
-        known = [value for value in values if value is not None]
-        first = references[batch]
-        against = [read(run, warmup_steps) for run in first.compared] if ratios and first is not variant else []
+        recorded = [value for value in values if value is not None]
+        baseline = references[batch]
+        against = [read(run, warmup_steps) for run in baseline.compared] if ratios and baseline is not variant else []
         # Repeats were taken in turns, so the n-th of both are a pair.
-        pairs = [(a, b) for a, b in zip(values, against, strict=False) if a is not None and b]
-        cells.append(
-            Cell(
-                variant.label,
-                batch,
-                estimate(known) if known else None,
-                ratio([a for a, _ in pairs], [b for _, b in pairs]) if pairs else None,
-                _spread(one, variant, warmup_steps),
-            )
+        pairs = [(value, base) for value, base in zip(values, against, strict=False) if value is not None and base]
+        yield Cell(
+            variant.label,
+            batch,
+            estimate(recorded) if recorded else None,
+            ratio([value for value, _ in pairs], [base for _, base in pairs]) if pairs else None,
+            _spread(key, variant.compared[0], warmup_steps) if len(variant.compared) == 1 else None,
         )
-    return Figure(**asdict(one), cells=tuple(cells))
 
 
-def _spread(one: Quantity, variant: Variant, warmup_steps: int) -> tuple[float, float] | None:
-    if len(variant.compared) > 1 or one.key not in ("tokens_per_s", "step_time_s"):
-        return None
-    run = variant.compared[0]
-    found, tokens = steps.spread_s(run, warmup_steps), steps.tokens_per_step(run)
-    if found is None or one.key == "step_time_s":
-        return found
-    return None if tokens is None else (tokens / found[1], tokens / found[0])
+def _spread(key: str, run: RunRecord, warmup_steps: int) -> tuple[float, float] | None:
+    """Return the middle half of the steps of a run, of the two figures that each step has."""
+    times_s, tokens = steps.spread_s(run, warmup_steps), steps.tokens_per_step(run)
+    if times_s is None or key == "step_time_s":
+        return times_s
+    return (tokens / times_s[1], tokens / times_s[0]) if key == "tokens_per_s" and tokens is not None else None
 
 
 def _speed(run: RunRecord, warmup_steps: int) -> float | None:
@@ -80,71 +74,36 @@ def _speed(run: RunRecord, warmup_steps: int) -> float | None:
 
 def _memory(run: RunRecord, _: int) -> float | None:
     ranks = run.figures.get("peak_memory_bytes_per_rank")
-    values = [one for one in ranks if isinstance(one, int | float)] if isinstance(ranks, list) else []
-    values += [one.memory_bytes for one in run.windows if one.memory_bytes is not None]
+    values = [value for value in ranks if isinstance(value, int | float)] if isinstance(ranks, list) else []
+    values += [window.memory_bytes for window in run.windows if window.memory_bytes is not None]
     return float(max(values)) if values else None
 
 
+def _exposed_s(run: RunRecord, _: int) -> float | None:
+    return None if run.breakdown is None else run.breakdown.exposed_ms / 1e3
+
+
 def _mfu(run: RunRecord, warmup_steps: int) -> float | None:
-    values = [one.mfu for one in steps.measured(run, warmup_steps) if one.mfu is not None]
+    values = [window.mfu for window in steps.measured(run, warmup_steps) if window.mfu is not None]
     return median(values) if values else None
 
 
-QUANTITIES: dict[Quantity, Read] = {
-    Quantity(
-        "tokens_per_s",
-        "tokens/s",
-        "tokens/s",
-        "tokens/s",
-        "tokens of the global batch over the median step time, all ranks together",
-        False,
-    ): _speed,
-    Quantity(
-        "step_time_s",
-        "step time",
-        "step",
-        "s",
-        "wall-clock seconds per optimizer step without evaluation and checkpoints: median over the measured steps",
-        True,
-    ): steps.step_time_s,
-    Quantity(
-        "peak_memory_bytes",
-        "peak memory",
-        "memory",
-        "bytes",
-        "highest point of the fullest rank: tensors by the CUDA allocator, on CPU the process's resident set",
-        True,
-    ): _memory,
-    Quantity(
-        "exposed_s",
-        "exposed communication",
-        "exposed",
-        "s",
-        "time of a step in which a collective runs and nothing else, mean over ranks, from the profiler's window",
-        True,
-    ): lambda run, _: None if run.breakdown is None else run.breakdown.exposed_ms / 1e3,
-    Quantity(
-        "communicated_bytes",
-        "communicated",
-        "sent",
-        "bytes",
-        "full buffers of the collectives that one rank issues in a step, as declared by the strategy",
-        True,
-    ): lambda run, _: run.windows[-1].sent_bytes,
-    Quantity(
-        "energy_j",
-        "energy",
-        "energy",
-        "J",
-        "joules of all devices per step: their mean power over the measured time, times the step time",
-        True,
-    ): lambda run, _: run.energy_j,
-    Quantity(
-        "mfu",
-        "MFU",
-        "MFU",
-        "fraction",
-        "model FLOPs utilisation, a fraction of 1: median over the measured steps",
-        False,
-    ): _mfu,
+DEFINITIONS = {
+    "tokens_per_s": "tokens of the global batch over the median step time, all ranks together",
+    "step_time_s": "wall-clock seconds per optimizer step without evaluation and checkpoints, median over the steps",
+    "peak_memory_bytes": "highest peak of any rank: tensors by the CUDA allocator; on CPU the process's resident set",
+    "exposed_s": "time of a step in which a collective runs and nothing else, mean over ranks, by the profiler",
+    "communicated_bytes": "full buffers of the collectives that one rank issues in a step, as declared by the strategy",
+    "energy_j": "joules of all devices per step: their mean power over the measured time, times the step time",
+    "mfu": "model FLOPs utilisation, a fraction of 1: median over the measured steps",
 }
+QUANTITIES: tuple[tuple[str, tuple[str, str, str], bool, Read], ...] = (
+    ("tokens_per_s", ("tokens/s", "tokens/s", "tokens/s"), False, _speed),
+    ("step_time_s", ("step time", "step", "s"), True, steps.step_time_s),
+    ("peak_memory_bytes", ("peak memory", "memory", "bytes"), True, _memory),
+    ("exposed_s", ("exposed communication", "exposed", "s"), True, _exposed_s),
+    ("communicated_bytes", ("communicated", "sent", "bytes"), True, lambda run, _: run.windows[-1].sent_bytes),
+    ("energy_j", ("energy", "energy", "J"), True, lambda run, _: run.energy_j),
+    ("mfu", ("MFU", "MFU", "fraction"), False, _mfu),
+)
+"""Key, (title, title where there is little room, unit), whether less is better, and how it is read from a run."""

@@ -23,11 +23,9 @@ def number_text(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def interval_text(found: Estimate, unit: str) -> str:
+def interval_text(estimate: Estimate, unit: str) -> str:
     """`3,300 to 3,500 tokens/s`; nothing without an interval."""
-    if found.low is None or found.high is None:
-        return ""
-    return range_text(found.low, found.high, unit)
+    return "" if estimate.low is None or estimate.high is None else range_text(estimate.low, estimate.high, unit)
 
 
 def range_text(low: float, high: float, unit: str) -> str:
@@ -37,16 +35,14 @@ def range_text(low: float, high: float, unit: str) -> str:
     return f"{first.removesuffix(f' {end}') if first.endswith(f' {end}') else first} to {last}"
 
 
-def ratio_text(found: Estimate | None) -> str:
+def ratio_text(ratio: Estimate | None) -> str:
     """`0.76x (0.74 to 0.79)`."""
-    if found is None:
-        return ""
-    return f"{times_text(found.median)}{bounds_text(found)}"
+    return "" if ratio is None else f"{times_text(ratio.median)}{bounds_text(ratio)}"
 
 
-def bounds_text(found: Estimate) -> str:
+def bounds_text(ratio: Estimate) -> str:
     """` (0.74 to 0.79)`; nothing without an interval."""
-    span = found.span(_short, " to ")
+    span = ratio.span(_short, " to ")
     return f" ({span})" if span else ""
 
 

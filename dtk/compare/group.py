@@ -33,7 +33,8 @@ def variants(runs: Sequence[RunRecord], warmup_steps: int) -> list[Variant]:
     """
     groups: dict[tuple[Any, ...], list[RunRecord]] = {}
     for run in runs:
-        groups.setdefault(_identity(run), []).append(run)
+        settings = tuple(sorted((key, repr(value)) for key, value in flat(run.config).items()))
+        groups.setdefault((settings, run.world_size, machine(run)), []).append(run)
     members = list(groups.values())
     return [
         Variant(label, group, sorted((r for r in group if compares(r, warmup_steps)), key=lambda run: run.started))
@@ -43,7 +44,7 @@ def variants(runs: Sequence[RunRecord], warmup_steps: int) -> list[Variant]:
 
 def compares(run: RunRecord, warmup_steps: int) -> bool:
     """Whether a run has figures that stand for it."""
-    return run.state not in NOT_COMPARED and any(one.first >= one.began_step + warmup_steps for one in run.windows)
+    return run.state not in NOT_COMPARED and any(w.first >= w.began_step + warmup_steps for w in run.windows)
 
 
 def flat(config: Mapping[str, Any], before: str = "") -> dict[str, Any]:
@@ -71,15 +72,11 @@ def machine(run: RunRecord) -> tuple[str, ...]:
     return devices, f"{nodes} nodes", f"torch {torch}", str(git.get("commit") or "")[:9]
 
 
-def _identity(run: RunRecord) -> tuple[Any, ...]:
-    return tuple(sorted((key, repr(value)) for key, value in flat(run.config).items())), run.world_size, machine(run)
-
-
 def _labels(runs: Sequence[RunRecord]) -> list[str]:
     """One name each, as short as it can be."""
     values = [flat(run.config) for run in runs]
-    keys = [key for key in dict.fromkeys(key for one in values for key in one) if _varies(key, values)]
-    labels = [_label(one, keys) for one in values]
+    keys = [key for key in dict.fromkeys(key for config in values for key in config) if _varies(key, values)]
+    labels = [_label(config, keys) for config in values]
     if len({run.world_size for run in runs}) > 1:
         labels = [f"{label} w{run.world_size}" for label, run in zip(labels, runs, strict=True)]
     for part in range(4):
@@ -97,10 +94,10 @@ def _varies(key: str, values: Sequence[Mapping[str, Any]]) -> bool:
     """Whether it tells variants apart: keys of a group count only among those that chose the same option of it."""
     section = key.split(".")[0]
     choices: dict[Any, set[str]] = {}
-    for one in values:
-        choice = one.get(f"{section}.name") if not key.endswith(".name") else None
-        choices.setdefault(choice, set()).add(repr(one.get(key)))
-    return any(len(found) > 1 for found in choices.values())
+    for config in values:
+        choice = config.get(f"{section}.name") if not key.endswith(".name") else None
+        choices.setdefault(choice, set()).add(repr(config.get(key)))
+    return any(len(texts) > 1 for texts in choices.values())
 
 
 def _label(values: Mapping[str, Any], keys: Sequence[str]) -> str:
@@ -108,8 +105,7 @@ def _label(values: Mapping[str, Any], keys: Sequence[str]) -> str:
     for key in keys:
         if key == "strategy.name" or key not in values:
             continue
-        name = key.removesuffix(".name")
-        if name == key:
-            name = _SPOKEN.get(key) or next((key.removeprefix(one) for one in _SHORT if key.startswith(one)), key)
+        section = next((prefix for prefix in _SHORT if key.startswith(prefix)), "")
+        name = _SPOKEN.get(key) or (key.removesuffix(".name") if key.endswith(".name") else key.removeprefix(section))
         parts.append(f"{name}={str(values[key])[:_VALUE_CHARACTERS]}")
     return " ".join(parts)

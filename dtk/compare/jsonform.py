@@ -7,29 +7,31 @@ from diagnostics.analysis.statistics import METHOD
 from dtk.compare.model import SCHEMA, Comparison, Figure, RunRecord, Variant
 from dtk.compare.report import headline
 
+_UNKNOWN = {"median": None, "low": None, "high": None, "count": 0}
 
-def as_json(found: Comparison) -> dict[str, Any]:
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
     """Plain values."""
     return {
         "schema": SCHEMA,
-        "comparable": found.comparable,
-        "headline": headline(found),
-        "warmup_steps": found.warmup_steps,
+        "comparable": comparison.comparable,
+        "headline": headline(comparison),
+        "warmup_steps": comparison.warmup_steps,
         "intervals": METHOD,
-        "parity": [asdict(check) for check in found.checks],
-        "variants": [_variant(one) for one in found.variants],
-        "figures": [_figure(one) for one in found.figures],
-        "verdicts": list(found.verdicts),
-        "scaling": [asdict(one) for one in found.scaling],
-        "grid": [asdict(one) for one in found.places],
-        "notes": list(found.notes),
+        "parity": [asdict(check) for check in comparison.checks],
+        "variants": [_variant(variant) for variant in comparison.variants],
+        "figures": [_figure(figure) for figure in comparison.figures],
+        "verdicts": list(comparison.verdicts),
+        "scaling": [asdict(point) for point in comparison.scaling],
+        "grid": [asdict(cell) for cell in comparison.grid],
+        "notes": list(comparison.notes),
     }
 
 
-def _variant(one: Variant) -> dict[str, Any]:
-    run = one.any
+def _variant(variant: Variant) -> dict[str, Any]:
+    run = variant.any
     return {
-        "label": one.label,
+        "label": variant.label,
         "strategy": run.get("strategy.name"),
         "model": run.get("model.name"),
         "world_size": run.world_size,
@@ -37,7 +39,7 @@ def _variant(one: Variant) -> dict[str, Any]:
         "sequence_length": run.batch[1],
         "micro_batch_size": run.get("train.micro_batch_size"),
         "collectives": [asdict(traffic) for traffic in run.traffic],
-        "runs": [_run(record, record in one.compared) for record in one.runs],
+        "runs": [_run(record, record in variant.compared) for record in variant.runs],
     }
 
 
@@ -52,17 +54,14 @@ def _run(run: RunRecord, compared: bool) -> dict[str, Any]:
         "initial_weights_hash": run.parity.get("initial_weights_hash"),
         "breakdown": None if run.breakdown is None else asdict(run.breakdown),
         "causes": list(run.causes),
-        "disturbances": [asdict(one) for one in run.disturbances],
+        "disturbances": [asdict(disturbance) for disturbance in run.disturbances],
         "damage": list(run.damage),
     }
 
 
-_UNKNOWN = {"median": None, "low": None, "high": None, "count": 0}
-
-
-def _figure(one: Figure) -> dict[str, Any]:
+def _figure(figure: Figure) -> dict[str, Any]:
     return {
-        **{key: getattr(one, key) for key in ("key", "title", "unit", "definition", "less_is_better")},
+        **{key: getattr(figure, key) for key in ("key", "title", "unit", "definition", "less_is_better")},
         "variants": [
             {
                 "variant": cell.variant,
@@ -71,6 +70,6 @@ def _figure(one: Figure) -> dict[str, Any]:
                 "ratio": None if cell.ratio is None else cell.ratio.as_json(),
                 "spread_of_steps": None if cell.spread is None else list(cell.spread),
             }
-            for cell in one.cells
+            for cell in figure.cells
         ],
     }

@@ -4,6 +4,7 @@ Judges nothing. Every file is bounded; a folder that is no run, damaged or of a 
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,18 @@ def load(folder: Path, limits: Limits) -> RunRecord:
     """
     if not folder.is_dir() or not run_folder.is_run(folder):
         raise DiagnosticsError(f"{folder} is not a run folder", f"{command('ls')} lists the runs")
-    _refuse_pipes(folder)
+    for name in _NEEDED:  # Reading a pipe would wait for its writer.
+        if (folder / name).exists() and not (folder / name).is_file():
+            raise _damaged(folder, f"{name}: not a regular file")
     problems: list[Problem] = []
     read = run_folder.read(folder, limits, problems)
     paths = RunPaths(folder)
-    parity = _parity(paths.parity, limits, problems)
+    parity: Mapping[str, Any] = {}
+    if paths.parity.is_file() and not paths.parity.is_symlink():
+        try:
+            parity = small_json(paths.parity, limits)
+        except (OSError, ValueError) as problem:
+            problems.append(run_folder.damaged(paths.parity.name, problem))
     _refuse(folder, problems, (read.manifest, read.summary, parity))
     status = read.status
     if status is None or not read.config or not read.manifest:
@@ -44,9 +52,11 @@ def load(folder: Path, limits: Limits) -> RunRecord:
     lost = status.state == "running" and still_runs(read.manifest) is False
     state = "lost" if lost else str(status.state)
     logged = metrics.read(paths.metrics, limits, grows=state == "running")
-    _refuse_metrics(folder, state, read.config, logged)
-    topology = mapping(read.manifest.get("topology"))
-    world_size = topology.get("world_size")
+    if logged.problem and state not in NOT_COMPARED:
+        raise _damaged(folder, f"metrics.jsonl: {logged.problem}")
+    if logged.absent and state == "finished" and mapping(read.config.get("record")).get("level") not in ("off", False):
+        raise _damaged(folder, "metrics.jsonl is missing or empty")
+    world_size = mapping(read.manifest.get("topology")).get("world_size")
     return RunRecord(
         path=folder,
         state=state,
@@ -64,23 +74,8 @@ def load(folder: Path, limits: Limits) -> RunRecord:
     )
 
 
-def _refuse_pipes(folder: Path) -> None:
-    """Raise an error for a needed file that is not a regular file; reading a pipe would wait for its writer."""
-    for name in _NEEDED:
-        if (folder / name).exists() and not (folder / name).is_file():
-            raise _damaged(folder, f"{name}: not a regular file")
-
-
 def _damaged(folder: Path, what: str) -> DiagnosticsError:
     return DiagnosticsError(f"{folder} cannot be compared: {what}", "compare other runs")
-
-
-def _refuse_metrics(folder: Path, state: str, config: Mapping[str, Any], logged: metrics.Metrics) -> None:
-    """Raise an error for unusable metrics, and for missing ones if the run finished and recorded any."""
-    if logged.problem and state not in NOT_COMPARED:
-        raise _damaged(folder, f"metrics.jsonl: {logged.problem}")
-    if logged.absent and state == "finished" and mapping(config.get("record")).get("level") not in ("off", False):
-        raise _damaged(folder, "metrics.jsonl is missing or empty")
 
 
 def _damage(plan: Path, problems: list[Problem], logged: metrics.Metrics) -> Iterator[str]:
@@ -89,7 +84,7 @@ def _damage(plan: Path, problems: list[Problem], logged: metrics.Metrics) -> Ite
         yield f"metrics.jsonl: {logged.problem}"
     if logged.broken:
         yield f"metrics.jsonl: {counted(logged.broken, 'line')} cannot be read"
-    yield from (f"{one.file}: {one.what}" for one in problems if one.file == plan.name)
+    yield from (f"{problem.file}: {problem.what}" for problem in problems if problem.file == plan.name)
     if plan.is_symlink() or (plan.exists() and not plan.is_file()):
         yield f"{plan.name}: not a regular file"
 
@@ -98,9 +93,8 @@ def _refuse(folder: Path, problems: list[Problem], records: tuple[Mapping[str, A
     for record in records:
         version = record.get("schema_version", 0)
         if isinstance(version, int) and version > SCHEMA_VERSION:
-            raise DiagnosticsError(
-                f"{folder} was written by a newer dtk (schema {version})", "upgrade dtk to compare it"
-            )
+            what = f"{folder} was written by a newer dtk (schema {version})"
+            raise DiagnosticsError(what, "upgrade dtk to compare it")
     for problem in problems:
         if problem.file in _NEEDED and problem.reason == "newer":
             raise DiagnosticsError(f"{folder} was written by a newer dtk", "upgrade dtk to compare it")
@@ -108,21 +102,10 @@ def _refuse(folder: Path, problems: list[Problem], records: tuple[Mapping[str, A
             raise _damaged(folder, f"{problem.file}: {problem.what}")
 
 
-def _parity(path: Path, limits: Limits, problems: list[Problem]) -> Mapping[str, Any]:
-    if path.is_symlink() or not path.is_file():
-        return {}
-    try:
-        return small_json(path, limits)
-    except (OSError, ValueError) as problem:
-        problems.append(run_folder.damaged(path.name, problem))
-        return {}
-
-
 def _traffic(plan: Mapping[str, Any]) -> tuple[Traffic, ...]:
     found = []
-    for one in plan.get("traffic") or () if isinstance(plan.get("traffic"), list) else ():
-        try:
-            found.append(msgspec.convert(one, Traffic, strict=False))
-        except msgspec.ValidationError:
-            continue
+    records = plan.get("traffic")
+    for record in records if isinstance(records, list) else ():
+        with suppress(msgspec.ValidationError):
+            found.append(msgspec.convert(record, Traffic, strict=False))
     return tuple(found)

@@ -14,6 +14,7 @@ from diagnostics.evidence.limits import Limits, blocks
 from dtk.compare.model import Window
 
 _MASK = (1 << 64) - 1
+_DECODER = msgspec.json.Decoder(Window)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +50,20 @@ def read(path: Path, limits: Limits, *, grows: bool) -> Metrics:
             *texts, rest = (rest + block).split(b"\n")
             if len(rest) > limits.event_bytes:
                 return Metrics(problem="a line without end")
-            for text in texts:
-                line = _line(text) if text.strip() else None
+            for text in filter(bytes.strip, texts):
+                line = _line(text)
                 if line is not None:
                     found.append((line, torn))
-                broken += line is None and bool(text.strip())
-                torn = (torn and line is None) or (line is None and bool(text.strip()))
+                torn = line is None
+                broken += torn
     except (OSError, ValueError) as problem:
         return Metrics(problem=str(problem)[:200])
-    last = _line(rest) if rest.strip() else None
-    if last is not None:
-        found.append((last, torn))
-    elif rest.strip() and not grows:
-        broken += 1
+    if rest.strip():
+        line = _line(rest)
+        if line is not None:
+            found.append((line, torn))
+        elif not grows:
+            broken += 1
     if broken and not found:
         return Metrics(problem="no line of it can be read")
     return Metrics(_windows(found), broken, absent=not found)
@@ -87,37 +89,31 @@ def _windows(found: list[tuple[Window, bool]]) -> tuple[Window, ...]:
         first = last.get(line.attempt, line.last - 1)
         last[line.attempt] = line.last
         if line.last > first:
-            windows.append(_placed(line, first, starts[line.attempt] - 1, torn))
+            # Where a record before it is lost, it is not known of which steps its samples are.
+            windows.append(
+                msgspec.structs.replace(
+                    line,
+                    first=first,
+                    began_step=starts[line.attempt] - 1,
+                    step_time_s=line.step_time_s if (line.step_time_s or 0.0) > 0 else None,
+                    samples=None if torn else _hash(line.samples_hash),
+                )
+            )
     return tuple(windows)
 
 
 def _line(text: bytes) -> Window | None:
     """Parse one record of training or evaluation; return None for a damaged line, as a full disk leaves it."""
-    line: Window | None
+    line: Window
     try:
         line = _DECODER.decode(text)
     except (msgspec.DecodeError, RecursionError):
-        line = _with_nan(text)
-    return line if line is not None and 0 <= line.last < 1 << 62 else None
-
-
-def _with_nan(text: bytes) -> Window | None:
-    """Python writes NaN and Infinity, which strict JSON lacks."""
-    try:
-        values = json.loads(text, parse_constant=lambda _: None, parse_float=_finite)
-        return msgspec.convert(values, Window)
-    except (ValueError, RecursionError, msgspec.ValidationError):
-        return None
-
-
-_DECODER = msgspec.json.Decoder(Window)
-
-
-def _placed(line: Window, first: int, began: int, torn: bool) -> Window:
-    """Where a record before it is lost, it is not known of which steps its samples are."""
-    step_time_s = line.step_time_s if line.step_time_s is not None and line.step_time_s > 0 else None
-    samples = None if torn else _hash(line.samples_hash)
-    return msgspec.structs.replace(line, first=first, began_step=began, step_time_s=step_time_s, samples=samples)
+        try:  # Python writes NaN and Infinity, which strict JSON lacks.
+            values = json.loads(text, parse_constant=lambda _: None, parse_float=_finite)
+            line = msgspec.convert(values, Window)
+        except (ValueError, RecursionError, msgspec.ValidationError):
+            return None
+    return line if 0 <= line.last < 1 << 62 else None
 
 
 def _hash(text: str | None) -> int | None:

@@ -66,12 +66,12 @@ class Breakdown:
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """Something beside the run that its figures suffer from."""
+    """Something outside the run that distorts its figures."""
 
     what: str
-    """The same words in every run: `other processes used the CPU`."""
+    """The same text for every run: `other processes used the CPU`."""
     how: str
-    """How much, in this one: `34 % on average`."""
+    """How much in this run: `34 % on average`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +105,9 @@ class RunRecord:
     """Of summary.json; empty before the end of a run."""
     traffic: tuple[Traffic, ...]
     planned: bool = True
-    """Whether plan.json told its traffic: without it, none is not nothing."""
+    """Whether plan.json lists the traffic; if not, an empty `traffic` means unknown."""
     windows: tuple[Window, ...]
-    """In order of steps, of every step the latest attempt."""
+    """In order of steps; of a step that several attempts made, only the latest."""
     world_size: int
     breakdown: Breakdown | None = None
     causes: tuple[str, ...] = ()
@@ -117,7 +117,7 @@ class RunRecord:
     clocks_mhz: float | None = None
     """Median SM clock of its devices over the measured steps."""
     disturbances: tuple[Disturbance, ...] = ()
-    """Throttling, neighbours: what the telemetry says against the figures."""
+    """What the telemetry shows that distorts the figures, such as throttling."""
     damage: tuple[str, ...] = ()
     """Files, or lines of them, that cannot be read and are not used."""
 
@@ -146,22 +146,22 @@ class Variant:
     """Repeats of one configuration."""
 
     label: str
-    """What tells it from the others: `fsdp`, `fsdp micro=2`."""
+    """What distinguishes it from the others: `fsdp`, `fsdp micro=2`."""
     runs: list[RunRecord]
     compared: list[RunRecord]
     """Those that ended well and have steps after the warm-up, the oldest first."""
 
     @property
     def any(self) -> RunRecord:
-        """A run to ask what all have in common."""
+        """A run that stands for what all of them have in common."""
         return (self.compared or self.runs)[0]
 
     @property
     def outcome(self) -> str:
         """How those that are not compared ended: `oom`, `failed`, ...; empty when all are compared."""
-        lost = [run.state for run in self.runs if run not in self.compared]
-        worst = [state for state in ("oom", "hung", "failed", "lost") if state in lost]
-        return worst[0] if worst else ("no steps" if lost else "")
+        states = [run.state for run in self.runs if run not in self.compared]
+        worst = next((state for state in ("oom", "hung", "failed", "lost") if state in states), "no steps")
+        return worst if states else ""
 
 
 Status = Literal["same", "differs", "unknown"]
@@ -188,14 +188,14 @@ class Cell:
     estimate: Estimate | None
     """Over the repeats; None where the figure was not recorded."""
     ratio: Estimate | None
-    """To the first variant of the same batch; None for that itself, and without a verdict."""
+    """To the first variant of the same batch; None for that one, and for runs that are not comparable."""
     spread: tuple[float, float] | None = None
     """Middle half of the steps, where there is one run only."""
 
 
 @dataclass(frozen=True, slots=True)
-class Quantity:
-    """What a figure is."""
+class Figure:
+    """One quantity of all variants."""
 
     key: str
     title: str
@@ -205,12 +205,6 @@ class Quantity:
     """tokens/s, s, bytes, fraction, J."""
     definition: str
     less_is_better: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Figure(Quantity):
-    """One quantity of all variants."""
-
     cells: tuple[Cell, ...]
 
 
@@ -229,7 +223,7 @@ class Scaled:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class GridCell:
     """One cell of the table strategies x batch sizes."""
 
     row: str
@@ -256,9 +250,9 @@ class Comparison:
     checks: tuple[Check, ...]
     figures: tuple[Figure, ...]
     verdicts: tuple[str, ...]
-    """One sentence per variant beside the first of its batch; empty without parity."""
+    """One sentence per variant except the first of each batch; empty without parity."""
     scaling: tuple[Scaled, ...]
-    places: tuple[Place, ...]
+    grid: tuple[GridCell, ...]
     """Empty where there are not several strategies and several batches."""
     warmup_steps: int
     notes: tuple[str, ...]
@@ -276,10 +270,10 @@ class Comparison:
 
     @property
     def repeats(self) -> bool:
-        """Whether all runs are of one variant and several have figures: nothing to rank, but to measure."""
+        """Whether all runs are of one variant and several have figures: they are measured, not ranked."""
         return len(self.variants) == 1 and len(self.variants[0].compared) > 1
 
     @property
     def comparable(self) -> bool:
-        """Whether there is something to hold against each other that did the same work."""
+        """Whether there are at least two runs with figures, and all did the same work."""
         return self.fair and (len(self.compared) > 1 or self.repeats)

@@ -15,12 +15,10 @@ from dtk.compare.model import Check, Doubt, Figure, Variant, mapping
 from dtk.compare.steps import profiled
 
 REPEATS = 3
-"""From which on there is an interval."""
-UNSTEADY = 0.10
-"""Spread of repeats over their median that deserves a warning."""
+"""Fewest repeats that give an interval."""
+UNSTEADY, CLOCKS = 0.10, 0.05
+"""Spread of repeats over their median, and relative difference of clocks, from which on there is a warning."""
 DISTURBED_SHOWN = 3
-CLOCKS = 0.05
-"""Difference of clocks that does."""
 
 
 def notes(
@@ -33,26 +31,35 @@ def notes(
     """In order of weight."""
     yield from _disturbed(compared)
     yield from _unlike(compared)
-    missing = [check.title for check in checks if check.status == "unknown"]
-    if missing and sum(len(variant.compared) for variant in compared) > 1:
-        yield f"not checked, because a run did not record it: {joined(missing)}"
+    several = sum(len(variant.compared) for variant in compared) > 1
+    undecided = [f"{check.title} ({check.detail})" for check in checks if check.status == "unknown"]
+    if undecided and several:
+        yield f"not checked: {'; '.join(undecided)}"
     yield from _lost(variants)
     for variant in variants:
         for run in variant.runs:
             if run.damage:
                 yield f"damaged and not used: {variant.label} ({run.name}): {'; '.join(run.damage)}"
+    few = [variant.label for variant in compared if len(variant.compared) < REPEATS]
+    if few and several:
+        yield f"fewer than {REPEATS} repeats of {joined(few)}: too few for an interval (repeats={REPEATS} gives one)"
     yield from _repeats(compared, figures)
     yield f"the first {counted(warmup_steps, 'step')} of every attempt are warm-up and excluded; {METHOD}"
-    yield from _levels(compared)
+    without = [v.label for v in compared if all(run.breakdown is None for run in v.compared)]
+    if without:
+        yield f"exposed communication was not recorded of {joined(without)}: record=full records it"
+    if any(profiled(run)[1] for variant in compared for run in variant.compared):
+        yield "steps that the profiler recorded are excluded where others are left"
 
 
 def _disturbed(compared: Sequence[Variant]) -> Iterator[str]:
-    runs = [(variant.label, run) for variant in compared for run in variant.compared]
-    found: dict[str, list[tuple[str, str]]] = {}
-    for label, run in runs:
-        for one in run.disturbances:
-            found.setdefault(one.what, []).append((f"{label} {one.how} ({run.name})", run.name))
-    for what, cases in found.items():
+    by_kind: dict[str, list[tuple[str, str]]] = {}
+    for variant in compared:
+        for run in variant.compared:
+            for disturbance in run.disturbances:
+                case = (f"{variant.label} {disturbance.how} ({run.name})", run.name)
+                by_kind.setdefault(disturbance.what, []).append(case)
+    for what, cases in by_kind.items():
         shown = "; ".join(text for text, _ in cases[:DISTURBED_SHOWN])
         more = f", and {len(cases) - DISTURBED_SHOWN} more" if len(cases) > DISTURBED_SHOWN else ""
         yield Doubt(f"disturbed: {what} in {counted(len({name for _, name in cases}), 'run')}: {shown}{more}")
@@ -64,13 +71,11 @@ def _disturbed(compared: Sequence[Variant]) -> Iterator[str]:
 
 def _unlike(compared: Sequence[Variant]) -> Iterator[str]:
     for part, what in enumerate(("devices", "numbers of nodes", "versions of torch", "versions of the code")):
-        found = {machine(variant.any)[part]: variant.label for variant in compared}
-        if len(found) > 1:
-            yield f"{what} differ: " + "; ".join(f"{label}: {value or 'unknown'}" for value, label in found.items())
-    changed = {
-        str(mapping(run.manifest.get("git")).get("diff_sha256")) for variant in compared for run in variant.compared
-    }
-    if len(changed) > 1:
+        by_value = {machine(variant.any)[part]: variant.label for variant in compared}
+        if len(by_value) > 1:
+            yield f"{what} differ: " + "; ".join(f"{label}: {value or 'unknown'}" for value, label in by_value.items())
+    changes = {str(mapping(run.manifest.get("git")).get("diff_sha256")) for v in compared for run in v.compared}
+    if len(changes) > 1:
         yield "files that differ from the commit, or that git does not know, changed between the runs"
     levels = {str(variant.any.get("record.level")): variant.label for variant in compared}
     if len(levels) > 1:
@@ -97,9 +102,6 @@ def _lost(variants: Sequence[Variant]) -> Iterator[str]:
 
 
 def _repeats(compared: Sequence[Variant], figures: Sequence[Figure]) -> Iterator[str]:
-    few = [variant.label for variant in compared if len(variant.compared) < REPEATS]
-    if few and sum(len(variant.compared) for variant in compared) > 1:
-        yield f"fewer than {REPEATS} repeats of {joined(few)}: too few for an interval (repeats={REPEATS} gives one)"
     unsteady = [
         f"{cell.variant} {interval_text(found, 's')}"
         for figure in figures
@@ -111,25 +113,10 @@ def _repeats(compared: Sequence[Variant], figures: Sequence[Figure]) -> Iterator
         and found.high - found.low > 2 * UNSTEADY * found.median
     ]
     if unsteady:
-        yield Doubt(f"unsteady: repeats differ so much that step times are known only so far: {', '.join(unsteady)}")
+        yield Doubt(f"unsteady: repeats differ so much that step times have wide intervals: {', '.join(unsteady)}")
     if any(cell.ratio is not None and cell.ratio.count > 1 for figure in figures for cell in figure.cells):
         yield "ratios are medians over pairs of repeats, the n-th of one beside the n-th of the other"
-    if not _in_turns(compared):
-        yield "the repeats of one variant ran after those of another, not in turns: what drifted is in the ratios"
-
-
-def _in_turns(compared: Sequence[Variant]) -> bool:
-    """Whether runs of different variants alternate in time."""
-    repeated = [one for one in compared if len(one.compared) > 1]
-    if len(repeated) < 2:
-        return True
-    spans = sorted((one.compared[0].started, one.compared[-1].started) for one in repeated)
-    return any(end >= begin for (_, end), (begin, _) in pairwise(spans))
-
-
-def _levels(compared: Sequence[Variant]) -> Iterator[str]:
-    without = [v.label for v in compared if all(run.breakdown is None for run in v.compared)]
-    if without:
-        yield f"exposed communication was not recorded of {joined(without)}: record=full records it"
-    if any(profiled(run)[1] for variant in compared for run in variant.compared):
-        yield "steps that the profiler recorded are excluded where others are left"
+    repeated = [variant.compared for variant in compared if len(variant.compared) > 1]
+    spans = sorted((runs[0].started, runs[-1].started) for runs in repeated)
+    if len(spans) > 1 and all(end < begin for (_, end), (begin, _) in pairwise(spans)):
+        yield "the repeats of one variant ran after those of another, not in turns: the ratios contain any slow drift"

@@ -8,15 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
-from dtk.compare.formatting import percent_text
+from dtk.compare.formatting import joined, percent_text
 from dtk.compare.model import Check, RunRecord, Variant, mapping
 
 TOLERANCE = {"float32": 1e-3, "tf32": 5e-3, "bfloat16": 2e-2, "float16": 2e-2}
 """Largest relative difference of two losses, by the type of the matrix products."""
+ROUNDING_HOOKS = {"none": 0.0, "fp16": 2e-2, "bf16": 2e-2, "int8": 2e-2}
+"""Communication hook that only rounds each element of a gradient -> tolerance. Any other hook drops part of the
+gradients, and rounding does not explain the differences of losses that follow."""
 EXACT_STEPS = 20
-"""Losses are held against each other one by one up to here; rounding grows with every step, so later by stretches."""
+"""Losses are compared one by one up to here; rounding grows with every step, so later by stretches."""
 STRETCH, LATER = 20, 2.5
 """Steps whose mean loss is compared after that, and by how much more it may differ."""
 _SHOWN = 60
@@ -38,18 +41,22 @@ def checks(variants: Sequence[Variant], reference: RunRecord, *, weak: bool, tol
 
     Args:
         variants: with compared runs.
-        reference: the run that the others are held against.
+        reference: the run that the others are compared with.
         weak: the global batch grows with the ranks, so what follows from it is not compared.
         tolerance: relative, of losses; None = by the number format.
     """
     runs = [(variant.label, run) for variant in variants for run in variant.compared]
+    several = [(label, run) for label, run in runs if run.world_size > 1]  # One rank alone fits every reduction.
+    reduction = ("reduce_dtype", "type of the gradient reduction")
     found = [
         _model(runs),
         _equal("data", "data and tokenizer", runs, _data),
         _equal("weights", "initial weights (hash)", runs, lambda run: run.parity.get("initial_weights_hash")),
         _equal("master_dtype", "master weights", runs, lambda run: run.parity.get("master_dtype")),
         _equal("compute_dtype", "compute type", runs, lambda run: run.parity.get("compute_dtype")),
-        _reduction(runs),
+        _equal(*reduction, several, lambda run: run.parity.get("reduce_dtype"))
+        if several
+        else Check(*reduction, "same", "one rank: nothing is reduced"),
         _equal("clipping", "gradient clipping", runs, lambda run: ("clip_norm", run.get("train.clip_norm"))),
         _equal("optimizer", "optimizer", runs, _optimizer),
         _equal("schedule", "learning rate", runs, _schedule),
@@ -64,56 +71,51 @@ def checks(variants: Sequence[Variant], reference: RunRecord, *, weak: bool, tol
     return [replace(check, status="unknown", detail=only) for check in found]
 
 
-def tolerance_of(run: RunRecord) -> float:
-    """Relative difference of losses that rounding may explain."""
+def hook_of(run: RunRecord) -> str:
+    """Return the compression of the gradients on the wire, `none` without one."""
+    return str(run.get("strategy.communication_hook") or "none").lower()
+
+
+def tolerance_of(run: RunRecord) -> float | None:
+    """Return the relative difference of losses that rounding may explain; None if more than rounding changes them."""
+    if (hooked := ROUNDING_HOOKS.get(hook_of(run))) is None:
+        return None
     dtype = "tf32" if run.get("precision.tf32") else str(run.get("precision.compute_dtype", "float32"))
-    hook = str(run.get("strategy.communication_hook") or "none")
-    lossy = TOLERANCE["bfloat16"] if hook not in ("none", "None") else 0.0
-    return max(TOLERANCE.get(dtype, TOLERANCE["bfloat16"]), lossy)
+    return max(TOLERANCE.get(dtype, TOLERANCE["bfloat16"]), hooked)
 
 
 def _equal(key: str, title: str, runs: Sequence[tuple[str, RunRecord]], value: Value) -> Check:
+    """Compare one value of all runs; one that is None was not recorded."""
     values = [(label, run, value(run)) for label, run in runs]
-    known = [one for one in values if one[2] is not None]
-    if len({_key(one[2]) for one in known}) > 1:
-        return Check(key, title, "differs", _apart([(label, run, found) for label, run, found in known]))
-    if len(known) < len(values):
-        missing = sorted({label for label, _, found in values if found is None})
+    recorded = [entry for entry in values if entry[2] is not None]
+    if len({_key(value) for _, _, value in recorded}) > 1:
+        return Check(key, title, "differs", _apart(recorded))
+    if len(recorded) < len(values):
+        missing = sorted({label for label, _, value in values if value is None})
         return Check(key, title, "unknown", f"not recorded by {', '.join(missing)}")
-    return Check(key, title, "same", _shown(known[0][2]) if known else "")
+    return Check(key, title, "same", _shown(recorded[0][2]))
 
 
 def _apart(values: Sequence[tuple[str, RunRecord, Any]]) -> str:
     """`ddp: 1.0; fsdp: none`, with only what differs of mappings; runs where repeats of one variant differ."""
-    first = values[0][2]
-    by_value: dict[str, list[str]] = {}
-    several = len({label for label, _, _ in values}) < len({(label, _key(found)) for label, _, found in values})
-    for label, run, found in values:
-        shown = _difference(found, first, [value for _, _, value in values])
-        by_value.setdefault(shown, []).append(f"{label} ({run.name})" if several else label)
-    return "; ".join(f"{', '.join(dict.fromkeys(names))}: {shown}" for shown, names in by_value.items())
-
-
-def _difference(value: Any, first: Any, every: Sequence[Any]) -> str:
-    if isinstance(value, Mapping) and all(isinstance(one, Mapping) for one in every):
-        keys = [
-            key for key in dict.fromkeys(k for one in every for k in one) if len({_key(o.get(key)) for o in every}) > 1
-        ]
-        return ", ".join(f"{key}={_shown(value.get(key))}" for key in keys[:4])
-    if isinstance(value, tuple) and isinstance(value[0], Mapping):
-        at = next((n for n in range(len(value)) if len({_key(one[n]) for one in every}) > 1), 0)
-        return _difference(value[at], first[at], [one[at] for one in every])
-    return _shown(value)
+    labels = {label for label, _, _ in values}
+    repeats_differ = len(labels) < len({(label, _key(value)) for label, _, value in values})
+    by_text: dict[str, list[str]] = {}
+    for label, run, value in values:
+        text = _shown(value)
+        if all(isinstance(other, Mapping) for _, _, other in values):
+            keys = dict.fromkeys(key for _, _, other in values for key in other)
+            differ = [key for key in keys if len({_key(other.get(key)) for _, _, other in values}) > 1]
+            text = ", ".join(f"{key}={_shown(value.get(key))}" for key in differ[:4])
+        by_text.setdefault(text, []).append(f"{label} ({run.name})" if repeats_differ else label)
+    return "; ".join(f"{', '.join(dict.fromkeys(names))}: {text}" for text, names in by_text.items())
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):
+    if isinstance(value, tuple):  # A name with a value that may be absent.
         return f"{value[0]}={_shown(value[1])}"
-    if isinstance(value, tuple) and isinstance(value[0], Mapping):
-        value = value[0]
     if isinstance(value, Mapping):
-        shown = value.get("name", "") if "name" in value else ", ".join(f"{k}={v}" for k, v in list(value.items())[:4])
-        return str(shown)[:_SHOWN]
+        value = value.get("name", "") if "name" in value else ", ".join(f"{k}={v}" for k, v in list(value.items())[:4])
     return "none" if value is None else str(value)[:_SHOWN]
 
 
@@ -129,8 +131,8 @@ def _model(runs: Sequence[tuple[str, RunRecord]]) -> Check:
     counted = _equal("model", "model", runs, lambda run: run.figures.get("parameters"))
     if counted.status == "same":
         return configured
-    told = "parameters" if counted.status == "differs" else "configured alike; number of parameters"
-    return Check("model", "model", counted.status, f"{told} {counted.detail}")
+    what = "parameters" if counted.status == "differs" else "configured alike; number of parameters"
+    return Check("model", "model", counted.status, f"{what} {counted.detail}")
 
 
 def _data(run: RunRecord) -> Mapping[str, Any] | None:
@@ -138,9 +140,8 @@ def _data(run: RunRecord) -> Mapping[str, Any] | None:
     data = run.manifest.get("data")
     if not isinstance(data, dict):
         return None
-    kept = {key: value for key, value in data.items() if key not in ("source", "path")}
-    kept["sequence_length"] = run.get("data.sequence_length")
-    return kept
+    facts = {key: value for key, value in data.items() if key not in ("source", "path")}
+    return {**facts, "sequence_length": run.get("data.sequence_length")}
 
 
 def _optimizer(run: RunRecord) -> Mapping[str, Any]:
@@ -154,15 +155,6 @@ def _schedule(run: RunRecord) -> Mapping[str, Any]:
     return section if section.get("name") == "constant" else {**section, "train.steps": run.get("train.steps")}
 
 
-def _reduction(runs: Sequence[tuple[str, RunRecord]]) -> Check:
-    """One rank alone reduces nothing, so it fits every type."""
-    several = [one for one in runs if one[1].world_size > 1]
-    title = "type of the gradient reduction"
-    if not several:
-        return Check("reduce_dtype", title, "same", "one rank: nothing is reduced")
-    return _equal("reduce_dtype", title, several, lambda run: run.parity.get("reduce_dtype"))
-
-
 def _tokens(runs: Sequence[tuple[str, RunRecord]]) -> Check:
     """As trained, not as configured."""
 
@@ -171,9 +163,7 @@ def _tokens(runs: Sequence[tuple[str, RunRecord]]) -> Check:
         return None if last.tokens is None else last.tokens // max(last.last, 1)
 
     check = _equal("tokens", "global tokens per step", runs, per_step)
-    if check.status == "same":
-        return Check(check.key, check.title, "same", f"{int(check.detail):,}")
-    return check
+    return replace(check, detail=f"{int(check.detail):,}") if check.status == "same" else check
 
 
 def _samples(runs: Sequence[tuple[str, RunRecord]], reference: RunRecord) -> Check:
@@ -197,8 +187,8 @@ def _samples(runs: Sequence[tuple[str, RunRecord]], reference: RunRecord) -> Che
     if missing:
         return Check(key, title, "unknown", "; ".join(dict.fromkeys(missing)))
     steps, last = min(covered)
-    told = f"all of the first {last:,} steps" if steps == last else f"{steps:,} of the first {last:,} steps"
-    return Check(key, title, "same", f"the same in {told}")
+    which = f"all of the first {last:,} steps" if steps == last else f"{steps:,} of the first {last:,} steps"
+    return Check(key, title, "same", f"the same in {which}")
 
 
 def _held(ours: Mapping[int, tuple[int, int]], theirs: Mapping[int, tuple[int, int]]) -> tuple[int, int | None, int]:
@@ -231,51 +221,65 @@ def _sums(run: RunRecord) -> dict[int, tuple[int, int]]:
 
 
 def _losses(runs: Sequence[tuple[str, RunRecord]], reference: RunRecord, tolerance: float | None) -> Check:
+    """Compare the losses of all runs with those of the reference, within what rounding explains."""
     key, title = "losses", "losses"
+    tolerances = [tolerance_of(run) if tolerance is None else tolerance for _, run in runs]
+    allowed = max(value for value in tolerances if value is not None) if None not in tolerances else math.inf
     apart: list[str] = []
     worst, common = 0.0, set[int]()
-    allowed = max(tolerance_of(run) for _, run in runs) if tolerance is None else tolerance
     for label, run in runs:
         for record in (run, reference):
-            bad = next((one.last for one in record.windows if one.loss is None), None)
+            bad = next((window.last for window in record.windows if window.loss is None), None)
             if bad is not None:
                 apart.append(f"{label if record is run else reference.name}: not finite at step {bad}")
         if run is reference:
             continue
-        pairs = _pairs(reference, run)
+        others = {window.last: window.loss for window in run.windows}
+        ours = [(window.last, window.loss) for window in reference.windows if window.loss is not None]
+        pairs = [(step, loss, other) for step, loss in ours if (other := others.get(step)) is not None]
         if not pairs:
             return Check(key, title, "unknown", f"{label} and {reference.name} logged no step in common")
         common.add(len(pairs))
-        share, step, ours, theirs = _furthest(pairs)
-        worst = max(worst, share)
-        if share > allowed:
-            apart.append(f"{label}: {theirs:.4f} against {ours:.4f} at step {step} ({percent_text(share, 2)} apart)")
+        gap = _furthest(pairs)
+        worst = max(worst, gap.share)
+        if gap.share > allowed * gap.factor:
+            apart.append(
+                f"{label}: {gap.loss:.4f} against {gap.reference:.4f} at step {gap.step} "
+                f"({percent_text(gap.share, 2)} apart, allowed: {percent_text(allowed * gap.factor, 2)})"
+            )
     if apart:
-        return Check(key, title, "differs", f"{'; '.join(dict.fromkeys(apart))}; allowed: {percent_text(allowed, 2)}")
+        return Check(key, title, "differs", "; ".join(dict.fromkeys(apart)))
     if not common:
         return Check(key, title, "unknown", f"only {reference.name} has figures")
-    steps = " to ".join(f"{count:,}" for count in sorted({min(common), max(common)}))
-    told = f"at most {percent_text(worst, 3)} apart over {steps} steps that both logged"
-    return Check(key, title, "same", f"{told}; allowed: {percent_text(allowed, 2)}")
+    counts = " to ".join(f"{count:,}" for count in sorted({min(common), max(common)}))
+    detail = f"at most {percent_text(worst, 3)} apart over {counts} steps that both logged"
+    if math.isfinite(allowed):
+        return Check(key, title, "same", f"{detail}; allowed: {percent_text(allowed, 2)}")
+    hooks = joined(sorted({hook_of(run) for _, run in runs} - ROUNDING_HOOKS.keys()))
+    why = f"communication_hook={hooks} drops part of the gradients, so no tolerance for rounding applies"
+    return Check(key, title, "unknown", f"{detail}; {why}: --loss-tolerance sets one")
 
 
-def _pairs(one: RunRecord, other: RunRecord) -> list[tuple[int, float, float]]:
-    theirs = {window.last: window.loss for window in other.windows}
-    return [
-        (window.last, window.loss, loss)
-        for window in one.windows
-        if window.loss is not None and (loss := theirs.get(window.last)) is not None
-    ]
+class _Gap(NamedTuple):
+    """Where two runs are furthest apart."""
+
+    share: float
+    """Relative difference of the losses."""
+    factor: float
+    """Times the tolerance is what is allowed there."""
+    step: int
+    reference: float
+    loss: float
 
 
-def _furthest(pairs: Sequence[tuple[int, float, float]]) -> tuple[float, int, float, float]:
-    """(largest relative difference, its step, both losses): of single steps first, later of stretches."""
-    points = list(pairs[:EXACT_STEPS])
-    scaled = [(abs(a - b) / max(abs(a), 1e-6), step, a, b) for step, a, b in points]
+def _furthest(pairs: Sequence[tuple[int, float, float]]) -> _Gap:
+    """Return the largest difference beside what is allowed: of single steps first, later of means over stretches."""
+
+    def gap(step: int, reference: float, loss: float, factor: float) -> _Gap:
+        return _Gap(abs(reference - loss) / max(abs(reference), 1e-6), factor, step, reference, loss)
+
+    gaps = [gap(*pair, 1.0) for pair in pairs[:EXACT_STEPS]]
     for at in range(EXACT_STEPS, len(pairs), STRETCH):
-        part = pairs[at : at + STRETCH]
-        if len(part) < STRETCH:
-            part = pairs[-STRETCH:]
-        ours, theirs = fmean(a for _, a, _ in part), fmean(b for _, _, b in part)
-        scaled.append((abs(ours - theirs) / max(abs(ours), 1e-6) / LATER, part[-1][0], ours, theirs))
-    return max(scaled, key=lambda one: one[0] if math.isfinite(one[0]) else math.inf)
+        part = pairs[min(at, len(pairs) - STRETCH) :][:STRETCH]
+        gaps.append(gap(part[-1][0], fmean(a for _, a, _ in part), fmean(b for _, _, b in part), LATER))
+    return max(gaps, key=lambda found: found.share / found.factor if math.isfinite(found.share) else math.inf)

@@ -28,56 +28,55 @@ _PARTS = ("compute only", "compute and communication", "exposed communication", 
 _TIMES = ("wall_ms", "compute_ms", "overlapped_ms", "exposed_ms", "memory_ms")
 
 
-def document(found: Comparison) -> doc.Document:
+def document(comparison: Comparison) -> doc.Document:
     """Return the document of a comparison."""
-    tone: doc.Tone = "good" if found.comparable else "bad"
-    colours = {variant.label: n % doc.COLOURS for n, variant in enumerate(found.variants)}
-    by_key = {figure.key: figure for figure in found.figures}
-    notes = tuple(doc.Span(note, "warn" if isinstance(note, Doubt) else "") for note in found.notes)
+    tone: doc.Tone = "good" if comparison.comparable else "bad"
+    colours = {variant.label: n % doc.COLOURS for n, variant in enumerate(comparison.variants)}
+    by_key = {figure.key: figure for figure in comparison.figures}
+    notes = tuple(doc.Span(note, "warn" if isinstance(note, Doubt) else "") for note in comparison.notes)
     return doc.Document(
-        title=f"Comparison: {', '.join(variant.label for variant in found.variants)}",
-        badge=("COMPARABLE" if found.comparable else "NOT COMPARABLE", tone),
-        answer=doc.Span(headline(found), tone),
-        heading=headline(found),
-        lead=(doc.on_page(doc.remark(_about(found))),),
+        title=f"Comparison: {', '.join(variant.label for variant in comparison.variants)}",
+        badge=("COMPARABLE" if comparison.comparable else "NOT COMPARABLE", tone),
+        answer=doc.Span(headline(comparison), tone),
+        heading=headline(comparison),
+        lead=(doc.on_page(doc.remark(_about(comparison))),),
         blocks=doc.present(
-            doc.Section("Why", (doc.Items(found.verdicts),)) if found.verdicts else None,
-            doc.Section("Strategies and batches", (doc.table(grid(found), 1),)) if found.places else None,
+            doc.Section("Why", (doc.Items(comparison.verdicts),)) if comparison.verdicts else None,
+            doc.Section("Strategies and batches", (doc.table(grid(comparison), 1),)) if comparison.grid else None,
             _bars("Throughput", by_key.get("tokens_per_s"), colours),
             _bars("Peak memory of the fullest rank", by_key.get("peak_memory_bytes"), colours),
-            _breakdown(found),
-            _losses(found, colours),
-            _scaling(found.scaling) if found.scaling else None,
-            doc.Section("Runs", (doc.table(_overview(found), 2), doc.on_page(doc.Fields(_run_names(found))))),
-            _figures(found.figures) if found.figures else None,
-            _parity(found.checks) if found.checks else None,
+            _breakdown(comparison),
+            _losses(comparison, colours),
+            _scaling(comparison.scaling) if comparison.scaling else None,
+            doc.Section("Runs", (doc.table(_overview(comparison), 2), doc.on_page(doc.Fields(_run_names(comparison))))),
+            _figures(comparison.figures) if comparison.figures else None,
+            _parity(comparison.checks) if comparison.checks else None,
             doc.Section("Notes", (doc.Items(notes),)) if notes else None,
         ),
         footer="Made by dtk compare. The same as data: dtk compare with --json.",
     )
 
 
-def headline(found: Comparison) -> str:
+def headline(comparison: Comparison) -> str:
     """Return the answer in one sentence."""
-    if not found.compared:
+    if not comparison.compared:
         return "no run has steps to compare"
-    if not found.fair:
-        wrong = [check.title for check in found.checks if check.status == "differs"]
+    if not comparison.fair:
+        wrong = [check.title for check in comparison.checks if check.status == "differs"]
         return f"not comparable: {', '.join(wrong)} differ{'s' if len(wrong) == 1 else ''}; no speed is compared"
-    if found.repeats:
-        only = found.variants[0]
+    if comparison.repeats:
+        (only,) = comparison.variants
         return f"one variant, {len(only.compared):,} repeats of {only.label}: there is no other to compare it with"
-    if len(found.compared) < 2:
-        return f"only {found.compared[0].label} has figures: there is nothing to compare it with"
-    best = _fastest(found)
-    return "comparable: the runs did the same work; " + (
-        f"{best} is the fastest" if best else "no variant is clearly the fastest"
-    )
+    if len(comparison.compared) < 2:
+        return f"only {comparison.compared[0].label} has figures: there is nothing to compare it with"
+    best = _fastest(comparison)
+    fastest = f"{best} is the fastest" if best else "no variant is clearly the fastest"
+    return f"comparable: the runs did the same work; {fastest}"
 
 
-def _fastest(found: Comparison) -> str:
+def _fastest(comparison: Comparison) -> str:
     """Return the variant with the shortest step, if all are of one batch and noise cannot hide another one."""
-    figure = next((figure for figure in found.figures if figure.key == "step_time_s"), None)
+    figure = next((figure for figure in comparison.figures if figure.key == "step_time_s"), None)
     times = [(cell.estimate, cell) for cell in (figure.cells if figure else ()) if cell.estimate is not None]
     if len(times) < 2 or len({cell.batch for _, cell in times}) > 1:
         return ""
@@ -86,34 +85,28 @@ def _fastest(found: Comparison) -> str:
     return cell.variant if apart else ""
 
 
-def _about(found: Comparison) -> str:
-    first = found.variants[0].any
+def _about(comparison: Comparison) -> str:
+    first = comparison.variants[0].any
     source = mapping(first.manifest.get("data")).get("source")
     about = f"{first.get('model.name')} on {source or first.get('data.name')}"
-    if len({variant.any.batch for variant in found.variants}) == 1:
+    if len({variant.any.batch for variant in comparison.variants}) == 1:
         samples, tokens = first.batch
         about += f", batch {samples} x {tokens} tokens"
     return about
 
 
-def grid(found: Comparison) -> list[tuple[str, ...]]:
+def grid(comparison: Comparison) -> list[tuple[str, ...]]:
     """Return strategies x batch sizes: step time and memory, or how the run ended."""
-    columns = list(dict.fromkeys(place.column for place in found.places))
-    rows: list[tuple[str, ...]] = [("step time, memory", *columns)]
-    for name in dict.fromkeys(place.row for place in found.places):
-        at = {place.column: place for place in found.places if place.row == name}
-        texts = []
-        for column in columns:
-            place = at.get(column)
-            if place is None:
-                texts.append("-")
-            elif place.step_time_s is None:
-                texts.append(OUTCOMES.get(place.outcome, place.outcome))
-            else:
-                memory = "" if place.memory_bytes is None else f", {bytes_text(place.memory_bytes)}"
-                texts.append(seconds_text(place.step_time_s) + memory)
-        rows.append((name, *texts))
-    return rows
+    columns = list(dict.fromkeys(cell.column for cell in comparison.grid))
+    rows: dict[str, dict[str, str]] = {}
+    for cell in comparison.grid:
+        text = OUTCOMES.get(cell.outcome, cell.outcome)
+        if cell.step_time_s is not None:
+            memory = "" if cell.memory_bytes is None else f", {bytes_text(cell.memory_bytes)}"
+            text = seconds_text(cell.step_time_s) + memory
+        rows.setdefault(cell.row, {})[cell.column] = text
+    body = ((name, *(texts.get(column, "-") for column in columns)) for name, texts in rows.items())
+    return [("step time, memory", *columns), *body]
 
 
 def _bars(title: str, figure: Figure | None, colours: dict[str, int]) -> doc.Only | None:
@@ -122,26 +115,24 @@ def _bars(title: str, figure: Figure | None, colours: dict[str, int]) -> doc.Onl
         return None
     bars = []
     for cell in figure.cells:
-        if cell.estimate is None:
+        if (value := cell.estimate) is None:
             continue
-        value, interval = cell.estimate, None
-        text = value_text(value.median, figure.unit)
+        text, interval = value_text(value.median, figure.unit), None
         if value.low is not None and value.high is not None:
             interval = (value.low, max(value.median, min(value.high, 2 * value.median)))  # Else it flattens the others.
         hint = f"{text} {interval_text(value, figure.unit)}".rstrip()
         end = text if cell.ratio is None else f"{text} ({times_text(cell.ratio.median)})"
-        bars.append(
-            doc.Bar(cell.variant, (value.median,), (hint,), end, interval, colours.get(cell.variant, doc.COLOURS - 2))
-        )
+        colour = colours.get(cell.variant, doc.COLOURS - 2)
+        bars.append(doc.Bar(cell.variant, (value.median,), (hint,), end, interval, colour))
     lines = " Lines: 95 % interval." if any(bar.interval for bar in bars) else ""
     note = f"{figure.definition[:1].upper()}{figure.definition[1:]}.{lines}"
     return doc.on_page(doc.Section(title, (doc.remark(note), doc.Bars(figure.title, tuple(bars)))))
 
 
-def _breakdown(found: Comparison) -> doc.Only | None:
+def _breakdown(comparison: Comparison) -> doc.Only | None:
     """Return where a step of the profiled window goes, of the variants that recorded it."""
     bars = []
-    for variant in found.compared:
+    for variant in comparison.compared:
         parts = [run.breakdown for run in variant.compared if run.breakdown is not None]
         if parts:
             mean = [sum(getattr(part, key) for part in parts) / len(parts) for key in _TIMES]
@@ -157,16 +148,16 @@ def _breakdown(found: Comparison) -> doc.Only | None:
     return doc.on_page(doc.Section("Where a step goes", (doc.remark(note), drawing)))
 
 
-def _losses(found: Comparison, colours: dict[str, int]) -> doc.Only | None:
+def _losses(comparison: Comparison, colours: dict[str, int]) -> doc.Only | None:
     """Return the training loss over steps; equal curves are dashed differently, so that all stay visible."""
     curves = []
-    for n, variant in enumerate(found.compared):
+    for n, variant in enumerate(comparison.compared):
         points = [(float(window.last), window.loss) for window in variant.any.windows if window.loss is not None]
         if len(points) > 1:
             step = -(-len(points) // POINTS_DRAWN)
-            kept = tuple(dict.fromkeys((*points[::step], points[-1])))
+            drawn = tuple(dict.fromkeys((*points[::step], points[-1])))
             stroke = _STROKES[n % len(_STROKES)]
-            curves.append(doc.Curve(variant.label, kept, colours[variant.label], stroke))  # type: ignore[arg-type]
+            curves.append(doc.Curve(variant.label, drawn, colours[variant.label], stroke))  # type: ignore[arg-type]
     if not curves:
         return None
     drawing = _plot(curves, "Training loss over steps", "step", lambda value: f"{value:.3g}")
@@ -196,9 +187,7 @@ def _scaling(points: Sequence[Scaled]) -> doc.Section:
         first, speed = measured[0]
         ideal = tuple((size, speed * size / first) for size, _ in measured)
         curves += [doc.Curve(name, measured, n, dots=dots), doc.Curve(f"{variant}, perfect", ideal, "reference")]
-    note = (
-        "Efficiency: tokens/s of a rank over those with the fewest ranks. Weak: the global batch grows with the ranks."
-    )
+    note = "Efficiency: tokens/s of a rank over those with the fewest ranks. Weak: global batch grows with the ranks."
     rows: list[tuple[str, ...]] = [("variant", "scaling", "ranks", "tokens/s", "efficiency")]
     for point in points:
         figures = (f"{point.world_size:,}", f"{point.tokens_per_s:,.0f}", percent_text(point.efficiency))
@@ -207,18 +196,14 @@ def _scaling(points: Sequence[Scaled]) -> doc.Section:
     return doc.Section("Scaling over numbers of ranks", (doc.on_page(doc.remark(note), drawing), doc.table(rows, 2)))
 
 
-def _overview(found: Comparison) -> list[tuple[str, ...]]:
+def _overview(comparison: Comparison) -> list[tuple[str, ...]]:
     """Return one row for each variant: medians, and the ratio of the speed."""
-    rows = [("variant", "runs", *(figure.short for figure in found.figures), "speed to the first")]
-    for variant in found.variants:
-        cells = {
-            figure.key: next((cell for cell in figure.cells if cell.variant == variant.label), None)
-            for figure in found.figures
-        }
-        values = [_median(cells[figure.key], figure) for figure in found.figures]
+    rows = [("variant", "runs", *(figure.short for figure in comparison.figures), "speed to the first")]
+    for variant in comparison.variants:
+        cells = {f.key: next((c for c in f.cells if c.variant == variant.label), None) for f in comparison.figures}
+        medians = (_median(cells[figure.key], figure) for figure in comparison.figures)
         speed = cells.get("tokens_per_s")
-        ratio = ratio_text(speed.ratio) if speed else ""
-        rows.append((variant.label, runs_text(variant), *values, ratio or "-"))
+        rows.append((variant.label, runs_text(variant), *medians, (ratio_text(speed.ratio) if speed else "") or "-"))
     return rows
 
 
@@ -231,9 +216,11 @@ def runs_text(variant: Variant) -> str:
     return f"{good} of {every}, {outcome}" if good or every > 1 else outcome
 
 
-def _run_names(found: Comparison) -> tuple[doc.Field, ...]:
-    names = {variant.label: [(doc.Span(run.name, "code"), " ") for run in variant.runs] for variant in found.variants}
-    return tuple(doc.Field(label, tuple(span for run in runs for span in run)) for label, runs in names.items())
+def _run_names(comparison: Comparison) -> tuple[doc.Field, ...]:
+    return tuple(
+        doc.Field(variant.label, tuple(span for run in variant.runs for span in (doc.Span(run.name, "code"), " ")))
+        for variant in comparison.variants
+    )
 
 
 def _figures(figures: Sequence[Figure]) -> doc.Section:
@@ -247,8 +234,7 @@ def _figures(figures: Sequence[Figure]) -> doc.Section:
             title = figure.title if n == 0 else ""
             rows.append((title, cell.variant, _median(cell, figure), shown or "-", ratio_text(cell.ratio) or "-"))
     defined = tuple(doc.Field(figure.title, figure.definition) for figure in figures)
-    blocks: tuple[doc.Block, ...] = (doc.table(rows, 2), doc.on_page(doc.Fields(defined)))
-    return doc.Section("Figures", blocks)
+    return doc.Section("Figures", (doc.table(rows, 2), doc.on_page(doc.Fields(defined))))
 
 
 def _median(cell: Measured | None, figure: Figure) -> str:

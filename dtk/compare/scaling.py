@@ -21,38 +21,35 @@ def scaling(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[Scal
         if cell.estimate is not None
     }
     found: list[Scaled] = []
-    for kind, batch in _KINDS:
+    kinds: tuple[tuple[Kind, Callable[[Variant], Any]], ...] = (
+        ("strong", lambda variant: variant.any.batch[0]),
+        ("weak", _per_rank),
+    )
+    for kind, batch in kinds:
         series: dict[tuple[Any, ...], list[Variant]] = {}
         for variant in variants:
             if variant.label in speeds:
                 series.setdefault((_without_batch(variant), batch(variant)), []).append(variant)
         for members in series.values():
-            if len({one.any.world_size for one in members}) == len(members) > 1:
-                found += _points(kind, sorted(members, key=lambda one: one.any.world_size), speeds)
+            if len({member.any.world_size for member in members}) == len(members) > 1:
+                found += _points(kind, sorted(members, key=lambda member: member.any.world_size), speeds)
     return found
 
 
 def grows_with_ranks(variants: Sequence[Variant]) -> bool:
     """Whether the variants are one series whose global batch grows as the ranks do: weak scaling."""
-    keys = {_without_batch(variant) for variant in variants}
-    sizes = {variant.any.world_size for variant in variants}
-    batches = {variant.any.batch[0] for variant in variants}
-    return (
-        len(keys) == 1
-        and len(sizes) == len(batches) == len(variants) > 1
-        and len({_per_rank(variant) for variant in variants}) == 1
-    )
+    sizes, batches = {v.any.world_size for v in variants}, {v.any.batch[0] for v in variants}
+    series = {(_without_batch(variant), _per_rank(variant)) for variant in variants}
+    return len(series) == 1 and len(sizes) == len(batches) == len(variants) > 1
 
 
 def _points(kind: Kind, members: Sequence[Variant], speeds: Mapping[str, float]) -> list[Scaled]:
-    first = members[0]
-    per_rank = speeds[first.label] / first.any.world_size
-    words = [one.label.split(" ") for one in members]
+    words = [member.label.split(" ") for member in members]
     name = " ".join(word for word in words[0] if all(word in other for other in words))
+    per_rank = [speeds[member.label] / member.any.world_size for member in members]
     return [
-        Scaled(name, kind, size, speeds[one.label], speeds[one.label] / size / per_rank)
-        for one in members
-        if (size := one.any.world_size)
+        Scaled(name, kind, member.any.world_size, speeds[member.label], speed / per_rank[0])
+        for member, speed in zip(members, per_rank, strict=True)
     ]
 
 
@@ -64,9 +61,3 @@ def _without_batch(variant: Variant) -> tuple[Any, ...]:
 def _per_rank(variant: Variant) -> float:
     samples = variant.any.batch[0]
     return samples / variant.any.world_size if isinstance(samples, int | float) else 0.0
-
-
-_KINDS: tuple[tuple[Kind, Callable[[Variant], Any]], ...] = (
-    ("strong", lambda variant: variant.any.batch[0]),
-    ("weak", _per_rank),
-)

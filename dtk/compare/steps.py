@@ -10,19 +10,18 @@ WARMUP_STEPS = 2
 
 def measured(run: RunRecord, warmup_steps: int) -> list[Window]:
     """Windows without the warm-up and without the steps that the profiler recorded, if others are left."""
-    warm = [one for one in run.windows if one.first >= one.began_step + warmup_steps and one.step_time_s is not None]
+    warm = [w for w in run.windows if w.first >= w.began_step + warmup_steps and w.step_time_s is not None]
     begin, end = profiled(run)
-    calm = [one for one in warm if one.last <= begin or one.first >= end]
-    return calm or warm
+    return [window for window in warm if window.last <= begin or window.first >= end] or warm
 
 
 def profiled(run: RunRecord) -> tuple[int, int]:
     """Return the steps finished when the profiler began and when its trace was written; (0, 0) without a profiler."""
     if run.get("record.level") != "full":
         return 0, 0
-    start, steps = run.get("record.profile_start", 0), run.get("record.profile_steps", 0)
-    total = run.get("train.steps", 0)
-    if not all(isinstance(one, int) for one in (start, steps, total)) or steps < 1:
+    keys = ("record.profile_start", "record.profile_steps", "train.steps")
+    start, steps, total = (run.get(key, 0) for key in keys)
+    if not all(isinstance(value, int) for value in (start, steps, total)) or steps < 1:
         return 0, 0
     begin = min(start, max(1, total - steps + 1)) - 1
     return begin, begin + steps + 1  # The step after it begins with writing the trace.
@@ -60,4 +59,4 @@ def timespan_s(run: RunRecord, warmup_steps: int) -> tuple[float, float]:
 
 
 def _times(run: RunRecord, warmup_steps: int) -> list[float]:
-    return [one.step_time_s for one in measured(run, warmup_steps) if one.step_time_s is not None]
+    return [w.step_time_s for w in measured(run, warmup_steps) if w.step_time_s is not None]

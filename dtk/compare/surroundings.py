@@ -33,7 +33,6 @@ STOLEN_PERCENT = 5.0
 class Surroundings:
     """Of one run, over its measured steps."""
 
-    samples: int = 0
     watts: dict[str, float] = field(default_factory=dict)
     """Device -> mean power."""
     clocks_mhz: float | None = None
@@ -53,9 +52,8 @@ def surroundings(folder: Path, begin_s: float, end_s: float, limits: Limits) -> 
     found = Surroundings()
     clocks: list[float] = []
     for path in sorted((folder / "telemetry").glob("node_*.jsonl"))[: limits.files]:
-        samples = [one for one in _samples(path, limits) if begin_s <= one["time_s"] <= end_s]
+        samples = [sample for sample in _samples(path, limits) if begin_s <= sample["time_s"] <= end_s]
         node = "" if path.name == "node_00000.jsonl" else f" of {path.stem.replace('_0000', ' ')}"
-        found.samples += len(samples)
         found.disturbances += _host(samples, node)
         for name, device in _devices(samples).items():
             found.disturbances += _throttled(f"GPU {device[0].get('index')}{node}", device)
@@ -88,43 +86,40 @@ def _devices(samples: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _throttled(name: str, device: list[dict[str, Any]]) -> list[Disturbance]:
-    told = [one["throttle_reasons"] for one in device if isinstance(one.get("throttle_reasons"), list)]
-    if not told:
+    samples = [reasons for sample in device if isinstance(reasons := sample.get("throttle_reasons"), list)]
+    if not samples:
         return []
-    counts = Counter(str(reason) for reasons in told for reason in reasons)
-    wrong = {reason: counts[reason] / len(told) for reason in SLOWED if counts[reason] / len(told) >= SLOWED_SHARE}
-    if wrong:
-        reasons = ", ".join(
-            f"{reason} in {percent_text(share)} of the samples" for reason, share in sorted(wrong.items())
-        )
+    counts = Counter(str(reason) for reasons in samples for reason in reasons)
+    shares = {reason: counts[reason] / len(samples) for reason in (*sorted(SLOWED), CAPPED)}
+    slowed = [r for r in sorted(SLOWED) if shares[r] >= SLOWED_SHARE]
+    if slowed:
+        reasons = ", ".join(f"{reason} in {percent_text(shares[reason])} of the samples" for reason in slowed)
         return [Disturbance("a device was throttled", f"{name}: {reasons}")]
-    if counts[CAPPED] / len(told) >= CAPPED_SHARE:
-        share = f"{name} in {percent_text(counts[CAPPED] / len(told))} of the samples"
-        return [Disturbance("a device ran at its power limit", share)]
+    if shares[CAPPED] >= CAPPED_SHARE:
+        share = percent_text(shares[CAPPED])
+        return [Disturbance("a device ran at its power limit", f"{name} in {share} of the samples")]
     return []
 
 
 def _host(samples: list[dict[str, Any]], node: str) -> list[Disturbance]:
-    hosts = [host for one in samples if isinstance(host := one.get("host"), dict)]
-    told = []
+    hosts = [host for sample in samples if isinstance(host := sample.get("host"), dict)]
+    disturbances = []
     others, busy = _numbers(hosts, "others_cpu_percent"), _numbers(hosts, "cpu_percent")
     if others and fmean(others) >= OTHERS_PERCENT and fmean(busy) >= BUSY_PERCENT:
-        told.append(Disturbance("other processes used the CPU", f"{fmean(others):.0f} % of it{node}"))
+        disturbances.append(Disturbance("other processes used the CPU", f"{fmean(others):.0f} % of it{node}"))
     stolen = _numbers(hosts, "stolen_cpu_percent")
     if stolen and fmean(stolen) >= STOLEN_PERCENT:
-        told.append(Disturbance("the hypervisor gave the CPU to others", f"{fmean(stolen):.0f} % of it{node}"))
+        disturbances.append(Disturbance("the hypervisor gave the CPU to others", f"{fmean(stolen):.0f} % of it{node}"))
     for key, what in (("network_errors", "network errors"), ("network_drops", "dropped packets")):
         counts = _numbers(hosts, key)
         if len(counts) > 1 and counts[-1] > counts[0]:
-            told.append(Disturbance(f"the network had {what}", f"{counts[-1] - counts[0]:,.0f}{node}"))
-    return told
+            disturbances.append(Disturbance(f"the network had {what}", f"{counts[-1] - counts[0]:,.0f}{node}"))
+    return disturbances
 
 
 def _power(device: list[dict[str, Any]]) -> float | None:
     """Mean watts: from the energy counter where there is one, else from the samples of the power."""
-    counted = [
-        (float(one["time_s"]), joules) for one in device if (joules := number(one.get("energy_joules"))) is not None
-    ]
+    counted = [(float(s["time_s"]), joules) for s in device if (joules := number(s.get("energy_joules"))) is not None]
     if len(counted) > 1:
         (begin_s, before), (end_s, after) = counted[0], counted[-1]
         if end_s > begin_s and after >= before:
@@ -134,4 +129,4 @@ def _power(device: list[dict[str, Any]]) -> float | None:
 
 
 def _numbers(records: list[dict[str, Any]], key: str) -> list[float]:
-    return [value for one in records if (value := number(one.get(key))) is not None]
+    return [value for record in records if (value := number(record.get(key))) is not None]

@@ -17,23 +17,20 @@ from dtk.compare.model import Breakdown
 _PARTS = ("wall_ms", "compute_ms", "communication_ms", "overlapped_ms", "exposed_ms", "memory_ms", "idle_ms")
 
 
-def has_traces(folder: Path) -> bool:
-    """Whether the run was profiled."""
-    return any((folder / "traces").glob("rank_*"))
-
-
 def explain(
     folder: Path, limits: Limits, progress: Callable[[str], None] | None
 ) -> tuple[Breakdown | None, tuple[str, ...]]:
-    """(where a step of the profiled window went, confirmed causes of slowness or memory in words)."""
+    """(where a step of the profiled window went, confirmed causes of slowness or memory); empty without traces."""
+    if not any((folder / "traces").glob("rank_*")):
+        return None, ()
     try:
         report = diagnose(folder, Options(limits=limits, progress=progress))
     except DiagnosticsError:
         return None, ()
     causes = [
-        f"{report.title(one.finding.cause)}: {text_of(one.finding).summary}"
-        for one in report.findings
-        if one.finding.status == "confirmed" and one.finding.cause.split(".")[0] in ("overlap", "memory")
+        f"{report.title(decided.finding.cause)}: {text_of(decided.finding).summary}"
+        for decided in report.findings
+        if decided.finding.status == "confirmed" and decided.finding.cause.split(".")[0] in ("overlap", "memory")
     ]
     return breakdown(report.measures), tuple(causes)
 
@@ -41,20 +38,20 @@ def explain(
 def breakdown(measures: Mapping[str, Any]) -> Breakdown | None:
     """Mean over ranks of one step, from `report.measures.overlap`."""
     overlap = measures.get("overlap")
-    ranks = overlap.get("ranks") if isinstance(overlap, dict) else None
-    steps = overlap.get("steps") if isinstance(overlap, dict) else None
+    overlap = overlap if isinstance(overlap, dict) else {}
+    ranks, steps = overlap.get("ranks"), overlap.get("steps")
     if not isinstance(ranks, dict) or not ranks or not isinstance(steps, int) or steps < 1:
         return None
-    records = [one for one in ranks.values() if isinstance(one, dict)]
-    counts = [len(one["steps"]) if isinstance(one.get("steps"), list) and one["steps"] else steps for one in records]
+    records = [record for record in ranks.values() if isinstance(record, dict)]
+    counts = [len(r["steps"]) if isinstance(r.get("steps"), list) and r["steps"] else steps for r in records]
 
     def mean(key: str) -> float:
-        return fmean(float(one.get(key) or 0.0) / count for one, count in zip(records, counts, strict=True))
+        return fmean(float(record.get(key) or 0.0) / count for record, count in zip(records, counts, strict=True))
 
-    waiting = all(one.get("waiting_exposed_ms") is not None for one in records)
+    waiting = all(record.get("waiting_exposed_ms") is not None for record in records)
     groups: dict[str, float] = {}
-    for one, count in zip(records, counts, strict=True):
-        for name, part in (one.get("groups") or {}).items():
+    for record, count in zip(records, counts, strict=True):
+        for name, part in (record.get("groups") or {}).items():
             groups[name] = groups.get(name, 0.0) + float(part.get("exposed_ms") or 0.0) / count / len(records)
     return Breakdown(
         **{key: mean(key) for key in _PARTS},

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from diagnostics.analysis.statistics import Estimate
 from diagnostics.contract.formatting import bytes_text, counted, seconds_text
-from dtk.compare.figures import batch_text, firsts
+from dtk.compare.figures import baselines, batch_text
 from dtk.compare.formatting import bounds_text, joined, percent_text, times_text
-from dtk.compare.model import Cell, Figure, RunRecord, Traffic, Variant
+from dtk.compare.model import Cell, Figure, RunRecord, Variant
 
 _EQUAL = 0.02
 """Ratios nearer to 1 are not worth a sentence, whatever their interval."""
@@ -22,39 +22,36 @@ Values = Mapping[str, Mapping[str, Cell]]
 def verdicts(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[str]:
     """One sentence per variant beside the first of its batch."""
     cells = {figure.key: {cell.variant: cell for cell in figure.cells} for figure in figures}
-    references = firsts(variants)
-    told = []
+    references = baselines(variants)
+    sentences = []
     for variant in variants:
         first = references[batch_text(variant.any)]
         ratio = cells["step_time_s"][variant.label].ratio if "step_time_s" in cells else None
         if first is variant or ratio is None:
             continue
-        beside = [one for one in variants if batch_text(one.any) == batch_text(variant.any)]
-        alike = _overlap(*(cells["step_time_s"][one.label].spread for one in (variant, first)))
-        reasons = _reasons(variant, first, beside, cells, ratio, alike)
-        told.append(f"{variant.label} {_speed(ratio, first, alike)}" + (f": {'; '.join(reasons)}" if reasons else ""))
-    return told
-
-
-def _overlap(one: tuple[float, float] | None, other: tuple[float, float] | None) -> bool:
-    """Whether the steps of two single runs lie within each other's: then their medians say little."""
-    return one is not None and other is not None and one[0] <= other[1] and other[0] <= one[1]
+        same_batch = [other for other in variants if batch_text(other.any) == batch_text(variant.any)]
+        mine, theirs = (cells["step_time_s"][beside.label].spread for beside in (variant, first))
+        # Where the steps of two single runs lie within each other's, their medians say little.
+        overlap = mine is not None and theirs is not None and mine[0] <= theirs[1] and theirs[0] <= mine[1]
+        reasons = _reasons(variant, first, same_batch, cells, ratio, overlap)
+        sentence = f"{variant.label} {_speed(ratio, first, overlap)}"
+        sentences.append(sentence + (f": {'; '.join(reasons)}" if reasons else ""))
+    return sentences
 
 
 def _speed(ratio: Estimate, first: Variant, alike: bool) -> str:
     """`is 1.31x slower than ddp (1.28 to 1.35)`"""
+    shown = f"step time {times_text(ratio.median)}"
     if ratio.low is None and alike:
-        return f"cannot be told from {first.label}: step time {times_text(ratio.median)}, but their steps overlap"
+        return f"cannot be told from {first.label}: {shown}, but their steps overlap"
     if _lost_in_noise(ratio, alike):
-        return (
-            f"cannot be told from {first.label}: step time {times_text(ratio.median)}{bounds_text(ratio)}, within noise"
-        )
+        return f"cannot be told from {first.label}: {shown}{bounds_text(ratio)}, within noise"
     if abs(ratio.median - 1) < _EQUAL:
-        return f"is as fast as {first.label}: step time {times_text(ratio.median)}{bounds_text(ratio)}"
+        return f"is as fast as {first.label}: {shown}{bounds_text(ratio)}"
     slower = ratio.median > 1
-    shown = ratio if slower else ratio.falling(lambda value: 1 / value)
-    noise = bounds_text(shown) or " (too few repeats to tell it from noise)"
-    return f"is {times_text(shown.median)} {'slower' if slower else 'faster'} than {first.label}{noise}"
+    factor = ratio if slower else ratio.falling(lambda value: 1 / value)
+    noise = bounds_text(factor) or " (too few repeats to tell it from noise)"
+    return f"is {times_text(factor.median)} {'slower' if slower else 'faster'} than {first.label}{noise}"
 
 
 def _reasons(
@@ -76,51 +73,46 @@ def _lost_in_noise(ratio: Estimate, alike: bool) -> bool:
 
 def _collectives(run: RunRecord, other: RunRecord) -> str:
     """Describe how the collectives that the run issues in a step differ from those of the other run."""
-    ours, beside = _large(run), _large(other)
-    if not (run.planned and other.planned and (ours or beside)):
+    ours, theirs = _large(run), _large(other)
+    if not (run.planned and other.planned and (ours or theirs)):
         return ""
-    if _kinds(ours) == _kinds(beside):
+    more = [text for kind, text in ours.items() if kind not in theirs]
+    less = [text for kind, text in theirs.items() if kind not in ours]
+    if not more and not less:
         return "the same collectives"
-    more = [_collective(one) for one in ours if _kind(one) not in _kinds(beside)]
-    less = [_collective(one) for one in beside if _kind(one) not in _kinds(ours)]
     if not less:
         return f"{joined(more)} more in a step"
-    return f"{joined(more)} instead of {joined(less)} a step" if more else f"it does without {joined(less)} a step"
+    return f"{joined(more)} instead of {joined(less)} a step" if more else f"without {joined(less)} a step"
 
 
-def _large(run: RunRecord) -> list[Traffic]:
-    """Without those of a few bytes (a norm, an agreement), which every strategy has."""
-    return [one for one in run.traffic if one.size_bytes >= _SMALL_BYTES]
+def _large(run: RunRecord) -> dict[tuple[str, int, int], str]:
+    """Return (operation, count, bytes) -> `24 all_gathers of about 28 MiB`: sizes differ from unit to unit.
 
-
-def _kinds(traffic: Sequence[Traffic]) -> set[tuple[str, int, int]]:
-    return {_kind(one) for one in traffic}
-
-
-def _kind(one: Traffic) -> tuple[str, int, int]:
-    return one.op, one.count, one.size_bytes
-
-
-def _collective(one: Traffic) -> str:
-    """`24 all_gathers of about 28 MiB`: what one of them has differs from unit to unit."""
-    size = bytes_text(one.size_bytes / max(one.count, 1))
-    return f"{counted(one.count, one.op)} of {'about ' if one.count > 1 else ''}{size}"
+    Without collectives of a few bytes (a norm, an agreement), which every strategy has.
+    """
+    found = {}
+    for kind in run.traffic:
+        if kind.size_bytes >= _SMALL_BYTES:
+            size = bytes_text(kind.size_bytes / max(kind.count, 1))
+            text = f"{counted(kind.count, kind.op)} of {'about ' if kind.count > 1 else ''}{size}"
+            found[kind.op, kind.count, kind.size_bytes] = text
+    return found
 
 
 def _exposed(variant: Variant, first: Variant, cells: Values) -> str:
     """`61 % of its communication is exposed, 12 ms a step (ddp: 3 ms)`"""
     if "exposed_s" not in cells:
         return ""
-    mine, theirs = (cells["exposed_s"][one.label].estimate for one in (variant, first))
-    found = [run.breakdown for run in variant.compared if run.breakdown is not None]
-    if mine is None or not found:
+    mine, theirs = (cells["exposed_s"][beside.label].estimate for beside in (variant, first))
+    parts = [run.breakdown for run in variant.compared if run.breakdown is not None]
+    if mine is None or not parts:
         return ""
-    communication = sum(one.communication_ms for one in found)
+    communication = sum(part.communication_ms for part in parts)
     if communication <= 0:
         return "it communicates nothing that the profiler saw"
-    share = sum(one.exposed_ms for one in found) / communication
+    share = sum(part.exposed_ms for part in parts) / communication
     beside = "" if theirs is None else f" ({first.label}: {seconds_text(theirs.median)})"
-    waits = [one.waiting_ms for one in found if one.waiting_ms is not None]
+    waits = [part.waiting_ms for part in parts if part.waiting_ms is not None]
     waiting = sum(waits) / len(waits) / 1e3 if waits else 0.0
     late = f", {seconds_text(waiting)} of it waiting for late ranks" if waiting > 0.25 * mine.median > 0 else ""
     return f"{percent_text(share)} of its communication is exposed, {seconds_text(mine.median)} a step{beside}{late}"
@@ -146,33 +138,31 @@ def _time(run: RunRecord, other: RunRecord) -> str:
 
 def _avoids(variant: Variant, beside: Sequence[Variant], cells: Values) -> str:
     """Describe the faster variant that sends fewer bytes and needs the least memory, and the collectives it avoids."""
-    speeds, sent = cells.get("step_time_s", {}), cells.get("communicated_bytes", {})
-    memory = cells.get("peak_memory_bytes", {})
 
-    def known(of: Mapping[str, Cell], one: Variant) -> float | None:
-        cell = of.get(one.label)
+    def median(key: str, of: Variant) -> float | None:
+        cell = cells.get(key, {}).get(of.label)
         return None if cell is None or cell.estimate is None else cell.estimate.median
 
-    mine_s, mine_bytes = known(speeds, variant), known(sent, variant)
+    mine_s, mine_bytes = median("step_time_s", variant), median("communicated_bytes", variant)
     if mine_s is None or mine_bytes is None or not variant.any.planned:
         return ""
     better = []
-    for one in beside:
-        time_s, size, peak = known(speeds, one), known(sent, one), known(memory, one)
-        if one is not variant and one.any.planned and time_s is not None and size is not None and peak is not None:
-            fewer = {t.op for t in _large(variant.any)} - {t.op for t in _large(one.any)}
-            if time_s < mine_s * (1 - _EQUAL) and size < mine_bytes and fewer:
-                better.append((peak, one.label, joined([f"{op}s" for op in sorted(fewer)])))
+    for other in beside:
+        time_s, sent, peak = (median(k, other) for k in ("step_time_s", "communicated_bytes", "peak_memory_bytes"))
+        if other is not variant and other.any.planned and time_s is not None and sent is not None and peak is not None:
+            fewer = {kind[0] for kind in _large(variant.any)} - {kind[0] for kind in _large(other.any)}
+            if time_s < mine_s * (1 - _EQUAL) and sent < mine_bytes and fewer:
+                better.append((peak, other.label, joined([f"{op}s" for op in sorted(fewer)])))
     if not better:
         return ""
-    peak, label, ops = min(better)
-    return f"{label} needs {bytes_text(peak)} and avoids the {ops}"
+    peak_bytes, label, ops = min(better)
+    return f"{label} needs {bytes_text(peak_bytes)} and avoids the {ops}"
 
 
 def _memory(variant: Variant, first: Variant, cells: Values) -> str:
     """Describe a difference in peak memory, such as `peak memory 6.1 GiB instead of 9.8 GiB`."""
-    found = cells.get("peak_memory_bytes", {})
-    mine, theirs = (found[one.label].estimate if one.label in found else None for one in (variant, first))
+    peaks = cells.get("peak_memory_bytes", {})
+    mine, theirs = (peaks[beside.label].estimate if beside.label in peaks else None for beside in (variant, first))
     if mine is None or theirs is None or abs(mine.median / theirs.median - 1) < _EQUAL:
         return ""
     return f"peak memory {bytes_text(mine.median)} instead of {bytes_text(theirs.median)}"

@@ -181,7 +181,7 @@ def test_batches_side_by_side_are_compared_batch_by_batch(tmp_path: Path) -> Non
     found = compare(runs)
     assert found.fair
     assert len(found.verdicts) == 2
-    assert {one.column for one in found.places} == {"batch 8", "batch 16"}
+    assert {one.column for one in found.grid} == {"batch 8", "batch 16"}
     # One batch that nobody else has cannot be held against anything.
     alone = make_run(tmp_path, "odd", change={"train.global_batch_size": 32})
     assert not compare([*runs, alone]).fair
