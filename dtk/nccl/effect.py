@@ -3,8 +3,8 @@
 NCCL prints these lines at NCCL_DEBUG=INFO only, and only names that it knows. Judges no cause: that is the diagnosis'.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,13 @@ def keep_effect(paths: RunPaths) -> list[str]:
         section = manifest["nccl"]
         if section["backend"] != "nccl":
             return []
-        wanted = {**section["variables"], **{one["name"]: one["value"] for one in section["kept"]}}
-        section["effect"] = effect(wanted, _facts(paths, wanted.get("NCCL_DEBUG_FILE")))
+        wanted = {**section["variables"], **{kept["name"]: kept["value"] for kept in section["kept"]}}
+        facts: list[LogFact] = []
+        for path in _files(paths, wanted.get("NCCL_DEBUG_FILE")):
+            with open_regular(path) as file:
+                head = file.read(4096)
+            facts += logs.read(path, path.name, None, _LIMITS, head).facts
+        section["effect"] = effect(wanted, facts)
         write_json(paths.manifest, manifest)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
@@ -60,15 +65,16 @@ def effect(wanted: dict[str, str], facts: Iterable[LogFact]) -> dict[str, Any]:
         by_kind[fact.kind].append(fact)
     if not any(kind in by_kind for kind in ("nccl_env", "nccl_init", "nccl_net", "nccl_version", "nccl_bootstrap")):
         return {"reason": NOTHING}
-    transports = Counter(str(fact.fields.get("transport")) for fact in by_kind["nccl_transport"])
+    over_net = [fact for fact in by_kind["nccl_transport"] if fact.fields.get("transport") == "NET"]
     return {
         "version": _all(by_kind["nccl_version"], "version"),
         "network": _all(by_kind["nccl_net"], "net"),
         "bootstrap_interface": _all(by_kind["nccl_bootstrap"], "interface"),
         "socket_interfaces": _listed(by_kind["nccl_socket"], "interfaces"),
         "infiniband_devices": _listed(by_kind["nccl_ib"], "devices"),
-        "transports": sorted(transports),
-        "gpu_direct_rdma": _gdr(by_kind["nccl_transport"]),
+        "transports": sorted({str(fact.fields.get("transport")) for fact in by_kind["nccl_transport"]}),
+        # Whether the network reaches GPU memory by itself; null where nothing went over the network.
+        "gpu_direct_rdma": any(fact.fields.get("gdr") for fact in over_net) if over_net else None,
         "nvls": _all(by_kind["nccl_nvls"], "available"),
         "variables": {
             name: _variable(name, text, by_kind) for name, text in wanted.items() if name.startswith("NCCL_")
@@ -84,31 +90,28 @@ def summary_lines(found: dict[str, Any]) -> list[str]:
     over = found["infiniband_devices"] or found["socket_interfaces"] or found["bootstrap_interface"]
     version = f" {', '.join(found['version'])}" if found["version"] else ""
     lines = [f"NCCL{version} took: {network}" + (f" over {', '.join(over[:8])}" if over else "")]
-    for name, one in found["variables"].items():
-        if one["state"] == "read_as":
-            lines.append(f"  {name}={one['wanted']} was read as {', '.join(one['got'])}")
-        elif one["state"] == "refused":
-            lines.append(f"  {name}={one['wanted']} was refused: NCCL took its default")
+    for name, variable in found["variables"].items():
+        if variable["state"] == "read_as":
+            lines.append(f"  {name}={variable['wanted']} was read as {', '.join(variable['got'])}")
+        elif variable["state"] == "refused":
+            lines.append(f"  {name}={variable['wanted']} was refused: NCCL took its default")
     return lines
 
 
 def _variable(name: str, text: str, by_kind: dict[str, list[LogFact]]) -> dict[str, Any]:
     """One variable: what was wanted, and what NCCL printed of it."""
-    refused = any(fact.fields.get("name") == name for fact in by_kind["nccl_env_invalid"])
     got = _all((fact for fact in by_kind["nccl_env"] if fact.fields.get("name") == name), "value")
-    if refused:
+    read = number(text)
+    # `true`, which NCCL reads as 0, is not the number in the log.
+    is_number = bool(read.digits) and not read.rest.strip() and not read.octal
+    if any(fact.fields.get("name") == name for fact in by_kind["nccl_env_invalid"]):
         state = "refused"
     elif not got:
         state = "not_told"
     else:
-        state = "confirmed" if all(echoes_as(text, one) and _means(text, one) for one in got) else "read_as"
+        same = (echoes_as(text, value) and (is_number or value in (text, level(text))) for value in got)
+        state = "confirmed" if all(same) else "read_as"
     return {"wanted": text, "got": got, "state": state}
-
-
-def _means(text: str, printed: str) -> bool:
-    """Whether a number in the log is the number that was written: `true`, which is read as 0, is not."""
-    read = number(text)
-    return text == printed or level(text) == printed or (read.digits and not read.rest.strip() and not read.octal)
 
 
 def _all(facts: Iterable[LogFact], field: str) -> list[str]:
@@ -119,19 +122,6 @@ def _all(facts: Iterable[LogFact], field: str) -> list[str]:
 def _listed(facts: list[LogFact], field: str) -> list[str]:
     """Names in NCCL's lists of interfaces and cards."""
     return list(dict.fromkeys(name for fact in facts for name in interfaces(str(fact.fields.get(field, "")))))
-
-
-def _gdr(facts: list[LogFact]) -> bool | None:
-    """Whether the network reaches GPU memory by itself; None where nothing went over the network."""
-    over_net = [fact for fact in facts if fact.fields.get("transport") == "NET"]
-    return any(fact.fields.get("gdr") for fact in over_net) if over_net else None
-
-
-def _facts(paths: RunPaths, debug_file: str | None) -> Iterator[LogFact]:
-    for path in _files(paths, debug_file):
-        with open_regular(path) as file:
-            head = file.read(4096)
-        yield from logs.read(path, path.name, None, _LIMITS, head).facts
 
 
 def _files(paths: RunPaths, debug_file: str | None) -> list[Path]:

@@ -50,30 +50,27 @@ def export(preset: Preset, form: str, config_values: Mapping[str, str], run: Pat
 
 
 def _shell(preset: Preset, heading: list[str], variables: dict[str, str], run: Path | None) -> str:
-    lines = ["#!/bin/sh", *_comments(["Source it before the job starts: . ./nccl.sh", *heading]), ""]
-    return "\n".join([*lines, *_assignments(preset, variables, run)]) + "\n"
+    start = ["#!/bin/sh", *_comments(["Source it before the job starts: . ./nccl.sh", *heading])]
+    return _script(start, preset, variables, run)
 
 
 def _slurm(preset: Preset, heading: list[str], variables: dict[str, str], run: Path | None) -> str:
-    lines = ["#!/bin/bash", *_comments(["For an sbatch script, before srun; srun hands the variables on.", *heading])]
-    return "\n".join([*lines, "#SBATCH --export=ALL", "", *_assignments(preset, variables, run)]) + "\n"
+    start = ["#!/bin/bash", *_comments(["For an sbatch script, before srun; srun hands the variables on.", *heading])]
+    return _script([*start, "#SBATCH --export=ALL"], preset, variables, run)
 
 
-def _assignments(preset: Preset, variables: dict[str, str], run: Path | None) -> list[str]:
-    """One group a variable: why, then an export that leaves a value of the user's alone."""
+def _script(start: list[str], preset: Preset, variables: dict[str, str], run: Path | None) -> str:
+    """Add, for each variable, why it is set and an export that leaves a value of the user's alone."""
     why = {setting.name: setting.why for setting in preset.settings}
-    lines = []
+    lines = [*start, ""]
     folders = sorted({str(Path(value).parent) for value in variables.values() if run is not None and str(run) in value})
     lines += [f"mkdir -p -- {' '.join(shlex.quote(folder) for folder in folders)}"] if folders else []
     for name, value in variables.items():
         lines += _comments(_folded(f"{name}: {why[name]}"))
-        lines.append(f'[ -n "${{{name}+set}}" ] || export {name}={_shell_text(value)}')
-    return lines
-
-
-def _shell_text(value: str) -> str:
-    """Quoted, also what only some shells expand (zsh takes `=eth0` for the path of a command)."""
-    return value if _PLAIN.fullmatch(value) else shlex.quote(value) if shlex.quote(value) != value else f"'{value}'"
+        # Quoted, also what only some shells expand (zsh takes `=eth0` for the path of a command).
+        quoted = shlex.quote(value) if _PLAIN.fullmatch(value) or shlex.quote(value) != value else f"'{value}'"
+        lines.append(f'[ -n "${{{name}+set}}" ] || export {name}={quoted}')
+    return "\n".join(lines) + "\n"
 
 
 def _kubernetes(preset: Preset, heading: list[str], variables: dict[str, str], run: Path | None) -> str:

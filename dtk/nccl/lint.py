@@ -7,13 +7,14 @@ them, and knows how the answer looks.
 import importlib.metadata
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from diagnostics.analysis.environment.catalogue import Version, catalogue
 from diagnostics.analysis.environment.lint import lint
-from diagnostics.analysis.environment.situation import Change, Lint, Severity
+from diagnostics.analysis.environment.situation import Change, Severity
 from diagnostics.contract.formatting import counted
 from dtk.errors import DtkError
 from dtk.nccl.machine import Machine
@@ -77,35 +78,46 @@ def lint_given(given: Given, machine: Machine | None, nodes: int | None, nccl_ve
     """
     version = parse_version(nccl_version) if nccl_version else None
     hardware = {} if machine is None else _hardware(machine, given.variables)
-    found = lint(given.variables, version, nodes, hardware)
-    if nodes is not None and not any(one.variable == "NCCL_IB_DISABLE" for one in found):
+    lints = lint(given.variables, version, nodes, hardware)
+    if nodes is not None and not any(found.variable == "NCCL_IB_DISABLE" for found in lints):
         # Harmless with these nodes, but no default: that is said whatever the job.
-        found += [one for one in lint(given.variables, version, None, {}) if one.variable == "NCCL_IB_DISABLE"]
+        lints += [found for found in lint(given.variables, version, None, {}) if found.variable == "NCCL_IB_DISABLE"]
+    items = []
+    for found in lints:
+        value, place = given.variables.get(found.variable, ""), given.places.get(found.variable, "")
+        is_said = isinstance(found.change, Change) and found.change.in_message
+        items.append(
+            Item(found.severity, found.variable, value, place, found.message, found.fix, found.cause_id, is_said)
+        )
     fix = "write NAME=value, without spaces, quotes or export, comments on lines of their own"
-    items = [_item(one, given) for one in found]
     items += [Item("error", "", "", place, what, fix, FILE_CAUSE) for place, what in given.oddities]
-    items += [_shadowed(*one, given) for one in given.shadowed]
+    for name, place, value in given.shadowed:
+        message = f"it has no effect here: {given.places[name]} sets {given.variables[name]!r}, and the first counts"
+        items.append(Item("note", name, value, place, message, "remove one of them", "env.contradiction"))
     ordered = tuple(sorted(items, key=lambda item: (_ORDER[item.severity], item.variable, item.place, item.message)))
-    return Linted(ordered, given.read, len(given.variables), nccl_version, _facts(machine, nodes))
+    facts = [counted(nodes, "node") if nodes else "number of nodes unknown"]
+    if machine is None:
+        facts.append("another machine: its interfaces, cards and GPUs are not known")
+    else:
+        facts += [counted(len(machine.interfaces), "interface"), counted(len(machine.rdma), "RDMA device")]
+        facts.append(counted(len(machine.gpus), "GPU"))
+    return Linted(ordered, given.read, len(given.variables), nccl_version, ", ".join(facts))
 
 
 def doubts(variables: dict[str, str]) -> list[str]:
     """Return one line for each certain problem with the variables, at most three; `dtk nccl lint` says more."""
     installed = installed_nccl()
     found = lint(variables, parse_version(installed) if installed else None, None, {})
-    sure = [one for one in found if one.severity == "error" or one.cause_id == "env.unknown_variable"]
-    return [f"{one.variable}={variables.get(one.variable, '')}: {one.message}" for one in sure[:3]]
+    sure = [lint for lint in found if lint.severity == "error" or lint.cause_id == "env.unknown_variable"]
+    return [f"{lint.variable}={variables.get(lint.variable, '')}: {lint.message}" for lint in sure[:3]]
 
 
 def installed_nccl() -> str:
     """Version of the NCCL that torch brings as a package; empty where it brings none."""
     for package in ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11"):
-        try:
-            found = re.match(r"\d+(?:\.\d+)+", importlib.metadata.version(package))
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        if found:
-            return found[0]
+        with suppress(importlib.metadata.PackageNotFoundError):
+            if version := re.match(r"\d+(?:\.\d+)+", importlib.metadata.version(package)):
+                return version[0]
     return ""
 
 
@@ -141,23 +153,3 @@ def _folder_missing(name: str, text: str) -> bool:
         return "%" not in str(folder) and not folder.is_dir()
     except (OSError, ValueError):  # No name of a folder at all.
         return True
-
-
-def _item(one: Lint, given: Given) -> Item:
-    value, place = given.variables.get(one.variable, ""), given.places.get(one.variable, "")
-    is_said = isinstance(one.change, Change) and one.change.in_message
-    return Item(one.severity, one.variable, value, place, one.message, one.fix, one.cause_id, is_said)
-
-
-def _shadowed(name: str, place: str, value: str, given: Given) -> Item:
-    message = f"it has no effect here: {given.places[name]} sets {given.variables[name]!r}, and the first counts"
-    return Item("note", name, value, place, message, "remove one of them", "env.contradiction")
-
-
-def _facts(machine: Machine | None, nodes: int | None) -> str:
-    known = [counted(nodes, "node") if nodes else "number of nodes unknown"]
-    if machine is None:
-        return ", ".join([*known, "another machine: its interfaces, cards and GPUs are not known"])
-    known += [counted(len(machine.interfaces), "interface"), counted(len(machine.rdma), "RDMA device")]
-    known.append(counted(len(machine.gpus), "GPU"))
-    return ", ".join(known)

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ class Interface:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Facts, no judgement."""
+    """Facts of one machine, without any judgement."""
 
     gpus: tuple[Gpu, ...]
     gpu_reason: str
@@ -89,7 +90,13 @@ def read_machine(environment: Mapping[str, str], sys: Path = SYS, root: Path = R
         root: of the file system.
     """
     gpus, reason, driver, p2p = _gpus()
-    cloud, product = _cloud(sys / "class" / "dmi" / "id")
+    dmi = sys / "class" / "dmi" / "id"
+    cloud = next((cloud for name, cloud in _VENDORS.items() if _line(dmi / "sys_vendor").startswith(name)), "")
+    containers = (root / ".dockerenv", root / "run" / ".containerenv")
+    try:
+        shm = os.statvfs(root / "dev" / "shm")
+    except OSError:
+        shm = None
     return Machine(
         gpus=gpus,
         gpu_reason=reason,
@@ -101,11 +108,11 @@ def read_machine(environment: Mapping[str, str], sys: Path = SYS, root: Path = R
             for path in _entries(sys / "class" / "net")
             if not _BRIDGES.match(path.name)
         ),
-        cloud=cloud,
-        product=product,
-        container=_container(environment, root),
+        cloud="oci" if "OracleCloud" in _line(dmi / "chassis_asset_tag") else cloud,
+        product=_line(dmi / "product_name"),
+        container="KUBERNETES_SERVICE_HOST" in environment or any(mark.exists() for mark in containers),
         slurm="SLURM_JOB_ID" in environment,
-        shm_bytes=_shm_bytes(root / "dev" / "shm"),
+        shm_bytes=None if shm is None else shm.f_frsize * shm.f_blocks,
     )
 
 
@@ -142,9 +149,7 @@ def _p2p(nvml: Any, handles: list[Any]) -> bool | None:
         return None
     try:
         return all(
-            nvml.nvmlDeviceGetP2PStatus(a, b, P2P_READ) == nvml.NVML_P2P_STATUS_OK
-            for i, a in enumerate(handles)
-            for b in handles[i + 1 :]
+            nvml.nvmlDeviceGetP2PStatus(a, b, P2P_READ) == nvml.NVML_P2P_STATUS_OK for a, b in combinations(handles, 2)
         )
     except nvml.NVMLError:
         return None
@@ -152,9 +157,8 @@ def _p2p(nvml: Any, handles: list[Any]) -> bool | None:
 
 def _rdma(path: Path) -> Rdma:
     ports = _entries(path / "ports")
-    layers = [_line(port / "link_layer") for port in ports]
-    active = any(_line(port / "state").endswith("ACTIVE") for port in ports)
-    return Rdma(path.name, _driver(path), next((layer for layer in layers if layer), ""), active)
+    layer = next(filter(None, (_line(port / "link_layer") for port in ports)), "")
+    return Rdma(path.name, _driver(path), layer, any(_line(port / "state").endswith("ACTIVE") for port in ports))
 
 
 def _driver(path: Path) -> str:
@@ -163,26 +167,6 @@ def _driver(path: Path) -> str:
         return (path / "device" / "driver").resolve(strict=True).name
     except OSError:
         return ""
-
-
-def _cloud(dmi: Path) -> tuple[str, str]:
-    vendor, product = _line(dmi / "sys_vendor"), _line(dmi / "product_name")
-    if "OracleCloud" in _line(dmi / "chassis_asset_tag"):
-        return "oci", product
-    return next((cloud for name, cloud in _VENDORS.items() if vendor.startswith(name)), ""), product
-
-
-def _container(environment: Mapping[str, str], root: Path) -> bool:
-    marks = (root / ".dockerenv", root / "run" / ".containerenv")
-    return "KUBERNETES_SERVICE_HOST" in environment or any(mark.exists() for mark in marks)
-
-
-def _shm_bytes(path: Path) -> int | None:
-    try:
-        size = os.statvfs(path)
-    except OSError:
-        return None
-    return size.f_frsize * size.f_blocks
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -66,8 +66,8 @@ def read_presets(config_dir: Path | None = None) -> dict[str, Preset]:
         DtkError: a file is damaged.
     """
     presets, problems = readable_presets(config_dir)
-    for problem in problems.values():
-        raise problem
+    if problems:
+        raise next(iter(problems.values()))
     return presets
 
 
@@ -77,14 +77,14 @@ def readable_presets(config_dir: Path | None = None) -> tuple[dict[str, Preset],
     Raises:
         DtkError: there is no such folder.
     """
-    found = groups(search_path(config_dir)).get(GROUP, {})
+    paths = groups(search_path(config_dir)).get(GROUP, {})
     presets: dict[str, Preset] = {}
     problems: dict[str, DtkError] = {}
     try:
-        common = _about_of_default(found)
+        common = _about_of_default(paths)
     except DtkError:  # Told below, where the default itself is read.
         common = {}
-    for name, path in found.items():
+    for name, path in paths.items():
         try:
             presets[name] = _read(path, common)
         except DtkError as error:
@@ -98,24 +98,20 @@ def find_preset(name: str, config_dir: Path | None = None) -> Preset:
     Raises:
         DtkError: there is none by that name, or its file is damaged.
     """
-    found = groups(search_path(config_dir)).get(GROUP, {})
-    if name not in found:
-        near = did_you_mean(name, found)
-        raise DtkError(f'there is no preset "{name}"', fix=near or f"presets: {', '.join(found)}")
-    return _read(found[name], _about_of_default(found))
+    paths = groups(search_path(config_dir)).get(GROUP, {})
+    if name not in paths:
+        raise DtkError(f'there is no preset "{name}"', fix=did_you_mean(name, paths) or f"presets: {', '.join(paths)}")
+    return _read(paths[name], _about_of_default(paths))
 
 
-def _about_of_default(found: dict[str, Path]) -> dict[tuple[str, str], dict[str, str]]:
+def _about_of_default(paths: dict[str, Path]) -> dict[tuple[str, str], dict[str, str]]:
     """(variable, value) of the default preset -> what it says of it; other presets need not repeat that."""
-    if DEFAULT not in found:
+    if DEFAULT not in paths:
         return {}
-    config = _config(found[DEFAULT])
+    config = _config(paths[DEFAULT])
     whole = {key: text for key, text in config.about.get(WHOLE, {}).items() if key in ABOUT}
-    return {
-        (name, value): {**whole, **config.about[name]}
-        for name, value in config.variables.items()
-        if name in config.about
-    }
+    about, variables = config.about, config.variables
+    return {(name, value): {**whole, **about[name]} for name, value in variables.items() if name in about}
 
 
 def _read(path: Path, common: dict[tuple[str, str], dict[str, str]]) -> Preset:
@@ -124,17 +120,12 @@ def _read(path: Path, common: dict[tuple[str, str], dict[str, str]]) -> Preset:
     settings = []
     for name, value in config.variables.items():
         said = {**whole, **config.about[name]} if name in config.about else common.get((name, value), whole)
-        known = _versions(name)
-        versions = config.about.get(name, {}).get("versions") or known or said.get("versions") or ELSEWHERE
+        variable = catalogue().nccl.get(name)  # Which releases read it, by the linter.
+        read_by = f"NCCL {version_text(variable.since)} and newer" if variable and variable.since else ""
+        versions = config.about.get(name, {}).get("versions") or read_by or said.get("versions") or ELSEWHERE
         texts = {key: said.get(key, "") for key in ABOUT if key != "versions"}
         settings.append(Setting(name=name, value=value, versions=versions, **texts))
     return Preset(path.stem, description(path), path, config, tuple(settings))
-
-
-def _versions(name: str) -> str:
-    """Which releases read a variable, by the linter's catalogue; empty when it is not NCCL's."""
-    variable = catalogue().nccl.get(name)
-    return f"NCCL {version_text(variable.since)} and newer" if variable is not None and variable.since else ""
 
 
 def _config(path: Path) -> NCCLConfig:

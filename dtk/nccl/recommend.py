@@ -41,12 +41,9 @@ def recommend(machine: Machine, nodes: int | None) -> tuple[list[Advice], list[s
         needs = _interface(machine) if (nodes or 1) > 1 else ()
         reason = f"no GPU was found ({machine.gpu_reason}), so ranks talk over gloo"
         return [Advice("any number of nodes", "cpu_gloo", (reason,), needs)], _besides(machine)
-    found = []
-    if nodes in (None, 1):
-        found.append(_one_node(machine))
-    if nodes is None or nodes > 1:
-        found.append(_several_nodes(machine))
-    return found, _besides(machine)
+    advice = [_one_node(machine)] if nodes in (None, 1) else []
+    advice += [_several_nodes(machine)] if nodes != 1 else []
+    return advice, _besides(machine)
 
 
 def _one_node(machine: Machine) -> Advice:
@@ -56,7 +53,8 @@ def _one_node(machine: Machine) -> Advice:
         links = min(gpu.nvlinks or 0 for gpu in machine.gpus)
         reason = f"every GPU has {links} or more NVLinks up, which NCCL uses by itself"
         return Advice("one node", "nvlink_single_node", (here, reason))
-    if len(machine.gpus) > 1 and _hangs(machine):
+    driver = tuple(int(part) for part in machine.driver.split(".") if part.isdigit())
+    if len(machine.gpus) > 1 and () < driver < FIXED_DRIVER and all("RTX 40" in gpu.name for gpu in machine.gpus):
         reason = f"several RTX 40 cards with driver {machine.driver}, older than 550.40.07, hang at direct copies"
         return Advice("one node", "pcie_no_p2p", (here, reason))
     why = {True: "NVML says that all pairs can copy directly", False: "NVML says that some pair cannot copy directly"}
@@ -66,53 +64,29 @@ def _one_node(machine: Machine) -> Advice:
     return Advice("one node", "auto", tuple(reasons))
 
 
-def _hangs(machine: Machine) -> bool:
-    version = tuple(int(part) for part in machine.driver.split(".") if part.isdigit())
-    return bool(version) and version < FIXED_DRIVER and all("RTX 40" in gpu.name for gpu in machine.gpus)
-
-
 def _several_nodes(machine: Machine) -> Advice:
-    for rule in (_rack, _aws, _gcp, *_CARD_RULES):
-        advice = rule(machine)
-        if advice is not None:
-            return advice
+    """Return the preset of the first rule that fits: racks, clouds with cards of their own, then RDMA cards by kind."""
+    case = "several nodes"
+    if any(name in gpu.name for gpu in machine.gpus for name in RACK):
+        reach = f"{machine.gpus[0].name}: NVLink reaches the other nodes of the rack"
+        beyond = "for nodes of one rack with an IMEX domain; over several racks take nccl=infiniband or nccl=roce"
+        return Advice(case, "gb200_nvl72", (reach, beyond))
+    if efa := [card.name for card in machine.rdma if card.driver == "efa"]:
+        where = f"EC2 {machine.product}" if machine.cloud == "aws" else "devices of AWS"
+        return Advice(case, "aws_efa", (f"{where} with {counted(len(efa), 'EFA device')} ({_some(efa)})",))
+    active = [card for card in machine.rdma if card.active]
+    virtual = [interface.name for interface in machine.interfaces if interface.driver == "gve"]
+    plugin = {MEGA_INTERFACES: "gcp_a3_mega", HIGH_INTERFACES: "gcp_a3_high"}.get(len(virtual))
+    if machine.cloud == "gcp" and not active and plugin and sum("H100" in gpu.name for gpu in machine.gpus) == 8:
+        reason = f"Google Cloud, 8 H100 and {len(virtual)} gVNIC interfaces ({_some(virtual)})"
+        return Advice(case, plugin, (reason, "source the installed plugin's own profile where there is one"))
+    for rule in _CARD_RULES:
+        cards = [card.name for card in active if card.link_layer == rule.link_layer]
+        if cards and rule.fits(machine, cards):
+            reason = f"{rule.where.format(counted(len(cards), rule.what))} ({_some(cards)})"
+            return Advice(case, rule.preset, (reason, *rule.more), rule.needs)
     reason = "no RDMA device is active" if machine.rdma else "there is no RDMA device, so nodes talk over TCP"
-    return Advice("several nodes", "tcp_ethernet", (reason,), _interface(machine))
-
-
-def _rack(machine: Machine) -> Advice | None:
-    if not any(name in gpu.name for gpu in machine.gpus for name in RACK):
-        return None
-    return Advice(
-        "several nodes",
-        "gb200_nvl72",
-        (
-            f"{machine.gpus[0].name}: NVLink reaches the other nodes of the rack",
-            "for nodes of one rack with an IMEX domain; over several racks take nccl=infiniband or nccl=roce",
-        ),
-    )
-
-
-def _aws(machine: Machine) -> Advice | None:
-    efa = [one.name for one in machine.rdma if one.driver == "efa"]
-    if not efa:
-        return None
-    where = f"EC2 {machine.product}" if machine.cloud == "aws" else "devices of AWS"
-    return Advice("several nodes", "aws_efa", (f"{where} with {counted(len(efa), 'EFA device')} ({_some(efa)})",))
-
-
-def _gcp(machine: Machine) -> Advice | None:
-    if machine.cloud != "gcp" or any(one.active for one in machine.rdma):
-        return None
-    virtual = [one.name for one in machine.interfaces if one.driver == "gve"]
-    h100 = sum("H100" in gpu.name for gpu in machine.gpus) == 8
-    presets = {MEGA_INTERFACES: "gcp_a3_mega", HIGH_INTERFACES: "gcp_a3_high"}
-    if not h100 or len(virtual) not in presets:
-        return None
-    reason = f"Google Cloud, 8 H100 and {len(virtual)} gVNIC interfaces ({_some(virtual)})"
-    return Advice(
-        "several nodes", presets[len(virtual)], (reason, "source the installed plugin's own profile where there is one")
-    )
+    return Advice(case, "tcp_ethernet", (reason,), _interface(machine))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,21 +95,12 @@ class _CardRule:
 
     preset: str
     link_layer: str
-    told: str
+    where: str
     """`Azure with {}`: where the cards are counted."""
     what: str
     fits: Callable[[Machine, list[str]], bool] = lambda machine, cards: True
     more: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
-
-    def __call__(self, machine: Machine) -> Advice | None:
-        cards = [
-            one.name for one in machine.rdma if one.active and one.link_layer == self.link_layer and one.driver != "efa"
-        ]
-        if not cards or not self.fits(machine, cards):
-            return None
-        reason = f"{self.told.format(counted(len(cards), self.what))} ({_some(cards)})"
-        return Advice("several nodes", self.preset, (reason, *self.more), self.needs)
 
 
 _CARD_RULES = (
@@ -165,9 +130,11 @@ _CARD_RULES = (
 
 
 def _interface(machine: Machine) -> tuple[str, ...]:
-    """Asks for the interface; those that are up are listed, none is chosen."""
-    up = [one.name for one in machine.interfaces if one.up] or [one.name for one in machine.interfaces]
-    return (f"nccl.interface=NAME, the one between the nodes{f' (here: {_some(up)})' if up else ''}",)
+    """Return the request for the name of the interface, with those that are up; none is chosen."""
+    up = [interface.name for interface in machine.interfaces if interface.up]
+    names = up or [interface.name for interface in machine.interfaces]
+    listed = f" (this machine has: {_some(names)})" if names else ""
+    return (f"nccl.interface=NAME, the interface that connects the nodes{listed}",)
 
 
 def _besides(machine: Machine) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from dtk.config.schema import NCCLConfig
 from dtk.errors import DtkError
-from dtk.nccl.nccl_conf import Read, read_user
+from dtk.nccl.nccl_conf import read_user
 
 RUN = "run"
 KEYS = ("interface", "hca", "address_range", "traffic_class", "topo_file", "ras_port")
@@ -69,18 +69,22 @@ def render(config: NCCLConfig, environment: Mapping[str, str], run: Path | None 
     Raises:
         DtkError: a value needs a key that is not given.
     """
-    own = read_user(environment)
+    file = read_user(environment)
+    in_file = {} if file is None else {n: v for n, v in file.content.variables.items() if n.startswith("NCCL_")}
     variables, kept = {}, []
     for name, text in config.variables.items():
-        found = _own(name, environment, own)
-        if found is None:
+        if name not in environment and name not in in_file:
             value = fill(config, name, text, run)
             if value is not None:
                 variables[name] = value
             continue
-        wanted = _or_template(config, name, text, run)
-        if wanted is not None and found[0] != wanted:
-            kept.append(Kept(name, found[0], wanted, found[1]))
+        try:
+            wanted = fill(config, name, text, run)
+        except DtkError:  # The user's own value makes the missing key unnecessary.
+            wanted = text
+        own = environment.get(name, in_file.get(name, ""))
+        if wanted is not None and own != wanted:
+            kept.append(Kept(name, own, wanted, ENVIRONMENT if name in environment or file is None else str(file.path)))
     return Rendered(config.name, variables, tuple(kept))
 
 
@@ -100,7 +104,8 @@ def fill(config: NCCLConfig, name: str, text: str, run: Path | None) -> str | No
                 f"{name} names it, and it is not guessed",
                 f"nccl.{key}={_EXAMPLES.get(key, 'NUMBER')}, or set {name} yourself",
             )
-    return _BRACES.sub(lambda match: _filled(config, match, run), text)
+    values = {key: str(getattr(config, key)) for key in KEYS} | ({} if run is None else {RUN: str(run.absolute())})
+    return _BRACES.sub(lambda match: values.get(match[1], match[0]), text)
 
 
 def placeholders(config: NCCLConfig) -> set[str]:
@@ -144,7 +149,13 @@ def check_preset(
             )
         if "\0" in config.variables[name] or "\n" in config.variables[name]:
             raise DtkError(f"nccl.variables.{name} has a line break or a zero byte", "no variable can hold that")
-    _check_interface(config, interfaces)
+    names = config.interface.split(",") if config.interface and "interface" in placeholders(config) else []
+    if interfaces and (absent := [name for name in names if name not in interfaces]):
+        raise DtkError(
+            f"nccl.interface={config.interface}: this machine has no interface {', '.join(absent)}",
+            f"it has {', '.join(interfaces)}",
+            "name the one between the nodes",
+        )
     try:
         render(config, environment)
     except DtkError as error:
@@ -172,37 +183,3 @@ def check_address_range(text: str | None) -> None:
         raise DtkError(
             f"nccl.address_range={text!r} is no range of addresses", fix="write ADDRESS/BITS, like 10.1.0.0/16"
         )
-
-
-def _check_interface(config: NCCLConfig, interfaces: Sequence[str] | None) -> None:
-    if config.interface is None or not interfaces or "interface" not in placeholders(config):
-        return
-    absent = [name for name in config.interface.split(",") if name not in interfaces]
-    if absent:
-        raise DtkError(
-            f"nccl.interface={config.interface}: this machine has no interface {', '.join(absent)}",
-            f"it has {', '.join(interfaces)}",
-            "name the one between the nodes",
-        )
-
-
-def _own(name: str, environment: Mapping[str, str], file: Read | None) -> tuple[str, str] | None:
-    """Return the user's own value of a variable and where it is set, or None."""
-    if name in environment:
-        return environment[name], ENVIRONMENT
-    if file is not None and name.startswith("NCCL_") and name in file.content.variables:
-        return file.content.variables[name], str(file.path)
-    return None
-
-
-def _or_template(config: NCCLConfig, name: str, text: str, run: Path | None) -> str | None:
-    try:
-        return fill(config, name, text, run)
-    except DtkError:  # The user's own value makes the missing key unnecessary.
-        return text
-
-
-def _filled(config: NCCLConfig, match: re.Match[str], run: Path | None) -> str:
-    if match[1] != RUN:
-        return str(getattr(config, match[1]))
-    return match[0] if run is None else str(run.absolute())

@@ -9,7 +9,7 @@ from diagnostics.report.terminal import render
 from dtk.console import output
 from dtk.errors import DtkError
 from dtk.nccl.lint import Linted
-from dtk.nccl.presets import Preset
+from dtk.nccl.presets import ABOUT_WHOLE, Preset
 from dtk.nccl.recommend import Advice
 
 _WORDS = {"any": "NCCL or gloo", "nccl": "NCCL", "gloo": "gloo"}
@@ -18,10 +18,7 @@ _TONES: dict[str, doc.Tone] = {"error": "bad", "warning": "warn", "note": "soft"
 
 def listing(presets: Mapping[str, Preset], problems: Mapping[str, DtkError]) -> str:
     """One line a preset; those that cannot be read last."""
-    rows = [
-        (name, _WORDS[preset.config.backend], str(len(preset.settings)), preset.summary)
-        for name, preset in presets.items()
-    ]
+    rows = [(name, _WORDS[p.config.backend], str(len(p.settings)), p.summary) for name, p in presets.items()]
     rows += [(name, "-", "-", f"cannot be used: {problem}") for name, problem in problems.items()]
     return _rendered(doc.Document("", "", (doc.table([("preset", "for", "sets", "what it is"), *rows]),)))
 
@@ -29,11 +26,7 @@ def listing(presets: Mapping[str, Preset], problems: Mapping[str, DtkError]) -> 
 def shown(preset: Preset) -> str:
     """Return everything about one preset."""
     rows = [doc.Field("for", f"ranks over {_WORDS[preset.config.backend]}")]
-    rows += [
-        doc.Field(key, preset.about[key])
-        for key in ("source", "versions", "harms", "remove", "advice")
-        if preset.about.get(key)
-    ]
+    rows += [doc.Field(key, preset.about[key]) for key in ABOUT_WHOLE if preset.about.get(key)]
     rows.append(doc.Field("use", _usage(preset)))
     settings = []
     for setting in preset.settings:
@@ -74,16 +67,13 @@ def linted(found: Linted) -> str:
         rows.append(doc.Field(item.severity, f"{what}{where}: {item.message}", _TONES[item.severity]))
         if not item.fix_in_message:
             rows.append(doc.Field("", item.fix))
-    fields = (doc.Fields(tuple(rows)),) if rows else ()
-    return _rendered(doc.Document("", "", (*fields, doc.Paragraph(_verdict(found)))))
-
-
-def _verdict(found: Linted) -> str:
     counts = {kind: sum(item.severity == kind for item in found.items) for kind in _TONES}
-    told = ", ".join(f"{count} {kind}{'s' * (count != 1)}" for kind, count in counts.items() if count)
+    totals = ", ".join(counted(count, kind) for kind, count in counts.items() if count)
     version = f"NCCL {found.nccl_version}" if found.nccl_version else "version of NCCL unknown"
     where = f"{counted(found.checked, 'variable')} of {', '.join(found.read)}"
-    return f"{told or 'nothing wrong'} in {where} ({version}; {found.facts})"
+    verdict = doc.Paragraph(f"{totals or 'nothing wrong'} in {where} ({version}; {found.facts})")
+    fields = (doc.Fields(tuple(rows)),) if rows else ()
+    return _rendered(doc.Document("", "", (*fields, verdict)))
 
 
 def recommended(found: Sequence[Advice], besides: Sequence[str]) -> str:
@@ -104,15 +94,14 @@ def markdown(presets: Mapping[str, Preset]) -> str:
 
 
 def _section(preset: Preset) -> str:
-    about = preset.about
     parts = [f"\n### {preset.name}\n{preset.summary} For ranks over {_WORDS[preset.config.backend]}.\n\n"]
     parts.append(f"`{_usage(preset)}`\n\n")
-    said = [f"{key}: {about[key]}" for key in ("versions", "harms", "remove", "advice") if about.get(key)]
-    parts += [f"- {one}\n" for one in said]
+    about = ((key, preset.about.get(key)) for key in ("versions", "harms", "remove", "advice"))
+    parts += [f"- {key}: {text}\n" for key, text in about if text]
     names = ("variable", "value", "why", "source", "versions", "harms", "remove")
     parts.append(f"\n| {' | '.join(names)} |\n|{' --- |' * len(names)}\n")
-    for one in preset.settings:
-        cells = (f"`{one.name}`", f"`{one.value}`", one.why, one.source, one.versions, one.harms, one.remove)
+    for s in preset.settings:
+        cells = (f"`{s.name}`", f"`{s.value}`", s.why, s.source, s.versions, s.harms, s.remove)
         parts.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n")
     return "".join(parts)
 

@@ -89,13 +89,18 @@ def given_in(path: Path) -> Given:
     if path.suffix.lower() in (".yaml", ".yml"):
         if len(raw) > MOST_YAML_BYTES:
             raise DtkError(f"{path} is no file of settings", "it is too large")
-        return _given(path, dict(_from_yaml(path, text)), {})
+        try:
+            # The C loader is in every wheel of PyYAML; it is ten times as fast.
+            documents = list(yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+        except (yaml.YAMLError, RecursionError) as error:
+            raise DtkError(f"cannot read {path}", " ".join(str(error).split())) from error
+        return _given(path, dict(_walk(documents)), {})
     if path.suffix.lower() != ".conf" and (path.suffix.lower() == ".env" or _SHELL.search(text)):
         variables, lines = _from_script(text, returns=path.suffix.lower() != ".env")
-        return replace(_given(path, variables, lines), nodes=_nodes(text))
+        asked = [int(match[1]) for match in _NODES.finditer(text)]  # The last line counts, and of a range the least.
+        return replace(_given(path, variables, lines), nodes=(asked[-1] or None) if asked else None)
     content = parse_conf(text)
-    given = _given(path, content.variables, content.lines)
-    return Given(given.variables, given.places, tuple(_oddities(path, content)), given.read)
+    return replace(_given(path, content.variables, content.lines), oddities=tuple(_oddities(path, content)))
 
 
 def _given(path: Path, variables: dict[str, str], lines: dict[str, int]) -> Given:
@@ -105,12 +110,6 @@ def _given(path: Path, variables: dict[str, str], lines: dict[str, int]) -> Give
 
 def _oddities(path: Path, content: ConfFile) -> Iterator[tuple[str, str]]:
     return ((f"{path}:{line}", what) for line, what in content.oddities)
-
-
-def _nodes(text: str) -> int | None:
-    """Nodes that the last `#SBATCH` line about them asks for; of a range the least."""
-    found = [int(match[1]) for match in _NODES.finditer(text)]
-    return found[-1] or None if found else None
 
 
 def _from_script(text: str, returns: bool) -> tuple[dict[str, str], dict[str, int]]:
@@ -139,16 +138,6 @@ def _from_script(text: str, returns: bool) -> tuple[dict[str, str], dict[str, in
     return variables, lines
 
 
-def _from_yaml(path: Path, text: str) -> Iterator[tuple[str, str]]:
-    try:
-        # The C loader is in every wheel of PyYAML; it is ten times as fast.
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        documents = list(yaml.load_all(text, loader))
-    except (yaml.YAMLError, RecursionError) as error:
-        raise DtkError(f"cannot read {path}", " ".join(str(error).split())) from error
-    yield from _walk(documents)
-
-
 def _walk(whole: list[Any]) -> Iterator[tuple[str, str]]:
     """Pairs in mappings, `{name: ..., value: ...}` of Kubernetes, and `NAME=value` in lists.
 
@@ -163,7 +152,12 @@ def _walk(whole: list[Any]) -> Iterator[tuple[str, str]]:
                 continue
             seen.add(id(value))
         if isinstance(value, dict):
-            yield from _pairs(value)
+            name = value.get("name")
+            if isinstance(name, str) and name.startswith(PREFIXES) and "value" in value:
+                yield name, _text(value["value"])
+            for key, below in value.items():
+                if isinstance(key, str) and key.startswith(PREFIXES) and not isinstance(below, dict | list):
+                    yield key, _text(below)
             waiting += reversed(value.values())
         elif isinstance(value, list):
             waiting += reversed(value)
@@ -171,15 +165,6 @@ def _walk(whole: list[Any]) -> Iterator[tuple[str, str]]:
             key, _, rest = value.partition("=")
             if _NAME.fullmatch(key):
                 yield key, _text(rest)
-
-
-def _pairs(value: dict[Any, Any]) -> Iterator[tuple[str, str]]:
-    name = value.get("name")
-    if isinstance(name, str) and name.startswith(PREFIXES) and "value" in value:
-        yield name, _text(value["value"])
-    for key, below in value.items():
-        if isinstance(key, str) and key.startswith(PREFIXES) and not isinstance(below, dict | list):
-            yield key, _text(below)
 
 
 def _text(value: Any) -> str:

@@ -79,7 +79,7 @@ def test_with_unknown_nodes_both_are_answered_with_reasons_and_what_to_give():
 
 def test_an_interface_is_asked_for_and_not_chosen():
     (advice,), _ = recommend(BARE, 2)
-    assert advice.needs == ("nccl.interface=NAME, the one between the nodes (here: eth0)",)
+    assert advice.needs == ("nccl.interface=NAME, the interface that connects the nodes (this machine has: eth0)",)
 
 
 def test_without_a_gpu_it_is_gloo_and_a_small_dev_shm_is_told():
