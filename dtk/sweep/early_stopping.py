@@ -49,7 +49,10 @@ class EarlyStop:
             if self.stopped:
                 ask_ranks()  # Again: some may not have listened yet.
                 continue
-            size_bytes = _size_bytes(trial)
+            size_bytes = 0
+            if trial.run is not None:
+                with suppress(OSError):
+                    size_bytes = RunPaths(trial.run).metrics.stat().st_size
             if size_bytes == seen_bytes:
                 continue
             seen_bytes = size_bytes
@@ -60,13 +63,3 @@ class EarlyStop:
                 with suppress(DtkError):  # A full disk behind standard output is no reason to let the run go on.
                     # In one piece: the console of the run writes at the same time.
                     say("the search ends this run: others were better at this step")
-
-
-def _size_bytes(trial: Trial) -> int:
-    """Of the metrics so far."""
-    if trial.run is None:
-        return 0
-    try:
-        return RunPaths(trial.run).metrics.stat().st_size
-    except OSError:
-        return 0

@@ -78,13 +78,15 @@ def _checked(path: Path, content: dict[str, Any]) -> SweepFile:
         what = f"method: {method}" if "method" in content else "it has no method"
         raise DtkError(what, fix=f"method is one of {', '.join(METHODS)}")
     _refuse_large(content.get("parameters"), method)
-    parameters = _parameters(content.get("parameters"))
+    spaces = content.get("parameters")
+    if not isinstance(spaces, dict) or not spaces:
+        raise DtkError("it has no parameters", fix="write parameters: {strategy: {values: [ddp, fsdp]}}")
+    parameters = {str(key): _space(str(key), space) for key, space in spaces.items()}
     metric = _metric(content, method)
     cap = content.get("run_cap")
     if cap is not None and (not isinstance(cap, int) or isinstance(cap, bool) or cap < 1):
         raise DtkError(f"run_cap: {cap}", "it is the number of runs after which the sweep ends", "write run_cap: 20")
-    fixed = fixed_overrides(content)
-    return SweepFile(path, content, method, parameters, fixed, metric, cap)
+    return SweepFile(path, content, method, parameters, fixed_overrides(content), metric, cap)
 
 
 def _refuse_large(given: Any, method: str) -> None:
@@ -93,25 +95,20 @@ def _refuse_large(given: Any, method: str) -> None:
     Raises:
         DtkError: a list with more values than `LARGEST_SWEEP`, or a grid with more points.
     """
-    spaces = given if isinstance(given, dict) else {}
-    points = 1.0
-    for key, space in spaces.items():
-        count = _count(space) if isinstance(space, dict) else 1
-        listed = space.get("values") if isinstance(space, dict) else None
-        points *= count
+    most, points = f"the most are {LARGEST_SWEEP:,}", 1.0
+    for key, space in given.items() if isinstance(given, dict) else ():
+        if not isinstance(space, dict):
+            continue
+        points *= _count(space)
+        listed = space.get("values")
         if isinstance(listed, list) and len(listed) > LARGEST_SWEEP:
-            raise DtkError(
-                f"parameters: {key} has {len(listed):,} values", f"the most are {LARGEST_SWEEP:,}", "give min and max"
-            )
+            raise DtkError(f"parameters: {key} has {len(listed):,} values", most, "give min and max")
     if method == "grid" and points > LARGEST_SWEEP:
         raise DtkError(
-            f"the grid has {points:,.0f} points" if points < _TOLD_BELOW else "the grid has endlessly many points",
-            f"the most are {LARGEST_SWEEP:,}",
+            f"the grid has {points:,.0f} points" if points < 1e15 else "the grid has endlessly many points",
+            most,
             "use method: random, or shorter lists",
         )
-
-
-_TOLD_BELOW = 1e15
 
 
 def _count(space: Mapping[str, Any]) -> float:
@@ -121,8 +118,7 @@ def _count(space: Mapping[str, Any]) -> float:
     low, high, step = space.get("min"), space.get("max"), space.get("q", 1)
     if not all(isinstance(number, int | float) for number in (low, high, step)) or "value" in space:
         return 1
-    whole = all(isinstance(number, int) for number in (low, high))
-    if not whole and "q" not in space:
+    if "q" not in space and not (isinstance(low, int) and isinstance(high, int)):
         return 1  # Of no list: the search refuses it.
     try:
         return max(1.0, (float(high) - float(low)) / float(step) + 1)  # type: ignore[arg-type]
@@ -130,23 +126,15 @@ def _count(space: Mapping[str, Any]) -> float:
         return float("inf")
 
 
-def _parameters(given: Any) -> dict[str, dict[str, Any]]:
-    if not isinstance(given, dict) or not given:
-        raise DtkError("it has no parameters", fix="write parameters: {strategy: {values: [ddp, fsdp]}}")
-    return {str(key): _space(str(key), space) for key, space in given.items()}
-
-
 def _space(key: str, space: Any) -> dict[str, Any]:
     """One parameter, each of its values as it would be typed."""
     if not isinstance(space, dict) or not space:
-        raise DtkError(
-            f"parameters: {key} has no values", fix=f"write {key}: {{values: [...]}} or {{min: ..., max: ...}}"
-        )
+        fix = f"write {key}: {{values: [...]}} or {{min: ..., max: ...}}"
+        raise DtkError(f"parameters: {key} has no values", fix=fix)
     for word in space:
         if word == "parameters":
-            raise DtkError(
-                f"parameters: {key} is nested", "W&B would pass it as one dictionary", f"write dotted keys: {key}.KEY"
-            )
+            why = "W&B would pass it as one dictionary"
+            raise DtkError(f"parameters: {key} is nested", why, f"write dotted keys: {key}.KEY")
         if word not in SPACE:
             near = did_you_mean(str(word), SPACE)
             raise DtkError(f'parameters: {key} has an unknown key "{word}"', fix=near or f"keys: {', '.join(SPACE)}")
@@ -155,11 +143,8 @@ def _space(key: str, space: Any) -> dict[str, Any]:
             raise DtkError(f"parameters: {key}: {word} is no list of values")
     for word in _NUMBERS:
         if isinstance(space.get(word), str):
-            raise DtkError(
-                f"parameters: {key}: {word}: {space[word]} is a text",
-                "YAML wants a point in such numbers",
-                "write 1.0e-3",
-            )
+            what = f"parameters: {key}: {word}: {space[word]} is a text"
+            raise DtkError(what, "YAML wants a point in such numbers", "write 1.0e-3")
         refuse_endless(f"{key}: {word}", space.get(word))
     for value in values(space):
         spelled(key, value)
@@ -169,13 +154,14 @@ def _space(key: str, space: Any) -> dict[str, Any]:
 def _metric(content: dict[str, Any], method: str) -> dict[str, Any]:
     """Return the metric to minimize or maximize, which must be one that runs record."""
     metric = content.get("metric")
+    example = "write metric: {name: loss, goal: minimize}"
     if metric is None:
         needs = "method: bayes" if method == "bayes" else "early_terminate" if "early_terminate" in content else ""
         if needs:
-            raise DtkError(f"{needs} needs a metric", fix="write metric: {name: loss, goal: minimize}")
+            raise DtkError(f"{needs} needs a metric", fix=example)
         return {}
     if not isinstance(metric, dict) or not isinstance(metric.get("name"), str):
-        raise DtkError("metric has no name", fix="write metric: {name: loss, goal: minimize}")
+        raise DtkError("metric has no name", fix=example)
     from dtk.record.metrics import DEFINITIONS
 
     name = metric["name"]

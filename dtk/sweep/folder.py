@@ -90,7 +90,8 @@ class Sweep:
     def opened(self, trial: Trial, run: Path) -> None:
         """Record that a trial has a run folder."""
         trial.run = run
-        self._append("opened", trial, run=self._relative(run))
+        runs = self.root.parent.parent  # Relative to it where the run lies there, so that both can be moved together.
+        self._append("opened", trial, run=str(run.relative_to(runs) if run.is_relative_to(runs) else run))
 
     def end(self, trial: Trial, state: str, exit_code: int, reason: str) -> None:
         """Record that a trial ended."""
@@ -99,8 +100,7 @@ class Sweep:
 
     def last(self, point: int, repeat: int) -> Trial | None:
         """Return the newest run of a point in one repeat, or None."""
-        found = [trial for trial in self.trials if (trial.point, trial.repeat) == (point, repeat)]
-        return found[-1] if found else None
+        return next((t for t in reversed(self.trials) if (t.point, t.repeat) == (point, repeat)), None)
 
     def close(self) -> None:
         """Let others go on with it."""
@@ -127,11 +127,6 @@ class Sweep:
         except OSError as error:
             if self._log is None:  # Else the file system has no locks, which costs only this check.
                 raise unwritable(self.root, error) from error
-
-    def _relative(self, run: Path) -> str:
-        """Relative to the runs folder where it lies there, so that both can be moved together."""
-        runs = self.root.parent.parent
-        return str(run.relative_to(runs)) if run.is_relative_to(runs) else str(run)
 
     def _append(self, event: str, trial: Trial, **more: Any) -> None:
         assert self._log is not None
@@ -180,10 +175,13 @@ def find(runs_folder: Path, method: str, source: dict[str, Any], repeats: int) -
     folders = sorted((runs_folder / FOLDER).glob("*/sweep.json"), reverse=True)
     newer = []
     for path in folders:
-        about = _read_about(path)
-        if about is not None and about.schema_version > SCHEMA_VERSION:
+        try:
+            about = msgspec.convert(read_json(path, _LARGEST_BYTES), About)
+        except (OSError, ValueError):  # Damaged; other sweeps may still match.
+            continue
+        if about.schema_version > SCHEMA_VERSION:
             newer.append(about)
-        elif about is not None and [about.method, about.source, about.repeats] == wanted:
+        elif [about.method, about.source, about.repeats] == wanted:
             say(f"going on with the sweep {about.id}, its points as they were then")
             return _load(path.parent, about)
     if newer:
@@ -194,14 +192,6 @@ def find(runs_folder: Path, method: str, source: dict[str, Any], repeats: int) -
         others,
         "type the same command as before with --resume, or start it without",
     )
-
-
-def _read_about(path: Path) -> About | None:
-    """Return the content of sweep.json, or None if it is damaged, in which case other sweeps may still match."""
-    try:
-        return msgspec.convert(read_json(path, _LARGEST_BYTES), About)
-    except (OSError, ValueError):
-        return None
 
 
 def _load(root: Path, about: About) -> Sweep:

@@ -1,6 +1,6 @@
 """What the runs of a sweep recorded, as a search reads it: the numbers of metrics.jsonl and summary.json."""
 
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths
@@ -22,39 +22,22 @@ def tried(sweep: Sweep, but: Trial | None = None) -> list[Tried]:
         sweep: of which.
         but: a run to leave out.
     """
-    found = []
-    for point in sweep.points:
-        trial = sweep.last(point.index, 0)
-        if trial is not None and trial is not but:
-            found.append(look(trial, point.values))
-    return found
+    lasts = ((point, sweep.last(point.index, 0)) for point in sweep.points)
+    return [look(trial, point.values) for point, trial in lasts if trial is not None and trial is not but]
 
 
 def look(trial: Trial, values: dict[str, Any]) -> Tried:
-    """One run as it stands now."""
-    name = f"{trial.point}"
-    state = _STATES.get(trial.state, "failed")
-    if trial.run is None:
-        return Tried(name, values, state)
-    paths = RunPaths(trial.run)
-    return Tried(name, values, state, _history(paths.metrics), _summary(paths.summary))
-
-
-def _history(path: Path) -> list[dict[str, Any]]:
-    """Complete records of metrics.jsonl, numbers only."""
-    try:
-        with open_regular(path) as file:
-            return [_numbers(record) for record in objects(file.read(MOST_BYTES).split(b"\n"))]
-    except OSError:
-        return []
-
-
-def _summary(path: Path) -> dict[str, Any]:
-    try:
-        figures = read_json(path)["figures"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-    return _numbers(figures) if isinstance(figures, dict) else {}
+    """One run as it stands now: the complete records of metrics.jsonl and the figures of summary.json, numbers only."""
+    history: list[dict[str, Any]] = []
+    figures: Any = {}
+    if trial.run is not None:
+        paths = RunPaths(trial.run)
+        with suppress(OSError), open_regular(paths.metrics) as file:
+            history = [_numbers(record) for record in objects(file.read(MOST_BYTES).split(b"\n"))]
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            figures = read_json(paths.summary)["figures"]
+    summary = _numbers(figures) if isinstance(figures, dict) else {}
+    return Tried(f"{trial.point}", values, _STATES.get(trial.state, "failed"), history, summary)
 
 
 def _numbers(record: dict[str, Any]) -> dict[str, Any]:

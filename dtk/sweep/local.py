@@ -17,7 +17,7 @@ from dtk.sweep import file as sweep_file
 from dtk.sweep.early_stopping import EarlyStop
 from dtk.sweep.folder import Sweep, create, find
 from dtk.sweep.history import tried
-from dtk.sweep.points import NO_RESUME, Point, freeze, hollow
+from dtk.sweep.points import NO_RESUME, Point, freeze
 from dtk.sweep.runner import Runner
 from dtk.sweep.search import Search
 from dtk.sweep.values import spelled
@@ -45,12 +45,9 @@ class Job:
         return [*without_tracker(self.file.fixed), *chosen, *self.extra]
 
     def name(self, values: dict[str, Any]) -> str:
-        """Return the name of a point, made of the values that set it apart."""
-        return " ".join(spelled(key, value) for key, value in values.items() if key in self.varied())
-
-    def varied(self) -> list[str]:
-        """Parameters with more than one value."""
-        return [key for key, space in self.file.parameters.items() if "value" not in space]
+        """Return the name of a point, made of the parameters that have more than one value."""
+        fixed = {key for key, space in self.file.parameters.items() if "value" in space}
+        return " ".join(spelled(key, value) for key, value in values.items() if key not in fixed)
 
     def source(self) -> dict[str, Any]:
         """Return what makes this sweep the same as an earlier one."""
@@ -83,9 +80,8 @@ def check(job: Job) -> None:
     if job.repeats > 1:
         raise DtkError(f"repeats={job.repeats} is for grids", f"method: {job.file.method} never proposes a point twice")
     if job.cap is None:
-        raise DtkError(
-            f"method: {job.file.method} never ends by itself", fix="add run_cap: 20 to the file, or --count 20"
-        )
+        fix = "add run_cap: 20 to the file, or --count 20"
+        raise DtkError(f"method: {job.file.method} never ends by itself", fix=fix)
     spaces = {key: sweep_file.values(space) for key, space in job.file.parameters.items()}
     first = {key: values[0] for key, values in spaces.items() if values}
     compose(job.overrides(first), job.config_dir)
@@ -103,7 +99,14 @@ def grid_points(job: Job) -> list[Point]:
     proposed = job.search.grid()[: job.cap]
     if len(proposed) > _TOLD_FROM:
         say(f"composing {counted(len(proposed), 'point')}")
-    return [_frozen(job, index, values) for index, values in enumerate(proposed)]
+    points = []
+    for index, values in enumerate(proposed):
+        name = job.name(values)
+        try:
+            points.append(freeze(index, name, job.overrides(values), job.config_dir, values=values))
+        except DtkError as error:
+            raise DtkError(f"point {index + 1} ({name}): {error.what}", error.why, error.fix) from error
+    return points
 
 
 def begin(job: Job) -> Sweep:
@@ -137,18 +140,19 @@ def _propose(job: Job, sweep: Sweep, runner: Runner) -> None:
     """Point after point, each chosen knowing all earlier ones and checked before it is run."""
     assert job.cap is not None
     while len(sweep.points) < job.cap:
-        known = tried(sweep)
-        if any(job.search.reached(one) for one in known):
+        earlier = tried(sweep)
+        if any(job.search.reached(point) for point in earlier):
             say(f"\n{job.file.metric['name']} has reached its target {job.file.metric['target']}")
             return
         index = len(sweep.points)
-        values = job.search.propose(known, f"{sweep.about.id}:{index}")
+        values = job.search.propose(earlier, f"{sweep.about.id}:{index}")
         if values is None:
             return
+        name, overrides = job.name(values), job.overrides(values)
         try:
-            point = freeze(index, job.name(values), job.overrides(values), job.config_dir, values=values)
+            point = freeze(index, name, overrides, job.config_dir, values=values)
         except DtkError as error:
-            sweep.add(hollow(index, job.name(values), job.overrides(values), values))
+            sweep.add(Point(index, name, overrides, {}, values, "", None))
             runner.refuse(sweep.points[-1], error)
             continue
         sweep.add(point)
@@ -156,22 +160,13 @@ def _propose(job: Job, sweep: Sweep, runner: Runner) -> None:
             return
 
 
-def _frozen(job: Job, index: int, values: dict[str, Any]) -> Point:
-    name = job.name(values)
-    try:
-        return freeze(index, name, job.overrides(values), job.config_dir, values=values)
-    except DtkError as error:
-        raise DtkError(f"point {index + 1} ({name}): {error.what}", error.why, error.fix) from error
-
-
 def runs_folder(job: Job) -> Path:
     """Where the runs will lie."""
-    first = {key: sweep_file.values(space)[:1] for key, space in job.file.parameters.items()}
-    chosen = {key: values[0] for key, values in first.items() if values}
-    return Path(compose(job.overrides(chosen), job.config_dir).config.runs_folder)
+    spaces = {key: sweep_file.values(space) for key, space in job.file.parameters.items()}
+    first = {key: values[0] for key, values in spaces.items() if values}
+    return Path(compose(job.overrides(first), job.config_dir).config.runs_folder)
 
 
 def with_extra(job: Job) -> dict[str, Any]:
     """Return the file's content with the typed overrides added to its command, for a server."""
-    words = list(job.file.content["command"])
-    return {**job.file.content, "command": [*words, *job.extra]}
+    return {**job.file.content, "command": [*job.file.content["command"], *job.extra]}

@@ -31,7 +31,7 @@ class Point:
     overrides: list[str]
     """Everything that was given for it, in Hydra's grammar."""
     config: dict[str, Any]
-    """Resolved, as a run folder holds it."""
+    """Resolved, as a run folder holds it; empty for one that was proposed and could not be composed."""
     values: dict[str, Any]
     """Parameter -> value as the search proposed it; empty without a search."""
     origins: str
@@ -100,11 +100,6 @@ def freeze(
     origins = dumps(at_launch(settled.origins, settled.plain))
     folder = None if earlier is None else str(earlier.absolute())
     return Point(index, name, list(overrides), settled.plain, values or {}, origins, folder)
-
-
-def hollow(index: int, name: str, overrides: list[str], values: dict[str, Any]) -> Point:
-    """Return a point that the search proposed but that could not be composed."""
-    return Point(index, name, overrides, {}, values, "", None)
 
 
 def combinations(typed: Sequence[str], config_dir: Path | None) -> list[tuple[str, list[str]]]:

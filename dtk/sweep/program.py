@@ -32,14 +32,14 @@ def fixed_overrides(content: dict[str, Any]) -> list[str]:
         raise DtkError("command is no list of words", fix=WRITE)
     overrides = _after_program(words, content.get("program"))
     if overrides.count(CHOICES) != 1:
-        raise DtkError(
-            f"command passes a point's parameters {overrides.count(CHOICES)} times",
-            f"{CHOICES} is what dtk run reads",
-            WRITE,
-        )
+        what = f"command passes a point's parameters {overrides.count(CHOICES)} times"
+        raise DtkError(what, f"{CHOICES} is what dtk run reads", WRITE)
     fixed = [word for word in overrides if word != CHOICES]
     for word in fixed:
-        _check_override(word)
+        if word.startswith(("-", "$")):
+            raise DtkError(f"command: {word} cannot be used", f"a point takes KEY=VALUE and {CHOICES}", "leave it out")
+        if parse(word).is_sweep_override():
+            raise DtkError(f"command: {word} asks for several runs", fix="list the values under parameters")
     return fixed
 
 
@@ -50,10 +50,3 @@ def _after_program(words: list[str], program: Any) -> list[str]:
         if pair in (("-m", _PROGRAM), ("dtk", "run")):
             return known[at + 2 :]
     raise DtkError("command does not run dtk", "a point is a dtk run", WRITE)
-
-
-def _check_override(word: str) -> None:
-    if word.startswith(("-", "$")):
-        raise DtkError(f"command: {word} cannot be used", f"a point takes KEY=VALUE and {CHOICES}", "leave it out")
-    if parse(word).is_sweep_override():
-        raise DtkError(f"command: {word} asks for several runs", fix="list the values under parameters")

@@ -66,8 +66,9 @@ class Runner:
         before = self.sweep.last(point.index, repeat)
         if before is not None and before.state in DONE:
             return True
-        if before is None and self._hopeless(point, repeat):
-            return True
+        earlier = [t for number in range(repeat) if (t := self.sweep.last(point.index, number)) is not None]
+        if before is None and earlier and not any(trial.state in DONE for trial in earlier):
+            return True  # All its runs so far failed: once more would only cost the same again.
         self._headline(point, repeat)
         trial = self.sweep.begin(point.index, repeat)
         code = self._run(point, before, trial)
@@ -104,7 +105,7 @@ class Runner:
             traceback.print_exc()
             code, state, reason = FAILED, "failed", f"{type(error).__name__}: {error}"
         if not state:
-            state, reason = _told(trial.run, code)
+            state, reason = _ending(trial.run, code)
         if self.watch is not None and self.watch.stopped and state == "preempted" and code not in STOPPED:
             state, reason = STOPPED_EARLY, "the search ended it: others were better at this step"
         self.sweep.end(trial, state, code, reason)
@@ -112,22 +113,17 @@ class Runner:
 
     def _start(self, point: Point, before: Trial | None) -> Resumed:
         """From its last checkpoint if it was interrupted and has one, else from the beginning."""
+        anew = point.thaw()
         if before is None or before.run is None or before.state not in ("preempted", "running"):
-            return point.thaw()
+            return anew
         if not complete_checkpoints(RunPaths(before.run)):
-            return point.thaw()
-        frozen = point.thaw().composed
-        config = dataclasses.replace(frozen.config, resume=str(before.run))
+            return anew
+        config = dataclasses.replace(anew.composed.config, resume=str(before.run))
         try:
-            return resume(Composed(config, frozen.plain, []), self.config_dir)
+            return resume(Composed(config, anew.composed.plain, []), self.config_dir)
         except DtkError as error:
             say(f"{typed(before.run)} does not go on ({error}); it starts anew")
-            return point.thaw()
-
-    def _hopeless(self, point: Point, repeat: int) -> bool:
-        """Whether all runs of the point so far failed: once more would only cost the same again."""
-        earlier = [trial for number in range(repeat) if (trial := self.sweep.last(point.index, number)) is not None]
-        return bool(earlier) and not any(trial.state in DONE for trial in earlier)
+            return anew
 
     def _headline(self, point: Point, repeat: int) -> None:
         repeats = self.sweep.about.repeats
@@ -136,7 +132,7 @@ class Runner:
         say(f"\n[{self._number}{of}] {point.name or 'as it is'}{again}")
 
 
-def _told(run: Path | None, code: int) -> tuple[str, str]:
+def _ending(run: Path | None, code: int) -> tuple[str, str]:
     """State and reason as the run folder has them."""
     if run is None:  # Handed to a cluster that makes the folder itself, or not launched.
         return ("refused", "preflight: it would hang") if code else ("queued", "")

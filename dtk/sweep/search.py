@@ -76,12 +76,12 @@ class Search:
         np.random.seed(random.getrandbits(32))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Of numeric libraries, about fits of few points.
-            found = self._package.next_runs(self.file.content, [self._run(one) for one in tried], n=1)
-        return _values(found[0]) if found and found[0] is not None else None
+            proposed = self._package.next_runs(self.file.content, [self._run(point) for point in tried], n=1)
+        return _values(proposed[0]) if proposed and proposed[0] is not None else None
 
     def ends(self, running: Tried, others: Sequence[Tried]) -> bool:
         """Whether a run is to be ended, as hyperband compares it with the others at the same step."""
-        runs = [self._run(one) for one in (*others, running)]
+        runs = [self._run(point) for point in (*others, running)]
         return any(run is runs[-1] for run in self._package.stop_runs(self.file.content, runs))
 
     def reached(self, tried: Tried) -> bool:
@@ -89,11 +89,9 @@ class Search:
         metric = self.file.metric
         if "target" not in metric:
             return False
-        got = [record[metric["name"]] for record in (*tried.history, tried.summary) if metric["name"] in record]
-        numbers = [value for value in got if isinstance(value, int | float)]
-        if metric["goal"] == "maximize":
-            return bool(numbers) and max(numbers) >= metric["target"]
-        return bool(numbers) and min(numbers) <= metric["target"]
+        values = (record.get(metric["name"]) for record in (*tried.history, tried.summary))
+        sign = 1 if metric["goal"] == "maximize" else -1
+        return any(sign * value >= sign * metric["target"] for value in values if isinstance(value, int | float))
 
     def _run(self, tried: Tried) -> Any:
         return self._package.SweepRun(

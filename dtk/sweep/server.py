@@ -75,24 +75,18 @@ _WANDB = [sys.executable, "-m", "wandb"]
 def _create(job: Job) -> str:
     """Create a sweep and return its path, entity/project/id."""
     content = with_extra(job)
-    options = ["--project", str(content.get("project", PROJECT))]
     with tempfile.TemporaryDirectory(prefix="dtk-sweep-") as folder:
         path = Path(folder) / job.file.path.name
         path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
-        done = subprocess.run(
-            [*_WANDB, "sweep", *options, str(path)],
-            env=_environment(),
-            capture_output=True,
-            text=True,
-            errors="replace",
-        )
-    said = done.stdout + done.stderr
-    found = _AGENT.search(said)
-    if done.returncode or found is None:
-        lines = [line.removeprefix("wandb: ") for line in said.splitlines() if line.strip()]
+        words = [*_WANDB, "sweep", "--project", str(content.get("project", PROJECT)), str(path)]
+        done = subprocess.run(words, env=_environment(), capture_output=True, text=True, errors="replace")
+    output = done.stdout + done.stderr
+    sweep = _AGENT.search(output)
+    if done.returncode or sweep is None:
+        lines = [line.removeprefix("wandb: ") for line in output.splitlines() if line.strip()]
         raise DtkError(f"{base_url()} did not take the sweep", " ".join(lines[-_MOST_LINES:])[:500])
-    sys.stderr.write(said)
-    return found.group(1)
+    sys.stderr.write(output)
+    return sweep[1]
 
 
 def _environment() -> dict[str, str]:

@@ -56,30 +56,29 @@ _MOST_RANKED = 20
 def _rank(sweep: Sweep, metric: dict[str, Any]) -> None:
     """Print the points, best first, each by the best figure of its runs: the final one, else the last one logged."""
     name, sign = metric["name"], -1 if metric["goal"] == "maximize" else 1
-    found = []
+    ranked: list[tuple[float, str]] = []
+    last = _last_trials(sweep)
     for point in sweep.points:
-        figures = [figure for trial in _runs_of(sweep, point.index) if (figure := _figure(trial, name)) is not None]
+        trials = [trial for trial in last if trial.point == point.index]
+        figures = [figure for trial in trials if (figure := _figure(trial, name)) is not None]
         if figures:
-            found.append((min(figures, key=lambda figure: sign * figure), point))
-    found.sort(key=lambda pair: sign * pair[0])
-    if found:
+            state = " ".join({trial.state for trial in trials} - {"finished"})
+            label = f"{point.name or 'as it is'}{f'  ({state})' if state else ''}"
+            ranked.append((min(figures, key=lambda figure: sign * figure), label))
+    ranked.sort(key=lambda pair: sign * pair[0])
+    if ranked:
         say(f"\nby {name} ({metric['goal']}), best first")
-    for value, point in found[:_MOST_RANKED]:
-        state = " ".join({trial.state for trial in _runs_of(sweep, point.index)} - {"finished"})
-        say(f"  {value:<12.6g} {point.name or 'as it is'}{f'  ({state})' if state else ''}")
-    if len(found) > _MOST_RANKED:
-        say(f"  and {counted(len(found) - _MOST_RANKED, 'point')} more")
-
-
-def _runs_of(sweep: Sweep, point: int) -> list[Trial]:
-    return [trial for trial in _last_trials(sweep) if trial.point == point]
+    for value, label in ranked[:_MOST_RANKED]:
+        say(f"  {value:<12.6g} {label}")
+    if len(ranked) > _MOST_RANKED:
+        say(f"  and {counted(len(ranked) - _MOST_RANKED, 'point')} more")
 
 
 def _figure(trial: Trial, name: str) -> float | None:
     """Return the final value of a figure in a run, else the last one logged."""
-    seen = look(trial, {})
-    logged = [record[name] for record in seen.history if name in record]
-    values = [value for value in (seen.summary.get(name), *logged[-1:]) if value is not None and value == value]
+    recorded = look(trial, {})
+    logged = [record[name] for record in recorded.history if name in record]
+    values = [value for value in (recorded.summary.get(name), *logged[-1:]) if value is not None and value == value]
     return float(values[0]) if values else None
 
 
@@ -91,10 +90,9 @@ def _last_trials(sweep: Sweep) -> list[Trial]:
 
 def _compare(trials: Sequence[Trial]) -> None:
     """Compare the runs that came to an end, including failed ones: that one needs too much memory is a result."""
-    runs = [trial.run for trial in trials if trial.run is not None and trial.state in ("finished", "oom", "failed")]
-    finished = {trial.point for trial in trials if trial.state == "finished"}
-    if len(finished) < 2:
+    if len({trial.point for trial in trials if trial.state == "finished"}) < 2:
         return
+    runs = [trial.run for trial in trials if trial.run is not None and trial.state in ("finished", "oom", "failed")]
     from diagnostics.report.terminal import render
     from dtk.compare.compare import compare
     from dtk.compare.report import document

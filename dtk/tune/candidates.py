@@ -44,9 +44,8 @@ def micro_batch_sizes(config: Config, world_size: int, most: int | None) -> list
     plan = config.batch_plan(world_size)
     sizes = plan.micro_batch_sizes()
     if not sizes:
-        raise DtkError(
-            f"train.global_batch_size={plan.global_batch_size} does not divide over {counted(plan.dp_size, 'rank')}"
-        )
+        ranks = counted(plan.dp_size, "rank")
+        raise DtkError(f"train.global_batch_size={plan.global_batch_size} does not divide over {ranks}")
     return [size for size in sizes if most is None or size <= most]
 
 
@@ -56,9 +55,17 @@ def buckets(config: Config, values: Sequence[str]) -> list[Candidate]:
     Raises:
         DtkError: the strategy has no buckets, or a value is no size.
     """
+    sizes = []
+    for text in values:
+        try:
+            sizes.append(float(text))
+        except ValueError:
+            sizes.append(0.0)
+        if not 0 < sizes[-1] <= _MOST:
+            raise DtkError(f"{text!r} is no bucket size", "it is in MiB, above 0", "use --values 5,25,100")
     lacks, others = "has no buckets", "reduce gradients in buckets"
     strategy = _strategy(config, "buckets", lacks, others, "use strategy=ddp, or dtk tune wrap")
-    return _with_present(BUCKET, [_mib(value) for value in values] or list(BUCKETS_MB), strategy.bucket_cap_mb)
+    return _with_present(BUCKET, sizes or BUCKETS_MB, strategy.bucket_cap_mb)
 
 
 def units(config: Config, values: Sequence[str]) -> list[Candidate]:
@@ -106,21 +113,8 @@ def presets(present: str, usable: Sequence[str], values: Sequence[str]) -> list[
 def _with_present(key: str, values: Sequence[float | str], present: float | str) -> list[Candidate]:
     """Return the candidates with the present value first, as the others are compared with it."""
     others = [value for value in dict.fromkeys(values) if value != present]
-    return [Candidate(key, _text(value), value == present) for value in (present, *others)]
-
-
-def _text(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:g}"
-
-
-def _mib(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= _MOST:
-        raise DtkError(f"{text!r} is no bucket size", "it is in MiB, above 0", "use --values 5,25,100")
-    return value
+    texts = {value: value if isinstance(value, str) else f"{value:g}" for value in (present, *others)}
+    return [Candidate(key, text, value == present) for value, text in texts.items()]
 
 
 def _blocks(text: str) -> int:

@@ -26,7 +26,7 @@ from dtk.tune.candidates import (
     units,
 )
 from dtk.tune.candidates import presets as preset_candidates
-from dtk.tune.model import NO_GAIN, TuneReport, fastest_told, row
+from dtk.tune.model import NO_GAIN, TuneReport, clearly_fastest, row_of
 from dtk.tune.probe import terms
 from dtk.tune.trials import Trials
 
@@ -72,7 +72,9 @@ def make(request: Request, say: Callable[[str], None]) -> TuneReport:
     job = _checked(request)
     candidates = _candidates(request, job)
     sizes = micro_batch_sizes(job.config, job.placement.nproc, request.most) if not candidates else []
-    home = _home(request.keep)
+    home = Path(tempfile.mkdtemp(prefix="dtk-tune-")) if request.keep is None else request.keep.absolute()
+    with refused(f"cannot keep probes in {home}", "choose another folder"):
+        home.mkdir(parents=True, exist_ok=True)
     short = terms(request.steps, job.config.schedule.name)
     trials = Trials([*request.overrides, *short], request.config_dir, home, say, began_s + request.limit_s)
     failure = ""
@@ -80,8 +82,9 @@ def make(request: Request, say: Callable[[str], None]) -> TuneReport:
         try:
             if candidates:
                 trials.rounds(candidates, 1, request.repeats)
-            else:
-                _micro(trials, sizes, request.repeats)
+            else:  # Search, then repeat what fits.
+                micro.find_largest(trials, sizes)
+                trials.rounds([micro.candidate(n) for n in micro.fitting(trials)], micro.FIRST + 1, request.repeats)
         except micro.ProbeFailedError as error:
             failure = str(error)
         except KeyboardInterrupt:
@@ -91,7 +94,7 @@ def make(request: Request, say: Callable[[str], None]) -> TuneReport:
         kept = request.keep is not None or bool(failure)  # What failed is evidence.
         if not kept:
             shutil.rmtree(home, ignore_errors=True)
-    rows = report.rows if kept else tuple(replace(one, runs=()) for one in report.rows)
+    rows = report.rows if kept else tuple(replace(row, runs=()) for row in report.rows)
     return replace(
         report,
         rows=rows,
@@ -190,60 +193,42 @@ def _filled(section: NCCLConfig, config: Config) -> NCCLConfig:
 
 def _felt(variables: dict[str, str], backend: str) -> dict[str, str]:
     """Variables that can make a difference to speed under this backend."""
-    return {
-        name: value
-        for name, value in variables.items()
-        if name != "NCCL_DEBUG" and (backend == "nccl" or not name.startswith("NCCL_"))
-    }
-
-
-def _home(keep: Path | None) -> Path:
-    """Where the probes' run folders go."""
-    if keep is None:
-        return Path(tempfile.mkdtemp(prefix="dtk-tune-"))
-    with refused(f"cannot keep probes in {keep}", "choose another folder"):
-        keep.mkdir(parents=True, exist_ok=True)
-    return keep.absolute()
-
-
-def _micro(trials: Trials, sizes: Sequence[int], repeats: int) -> None:
-    """Search, then repeat what fits."""
-    micro.find_largest(trials, sizes)
-    trials.rounds([micro.candidate(size) for size in micro.fitting(trials)], micro.FIRST + 1, repeats)
+    if backend == "nccl":
+        return {name: value for name, value in variables.items() if name != "NCCL_DEBUG"}
+    return {name: value for name, value in variables.items() if not name.startswith("NCCL_")}
 
 
 def _searched(trials: Trials, sizes: Sequence[int], request: Request, job: _Job) -> TuneReport:
     """Return the report of a search for a micro-batch size."""
     rows, fastest = micro.rows(trials)
     taken = micro.choose(rows, fastest)
-    told = micro.verdict(rows, taken, fastest, sizes[-1] if sizes else 0, up=bool(trials.stopped))
+    verdict = micro.verdict(rows, taken, fastest, sizes[-1] if sizes else 0, up=bool(trials.stopped))
     if trials.stopped == STOPPED:
         # What was tried by then is no search, and what is fastest among it says nothing.
-        taken, told = None, "stopped before the search had ended: nothing is recommended"
+        taken, verdict = None, "stopped before the search had ended: nothing is recommended"
     rule = "the smallest of those that cannot be told from the fastest is taken: it leaves the most memory"
     notes = () if taken is None else (rule,)
-    return _made(request, job, rows=tuple(rows), reference=fastest, take=taken, verdict=told, notes=notes)
+    return _made(request, job, rows=tuple(rows), reference=fastest, take=taken, verdict=verdict, notes=notes)
 
 
 def _in_turns(trials: Trials, candidates: Sequence[Candidate], request: Request, job: _Job) -> TuneReport:
     """Every candidate against the present one."""
     present = candidates[0]
     reference = trials.probes.get(present, {})
-    tried = [one for one in candidates if one in trials.probes]
-    rows = tuple(row(one, trials.probes[one], None if one == present else reference) for one in tried)
-    best = fastest_told(rows)
+    tried = [candidate for candidate in candidates if candidate in trials.probes]
+    rows = tuple(row_of(c, trials.probes[c], None if c == present else reference) for c in tried)
+    best = clearly_fastest(rows)
+    gains = [row.gain for row in rows if row.gain is not None]
     if best is not None and best.gain is not None:
         gain = best.gain
-        told = (
-            f"take {best.candidate.override}: {gain.median:.2f}x the tokens/s of {present.override} "
-            f"({gain.low:.2f} - {gain.high:.2f})"
-        )
-    elif any(one.gain is not None and one.gain.low is not None for one in rows):
-        told = f"{NO_GAIN}: keep {present.override}"
-    elif any(one.gain is not None for one in rows):
-        told = f"too few repeats to tell; {FEWEST} make an interval: --repeats {FEWEST}"
+        speed = f"{gain.median:.2f}x the tokens/s of {present.override} ({gain.low:.2f} - {gain.high:.2f})"
+        verdict = f"take {best.candidate.override}: {speed}"
+    elif any(gain.low is not None for gain in gains):
+        verdict = f"{NO_GAIN}: keep {present.override}"
+    elif gains:
+        verdict = f"too few repeats to tell; {FEWEST} make an interval: --repeats {FEWEST}"
     else:
-        told = f"nothing could be held against {present.override}"
+        verdict = f"nothing could be compared with {present.override}"
     several = f"{len(rows) - 1} candidates: each interval is a 95 % one, so confirm a narrow gain by running it again"
     return _made(
         request,
@@ -251,7 +236,7 @@ def _in_turns(trials: Trials, candidates: Sequence[Candidate], request: Request,
         rows=rows,
         reference=present,
         take=None if best is None else best.candidate,
-        verdict=told,
+        verdict=verdict,
         notes=(several,) if len(rows) > 2 else (),
     )
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from dtk.tune.candidates import MICRO_BATCH_SIZE, Candidate
-from dtk.tune.model import NO_GAIN, Row, row
+from dtk.tune.model import NO_GAIN, Row, row_of
 from dtk.tune.search import largest
 from dtk.tune.trials import Trials
 
@@ -26,22 +26,22 @@ def find_largest(trials: Trials, sizes: Sequence[int]) -> int | None:
     """
 
     def fits(size: int) -> bool:
-        made = trials.try_once(candidate(size), FIRST, "search")
-        if made is None:
+        probe = trials.try_once(candidate(size), FIRST, "search")
+        if probe is None:
             raise TimeUpError
-        if not made.fits and not made.out_of_memory:
-            raise ProbeFailedError(f"{MICRO_BATCH_SIZE}={size} {made.state}: {made.reason or 'no reason recorded'}")
-        return made.fits
+        if not probe.fits and not probe.out_of_memory:
+            raise ProbeFailedError(f"{MICRO_BATCH_SIZE}={size} {probe.state}: {probe.reason or 'no reason recorded'}")
+        return probe.fits
 
     try:
         return largest(sizes, fits)
     except TimeUpError:
-        return max((size for size in fitting(trials)), default=None)
+        return max(fitting(trials), default=None)
 
 
 def fitting(trials: Trials) -> list[int]:
     """Sizes that fitted so far, ascending."""
-    return sorted(int(one.value) for one, probes in trials.probes.items() if all(made.fits for made in probes.values()))
+    return sorted(int(size.value) for size, probes in trials.probes.items() if all(p.fits for p in probes.values()))
 
 
 def candidate(size: int) -> Candidate:
@@ -51,15 +51,14 @@ def candidate(size: int) -> Candidate:
 
 def rows(trials: Trials) -> tuple[list[Row], Candidate | None]:
     """All sizes, ascending, with gains over the fastest, which comes as the second."""
-    tried = sorted(trials.probes, key=lambda one: int(one.value))
-    found = {one: row(one, trials.probes[one], None) for one in tried}
-    speeds = {one: made.tokens_per_s for one, made in found.items() if made.finished and made.tokens_per_s is not None}
-    fastest = max(speeds, key=lambda one: speeds[one].median, default=None)
+    tried = sorted(trials.probes, key=lambda size: int(size.value))
+    found = {size: row_of(size, trials.probes[size], None) for size in tried}
+    speeds = {size: row.tokens_per_s.median for size, row in found.items() if row.finished and row.tokens_per_s}
+    fastest = max(speeds, key=speeds.__getitem__, default=None)
     if fastest is None:
         return list(found.values()), None
     reference = trials.probes[fastest]
-    made = [row(one, trials.probes[one], None if one == fastest else reference) for one in tried]
-    return made, fastest
+    return [row_of(size, trials.probes[size], None if size == fastest else reference) for size in tried], fastest
 
 
 def choose(found: Sequence[Row], fastest: Candidate | None) -> Candidate | None:
@@ -67,8 +66,9 @@ def choose(found: Sequence[Row], fastest: Candidate | None) -> Candidate | None:
     if fastest is None:
         return None
     # Without an interval nothing can be told, so the fastest as measured is taken.
-    alike = [one.candidate for one in found if one.finished and one.gain is not None and _alike(one)]
-    return min([fastest, *alike], key=lambda one: int(one.value))
+    known = [row for row in found if row.finished and row.gain is not None and row.gain.low is not None]
+    alike = [row.candidate for row in known if row.gain is not None and row.gain.holds(1.0)]
+    return min([fastest, *alike], key=lambda size: int(size.value))
 
 
 def verdict(found: Sequence[Row], taken: Candidate | None, fastest: Candidate | None, most: int, *, up: bool) -> str:
@@ -83,14 +83,10 @@ def verdict(found: Sequence[Row], taken: Candidate | None, fastest: Candidate | 
     """
     if taken is None or fastest is None:
         return "not even the smallest micro-batch fits" if found else "nothing was tried"
-    fit = max(int(one.candidate.value) for one in found if one.finished)
-    beyond = any(one.out_of_memory for one in found)
+    fit = max(int(row.candidate.value) for row in found if row.finished)
+    beyond = any(row.out_of_memory for row in found)
     limit = "the largest found before the time was up" if up else "the largest that fits" if beyond else "the largest"
     if not beyond and not up and fit == most:
         limit = "the largest valid one, and it fits"
-    told = f"take {taken.override}; {MICRO_BATCH_SIZE}={fit} is {limit}"
-    return told if taken == fastest else f"{told}, {fastest.override} has {NO_GAIN}"
-
-
-def _alike(one: Row) -> bool:
-    return one.gain is not None and one.gain.low is not None and one.gain.holds(1.0)
+    take = f"take {taken.override}; {MICRO_BATCH_SIZE}={fit} is {limit}"
+    return take if taken == fastest else f"{take}, {fastest.override} has {NO_GAIN}"

@@ -75,10 +75,10 @@ class TuneReport:
     @property
     def measured(self) -> bool:
         """Whether the question was answered."""
-        return not self.failure and any(one.finished for one in self.rows)
+        return not self.failure and any(row.finished for row in self.rows)
 
 
-def row(candidate: Candidate, probes: Mapping[int, Probe], reference: Mapping[int, Probe] | None) -> Row:
+def row_of(candidate: Candidate, probes: Mapping[int, Probe], reference: Mapping[int, Probe] | None) -> Row:
     """Figures of one candidate.
 
     Args:
@@ -86,54 +86,49 @@ def row(candidate: Candidate, probes: Mapping[int, Probe], reference: Mapping[in
         probes: repeat -> probe.
         reference: those of the candidate that gains are over; None for itself.
     """
-    bad = next((one for one in probes.values() if not one.fits), None)
-    speeds = speeds_of(probes)
-    peaks = [one.peak_memory_bytes for one in probes.values() if one.fits and one.peak_memory_bytes]
-    gain = None
-    if reference is not None:
-        before = speeds_of(reference)
-        common = sorted(set(speeds) & set(before))
-        gain = ratio([speeds[n] for n in common], [before[n] for n in common]) if common else None
+    bad = next((probe for probe in probes.values() if not probe.fits), None)
+    speeds, before = _speeds(probes), _speeds(reference or {})
+    peaks = [probe.peak_memory_bytes for probe in probes.values() if probe.fits and probe.peak_memory_bytes]
+    common = sorted(speeds.keys() & before.keys())
     return Row(
         candidate,
         "finished" if bad is None else outcome_text(bad),
         bad is not None and bad.out_of_memory,
         estimate(list(speeds.values())) if speeds else None,
         estimate(peaks) if peaks else None,
-        gain,
-        tuple(str(one.run) for one in probes.values()),
+        ratio([speeds[n] for n in common], [before[n] for n in common]) if common else None,
+        tuple(str(probe.run) for probe in probes.values()),
     )
 
 
-def speeds_of(probes: Mapping[int, Probe]) -> dict[int, float]:
+def _speeds(probes: Mapping[int, Probe]) -> dict[int, float]:
     """Repeat -> tokens/s, of the probes that finished."""
-    return {n: one.tokens_per_s for n, one in probes.items() if one.fits and one.tokens_per_s}
+    return {n: probe.tokens_per_s for n, probe in probes.items() if probe.fits and probe.tokens_per_s}
 
 
-def fastest_told(rows: Sequence[Row]) -> Row | None:
+def clearly_fastest(rows: Sequence[Row]) -> Row | None:
     """Return the fastest of the rows that are faster than the reference beyond noise."""
-    faster = [one for one in rows if one.finished and one.gain is not None and one.gain_told == "faster"]
-    return max(faster, key=lambda one: one.gain.median if one.gain else 0.0, default=None)
+    faster = [row for row in rows if row.finished and row.gain_told == "faster"]
+    return max(faster, key=lambda row: row.gain.median if row.gain else 0.0, default=None)
 
 
 def as_json(report: TuneReport) -> dict[str, Any]:
     """Plain values: the fields of the report, with what to type for each candidate."""
     plain = asdict(report)
     del plain["rows"], plain["interrupted"]
+    candidates = []
+    for row in report.rows:
+        values = asdict(row)
+        chosen = values.pop("candidate")
+        override = row.candidate.override
+        candidates.append({"override": override, "present": chosen["present"], **values, "told": row.gain_told or None})
     return {
         "schema": SCHEMA,
         **plain,
         "take": None if report.take is None else report.take.override,
         "reference": None if report.reference is None else report.reference.override,
-        "candidates": [_row(one) for one in report.rows],
+        "candidates": candidates,
         "interval": METHOD,
         "failure": report.failure or None,
         "seconds": round(report.seconds, 3),
     }
-
-
-def _row(one: Row) -> dict[str, Any]:
-    plain = asdict(one)
-    del plain["candidate"]
-    chosen = {"override": one.candidate.override, "present": one.candidate.present}
-    return {**chosen, **plain, "told": one.gain_told or None}

@@ -1,7 +1,7 @@
 """The largest value that fits, found by doubling and then bisecting over the valid ones. Pure; asks, runs nothing."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
 
 def largest(sizes: Sequence[int], fits: Callable[[int], bool]) -> int | None:
@@ -12,11 +12,14 @@ def largest(sizes: Sequence[int], fits: Callable[[int], bool]) -> int | None:
         fits: asked at most once for each size, and never for one above the first that did not fit.
     """
     below, above = -1, len(sizes)
-    for at in _doubling(sizes):
+    at = 0
+    while at < len(sizes):
         if not fits(sizes[at]):
             above = at
             break
         below = at
+        # The largest up to twice this one, or the next where divisors lie further apart.
+        at = max(bisect_right(sizes, 2 * sizes[at]) - 1, at + 1)
     while above - below > 1 and below >= 0:
         middle = (below + above) // 2
         if fits(sizes[middle]):
@@ -24,14 +27,3 @@ def largest(sizes: Sequence[int], fits: Callable[[int], bool]) -> int | None:
         else:
             above = middle
     return None if below < 0 else sizes[below]
-
-
-def _doubling(sizes: Sequence[int]) -> list[int]:
-    """Positions: each the largest up to twice the one before, or the next where divisors lie further apart."""
-    chosen = [0]
-    while chosen[-1] < len(sizes) - 1:
-        limit = 2 * sizes[chosen[-1]]
-        reached = [n for n in range(chosen[-1] + 1, len(sizes)) if sizes[n] <= limit]
-        chosen.append(reached[-1] if reached else chosen[-1] + 1)
-    assert all(a < b for a, b in pairwise(chosen))
-    return chosen

@@ -43,10 +43,10 @@ class Trials:
             return None
         began_s = time.monotonic()
         self.say(f"{label}: {candidate.override}")
-        made = probe([*self.overrides, candidate.override], self.config_dir, self.home)
-        self.probes.setdefault(candidate, {})[number] = made
-        self.say(f"{label}: {candidate.override}: {outcome_text(made)} ({time.monotonic() - began_s:.0f} s)")
-        return made
+        result = probe([*self.overrides, candidate.override], self.config_dir, self.home)
+        self.probes.setdefault(candidate, {})[number] = result
+        self.say(f"{label}: {candidate.override}: {outcome_text(result)} ({time.monotonic() - began_s:.0f} s)")
+        return result
 
     def rounds(self, candidates: Sequence[Candidate], first: int, last: int) -> None:
         """Repeats `first` to `last` of all candidates, one after the other in each round.
@@ -55,17 +55,17 @@ class Trials:
         """
         for number in range(first, last + 1):
             for at, candidate in enumerate(candidates, 1):
-                if any(not one.fits for one in self.probes.get(candidate, {}).values()):
+                if any(not probe.fits for probe in self.probes.get(candidate, {}).values()):
                     continue
                 label = f"repeat {number} of {last}, {at} of {len(candidates)}"
                 if self.try_once(candidate, number, label) is None:
                     return
 
 
-def outcome_text(made: Probe) -> str:
+def outcome_text(probe: Probe) -> str:
     """`12,345 tokens/s`, `out of memory`, `failed: ...`"""
-    if made.out_of_memory:
+    if probe.out_of_memory:
         return "out of memory"
-    if not made.fits:
-        return f"{made.state}: {made.reason}" if made.reason else made.state
-    return "finished" if made.tokens_per_s is None else f"{made.tokens_per_s:,.0f} tokens/s"
+    if not probe.fits:
+        return f"{probe.state}: {probe.reason}" if probe.reason else probe.state
+    return "finished" if probe.tokens_per_s is None else f"{probe.tokens_per_s:,.0f} tokens/s"

@@ -86,7 +86,7 @@ def test_noise_is_no_gain() -> None:
     assert two.take is None and two.rows[1].gain_told == "too few repeats to tell"
     assert two.verdict == "too few repeats to tell; 3 make an interval: --repeats 3"
     alone = turned(trials(b25=[OOM], b1=[probe(1500.0)] * 3))
-    assert alone.take is None and alone.verdict == "nothing could be held against strategy.bucket_cap_mb=25"
+    assert alone.take is None and alone.verdict == "nothing could be compared with strategy.bucket_cap_mb=25"
 
 
 def test_slower_is_not_taken_and_a_failure_does_not_cost_the_rest() -> None:
