@@ -7,6 +7,7 @@ For whole histories, which may differ in several places; `edit` looks for the on
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from diagnostics.evidence.calls import Wire
@@ -40,11 +41,6 @@ class Change:
     """Index in the minority's history, likewise."""
     count: int
 
-    @property
-    def end(self) -> tuple[int, int]:
-        """Both indices behind the run."""
-        return self.at + (self.kind != "insert") * self.count, self.there + (self.kind != "drop") * self.count
-
 
 def align(majority: Sequence[PathCall], minority: Sequence[PathCall]) -> list[Change]:
     """Return the changes in order; equal calls from other lines are none."""
@@ -68,11 +64,11 @@ def align(majority: Sequence[PathCall], minority: Sequence[PathCall]) -> list[Ch
         else:
             steps.append(("drop", i, j))
             i += 1
-    runs = [(kind, list(run)) for kind, run in groupby(steps, key=lambda step: step[0])]
+    runs = [list(run) for _, run in groupby(steps, key=itemgetter(0))]
     return [
-        Change(kind, start + run[0][1], start + run[0][2], len(run))  # type: ignore[arg-type]
-        for kind, run in runs
-        if kind != "same"
+        Change(run[0][0], start + run[0][1], start + run[0][2], len(run))  # type: ignore[arg-type]
+        for run in runs
+        if run[0][0] != "same"
     ]
 
 

@@ -42,10 +42,10 @@ def smallest_edit(majority: Sequence[Hashable], minority: Sequence[Hashable], en
         rest = _agreement(ours[2:], theirs[2:])
         if rest or len(ours) == 2 or len(theirs) == 2:
             edits.append(Edit("swap", 2, 2 + rest))  # Both sides made the two calls, so they agree as well.
-    seen = [one for one in edits if one.agreeing >= enough]
+    proven = [edit for edit in edits if edit.agreeing >= enough]
     # A shift of a periodic history by further rounds agrees as well, over fewer calls. Of equal ones: the fewest calls.
     order: tuple[EditKind, ...] = ("swap", "substitute", "drop", "insert")
-    return max(seen, key=lambda one: (one.agreeing, -one.count, -order.index(one.kind)), default=None)
+    return max(proven, key=lambda edit: (edit.agreeing, -edit.count, -order.index(edit.kind)), default=None)
 
 
 def _shifts(longer: tuple[Hashable, ...], other: tuple[Hashable, ...]) -> list[tuple[int, int]]:

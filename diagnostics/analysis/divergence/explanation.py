@@ -91,15 +91,21 @@ def explain(majority: list[Call], minority: list[Call], position: int) -> Explan
     if _same_call(expected, got):
         return Explanation("change", "within", (expected, got), (support("same line"),))
     if bool(expected.site) != bool(got.site):
-        elsewhere = _reduced_alike(expected, before) and _predicted(expected, got, before)
+        # The loop reduces this size at this place round after round: another size is that of another call. What is
+        # gathered may be shorter in a last batch, and objects differ in size anyhow.
+        prediction = predict([at_line(call) for call in before], at_line(expected))
+        is_periodic = expected.wire.op in _REDUCTIONS and prediction is not None and prediction.whole
+        elsewhere = _predicted(expected, got, before) if is_periodic else None
         return elsewhere or _what_meets(expected, got, "line unknown")
     if position != 1 and len(majority) == len(minority) == 1:
         in_order = _program_order(expected, got, before) if loop_exit.straight(expected, got) else None
         return _by_text_alone(expected, got) or in_order or _what_meets(expected, got, "single position")
+    if (aligned := _aligned(ours, theirs, before)) is not None:
+        return aligned
+    if terms := gradients.not_ready(ours, theirs, before):
+        return Explanation("drop", "backward", (expected,), terms, self_evident=True)
     return (
-        _aligned(ours, theirs, before)
-        or _gradients(ours, theirs, before)
-        or _accumulation(expected, got, before)
+        _accumulation(expected, got, before)
         or _predicted(expected, got, before)
         or _program_order(expected, got, before)
         or _what_meets(expected, got, "same operation" if expected.wire.op == got.wire.op else "other operation")
@@ -116,15 +122,17 @@ def explain_exit(minority: Call, majority: Call) -> Explanation | None:
     return _left_loop(minority, majority, [majority], majority_goes_on=True)
 
 
-def or_main_rank_only(found: Explanation) -> Explanation:
+def or_main_rank_only(explanation: Explanation) -> Explanation:
     """Name a call within the loop as the other possibility where only a group's first rank seems to have left the loop.
 
     Programs save, log and evaluate on that rank alone, in the loop as well as behind it, and mostly from a function of
     their own that ends in a barrier: neither the caller nor the operation tells the two apart. The text does, and the
     line right behind the loop's.
     """
-    told = found.place != "behind" or any(term.name in TOLD_BEHIND for term in found.terms)
-    return found if told or found.deviation != "insert" else replace(found, alternatives=("added",))
+    if explanation.place != "behind" or explanation.deviation != "insert":
+        return explanation
+    is_told = any(term.name in TOLD_BEHIND for term in explanation.terms)
+    return explanation if is_told else replace(explanation, alternatives=("added",))
 
 
 def origin(majority: list[Call], minority: list[Call], position: int) -> int:
@@ -134,18 +142,18 @@ def origin(majority: list[Call], minority: list[Call], position: int) -> int:
     dropped or inserted there lines all later lines up again, those at `position` among them.
     """
     places = {call.seq: number for number, call in enumerate(minority)}
-    best: tuple[int, int] | None = None
+    edits: list[tuple[int, int]] = []
     for number, call in enumerate(majority):
         if not position - _LONGEST_SEARCH <= call.seq < position or call.seq not in places:
             continue
         other = minority[places[call.seq]]
         if call.site is None or other.site is None or call.site == other.site:
             continue
-        found = _edit(majority[number:], minority[places[call.seq] :])
-        if found is not None and found.kind in {"drop", "insert"}:
-            # A larger edit at an earlier, harmless place fits too: the fewest calls explain it.
-            best = min(best or (found.count, call.seq), (found.count, call.seq))
-    return best[1] if best is not None else position
+        smallest = _edit(majority[number:], minority[places[call.seq] :])
+        if smallest is not None and smallest.kind in {"drop", "insert"}:
+            edits.append((smallest.count, call.seq))
+    # A larger edit at an earlier, harmless place fits too: the fewest calls explain it.
+    return min(edits)[1] if edits else position
 
 
 def program_order(one: tuple[Frame, ...], other: tuple[Frame, ...]) -> int:
@@ -172,22 +180,22 @@ def _same_call(one: Call, other: Call) -> bool:
 
 def _edit(ours: list[Call], theirs: list[Call]) -> edit.Edit | None:
     enough = 1 if ours[0].site and theirs[0].site else 2  # Without lines one equal call is easily met by chance.
-    tokens = [[at_line(call) for call in calls[: edit.LONGEST]] for calls in (ours, theirs)]
-    return edit.smallest_edit(tokens[0], tokens[1], enough)
+    majority, minority = ([at_line(call) for call in calls[: edit.LONGEST]] for calls in (ours, theirs))
+    return edit.smallest_edit(majority, minority, enough)
 
 
 def _aligned(ours: list[Call], theirs: list[Call], before: list[Call]) -> Explanation | None:
     """Explain by the edit behind which all later calls agree."""
-    found = _edit(ours, theirs)
-    if found is None:
+    smallest = _edit(ours, theirs)
+    if smallest is None:
         return None
-    agree = (support("later calls agree", found.agreeing),)
-    if found.kind in {"substitute", "swap"}:
-        return Explanation(found.kind, "within", (ours[0], theirs[0]), agree, aligned=True)
-    run, rest, after = (ours, ours, theirs) if found.kind == "drop" else (theirs, theirs, ours)
-    calls = tuple(run[: found.count])
-    place: Place = "round" if _whole_rounds(calls, before, rest[found.count], after[0]) else "within"
-    return Explanation(found.kind, place, calls, agree, aligned=True)
+    agree = (support("later calls agree", smallest.agreeing),)
+    if smallest.kind in {"substitute", "swap"}:
+        return Explanation(smallest.kind, "within", (ours[0], theirs[0]), agree, aligned=True)
+    longer, shorter = (ours, theirs) if smallest.kind == "drop" else (theirs, ours)
+    calls = tuple(longer[: smallest.count])
+    place: Place = "round" if _whole_rounds(calls, before, longer[smallest.count], shorter[0]) else "within"
+    return Explanation(smallest.kind, place, calls, agree, aligned=True)
 
 
 def _whole_rounds(run: tuple[Call, ...], before: list[Call], behind: Call, other: Call) -> bool:
@@ -206,11 +214,6 @@ def _whole_rounds(run: tuple[Call, ...], before: list[Call], behind: Call, other
     size = next((at for at in range(1, len(run)) if len(run) % at == 0 and repeats[at] == len(run) - at), len(run))
     rounds = _ROUNDS_OF_ONE_CALL if len(run) == 1 else 1
     return [on_path(call) for call in before[-size * rounds :]] == tokens[:size] * rounds
-
-
-def _gradients(ours: list[Call], theirs: list[Call], before: list[Call]) -> Explanation | None:
-    terms = gradients.not_ready(ours, theirs, before)
-    return Explanation("drop", "backward", (ours[0],), terms, self_evident=True) if terms else None
 
 
 def _accumulation(expected: Call, got: Call, before: list[Call]) -> Explanation | None:
@@ -232,7 +235,7 @@ def _predicted(expected: Call, got: Call, before: list[Call]) -> Explanation | N
     """Explain by the side whose call is the next one after the longest repeated past: the other side deviates."""
     past = [at_line(call) for call in before]
     predictions = [predict(past, at_line(call)) for call in (expected, got)]
-    contexts = [one.context if one is not None else 0 for one in predictions]
+    contexts = [prediction.context if prediction is not None else 0 for prediction in predictions]
     majority_goes_on = contexts[0] > contexts[1]
     ahead, deviating = (expected, got) if majority_goes_on else (got, expected)
     prediction = predictions[0] if majority_goes_on else predictions[1]
@@ -272,23 +275,23 @@ def _left_loop(deviating: Call, ahead: Call, body: list[Call], majority_goes_on:
     expected, got = (ahead, deviating) if majority_goes_on else (deviating, ahead)
     if loop_exit.source_says(ahead, body) == "outside":
         return None  # The same function, called behind the loop: nobody is in the loop any more.
-    found = loop_exit.standing(deviating, body)
-    if found.place == "within":
-        if found.by_text and loop_exit.source_branches(ahead, deviating):
+    standing = loop_exit.standing(deviating, body)
+    behind = standing.place == "behind"
+    if not behind:
+        if standing.by_text and loop_exit.source_branches(ahead, deviating):
             return Explanation("substitute", "within", (expected, got), (support("source branches"),))
         if replaces(ahead, deviating):
             return None
     deviation: Deviation = "insert" if majority_goes_on else "drop"
     # Who is out of the loop while the others are in backward has left it, however many they are.
-    left_backward = found.place == "behind" and in_backward(ahead) and not in_backward(deviating)
-    other = KINDS[deviation, "within" if found.place == "behind" else "behind"]
+    left_backward = behind and in_backward(ahead) and not in_backward(deviating)
     return Explanation(
         deviation,
-        found.place,
-        (expected, got) if found.place == "behind" else (deviating,),
-        found.terms,
-        self_evident=found.by_text or left_backward,
-        alternatives=() if found.clear else (other,),
+        standing.place,
+        (expected, got) if behind else (deviating,),
+        standing.terms,
+        self_evident=standing.by_text or left_backward,
+        alternatives=() if standing.clear else (KINDS[deviation, "within" if behind else "behind"],),
     )
 
 
@@ -326,15 +329,6 @@ def _by_text_alone(expected: Call, got: Call) -> Explanation | None:
         alone = loop_exit.in_branch(got) and not loop_exit.in_branch(expected)
         return Explanation("insert", "within", (got,), (term,), self_evident=alone)
     return None
-
-
-def _reduced_alike(call: Call, before: list[Call]) -> bool:
-    """Whether the loop reduces this size at this place round after round: another size is that of another call.
-
-    What is gathered may be shorter in a last batch, and objects differ in size anyhow.
-    """
-    prediction = predict([at_line(one) for one in before], at_line(call))
-    return call.wire.op in _REDUCTIONS and prediction is not None and prediction.whole
 
 
 def _what_meets(expected: Call, got: Call, term: Support) -> Explanation:

@@ -156,28 +156,29 @@ def between(
     if len(ours) == len(theirs) == 1 and not differing_parts(ours[0].wire, theirs[0].wire):
         return None  # Parts of a coalesced block, of which only one was kept.
     position = origin(ours, theirs, vote.position)
-    found = explain(ours, theirs, position)
+    explanation = explain(ours, theirs, position)
     tie, culprits = vote.tie, vote.minority
     if tie:
         turned = explain(theirs, ours, position)
         if _shows_itself(turned, vote, most):
-            found, most, fewest, ours, theirs = turned, fewest, most, theirs, ours
-        early = found.kind == "fewer_iterations" and bool(steps and steps.get(fewest))
-        if early or _shows_itself(found, vote, fewest):
+            explanation, most, fewest, ours, theirs = turned, fewest, most, theirs, ours
+        early = explanation.kind == "fewer_iterations" and bool(steps and steps.get(fewest))
+        if early or _shows_itself(explanation, vote, fewest):
             tie, culprits = False, vote.side_of(fewest)
         elif len(vote.sides) > 2 and len(vote.sides[0]) == 1:
             culprits = ()  # No two ranks agree, so no rank stands out.
     majority, minority = (next(call for call in calls if call.seq == position) for calls in (ours, theirs))
     halves = tie and len(vote.sides[1]) > 1 and majority.wire.op != minority.wire.op
-    if halves and found.kind in {"left_out", "added"} and not found.aligned:
+    if halves and explanation.kind in {"left_out", "added"} and not explanation.aligned:
         # Several ranks against as many: two branches, of which neither is the exception.
-        found = Explanation("substitute", "within", (majority, minority), (support("halves"),))
-    if not tie and found.deviation != "drop" and found.place == "within" and set(culprits) <= set(ended):
-        deviation = "substitute" if found.deviation == "swap" else found.deviation
-        found = Explanation(deviation, "ended", (majority, minority), (support("ended in order"),))
+        explanation = Explanation("substitute", "within", (majority, minority), (support("halves"),))
+    is_within = explanation.deviation != "drop" and explanation.place == "within"
+    if not tie and is_within and set(culprits) <= set(ended):
+        deviation = "substitute" if explanation.deviation == "swap" else explanation.deviation
+        explanation = Explanation(deviation, "ended", (majority, minority), (support("ended in order"),))
     if vote.side_of(fewest) == (min((*vote.present, *vote.silent)),):
-        found = or_main_rank_only(found)
-    return Divergence(vote, most, fewest, majority, minority, found, culprits, tie)
+        explanation = or_main_rank_only(explanation)
+    return Divergence(vote, most, fewest, majority, minority, explanation, culprits, tie)
 
 
 def find(
@@ -199,26 +200,19 @@ def find(
     ended = set(ended)
     votes = [vote for key, table in sorted(survey.groups.items()) if (vote := first_vote(survey, key, table))]
     votes.sort(key=lambda vote: _last_seen_s(survey, vote))
-    found = [one for vote in votes[:MAX_GROUPS] if (one := between(vote, calls_of, ended, steps))]
-    return independent(found, survey, reaching)
-
-
-def independent(
-    divergences: list[Divergence], survey: Survey, reaching: Callable[[Iterable[int]], set[int]]
-) -> list[Divergence]:
-    """Keep the earliest divergence, and those whose ranks neither it nor its consequences can have touched."""
-    left = sorted(divergences, key=lambda one: (one.time_s, one.key, one.vote.position))
-    kept = []
+    divergences = [case for vote in votes[:MAX_GROUPS] if (case := between(vote, calls_of, ended, steps))]
+    left = sorted(divergences, key=lambda case: (case.time_s, case.key, case.vote.position))
+    independent = []
     while left:
         first = left[0]
         touched = set(survey.members(first.key)) | set(first.vote.present)
-        same = [one for one in left if one.time_s - first.time_s <= SAME_MOMENT_S and touched & set(one.vote.present)]
-        best = max(same, key=lambda one: (one.explanation.confidence, not one.tie))
-        best = _in_ring_positions(best, same)
+        near = [case for case in left if case.time_s - first.time_s <= SAME_MOMENT_S]
+        same = [case for case in near if touched & set(case.vote.present)]
+        best = _in_ring_positions(max(same, key=lambda case: (case.explanation.confidence, not case.tie)), same)
         touched |= reaching(touched) | set(best.vote.present)
-        kept.append(best)
-        left = [one for one in left[1:] if not touched & set(one.vote.present)]
-    return kept
+        independent.append(best)
+        left = [case for case in left[1:] if not touched & set(case.vote.present)]
+    return independent
 
 
 def _last_seen_s(survey: Survey, vote: Vote) -> float:

@@ -5,9 +5,11 @@ a recorder leaves out is unknown: it is never a difference. The split sizes of a
 because ranks need not have the same ones; they have to fit each other pair by pair.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import takewhile
 
 from diagnostics.evidence.calls import Call, Wire
+from diagnostics.evidence.model import Frame
 
 PARTS = ("operation", "number of elements", "dtype", "root", "ReduceOp")
 """The parts of a `Wire`, in its order."""
@@ -37,7 +39,14 @@ def on_path(call: Call) -> Hashable:
 
 def in_backward(call: Call) -> bool:
     """Whether the call was made in a backward pass."""
-    return call.region.startswith(_BACKWARD) or any(_BACKWARD in one.function for one in call.stack[:_BACKWARD_FRAMES])
+    frames = call.stack[:_BACKWARD_FRAMES]
+    return call.region.startswith(_BACKWARD) or any(_BACKWARD in frame.function for frame in frames)
+
+
+def shared_path(paths: Iterable[Sequence[Frame]]) -> list[Frame]:
+    """Return the frames with which all paths, outermost frame first, begin."""
+    levels = takewhile(lambda frames: len(set(frames)) == 1, zip(*paths, strict=False))
+    return [frames[0] for frames in levels]
 
 
 def replaces(one: Call, other: Call) -> bool:

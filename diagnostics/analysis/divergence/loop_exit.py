@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from diagnostics.analysis import source_text
-from diagnostics.analysis.divergence.evidence_terms import (
-    UNCLEAR,
-    UNCLEAR_WITHOUT_CALLERS,
-    Term,
-    position,
-)
+from diagnostics.analysis.divergence.evidence_terms import UNCLEAR, UNCLEAR_WITHOUT_CALLERS, Position, Term, position
+from diagnostics.analysis.divergence.identity import shared_path
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import Frame
+
+_TERM_OF: dict[source_text.Place, Position] = {
+    "outside": "source behind", "leaves": "source leaves", "inside": "source within",
+}  # fmt: skip
+"""What the program's text says of a call -> the term for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,30 +45,28 @@ def standing(call: Call, body: Sequence[Call]) -> Standing:
     told_by_text = terms[0].name != "any call"
     if not told_by_text:
         terms += _by_frames(call, body)
-        if call.wire.op == "barrier" and all(one.wire.op != "barrier" for one in body):
+        if call.wire.op == "barrier" and all(other.wire.op != "barrier" for other in body):
             terms.append(position("barrier"))
     weight = sum(term.weight for term in terms)
-    alone = len(call.stack) == 1 and not call.region and all(len(one.stack) == 1 for one in body)
+    alone = len(call.stack) == 1 and not call.region and all(len(other.stack) == 1 for other in body)
     clear = weight <= -UNCLEAR or weight >= (UNCLEAR_WITHOUT_CALLERS if alone else UNCLEAR)
     return Standing("behind" if weight > 0 else "within", abs(weight), tuple(terms), clear, told_by_text)
 
 
 def source_says(call: Call, body: Sequence[Call]) -> source_text.Place:
     """Return what the program's text says at the level where the call's path parts from that of the loop's calls."""
-    path, bodies = call.stack[::-1], [one.stack[::-1] for one in body]
-    level = 0
-    while level < len(path) and all(len(one) > level and one[level] == path[level] for one in bodies):
-        level += 1
-    if level >= len(path) or any(len(one) <= level for one in bodies):
+    path, bodies = call.stack[::-1], [other.stack[::-1] for other in body]
+    level = len(shared_path([path, *bodies]))
+    if any(len(other) <= level for other in (path, *bodies)):
         return "unknown"
     own, when_s = path[level], call.created_s
-    if any((one[level].file, one[level].function) != (own.file, own.function) for one in bodies):
-        if len(path) > 1 or any(len(one) > 1 for one in bodies):
+    if any((other[level].file, other[level].function) != (own.file, own.function) for other in bodies):
+        if len(path) > 1 or any(len(other) > 1 for other in bodies):
             return "unknown"
-        frames = {one[0] for one in bodies}
+        frames = {other[0] for other in bodies}
         place = source_text.called(own.file, frames, own.function, when_s)
         return place if place != "unknown" else source_text.calls_the_loop(own, frames, when_s)
-    place = source_text.place(own.file, (one[level].line for one in bodies), own.line, when_s)
+    place = source_text.place(own.file, (other[level].line for other in bodies), own.line, when_s)
     deeper = _loop_further_in(bodies, level, when_s)
     if place in {"inside", "leaves"} and deeper is not False:
         return "unknown"  # The loop may be the one further in, which the call is outside of in any case.
@@ -78,21 +77,25 @@ def source_says(call: Call, body: Sequence[Call]) -> source_text.Place:
 
 def source_branches(one: Call, other: Call) -> bool:
     """Whether the program's text has the two lines in an `if` and its `else`."""
-    for left, right in zip(one.stack[::-1], other.stack[::-1], strict=False):
-        if left != right:
-            same = (left.file, left.function) == (right.file, right.function)
-            return same and source_text.exclusive(left.file, left.line, right.line, other.created_s)
-    return False
+    lines = _parting(one, other)
+    return lines is not None and source_text.exclusive(*lines, other.created_s)
 
 
 def straight(one: Call, other: Call) -> bool:
     """Whether the program's text has no loop around both lines at the level where the two paths part."""
-    for left, right in zip(one.stack[::-1], other.stack[::-1], strict=False):
-        if left != right:
-            same = (left.file, left.function) == (right.file, right.function)
-            lines = (left.line, right.line)
-            return same and source_text.place(left.file, lines, left.line, other.created_s) == "no loop"
-    return False
+    if (parting := _parting(one, other)) is None:
+        return False
+    file, *lines = parting
+    return source_text.place(file, lines, lines[0], other.created_s) == "no loop"
+
+
+def _parting(one: Call, other: Call) -> tuple[str, int, int] | None:
+    """Return the file and the two lines at which two paths part, if both are lines of one function."""
+    pairs = zip(one.stack[::-1], other.stack[::-1], strict=False)
+    left, right = next((pair for pair in pairs if pair[0] != pair[1]), (None, None))
+    if left is None or right is None or (left.file, left.function) != (right.file, right.function):
+        return None
+    return left.file, left.line, right.line
 
 
 def in_branch(call: Call) -> bool:
@@ -103,21 +106,17 @@ def in_branch(call: Call) -> bool:
 def by_text(call: Call, body: Sequence[Call]) -> Term | None:
     """Return what the program's text says about where `call` stands, or None if it says nothing."""
     place = source_says(call, body)
-    if place == "outside":
-        return position("source behind")
-    if place == "leaves":
-        return position("source leaves")
-    return position("source within") if place == "inside" else None
+    return position(_TERM_OF[place]) if place in _TERM_OF else None
 
 
 def _loop_further_in(bodies: list[tuple[Frame, ...]], level: int, when_s: float | None) -> bool | None:
     """Whether one loop below the frame that all share at `level` holds all calls; None where no text tells."""
-    while len({one[level] for one in bodies}) == 1 and all(len(one) > level + 1 for one in bodies):
+    while len({path[level] for path in bodies}) == 1 and all(len(path) > level + 1 for path in bodies):
         level += 1
         first = bodies[0][level]
-        if any((one[level].file, one[level].function) != (first.file, first.function) for one in bodies):
+        if any((path[level].file, path[level].function) != (first.file, first.function) for path in bodies):
             return False
-        place = source_text.place(first.file, (one[level].line for one in bodies), first.line, when_s)
+        place = source_text.place(first.file, (path[level].line for path in bodies), first.line, when_s)
         if place != "no loop":
             return None if place == "unknown" else True
     return False
@@ -125,11 +124,9 @@ def _loop_further_in(bodies: list[tuple[Frame, ...]], level: int, when_s: float 
 
 def _by_frames(call: Call, body: Sequence[Call]) -> list[Term]:
     """Compare the call's path with the frames that all calls of the loop come through, outermost first."""
-    shared = _outer_frames(body)
+    shared = shared_path(other.stack[:0:-1] for other in body)  # without the calls' own lines
     path = call.stack[::-1]
-    level = 0
-    while level < min(len(shared), len(path)) and shared[level] == path[level]:
-        level += 1
+    level = len(shared_path([shared, path]))
     if level < len(shared) and level < len(path):
         own, loop = path[level], shared[level]
         same = (own.file, own.function) == (loop.file, loop.function)
@@ -138,24 +135,14 @@ def _by_frames(call: Call, body: Sequence[Call]) -> list[Term]:
         if not same or own.line < loop.line:
             return [position("other caller")]
         return [position("next line")] if own.line == loop.line + 1 else []
-    if len(path) > len(shared) + 1 and any(path[len(shared)] in one.stack[1:] for one in body):
+    if len(path) > len(shared) + 1 and any(path[len(shared)] in other.stack[1:] for other in body):
         return [position("through the loop's functions")]
-    if level >= len(path) or any(len(one.stack) <= level for one in body):
+    if level >= len(path) or any(len(other.stack) <= level for other in body):
         return []
-    own, frames = path[level], [one.stack[::-1][level] for one in body]
-    if any((one.file, one.function) != (own.file, own.function) for one in frames):
+    own, frames = path[level], [other.stack[::-1][level] for other in body]
+    if any((frame.file, frame.function) != (own.file, own.function) for frame in frames):
         return []
-    first, last = min(one.line for one in frames), max(one.line for one in frames)
-    if first < own.line <= last:
+    lines = [frame.line for frame in frames]
+    if min(lines) < own.line <= max(lines):
         return [position("between the loop's lines")]
-    return [position("next line")] if own.line == last + 1 else []
-
-
-def _outer_frames(body: Sequence[Call]) -> list[Frame]:
-    """Return the frames through which every call of a loop comes, outermost first, without the calls' own lines."""
-    shared: list[Frame] = []
-    for frames in zip(*(one.stack[:0:-1] for one in body), strict=False):
-        if any(frame != frames[0] for frame in frames):
-            break
-        shared.append(frames[0])
-    return shared
+    return [position("next line")] if own.line == max(lines) + 1 else []

@@ -6,7 +6,7 @@ another number of iterations. Where the difference is neither, nothing is said, 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -14,7 +14,7 @@ from diagnostics.analysis.divergence.alignment import Change, PathCall, align
 from diagnostics.analysis.divergence.evidence_terms import support
 from diagnostics.analysis.divergence.explanation import Deviation, Explanation, Place
 from diagnostics.analysis.divergence.find import Divergence, Vote
-from diagnostics.analysis.divergence.identity import in_backward
+from diagnostics.analysis.divergence.identity import in_backward, shared_path
 from diagnostics.evidence.calls import Call, GroupKey
 
 MOST_PROGRAMS = 9
@@ -35,14 +35,14 @@ class Program:
 
     def path_calls(self) -> tuple[PathCall, ...]:
         """Return the calls in the form that is compared across ranks."""
-        found = []
+        paths = []
         for call in self.calls:
             ranks = self.members[call.key]
             root = None if call.wire.root is None else ranks.index(call.wire.root)
-            named = call.key.label != call.key.name
-            label = f"{call.key.label} {len(ranks)}" if named else call.key.name
-            found.append(PathCall(label, call.wire._replace(root=root), call.stack))
-        return tuple(found)
+            is_named = call.key.label != call.key.name
+            label = f"{call.key.label} {len(ranks)}" if is_named else call.key.name
+            paths.append(PathCall(label, call.wire._replace(root=root), call.stack))
+        return tuple(paths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,34 +72,29 @@ def compare_programs(programs: Iterable[Program]) -> Divergence | None:
     ranks = {rank for side in sides for rank in side.ranks}
     if tie and len(ranks) > 2:
         return None
-    found = [one for side in sides[1:] if (one := _compare(majority, side, tie=tie)) is not None]
-    if not found:
+    compared = [result for side in sides[1:] if (result := _compare(majority, side, tie=tie)) is not None]
+    if not compared:
         return None
-    first = min(found, key=lambda one: (one[0], one[1].culprits))[1]
-    alike = [one for _, one in found if _kind_and_lines(one) == _kind_and_lines(first)]
-    culprits = tuple(sorted(rank for one in alike for rank in one.culprits))
+    first = min(compared, key=lambda result: (result[0], result[1].culprits))[1]
+    lines = first.kind, first.majority.site, first.minority.site
+    alike = [other for _, other in compared if (other.kind, other.majority.site, other.minority.site) == lines]
+    culprits = tuple(sorted(rank for divergence in alike for rank in divergence.culprits))
     if tie:
         return replace(first, culprits=tuple(sorted(ranks)), vote=replace(first.vote, sides=(majority.ranks, culprits)))
     if 2 * len(culprits) >= len(ranks):
         return None
-    return replace(
-        first, culprits=culprits, vote=replace(first.vote, sides=(tuple(sorted(ranks - {*culprits})), culprits))
-    )
-
-
-def _kind_and_lines(divergence: Divergence) -> tuple[object, ...]:
-    return divergence.kind, divergence.majority.site, divergence.minority.site
+    vote = replace(first.vote, sides=(tuple(sorted(ranks - {*culprits})), culprits))
+    return replace(first, culprits=culprits, vote=vote)
 
 
 def _sides(programs: Iterable[Program]) -> list[_Side]:
     """Ranks by what they call, the most first."""
     sides: dict[tuple[object, ...], _Side] = {}
-    for program in programs:
+    for program in sorted(programs, key=lambda program: program.ranks):
         paths = program.path_calls()
-        known = sides.setdefault((paths, program.iterations), _Side((), program.calls, paths, program.iterations))
-        first = known if known.ranks and known.ranks[0] < program.ranks[0] else program
-        ranks = tuple(sorted((*known.ranks, *program.ranks)))
-        sides[paths, program.iterations] = replace(known, ranks=ranks, calls=first.calls)
+        side = sides.setdefault((paths, program.iterations), _Side((), program.calls, paths, program.iterations))
+        ranks = tuple(sorted((*side.ranks, *program.ranks)))
+        sides[paths, program.iterations] = replace(side, ranks=ranks)
     return sorted(sides.values(), key=lambda side: (-len(side.ranks), side.ranks))
 
 
@@ -112,9 +107,8 @@ def _compare(majority: _Side, minority: _Side, *, tie: bool) -> tuple[int, Diver
     if majority.iterations != minority.iterations:
         if tie:  # Which of the two runs the right number is not known; how they ended may say it.
             return None
-        return _divergence(
-            "drop" if minority.iterations < majority.iterations else "insert", "round", first, majority, minority
-        )
+        deviation: Deviation = "drop" if minority.iterations < majority.iterations else "insert"
+        return _divergence(deviation, "round", first, majority, minority)
     if first.kind == "arguments" or _moved(changes, majority, minority):
         return None
     expected = majority.calls[min(first.at, len(majority.calls) - 1)]
@@ -123,7 +117,7 @@ def _compare(majority: _Side, minority: _Side, *, tie: bool) -> tuple[int, Diver
             return None  # DDP itself complains on that rank, which says more than the calls do.
         return _divergence("drop", "backward", first, majority, minority)
     side, peers, start = (minority, majority, first.there) if first.kind == "insert" else (majority, minority, first.at)
-    whole = not tie and _repeats(side.paths, start, first.count) and _whole_passes(side, start, first.count, peers)
+    whole = not tie and _whole_rounds(side, start, first.count, peers)
     return _divergence(first.kind, "round" if whole else "within", first, majority, minority)
 
 
@@ -135,51 +129,39 @@ def _moved(changes: list[Change], majority: _Side, minority: _Side) -> bool:
         return paths[start : start + change.count]
 
     first, *others = changes
-    replaced = any((one.at, one.there) == first.end for one in others[:1])
-    return replaced or any(one.kind != first.kind and run(one) == run(first) for one in others)
+    dropped, inserted = (first.kind != "insert") * first.count, (first.kind != "drop") * first.count
+    replaced = any((change.at, change.there) == (first.at + dropped, first.there + inserted) for change in others[:1])
+    return replaced or any(change.kind != first.kind and run(change) == run(first) for change in others)
 
 
-def _repeats(paths: tuple[PathCall, ...], start: int, count: int) -> bool:
-    """Whether calls stand beside calls like them, as further rounds of a loop do."""
-    run = paths[start : start + count]
+def _whole_rounds(side: _Side, start: int, count: int, peers: _Side) -> bool:
+    """Whether calls are further rounds of a loop: beside calls like them, and whole passes of what the peers do.
+
+    A pass is a forward or a backward, for instance; there may be several.
+    """
+    run = side.paths[start : start + count]
     size = next(size for size in range(1, count + 1) if run == (run[:size] * count)[:count])
-    return run[:size] in (paths[max(0, start - size) : start], paths[start + count : start + count + size])
-
-
-def _whole_passes(side: _Side, start: int, count: int, peers: _Side) -> bool:
-    """Whether calls are whole passes of what the peers do (a forward, a backward), once or several times."""
-    passes = {tuple(paths) for paths in _passes(peers)}
-    at, run = 0, side.paths[start : start + count]
+    if run[:size] not in (side.paths[max(0, start - size) : start], side.paths[start + count : start + count + size]):
+        return False
+    passes, at = _passes(peers), 0
     while at < count:
-        fitting = [len(one) for one in passes if run[at : at + len(one)] == one]
+        fitting = [len(calls) for calls in passes if run[at : at + len(calls)] == calls]
         if not fitting:
             return False
         at += max(fitting)
     return True
 
 
-def _passes(side: _Side) -> Iterator[list[PathCall]]:
+def _passes(side: _Side) -> set[tuple[PathCall, ...]]:
     """Cut the calls up by step and region; where no regions are known, by the line of the loop that they come from."""
-    depth = _shared_frames(side.paths)
+    repeated = {path.stack for path, count in Counter(side.paths).items() if count > 1}
+    depth = len(shared_path(stack[::-1] for stack in repeated))
 
     def place(index: int) -> tuple[object, ...]:
         call = side.calls[index]
         return call.step, call.region or call.stack[::-1][depth : depth + 1]
 
-    for _, numbers in groupby(range(len(side.paths)), place):
-        yield [side.paths[number] for number in numbers]
-
-
-def _shared_frames(paths: Sequence[PathCall]) -> int:
-    """Return how many of the outermost frames all calls that are made again come through."""
-    counts = Counter(paths)
-    again = {path.stack for path, count in counts.items() if count > 1}
-    depth = 0
-    for frames in zip(*(stack[::-1] for stack in again), strict=False):
-        if len(set(frames)) > 1:
-            break
-        depth += 1
-    return depth
+    return {tuple(side.paths[at] for at in numbers) for _, numbers in groupby(range(len(side.paths)), place)}
 
 
 def _divergence(
@@ -190,12 +172,8 @@ def _divergence(
     got = _at_own_line(minority.calls[there], majority.paths)
     calls: tuple[Call, ...] = (expected, got)
     if place != "round":
-        run = (
-            minority.calls[change.there : change.there + change.count]
-            if deviation == "insert"
-            else majority.calls[change.at : change.at + change.count]
-        )
-        calls = (got if deviation == "insert" else expected, *run[1:])
+        side, start, first = (minority, there, got) if deviation == "insert" else (majority, at, expected)
+        calls = (first, *side.calls[start + 1 : start + change.count])
     key = expected.key if deviation == "drop" and place != "round" else got.key
     return at, Divergence(
         vote=Vote(key, got.seq, ()),

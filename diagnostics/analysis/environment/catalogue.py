@@ -88,7 +88,7 @@ def version(text: str) -> Version:
 @functools.cache
 def catalogue() -> Catalogue:
     """Load the data; about 10 ms, once."""
-    nccl, names, torch = (_load(file) for file in ("nccl.yaml", "names.yaml", "torch.yaml"))
+    nccl, names, torch = (load_data(file) for file in ("nccl.yaml", "names.yaml", "torch.yaml"))
     return Catalogue(
         newest=version(nccl["newest"]),
         nccl={name: _variable(name, entry) for name, entry in nccl["variables"].items()},
@@ -105,14 +105,12 @@ def catalogue() -> Catalogue:
     )
 
 
-def _load(file: str) -> dict[str, Any]:
+def load_data(file: str) -> Any:
+    """Return the content of one of this package's own YAML files, by its name in `data`."""
     import yaml
 
     # The C loader is in every wheel of PyYAML; it is six times as fast.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    value = yaml.load((DATA / file).read_text(encoding="utf-8"), loader)  # noqa: S506
-    assert isinstance(value, dict)
-    return value
+    return yaml.load((DATA / file).read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
 
 
 def _variable(name: str, entry: dict[str, Any]) -> Variable:

@@ -35,20 +35,15 @@ def parse_conf(text: str) -> ConfFile:
         if not equals:
             oddities.append((line, f"no `=`: the line {content.strip()[:60]!r} is ignored"))
             continue
-        oddities += [(line, problem) for problem in _odd(name, value)]
+        if name != name.strip() or name.startswith("export "):
+            problem = f"spaces and `export` become part of the name: it is {name!r}, which nothing reads"
+            oddities.append((line, problem))
+        if value[:1] in ("'", '"') or value[-1:] in ("'", '"'):
+            oddities.append((line, f"quotes become part of the value: it is {value}"))
+        elif value != value.strip() and catalogue().find(name) is None:
+            oddities.append((line, f"spaces become part of the value: it is {value!r}"))
+        if "#" in value:
+            oddities.append((line, "a comment begins at the start of a line only: here it is part of the value"))
         variables.setdefault(name, value)
         lines.setdefault(name, line)
     return ConfFile(variables, tuple(oddities), lines)
-
-
-def _odd(name: str, value: str) -> list[str]:
-    found = []
-    if name != name.strip() or name.startswith("export "):
-        found.append(f"spaces and `export` become part of the name: it is {name!r}, which nothing reads")
-    if value[:1] in ("'", '"') or value[-1:] in ("'", '"'):
-        found.append(f"quotes become part of the value: it is {value}")
-    elif value != value.strip() and catalogue().find(name) is None:
-        found.append(f"spaces become part of the value: it is {value!r}")
-    if "#" in value:
-        found.append("a comment begins at the start of a line only: here it is part of the value")
-    return found

@@ -1,13 +1,12 @@
 """The variables, versions and facts of the machine as the evidence tells them, for the linter. No verdicts."""
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from diagnostics.analysis.environment.catalogue import Version
+from diagnostics.analysis.environment.catalogue import Version, version
 from diagnostics.analysis.environment.values import level, number
-from diagnostics.evidence.model import Evidence, LogFact
+from diagnostics.evidence.model import Evidence
 
 CONFIGURATION = "config.yaml"
 ALL = -1
@@ -19,8 +18,7 @@ _TEMPLATE = re.compile(r"\{[a-z_]+\??\}")
 _INTERFACE = re.compile(r"\[\d+\]([\w.@-]+):")
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """Where one variable was seen."""
 
     file: str
@@ -77,11 +75,15 @@ def recorded(evidence: Evidence) -> Recorded:
             if name not in common or not echoes_as(common[name], text):
                 into[name] = text
                 sources[rank, name] = echoes.get((rank, name), Source("environment", None))
+    stated = {str(fact.fields.get("version")) for fact in evidence.facts if fact.kind == "nccl_version"}
+    versions = {version(text) for text in stated if _VERSION.fullmatch(text)}
+    topology = evidence.run.manifest.get("topology") if evidence.run else None
+    nodes = topology.get("nodes") if isinstance(topology, dict) else None
     return Recorded(
         variables={ALL: common} | {rank: {**common, **mine} for rank, mine in own.items()},
         sources=sources,
-        nccl_version=_nccl_version(evidence.facts),
-        nnodes=_nodes(evidence),
+        nccl_version=versions.pop() if len(versions) == 1 else None,
+        nnodes=nodes if isinstance(nodes, int) and not isinstance(nodes, bool) else None,
         hardware=_hardware(evidence),
         backend=_backend(evidence),
         complete=whole,
@@ -92,37 +94,22 @@ def _recorded(evidence: Evidence, sources: dict[tuple[int, str], Source]) -> dic
     """Return the variables of a dtk run: `nccl.variables`, overridden by the user's own environment."""
     if evidence.run is None:
         return {}
-    found: dict[str, str] = {}
-    records = (
-        (CONFIGURATION, evidence.run.get("nccl.variables")),
-        ("manifest.json", evidence.run.manifest.get("environment")),
-    )
-    for file, record in records:
+    variables: dict[str, str] = {}
+    environment = evidence.run.manifest.get("environment")
+    for file, record in ((CONFIGURATION, evidence.run.get("nccl.variables")), ("manifest.json", environment)):
         if isinstance(record, dict):
             texts = {str(name): str(value) for name, value in record.items()}
             if file == CONFIGURATION:  # What `{interface}` became stands in the manifest.
                 texts = {name: text for name, text in texts.items() if not _TEMPLATE.search(text)}
             # What dtk put into the environment stands in both; the fix belongs into the configuration.
-            sources |= {(ALL, name): Source(file, None) for name, text in texts.items() if found.get(name) != text}
-            found |= texts
-    return found
+            sources |= {(ALL, name): Source(file, None) for name, text in texts.items() if variables.get(name) != text}
+            variables |= texts
+    return variables
 
 
 def echoes_as(text: str, other: str) -> bool:
     """Whether `other` is what NCCL's log makes of `text`: numbers and levels are printed as they were parsed."""
     return other == text or other == str(number(text).value) or other == level(text)
-
-
-def _nccl_version(facts: Iterable[LogFact]) -> Version | None:
-    found = {str(fact.fields.get("version")) for fact in facts if fact.kind == "nccl_version"}
-    versions = {tuple(int(part) for part in text.split(".")) for text in found if _VERSION.fullmatch(text)}
-    return versions.pop() if len(versions) == 1 else None
-
-
-def _nodes(evidence: Evidence) -> int | None:
-    topology = evidence.run.manifest.get("topology") if evidence.run else None
-    nodes = topology.get("nodes") if isinstance(topology, dict) else None
-    return nodes if isinstance(nodes, int) and not isinstance(nodes, bool) else None
 
 
 def _hardware(evidence: Evidence) -> dict[str, Any]:
@@ -144,9 +131,9 @@ def _backend(evidence: Evidence) -> str | None:
         return "nccl"
     if evidence.run is None:
         return None
-    asked, device = evidence.run.get("launcher.backend"), evidence.run.get("launcher.device")
-    if asked in ("gloo", "nccl"):
-        return str(asked)
+    backend, device = evidence.run.get("launcher.backend"), evidence.run.get("launcher.device")
+    if backend in ("gloo", "nccl"):
+        return str(backend)
     return "gloo" if device == "cpu" else "nccl" if device == "cuda" else None
 
 

@@ -4,6 +4,7 @@ A rule says nothing where the fact that it needs is unknown.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from diagnostics.analysis.environment import values
 from diagnostics.analysis.environment.situation import Lint, Situation, assign, unset
@@ -13,11 +14,8 @@ WRONG = "env.wrong_interface"
 
 def check_hardware(where: Situation) -> Iterator[Lint]:
     """All rules that need facts of the machine."""
-    yield from _rdma_off(where)
-    yield from _p2p_off(where)
-    yield from _interfaces(where)
-    yield from _gloo_interfaces(where)
-    yield from _hcas(where)
+    for rule in (_links_off, _interfaces, _hcas):
+        yield from rule(where)
     for name in sorted(where.missing_files & set(where.variables)):
         message = f"the file {where.get(name)} does not exist"
         yield Lint("error", name, message, "mount or copy it, or unset the variable", "env.invalid_value")
@@ -26,20 +24,16 @@ def check_hardware(where: Situation) -> Iterator[Lint]:
         yield Lint("warning", name, message, "make the folder, or unset the variable", "env.invalid_value")
 
 
-def _rdma_off(where: Situation) -> Iterator[Lint]:
-    if not where.infiniband or (where.nnodes or 1) < 2:
-        return
+def _links_off(where: Situation) -> Iterator[Lint]:
+    """RDMA between nodes, or NVLink within one, that a variable switches off."""
     off = where.number("NCCL_IB_DISABLE") not in (None, 0)
     name = "NCCL_IB_DISABLE" if off else "NCCL_NET"
-    if off or where.get("NCCL_NET").lower() == "socket":
+    if where.infiniband and (where.nnodes or 1) > 1 and (off or where.get("NCCL_NET").lower() == "socket"):
         message = (
             f"this node has RDMA devices ({_some(where.infiniband)}), but {name}={where.get(name)} sends everything "
             f"between the {where.nnodes} nodes through TCP sockets"
         )
         yield Lint("error", name, message, unset(name), "env.ib_disabled")
-
-
-def _p2p_off(where: Situation) -> Iterator[Lint]:
     off = where.number("NCCL_P2P_DISABLE") == 1 or values.level(where.get("NCCL_P2P_LEVEL")) == "LOC"
     name = "NCCL_P2P_DISABLE" if where.number("NCCL_P2P_DISABLE") == 1 else "NCCL_P2P_LEVEL"
     if where.nvlink and off:
@@ -59,24 +53,17 @@ def _interfaces(where: Situation) -> Iterator[Lint]:
         if (where.nnodes or 1) > 1 and chosen.names == ("lo",) and not chosen.exclude:
             message = f"lo reaches this node only, and the job has {where.nnodes} nodes"
             yield Lint("error", name, message, f"{name}=<interface between the nodes>", WRONG)
-        elif where.interfaces and not any(chosen.selects(one) for one in where.interfaces):
+        elif where.interfaces and not any(map(chosen.selects, where.interfaces)):
             message = f"{text!r} selects none of this node's interfaces ({_some(where.interfaces)})"
             yield Lint("error", name, message, f"{name}=<one of them>", WRONG)
         elif where.interfaces and (absent := _absent(chosen, where.interfaces)):
             message = f"{_some(absent)} is not an interface here ({_some(where.interfaces)}); the others are used"
             yield Lint("note", name, message, "leave it out", WRONG)
-
-
-def _gloo_interfaces(where: Situation) -> Iterator[Lint]:
-    name = "GLOO_SOCKET_IFNAME"
+    name, interfaces = "GLOO_SOCKET_IFNAME", where.interfaces
     text = where.get(name)
-    if not text or any(sign in text for sign in "^="):
-        return
-    absent = [one for one in text.split(",") if where.interfaces and one not in where.interfaces]
-    if absent and where.interfaces:
-        message = (
-            f"gloo needs exact names, and {', '.join(absent)} is not an interface here ({_some(where.interfaces)})"
-        )
+    if text and interfaces and "^" not in text and "=" not in text and not set(text.split(",")) <= set(interfaces):
+        foreign = ", ".join(listed for listed in text.split(",") if listed not in interfaces)
+        message = f"gloo needs exact names, and {foreign} is not an interface here ({_some(interfaces)})"
         yield Lint("error", name, message, f"{name}=<one of them>", WRONG)
 
 
@@ -91,7 +78,7 @@ def _hcas(where: Situation) -> Iterator[Lint]:
             yield Lint("warning", name, message, "unset it, or load the driver of the cards", WRONG)
         return
     chosen = values.names(text, hca=True)
-    if not any(chosen.selects(one) for one in where.infiniband):
+    if not any(map(chosen.selects, where.infiniband)):
         message = f"{text!r} selects none of this node's HCAs ({_some(where.infiniband)}): NCCL falls back to sockets"
         yield Lint("error", name, message, f"{name}=<one of them>", WRONG)
         return
@@ -100,19 +87,16 @@ def _hcas(where: Situation) -> Iterator[Lint]:
         yield Lint("warning", name, message, "leave it out, or find out what became of the card", WRONG)
     if not chosen.exact and not chosen.exclude:
         for wanted in chosen.names:
-            more = [one for one in where.infiniband if one.startswith(wanted) and one[len(wanted) :].isdigit()]
+            more = tuple(hca for hca in where.infiniband if hca.startswith(wanted) and hca[len(wanted) :].isdigit())
             if wanted in where.infiniband and more:
-                message = f"{wanted} is a prefix and also takes {_some(tuple(more))}"
+                message = f"{wanted} is a prefix and also takes {_some(more)}"
                 yield Lint("warning", name, message, assign(name, "=" + ",".join(chosen.names)), WRONG)
 
 
 def _absent(chosen: values.Names, here: tuple[str, ...]) -> tuple[str, ...]:
     """Names in a list that match nothing here; an exclusion that matches nothing does no harm."""
-    if chosen.exclude:
-        return ()
-    return tuple(
-        name for name in chosen.names if not any(one == name if chosen.exact else one.startswith(name) for one in here)
-    )
+    names = () if chosen.exclude else chosen.names
+    return tuple(name for name in names if not any(map(replace(chosen, names=(name,)).selects, here)))
 
 
 def _some(names: tuple[str, ...]) -> str:

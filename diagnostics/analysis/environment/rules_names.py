@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 
-from diagnostics.analysis.environment.catalogue import Catalogue, Variable, Version, catalogue
+from diagnostics.analysis.environment.catalogue import Catalogue, Version, catalogue
 from diagnostics.analysis.environment.situation import Change, Lint, Severity, Situation, unset
 
 CLOSE = 0.8
@@ -16,25 +16,20 @@ CLOSE_JUDGED = 0.9
 def check_name(name: str, where: Situation) -> Iterator[Lint]:
     """Yield what is wrong with the name of one variable that is set."""
     book = catalogue()
-    variable = book.find(name)
+    variable, version = book.find(name), where.nccl_version
     if variable is not None:
-        yield from _known(variable, where)
+        if version and variable.since and version < variable.since:
+            message = f"NCCL {text(version)} does not read it; it came with {text(variable.since)}"
+            yield _unknown("warning", name, message, f"unset it, or use NCCL {text(variable.since)} or newer")
+        if variable.deprecated and (version is None or version >= variable.deprecated):
+            message = f"it is deprecated since NCCL {text(variable.deprecated)}"
+            yield Lint("note", name, message, _use(name, variable.use), "env.deprecated_variable")
     elif name.startswith("NCCL_"):
         yield from _nccl(name, where, book)
     elif name.startswith(JUDGED):
         meant = nearest(name, list(book.torch), CLOSE_JUDGED)
         if meant and meant not in where.variables:
             yield _slip(name, meant)
-
-
-def _known(variable: Variable, where: Situation) -> Iterator[Lint]:
-    version, name = where.nccl_version, variable.name
-    if version and variable.since and version < variable.since:
-        message = f"NCCL {text(version)} does not read it; it came with {text(variable.since)}"
-        yield _unknown("warning", name, message, f"unset it, or use NCCL {text(variable.since)} or newer")
-    if variable.deprecated and (version is None or version >= variable.deprecated):
-        message = f"it is deprecated since NCCL {text(variable.deprecated)}"
-        yield Lint("note", name, message, _use(name, variable.use), "env.deprecated_variable")
 
 
 def _nccl(name: str, where: Situation, book: Catalogue) -> Iterator[Lint]:
@@ -49,25 +44,21 @@ def _nccl(name: str, where: Situation, book: Catalogue) -> Iterator[Lint]:
         new = book.gone_legacy[name]
         yield Lint("warning", name, "torch does not read it since it was renamed in 2.2", _use(name, new), old)
     elif name in book.removed:
-        gone = book.removed[name]
-        if where.nccl_version is None or where.nccl_version[: len(gone.last)] > gone.last:
-            message = f"NCCL {text(gone.last)} was the last to read it; now it does nothing"
-            yield Lint("warning", name, message, _use(name, gone.use) if gone.use else unset(name, "unset it"), old)
+        removed = book.removed[name]
+        if where.nccl_version is None or where.nccl_version[: len(removed.last)] > removed.last:
+            message = f"NCCL {text(removed.last)} was the last to read it; now it does nothing"
+            fix = _use(name, removed.use) if removed.use else unset(name, "unset it")
+            yield Lint("warning", name, message, fix, old)
     elif name in book.dead:
         yield _unknown("warning", name, book.dead[name], unset(name, "unset it"))
     elif name in book.advice:
         yield _unknown("error", name, "nothing reads this variable", book.advice[name])
+    elif meant := book.typos.get(name) or nearest(name, [*book.nccl, *book.legacy], CLOSE):
+        yield _slip(name, meant)
     else:
-        yield _no_such_name(name, where, book)
-
-
-def _no_such_name(name: str, where: Situation, book: Catalogue) -> Lint:
-    newer = where.nccl_version is not None and where.nccl_version > book.newest
-    meant = book.typos.get(name) or nearest(name, [*book.nccl, *book.legacy], CLOSE)
-    if meant:
-        return _slip(name, meant)
-    message = f"no public NCCL up to {text(book.newest)} reads it"
-    return _unknown("note" if newer else "warning", name, message, "check the name, or unset it")
+        newer = where.nccl_version is not None and where.nccl_version > book.newest
+        message = f"no public NCCL up to {text(book.newest)} reads it"
+        yield _unknown("note" if newer else "warning", name, message, "check the name, or unset it")
 
 
 def nearest(name: str, candidates: list[str], close: float) -> str | None:

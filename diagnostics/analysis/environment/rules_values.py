@@ -34,21 +34,21 @@ def check_value(name: str, text: str, where: Situation) -> Iterator[Lint]:
         return
     bare = text.strip()
     if bare and bare != text and variable.type not in _BLANKS_THEMSELVES and name not in _BLANKS_ALLOWED:
-        yield from _blanks(variable, text)
+        what = "a carriage return (Windows line ends)" if "\r" in text else "a blank"
+        if variable.type not in _NUMBERS:
+            message = f"{what} is part of the value {text!r}, which is compared whole"
+            yield Lint("error", name, message, assign(name, bare), INVALID)
+        elif "\r" in text:
+            message = f"{what} stands behind the number {text!r}, which is read all the same"
+            yield Lint("note", name, message, assign(name, bare), INVALID)
         text = bare
-    yield from _CHECKS[variable.type](variable, text, where)
-
-
-def _blanks(variable: Variable, text: str) -> Iterator[Lint]:
-    """Blanks around a value, or the carriage return of a file with Windows' line ends; numbers are read past them."""
-    what = "a carriage return (Windows line ends)" if "\r" in text else "a blank"
-    fix = assign(variable.name, text.strip())
-    if variable.type not in _NUMBERS:
-        message = f"{what} is part of the value {text!r}, which is compared whole"
-        yield Lint("error", variable.name, message, fix, INVALID)
-    elif "\r" in text:
-        message = f"{what} stands behind the number {text!r}, which is read all the same"
-        yield Lint("note", variable.name, message, fix, INVALID)
+    if variable.type in _SIMPLE:
+        is_valid, severity, message, fix = _SIMPLE[variable.type]
+        if not is_valid(text, variable):
+            choice = _choice(variable)
+            yield Lint(severity, name, message.format(text=text, first=text[0]), fix.format(choice=choice), INVALID)
+    else:
+        yield from _CHECKS[variable.type](variable, text, where)
 
 
 def _integer(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
@@ -65,13 +65,9 @@ def _integer(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
     elif name == "NCCL_IB_TIMEOUT" and not 0 < read.value < 32:
         message = f"{read.value} makes the InfiniBand timeout infinite: a broken link hangs for ever"
         yield Lint("warning", name, message, "use 20 (about 30 s) to 22 (about 2 min)", INVALID)
-    elif not _automatic(variable, read.value) and not _allowed(variable, read.value):
+    # -1 and -2 are NCCL's own words for `choose by yourself`, unless the range itself goes below 0.
+    elif not _allowed(variable, read.value) and (read.value not in (-1, -2) or (variable.low or 0) < 0):
         yield Lint("warning", name, f"{read.value} is not allowed", f"use {_choice(variable)}", INVALID)
-
-
-def _automatic(variable: Variable, value: int) -> bool:
-    """-1 and -2 are NCCL's own words for `choose by yourself`, unless the range itself goes below 0."""
-    return value in (-1, -2) and (variable.low is None or variable.low >= 0)
 
 
 def _allowed(variable: Variable, value: int) -> bool:
@@ -95,27 +91,8 @@ def _level(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
         message = f"NCCL drops {text!r} without a message: levels count only in capitals"
         yield Lint("error", variable.name, message, assign(variable.name, upper), INVALID)
     else:
-        yield Lint("error", variable.name, f"NCCL drops {text!r} without a message", f"use one of {_levels()}", INVALID)
-
-
-def _levels() -> str:
-    return " ".join(values.LEVELS)
-
-
-def _exact_word(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
-    if text not in variable.values:
-        message = f"NCCL ignores {text!r}, though its log prints it as set"
-        yield Lint("error", variable.name, message, f"use exactly {_choice(variable)}", INVALID)
-
-
-def _word(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
-    if text.upper() not in variable.values:
-        yield Lint("warning", variable.name, f"{text!r} is ignored", f"use {_choice(variable)}", INVALID)
-
-
-def _strict_word(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
-    if text.upper() not in variable.values:
-        yield Lint("error", variable.name, f"torch raises on {text!r}", f"use {_choice(variable)}", INVALID)
+        fix = f"use one of {' '.join(values.LEVELS)}"
+        yield Lint("error", variable.name, f"NCCL drops {text!r} without a message", fix, INVALID)
 
 
 def _list(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
@@ -128,7 +105,7 @@ def _list(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
 def _tuning(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
     allowed = {str(value).lower() for value in variable.values}
     unknown = [word for word in values.tuning(text) if word.lower() not in allowed]
-    old = where.at_least((2, 24)) is False
+    old = where.nccl_version is not None and where.nccl_version < (2, 24)
     effect = f"NCCL ignores {'them' if len(unknown) > 1 else 'it'}" if old else "NCCL refuses to start"
     if unknown:
         message = f"{_spelled(unknown)} {_is(unknown)} unknown: {effect}"
@@ -154,19 +131,12 @@ def _is(words: list[str]) -> str:
 
 def _interfaces(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
     listed = values.names(text, hca=variable.type == "hca")
-    odd = [name for name in listed.names if name != name.strip() or name.startswith(("^", "=")) or " " in name]
-    if odd or not listed.names:
+    if not listed.names or any(name[0] in "^=" or " " in name or name != name.strip() for name in listed.names):
         message = f"{text!r} does not name what it seems to: `^` and `=` stand once, before all names, and spaces count"
         yield Lint("error", variable.name, message, "write it as ^=name1,name2", INVALID)
     if variable.type == "hca" and len(listed.names) > values.MAX_HCAS:
         message = f"NCCL takes {values.MAX_HCAS} HCAs, {len(listed.names)} are listed"
         yield Lint("warning", variable.name, message, "list the HCAs of the compute rails only", INVALID)
-
-
-def _path(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
-    if text.startswith(("~", "'", '"')):
-        message = f"NCCL takes {text[0]!r} as part of the file name"
-        yield Lint("error", variable.name, message, "write the whole path, without ~ or quotes", INVALID)
 
 
 def _address(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
@@ -176,16 +146,6 @@ def _address(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
     elif len(port) > _DIGITS or int(port) not in _PORTS:
         fix = f"use a port from {_PORTS[0]} to {_PORTS[-1]}"
         yield Lint("warning", variable.name, f"port {port[:_DIGITS]} is not allowed", fix, INVALID)
-
-
-def _nccl_bool(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
-    if text.upper() not in ("1", "T", "TRUE", "0", "F", "FALSE"):
-        yield Lint("warning", variable.name, f"{text!r} counts as the default", "use 1 or 0", INVALID)
-
-
-def _torch_bool(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
-    if values.torch_bool(text) is None:
-        yield Lint("error", variable.name, f"torch raises on {text!r}", "use 1 or 0", INVALID)
 
 
 def _torch_int(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
@@ -220,32 +180,44 @@ def _allocator_keys(text: str) -> list[str]:
             part = ""
         else:
             part += sign
-    return [one.partition(":")[0].strip() for one in [*parts, part] if one.strip()]
-
-
-def _any(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
-    yield from ()
+    return [part.partition(":")[0].strip() for part in [*parts, part] if part.strip()]
 
 
 _CHECKS: dict[str, Callable[[Variable, str, Situation], Iterator[Lint]]] = {
     "int": _integer,
     "level": _level,
-    "exact_word": _exact_word,
-    "word": _word,
-    "strict_word": _strict_word,
     "list": _list,
     "tuning": _tuning,
     "interface": _interfaces,
     "hca": _interfaces,
-    "file": _path,
-    "path": _path,
     "address": _address,
-    "bool": _nccl_bool,
-    "torch_bool": _torch_bool,
     "torch_int": _torch_int,
     "gloo_interface": _gloo_interfaces,
     "allocator": _allocator,
-    "text": _any,
 }
-TYPES = frozenset(_CHECKS)
+_RAISES, _PATH = "torch raises on {text!r}", "NCCL takes {first!r} as part of the file name"
+_SIMPLE: dict[str, tuple[Callable[[str, Variable], bool], Severity, str, str]] = {
+    "word": (lambda text, of: text.upper() in of.values, "warning", "{text!r} is ignored", "use {choice}"),
+    "strict_word": (lambda text, of: text.upper() in of.values, "error", _RAISES, "use {choice}"),
+    "exact_word": (
+        lambda text, of: text in of.values,
+        "error",
+        "NCCL ignores {text!r}, though its log prints it as set",
+        "use exactly {choice}",
+    ),
+    "bool": (
+        lambda text, _: text.upper() in ("1", "T", "TRUE", "0", "F", "FALSE"),
+        "warning",
+        "{text!r} counts as the default",
+        "use 1 or 0",
+    ),
+    "torch_bool": (lambda text, _: values.torch_bool(text) is not None, "error", _RAISES, "use 1 or 0"),
+    **dict.fromkeys(
+        ("file", "path"),
+        (lambda text, _: text[0] not in "~'\"", "error", _PATH, "write the whole path, without ~ or quotes"),
+    ),
+    "text": (lambda *_: True, "note", "", ""),
+}
+"""Type -> whether a value is valid, and the lint for one that is not."""
+TYPES = frozenset(_CHECKS) | frozenset(_SIMPLE)
 """The types that the catalogue may use."""

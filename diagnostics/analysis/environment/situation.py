@@ -1,6 +1,6 @@
 """What the rules of the linter share: the lint itself, and the variables with what is known of the machine."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -88,14 +88,6 @@ class Situation:
         text = self.get(name)
         return number(text).value if text else None
 
-    def set_among(self, names: Iterable[str]) -> list[str]:
-        """Those of `names` that have a value."""
-        return [name for name in names if self.get(name)]
-
-    def at_least(self, wanted: Version) -> bool | None:
-        """Whether NCCL is of this version or newer; None = unknown."""
-        return None if self.nccl_version is None else self.nccl_version >= wanted
-
 
 def situation(
     variables: Mapping[str, str], nccl_version: Version | None, nnodes: int | None, hardware: Mapping[str, Any]
@@ -114,8 +106,8 @@ def situation(
     nvlink = hardware.get("nvlink")
     gpus = hardware.get("gpus")
     if nvlink is None and isinstance(gpus, list) and len(gpus) > 1:
-        found = [str(gpu.get("name", "")) for gpu in gpus if isinstance(gpu, dict)]
-        nvlink = True if any(part in name for name in found for part in _NVLINK_GPUS) else None
+        models = [str(gpu.get("name", "")) for gpu in gpus if isinstance(gpu, dict)]
+        nvlink = True if any(part in model for model in models for part in _NVLINK_GPUS) else None
     return Situation(
         variables=variables,
         nccl_version=nccl_version,
@@ -130,4 +122,4 @@ def situation(
 
 
 def _texts(value: Any) -> tuple[str, ...] | None:
-    return tuple(str(one) for one in value) if isinstance(value, list | tuple) else None
+    return tuple(map(str, value)) if isinstance(value, list | tuple) else None

@@ -15,7 +15,6 @@ TRUE_WORDS = frozenset({"y", "yes", "1", "t", "true"})
 FALSE_WORDS = frozenset({"n", "no", "0", "f", "false"})
 """What torch takes as a bool, in any case."""
 MAX_HCAS = 32
-_INT64 = (-(2**63), 2**63 - 1)
 _NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 _STOI = re.compile(r"[ \t\n\v\f\r]*[+-]?[0-9]+")
 
@@ -46,8 +45,8 @@ class Names:
 
     def selects(self, name: str) -> bool:
         """Whether an interface of this name may be used."""
-        found = any(name == one if self.exact else name.startswith(one) for one in self.names)
-        return found != self.exclude
+        is_listed = name in self.names if self.exact else name.startswith(self.names)
+        return is_listed != self.exclude
 
 
 def number(text: str) -> Number:
@@ -58,8 +57,7 @@ def number(text: str) -> Number:
     sign, digits = match.groups()
     octal = len(digits) > 1 and digits[0] == "0" and digits[1] not in "xX"
     value = int(digits, 8) if octal else int(digits, 0)
-    low, high = _INT64
-    value = max(low, min(high, -value if sign == "-" else value))
+    value = max(-(2**63), min(2**63 - 1, -value if sign == "-" else value))
     return Number(value, True, text[match.end() :], octal and value not in range(-7, 8))
 
 
@@ -75,11 +73,9 @@ def level(text: str) -> str | None:
 def names(text: str, hca: bool = False) -> Names:
     """`eth0,eth1`, `=eth0`, `^docker,lo`, `^=lo`; for HCAs each name may carry `:port` and more."""
     exclude = text.startswith("^")
-    text = text[1:] if exclude else text
-    exact = text.startswith("=")
-    text = text[1:] if exact else text
-    parts = [part.split(":")[0] if hca else part for part in text.split(",")]
-    return Names(exclude, exact, tuple(part for part in parts if part))
+    exact = text.removeprefix("^").startswith("=")
+    parts = [part.split(":")[0] if hca else part for part in text[exclude + exact :].split(",")]
+    return Names(exclude, exact, tuple(filter(None, parts)))
 
 
 def words(text: str) -> list[str]:
@@ -89,10 +85,7 @@ def words(text: str) -> list[str]:
 
 def tuning(text: str) -> list[str]:
     """Return the algorithms or protocols in `Ring,Tree`, `^NVLS` or (since 2.24) `allreduce:Ring;broadcast:Tree`."""
-    found: list[str] = []
-    for part in text.split(";"):
-        found += words(part.rpartition(":")[2])
-    return found
+    return [word for part in text.split(";") for word in words(part.rpartition(":")[2])]
 
 
 def prefixes(text: str) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from diagnostics.analysis.histories.arrivals import Arrivals
 from diagnostics.analysis.histories.clocks import Clocks
-from diagnostics.analysis.histories.one_rank import Digest, Line, Positions, RankRecord
+from diagnostics.analysis.histories.one_rank import Digest, Line, RankRecord
 from diagnostics.evidence.calls import GroupKey, Wire
 from diagnostics.evidence.flight_entries import DEFAULT_GROUP
 
@@ -49,29 +49,22 @@ class GroupTable:
                 continue  # As nearly always: no gap, and the same as the others.
             for at in range(start, end):
                 seq, number = seqs[at], numbers[at]
-                known = chunk[seq & _MASK]
-                if known == 0:
+                base = chunk[seq & _MASK]
+                if base == 0:
                     chunk[seq & _MASK] = number
-                elif known != number and deviations < MAX_DEVIATIONS:
+                elif base != number and deviations < MAX_DEVIATIONS:
                     deviations += 1
                     self.deviations.setdefault(seq, {}).setdefault(number, []).append(rank)
 
-    def base_at(self, seq: int) -> int:
-        """Signature number of the base; 0 when no rank covers the position."""
-        chunk = self.base.get(seq >> _CHUNK_BITS)
-        return chunk[seq & _MASK] if chunk is not None else 0
-
     def issued_at(self, seq: int) -> dict[int, list[int]]:
-        """Signature number -> ranks that issued it at a position up to the first deviation."""
-        odd = self.deviations.get(seq, {})
-        odd_ranks = {rank for ranks in odd.values() for rank in ranks}
-        usual = [
-            rank for rank, line in self.lines.items() if line.first <= seq <= line.issued and rank not in odd_ranks
-        ]
-        found = {number: sorted(ranks) for number, ranks in odd.items()}
-        if usual:
-            found[self.base_at(seq)] = sorted(usual)
-        return found
+        """Signature number -> ranks that issued it at a position up to the first deviation; 0 = not covered."""
+        issued = {number: sorted(ranks) for number, ranks in self.deviations.get(seq, {}).items()}
+        deviating = {rank for ranks in issued.values() for rank in ranks}
+        covering = {rank for rank, line in self.lines.items() if line.first <= seq <= line.issued}
+        if covering - deviating:
+            chunk = self.base.get(seq >> _CHUNK_BITS)
+            issued[chunk[seq & _MASK] if chunk is not None else 0] = sorted(covering - deviating)
+        return issued
 
 
 def _runs(seqs: "array[int]") -> Iterator[tuple[int, int]]:
@@ -119,8 +112,14 @@ class Survey:
             table = self.groups.setdefault(key, GroupTable())
             table.lines[record.rank] = line
             positions = digest.positions.get(key)
-            if positions is not None:
-                self._compare(record.rank, key, positions, numbers)
+            if positions is None:
+                continue
+            if positions.uncounted is not None:
+                self._uncounted[record.rank, key] = positions.uncounted
+            seqs, local, times = positions.arrays()
+            self.positions += len(seqs)
+            table.add(record.rank, seqs, array("I", [numbers[number] for number in local]))
+            table.arrivals.add(record.rank, seqs, times)
 
     def close(self) -> None:
         """After the last rank: where any rank sent or received in a group, the counters of none can be used."""
@@ -146,15 +145,3 @@ class Survey:
     def world(self) -> int:
         """Ranks of the job, at least as many as were seen."""
         return max(self.world_size or 0, max(self.ranks, default=-1) + 1)
-
-    def _compare(self, rank: int, key: GroupKey, positions: Positions, numbers: list[int]) -> None:
-        seqs, local, times = array("q"), array("I"), array("d")
-        seqs.frombytes(positions.seqs)
-        local.frombytes(positions.signatures)
-        times.frombytes(positions.times)
-        if positions.uncounted is not None:
-            self._uncounted[rank, key] = positions.uncounted
-        table = self.groups[key]
-        self.positions += len(seqs)
-        table.add(rank, seqs, array("I", [numbers[one] for one in local]))
-        table.arrivals.add(rank, seqs, times)

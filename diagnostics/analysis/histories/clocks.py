@@ -8,8 +8,8 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterator
 
-from diagnostics.analysis.histories.one_rank import SNAPSHOTS, Digest, Line, Positions, RankRecord
-from diagnostics.evidence.calls import ROOTED, Call, GroupKey, Wire
+from diagnostics.analysis.histories.one_rank import SNAPSHOTS, Digest, Line, RankRecord
+from diagnostics.evidence.calls import ROOTED, Call, GroupKey
 from diagnostics.evidence.clock_offset import offset
 
 LEAST_S = 0.5
@@ -31,18 +31,16 @@ class Clocks:
         record = digest.record
         if record is None:
             return
-        waited = {key: _waited(record.lines.get(key), key) for key in digest.positions}
-        times = {
-            key: _times(positions, digest.signatures) for key, positions in digest.positions.items() if waited[key]
-        }
-        bounds = [found for key, own in times.items() if (found := offset(self._seen.get(key, {}), own)) is not None]
-        best = min(bounds, key=lambda one: one.width_s, default=None)
+        times = {key: _times(digest, key) for key in digest.positions if _is_waited_for(record.lines.get(key), key)}
+        bounds = [offset(self._seen.get(key, {}), own) for key, own in times.items()]
+        best = min(filter(None, bounds), key=lambda bound: bound.width_s, default=None)
         ahead_s = best.value_s if best is not None and best.apart_s() > LEAST_S else 0.0
         if ahead_s:
             self.ahead_s[record.rank] = ahead_s
             _correct(record, ahead_s)
             for positions in digest.positions.values():
-                positions.times = _moved(positions.times, ahead_s)
+                moved = (at_s - ahead_s if at_s else 0.0 for at_s in array("d", positions.times))
+                positions.times = array("d", moved).tobytes()
         for key, own in times.items():
             seen = self._seen.setdefault(key, {})
             for seq, at_s in own.items():
@@ -52,7 +50,7 @@ class Clocks:
         """Convert a time of a rank's clock to the clock of the first rank."""
         return at_s - self.ahead_s.get(rank, 0.0) if rank is not None else at_s
 
-    def said(self) -> Iterator[tuple[float, list[int]]]:
+    def far_off(self) -> Iterator[tuple[float, list[int]]]:
         """Seconds ahead, and the ranks whose clocks are so far off: what a report should mention."""
         together: defaultdict[int, list[int]] = defaultdict(list)
         for rank, ahead_s in sorted(self.ahead_s.items()):
@@ -62,36 +60,23 @@ class Clocks:
             yield self.ahead_s[ranks[0]], ranks
 
 
-def _waited(line: Line | None, key: GroupKey) -> bool:
+def _is_waited_for(line: Line | None, key: GroupKey) -> bool:
     if key.recorder == "gloo":
         return True
     return key.recorder == SNAPSHOTS and line is not None and line.last is not None and line.last.completion_known
 
 
-def _times(positions: Positions, signatures: list[tuple[Wire, ...]]) -> dict[int, float]:
-    seqs, numbers, times = array("q"), array("I"), array("d")
-    seqs.frombytes(positions.seqs)
-    numbers.frombytes(positions.signatures)
-    times.frombytes(positions.times)
-    joined = [all(wire.op not in ROOTED for wire in signature) for signature in signatures]
-    return {seq: at_s for seq, number, at_s in zip(seqs, numbers, times, strict=True) if at_s and joined[number]}
-
-
-def _moved(times: bytes, ahead_s: float) -> bytes:
-    old = array("d")
-    old.frombytes(times)
-    return array("d", (at_s - ahead_s if at_s else 0.0 for at_s in old)).tobytes()
+def _times(digest: Digest, key: GroupKey) -> dict[int, float]:
+    """Position -> when the rank made the call, of calls in which every rank waits for every other one."""
+    joined = [all(wire.op not in ROOTED for wire in signature) for signature in digest.signatures]
+    rows = zip(*digest.positions[key].arrays(), strict=True)
+    return {seq: at_s for seq, number, at_s in rows if at_s and joined[number]}
 
 
 def _correct(record: RankRecord, ahead_s: float) -> None:
     """All times of a record; the same call may stand in several places of it."""
-    lines = record.lines.values()
-    calls: list[Call | None] = [
-        record.last,
-        *record.p2p,
-        *(line.pending for line in lines),
-        *(line.last for line in lines),
-    ]
+    in_lines = [call for line in record.lines.values() for call in (line.pending, line.last)]
+    calls: list[Call | None] = [record.last, *record.p2p, *in_lines]
     for call in {id(call): call for call in calls if call is not None}.values():
         move(call, ahead_s)
     if record.time_s is not None:

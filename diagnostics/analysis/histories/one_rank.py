@@ -81,6 +81,10 @@ class Positions:
     uncounted: Line | None = None
     """The line if the recorder's counters are left out, as they must be in a group with sends and receives."""
 
+    def arrays(self) -> "tuple[array[int], array[int], array[float]]":
+        """Return `seqs`, `signatures` and `times` as numbers."""
+        return array("q", self.seqs), array("I", self.signatures), array("d", self.times)
+
 
 @dataclass(slots=True)
 class Digest:
@@ -129,26 +133,24 @@ def choose(dumps: list[Dump], attempt: int | None) -> list[Dump]:
 
 def digest(rank: int, files: Sequence[CallFile], attempt: int | None) -> Digest:
     """Read the files of one rank; the dumps are dropped afterwards."""
-    found = Digest(None)
-    dumps = load(files, found.problems)
-    found.problems.extend(
-        Problem("flight", dump.file, f"{dump.damaged} entries could not be understood")
-        for dump in dumps
-        if dump.damaged
-    )
+    result = Digest(None)
+    dumps = load(files, result.problems)
+    for dump in dumps:
+        if dump.damaged:
+            result.problems.append(Problem("flight", dump.file, f"{dump.damaged} entries could not be understood"))
     if not dumps:
-        return found
-    record = found.record = RankRecord(rank)
+        return result
+    record = result.record = RankRecord(rank)
     numbers: dict[tuple[Wire, ...], int] = {}
     for dump in choose(dumps, attempt):
-        _about(found, record, dump)
-        _calls(found, record, dump, numbers)
+        _about(result, record, dump)
+        _calls(result, record, dump, numbers)
     record.p2p.sort(key=lambda call: (call.created_s or 0.0, call.seq))
-    found.signatures = list(numbers)
-    return found
+    result.signatures = list(numbers)
+    return result
 
 
-def _about(found: Digest, record: RankRecord, dump: Dump) -> None:
+def _about(result: Digest, record: RankRecord, dump: Dump) -> None:
     if dump.file not in record.files:
         record.files.append(dump.file)
     record.recorders.add(dump.recorder)
@@ -159,21 +161,27 @@ def _about(found: Digest, record: RankRecord, dump: Dump) -> None:
     record.time_s = max(filter(None, (record.time_s, dump.time_s)), default=None)
     record.step, record.region = dump.step or record.step, dump.region or record.region
     if dump.world_size:
-        found.world_size = max(found.world_size or 0, dump.world_size)
+        result.world_size = max(result.world_size or 0, dump.world_size)
     for key, ranks in dump.members.items():
-        if len(ranks) > len(found.members.get(key, ())):
-            found.members[key] = ranks
+        if len(ranks) > len(result.members.get(key, ())):
+            result.members[key] = ranks
 
 
-def _calls(found: Digest, record: RankRecord, dump: Dump, numbers: dict[tuple[Wire, ...], int]) -> None:
+def _calls(result: Digest, record: RankRecord, dump: Dump, numbers: dict[tuple[Wire, ...], int]) -> None:
     per_group: dict[GroupKey, list[Call]] = {}
     for call in dump.calls:
         if not call.p2p:
             per_group.setdefault(call.key, []).append(call)
     for call in dump.calls:
         if call.p2p:
-            found.with_p2p.add(call.key)
-            _point_to_point(record, call, dump, bool(per_group.get(call.key)))
+            result.with_p2p.add(call.key)
+            done = call.seq if call.done else 0
+            # NCCL counts collectives and sends of a group together: of use only where there is one kind of them.
+            if call.key not in per_group:
+                done = max(done, dump.counters.get(call.key, (-1, -1))[1])
+            record.p2p_done[call.key] = max(record.p2p_done.get(call.key, 0), done)
+            if not call.done and call.completion_known and len(record.p2p) < MAX_P2P:
+                record.p2p.append(settle(call))
     if dump.calls:
         youngest = max(dump.calls[-64:], key=lambda call: call.created_s or 0.0)
         if record.last is None or (youngest.created_s or 0.0) >= (record.last.created_s or 0.0):
@@ -182,22 +190,12 @@ def _calls(found: Digest, record: RankRecord, dump: Dump, numbers: dict[tuple[Wi
         calls.sort(key=lambda call: call.seq)
         counters = dump.counters.get(key)
         record.lines[key] = _line(calls, counters)
-        found.positions[key] = _positions(calls, numbers)
+        result.positions[key] = _positions(calls, numbers)
         if counters is not None:
-            found.positions[key].uncounted = _line(calls, None)
+            result.positions[key].uncounted = _line(calls, None)
     for key, (enqueued, completed) in dump.counters.items():
         if key not in per_group:
             record.lines[key] = Line(max(enqueued, 0) + 1, max(enqueued, 0), max(completed, 0), active_only=True)
-
-
-def _point_to_point(record: RankRecord, call: Call, dump: Dump, shared_counter: bool) -> None:
-    """NCCL counts collectives and sends of a group together: of use only where there is one kind of them."""
-    done = call.seq if call.done else 0
-    if not shared_counter:
-        done = max(done, dump.counters.get(call.key, (-1, -1))[1])
-    record.p2p_done[call.key] = max(record.p2p_done.get(call.key, 0), done)
-    if not call.done and call.completion_known and len(record.p2p) < MAX_P2P:
-        record.p2p.append(settle(call))
 
 
 def _line(calls: list[Call], counters: tuple[int, int] | None) -> Line:
@@ -217,10 +215,7 @@ def _line(calls: list[Call], counters: tuple[int, int] | None) -> Line:
 
 
 def _positions(calls: list[Call], numbers: dict[tuple[Wire, ...], int]) -> Positions:
-    """Return the positions of the calls.
-
-    The parts of a coalesced block share one position and one signature.
-    """
+    """Return the positions of calls, ascending; the parts of a coalesced block share one position and signature."""
     seqs, signatures, times = array("q"), array("I"), array("d")
     at, size = 0, len(calls)
     while at < size:
@@ -228,12 +223,9 @@ def _positions(calls: list[Call], numbers: dict[tuple[Wire, ...], int]) -> Posit
         end = at + 1
         while end < size and calls[end].seq == call.seq:
             end += 1
-        signature = (call.described.wire,) if end - at == 1 else tuple(one.described.wire for one in calls[at:end])
-        number = numbers.get(signature)
-        if number is None:
-            number = numbers[signature] = len(numbers)
+        signature = (call.described.wire,) if end - at == 1 else tuple(part.described.wire for part in calls[at:end])
         seqs.append(call.seq)
-        signatures.append(number)
+        signatures.append(numbers.setdefault(signature, len(numbers)))
         times.append(call.created_s or 0.0)
         at = end
     return Positions(seqs.tobytes(), signatures.tobytes(), times.tobytes())

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from itertools import chain
 from typing import IO
 
 import msgspec
@@ -45,30 +46,29 @@ def digests(
     with ExitStack() as stack:
         pipes = [_start(stack, [job for job in jobs[n::count] if job], files[ranks[0]], attempt) for n in range(count)]
         for number, rank in enumerate(ranks):
-            found = _next(pipes, number % count)
-            yield found if found is not None else digest(rank, files[rank], attempt)
+            answer = _next(pipes, number % count)
+            yield answer if answer is not None else digest(rank, files[rank], attempt)
 
 
 def _worthwhile(files: Mapping[int, Sequence[CallFile]]) -> int:
     """How many processes pay: cores, unless there is little to read."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     size = 0
-    for several in files.values():
-        for file in several:
-            if isinstance(file, FlightFile | RingFile):
-                with suppress(OSError):
-                    size += file.path.stat().st_size
+    for file in chain.from_iterable(files.values()):
+        if isinstance(file, FlightFile | RingFile):
+            with suppress(OSError):
+                size += file.path.stat().st_size
     return min(cores, MAX_WORKERS, size // WORTH_BYTES + 1)
 
 
 def _job(rank: int, files: Sequence[CallFile]) -> Job | None:
     """Return the files as a job for a worker, or None if a file is of another type and must be read in this process."""
-    named = []
-    for file in files:
-        if not isinstance(file, FlightFile | RingFile):
-            return None
-        named.append(JobFile(isinstance(file, RingFile), str(file.path.absolute()), file.file, file.rank))
-    return Job(rank, named)
+    named = [
+        JobFile(isinstance(file, RingFile), str(file.path.absolute()), file.file, file.rank)
+        for file in files
+        if isinstance(file, FlightFile | RingFile)
+    ]
+    return Job(rank, named) if len(named) == len(files) else None
 
 
 def _start(stack: ExitStack, jobs: list[Job], files: Sequence[CallFile], attempt: int | None) -> IO[bytes] | None:

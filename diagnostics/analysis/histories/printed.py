@@ -109,14 +109,10 @@ def _fingerprint(
         op = "barrier"
     described = Described(Wire(op, amounts, dtypes), text_of(op, sizes, dtypes))
     frames = _frames(evidence, fact.rank if fact.rank is not None else fact.fields["rank_a"]) if own else None
-    return settle(Call(key, position, described, True, _printed_s(evidence, fact), frames=frames))
-
-
-def _printed_s(evidence: Evidence, fact: LogFact) -> float | None:
-    """When a line was printed, at the latest (s since 1970)."""
+    printed_s = fact.time_s
     with suppress(OSError, ValueError):
-        return fact.time_s or (evidence.root / fact.file).stat().st_mtime
-    return None
+        printed_s = printed_s or (evidence.root / fact.file).stat().st_mtime  # at the latest
+    return settle(Call(key, position, described, True, printed_s, frames=frames))
 
 
 def _frames(evidence: Evidence, rank: int) -> list[dict[str, object]]:
@@ -132,11 +128,8 @@ def _cut_short(evidence: Evidence, reading: Reading) -> Iterator[PrintedCalls]:
     Its calls before all completed, so they were those of its peers.
     """
     survey = reading.survey
-    sizes = {
-        fact.rank: fact
-        for fact in evidence.facts
-        if fact.kind == "gloo_mismatch" and fact.rank is not None and "expected_bytes" in fact.fields
-    }
+    facts = [fact for fact in evidence.facts if fact.kind == "gloo_mismatch" and "expected_bytes" in fact.fields]
+    sizes = {fact.rank: fact for fact in facts if fact.rank is not None}
     for rank, fact in sizes.items():
         if rank in survey.ranks and SNAPSHOTS in survey.ranks[rank].recorders:
             continue
@@ -165,15 +158,10 @@ def _cut_call(evidence: Evidence, fact: LogFact, rank: int, histories: list[list
     if here is not None:
         return replace(here, done=False)
     peer = last[-1]
-    alike = [
-        call
-        for history in histories
-        for call in history
-        if call.wire.op == peer.wire.op and expected in message_bytes(call.wire, world)
-    ]
+    same_op = [call for history in histories for call in history if call.wire.op == peer.wire.op]
+    alike = [call for call in same_op if expected in message_bytes(call.wire, world)]
     described = Described(Wire(peer.wire.op, (), ()), f"{peer.wire.op} with messages of {expected} bytes")
-    known = {(call.wire, call.stack): call for call in alike}
     call = replace(peer, described=described, stack=(), frames=_frames(evidence, rank), done=False)
-    if len(known) == 1 and not call.frames:
-        return replace(next(iter(known.values())), seq=peer.seq, created_s=peer.created_s, done=False)
+    if len({(call.wire, call.stack) for call in alike}) == 1 and not call.frames:
+        return replace(alike[-1], seq=peer.seq, created_s=peer.created_s, done=False)
     return settle(replace(call, described=alike[0].described if len({c.wire for c in alike}) == 1 else described))

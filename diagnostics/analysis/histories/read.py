@@ -28,11 +28,11 @@ class Reading:
         """One rank's collectives in one group, oldest first, with stacks. Reads its files again."""
         for dump in choose(load(self.files.get(rank, []), []), self.attempt):
             if dump.recorder == key.recorder or any(call.key == key for call in dump.calls):
-                found = [settle(call) for call in dump.calls if call.key == key and not call.p2p]
-                for call in found:
+                calls = [settle(call) for call in dump.calls if call.key == key and not call.p2p]
+                for call in calls:
                     move(call, self.survey.clocks.ahead_s.get(rank, 0.0))
-                if found:
-                    return sorted(found, key=lambda call: call.seq)
+                if calls:
+                    return sorted(calls, key=lambda call: call.seq)
         return []
 
 
@@ -52,7 +52,16 @@ def read(evidence: Evidence, workers: int | None = None) -> Reading:
         else:
             reading.files.setdefault(file.rank, []).append(file)
     for file in nameless:
-        _place(file, reading)
+        try:
+            rank = next((dump.rank for dump in file.load() if dump.rank is not None), None)
+        except (OSError, ValueError) as problem:
+            reading.problems.append(Problem("flight", file.file, str(problem), unread=True))
+            continue
+        if rank is None:
+            what = "neither its name nor its content says of which rank it is"
+            reading.problems.append(Problem("flight", file.file, what))
+        else:
+            reading.files.setdefault(rank, []).append(file)
     reading.survey.world_size = evidence.world_size
     for digest in pool.digests(reading.files, reading.attempt, workers):
         reading.problems += digest.problems
@@ -65,27 +74,12 @@ def read(evidence: Evidence, workers: int | None = None) -> Reading:
 
 def _clocks(survey: Survey) -> list[Problem]:
     """Return a problem for each clock that is off."""
-    found = []
-    for ahead_s, ranks in survey.clocks.said():
+    problems = []
+    for ahead_s, ranks in survey.clocks.far_off():
         off = "ahead of" if ahead_s > 0 else "behind"
         what = (
             f"the clock of {ranks_spoken(ranks)} is {abs(ahead_s):,.1f} s {off} that of rank {min(survey.ranks)}, as "
             "their calls in step show; its times are corrected by that"
         )
-        found.append(Problem("flight", survey.ranks[ranks[0]].files[0], what, harmless=True))
-    return found
-
-
-def _place(file: CallFile, reading: Reading) -> None:
-    """Find the rank of a file inside the file, when its name does not state it."""
-    try:
-        rank = next((dump.rank for dump in file.load() if dump.rank is not None), None)
-    except (OSError, ValueError) as problem:
-        reading.problems.append(Problem("flight", file.file, str(problem), unread=True))
-        return
-    if rank is None:
-        reading.problems.append(
-            Problem("flight", file.file, "neither its name nor its content says of which rank it is")
-        )
-    else:
-        reading.files.setdefault(rank, []).append(file)
+        problems.append(Problem("flight", survey.ranks[ranks[0]].files[0], what, harmless=True))
+    return problems

@@ -5,7 +5,7 @@ import re
 COMMUNICATION = re.compile(
     r"^(?:nccl|rccl|ncclx|hccl|msccl|xccl)\w*(?:kernel|generic)|^ncclsymdevkernel|^rccl|hccl::|mscclpp|nvshmem|"
     r"multimem_\w*(?:reduce|gather|broadcast)|(?:one|two)_shot_all_?reduce|cross_device_reduce|ep::(?:internode|intranode"
-    r"|internode_ll)::|deep_ep::|(?:^|[^a-z])(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|send_?recv)\w*kernel",
+    r"|internode_ll)::|deep_ep::|(?:^|[^a-z])(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|send_?recv)\w*kernel"
 )
 """Kernels that communicate, of NCCL, RCCL, HCCL, MSCCL++, NVSHMEM, DeepEP, vLLM and PyTorch's symmetric memory.
 
@@ -15,7 +15,7 @@ FUSED = re.compile(r"allreduce_?fusion|all_?gather_?gemm|gemm_?reduce_?scatter|f
 """Communicate and compute in one kernel."""
 COMPUTE = re.compile(
     r"at::native|at_cuda_detail|cutlass|cublas|cudnn|gemm|gemv|elementwise|triton_|flash|fmha|softmax|layer_?norm|"
-    r"fbgemm|embedding|multi_tensor|catarray|thrust::|cub::|memcpy|memset|wgrad|dgrad|winograd|convolve",
+    r"fbgemm|embedding|multi_tensor|catarray|thrust::|cub::|memcpy|memset|wgrad|dgrad|winograd|convolve"
 )
 """Kernels that surely compute, also when they were launched beside a collective."""
 STEP = re.compile(r"^ProfilerStep#(\d+)$")

@@ -4,7 +4,8 @@ The graph has a node for each pending operation rather than an edge for each pai
 linear in the ranks. Roots are ranks that others wait for and that wait for nobody. Knows no cause.
 """
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -89,13 +90,12 @@ class WaitGraph:
             for rank in self.waiting[operation]:
                 edges.setdefault(rank, []).append(node)
         of_node = {node: operation for operation, node in names.items()}
-        found = []
+        cycles = []
         for knot in _knots(edges):
-            ranks = sorted(node for node in knot if node >= 0)
-            operations = sorted(of_node[node] for node in knot if node < 0)
-            if len(ranks) > 1:
-                found.append(Cycle(tuple(ranks), tuple(operations)))
-        return sorted(found, key=lambda cycle: cycle.ranks)
+            ranks = tuple(sorted(node for node in knot if node >= 0))
+            operations = tuple(sorted(of_node[node] for node in knot if node < 0))
+            cycles += [Cycle(ranks, operations)] if len(ranks) > 1 else []
+        return sorted(cycles, key=lambda cycle: cycle.ranks)
 
 
 def build(survey: Survey) -> WaitGraph:
@@ -146,8 +146,13 @@ def _with_silent_members(
 
     Gloo's dumps say which ranks never joined a group; if that leaves one candidate, it is the other member.
     """
-    if len(seen) > 1 and not _all_wait_alike(survey, operation, seen):
-        return seen
+    if len(seen) > 1:
+        table = survey.groups[operation.key]
+        pending = [table.lines[rank].pending for rank in seen if rank in table.lines]
+        in_call = sum(call is not None and call.seq == operation.seq for call in pending)
+        is_same = len(table.issued_at(operation.seq)) == 1
+        if operation.key.recorder != "gloo" or not is_same or in_call < len(seen):
+            return seen
     candidates = [
         rank
         for rank in range(survey.world())
@@ -165,15 +170,6 @@ def _with_silent_members(
     if len(seen) == 1:
         waits.unknown.update(waits.waiting[operation])
     return seen
-
-
-def _all_wait_alike(survey: Survey, operation: Operation, seen: tuple[int, ...]) -> bool:
-    """Whether all ranks that were seen in a group of gloo's wait in one call, which then lacks a further member."""
-    table = survey.groups[operation.key]
-    pending = [table.lines[rank].pending for rank in seen if rank in table.lines]
-    here = [call for call in pending if call is not None and call.seq == operation.seq]
-    alike = len(table.issued_at(operation.seq)) == 1
-    return operation.key.recorder == "gloo" and alike and len(here) == len(seen)
 
 
 def _joined(survey: Survey, operation: Operation, waiter: int, other: int) -> bool:
@@ -222,18 +218,14 @@ def _answered(survey: Survey, rank: int, call: Call) -> bool:
     if peer is None:
         return False
     wanted = "recv" if call.p2p == "send" else "send"
-    halves = [
-        one
-        for one in peer.p2p
-        if one.key == call.key and one.p2p == wanted and one.peer in {rank, None} and same_tag(one, call)
-    ]
+    theirs = [other for other in peer.p2p if (other.key, other.p2p) == (call.key, wanted)]
+    halves = [other for other in theirs if other.peer in {rank, None} and same_tag(other, call)]
     if call.key.recorder != SNAPSHOTS and len(survey.members(call.key)) == 2:
         # Both ranks of a pair count its sends and receives alike.
-        return peer.p2p_done.get(call.key, 0) >= call.seq or any(one.seq == call.seq for one in halves)
+        return peer.p2p_done.get(call.key, 0) >= call.seq or any(other.seq == call.seq for other in halves)
     alike = (call.key, call.p2p, call.peer)
-    own = [one for one in survey.ranks[rank].p2p if (one.key, one.p2p, one.peer) == alike]
-    ours = [one for one in own if same_tag(one, call)]
-    if not halves or len(ours) > len(halves):
+    own = [other for other in survey.ranks[rank].p2p if (other.key, other.p2p, other.peer) == alike]
+    if not halves or sum(same_tag(other, call) for other in own) > len(halves):
         return False
     first = peer.p2p[0]
     return first.key != call.key or first.seq == halves[0].seq or first.peer == rank
@@ -246,45 +238,30 @@ def same_tag(one: Call, other: Call) -> bool:
 
 def _knots(edges: dict[int, list[int]]) -> list[list[int]]:
     """Strongly connected components of more than one node (Tarjan 1972), without recursion."""
-    index: dict[int, int] = {}
-    low: dict[int, int] = {}
+    index: dict[int | None, int] = {None: -1}
+    low: dict[int | None, int] = {None: -1}
     stack: list[int] = []
-    on_stack: set[int] = set()
-    found = []
-    for start in edges:
-        if start in index:
-            continue
-        work = [(start, iter(edges.get(start, ())))]
-        index[start] = low[start] = len(index)
-        stack.append(start)
-        on_stack.add(start)
-        while work:
-            node, rest = work[-1]
-            for after in rest:
-                if after not in index:
-                    index[after] = low[after] = len(index)
-                    stack.append(after)
-                    on_stack.add(after)
-                    work.append((after, iter(edges.get(after, ()))))
-                    break
-                if after in on_stack:
-                    low[node] = min(low[node], index[after])
-            else:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
-                if low[node] == index[node]:
-                    knot = _pop(stack, on_stack, node)
-                    if len(knot) > 1:
-                        found.append(knot)
-    return found
-
-
-def _pop(stack: list[int], on_stack: set[int], until: int) -> list[int]:
-    knot = []
-    while True:
-        node = stack.pop()
-        on_stack.discard(node)
-        knot.append(node)
-        if node == until:
-            return knot
+    knots: list[list[int]] = []
+    work: list[tuple[int | None, Iterator[int]]] = [(None, iter(edges))]  # None leads to every node.
+    while work:
+        node, rest = work[-1]
+        for after in rest:
+            if after not in index:
+                index[after] = low[after] = len(index)
+                stack.append(after)
+                work.append((after, iter(edges.get(after, ()))))
+                break
+            low[node] = min(low[node], index[after])
+        else:
+            work.pop()
+            if node is None:
+                break
+            parent = work[-1][0]
+            low[parent] = min(low[parent], low[node])
+            if low[node] == index[node]:
+                knot = [stack.pop()]
+                while knot[-1] != node:
+                    knot.append(stack.pop())
+                index |= dict.fromkeys(knot, sys.maxsize)  # Nothing leads back from here.
+                knots += [knot] if len(knot) > 1 else []
+    return knots

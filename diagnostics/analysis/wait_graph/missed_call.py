@@ -5,13 +5,13 @@ round, while its peer waits in the call that comes next, left that call out; ran
 opposite orders do so from other lines.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from diagnostics.analysis.divergence.explanation import program_order
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.wait_graph.graph import Cycle, Operation
-from diagnostics.evidence.calls import Call, GroupKey
+from diagnostics.evidence.calls import Call
 
 _LONGEST = 2048
 """Calls before the cycle that are compared."""
@@ -79,10 +79,10 @@ def _by_rounds(job: JobState, cycle: Cycle, operations: list[Operation], missed:
     first: tuple[Call, Call] | None = None
     makes_it: dict[int, bool] = {}
     for rank in waits.absent[missed]:
-        here = next((one for one in operations if one != missed and rank in waits.waiting[one]), None)
+        here = next((other for other in operations if other != missed and rank in waits.waiting[other]), None)
         if here is None:
             continue
-        peer = next((one for one in peers if one in waits.absent[here]), None)
+        peer = next((other for other in peers if other in waits.absent[here]), None)
         if peer is None or not _went_past(job, rank, peer, here, missed):
             return None
         first = first or (waits.calls[rank, here], waits.calls[peer, missed])
@@ -100,8 +100,7 @@ def _by_rounds(job: JobState, cycle: Cycle, operations: list[Operation], missed:
 
 def _made_in_round(job: JobState, rank: int, here: Operation, there: Call) -> bool | None:
     """Whether a rank that waits in `here` made the call of `there`'s line since it was here before; None = never."""
-    keys = [key for key, table in sorted(job.survey.groups.items()) if key.recorder == here.key.recorder]
-    path = _path(job, rank, [key for key in keys if rank in job.survey.groups[key].lines])
+    path = _path(job, rank, here, {rank})
     if not there.stack or not path or _token(path[-1]) != _token(job.waits.calls[rank, here]):
         return None
     last = next((at for at in range(len(path) - 2, -1, -1) if _token(path[at]) == _token(path[-1])), None)
@@ -111,12 +110,7 @@ def _made_in_round(job: JobState, rank: int, here: Operation, there: Call) -> bo
 
 def _went_past(job: JobState, rank: int, peer: int, here: Operation, missed: Operation) -> bool:
     """Both made the same calls up to the cycle; then the peer came to the next one, and the rank to a later one."""
-    keys = [
-        key
-        for key, table in sorted(job.survey.groups.items())
-        if key.recorder == here.key.recorder and {rank, peer} <= set(table.lines)
-    ]
-    ours, theirs = _path(job, rank, keys), _path(job, peer, keys)
+    ours, theirs = (_path(job, own, here, {rank, peer}) for own in (rank, peer))
     mine, other = job.waits.calls[rank, here], job.waits.calls[peer, missed]
     if not mine.stack or not other.stack or mine.stack == other.stack:
         return False
@@ -141,8 +135,13 @@ def _went_past(job: JobState, rank: int, peer: int, here: Operation, missed: Ope
     return complete and before.index(_token(mine)) < before.index(_token(other))
 
 
-def _path(job: JobState, rank: int, keys: Iterable[GroupKey]) -> list[Call]:
-    """Return a rank's calls in these groups in the order they were made, up to the first incomplete one."""
+def _path(job: JobState, rank: int, here: Operation, together: set[int]) -> list[Call]:
+    """Return a rank's calls in the order they were made, up to the first incomplete one.
+
+    In the groups of one recorder, that of `here`, of which these ranks made calls `together`.
+    """
+    groups = sorted(job.survey.groups.items())
+    keys = [key for key, table in groups if key.recorder == here.key.recorder and together <= set(table.lines)]
     calls = [call for key in keys for call in job.reading.calls(rank, key)]
     calls.sort(key=lambda call: call.created_s or 0.0)
     waits = {(operation.key, operation.seq) for operation in job.waits.of_rank.get(rank, []) if operation.peer < 0}

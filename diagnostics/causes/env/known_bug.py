@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from diagnostics.analysis.environment.known_bugs import KnownBug, Version, possible, struck
+from diagnostics.analysis.environment.catalogue import Version
+from diagnostics.analysis.environment.known_bugs import KnownBug, possible, struck
 from diagnostics.analysis.environment.recorded import recorded
 from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import EvidenceItem, Figures, Finding, Remedy, Text, worded
@@ -102,5 +103,5 @@ CAUSE = Cause(
     decide=decide,
     decided_from="versions in logs and in the manifest, variables, and the texts of faults (table with sources)",
     remedy="the version or the variable that the table names",
-    source="diagnostics/analysis/environment/known_bugs.py: each row has its own",
+    source="diagnostics/analysis/environment/data/known_bugs.yaml: each row has its own",
 )

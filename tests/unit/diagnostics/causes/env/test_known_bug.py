@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.analysis.environment.known_bugs import KNOWN_BUGS, KnownBug, possible
+from diagnostics.analysis.environment.known_bugs import KnownBug, known_bugs, possible
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
 from tests.unit.diagnostics.causes.examples import Example
@@ -23,7 +23,7 @@ WAITS = "".join(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("bug", KNOWN_BUGS, ids=lambda bug: f"{bug.component} {bug.source}")
+@pytest.mark.parametrize("bug", known_bugs(), ids=lambda bug: f"{bug.component} {bug.source}")
 def test_a_row_is_met_by_its_versions(bug: KnownBug) -> None:
     assert bug.what and bug.fix and bug.source
     inside = bug.since or tuple(max(0, part - 1) for part in bug.before)
