@@ -41,6 +41,11 @@ class Change:
     """Index in the minority's history, likewise."""
     count: int
 
+    @property
+    def end(self) -> tuple[int, int]:
+        """Both indices behind the run."""
+        return self.at + (self.kind != "insert") * self.count, self.there + (self.kind != "drop") * self.count
+
 
 def align(majority: Sequence[PathCall], minority: Sequence[PathCall]) -> list[Change]:
     """Return the changes in order; equal calls from other lines are none."""

@@ -129,8 +129,7 @@ def _moved(changes: list[Change], majority: _Side, minority: _Side) -> bool:
         return paths[start : start + change.count]
 
     first, *others = changes
-    dropped, inserted = (first.kind != "insert") * first.count, (first.kind != "drop") * first.count
-    replaced = any((change.at, change.there) == (first.at + dropped, first.there + inserted) for change in others[:1])
+    replaced = any((change.at, change.there) == first.end for change in others[:1])
     return replaced or any(change.kind != first.kind and run(change) == run(first) for change in others)
 
 

@@ -5,7 +5,7 @@ all later calls fit again, is one too many whoever makes it. Else it counts in w
 equal calls, the ranks ended.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from diagnostics.analysis.divergence.identity import on_path
@@ -93,8 +93,12 @@ def departure(job: JobState, ended: tuple[int, ...]) -> Departure:
         alone = len(more.ranks) < len(more.ended)
         if more.new_line and (more.agreeing or more.by_chance or alone):
             return more
-        if alone and not more.agreeing and _opens_round(job, more):
-            return MoreCalls(more.ranks, more.ended, more.extra, more.there, more.pending, 0, False, 0, "another round")
+        if alone and not more.agreeing:
+            # Those that ended went through rounds of equal calls, and the extra call opens another one.
+            tokens = [on_path(call) for call in job.reading.calls(more.ended[0], more.there.key)]
+            prediction = predict(tokens, on_path(more.extra[0]))
+            if prediction is not None and prediction.whole:
+                return replace(more, new_line=False, by_chance=0, kind="another round")
     by_step = _earlier_step(job, ended)
     if by_step is not None:
         return by_step
@@ -102,8 +106,7 @@ def departure(job: JobState, ended: tuple[int, ...]) -> Departure:
     cases = [stop for stop in stops if stop is not None]
     between = [stop for stop in cases if not stop.over]
     if between:
-        first, ranks = between[0], tuple(sorted(stop.ranks[0] for stop in between))
-        return EndedInRound(ranks, first.size, first.rounds, 0, first.last, first.peer, first.pending)
+        return replace(between[0], ranks=tuple(sorted(stop.ranks[0] for stop in between)))
     if cases:
         return cases[0]
     silent = tuple(rank for rank in ended if job.silent(rank))
@@ -153,13 +156,6 @@ def _fitting_by_chance(
     return MoreCalls(waiting, ended, tuple(ours[len(theirs) :]), theirs[-1], ours[-1], 0, True, by_chance)
 
 
-def _opens_round(job: JobState, more: MoreCalls) -> bool:
-    """Whether those that ended went through rounds of equal calls, and the extra call opens another one."""
-    tokens = [on_path(call) for call in job.reading.calls(more.ended[0], more.there.key)]
-    prediction = predict(tokens, on_path(more.extra[0]))
-    return prediction is not None and prediction.whole
-
-
 def _earlier_step(job: JobState, ended: tuple[int, ...]) -> EarlierStep | None:
     own = max((job.step_of(rank) or 0 for rank in ended), default=0)
     peers = {rank: job.step_of(rank) or 0 for rank in job.survey.ranks if rank not in ended}
@@ -176,7 +172,7 @@ def _ended_in_round(job: JobState, rank: int) -> EndedInRound | None:
     for key, line in sorted(job.survey.ranks[rank].lines.items()):
         peers = job.survey.groups[key].lines
         # Gloo marks a call that failed as it marks one that completed, so it need not be pending.
-        peer = next((one for one in sorted(peers) if one != rank and peers[one].issued > line.issued), None)
+        peer = next((other for other in sorted(peers) if other != rank and peers[other].issued > line.issued), None)
         theirs = job.reading.calls(peer, key) if peer is not None else []
         pending = next((call for call in theirs if call.seq == line.issued + 1), None)
         if peer is None or pending is None:
@@ -191,18 +187,11 @@ def _ended_in_round(job: JobState, rank: int) -> EndedInRound | None:
         while start > 0 and tokens[start - 1] == tokens[start - 1 + size]:
             start -= 1
         whole, over = divmod(len(tokens) - start, size)
-        if whole < _ROUNDS or (size > 1 and not _opens_at(calls, start, size)):
+        # No round begins where the calls begin to repeat if the record has lost its beginning, or if the first round
+        # differs in part, as DDP's does: then the calls before come from the same lines.
+        lines = {call.stack for call in calls[start : start + size]}
+        opens = calls[start - 1].stack not in lines if start else calls[0].seq == 1
+        if whole < _ROUNDS or (size > 1 and not opens):
             return None
         return EndedInRound((rank,), size, whole, over, calls[-1], peer, pending)
     return None
-
-
-def _opens_at(calls: list[Call], start: int, size: int) -> bool:
-    """Whether a round begins where the calls begin to repeat.
-
-    Not so where the record has lost its beginning, or where the first round differs in part, as DDP's does: then the
-    calls before come from the same lines.
-    """
-    if start == 0:
-        return calls[0].seq == 1
-    return calls[start - 1].stack not in {call.stack for call in calls[start : start + size]}

@@ -74,14 +74,14 @@ def first_endings(job: JobState) -> tuple[FirstEndings, ...]:
         by_kind[job.endings[rank].kind].append(job.endings[rank])
     if job.finished():
         return ()
-    return tuple(_first(job, kind, by_kind[kind]) for kind in FIRST if by_kind[kind] and _matters(job, by_kind[kind]))
+    return tuple(_first(job, kind, by_kind[kind]) for kind in FIRST if _matters(job, by_kind[kind]))
 
 
 def _matters(job: JobState, endings: list[Ending]) -> bool:
     """Whether it ends the job: an exit in order does so only if others wait for these ranks or lost them."""
-    if not all(end.in_order for end in endings):
-        return True
     ended = {end.rank for end in endings}
+    if not all(end.in_order for end in endings) or not ended:
+        return bool(ended)
     lost = {rank for rank, end in job.endings.items() if end.victim or end.kind == "aborted"}
     others = set(range(job.world())) - ended
     waits = any(seen.blocked_s >= STALL_S for rank, seen in looks(job.evidence).items() if rank in others)
@@ -120,10 +120,10 @@ def missing_ranks(job: JobState, explained: set[int]) -> Missing | None:
         return None
     roots = [rank for rank in job.waits.roots() if rank not in explained]
     if job.peer_vanished():
-        gone = tuple(rank for rank in roots if rank not in job.endings)
-        if gone and not any(job.silent(rank) for rank in gone):
-            waiting = tuple(sorted(job.waits.reaching(gone) - set(gone)))
-            return Missing(gone, waiting, no_dump=False, last=last_seen(job, gone[0]))
+        lost = tuple(rank for rank in roots if rank not in job.endings)
+        if lost and not any(map(job.silent, lost)):
+            waiting = tuple(sorted(job.waits.reaching(lost) - set(lost)))
+            return Missing(lost, waiting, no_dump=False, last=last_seen(job, lost[0]))
     if not job.stands_still() or any(not set(cycle.ranks) & explained for cycle in job.waits.cycles()):
         return None  # Ranks that are there wait for each other, whatever became of the others.
     silent = tuple(rank for rank in roots if job.silent(rank))

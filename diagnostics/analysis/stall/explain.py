@@ -119,9 +119,9 @@ class Stall:
         yield self.watchdog.culprits if isinstance(self.watchdog, WatchdogDecided) else ()
         yield tuple(self.transfer.ranks) if self.transfer else ()
         yield self.stacks.ranks if isinstance(self.stacks, HostOutside) else ()
-        yield from ((one.deviating,) if one.deviating is not None else one.waiting for one in self.roots_differ)
+        yield from ((case.deviating,) if case.deviating is not None else case.waiting for case in self.roots_differ)
         yield self.ddp_unused.ranks if self.ddp_unused else ()
-        yield from (one.culprits for one in self.endings)
+        yield from (ended.culprits for ended in self.endings)
         yield self.missing.ranks if self.missing and self.missing.abort else ()
         yield self.departure.ranks if isinstance(self.departure, MoreCalls | EndedInRound) else ()
         for wait in self.circular:
@@ -134,7 +134,7 @@ class Stall:
         for divergence in self.divergences:
             if divergence.position and (point := point_of(self.job, divergence.key, divergence.position)):
                 yield point
-        operations = [one.operation for one in self.roots_differ]
+        operations = [case.operation for case in self.roots_differ]
         if isinstance(self.departure, MoreCalls):
             yield self.departure.extra[0].key, self.departure.extra[0].seq
         for wait in self.circular:
@@ -161,7 +161,12 @@ def explain(evidence: Evidence, known: Divergence | None = None) -> Stall:
     if job.finished():
         return Stall(job, straggler=straggler(job))
     stall, explained = Stall(job), set[int]()
-    _calls(stall, explained, [known] if known is not None else _divergences(job))
+    if known is None:
+        steps = evidence.run.get("train.steps") if evidence.run is not None else None
+        is_early = {rank: (job.step_of(rank) or steps) < steps for rank in job.survey.ranks if isinstance(steps, int)}
+        ended = [rank for rank, end in job.endings.items() if end.in_order]
+        divergences = find_divergences(job.survey, job.reading.calls, job.waits.reaching, ended, is_early)
+    _calls(stall, explained, [known] if known is not None else divergences)
     _ends(stall, explained)
     _waits(stall, explained)
     stall.startup = blameless.startup(job)
@@ -229,26 +234,15 @@ def _waits(stall: Stall, explained: set[int]) -> None:
         elif host is not None:
             stall.ahead = host
             explained |= set(host.others)
-    found = None
+    seen_by_stacks = None
     if not stall.suspected:
-        found = from_looks(job, seen) if (seen := looks(job.evidence)) else by_stacks(job, explained)
-    if isinstance(found, Divergence):
-        stall.divergences = (found,)
-        explained |= set(found.vote.present)
+        seen_by_stacks = from_looks(job, seen) if (seen := looks(job.evidence)) else by_stacks(job, explained)
+    if isinstance(seen_by_stacks, Divergence):
+        stall.divergences = (seen_by_stacks,)
+        explained |= set(seen_by_stacks.vote.present)
     else:
-        stall.stacks = found
+        stall.stacks = seen_by_stacks
     if isinstance(stall.stacks, HostOutside):
         explained |= {*stall.stacks.ranks, *stall.stacks.inside}
     stall.never_complete = tuple(blameless.never_complete(job, explained))
     explained |= {rank for stuck in stall.never_complete for rank in stuck.ranks}
-
-
-def _divergences(job: JobState) -> list[Divergence]:
-    """Find the earliest divergence of the ranks' calls, and those that it cannot have touched."""
-    run = job.evidence.run
-    steps = run.get("train.steps") if run is not None else None
-    stopped_early = {}
-    if isinstance(steps, int):
-        stopped_early = {rank: (job.step_of(rank) or steps) < steps for rank in job.survey.ranks}
-    ended = [rank for rank, end in job.endings.items() if end.in_order]
-    return find_divergences(job.survey, job.reading.calls, job.waits.reaching, ended, stopped_early)

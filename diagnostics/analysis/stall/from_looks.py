@@ -6,6 +6,7 @@ the others up. Where all wait, but at different lines, the ranks vote, and the p
 
 import re
 from dataclasses import replace
+from itertools import filterfalse
 
 from diagnostics.analysis import source_text
 from diagnostics.analysis.divergence.evidence_terms import position, support
@@ -55,21 +56,21 @@ def _inside(seen: Seen, dump: Stacks | None) -> InCollective | None:
     if dump is None or main is None:  # A wait of which the kernel does not say what for is the best guess.
         unknown = seen.blocked_s >= STALL_S and blocking_calls.kernel(seen.last.wchan) is None
         return InCollective("", None, "process", seen.file) if unknown else None
-    found, at = _communicates(main), activity.doing(dump)
+    place, at = _communicates(main), activity.doing(dump)
     backward = any(frame.function == "_engine_run_backward" for frame in main.frames)
-    if found is None and (at.doing in {"lock", "device"} or backward):  # Another thread communicates for it.
-        found = next(filter(None, map(_communicates, dump.threads)), None)
-    if found is None and at.doing == "device" and at.frame is not None:
-        found = "the wait for its device", at.frame
-    return InCollective(*found, "stacks", dump.file) if found is not None else None
+    if place is None and (at.doing in {"lock", "device"} or backward):  # Another thread communicates for it.
+        place = next(filter(None, map(_communicates, dump.threads)), None)
+    if place is None and at.doing == "device" and at.frame is not None:
+        place = "the wait for its device", at.frame
+    return InCollective(*place, "stacks", dump.file) if place is not None else None
 
 
 def _communicates(thread: Thread) -> tuple[str, Frame] | None:
     """Return the function of torch by which a thread communicates, and the user's line."""
-    site = next((one for one in thread.frames if stacks.is_users(one)), None)
-    inner = next((one for one in thread.frames if not stacks.is_native(one)), None)
-    if (found := collective_of(thread.frames, whole=True)) or site is None or inner is None:
-        return found
+    site = next(filter(stacks.is_users, thread.frames), None)
+    inner = next(filterfalse(stacks.is_native, thread.frames), None)
+    if (collective := collective_of(thread.frames, whole=True)) or site is None or inner is None:
+        return collective
     native = thread.frames[: thread.frames.index(inner)]
     if any(_COMMUNICATES.search(frame.function) for frame in native):
         return inner.function.rpartition(".")[2] if is_library(inner.file) else "wait", site
@@ -103,41 +104,43 @@ def _compare(
     if len(sides) < 2:
         return None
     numbers = {rank: number for number, ranks in enumerate(sides.values()) for rank in ranks}
-    vote = count_votes(_KEY, _UNKNOWN, sides, range(job.world()))
-    found = between(vote, lambda rank, _: [_call(dumps[rank], inside[rank].op, numbers[rank])])
-    if found is None or not found.culprits:
+
+    def calls(rank: int, _: GroupKey) -> list[Call]:
+        """As a recorder would have them; nothing tells their sizes, so those of two lines count as different."""
+        main, op = stacks.main_thread(dumps[rank]), inside[rank].op
+        stack = tuple(filter(stacks.is_users, main.frames if main else ()))
+        described = Described(Wire(operation(op), (numbers[rank],), ()), op)
+        return [Call(_KEY, _UNKNOWN, described, False, dumps[rank].time_s, stack=stack)]
+
+    divergence = between(count_votes(_KEY, _UNKNOWN, sides, range(job.world())), calls)
+    if divergence is None or not divergence.culprits:
         return None
-    if found.explanation.terms[0].name in _GUESSES or groups != {"default"}:
+    if divergence.explanation.terms[0].name in _GUESSES or groups != {"default"}:
         any_call = (position("any call"),)
-        either = Explanation("insert", "within", (found.minority,), any_call, alternatives=("fewer_iterations",))
-        return replace(found, explanation=either)
-    return _by_counters(found, seen)
+        either = Explanation("insert", "within", (divergence.minority,), any_call, alternatives=("fewer_iterations",))
+        return replace(divergence, explanation=either)
+    return _by_counters(divergence, seen)
 
 
-def _call(dump: Stacks, op: str, side: int) -> Call:
-    """Return a call as a recorder would have it; nothing tells its sizes, so those of two lines count as different."""
-    main = stacks.main_thread(dump)
-    stack = tuple(one for one in (main.frames if main else ()) if stacks.is_users(one))
-    described = Described(Wire(operation(op), (side,), ()), op)
-    return Call(_KEY, _UNKNOWN, described, False, dump.time_s, stack=stack)
-
-
-def _by_counters(found: Divergence, seen: dict[int, Seen]) -> Divergence:
+def _by_counters(divergence: Divergence, seen: dict[int, Seen]) -> Divergence:
     """Tell a loop that was left early from one in which a call was left out, by how far the loop's variables are.
 
     Who is behind the loop after as many rounds as the others, and could not leave it within one, left out a call.
     """
-    for left, right in zip(found.majority.stack[::-1], found.minority.stack[::-1], strict=False):
+    explanation, majority = divergence.explanation, divergence.majority
+    if divergence.kind != "fewer_iterations":
+        return divergence
+    for left, right in zip(majority.stack[::-1], divergence.minority.stack[::-1], strict=False):
         place = left.file, left.function
-        if found.kind != "fewer_iterations" or place != (right.file, right.function):
+        if place != (right.file, right.function):
             break
-        names, early = source_text.loop_variables(left.file, (left.line, right.line), found.majority.created_s)
-        ours, theirs = (seen[one].counters.get(place, {}) for one in (found.majority_rank, found.minority_rank))
-        told = [name for name in names if name in ours and name in theirs]
-        if any(ours[name] != theirs[name] for name in told):
-            return found
-        if told and not early:
-            calls = (found.majority,)
-            return replace(found, explanation=replace(found.explanation, deviation="drop", place="within", calls=calls))
-    likely = (support("past that line"),) if found.kind == "fewer_iterations" else found.explanation.terms
-    return replace(found, explanation=replace(found.explanation, terms=likely))
+        names, early = source_text.loop_variables(left.file, (left.line, right.line), majority.created_s)
+        sides = (divergence.majority_rank, divergence.minority_rank)
+        ours, theirs = (seen[rank].counters.get(place, {}) for rank in sides)
+        shared = [name for name in names if name in ours and name in theirs]
+        if any(ours[name] != theirs[name] for name in shared):
+            return divergence
+        if shared and not early:
+            left_out = replace(explanation, deviation="drop", place="within", calls=(majority,))
+            return replace(divergence, explanation=left_out)
+    return replace(divergence, explanation=replace(explanation, terms=(support("past that line"),)))

@@ -72,10 +72,13 @@ class RanAhead:
 def device_stall(job: JobState, explained: Collection[int]) -> DeviceStall | None:
     """Ranks whose device lags behind its peers', by the completion counters of NCCL's dumps."""
     roots = _roots(job, explained)
-    gone = _gone(job, explained)
     ranks = {rank for rank in roots if _completed_elsewhere(job, rank)}
-    ranks |= {rank for rank in lagging(job) if rank not in gone}
-    ranks |= set(_lone_laggards(job, explained)) - set(roots)
+    ranks |= set(lagging(job)) - _settled(job, explained)
+    if not job.waits.waited_for():
+        # Nobody is absent, but most members completed what few still wait in: those few's devices are stuck.
+        for operation, few in job.waits.waiting.items():
+            if _counts_completion(operation) and len(job.waits.complete[operation]) > len(few):
+                ranks |= set(few) - set(explained) - set(roots)
     if not ranks:
         return None
     first = min(ranks)
@@ -108,27 +111,34 @@ def late_hosts(job: JobState, explained: Collection[int]) -> HostStall | RanAhea
                     missed[operation].append(rank)
     if not missed:
         return None
-    operation = min(missed, key=lambda one: (-len(missed[one]), _began_s(job, one), one))
+
+    def began_s(operation: Operation) -> float:
+        return min(job.waits.calls[rank, operation].created_s or 0.0 for rank in job.waits.waiting[operation])
+
+    operation = min(missed, key=lambda candidate: (-len(missed[candidate]), began_s(candidate), candidate))
     waiting = tuple(job.waits.waiting[operation])
     stacks = job.latest_stacks()
     if _ran_ahead(job, operation, idle, stacks):
         absent = job.waits.absent[operation]
-        hidden = all(job.may_be_unrecorded(rank) for rank in absent)
+        hidden = all(map(job.may_be_unrecorded, absent))
         last = job.survey.ranks[absent[0]].last
         return RanAhead(waiting, absent, operation, job.waits.calls[waiting[0], operation], last, hidden)
     first = idle[0]
     line = job.survey.ranks[first].lines.get(operation.key)
+    standing = activity.doing(stacks[first], taken_s(job, stacks[first])) if first in stacks else activity.NOWHERE
+    if job.region_of(first) == "data" and standing.frame is not None and standing.doing != "data loader":
+        standing = replace(standing, doing="data loader", words=f"in the data loader, {standing.words}")
     return HostStall(
         tuple(idle),
         operation,
         job.waits.calls[waiting[0], operation],
         waiting,
-        _standing(job, first, stacks.get(first)),
+        standing,
         stacks[first].file if first in stacks else "",
         job.survey.ranks[first].last,
         line.issued if line is not None else 0,
         tuple(rank for rank in idle if rank in job.endings and job.endings[rank].kind == "failed"),
-        all(job.may_be_unrecorded(rank) for rank in idle),
+        all(map(job.may_be_unrecorded, idle)),
     )
 
 
@@ -147,18 +157,19 @@ def lagging(job: JobState) -> list[int]:
         rank
         for rank in sorted(job.waits.of_rank)
         if _completed_elsewhere(job, rank)
-        and all(job.silent(one) for op in job.waits.blockers(rank) for one in job.waits.absent[op])
+        and all(job.silent(peer) for operation in job.waits.blockers(rank) for peer in job.waits.absent[operation])
     ]
 
 
-def _gone(job: JobState, explained: Collection[int]) -> set[int]:
+def _settled(job: JobState, explained: Collection[int]) -> set[int]:
+    """Ranks that are explained or have ended."""
     return set(explained) | {rank for rank, end in job.endings.items() if end.gone}
 
 
 def _roots(job: JobState, explained: Collection[int]) -> list[int]:
     """Ranks with a dump that others wait for, that wait for nobody, and that nothing explains."""
-    gone = _gone(job, explained)
-    return [rank for rank in job.waits.roots() if rank not in gone and not job.silent(rank)]
+    settled = _settled(job, explained)
+    return [rank for rank in job.waits.roots() if rank not in settled and not job.silent(rank)]
 
 
 def _counts_completion(operation: Operation) -> bool:
@@ -175,21 +186,6 @@ def _completed_elsewhere(job: JobState, rank: int) -> list[Operation]:
     ]
 
 
-def _lone_laggards(job: JobState, explained: Collection[int]) -> list[int]:
-    """Nobody is absent, but most members completed what few still wait in: those few's devices are stuck."""
-    if job.waits.waited_for():
-        return []
-    few = set()
-    for operation, waiting in job.waits.waiting.items():
-        if _counts_completion(operation) and len(job.waits.complete[operation]) > len(waiting):
-            few |= set(waiting)
-    return sorted(few - set(explained))
-
-
-def _began_s(job: JobState, operation: Operation) -> float:
-    return min(job.waits.calls[rank, operation].created_s or 0.0 for rank in job.waits.waiting[operation])
-
-
 def _ran_ahead(job: JobState, operation: Operation, idle: list[int], stacks: dict[int, Stacks]) -> bool:
     """Whether most members are outside any collective and agree: then the few that wait deviate."""
     waiting, absent = job.waits.waiting[operation], job.waits.absent[operation]
@@ -200,12 +196,3 @@ def _ran_ahead(job: JobState, operation: Operation, idle: list[int], stacks: dic
         return False
     lines = job.survey.groups[operation.key].lines
     return len({lines[rank].issued for rank in absent if rank in lines}) <= 1
-
-
-def _standing(job: JobState, rank: int, stacks: Stacks | None) -> Standing:
-    if stacks is None:
-        return activity.NOWHERE
-    at = activity.doing(stacks, taken_s(job, stacks))
-    if job.region_of(rank) == "data" and at.frame is not None and at.doing != "data loader":
-        return replace(at, doing="data loader", words=f"in the data loader, {at.words}")
-    return at

@@ -56,12 +56,9 @@ def _divergences(job: JobState, ended: set[int | None]) -> Iterator[Divergence]:
         if len({call.site for call in inside.values()}) != 1 or at_line(minority) in before:
             continue
         majority_rank, majority = min(inside.items())
+        explanation = explain_exit(minority, _one_line(majority, minority))
         if swallowed:
-            explanation: Explanation | None = Explanation(
-                "insert", "behind", (majority, minority), (position("peers came later"),)
-            )
-        else:
-            explanation = explain_exit(minority, _one_line(majority, minority))
+            explanation = Explanation("insert", "behind", (majority, minority), (position("peers came later"),))
         if explanation is not None:
             vote = Vote(operation.key, operation.seq, (tuple(peers), tuple(ranks)))
             yield Divergence(vote, majority_rank, ranks[0], majority, minority, explanation, tuple(ranks), False)
@@ -84,10 +81,8 @@ def _sides(job: JobState, operation: Operation, ended: set[int | None]) -> tuple
 def _one_line(majority: Call, minority: Call) -> Call:
     """With one line, as rings keep the innermost one only: of the function that both are in, else the innermost."""
     site = minority.site
-    if site is None:
-        return replace(majority, stack=majority.stack[:1])
-    for frame in majority.stack:
-        if (frame.file, frame.function) == (site.file, site.function.rpartition(".")[2]):
+    for frame in majority.stack if site is not None else ():
+        if site is not None and (frame.file, frame.function) == (site.file, site.function.rpartition(".")[2]):
             return replace(majority, stack=(replace(frame, function=site.function),))
     return replace(majority, stack=majority.stack[:1])
 
@@ -99,8 +94,6 @@ def _reduces(job: JobState, rank: int, operation: Operation, minority: Call) -> 
         if key.recorder != SNAPSHOTS and (key.name, key.desc) == (operation.key.name, operation.key.desc):
             last = table.lines[rank].last if rank in table.lines else last
             if last is not None and not differing_parts(last.wire, minority.wire):
-                others = (
-                    call for call in reversed(job.reading.calls(rank, key)) if differing_parts(call.wire, minority.wire)
-                )
-                last = next(others, None)
+                calls = reversed(job.reading.calls(rank, key))
+                last = next((call for call in calls if differing_parts(call.wire, minority.wire)), None)
     return last if last is not None and last.site is not None and in_backward(last) else None

@@ -92,12 +92,12 @@ def _one_call_ahead(job: JobState) -> set[int]:
 
     Gloo marks a call that failed as it marks one that completed, so dumps of a job that gave up look like this.
     """
-    lines = [table.lines for key, table in job.survey.groups.items() if key.recorder == "gloo"]
-    if len(lines) != 1 or job.waits.of_rank or len(lines[0]) < job.world():
+    groups = [table.lines for key, table in job.survey.groups.items() if key.recorder == "gloo"]
+    if len(groups) != 1 or job.waits.of_rank or len(groups[0]) < job.world():
         return set()
-    issued = {rank: line.issued for rank, line in lines[0].items()}
-    most = max(issued.values())
-    return {rank for rank, count in issued.items() if count == most} if most - min(issued.values()) == 1 else set()
+    issued = {rank: line.issued for rank, line in groups[0].items()}
+    least, most = min(issued.values()), max(issued.values())
+    return {rank for rank, count in issued.items() if count == most == least + 1}
 
 
 def _inside(job: JobState, ahead: set[int]) -> dict[int, InCollective]:

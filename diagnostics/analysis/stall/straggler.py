@@ -57,11 +57,11 @@ def _late(job: JobState, key: GroupKey) -> Straggler | None:
     table = job.survey.groups[key]
     arrivals = table.arrivals.positions()
     members = len(job.survey.members(key))
-    full = [one for one in arrivals if one[3] >= members > 1]
+    full = [arrival for arrival in arrivals if arrival[3] >= members > 1]
     if len(full) < 2:
         return None
-    ranks = {one[1] for one in full}
-    offset_s = min(one[2] for one in full) if len(ranks) == 1 else 0.0
+    is_one_rank = len({rank for _, rank, *_ in full}) == 1
+    offset_s = min(late_s for _, _, late_s, *_ in full) if is_one_rank else 0.0
     lost: dict[int, list[tuple[float, int]]] = {}
     before_s = full[0][4]
     for position, rank, late_s, _, at_s in full[1:]:
@@ -71,12 +71,11 @@ def _late(job: JobState, key: GroupKey) -> Straggler | None:
             lost.setdefault(rank, []).append((late_s - offset_s, position))
     if not lost:
         return None
-    rank = max(lost, key=lambda one: sum(seconds for seconds, _ in lost[one]))
-    total_s = sum(seconds for each in lost.values() for seconds, _ in each)
-    mine_s = sum(seconds for seconds, _ in lost[rank])
+    sums_s = {rank: sum(seconds for seconds, _ in times) for rank, times in lost.items()}
+    rank = max(sums_s, key=lambda rank: sums_s[rank])
     worst_s, position = max(lost[rank])
     window_s = table.arrivals.span_s()
-    often = len(lost[rank]) >= TIMES and mine_s >= SHARE_OF_TIME * window_s
-    if (often or worst_s >= ONCE_S) and mine_s >= SHARE_OF_LATE * total_s:
-        return Straggler(key, rank, len(lost[rank]), mine_s, worst_s, position, window_s)
+    often = len(lost[rank]) >= TIMES and sums_s[rank] >= SHARE_OF_TIME * window_s
+    if (often or worst_s >= ONCE_S) and sums_s[rank] >= SHARE_OF_LATE * sum(sums_s.values()):
+        return Straggler(key, rank, len(lost[rank]), sums_s[rank], worst_s, position, window_s)
     return None

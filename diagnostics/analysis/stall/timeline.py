@@ -26,9 +26,16 @@ def timeline(job: JobState, point: Point | None, culprits: Collection[int]) -> d
         point: of the cause; None = where ranks have waited longest.
         culprits: all ranks to blame.
     """
-    point = point or _longest_wait(job)
     if point is None:
-        return None
+        waits = [
+            (call.created_s or 0.0, operation)
+            for (_, operation), call in job.waits.calls.items()
+            if operation.peer < 0 and operation.key in job.survey.groups
+        ]
+        if not waits:
+            return None
+        longest = min(waits)[1]
+        point = longest.key, longest.seq
     key, middle = point
     lines = job.survey.groups[key].lines
     first = [rank for rank in sorted(culprits) if rank in lines][:MAX_RANKS]
@@ -50,15 +57,6 @@ def point_of(job: JobState, group: GroupKey, position: int) -> Point | None:
     pending = [key for key in keys if Operation(key, position) in job.waits.waiting]
     best = [*(key for key in differing if key.recorder == SNAPSHOTS), *differing, *pending, *keys]
     return (best[0], position) if best else None
-
-
-def _longest_wait(job: JobState) -> Point | None:
-    waits = [
-        (call.created_s or 0.0, operation)
-        for (_, operation), call in job.waits.calls.items()
-        if operation.peer < 0 and operation.key in job.survey.groups
-    ]
-    return (min(waits)[1].key, min(waits)[1].seq) if waits else None
 
 
 def _row(line: Line, calls: list[Call], middle: int) -> list[dict[str, Any]]:

@@ -56,25 +56,21 @@ def unrecorded_transfer(job: JobState, explained: Collection[int]) -> Unrecorded
         return None
     rest = tuple(rank for rank in range(world) if rank not in inside)
     left = any(rank in job.endings and job.endings[rank].gone for rank in rest)
-    waits = set(rest) <= job.waits.reaching(inside) or _gave_up_together(job, rest) or _wait_together(job, rest)
-    if left or not waits:
+    if left or not (set(rest) <= job.waits.reaching(inside) or _are_together(job, rest)):
         return None
     return UnrecordedTransfer(directions.pop(), inside, rest, bool(job.evidence.world_size or job.survey.world()))
 
 
-def _gave_up_together(job: JobState, ranks: tuple[int, ...]) -> bool:
-    """Whether all these ranks gave up on a peer in one collective; gloo marks a failed call as a completed one."""
-    endings = [job.endings[rank] for rank in ranks if rank in job.endings and job.endings[rank].victim]
-    places = {collective_of(end.frames) for end in endings}
-    return len(endings) == len(ranks) and len(places) == 1 and None not in places
+def _are_together(job: JobState, ranks: tuple[int, ...]) -> bool:
+    """Whether all these ranks gave up on a peer in one collective, or looks from outside show them in one.
 
-
-def _wait_together(job: JobState, ranks: tuple[int, ...]) -> bool:
-    """Whether looks from outside show all these ranks in one collective."""
-    dumps = {rank: dump for rank, dump in job.latest_stacks().items() if rank in ranks and looks(job.evidence)}
-    threads = [stacks.main_thread(dump) for dump in dumps.values()]
-    places = {collective_of(thread.frames) if thread is not None else None for thread in threads}
-    return len(dumps) == len(ranks) and len(places) == 1 and None not in places
+    gloo marks a call that failed as it marks one that completed, so its dumps do not show it.
+    """
+    gave_up = [job.endings[rank].frames for rank in ranks if rank in job.endings and job.endings[rank].victim]
+    dumps = [dump for rank, dump in job.latest_stacks().items() if rank in ranks] if looks(job.evidence) else []
+    stand = [thread.frames if (thread := stacks.main_thread(dump)) is not None else () for dump in dumps]
+    places = [[collective_of(frames) for frames in stacks_of] for stacks_of in (gave_up, stand)]
+    return any(len(at) == len(ranks) and len(set(at)) == 1 and None not in at for at in places)
 
 
 def _inside(job: JobState) -> dict[int, InTransfer]:

@@ -4,6 +4,7 @@ Two ranks that wait at the same position in calls that do not fit are proof; pos
 NCCL may complete a call on one rank and not on another. Dumps show more, so jobs with any are not decided here.
 """
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 from diagnostics.analysis.divergence.find import Vote, count_votes
@@ -152,9 +153,9 @@ def _vote(group: GroupLog) -> Vote | None:
     by_op = len({wait.name for wait in here}) > 1
     if not by_op and not all(wait.even for wait in here):
         return None
-    issued: dict[object, list[int]] = {}
+    issued: defaultdict[object, list[int]] = defaultdict(list)
     for wait in here:
-        issued.setdefault(wait.name if by_op else wait.wire, []).append(wait.rank)
+        issued[wait.name if by_op else wait.wire].append(wait.rank)
     vote = count_votes(group.key, position, issued, ())
     # Two groups may go by one name (split_group): only a majority shows that the ranks belong together.
     certain = group.default or group.name == UNNAMED or not vote.tie

@@ -133,10 +133,7 @@ def read_all(evidence: Evidence) -> list[GroupLog]:
     stacks = [fact for fact in evidence.facts if fact.kind == "collective_stack"]
     for fact in timeouts:
         _take(groups, works, known, fact, stacks)
-    checked = [
-        replace(group, mixed=group.mixed or not _one_group(group) or not _one_moment(group))
-        for group in groups.values()
-    ]
+    checked = [replace(group, mixed=group.mixed or not _is_one_hang(group)) for group in groups.values()]
     return sorted(checked, key=lambda group: (not group.default, group.name))
 
 
@@ -181,38 +178,27 @@ def _take(
 
 def _wait(fact: LogFact, rank: int, seq: int, stacks: list[LogFact]) -> Wait:
     numel, group_rank = fact.fields.get("numel_in"), fact.fields.get("group_rank", fact.fields.get("pg_rank"))
-    return Wait(
-        rank,
-        seq,
-        str(fact.fields.get("op")),
-        numel if isinstance(numel, int) else None,
-        group_rank if isinstance(group_rank, int) else None,
-        fact,
-        _site(fact, rank, stacks),
-    )
+    numel, group_rank = (value if isinstance(value, int) else None for value in (numel, group_rank))
+    # The user's line is in the first stack that torch printed behind the timeout of this rank.
+    behind = [other for other in stacks if (other.rank, other.file) == (rank, fact.file) and other.line > fact.line]
+    fields = min(behind, key=lambda other: other.line).fields if behind else {}
+    site = Frame(str(fields["file"]), int(fields["line"]), str(fields["function"])) if fields else None
+    return Wait(rank, seq, str(fact.fields.get("op")), numel, group_rank, fact, site)
 
 
-def _site(timeout: LogFact, rank: int, stacks: list[LogFact]) -> Frame | None:
-    """Return the user's line from the first stack that torch printed behind the timeout of this rank."""
-    behind = [fact for fact in stacks if (fact.rank, fact.file) == (rank, timeout.file) and fact.line > timeout.line]
-    if not behind:
-        return None
-    fields = min(behind, key=lambda fact: fact.line).fields
-    return Frame(str(fields["file"]), int(fields["line"]), str(fields["function"]))
+def _is_one_hang(group: GroupLog) -> bool:
+    """Whether the lines can be of one group and of one hang.
 
-
-def _one_group(group: GroupLog) -> bool:
-    """Whether ranks and ranks within the group fit: several groups may go by one name, and lines by none."""
-    placed = sorted((rank, wait.group_rank) for rank, wait in group.waits.items() if wait.group_rank is not None)
+    Several groups may go by one name, and lines by none: ranks and ranks within the group have to fit. The first one to
+    time out ends the job soon after.
+    """
+    waits = sorted(group.waits.items())
+    placed = [(rank, wait.group_rank) for rank, wait in waits if wait.group_rank is not None]
     if group.default or group.name == UNNAMED:
-        return all(rank == place for rank, place in placed)
-    return all(one[1] < other[1] for one, other in pairwise(placed)) and all(place <= rank for rank, place in placed)
-
-
-def _one_moment(group: GroupLog) -> bool:
-    """Whether the timeouts can be of one hang: the first one to time out ends the job soon after."""
-    stamps = [wait.stamp_s for wait in group.waits.values()]
-    known = [stamp for stamp in stamps if stamp is not None]
-    timeouts = [wait.fact.fields.get("timeout_ms") for wait in group.waits.values()]
+        fits = all(rank == place for rank, place in placed)
+    else:
+        fits = all(place <= rank for rank, place in placed) and all(a[1] < b[1] for a, b in pairwise(placed))
+    stamps = [wait.stamp_s for _, wait in waits if wait.stamp_s is not None]
+    timeouts = [wait.fact.fields.get("timeout_ms") for _, wait in waits]
     limit_s = max((value / 1000 for value in timeouts if isinstance(value, int)), default=0.0)
-    return not known or not limit_s or max(known) - min(known) <= limit_s + 60
+    return fits and (not stamps or not limit_s or max(stamps) - min(stamps) <= limit_s + 60)
