@@ -6,15 +6,16 @@ Knows no output.
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from diagnostics.contract.formatting import counted
+from diagnostics.contract.formatting import bytes_text, counted
 from dtk.config.compose import Composed, compose
 from dtk.config.schema import Config
 from dtk.errors import DtkError
 from dtk.plan.engines import Machine, predict, without_time
-from dtk.plan.formatting import bytes_text, rate_text
+from dtk.plan.formatting import rate_text
 from dtk.plan.job import ranks_of, settled_job
 from dtk.plan.prediction import Prediction
 from dtk.plan.scaling import at_world_size
@@ -29,8 +30,6 @@ FASTER = 1.05
 TIGHT = 0.05
 """Part of the device below which what is left over is called little."""
 _MORE_RANKS = 1 << 16
-_OWN = ("strategy", "fault")
-"""Sections that each row has of its own: a planted fault may be settings of a strategy."""
 _NAMED = 3
 """Variants that a sentence names at most."""
 _CHECKPOINTING = "train.activation_checkpoint_every"
@@ -92,138 +91,120 @@ def compare(job: Composed, here: Machine, config_dir: Path | None = None) -> Com
         here: the machine; without a device nothing fits or does not, and nothing is recommended.
         config_dir: the user's own YAML files.
     """
-    sections = functools.cache(lambda strategy: _sections(job, here, strategy, config_dir))
-    rows = tuple(_row(job, here, variant, sections) for variant in VARIANTS)
+    with_strategy = functools.cache(lambda strategy: _with_strategy(job, here, strategy, config_dir))
+    ranks = ranks_of(job.config)
+    rows = []
+    for variant in VARIANTS:
+        used = 1 if CONFIG_TYPES[variant.strategy].traits.one_process else ranks
+        overrides = _overrides(job, here, variant)
+        try:
+            config = _variant_job(job, variant, used, with_strategy).config
+            rows.append(Row(variant, overrides, predict(config, used, here)))
+        except DtkError as error:
+            rows.append(Row(variant, overrides, None, error.what))
     if here.hardware is None:
         reason = "Without a device nothing is recommended: add hardware=NAME, for example hardware=h100_sxm."
-        return Comparison(rows, None, (reason,))
-    ranks = ranks_of(job.config)
-    simplest = next(_fitting(rows, ranks), None)
-    if simplest is None:
-        return Comparison(rows, None, tuple(_nothing(rows, job, here, sections)))
-    fastest = _fastest(rows, simplest, ranks)
-    return Comparison(rows, simplest, tuple(_why(rows, simplest, fastest)), fastest)
-
-
-def _row(job: Composed, here: Machine, variant: Variant, sections: Callable[[str], Config]) -> Row:
-    ranks = 1 if CONFIG_TYPES[variant.strategy].traits.one_process else ranks_of(job.config)
-    typed = _typed(job, here, variant)
-    try:
-        config = _job(job, variant, ranks, sections).config
-        return Row(variant, typed, predict(config, ranks, here))
-    except DtkError as error:
-        return Row(variant, typed, None, error.what)
+        return Comparison(tuple(rows), None, (reason,))
+    fitting = [row for row in rows if (plan := row.prediction) and plan.fits and plan.world_size == ranks]
+    if not fitting:
+        return Comparison(tuple(rows), None, tuple(_nothing_fits(rows, job, here, with_strategy)))
+    simplest = fitting[0]
+    # Copies to the host and back are not in the times of offloading.
+    fastest = max((row for row in fitting if not row.variant.offload), key=_tokens_per_s, default=simplest)
+    clearly = _tokens_per_s(fastest) > FASTER * _tokens_per_s(simplest) > 0
+    reasons = tuple(_reasons(rows, simplest, fastest if clearly else None))
+    return Comparison(tuple(rows), simplest, reasons, fastest if clearly else None)
 
 
 def _selecting(job: Composed, here: Machine, strategy: str) -> list[str]:
     """Return the overrides that select a strategy, and shard inside a node where it also replicates."""
-    typed, ranks = [f"strategy={strategy}"], ranks_of(job.config)
+    overrides, ranks = [f"strategy={strategy}"], ranks_of(job.config)
     own_mesh = any(text.lstrip("+~").startswith("strategy.dp_") for text in job.overrides)
     has_mesh = CONFIG_TYPES[strategy].traits.replicated_over == "dp_replicate"
     if has_mesh and not own_mesh and ranks > here.local_size and ranks % here.local_size == 0:
-        typed += ["strategy.dp_replicate=-1", f"strategy.dp_shard={here.local_size}"]
-    return typed
+        overrides += ["strategy.dp_replicate=-1", f"strategy.dp_shard={here.local_size}"]
+    return overrides
 
 
-def _typed(job: Composed, here: Machine, variant: Variant) -> tuple[str, ...]:
+def _overrides(job: Composed, here: Machine, variant: Variant) -> tuple[str, ...]:
     """Return the overrides that select the variant."""
-    typed = _selecting(job, here, variant.strategy)
+    overrides = _selecting(job, here, variant.strategy)
     if variant.offload:
-        typed.append("strategy.cpu_offload=true")
-    every = job.config.train.activation_checkpoint_every or 1
-    if variant.checkpointing:
-        typed.append(f"{_CHECKPOINTING}={every}")
-    elif job.config.train.activation_checkpoint_every:
-        typed.append(f"{_CHECKPOINTING}=0")
-    return tuple(typed)
+        overrides.append("strategy.cpu_offload=true")
+    every = job.config.train.activation_checkpoint_every
+    if variant.checkpointing or every:
+        overrides.append(f"{_CHECKPOINTING}={(every or 1) if variant.checkpointing else 0}")
+    return tuple(overrides)
 
 
-def _job(job: Composed, variant: Variant, ranks: int, sections: Callable[[str], Config]) -> Composed:
-    """Return the job with this variant's settings; `sections` has those of each strategy."""
-    of_strategy = sections(variant.strategy)
+def _variant_job(job: Composed, variant: Variant, ranks: int, with_strategy: Callable[[str], Config]) -> Composed:
+    """Return the job with this variant's settings, settled for so many ranks."""
+    other = with_strategy(variant.strategy)
     every = (job.config.train.activation_checkpoint_every or 1) if variant.checkpointing else 0
     train = dataclasses.replace(job.config.train, activation_checkpoint_every=every)
-    section = of_strategy.strategy
-    if variant.offload:
-        section = dataclasses.replace(section, cpu_offload=True)
-    config = dataclasses.replace(job.config, train=train, strategy=section, fault=of_strategy.fault)
+    strategy = dataclasses.replace(other.strategy, cpu_offload=True) if variant.offload else other.strategy
+    config = dataclasses.replace(job.config, train=train, strategy=strategy, fault=other.fault)
     return settled_job(dataclasses.replace(job, config=config), ranks)
 
 
-def _sections(job: Composed, here: Machine, strategy: str, config_dir: Path | None) -> Config:
+def _with_strategy(job: Composed, here: Machine, strategy: str, config_dir: Path | None) -> Config:
     """Compose the job with another strategy, without the overrides that belong to its own.
+
+    A planted fault may consist of settings of a strategy, so it is left out as well.
 
     Raises:
         DtkError: the other overrides do not go with the strategy.
     """
     own_by_definition = {"cpu_offload", "reshard_after_forward"}
     accepted = {field.name for field in fields(CONFIG_TYPES[strategy])} - own_by_definition
-    kept = []
+    shared = []
     for text in job.overrides:
         section, _, name = text.lstrip("+~").partition("=")[0].partition(".")
-        if section not in _OWN or (section == "strategy" and name in accepted):
-            kept.append(text)
-    return compose([*kept, *_selecting(job, here, strategy)], config_dir).config
+        if section not in ("strategy", "fault") or (section == "strategy" and name in accepted):
+            shared.append(text)
+    return compose([*shared, *_selecting(job, here, strategy)], config_dir).config
 
 
-def _fitting(rows: Sequence[Row], ranks: int) -> Iterator[Row]:
-    """Rows that fit and use every rank."""
-    for row in rows:
-        if row.prediction is not None and row.prediction.fits and row.prediction.world_size == ranks:
-            yield row
+def _tokens_per_s(row: Row) -> float:
+    """Return 0 where the time is not known."""
+    return row.prediction.time.tokens_per_s if row.prediction is not None and row.prediction.time is not None else 0.0
 
 
-def _fastest(rows: Sequence[Row], simplest: Row, ranks: int) -> Row | None:
-    """Return the row with the most tokens/s, if they are clearly more than those of the simplest."""
-    # Copies to the host and back are not in the times of offloading.
-    timed = [row for row in _fitting(rows, ranks) if not row.variant.offload]
-    fastest = max(timed, key=_speed, default=simplest)
-    return fastest if _speed(simplest) and _speed(fastest) > FASTER * _speed(simplest) else None
-
-
-def _why(rows: Sequence[Row], simplest: Row, fastest: Row | None) -> Iterator[str]:
-    """Why the simpler ones are out, how much is left, and what is faster."""
-    made = simplest.prediction
-    assert made is not None
-    device = made.device_memory_bytes or 0
-    free = device - made.memory.peak_bytes
-    yield from _simpler(rows[: rows.index(simplest)], device)
+def _reasons(rows: Sequence[Row], simplest: Row, fastest: Row | None) -> Iterator[str]:
+    """Say why the simpler variants are out, how much memory is left, and what is faster."""
+    plan = simplest.prediction
+    assert plan is not None
+    device = plan.device_memory_bytes or 0
+    free = device - plan.memory.peak_bytes
+    simpler = [(row.variant.name, row.prediction) for row in rows[: rows.index(simplest)] if row.prediction is not None]
+    large = [(name, other.memory.peak_bytes) for name, other in simpler if other.memory.peak_bytes > device]
+    if large:
+        named = ", ".join(f"{name} needs {bytes_text(peak)}" for name, peak in large[:_NAMED])
+        more = f", and {len(large) - _NAMED} more" if len(large) > _NAMED else ""
+        yield f"Too large for {bytes_text(device)}: {named}{more}."
+    for name, other in simpler:
+        if other.memory.peak_bytes <= device and other.exceeds_host:
+            yield f"Too large for the host of a node: {_host(name, other)}."
+    for name, other in simpler:
+        if other.fits:
+            yield f"{name} would fit, but uses only {counted(other.world_size, 'rank')}."
     left = f"{bytes_text(free)} of {bytes_text(device)} are left"
     tight = ", which is little: fragmentation or longer batches may take it" if free < TIGHT * device else ""
     yield f"{simplest.variant.name} is the simplest that fits: {left}{tight}."
     if fastest is not None:
-        more, speed = _speed(fastest) / _speed(simplest), rate_text(_speed(fastest))
-        yield f"{fastest.variant.name} is the fastest that fits: {more:.2f} times as fast ({speed} tokens/s)."
+        ratio, speed = _tokens_per_s(fastest) / _tokens_per_s(simplest), rate_text(_tokens_per_s(fastest))
+        yield f"{fastest.variant.name} is the fastest that fits: {ratio:.2f} times as fast ({speed} tokens/s)."
 
 
-def _speed(row: Row) -> float:
-    """Tokens/s; 0 where they are not known."""
-    return row.prediction.time.tokens_per_s if row.prediction is not None and row.prediction.time is not None else 0.0
-
-
-def _simpler(rows: Sequence[Row], device: int) -> Iterator[str]:
-    """One line on those that come before the recommended one."""
-    made = [(row.variant.name, row.prediction) for row in rows if row.prediction is not None]
-    large = [(name, one) for name, one in made if one.memory.peak_bytes > device]
-    if large:
-        named = [f"{name} needs {bytes_text(one.memory.peak_bytes)}" for name, one in large[:_NAMED]]
-        rest = len(large) - len(named)
-        yield f"Too large for {bytes_text(device)}: {', '.join(named)}{f', and {rest} more' if rest else ''}."
-    for name, one in made:
-        if one.memory.peak_bytes <= device and one.exceeds_host:
-            yield f"Too large for the host of a node: {_host(name, one)}."
-    for row in rows:
-        if row.prediction is not None and row.prediction.fits:
-            yield f"{row.variant.name} would fit, but uses {counted(row.prediction.world_size, 'rank')} only."
-
-
-def _nothing(rows: Sequence[Row], job: Composed, here: Machine, sections: Callable[[str], Config]) -> Iterator[str]:
+def _nothing_fits(
+    rows: Sequence[Row], job: Composed, here: Machine, with_strategy: Callable[[str], Config]
+) -> Iterator[str]:
     """Yield lines that say which variant is closest to fitting and what would make it fit."""
-    made = [(row.variant.name, row.prediction) for row in rows if row.prediction is not None]
-    if not made:
+    planned = [(row.variant.name, row.prediction) for row in rows if row.prediction is not None]
+    if not planned:
         yield "No strategy can run this job."
         return
-    name, least = min(made, key=lambda variant: variant[1].excess_bytes)
+    name, least = min(planned, key=lambda variant: variant[1].excess_bytes)
     peak, device = least.memory.peak_bytes, least.device_memory_bytes or 0
     if peak > device:
         yield (
@@ -232,31 +213,21 @@ def _nothing(rows: Sequence[Row], job: Composed, here: Machine, sections: Callab
         )
     else:
         yield f"Nothing fits. Nearest is {name}, but not on the host of a node: {_host(name, least)}."
-    if job.config.train.micro_batch_size > 1:
-        micro = job.config.train.micro_batch_size
+    if (micro := job.config.train.micro_batch_size) > 1:
         yield f"train.micro_batch_size={micro} can be smaller: --max-batch finds the largest that fits."
-    ranks = _ranks_that_fit(job, here, sections)
-    if ranks:
+    # The smallest number of ranks, by doubling, on which the most sharded variant fits.
+    ranks, fits = ranks_of(job.config), False
+    with suppress(DtkError):
+        sharded = _variant_job(job, Variant(LEAST_MEMORY, checkpointing=True), ranks, with_strategy)
+        while ranks < _MORE_RANKS and not fits:
+            ranks *= 2
+            fits = bool(without_time(at_world_size(sharded, ranks).config, ranks, here).fits)
+    if fits:
         yield f"{LEAST_MEMORY} + checkpointing fits on {counted(ranks, 'rank')}: launcher.world_size={ranks}."
     else:
         yield "More ranks do not help: one rank's activations or gathered parameters are too large by themselves."
 
 
-def _host(name: str, made: Prediction) -> str:
+def _host(name: str, plan: Prediction) -> str:
     """`fsdp + offload needs 2.1 TiB of 1.8 TiB`"""
-    return f"{name} needs {bytes_text(made.host_bytes_per_node)} of {bytes_text(made.node_host_bytes or 0)}"
-
-
-def _ranks_that_fit(job: Composed, here: Machine, sections: Callable[[str], Config]) -> int:
-    """Return the smallest number of ranks, by doubling, on which the most sharded variant fits; 0 if it never does."""
-    variant = Variant(LEAST_MEMORY, checkpointing=True)
-    ranks = ranks_of(job.config)
-    try:
-        sharded = _job(job, variant, ranks, sections)
-        while ranks < _MORE_RANKS:
-            ranks *= 2
-            if without_time(at_world_size(sharded, ranks).config, ranks, here).fits:
-                return ranks
-    except DtkError:
-        return 0
-    return 0
+    return f"{name} needs {bytes_text(plan.host_bytes_per_node)} of {bytes_text(plan.node_host_bytes or 0)}"

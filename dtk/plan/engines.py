@@ -4,9 +4,8 @@ Knows the engines and the machine; neither options of the command nor how a plan
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dtk.config.placement import is_remote, ranks_per_node
 from dtk.config.schema import Config
@@ -76,9 +75,9 @@ def predict(config: Config, world_size: int, here: Machine, engine: Engine | Non
         return made
     if unknown := unknown_dimensions(config):
         return dataclasses.replace(made, notes=(*made.notes, f"The time of a step is not predicted with {unknown}."))
-    from dtk.plan.timing.time import predict_time
+    from dtk.plan.timing.time import step_time
 
-    return dataclasses.replace(made, time=predict_time(made, config, here.hardware))
+    return dataclasses.replace(made, time=step_time(config, world_size, here.hardware))
 
 
 def without_time(config: Config, world_size: int, here: Machine, engine: Engine | None = None) -> Prediction:
@@ -87,16 +86,16 @@ def without_time(config: Config, world_size: int, here: Machine, engine: Engine 
     Raises:
         DtkError: the engine cannot say anything of this job.
     """
-    made = _engine(engine or here.engine)(on_device(config, here), world_size, here.local_size)
-    made = dataclasses.replace(made, node_ranks=min(here.local_size, world_size))
-    if (hardware := here.hardware) is None:
-        return made
-    return dataclasses.replace(
-        made,
-        hardware=hardware.name,
-        device_memory_bytes=hardware.memory_bytes,
-        node_host_bytes=hardware.host_memory_bytes,
-    )
+    if (engine or here.engine) == "simulated":  # Only this engine needs torch.
+        from dtk.plan.simulated.engine import simulate as predicted
+    else:
+        from dtk.plan.formulas.closed_form import closed_form as predicted
+    made = predicted(on_device(config, here), world_size, here.local_size)
+    device: dict[str, Any] = {"node_ranks": min(here.local_size, world_size)}
+    if (hardware := here.hardware) is not None:
+        device |= {"hardware": hardware.name, "device_memory_bytes": hardware.memory_bytes}
+        device["node_host_bytes"] = hardware.host_memory_bytes
+    return dataclasses.replace(made, **device)
 
 
 def on_device(config: Config, here: Machine) -> Config:
@@ -108,13 +107,9 @@ def on_device(config: Config, here: Machine) -> Config:
 
 
 def differences(closed_form: Prediction, simulated: Prediction) -> tuple[Difference, ...]:
-    """Figures on which the engines differ by more than `TOLERATED`, the peak first; traffic must be the same."""
-    return (*_memory(closed_form, simulated), *_traffic(closed_form, simulated))
-
-
-def _memory(closed_form: Prediction, simulated: Prediction) -> Iterator[Difference]:
-    """Compare the peak, what it consists of, and the peaks of the other regions."""
+    """Return figures on which the engines differ: memory by more than `TOLERATED`, the peak first; traffic at all."""
     ours, theirs = closed_form.memory, simulated.memory
+    found: list[Difference] = []
     whole = max(ours.peak_bytes, theirs.peak_bytes)
     figures = [("peak", ours.peak_bytes, theirs.peak_bytes, whole)]
     for name in {**ours.at_peak_bytes, **theirs.at_peak_bytes}:
@@ -125,28 +120,15 @@ def _memory(closed_form: Prediction, simulated: Prediction) -> Iterator[Differen
             figures.append((f"peak in {region}", *sizes, max(sizes)))
     for what, by_formula, by_simulation, scale in figures:
         if abs(by_formula - by_simulation) > TOLERATED * scale:
-            yield Difference(what, by_formula, by_simulation)
-
-
-def _traffic(closed_form: Prediction, simulated: Prediction) -> Iterator[Difference]:
-    ours, theirs = (
+            found.append(Difference(what, by_formula, by_simulation))
+    sent, observed = (
         {(calls.op, calls.group): (calls.count, calls.size_bytes) for calls in made.traffic}
         for made in (closed_form, simulated)
     )
-    units: tuple[Literal["calls", "bytes"], ...] = ("calls", "bytes")
-    for op, group in {**ours, **theirs}:
-        figures = zip(units, ours.get((op, group), (0, 0)), theirs.get((op, group), (0, 0)), strict=True)
-        for unit, by_formula, by_simulation in figures:
-            if by_formula != by_simulation:
-                yield Difference(f"{op} over {group}", by_formula, by_simulation, unit)
-
-
-def _engine(name: Engine) -> Callable[[Config, int, int], Prediction]:
-    """Return the function of the named engine; torch is imported only for the engine that needs it."""
-    if name == "simulated":
-        from dtk.plan.simulated.engine import simulate
-
-        return simulate
-    from dtk.plan.formulas.closed_form import closed_form
-
-    return closed_form
+    for key in {**sent, **observed}:
+        (count, size), (real_count, real_size) = sent.get(key, (0, 0)), observed.get(key, (0, 0))
+        if count != real_count:
+            found.append(Difference(" over ".join(key), count, real_count, "calls"))
+        if size != real_size:
+            found.append(Difference(" over ".join(key), size, real_size))
+    return tuple(found)

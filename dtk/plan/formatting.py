@@ -1,8 +1,4 @@
-"""How figures of a plan are written: bytes, seconds, rates. Knows nothing else of a plan."""
-
-from diagnostics.contract.formatting import bytes_text as bytes_text
-from diagnostics.contract.formatting import counted as counted
-from diagnostics.contract.formatting import seconds_text as seconds_text
+"""How figures of a plan are written besides bytes and seconds: rates, shares, counts. Knows nothing else of a plan."""
 
 
 def rate_text(tokens_per_s: float) -> str:
@@ -26,7 +22,6 @@ def count_text(count: float) -> str:
     for unit, scale in (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3)):
         if count >= scale:
             value = count / scale
-            return (
-                f"{value:.2f} {unit}" if value < 10 else f"{value:.1f} {unit}" if value < 100 else f"{value:.0f} {unit}"
-            )
+            digits = 2 if value < 10 else 1 if value < 100 else 0
+            return f"{value:.{digits}f} {unit}"
     return f"{count:.3g}"

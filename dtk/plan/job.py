@@ -82,15 +82,19 @@ def ranks_of(config: Config, devices: int | None = None) -> int:
     launcher: LauncherConfig = config.launcher
     if launcher.world_size is None and isinstance(launcher, RemoteLauncher):
         return launcher.nodes * remote_placement(config).nproc
-    key, asked = "nproc", launcher.nproc
+    key, ranks = "nproc", launcher.nproc
     if launcher.world_size is not None:
-        key, asked = "world_size", launcher.world_size
-    if asked != "auto":
-        check_world_size(asked, f"launcher.{key}={asked}")
-        return asked
+        key, ranks = "world_size", launcher.world_size
+    if ranks != "auto":
+        check_world_size(ranks, f"launcher.{key}={ranks}")
+        return ranks
     if config.strategy.traits.one_process:
         return 1
-    return (_cuda_devices(launcher.device) if devices is None else devices) or CPU_RANKS
+    if devices is None and launcher.device != "cpu":
+        import torch  # Counting does not initialise CUDA.
+
+        devices = torch.cuda.device_count()
+    return devices or CPU_RANKS
 
 
 def _with_batch(composed: Composed, ranks: int) -> Composed:
@@ -114,12 +118,3 @@ def check_world_size(world_size: int, typed: str) -> None:
     low, high = LIMITS["launcher.world_size"]
     if not low <= world_size <= high:
         raise DtkError(f"{typed} is out of range", f"it must be {low:.0f} to {high:.0f}")
-
-
-def _cuda_devices(wanted: str) -> int:
-    """CUDA devices here, counted without initialising CUDA."""
-    if wanted == "cpu":
-        return 0
-    import torch
-
-    return torch.cuda.device_count()

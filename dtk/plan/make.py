@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from diagnostics.contract.formatting import counted
 from dtk.config.compose import Composed
@@ -23,9 +22,6 @@ from dtk.plan.report.model import Check, PlanReport
 from dtk.plan.scaling import USUAL, parse_world_sizes, scaling
 from dtk.plan.search import search
 from dtk.plan.solve import check_solvable, max_batch, max_model
-
-if TYPE_CHECKING:
-    from dtk.plan.timing.hardware import Hardware
 
 _HARDWARE = "hardware="
 _SLOW = 4
@@ -58,18 +54,23 @@ def make(asked: Asked) -> PlanReport:
         DtkError: the job, the hardware or an option cannot be used.
     """
     sizes = parse_world_sizes(asked.world_sizes) if asked.world_sizes is not None else ()
-    hardware, overrides = _hardware(asked)
+    # The hardware is not part of the experiment.
+    named = [text for text in asked.overrides if text.startswith(_HARDWARE)]
+    overrides = [text for text in asked.overrides if text not in named]
+    hardware = None
+    if named:
+        from dtk.plan.timing.hardware import load_hardware
+
+        hardware = load_hardware(named[-1].removeprefix(_HARDWARE), asked.config_dir)
     job = planned_job(overrides, asked.config_dir, devices=hardware.devices_per_node if hardware else None)
     here = machine(job.config, hardware, asked.engine)
     ranks = ranks_of(job.config)
-    solved = (("--max-model", asked.max_model), ("--max-batch", asked.max_batch), ("--search", asked.search))
-    for option, wanted in solved:
-        if wanted:
-            check_solvable(job.config, here, option)
+    for option in ("max_model", "max_batch", "search"):
+        if getattr(asked, option):
+            check_solvable(job.config, here, "--" + option.replace("_", "-"))
     with Busy("planning"):
         searched = search(job, here) if asked.search else None
         best = searched.found[0] if searched and searched.found else None
-        chosen = best.overrides if best else ()
         plan = best.prediction if best else predict(job.config, ranks, here)
     check, notes = (None, ()) if best else _check(asked.engine, job.config, ranks, here)
     with Busy("comparing"):
@@ -80,7 +81,7 @@ def make(asked: Asked) -> PlanReport:
         models = max_model(job, here) if asked.max_model else ()
         batch = max_batch(job, here) if asked.max_batch else None
     return PlanReport(
-        job=(*job.overrides, *chosen, *(text for text in asked.overrides if text.startswith(_HARDWARE))),
+        job=(*job.overrides, *(best.overrides if best else ()), *named),
         plan=plan,
         compute_dtype="tf32" if job.config.precision.tf32 else job.config.precision.compute_dtype,
         local_size=here.local_size,
@@ -91,20 +92,9 @@ def make(asked: Asked) -> PlanReport:
         models=models,
         batch=batch,
         trainings=TRAININGS if asked.memory_table else (),
-        notes=(*_about_the_job(overrides, job), *notes),
-        doubts=(*_doubts(job.config, hardware), *_across_nodes(job.config, here)),
+        notes=(*_filled_in(overrides, job), *notes),
+        doubts=tuple(_doubts(job.config, here)),
     )
-
-
-def _hardware(asked: Asked) -> "tuple[Hardware | None, list[str]]":
-    """Return the chosen hardware and the overrides without it, as it is not part of the experiment."""
-    named = [text.removeprefix(_HARDWARE) for text in asked.overrides if text.startswith(_HARDWARE)]
-    overrides = [text for text in asked.overrides if not text.startswith(_HARDWARE)]
-    if not named:
-        return None, overrides
-    from dtk.plan.timing.hardware import load_hardware
-
-    return load_hardware(named[-1], asked.config_dir), overrides
 
 
 def _check(choice: Choice, config: Config, ranks: int, here: Machine) -> tuple[Check | None, tuple[str, ...]]:
@@ -118,15 +108,21 @@ def _check(choice: Choice, config: Config, ranks: int, here: Machine) -> tuple[C
             ours, theirs = predict(config, ranks, on_cpu), predict(config, ranks, on_cpu, "simulated")
     except Exception as error:
         text = " ".join(str(error).split())
-        told = text if isinstance(error, DtkError) else f"{type(error).__name__}: {text}"
+        problem = text if isinstance(error, DtkError) else f"{type(error).__name__}: {text}"
         if choice == "both":
-            raise DtkError("the job cannot be simulated", told, "use --engine closed_form") from error
-        return None, (f"The simulated check was not possible: {told}",)
+            raise DtkError("the job cannot be simulated", problem, "use --engine closed_form") from error
+        return None, (f"The simulated check was not possible: {problem}",)
     return Check(ours, theirs, differences(ours, theirs)), ()
 
 
-def _doubts(config: Config, hardware: "Hardware | None") -> Iterator[str]:
-    """Yield what makes a plan for a device one of another job than will probably be run there."""
+def _doubts(config: Config, here: Machine) -> Iterator[str]:
+    """Yield settings that will probably differ in the run, and layers that wait for the slow links between nodes."""
+    tp, hardware = config.parallel.tp, here.hardware
+    if tp > 1 and here.local_size % tp:
+        yield (
+            f"parallel.tp={tp} crosses nodes of {counted(here.local_size, 'rank')}: every layer waits for the links "
+            "between them; use a degree that divides the node"
+        )
     if hardware is None or hardware.backend == "gloo":
         return
     dtype = "tf32" if config.precision.tf32 else config.precision.compute_dtype
@@ -145,17 +141,7 @@ def _doubts(config: Config, hardware: "Hardware | None") -> Iterator[str]:
         )
 
 
-def _across_nodes(config: Config, here: Machine) -> Iterator[str]:
-    """Yield a doubt about layers that wait for the slow links between nodes."""
-    tp = config.parallel.tp
-    if tp > 1 and here.local_size % tp:
-        yield (
-            f"parallel.tp={tp} crosses nodes of {counted(here.local_size, 'rank')}: every layer waits for the links "
-            "between them; use a degree that divides the node"
-        )
-
-
-def _about_the_job(typed: list[str], job: Composed) -> list[str]:
+def _filled_in(typed: list[str], job: Composed) -> list[str]:
     """Return notes about the settings that were filled in."""
     notes = [f"{text} was filled in; the run needs it as well." for text in job.overrides if text not in typed]
     if not is_remote(job.config.launcher) and not any(

@@ -4,11 +4,10 @@ Knows no output.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dtk.config.compose import Composed
-from dtk.config.schema import Config
 from dtk.errors import DtkError
 from dtk.plan.engines import Machine, predict
 from dtk.plan.job import check_world_size, ranks_of, settled_job
@@ -51,19 +50,15 @@ def scaling(job: Composed, sizes: Sequence[int], here: Machine) -> tuple[Point, 
     if job.config.strategy.traits.one_process:
         name = job.config.strategy.name
         raise DtkError(f"strategy={name} is one process: it does not scale", fix="use strategy=ddp or strategy=fsdp")
-    points = tuple(_points(job, sizes, here))
-    if all(point.prediction is None for point in points):
-        raise DtkError(f"the job fits none of --world-size {','.join(map(str, sizes))}", points[0].problem)
-    return points
-
-
-def _points(job: Composed, sizes: Sequence[int], here: Machine) -> Iterator[Point]:
+    points = []
     for size in sizes:
         try:
-            config = at_world_size(job, size).config
-            yield Point(size, predict(config, size, here))
+            points.append(Point(size, predict(at_world_size(job, size).config, size, here)))
         except DtkError as error:
-            yield Point(size, None, error.what)
+            points.append(Point(size, None, error.what))
+    if all(point.prediction is None for point in points):
+        raise DtkError(f"the job fits none of --world-size {','.join(map(str, sizes))}", points[0].problem)
+    return tuple(points)
 
 
 def at_world_size(job: Composed, world_size: int) -> Composed:
@@ -75,5 +70,4 @@ def at_world_size(job: Composed, world_size: int) -> Composed:
     train = job.config.train
     share = job.config.batch_plan(ranks_of(job.config)).samples_per_rank
     grown = dataclasses.replace(train, global_batch_size=share * job.config.mesh(world_size).dp_size)
-    config: Config = dataclasses.replace(job.config, train=grown)
-    return settled_job(dataclasses.replace(job, config=config), world_size)
+    return settled_job(dataclasses.replace(job, config=dataclasses.replace(job.config, train=grown)), world_size)

@@ -11,17 +11,17 @@ from itertools import product
 from math import inf
 from typing import Any
 
-from diagnostics.contract.formatting import counted
+from diagnostics.contract.formatting import bytes_text, counted, seconds_text
 from dtk.config.checks import check
 from dtk.config.compose import Composed
 from dtk.config.schema import Config
 from dtk.errors import DtkError
 from dtk.parallel.mesh import divisors
 from dtk.plan.engines import Machine, on_device, without_time
-from dtk.plan.formatting import bytes_text, percent_text, seconds_text
+from dtk.plan.formatting import percent_text
 from dtk.plan.formulas.stages import least_bytes
 from dtk.plan.job import ranks_of
-from dtk.plan.prediction import Prediction
+from dtk.plan.prediction import Prediction, Time
 from dtk.strategies.registry import CONFIG_TYPES
 
 SHOWN = 10
@@ -80,29 +80,29 @@ def search(job: Composed, here: Machine) -> Search:
     found: list[Found] = []
     large: list[tuple[_Candidate, int]] = []
     slow = 0
-    for one in sorted(layouts, key=lambda each: each.least_s):
-        bar_s = _step_s(found[SHOWN - 1]) if len(found) >= SHOWN else inf
-        needed = least_bytes(one.config, ranks) if one.least_s < bar_s else 0
+    for layout in sorted(layouts, key=lambda candidate: candidate.least_s):
+        bar_s = _time(found[SHOWN - 1]).step_s if len(found) >= SHOWN else inf
+        needed = least_bytes(layout.config, ranks) if layout.least_s < bar_s else 0
         if needed > room:
-            large.append((one, needed))
+            large.append((layout, needed))
             continue
         # The time costs a tenth of what the memory does.
-        if one.least_s >= bar_s or (time := step_time(one.config, ranks, here.hardware)).step_s >= bar_s:
+        if layout.least_s >= bar_s or (time := step_time(layout.config, ranks, here.hardware)).step_s >= bar_s:
             slow += 1
             continue
-        made = without_time(one.config, ranks, here, "closed_form")
-        if made.fits:
-            found.append(Found(_overrides(one.typed), dataclasses.replace(made, time=time)))
-            found.sort(key=_step_s)
+        plan = without_time(layout.config, ranks, here, "closed_form")
+        if plan.fits:
+            found.append(Found(_overrides(layout.typed), dataclasses.replace(plan, time=time)))
+            found.sort(key=lambda each: _time(each).step_s)
         else:
-            large.append((one, made.memory.peak_bytes))
-    reasons = (*_why(found), *_large(large, room), *_slow(slow, found))
+            large.append((layout, plan.memory.peak_bytes))
+    reasons = tuple(_reasons(found, large, room, slow))
     return Search(tuple(found[:SHOWN]), len(layouts), len(large), slow, reasons)
 
 
-def _step_s(one: Found) -> float:
-    assert one.prediction.time is not None
-    return one.prediction.time.step_s
+def _time(found: Found) -> Time:
+    assert found.prediction.time is not None
+    return found.prediction.time
 
 
 def _layouts(job: Composed, ranks: int, local_size: int) -> Iterator[tuple[Typed, Config]]:
@@ -140,17 +140,12 @@ def _layouts(job: Composed, ranks: int, local_size: int) -> Iterator[tuple[Typed
 
 def _with(config: Config, strategy: Any, typed: Typed) -> Config:
     """Return the configuration with these values."""
-    sections: dict[str, Typed] = {"strategy": {}, "parallel": {}, "train": {}}
+    sections = {"strategy": strategy, "parallel": config.parallel, "train": config.train}
     for key, value in typed.items():
         section, _, name = key.partition(".")
         if name:
-            sections[section][name] = value
-    return dataclasses.replace(
-        config,
-        strategy=dataclasses.replace(strategy, **sections["strategy"]),
-        parallel=dataclasses.replace(config.parallel, **sections["parallel"]),
-        train=dataclasses.replace(config.train, **sections["train"]),
-    )
+            sections[section] = dataclasses.replace(sections[section], **{name: value})
+    return dataclasses.replace(config, **sections)
 
 
 def _overrides(typed: Typed) -> tuple[str, ...]:
@@ -159,44 +154,31 @@ def _overrides(typed: Typed) -> tuple[str, ...]:
     return tuple(f"{key}={value}" for key, value in typed.items() if plain.get(key) != value)
 
 
-def _why(found: list[Found]) -> Iterator[str]:
-    """Say where the time of the first is less than that of the next."""
+def _reasons(found: list[Found], large: list[tuple[_Candidate, int]], room: int, slow: int) -> Iterator[str]:
+    """Say where the first layout saves time over the second, and why the others are left out."""
     if not found:
         yield "No layout fits."
-        return
-    if len(found) == 1:
-        return
-    first, second = (one.prediction.time for one in found[:2])
-    assert first is not None and second is not None
-    parts = {
-        "computing": second.compute_s - first.compute_s,
-        "waiting for communication": second.exposed_s - first.exposed_s,
-        "in the bubble of the pipeline": second.bubble_s - first.bubble_s,
-    }
-    told = [
-        f"{seconds_text(abs(saved))} {'less' if saved > 0 else 'more'} {what}"
-        for what, saved in sorted(parts.items(), key=lambda part: -part[1])
-        if abs(saved) >= 0.001 * first.step_s
-    ]
-    gain = percent_text(second.step_s / first.step_s - 1)
-    yield f"The first is {gain} faster than the second: {', '.join(told) or 'they take the same time'}."
-
-
-def _large(large: list[tuple[_Candidate, int]], room: int) -> Iterator[str]:
-    """Name those that would be the fastest if they fitted, and by how much they do not."""
-    if not large:
-        return
-    named = [
-        f"{' '.join(_overrides(one.typed))} (at best {seconds_text(one.least_s)}) needs {bytes_text(needed)} at least, "
-        f"{bytes_text(needed - room)} too much"
-        for one, needed in large[:_NAMED]
-    ]
-    rest = len(large) - len(named)
-    more = f"; {rest:,} more do not fit" if rest else ""
-    yield f"Too large for {bytes_text(room)}: {'; '.join(named)}{more}."
-
-
-def _slow(count: int, found: list[Found]) -> Iterator[str]:
-    if count:
-        last = seconds_text(_step_s(found[SHOWN - 1]))
-        yield f"{counted(count, 'layout')} take more than {last}."
+    if len(found) > 1:
+        first, second = map(_time, found[:2])
+        parts = {
+            "computing": second.compute_s - first.compute_s,
+            "waiting for communication": second.exposed_s - first.exposed_s,
+            "in the bubble of the pipeline": second.bubble_s - first.bubble_s,
+        }
+        savings = [
+            f"{seconds_text(abs(saved_s))} {'less' if saved_s > 0 else 'more'} {what}"
+            for what, saved_s in sorted(parts.items(), key=lambda part: -part[1])
+            if abs(saved_s) >= 0.001 * first.step_s
+        ]
+        gain = percent_text(second.step_s / first.step_s - 1)
+        yield f"The first is {gain} faster than the second: {', '.join(savings) or 'they take the same time'}."
+    if large:  # In the order of their bounds: the first would be the fastest if they fitted.
+        named = "; ".join(
+            f"{' '.join(_overrides(layout.typed))} (at best {seconds_text(layout.least_s)}) "
+            f"needs {bytes_text(needed)} at least, {bytes_text(needed - room)} too much"
+            for layout, needed in large[:_NAMED]
+        )
+        more = f"; {len(large) - _NAMED:,} more do not fit" if len(large) > _NAMED else ""
+        yield f"Too large for {bytes_text(room)}: {named}{more}."
+    if slow:
+        yield f"{counted(slow, 'layout')} take more than {seconds_text(_time(found[SHOWN - 1]).step_s)}."

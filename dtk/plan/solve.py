@@ -6,7 +6,6 @@ Knows which sizes of an architecture grow together; nothing of how a plan is sho
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from dtk.config.compose import Composed
 from dtk.config.schema import Config, CustomModelConfig
@@ -50,13 +49,10 @@ def max_batch(job: Composed, here: Machine) -> Largest:
         )
         return dataclasses.replace(config, train=train)
 
-    found = largest(lambda micro: _excess(sized(micro), here), LARGEST_BATCH)
-    best = sized(found or 1)
-    typed = (
-        f"train.micro_batch_size={best.train.micro_batch_size}",
-        f"train.global_batch_size={best.train.global_batch_size}",
-    )
-    return Largest("micro-batch", typed, predict(best, ranks, here) if found else None)
+    micro = largest(lambda micro: _excess(sized(micro), here), LARGEST_BATCH)
+    best = sized(micro or 1)
+    overrides = tuple(f"train.{key}={getattr(best.train, key)}" for key in ("micro_batch_size", "global_batch_size"))
+    return Largest("micro-batch", overrides, predict(best, ranks, here) if micro else None)
 
 
 def max_model(job: Composed, here: Machine) -> tuple[Largest, ...]:
@@ -127,40 +123,28 @@ def _first_too_large(excess: Callable[[int], int], low: int, below: int, limit: 
 
 
 def _largest_model(config: Config, here: Machine, what: str) -> Largest:
+    """Return the largest model along one way to grow; heads keep their size, the feed-forward layer its proportion."""
     model, ranks = config.model, ranks_of(config)
-    heads = model.heads // _heads_step(model)
+    # Heads that share their keys and values are added together.
+    step = model.heads // model.kv_heads if hasattr(model, "kv_heads") else 1
 
-    def sized(n: int) -> dict[str, int]:
+    def sizes(n: int) -> dict[str, int]:
         if what == "deeper":
             return {"layers": n}
-        if what == "wider":
-            return _width(model, n)
-        return {"layers": max(1, round(model.layers * n / heads)), **_width(model, n)}
+        heads, width = n * step, n * step * (model.width // model.heads)
+        found = {"width": width, "heads": heads}
+        if hasattr(model, "kv_heads"):
+            found["kv_heads"] = heads * model.kv_heads // model.heads
+        if hasattr(model, "ffn_width"):
+            found["ffn_width"] = round(model.ffn_width * width / model.width)
+        return found if what == "wider" else {"layers": max(1, round(model.layers * heads / model.heads)), **found}
 
     def grown(n: int) -> Config:
-        return dataclasses.replace(config, model=dataclasses.replace(model, **sized(n)))
+        return dataclasses.replace(config, model=dataclasses.replace(model, **sizes(n)))
 
-    limit = DEEPEST if what == "deeper" else WIDEST
-    found = largest(lambda n: _excess(grown(n), here), limit)
-    typed = tuple(f"model.{name}={value}" for name, value in sized(found or 1).items())
-    return Largest(what, typed, predict(grown(found), ranks, here) if found else None)
-
-
-def _width(model: Any, n: int) -> dict[str, int]:
-    """Sizes of the n-th width: heads keep their size, and the feed-forward layer its proportion."""
-    heads = n * _heads_step(model)
-    width = heads * (model.width // model.heads)
-    sizes = {"width": width, "heads": heads}
-    if hasattr(model, "kv_heads"):
-        sizes["kv_heads"] = heads * model.kv_heads // model.heads
-    if hasattr(model, "ffn_width"):
-        sizes["ffn_width"] = round(model.ffn_width * width / model.width)
-    return sizes
-
-
-def _heads_step(model: Any) -> int:
-    """Heads that are added at once: as many as share their keys and values."""
-    return model.heads // model.kv_heads if hasattr(model, "kv_heads") else 1
+    number = largest(lambda n: _excess(grown(n), here), DEEPEST if what == "deeper" else WIDEST)
+    overrides = tuple(f"model.{name}={value}" for name, value in sizes(number or 1).items())
+    return Largest(what, overrides, predict(grown(number), ranks, here) if number else None)
 
 
 def _excess(config: Config, here: Machine) -> int:

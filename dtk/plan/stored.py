@@ -5,11 +5,13 @@ Never costs a run anything but one line on stderr.
 
 import dataclasses
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 from diagnostics.contract.artifacts import RunPaths, write_json
 from dtk.config.compose import Composed, compose
-from dtk.config.schema import Config, NoFault, SettingFault
+from dtk.config.schema import NoFault, SettingFault
 from dtk.errors import DtkError
 
 
@@ -25,11 +27,9 @@ def keep_plan(
         local_size: ranks of one node.
         device: `cpu` or `cuda`, as the launcher decided.
     """
-    try:
-        if (plan := planned(composed, world_size, local_size, device)) is not None:
+    if (plan := planned(composed, world_size, local_size, device)) is not None:
+        with _reported():
             write_json(paths.plan, plan)
-    except OSError as error:
-        _say(error)
 
 
 def planned(
@@ -42,29 +42,24 @@ def planned(
     Returns:
         None where the formulas do not know such a job, as a model of the user's own.
     """
-    try:
+    config = composed.config
+    with _reported(), suppress(DtkError):
         from dtk.plan.formulas.closed_form import closed_form
 
-        config = _healthy(composed)
+        if isinstance(config.fault, SettingFault):  # Settings that the fault changed are in the strategy's own file.
+            typed = [text for text in composed.overrides if text.lstrip("+~").startswith("strategy.")]
+            strategy = compose([f"strategy={config.strategy.name}", *typed]).config.strategy
+            config = dataclasses.replace(config, strategy=strategy, fault=NoFault())
         config = dataclasses.replace(config, launcher=dataclasses.replace(config.launcher, device=device))
         return closed_form(config, world_size, local_size).as_json()
-    except DtkError:
-        return None
+    return None
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    """Print what goes wrong as one line, and go on."""
+    try:
+        yield
     except Exception as error:
-        _say(error)
-        return None
-
-
-def _say(error: Exception) -> None:
-    text = " ".join(str(error).split()) or type(error).__name__
-    print(f"dtk: no plan was stored: {text}; the run goes on", file=sys.stderr)
-
-
-def _healthy(composed: Composed) -> Config:
-    """Return the same job without its fault; settings that the fault changed are read from the strategy's own file."""
-    config = composed.config
-    if not isinstance(config.fault, SettingFault):
-        return config
-    typed = [text for text in composed.overrides if text.lstrip("+~").startswith("strategy.")]
-    strategy = compose([f"strategy={config.strategy.name}", *typed]).config.strategy
-    return dataclasses.replace(config, strategy=strategy, fault=NoFault())
+        text = " ".join(str(error).split()) or type(error).__name__
+        print(f"dtk: no plan was stored: {text}; the run goes on", file=sys.stderr)

@@ -5,19 +5,17 @@ reducer may copy that elsewhere: none of it is ever seen in `.grad` itself. Know
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-_LEAF = "AccumulateGrad"
-Told = Callable[[Iterable[Tensor]], None]
-
 
 class GradientWatch:
-    """Tells of every tensor that is, or becomes, the gradient of a parameter."""
+    """Reports every tensor that is, or becomes, the gradient of a parameter."""
 
-    def __init__(self, told: Told) -> None:
-        self.told = told
+    def __init__(self, report: Callable[[Iterable[Tensor]], None]) -> None:
+        self.report = report
         self._handles: list[Any] = []
 
     def follow(self, output: Tensor) -> None:
@@ -32,30 +30,23 @@ class GradientWatch:
                 continue
             seen.add(node)
             nexts = [following for following, _ in node.next_functions]
-            places = [i for i, following in enumerate(nexts) if _is_leaf(following)]
-            if places:
-                self._handles.append(node.register_hook(self._hands_over(places, alone=len(nexts) == 1)))
+            if leaves := [i for i, following in enumerate(nexts) if _is_leaf(following)]:
+                self._handles.append(node.register_hook(partial(self._handed_over, leaves, len(nexts) == 1)))
             if _is_leaf(node):
-                self._handles.append(node.register_prehook(self._flows_in))
+                self._handles.append(node.register_prehook(partial(self._handed_over, None, False)))
             stack += nexts
 
-    def _hands_over(self, places: list[int], alone: bool) -> Any:
-        """Return a hook that reports the gradients that a node gives to parameters.
+    def _handed_over(self, leaves: list[int] | None, alone: bool, given: Any, taken: Any = ()) -> None:
+        """Report the gradients that a node gives to `leaves`, or all that flow into a leaf (None).
 
-        With `alone`, a cast or a view of one parameter, it also reports the gradient that the node got and passes on.
+        With `alone`, a cast or a view of one parameter, also the gradient that the node got and passes on.
         """
-
-        def hook(given: Any, taken: Any) -> None:
-            found = [given[i] for i in places if given[i] is not None]
-            if alone and found:
-                found += [one for one in taken if one is not None and one.numel() == found[0].numel()]
-            self.told(found)
-
-        return hook
-
-    def _flows_in(self, gradients: Any) -> None:
-        self.told(one for one in gradients if one is not None)
+        gradients = [gradient for i, gradient in enumerate(given) if leaves is None or i in leaves]
+        found = [gradient for gradient in gradients if gradient is not None]
+        if alone and found:
+            found += [gradient for gradient in taken if gradient is not None and gradient.numel() == found[0].numel()]
+        self.report(found)
 
 
 def _is_leaf(node: Any) -> bool:
-    return node is not None and type(node).__name__ == _LEAF
+    return type(node).__name__ == "AccumulateGrad"

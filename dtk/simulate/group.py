@@ -49,7 +49,8 @@ def simulated_group(
             "call torch.distributed.destroy_process_group() before",
         )
     group = type("ListeningGroup", (MirrorGroup,), {"heard": staticmethod(heard) if heard else None})
-    with stand_in(group), _evenly_routed():
+    read_counts, moe.read_counts = moe.read_counts, moe.even_counts  # Who gets how much follows from values.
+    with stand_in(group):
         try:
             store = torch._C._distributed_c10d.HashStore()
             dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
@@ -64,21 +65,12 @@ def simulated_group(
                 mesh=mesh or Mesh(dp_replicate=world_size),
             )
         finally:
+            moe.read_counts = read_counts
             leave()
             # What DTensor keeps of operations names the groups of this rank, which no other has.
             caches: Any = debug
             caches._clear_python_sharding_prop_cache()
             caches._clear_fast_path_sharding_prop_cache()
-
-
-@contextmanager
-def _evenly_routed() -> Iterator[None]:
-    """Let every expert of a mixture get as many tokens: who gets which follows from values, which no rank has here."""
-    before, moe.read_counts = moe.read_counts, moe.even_counts
-    try:
-        yield
-    finally:
-        moe.read_counts = before
 
 
 @contextmanager

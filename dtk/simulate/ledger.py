@@ -7,7 +7,7 @@ resized. It runs above fake tensors, so bytes are counted that nobody has. Knows
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -63,11 +63,9 @@ class Ledger(_Mode):  # type: ignore[misc]
             return NotImplemented
         kwargs = kwargs or {}
         if func is _READ and isinstance(args[0], FakeTensor) and _by_reader():
-            return _one(args[0])
-        if self._is_real(types, args, kwargs):
-            with unset_fake_temporarily():
-                out = func(*args, **kwargs)
-        else:
+            dtype = args[0].dtype
+            return True if dtype == torch.bool else 1.0 if dtype.is_floating_point else 1
+        with unset_fake_temporarily() if self._is_real(types, args, kwargs) else nullcontext():
             out = func(*args, **kwargs)
         if func.namespace == torch.ops.fsdp.name:
             self._mark_sharding(func, args, kwargs)
@@ -127,8 +125,8 @@ class Ledger(_Mode):  # type: ignore[misc]
         if isinstance(out, Tensor):
             self._enter(out)
         elif isinstance(out, list | tuple):
-            for one in out:
-                self._enter_all(one)
+            for each in out:
+                self._enter_all(each)
 
     def _enter(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
@@ -155,9 +153,10 @@ class Ledger(_Mode):  # type: ignore[misc]
         """Whether an operation is on tensors with values, or makes such."""
         if types:
             return False
-        tensors = [one for one in _flat(args) if isinstance(one, Tensor)]
+        values = [value for arg in args for value in (arg if isinstance(arg, list | tuple) else (arg,))]
+        tensors = [value for value in values if isinstance(value, Tensor)]
         if tensors:
-            return not any(one.is_meta for one in tensors)
+            return not any(tensor.is_meta for tensor in tensors)
         return self.host_numbers and kwargs.get("dtype") in _WHOLE_NUMBERS
 
     def _mark_sharding(self, func: Any, args: Any, kwargs: Any) -> None:
@@ -170,18 +169,6 @@ class Ledger(_Mode):  # type: ignore[misc]
         elif name == "chunk_cat":
             self.mark(args[0], "gradients")
             self.mark([kwargs["out"]], "buckets")
-
-
-def _flat(values: Any) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, list | tuple):
-            yield from value
-        else:
-            yield value
-
-
-def _one(tensor: Tensor) -> bool | int | float:
-    return True if tensor.dtype == torch.bool else 1.0 if tensor.dtype.is_floating_point else 1
 
 
 def _by_reader() -> bool:

@@ -25,22 +25,19 @@ def highest(
         category: of an entry.
         part: the part of the step that a place belongs to.
     """
-    held, most, at = 0, dict[Part, int](), dict[int, list[Part]]()
-    peaks: dict[Part, int] = {}
+    held, peaks = 0, dict[Part, tuple[int, int]]()
     for number, (_, change, place) in enumerate(events):
         held += change
-        if number < begin:
-            continue
-        key = part(place)
-        if held > most.get(key, -1):
-            most[key], peaks[key] = held, number
-    for key, number in peaks.items():
-        at.setdefault(number, []).append(key)
-    found: dict[Part, Held] = {}
+        if number >= begin and held > peaks.get(key := part(place), (-1, 0))[0]:
+            peaks[key] = held, number
+    parts: dict[int, list[Part]] = {}
+    for key, (_, number) in peaks.items():
+        parts.setdefault(number, []).append(key)
+    held_at: dict[Part, Held] = {}
     by_category: Counter[str] = Counter()
     for number, (entry, change, _) in enumerate(events):
         if change:
             by_category[category(entry)] += change
-        for key in at.get(number, ()):
-            found[key] = {name: size for name, size in by_category.items() if size}
-    return found
+        for key in parts.get(number, ()):
+            held_at[key] = {name: size for name, size in by_category.items() if size}
+    return held_at

@@ -6,6 +6,7 @@ Uses the loop, the strategies and the optimizer as a run does. Owns no formula: 
 import dataclasses
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -122,7 +123,7 @@ class _Run:
         self.calls: list[Call] = []
         self.modes = ExitStack()
         self.named = f"model={config.model.name}"
-        self.gradients = GradientWatch(lambda found: self.ledger.mark(found, "gradients", weak=True))
+        self.gradients = GradientWatch(lambda tensors: self.ledger.mark(tensors, "gradients", weak=True))
         self.parts: Parts
         """Once they are set up."""
         self.data: Dataset | None = None
@@ -167,16 +168,24 @@ class _Run:
             count = min(MICRO_BATCHES, plan.accumulation_steps)
             self.places.entered = self.ledger.touch
             regions.observe([self.places, self])
-            before = warm_up(self.config)
+            # The first step creates the optimizer's states and DDP's buckets, the first that compresses PowerSGD's
+            # factors.
+            compresses = getattr(self.config.strategy, "communication_hook", "none") == "powersgd"
+            before = POWERSGD_START + 1 if compresses else 1
             for step in range(before):
                 self._step(loop, step, count)
             begin = len(self.ledger.events)
             self.calls.clear()
             self._step(loop, before, count)
-            events = self.ledger.events
-            parts_held = highest(events, begin, self.ledger.category, self._part(len(blocks)))
-            owned = loads(parts.optimizer)
-            return Observed(context.rank, parts.parameter_count, parts_held, self.calls, count, owned, self._classes)
+            return Observed(
+                context.rank,
+                parts.parameter_count,
+                highest(self.ledger.events, begin, self.ledger.category, partial(self._part, len(blocks))),
+                self.calls,
+                count,
+                _loads(parts.optimizer),
+                self._classes,
+            )
 
     def enter(self, region: regions.Region) -> None:
         """Nothing yet."""
@@ -190,7 +199,7 @@ class _Run:
                 grads = [p.grad for p in self.parts.model.parameters() if p.grad is not None]
                 self.ledger.mark([local(grad) for grad in grads], OWN_GRADIENTS)
             states = [value for state in owned_state(self.parts.optimizer).values() for value in state.values()]
-            self.ledger.mark([local(one) for one in states if isinstance(one, Tensor)], "optimizer states")
+            self.ledger.mark([local(state) for state in states if isinstance(state, Tensor)], "optimizer states")
 
     def _step(self, loop: Loop, step: int, count: int) -> None:
         self.places.micro_batch = -1
@@ -265,26 +274,14 @@ class _Run:
         self.ledger.mark([logits], "logits")
         self.gradients.follow(logits)
 
-    def _part(self, blocks: int) -> Any:
-        def part(place: tuple[str, int]) -> tuple[str, str]:
-            region, block = place
-            if block < self.edge:
-                return region, f"block {block}"
-            return region, f"block L{block - blocks:+}" if block >= blocks - self.edge else "between"
-
-        return part
+    def _part(self, blocks: int, place: tuple[str, int]) -> tuple[str, str]:
+        region, block = place
+        if block < self.edge:
+            return region, f"block {block}"
+        return region, f"block L{block - blocks:+}" if block >= blocks - self.edge else "between"
 
 
-def warm_up(config: Config) -> int:
-    """Return the number of steps before the one that counts.
-
-    The first step creates the optimizer's states and DDP's buckets, the first that compresses PowerSGD's factors.
-    """
-    compresses = getattr(config.strategy, "communication_hook", "none") == "powersgd"
-    return POWERSGD_START + 1 if compresses else 1
-
-
-def loads(optimizer: Any) -> list[int]:
+def _loads(optimizer: Any) -> list[int]:
     """Elements whose state each rank owns under ZeRO-1; empty elsewhere."""
     if not isinstance(optimizer, ZeroRedundancyOptimizer) or not hasattr(optimizer, "_partition_parameters"):
         return []

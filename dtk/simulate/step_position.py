@@ -6,6 +6,7 @@ does. Knows nothing of memory.
 
 import bisect
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ class Places:
         """Follow these blocks in forward; `model` is what forward is called on."""
         self._blocks = len(blocks)
         for number, block in enumerate(blocks):
-            block.register_forward_pre_hook(self._begins(number))
+            block.register_forward_pre_hook(partial(self._begins, number))
         if blocks:
             blocks[-1].register_forward_hook(self._blocks_end)
         model.register_forward_hook(self._model_ends)
@@ -74,19 +75,15 @@ class Places:
                 self._block = BEFORE
         return self.region, self._block
 
-    def _begins(self, number: int) -> Any:
-        def hook(module: nn.Module, arguments: Any) -> None:
-            if self.region == "forward":
-                self._block = number
-                self._starts.append(torch._C._autograd._get_sequence_nr())
+    def _begins(self, number: int, *_: Any) -> None:
+        if self.region == "forward":
+            self._block = number
+            self._starts.append(torch._C._autograd._get_sequence_nr())
 
-        return hook
-
-    def _blocks_end(self, module: nn.Module, arguments: Any, output: Any) -> None:
+    def _blocks_end(self, *_: Any) -> None:
         if self.region == "forward":
             self._block = self._blocks
             self._end = torch._C._autograd._get_sequence_nr()
 
-    def _model_ends(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        if self.region == "forward":
-            self.in_loss = True
+    def _model_ends(self, *_: Any) -> None:
+        self.in_loss = self.in_loss or self.region == "forward"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from dtk.config.schema import Config
 from dtk.plan.formulas.shape import model_shape
-from dtk.plan.formulas.stages import peaks
+from dtk.plan.formulas.stages import rank_memory
 from dtk.plan.formulas.traffic import traffic
 from dtk.plan.prediction import Memory, Prediction
 
@@ -25,18 +25,17 @@ def closed_form(config: Config, world_size: int, local_size: int = 8) -> Predict
     Raises:
         DtkError: `model.architecture=custom`, or a model that is cut over ranks.
     """
-    shape = model_shape(config.model)
     return Prediction(
         engine="closed_form",
         strategy=config.strategy.name,
         model=config.model.name,
-        parameters=shape.parameters,
+        parameters=model_shape(config.model).parameters,
         world_size=world_size,
         global_batch_size=config.train.global_batch_size,
         micro_batch_size=config.train.micro_batch_size,
         sequence_length=config.data.sequence_length,
         memory=memory(config, world_size),
-        traffic=traffic(config, shape, world_size, local_size),
+        traffic=traffic(config, world_size, local_size),
         notes=tuple(_assumptions(config)),
         dp_size=config.mesh(world_size).dp_size if config.parallel.cut else None,
     )
@@ -48,7 +47,10 @@ def memory(config: Config, world_size: int, whole: bool = False) -> Memory:
     Raises:
         DtkError: `model.architecture=custom`, or a dimension that no formula knows.
     """
-    return max(peaks(config, world_size, whole), key=lambda each: each.peak_bytes)
+    # Of a pipeline both ends and their neighbours: the other ranks are like these.
+    ranks = config.parallel.pp
+    places = sorted({0, 1, ranks - 2, ranks - 1} & {*range(ranks)})
+    return max((rank_memory(config, world_size, place, whole) for place in places), key=lambda each: each.peak_bytes)
 
 
 def _assumptions(config: Config) -> Iterator[str]:

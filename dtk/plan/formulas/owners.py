@@ -3,7 +3,7 @@
 import heapq
 from collections import Counter
 from collections.abc import Sequence
-from math import prod
+from math import inf, prod
 
 from dtk.strategies.declared import Shape
 
@@ -23,26 +23,13 @@ def owned_elements(shapes: Sequence[Shape], world_size: int) -> list[int]:
             if (len(shape) >= 2) == matrices:
                 sizes[prod(shape)] += count
         for size in sorted(sizes, reverse=True):
-            ranks = _dealt(ranks, size, sizes[size])
+            left, most = sizes[size], float(max(ranks)[0])
+            while left:
+                if left >= len(ranks) and most - ranks[0][0] < size:
+                    # No rank has that much more than another: each round gives every rank one.
+                    rounds, left = divmod(left, len(ranks))
+                    ranks, most = [(owned + rounds * size, rank) for owned, rank in ranks], inf
+                    continue
+                heapq.heapreplace(ranks, (ranks[0][0] + size, ranks[0][1]))
+                left -= 1
     return [owned for owned, _ in sorted(ranks, key=lambda entry: entry[1])]
-
-
-def _dealt(ranks: list[tuple[int, int]], size: int, count: int) -> list[tuple[int, int]]:
-    """Deal so many parameters of one size; `ranks` is a heap.
-
-    Once no rank has that much more than another, each round gives every rank one.
-    """
-    most = max(ranks)[0]
-    while count and most - ranks[0][0] >= size:
-        _give(ranks, size)
-        count -= 1
-    rounds, rest = divmod(count, len(ranks))
-    ranks = [(owned + rounds * size, rank) for owned, rank in ranks]
-    for _ in range(rest):
-        _give(ranks, size)
-    return ranks
-
-
-def _give(ranks: list[tuple[int, int]], size: int) -> None:
-    owned, rank = ranks[0]
-    heapq.heapreplace(ranks, (owned + size, rank))

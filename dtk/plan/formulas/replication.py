@@ -22,8 +22,7 @@ class Replicated(Holding):
         tensors = len(self.shape.root) + self.shape.layers * len(self.shape.block)
         self.ledger.change("parameters", MASTER_BYTES * elements)
         if self._reduces:
-            views = strategy.gradient_as_bucket_view
-            self.ledger.change("gradients" if views else "buckets", MASTER_BYTES * elements)
+            self.ledger.change("gradients" if self._views else "buckets", MASTER_BYTES * elements)
             if strategy.remembers_error:
                 self.ledger.change("buckets", MASTER_BYTES * elements)  # Errors of compression.
         largest = max(prod(shape) for _, shape in self.shape.root + self.shape.block)
@@ -37,8 +36,7 @@ class Replicated(Holding):
 
     def piled(self) -> list[Buffer]:
         """Gradients that the update frees; views of buckets are let go of one by one in the last micro-batch."""
-        views = self._reduces and self.config.strategy.gradient_as_bucket_view
-        return [] if views else list(self.gradients.values())
+        return [] if self._views else list(self.gradients.values())
 
     def gradient(self, name: str, gradient: Buffer) -> None:
         """Keep the first and add the others to it; in the last micro-batch DDP puts its view in their place."""
@@ -46,8 +44,7 @@ class Replicated(Holding):
         if before is not None:
             gradient.drop()
             gradient = before
-        views = self._reduces and self.config.strategy.gradient_as_bucket_view
-        if self.config.optimizer.in_backward or (views and self.last):
+        if self.config.optimizer.in_backward or (self._views and self.last):
             gradient.drop()
         else:
             self.gradients[name] = gradient
@@ -58,6 +55,10 @@ class Replicated(Holding):
         for gradient in self.gradients.values():
             gradient.drop()
         self.gradients.clear()
+
+    @property
+    def _views(self) -> bool:
+        return self._reduces and bool(self.config.strategy.gradient_as_bucket_view)
 
     @property
     def _reduces(self) -> bool:

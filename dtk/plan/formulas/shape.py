@@ -120,22 +120,20 @@ def model_shape(config: KnownConfig | CustomModelConfig) -> ModelShape:
             after.append(("head.weight", (config.vocab_size, config.width)))
         return ModelShape(config, config.layers, tuple(before), _llama_block(config), tuple(after))
     before.append(("position_embedding.weight", (config.context_length, config.width)))
-    after = _norm("final_norm", config.width)
-    if isinstance(config, EncoderConfig):
-        after += _linear("head", config.width, config.classes)
-    return ModelShape(config, config.layers, tuple(before), _block(config.width), tuple(after))
-
-
-def _block(width: int) -> Named:
-    """`dtk.models.blocks.Block`: 12 width^2 + 13 width elements."""
-    return (
-        *_norm("attention_norm", width),
-        *_linear("attention.qkv", width, 3 * width),
-        *_linear("attention.projection", width, width),
-        *_norm("mlp_norm", width),
-        *_linear("mlp.up", width, 4 * width),
-        *_linear("mlp.down", 4 * width, width),
+    width = config.width
+    # `dtk.models.blocks.Block`: 12 width^2 + 13 width elements.
+    block = (
+        *_with_bias("attention_norm", width),
+        *_with_bias("attention.qkv", 3 * width, width),
+        *_with_bias("attention.projection", width, width),
+        *_with_bias("mlp_norm", width),
+        *_with_bias("mlp.up", 4 * width, width),
+        *_with_bias("mlp.down", width, 4 * width),
     )
+    after = _with_bias("final_norm", width)
+    if isinstance(config, EncoderConfig):
+        after += _with_bias("head", config.classes, width)
+    return ModelShape(config, config.layers, tuple(before), block, tuple(after))
 
 
 def _llama_block(config: LlamaConfig) -> Named:
@@ -154,12 +152,8 @@ def _llama_block(config: LlamaConfig) -> Named:
     )
 
 
-def _norm(name: str, width: int) -> list[tuple[str, Shape]]:
-    return [(f"{name}.weight", (width,)), (f"{name}.bias", (width,))]
-
-
-def _linear(name: str, inputs: int, outputs: int) -> list[tuple[str, Shape]]:
-    return [(f"{name}.weight", (outputs, inputs)), (f"{name}.bias", (outputs,))]
+def _with_bias(name: str, *weight: int) -> list[tuple[str, Shape]]:
+    return [(f"{name}.weight", weight), (f"{name}.bias", weight[:1])]
 
 
 def block_of(name: str) -> int | None:

@@ -115,7 +115,15 @@ class Sharded(Holding):
             gradient.drop()
         gradients.clear()
         shard = self.ledger.allocate("gradients", padded // self.shards * self._reduce_bytes)
-        self._keep_shard(shard, padded // self.shards)
+        if self._reduce_bytes != MASTER_BYTES:  # The master gradient is float32.
+            wide = self.ledger.allocate("gradients", padded // self.shards * MASTER_BYTES)
+            shard.drop()
+            shard = wide
+        # Offloaded it is kept on the host; an update in backward frees it at once.
+        if self._offloads or self.config.optimizer.in_backward:
+            shard.drop()
+        else:
+            self.reduced.append(shard)
 
     def end_backward(self) -> None:
         """Run the root unit's `after_backward`, then free the input of the last reduction."""
@@ -204,27 +212,13 @@ class Sharded(Holding):
             return gradient
         size = gradient.size_bytes // self._compute_bytes * self._reduce_bytes
         others, gradient.copies = gradient.copies - 1, 1
-        narrow = {
-            gradient.category: gradient.size_bytes,
-            "allocator slack": self.ledger.slack_bytes(gradient.size_bytes),
-        }
-        self.ledger.shift(narrow, -others)
+        slack = self.ledger.slack_bytes(gradient.size_bytes)
+        self.ledger.shift({gradient.category: gradient.size_bytes, "allocator slack": slack}, -others)
         wide = self.ledger.allocate("gradients", size)
         self.ledger.copy(wide, others)
         self.widened.add(wide)
         gradient.drop()
         return wide
-
-    def _keep_shard(self, shard: Buffer, elements: int) -> None:
-        """Keep the master gradient in float32, on the host when offloaded; an update in backward frees it at once."""
-        if self._reduce_bytes != MASTER_BYTES:
-            wide = self.ledger.allocate("gradients", elements * MASTER_BYTES)
-            shard.drop()
-            shard = wide
-        if self._offloads or self.config.optimizer.in_backward:
-            shard.drop()
-        else:
-            self.reduced.append(shard)
 
 
 def _shapes(named: Named) -> list[Shape]:

@@ -5,7 +5,6 @@ Every micro-batch in flight has a tape of its own; all write to one ledger, whos
 
 import dataclasses
 from collections import deque
-from collections.abc import Iterator
 from math import prod
 
 from dtk.config.schema import Config, MoEConfig
@@ -20,7 +19,7 @@ from dtk.plan.formulas.shape import ModelShape, cut, model_shape, partial
 from dtk.plan.formulas.sharding import Sharded, shard_units
 from dtk.plan.formulas.stretch import Stretch, micro_batches, stretch
 from dtk.plan.formulas.tape import Value
-from dtk.plan.formulas.walk import Step, allocate_batches, enter_update, in_units, stream_item_bytes
+from dtk.plan.formulas.walk import Step, in_units, stream_item_bytes
 from dtk.plan.prediction import Memory
 from dtk.strategies.declared import Collective, padded_elements
 
@@ -121,7 +120,9 @@ def rank_memory(config: Config, world_size: int, place: int = 0, whole: bool = F
     ledger = new_ledger(config)
     walked = dataclasses.replace(pipeline, micro_batches=count if whole else micro_batches(pipeline))
     rank = _Rank(config, world_size, ledger, rank_stages(config, place), whole, walked.micro_batches)
-    batches = allocate_batches(config, ledger, count)
+    # Token ids and targets, int64, of all micro-batches: every rank of a pipeline has them.
+    samples = config.train.micro_batch_size * count
+    batches = ledger.allocate("activations", 2 * 8 * config.data.sequence_length * samples)
     rank.run(walked.orders()[place])
     batches.drop()
     holdings = rank.holdings.values()
@@ -137,14 +138,16 @@ class _Rank:
     ) -> None:
         self.config, self.ledger, self.stages = config, ledger, stages
         self.layers: int = config.model.layers
-        shape, degree = model_shape(config.model), config.parallel.tp
-        self.walks = {number: _walk(config, len(blocks), whole) for number, blocks in stages.items()}
-        self.holdings = {
-            number: settled_holding(
-                config, cut(stage_shape(shape, blocks), degree), world_size, ledger, self.walks[number].walked
-            )
-            for number, blocks in stages.items()
-        }
+        unit = config.strategy.blocks_per_unit if in_units(config) else 0
+        ahead = max(1, config.strategy.prefetch_depth) if in_units(config) else 0
+        every = config.train.activation_checkpoint_every
+        self.walks: dict[int, Stretch] = {}
+        self.holdings: dict[int, Holding] = {}
+        for number, blocks in stages.items():
+            walk = Stretch(len(blocks), 1) if whole else stretch(len(blocks), unit, every, ahead)
+            part = cut(stage_shape(model_shape(config.model), blocks), config.parallel.tp)
+            self.walks[number] = walk
+            self.holdings[number] = settled_holding(config, part, world_size, ledger, walk.walked)
         self.left = dict.fromkeys(stages, count)
         """Backwards to come."""
         self.size_bytes = message_bytes(config)
@@ -171,7 +174,9 @@ class _Rank:
                 self._backward(number, i)
         for message in self.sent:
             message.drop()
-        enter_update(self.config, self.ledger)
+        if self.config.train.clip_norm is not None or self.config.precision.initial_loss_scale is not None:
+            self.ledger.enter("clip")
+        self.ledger.enter("optimizer")
         for holding in self.holdings.values():
             holding.update()
 
@@ -193,20 +198,6 @@ class _Rank:
         gradient = step.backward(result, self.results.pop((False, number, i), None))
         if gradient is not None:
             self.results[False, number - 1, i] = gradient
-
-
-def _walk(config: Config, layers: int, whole: bool) -> Stretch:
-    unit = config.strategy.blocks_per_unit if in_units(config) else 0
-    ahead = max(1, config.strategy.prefetch_depth) if in_units(config) else 0
-    every = config.train.activation_checkpoint_every
-    return Stretch(layers, 1) if whole else stretch(layers, unit, every, ahead)
-
-
-def peaks(config: Config, world_size: int, whole: bool = False) -> Iterator[Memory]:
-    """Yield the memory of a rank of each stage that differs from the others: both ends and their neighbours."""
-    ranks = config.parallel.pp
-    for place in sorted({0, 1, ranks - 2, ranks - 1} & {*range(ranks)}):
-        yield rank_memory(config, world_size, place, whole)
 
 
 def least_bytes(config: Config, world_size: int) -> int:
@@ -261,12 +252,12 @@ def sums_of_gradients(config: Config, mesh: Mesh, blocks: range) -> list[Collect
     """
     shape = model_shape(config.model)
     part = cut(stage_shape(shape, blocks), mesh.tp)
-    found = []
+    sums = []
     if mesh.tp > 1 and config.parallel.sequence_parallel:
         elements = sum(map(prod, partial(part, mesh.dp_shard)))
-        found.append(Collective("all_reduce", "tp", 1, 4 * elements))
+        sums.append(Collective("all_reduce", "tp", 1, 4 * elements))
     tied = "head.weight" not in dict(shape.after) and config.model.architecture != "encoder"
     if tied and mesh.pp > 1 and (blocks.start == 0 or blocks.stop == shape.layers):
         table = dict(part.root)["token_embedding.weight"]
-        found.append(Collective("all_reduce", "pp", 1, 4 * padded_elements([table], mesh.dp_shard) // mesh.dp_shard))
-    return found
+        sums.append(Collective("all_reduce", "pp", 1, 4 * padded_elements([table], mesh.dp_shard) // mesh.dp_shard))
+    return sums

@@ -4,56 +4,50 @@ Knows neither memory nor time.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from dtk.config.schema import Config
-from dtk.plan.formulas.shape import ModelShape
 from dtk.plan.formulas.stages import stage_declarations
 from dtk.plan.prediction import Link, Traffic
-from dtk.strategies.declared import Collective
-
-_LOSS_BYTES = 4
 
 
-def traffic(config: Config, shape: ModelShape, world_size: int, local_size: int) -> tuple[Traffic, ...]:
+def traffic(config: Config, world_size: int, local_size: int) -> tuple[Traffic, ...]:
     """Return the collectives on the groups that carry tensors, per step from the second on.
 
-    Not included: the 24 bytes of the control group, and what logging, evaluation, checkpoints and the comparison of
-    replicas add in some steps.
+    They are those that the strategy declares for this job, including those of clipping; of a pipeline those of the rank
+    that communicates the most bytes. Not included: the 24 bytes of the control group, and what logging, evaluation,
+    checkpoints and the comparison of replicas add in some steps.
 
     Args:
         config: its batch is settled for `world_size`.
-        shape: the model.
         world_size: ranks over all nodes.
         local_size: ranks of one node.
     """
     mesh = config.mesh(world_size)
     counts: Counter[tuple[str, str]] = Counter()
     sizes: Counter[tuple[str, str]] = Counter()
-    for declared in declarations(config, world_size):
+    ranks = (stage_declarations(config, world_size, place) for place in range(config.parallel.pp))
+    for declared in max(ranks, key=lambda calls: sum(call.size_bytes for call in calls)):
         counts[declared.op, declared.group] += declared.count
         sizes[declared.op, declared.group] += declared.size_bytes
-    return tuple(
-        Traffic(
-            op,
-            group,
-            mesh.size(group),
-            counts[op, group],
-            size,
-            ring_bytes(op, size, mesh.size(group)),
-            link(mesh.size(group), mesh.stride(group), world_size, local_size),
-        )
-        for (op, group), size in sizes.items()
-    )
+    figures = {(*key, mesh.size(key[1]), mesh.stride(key[1])): (counts[key], size) for key, size in sizes.items()}
+    return lines(figures, world_size, local_size)
 
 
-def declarations(config: Config, world_size: int) -> list[Collective]:
-    """Return the collectives that the strategy declares for this job, including those of clipping.
+def lines(
+    figures: Mapping[tuple[str, str, int, int], tuple[int, int]], world_size: int, local_size: int
+) -> tuple[Traffic, ...]:
+    """Return the traffic lines of a prediction.
 
-    Of a pipeline those of the rank that communicates the most bytes.
+    Args:
+        figures: operation, group, its ranks and their distance -> calls and bytes of their full buffers.
+        world_size: ranks over all nodes.
+        local_size: consecutive ranks of one node.
     """
-    ranks = (stage_declarations(config, world_size, place) for place in range(config.parallel.pp))
-    return max(ranks, key=lambda calls: sum(call.size_bytes for call in calls))
+    return tuple(
+        Traffic(op, group, n, count, size, ring_bytes(op, size, n), link(n, stride, world_size, local_size))
+        for (op, group, n, stride), (count, size) in figures.items()
+    )
 
 
 def ring_bytes(op: str, size_bytes: int, ranks: int) -> int:
@@ -77,9 +71,7 @@ def link(ranks: int, stride: int, world_size: int, local_size: int) -> Link:
         world_size: ranks over all nodes.
         local_size: consecutive ranks of one node.
     """
-    span = ranks * stride
-    firsts: Iterable[int] = (
-        first + offset for first in range(0, world_size, span) for offset in range(min(stride, world_size))
-    )
+    bases = range(0, world_size, ranks * stride)
+    firsts = (base + offset for base in bases for offset in range(min(stride, world_size)))
     inside = all(first // local_size == (first + (ranks - 1) * stride) // local_size for first in firsts)
     return "intra_node" if inside else "inter_node"

@@ -11,20 +11,12 @@ from dataclasses import dataclass, field
 from dtk.config.schema import Config
 from dtk.plan.formulas.activations import Numbers
 from dtk.plan.formulas.holding import Holding
-from dtk.plan.formulas.ledger import Buffer, Ledger
+from dtk.plan.formulas.ledger import Buffer
 from dtk.plan.formulas.stretch import Stretch
 from dtk.plan.formulas.tape import Tape, Value
 from dtk.plan.formulas.transformer import Model
 from dtk.plan.prediction import Category
 from dtk.strategies.declared import ITEM_BYTES
-
-
-@dataclass(slots=True)
-class _Mark:
-    """What was held before the period that is measured."""
-
-    in_use: Counter[Category]
-    piled: set[Buffer]
 
 
 @dataclass(slots=True)
@@ -49,7 +41,8 @@ class Step:
     """Nodes on the tape before each block."""
     answered: int = 0
     """Nodes on the tape before the loss."""
-    mark: _Mark | None = None
+    measured_from: tuple[Counter[Category], set[Buffer]] = field(default_factory=lambda: (Counter(), set()))
+    """What was held, and had piled up, before the period that is measured."""
     received: Value | None = None
 
     def __post_init__(self) -> None:
@@ -130,8 +123,12 @@ class Step:
             if self._last_of_unit(i):
                 holding.before_backward(i // self.blocks_per_unit)
             x, out, mark = self.inputs.pop(), self.outputs.pop(), self.marks.pop()
-            if self._recomputes(i):
-                self._recompute(i, x, out)
+            if self._recomputes(i):  # The block runs once more, from its input (Chen et al. 2016).
+                gradient = tape.gradients.pop(out)
+                again = self.model.block(x, f"blocks.{i}.")
+                again.drop()
+                self.model.end_autocast()
+                tape.seed(again, gradient)
             tape.backward(holding.gradient, mark)
             if self._recomputes(i):
                 x.drop()
@@ -158,26 +155,17 @@ class Step:
         ledger = self.model.tape.ledger
         piled = self.holding.piled() + self.model.casts_of_autocast_alone()
         if block == measured_from:
-            self.mark = _Mark(Counter(ledger.in_use), set(piled))
+            self.measured_from = Counter(ledger.in_use), set(piled)
             return
-        assert self.mark is not None
+        before, piled_before = self.measured_from
         delta = Counter(ledger.in_use)
-        delta.subtract(self.mark.in_use)
+        delta.subtract(before)
         for buffer in piled:
-            if buffer not in self.mark.piled:
+            if buffer not in piled_before:
                 delta[buffer.category] -= buffer.size_bytes
                 delta["allocator slack"] -= ledger.slack_bytes(buffer.size_bytes)
                 ledger.copy(buffer, self.blocks.skipped)
         ledger.shift(delta, self.blocks.skipped)
-
-    def _recompute(self, block: int, x: Value, out: Value) -> None:
-        """Run the block once more, from its input, and go back through that (Chen et al. 2016)."""
-        tape = self.model.tape
-        gradient = tape.gradients.pop(out)
-        again = self.model.block(x, f"blocks.{block}.")
-        again.drop()
-        self.model.end_autocast()
-        tape.seed(again, gradient)
 
     def _recomputes(self, block: int) -> bool:
         every = self.holding.config.train.activation_checkpoint_every
@@ -199,16 +187,3 @@ def in_units(config: Config) -> bool:
 def stream_item_bytes(config: Config) -> int:
     """Bytes per element of the residual stream: FSDP's policy casts whole units, autocast leaves it in float32."""
     return ITEM_BYTES["float32" if getattr(config.strategy, "autocasts", True) else config.precision.compute_dtype]
-
-
-def allocate_batches(config: Config, ledger: Ledger, micro_batches: int) -> Buffer:
-    """Take the token ids and targets, int64, of all micro-batches: every rank of a pipeline has them."""
-    tokens = config.train.micro_batch_size * config.data.sequence_length
-    return ledger.allocate("activations", 2 * 8 * tokens * micro_batches)
-
-
-def enter_update(config: Config, ledger: Ledger) -> None:
-    """Go through clipping, if the job clips or scales the loss, to the optimizer."""
-    if config.train.clip_norm is not None or config.precision.initial_loss_scale is not None:
-        ledger.enter("clip")
-    ledger.enter("optimizer")

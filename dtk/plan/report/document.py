@@ -1,11 +1,12 @@
 """Builds the document of a plan: the answer first, then memory, traffic, time, and what was asked for beside it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import get_args
 
+from diagnostics.contract.formatting import bytes_text, counted, seconds_text
 from diagnostics.report import document as doc
 from dtk.plan.compare import Comparison
-from dtk.plan.formatting import bytes_text, count_text, counted, flops_text, percent_text, rate_text, seconds_text
+from dtk.plan.formatting import count_text, flops_text, percent_text, rate_text
 from dtk.plan.formulas.memory_table import STAGES
 from dtk.plan.prediction import Category, Prediction, Time
 from dtk.plan.report.model import Check, PlanReport
@@ -15,6 +16,8 @@ from dtk.plan.solve import Largest
 
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 """In the order in which they are shown: what stays, then what comes and goes."""
+Rows = list[tuple[str, ...]]
+"""Of a table, the header first."""
 _BADGES: dict[bool | None, tuple[str, doc.Tone]] = {
     True: ("FITS", "good"),
     False: ("DOES NOT FIT", "bad"),
@@ -42,26 +45,24 @@ def document(report: PlanReport, *, page: str = "") -> doc.Document:
         page: path of the page to name at the end of the terminal's text.
     """
     plan = report.plan
+    parameters, ranks = count_text(plan.parameters), counted(plan.world_size, "rank")
+    heading = f"{plan.model} ({parameters} parameters) under {plan.strategy} on {ranks}"
+    answer = _verdict(plan)
     rows = report.comparison.rows if report.comparison else ()
     plans = [plan, *(row.prediction for row in rows if row.prediction is not None)]
-    used = [name for name in CATEGORIES if any(one.memory.at_peak_bytes.get(name) for one in plans)]
-    tone = _BADGES[plan.fits][1] if plan.fits is not None else "strong"
-    about = (
-        doc.Field("job", _title(plan)),
-        doc.Field("batch", _batch(plan)),
-        doc.Field("compute", _precision(report)),
-        *(doc.Field("note", doc.Span(doubt, "warn")) for doubt in report.doubts),
-    )
+    used = [name for name in CATEGORIES if any(each.memory.at_peak_bytes.get(name) for each in plans)]
     typed = tuple(span for text in report.job for span in (doc.Span(text, "code"), " "))
-    notes = _notes(report)
+    solved = [("Largest model that fits", report.models), ("Largest micro-batch that fits", [report.batch])]
+    timed = plan.time.assumptions if plan.time is not None else ()
+    simulated = [] if report.check is None else [f"Simulated: {note}" for note in report.check.simulated.notes]
+    notes = tuple(dict.fromkeys([*report.notes, *plan.notes, *timed, *simulated]))
     return doc.Document(
-        title=f"Plan: {_title(plan)}",
+        title=f"Plan: {heading}",
         badge=_BADGES[plan.fits],
-        answer=doc.Span(_verdict(plan), tone),
-        heading=_title(plan),
+        answer=doc.Span(answer, "strong" if plan.fits is None else _BADGES[plan.fits][1]),
+        heading=heading,
         lead=doc.present(
-            doc.on_page(doc.Paragraph(_verdict(plan)), *((doc.Paragraph(typed),) if typed else ())),
-            doc.Fields(about),
+            doc.on_page(doc.Paragraph(answer), *((doc.Paragraph(typed),) if typed else ())), _about(report, heading)
         ),
         blocks=doc.present(
             _memory(plan, used),
@@ -71,10 +72,7 @@ def document(report: PlanReport, *, page: str = "") -> doc.Document:
             _comparison(report.comparison, used) if report.comparison is not None else None,
             _search(report.search) if report.search is not None else None,
             _scaling(report.scaling, plan) if report.scaling else None,
-            doc.Section("Largest model that fits", (_largest(report.models),)) if report.models else None,
-            doc.Section("Largest micro-batch that fits", (_largest([report.batch]),))
-            if report.batch is not None
-            else None,
+            *(doc.Section(title, (_largest(found),)) for title, all_ in solved if (found := [*filter(None, all_)])),
             _trainings(report) if report.trainings else None,
             doc.Section("Assumed", (doc.Items(notes),)) if notes else None,
             doc.Only(("terminal",), (doc.Fields((doc.Field("page", page),)),)) if page else None,
@@ -83,28 +81,26 @@ def document(report: PlanReport, *, page: str = "") -> doc.Document:
     )
 
 
-def _title(plan: Prediction) -> str:
-    """Return `gpt2_xl (1.56 B parameters) under fsdp on 64 ranks`."""
-    parameters, ranks = count_text(plan.parameters), counted(plan.world_size, "rank")
-    return f"{plan.model} ({parameters} parameters) under {plan.strategy} on {ranks}"
-
-
-def _batch(plan: Prediction) -> str:
-    """Return how the batch is divided."""
+def _about(report: PlanReport, heading: str) -> doc.Fields:
+    """Return the job, how its batch is divided, what it computes in (`bf16, 989 TFLOP/s peak a device`), doubts."""
+    plan = report.plan
     ranks = plan.dp_size or plan.world_size
-    accumulation = plan.global_batch_size // (plan.micro_batch_size * ranks)
-    return (
-        f"{counted(plan.global_batch_size, 'sample')} = {counted(ranks, 'rank')} x {plan.micro_batch_size} "
-        f"x {accumulation} accumulated, {counted(plan.sequence_length, 'token')} each"
+    batch = (
+        f"{counted(plan.global_batch_size, 'sample')} = {counted(ranks, 'rank')} x {plan.micro_batch_size} x "
+        f"{plan.global_batch_size // (plan.micro_batch_size * ranks)} accumulated, "
+        f"{counted(plan.sequence_length, 'token')} each"
     )
-
-
-def _precision(report: PlanReport) -> str:
-    """Return `bf16, 989 TFLOP/s peak a device; ...`."""
-    peak = report.plan.time.peak_flops if report.plan.time is not None else None
-    text = _DTYPES.get(report.compute_dtype, report.compute_dtype)
-    text += f", {flops_text(peak)} peak a device" if peak is not None else ""
-    return f"{text}; parameters and optimizer state in fp32"
+    compute = _DTYPES.get(report.compute_dtype, report.compute_dtype)
+    if plan.time is not None and plan.time.peak_flops is not None:
+        compute += f", {flops_text(plan.time.peak_flops)} peak a device"
+    return doc.Fields(
+        (
+            doc.Field("job", heading),
+            doc.Field("batch", batch),
+            doc.Field("compute", f"{compute}; parameters and optimizer state in fp32"),
+            *(doc.Field("note", doc.Span(doubt, "warn")) for doubt in report.doubts),
+        )
+    )
 
 
 def _verdict(plan: Prediction) -> str:
@@ -138,8 +134,7 @@ def _memory(plan: Prediction, used: Sequence[Category]) -> doc.Section:
         rows.append((name, bytes_text(size), share, doc.Span("#" * max(1, round(_BAR * size / most)), "code")))
     rows.append((doc.Span("total", "strong"), doc.Span(bytes_text(memory.peak_bytes), "strong"), "-", ""))
     others = [f"{name} {bytes_text(size)}" for name, size in memory.by_region_bytes.items() if name != memory.region]
-    regions = f" ({', '.join(others)})" if others else ""
-    fields = [doc.Field("peak", f"in {memory.region}{regions}")]
+    fields = [doc.Field("peak", f"in {memory.region}" + (f" ({', '.join(others)})" if others else ""))]
     fields += [doc.Field("host", f"{_host(plan)} in host memory")] if _host(plan) else []
     figures = doc.table([("category", "bytes at the peak"), *(row[:2] for row in rows)])
     return doc.Section(
@@ -156,108 +151,102 @@ def _memory(plan: Prediction, used: Sequence[Category]) -> doc.Section:
 def _categories(plans: Sequence[tuple[str, Prediction]], used: Sequence[Category]) -> doc.Bars:
     """Return what the peak of each plan consists of; `used` gives the order of the colours."""
     bars = []
-    for name, made in plans:
-        values = tuple(float(made.memory.at_peak_bytes.get(category, 0)) for category in used)
-        bars.append(doc.Bar(name, values, tuple(map(bytes_text, values)), bytes_text(made.memory.peak_bytes)))
+    for name, plan in plans:
+        values = tuple(float(plan.memory.at_peak_bytes.get(category, 0)) for category in used)
+        bars.append(doc.Bar(name, values, tuple(map(bytes_text, values)), bytes_text(plan.memory.peak_bytes)))
     return doc.Bars("What the peak consists of", tuple(bars), tuple(used))
 
 
 def _scaling(points: Sequence[Point], plan: Prediction) -> doc.Section:
-    made = [(point.world_size, point.prediction) for point in points if point.prediction is not None]
-    drawn: tuple[doc.Block, ...] = ()
-    if made:
-        memory = tuple((float(ranks), float(one.memory.peak_bytes)) for ranks, one in made)
-        drawn = (doc.Section("Memory per rank", (_plot(plan, memory, bytes_text, plan.device_memory_bytes),), 3),)
-        speeds = tuple((float(ranks), one.time.tokens_per_s) for ranks, one in made if one.time is not None)
-        if speeds:
-            drawn += (doc.Section("Tokens per second", (_plot(plan, speeds, count_text),), 3),)
-    rows: list[tuple[str, ...]] = [
-        ("ranks", "batch", "fits", "memory", "peak in", "sent a step", "step", "tokens/s", "MFU", "scaling")
-    ]
+    header = ("ranks", "batch", "fits", "memory", "peak in", "sent a step", "step", "tokens/s", "MFU", "scaling")
+    rows: Rows = [header]
+    invalid = []
     for point in points:
         prediction = point.prediction
         if prediction is None:
             rows.append((f"{point.world_size:,}", "-", "invalid", *["-"] * 7))
+            invalid.append(doc.Field("invalid", f"{counted(point.world_size, 'rank')}: {point.problem}"))
             continue
         efficiency = "-" if prediction.time is None else percent_text(prediction.time.scaling_efficiency)
         batch = f"{prediction.global_batch_size:,}"
         rows.append((f"{point.world_size:,}", batch, *_figures(prediction), efficiency))
-    invalid = tuple(
-        doc.Field("invalid", f"{counted(point.world_size, 'rank')}: {point.problem}")
-        for point in points
-        if point.prediction is None
-    )
     note = "Each rank does as much as in the planned job, so the global batch grows with the ranks."
     return doc.Section(
         "Over numbers of ranks",
         doc.present(
             doc.remark(note),
-            doc.on_page(*drawn),
+            doc.on_page(*_plots(points, plan)),
             doc.Fold("Figures", (doc.table(rows),)),
-            doc.Fields(invalid) if invalid else None,
+            doc.Fields(tuple(invalid)) if invalid else None,
         ),
     )
 
 
-def _plot(
-    plan: Prediction,
-    points: tuple[tuple[float, float], ...],
-    text: Callable[[float], str],
-    device_bytes: int | None = None,
-) -> doc.Plot:
-    """Return memory under the device's, or tokens/s on logarithmic axes beside as many times those of the first."""
-    dots = tuple(doc.Dot(x, y, f"{plan.strategy}, {x:,.0f} ranks: {text(y)}") for x, y in points)
-    ranks = [x for x, _ in points]
-    values = [y for _, y in points]
-    across = doc.axis(lambda value: f"{value:,.0f}", ranks, log=True, ticks=ranks)
-    curve = doc.Curve(plan.strategy, points, dots=dots)
-    if text is bytes_text:
-        limit = (doc.Mark(f"device {bytes_text(device_bytes)}", y=float(device_bytes)),) if device_bytes else ()
-        top = doc.axis(text, [0.0, _ROOM * max([*values, device_bytes or 0])])
+def _plots(points: Sequence[Point], plan: Prediction) -> list[doc.Block]:
+    """Return memory below the device's, and tokens/s on logarithmic axes beside as many times those of the first."""
+    plans = [(float(point.world_size), point.prediction) for point in points if point.prediction is not None]
+    speeds = [(ranks, each.time.tokens_per_s) for ranks, each in plans if each.time is not None]
+    drawn: list[doc.Block] = []
+    if plans:
+        memory = [(ranks, float(each.memory.peak_bytes)) for ranks, each in plans]
+        device = plan.device_memory_bytes or 0
+        up = doc.axis(bytes_text, [0.0, _ROOM * max([*(size for _, size in memory), device])])
+        limit = (doc.Mark(f"device {bytes_text(device)}", y=float(device)),) if device else ()
+        across, curve = _across(memory), _curve(plan.strategy, memory, up)
         label = "Memory per rank over numbers of ranks"
-        return doc.Plot(label, across, top, (curve,), limit, legend=False, height=260.0)
-    (first, speed), *_ = points
-    ideal = tuple((x, speed * x / first) for x in ranks)
-    up = doc.axis(text, [*values, *(y for _, y in ideal)], log=True, room=_ROOM)
-    name = "as many times the first"
-    reached = tuple(doc.Dot(x, y, f"{name}, {x:,.0f} ranks: {text(y)}") for x, y in ideal)
-    curves = (curve, doc.Curve(name, ideal, "reference", dots=reached))
-    return doc.Plot("Tokens per second over numbers of ranks", across, up, curves, height=260.0)
+        plot = doc.Plot(label, across, up, (curve,), limit, legend=False, height=260.0)
+        drawn.append(doc.Section("Memory per rank", (plot,), 3))
+    if speeds:
+        (first, speed), *_ = speeds
+        ideal = [(ranks, speed * ranks / first) for ranks, _ in speeds]
+        up = doc.axis(count_text, [rate for _, rate in speeds + ideal], log=True, room=_ROOM)
+        curves = _curve(plan.strategy, speeds, up), _curve("as many times the first", ideal, up, reference=True)
+        plot = doc.Plot("Tokens per second over numbers of ranks", _across(speeds), up, curves, height=260.0)
+        drawn.append(doc.Section("Tokens per second", (plot,), 3))
+    return drawn
 
 
-def _comparison(found: Comparison, used: Sequence[Category]) -> doc.Section:
-    rows: list[tuple[str, ...]] = [
-        ("", "strategy", "fits", "memory", "peak in", "sent a step", "step", "tokens/s", "MFU")
-    ]
+def _across(points: Sequence[tuple[float, float]]) -> doc.Axis:
+    ranks = [x for x, _ in points]
+    return doc.axis(lambda value: f"{value:,.0f}", ranks, log=True, ticks=ranks)
+
+
+def _curve(name: str, points: Sequence[tuple[float, float]], up: doc.Axis, reference: bool = False) -> doc.Curve:
+    dots = tuple(doc.Dot(x, y, f"{name}, {x:,.0f} ranks: {up.text(y)}") for x, y in points)
+    return doc.Curve(name, tuple(points), "reference" if reference else 0, dots=dots)
+
+
+def _comparison(comparison: Comparison, used: Sequence[Category]) -> doc.Section:
+    rows: Rows = [("", "strategy", "fits", "memory", "peak in", "sent a step", "step", "tokens/s", "MFU")]
+    planned: list[tuple[str, Prediction]] = []
     offloaded: dict[str, list[str]] = {}
-    for row in found.rows:
-        made = row.prediction
-        mark = "*" if row is found.recommended else "+" if row is found.fastest else ""
-        if made is None:
-            rows.append((mark, row.variant.name, "invalid", *["-"] * 6))
+    fields = []
+    for row in comparison.rows:
+        name, plan = row.variant.name, row.prediction
+        mark = "*" if row is comparison.recommended else "+" if row is comparison.fastest else ""
+        if plan is None:
+            rows.append((mark, name, "invalid", *["-"] * 6))
+            fields.append(doc.Field("invalid", doc.Span(f"{name}: {row.problem}", "soft")))
             continue
-        *others, step, speed, mfu = _figures(made)
-        if row.variant.offload and made.time is not None:  # Copies to the host and back are not in the time.
+        planned.append((name, plan))
+        *others, step, speed, mfu = _figures(plan)
+        if row.variant.offload and plan.time is not None:  # Copies to the host and back are not in the time.
             step, speed, mfu = f"> {step}", f"< {speed}", f"< {mfu}"
-        rows.append((mark, row.variant.name, *others, step, speed, mfu))
-        if made.memory.host_bytes:
-            offloaded.setdefault(_host(made), []).append(row.variant.name)
-    remarks = [("invalid", f"{row.variant.name}: {row.problem}") for row in found.rows if row.prediction is None]
-    remarks += [("host", f"{' and '.join(names)}: {size} in host memory") for size, names in offloaded.items()]
-    mesh = next((row.overrides[1:3] for row in found.rows if any("dp_shard=" in text for text in row.overrides)), ())
+        rows.append((mark, name, *others, step, speed, mfu))
+        if plan.memory.host_bytes:
+            offloaded.setdefault(_host(plan), []).append(name)
+    remarks = [("host", f"{' and '.join(names)}: {size} in host memory") for size, names in offloaded.items()]
+    mesh = next((row.overrides[1:3] for row in comparison.rows if "dp_shard=" in " ".join(row.overrides)), ())
     if mesh:
         remarks.append(("mesh", f"hsdp shards inside a node and replicates across nodes: {' '.join(mesh)}"))
-    fields = [doc.Field(label, doc.Span(text, "soft")) for label, text in remarks]
-    chosen = [("simplest" if found.fastest else "take", found.recommended), ("fastest", found.fastest)]
-    fields += [
-        doc.Field(label, doc.Span(" ".join(row.overrides), "code"), "good") for label, row in chosen if row is not None
-    ]
-    fields += [doc.Field("why", reason) for reason in found.reasons]
-    drawn = [(row.variant.name, row.prediction) for row in found.rows if row.prediction is not None]
+    fields += [doc.Field(label, doc.Span(text, "soft")) for label, text in remarks]
+    chosen = [("simplest" if comparison.fastest else "take", comparison.recommended), ("fastest", comparison.fastest)]
+    fields += [doc.Field(label, doc.Span(" ".join(row.overrides), "code"), "good") for label, row in chosen if row]
+    fields += [doc.Field("why", reason) for reason in comparison.reasons]
     return doc.Section(
         "Strategies side by side, the simplest first",
         doc.present(
-            _categories(drawn, used) if drawn else None,
+            _categories(planned, used) if planned else None,
             doc.table(rows),
             doc.remark(_COMPARED),
             doc.Fields(tuple(fields)) if fields else None,
@@ -267,81 +256,79 @@ def _comparison(found: Comparison, used: Sequence[Category]) -> doc.Section:
 
 def _search(search: Search) -> doc.Section:
     """Return the layouts that fit, the fastest first."""
-    rows: list[tuple[str, ...]] = [("", "memory", "step", "bubble", "exposed", "tokens/s", "MFU", "type")]
-    for number, one in enumerate(search.found, 1):
-        made, time = one.prediction, one.prediction.time
+    rows: Rows = [("", "memory", "step", "bubble", "exposed", "tokens/s", "MFU", "type")]
+    for number, layout in enumerate(search.found, 1):
+        time = layout.prediction.time
         assert time is not None
-        _, memory, *_, step, speed, mfu = _figures(made)
+        _, memory, *_, step, speed, mfu = _figures(layout.prediction)
         waits = percent_text(time.bubble_s / time.step_s), percent_text(time.exposed_s / time.step_s)
-        rows.append((f"{number}", memory, step, *waits, speed, mfu, " ".join(one.overrides)))
+        rows.append((f"{number}", memory, step, *waits, speed, mfu, " ".join(layout.overrides)))
     count = f"{search.layouts:,} layouts: {search.too_large:,} too large, {search.too_slow:,} left out as too slow"
     fields = [doc.Field("searched", count), *(doc.Field("why", reason) for reason in search.reasons)]
     blocks = doc.present(doc.table(rows) if search.found else None, doc.Fields(tuple(fields)))
     return doc.Section("Layouts that fit, the fastest first", blocks)
 
 
-def _figures(made: Prediction) -> tuple[str, ...]:
+def _figures(plan: Prediction) -> tuple[str, ...]:
     """Return fits, memory, region, sent, step, tokens/s, MFU."""
-    fits = {True: "yes", False: "no", None: "?"}[made.fits]
-    sent = bytes_text(sum(one.sent_bytes for one in made.traffic))
+    fits = {True: "yes", False: "no", None: "?"}[plan.fits]
+    sent = bytes_text(sum(calls.sent_bytes for calls in plan.traffic))
     timed = ("-", "-", "-")
-    if made.time is not None:
-        mfu = "-" if made.time.mfu is None else percent_text(made.time.mfu)
-        timed = (seconds_text(made.time.step_s), rate_text(made.time.tokens_per_s), mfu)
-    return fits, bytes_text(made.memory.peak_bytes), made.memory.region, sent, *timed
+    if plan.time is not None:
+        mfu = "-" if plan.time.mfu is None else percent_text(plan.time.mfu)
+        timed = (seconds_text(plan.time.step_s), rate_text(plan.time.tokens_per_s), mfu)
+    return fits, bytes_text(plan.memory.peak_bytes), plan.memory.region, sent, *timed
 
 
 def _traffic(report: PlanReport) -> doc.Section:
     """Return what one rank sends each step."""
-    rows: list[tuple[str, ...]] = [("collective", "group", "ranks", "calls", "buffers", "sent", "link")]
-    for one in report.plan.traffic:
-        counts = (f"{one.ranks:,}", f"{one.count:,}", bytes_text(one.size_bytes), bytes_text(one.sent_bytes))
-        rows.append((one.op, one.group, *counts, _LINKS[one.link]))
+    rows: Rows = [("collective", "group", "ranks", "calls", "buffers", "sent", "link")]
+    for calls in report.plan.traffic:
+        counts = f"{calls.ranks:,}", f"{calls.count:,}", bytes_text(calls.size_bytes), bytes_text(calls.sent_bytes)
+        rows.append((calls.op, calls.group, *counts, _LINKS[calls.link]))
     title = f"Communication of one rank per step ({report.local_size} ranks a node)"
     return doc.Section(title, (doc.table(rows) if len(rows) > 1 else doc.Paragraph("none: there is one rank"),))
 
 
 def _time(plan: Prediction, time: Time) -> doc.Section:
     hidden = time.communication_s - time.exposed_s
-    hidden = 0.0 if hidden < _NOISE * time.communication_s else hidden
     exposed = 0.0 if time.exposed_s < _NOISE * time.step_s else time.exposed_s
     compute = f"{seconds_text(time.compute_s)}, {seconds_text(time.optimizer_s)} of it clipping and optimizer"
     communication = f"{seconds_text(time.communication_s)}, {seconds_text(exposed)} of it exposed"
-    communication += f", {seconds_text(hidden)} hidden" if hidden > 0 else ""
+    communication += f", {seconds_text(hidden)} hidden" if hidden > _NOISE * time.communication_s else ""
     mfu = "-" if time.mfu is None else percent_text(time.mfu)
     if time.mfu is not None and time.peak_flops is not None:
         mfu += f" of {flops_text(time.peak_flops)} ({_DTYPES.get(time.matmul_dtype, time.matmul_dtype)})"
     waited = f"{seconds_text(time.bubble_s)}, {percent_text(time.bubble_s / time.step_s)} of the step"
-    bubble = (doc.Field("bubble", f"{waited}: the busiest stage waits for the others"),) if time.bubble_s else ()
-    fields = (
-        doc.Field("step", seconds_text(time.step_s)),
-        doc.Field("compute", compute),
-        doc.Field("communication", communication),
-        *bubble,
-        doc.Field("tokens/s", rate_text(time.tokens_per_s)),
-        doc.Field("MFU", mfu),
-        doc.Field("scaling", f"{percent_text(time.scaling_efficiency)} of ranks that communicate nothing"),
-    )
-    rows: list[tuple[str, ...]] = [("collective", "group", "algorithm", "calls", "time")]
-    rows += [(one.op, one.group, one.algorithm, f"{one.count:,}", seconds_text(one.seconds)) for one in time.transfers]
-    return doc.Section(
-        f"Time of one step on {plan.hardware}",
-        doc.present(doc.Fields(fields), doc.table(rows) if len(rows) > 1 else None),
-    )
+    fields = {
+        "step": seconds_text(time.step_s),
+        "compute": compute,
+        "communication": communication,
+        "bubble": f"{waited}: the busiest stage waits for the others" if time.bubble_s else "",
+        "tokens/s": rate_text(time.tokens_per_s),
+        "MFU": mfu,
+        "scaling": f"{percent_text(time.scaling_efficiency)} of ranks that communicate nothing",
+    }
+    rows: Rows = [("collective", "group", "algorithm", "calls", "time")]
+    for sent in time.transfers:
+        rows.append((sent.op, sent.group, sent.algorithm, f"{sent.count:,}", seconds_text(sent.seconds)))
+    shown = doc.Fields(tuple(doc.Field(label, text) for label, text in fields.items() if text))
+    title = f"Time of one step on {plan.hardware}"
+    return doc.Section(title, doc.present(shown, doc.table(rows) if len(rows) > 1 else None))
 
 
 def _check(check: Check) -> doc.Section:
-    """Return whether both engines say the same, and where they do not both figures."""
-    rows: list[tuple[str, ...]] = [("figure", "closed form", "simulated")]
-    for one in check.differences:
-        shown = [bytes_text(n) if one.unit == "bytes" else f"{n:,} calls" for n in (one.closed_form, one.simulated)]
-        rows.append((one.what, *shown))
+    """Return whether both engines give the same figures, and both figures where they do not."""
+    rows: Rows = [("figure", "closed form", "simulated")]
+    for figure in check.differences:
+        both = figure.closed_form, figure.simulated
+        rows.append((figure.what, *(bytes_text(n) if figure.unit == "bytes" else f"{n:,} calls" for n in both)))
     formula, simulated = check.closed_form.memory.peak_bytes, check.simulated.memory.peak_bytes
     apart = percent_text(abs(formula - simulated) / max(formula, simulated, 1))
     text = f"they agree: {bytes_text(formula)} by formula, {bytes_text(simulated)} simulated"
     text += f" ({apart} apart), the same collectives"
     if check.differences:
-        text = "they disagree on what follows; the simulated engine ran the code itself"
+        text = "they disagree on the figures below; the simulated engine ran the code itself"
     field = doc.Field("check", text, "warn" if check.differences else "good")
     return doc.Section(
         "The two engines, both with the CPU's kernels",
@@ -349,17 +336,17 @@ def _check(check: Check) -> doc.Section:
     )
 
 
-def _largest(found: Sequence[Largest]) -> doc.Table:
+def _largest(solved: Sequence[Largest]) -> doc.Table:
     """Return the largest of each kind that fits."""
-    rows: list[tuple[str, ...]] = [("", "parameters", "memory", "tokens/s", "type")]
-    for one in found:
-        made = one.prediction
-        if made is None:
-            rows.append((one.what, "-", "-", "-", "not even the smallest fits"))
+    rows: Rows = [("", "parameters", "memory", "tokens/s", "type")]
+    for solution in solved:
+        plan = solution.prediction
+        if plan is None:
+            rows.append((solution.what, "-", "-", "-", "not even the smallest fits"))
             continue
-        speed = "-" if made.time is None else rate_text(made.time.tokens_per_s)
-        figures = (count_text(made.parameters), bytes_text(made.memory.peak_bytes), speed)
-        rows.append((one.what, *figures, " ".join(one.overrides)))
+        speed = "-" if plan.time is None else rate_text(plan.time.tokens_per_s)
+        figures = count_text(plan.parameters), bytes_text(plan.memory.peak_bytes), speed
+        rows.append((solution.what, *figures, " ".join(solution.overrides)))
     return doc.table(rows)
 
 
@@ -367,32 +354,15 @@ def _trainings(report: PlanReport) -> doc.Section:
     """Return bytes per parameter, and those of the whole model on one rank under each stage of ZeRO."""
     plan = report.plan
     ranks = plan.dp_size or plan.world_size
-    rows: list[tuple[str, ...]] = [
-        (
-            "training",
-            "weights",
-            "gradients",
-            "master",
-            "momentum",
-            "variance",
-            "together",
-            *map("ZeRO-{}".format, STAGES),
-        )
-    ]
-    for one in report.trainings:
-        sizes = (one.weights, one.gradients, one.master, one.momentum, one.variance, one.per_parameter)
-        shares = (bytes_text(one.rank_bytes(plan.parameters, stage, ranks)) for stage in STAGES)
-        rows.append((one.name, *map(str, sizes), *shares))
+    states = ("weights", "gradients", "master", "momentum", "variance")
+    rows: Rows = [("training", *states, "together", *map("ZeRO-{}".format, STAGES))]
+    for training in report.trainings:
+        sizes = [getattr(training, state) for state in states] + [training.per_parameter]
+        shares = (bytes_text(training.rank_bytes(plan.parameters, stage, ranks)) for stage in STAGES)
+        rows.append((training.name, *map(str, sizes), *shares))
     note = (
         "ZeRO-1 shards master, momentum and variance, ZeRO-2 gradients too, ZeRO-3 weights too. dtk keeps the row fp32 "
         "under every precision: its weights are the master, and copies of 16 bits live while they compute."
     )
     title = f"Model states with Adam: bytes per parameter, and of all on one of {counted(ranks, 'data-parallel rank')}"
     return doc.Section(title, (doc.table(rows), doc.remark(note)))
-
-
-def _notes(report: PlanReport) -> tuple[str, ...]:
-    """Return all that was assumed, each once."""
-    timed = report.plan.time.assumptions if report.plan.time is not None else ()
-    simulated = [] if report.check is None else [f"Simulated: {note}" for note in report.check.simulated.notes]
-    return tuple(dict.fromkeys([*report.notes, *report.plan.notes, *timed, *simulated]))

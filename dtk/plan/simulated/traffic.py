@@ -3,31 +3,19 @@
 Counts what was called; knows no strategy's formula.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Sequence
 
 from dtk.config.schema import Config
-from dtk.plan.formulas.traffic import link, ring_bytes
-from dtk.plan.prediction import Traffic
 from dtk.simulate.step import Call
 
 _MESH = "mesh_"
 _CONTROL = "control"
+Kind = tuple[str, str, int, int]
+"""What calls that are one line of traffic have in common: operation, group, its ranks, the distance between them."""
 
 
-class Kind(NamedTuple):
-    """What calls have in common that are one line of traffic."""
-
-    op: str
-    group: str
-    ranks: int
-    stride: int
-
-
-Figures = dict[Kind, int]
-
-
-def totals(calls: Sequence[Call], whole: str, simulated: int, rounds: int) -> tuple[Figures, Figures]:
+def totals(calls: Sequence[Call], whole: str, simulated: int, rounds: int) -> tuple[Counter[Kind], Counter[Kind]]:
     """Count and bytes of each kind of call over all micro-batches; the control group is left out.
 
     Args:
@@ -36,36 +24,17 @@ def totals(calls: Sequence[Call], whole: str, simulated: int, rounds: int) -> tu
         simulated: micro-batches of that step.
         rounds: micro-batches of the real one; those between the first and the last are alike.
     """
-    counts: dict[Kind, int] = {}
-    sizes: dict[Kind, int] = {}
+    counts: Counter[Kind] = Counter()
+    sizes: Counter[Kind] = Counter()
     for call in calls:
         if call.group == _CONTROL:
             continue
         times = rounds - simulated + 1 if simulated > 2 and call.micro_batch == 1 else 1
         stride = call.ranks[1] - call.ranks[0] if len(call.ranks) > 1 else 1
         name = call.dimension or (call.group.removeprefix(_MESH) if call.group.startswith(_MESH) else whole)
-        kind = Kind(call.op, name, len(call.ranks), stride)
-        counts[kind] = counts.get(kind, 0) + times
-        sizes[kind] = sizes.get(kind, 0) + times * call.size_bytes
+        counts[call.op, name, len(call.ranks), stride] += times
+        sizes[call.op, name, len(call.ranks), stride] += times * call.size_bytes
     return counts, sizes
-
-
-def traffic(
-    counts: Mapping[Kind, int], sizes: Mapping[Kind, int], world_size: int, local_size: int
-) -> tuple[Traffic, ...]:
-    """Return the traffic lines of a prediction."""
-    return tuple(
-        Traffic(
-            kind.op,
-            kind.group,
-            kind.ranks,
-            count,
-            sizes[kind],
-            ring_bytes(kind.op, sizes[kind], kind.ranks),
-            link(kind.ranks, kind.stride, world_size, local_size),
-        )
-        for kind, count in counts.items()
-    )
 
 
 def whole_dimension(config: Config, world_size: int) -> str:

@@ -2,7 +2,7 @@
 
 Owns the formulas and the choice of the fastest algorithm. Knows neither strategies nor hardware files.
 Sources: Hockney 1994 ("The communication challenge for MPP", the model); Thakur, Rabenseifner & Gropp 2005
-("Optimization of collective communication operations in MPICH"); Patarasu & Yuan 2009 ("Bandwidth optimal
+("Optimization of collective communication operations in MPICH"); Patarasuk & Yuan 2009 ("Bandwidth optimal
 all-reduce algorithms for clusters of workstations", the ring); Sanders, Speck & Traeff 2009 ("Two-tree algorithms
 for full bandwidth broadcast, reduction and scan", NCCL's double binary tree); Mikami et al. 2018 ("Massively
 distributed SGD: ImageNet/ResNet-50 training in a flash", the 2-D torus).
@@ -69,7 +69,7 @@ class Cost:
 
 
 def ring_all_reduce(size_bytes: float, group: Group) -> float:
-    """Seconds of 2 (n - 1) steps of size / n each (Patarasu & Yuan 2009): no algorithm sends less."""
+    """Seconds of 2 (n - 1) steps of size / n each (Patarasuk & Yuan 2009): no algorithm sends less."""
     return group.ring_s(2) + 2 * _others(group) * size_bytes / group.bytes_per_s
 
 
@@ -104,6 +104,16 @@ def tree_broadcast(size_bytes: float, group: Group) -> float:
     return group.tree_s() + size_bytes / group.bytes_per_s
 
 
+_GATHER = {"ring": ring_gather}
+_ALGORITHMS = {
+    "all_reduce": {"ring": ring_all_reduce, "tree": tree_all_reduce, "2-D torus": torus_all_reduce},
+    "all_gather": _GATHER,
+    "reduce_scatter": _GATHER,
+    "all_to_all": _GATHER,
+    "broadcast": {"chain": chain_broadcast, "tree": tree_broadcast},
+}
+
+
 def collective(op: str, size_bytes: float, group: Group) -> Cost:
     """Return the cost of one call with the fastest algorithm.
 
@@ -117,17 +127,12 @@ def collective(op: str, size_bytes: float, group: Group) -> Cost:
     """
     if group.ranks == 1:
         return Cost("none", 0.0)
-    costs: list[Cost]
-    if op == "all_reduce":
-        costs = [Cost("ring", ring_all_reduce(size_bytes, group)), Cost("tree", tree_all_reduce(size_bytes, group))]
-        if group.nodes > 1 and group.per_node > 1 and group.ranks % group.per_node == 0:
-            costs.append(Cost("2-D torus", torus_all_reduce(size_bytes, group)))
-    elif op in ("all_gather", "reduce_scatter", "all_to_all"):
-        costs = [Cost("ring", ring_gather(size_bytes, group))]
-    elif op == "broadcast":
-        costs = [Cost("chain", chain_broadcast(size_bytes, group)), Cost("tree", tree_broadcast(size_bytes, group))]
-    else:
+    if op not in _ALGORITHMS:
         raise ValueError(f"no formula for {op}")
+    algorithms = dict(_ALGORITHMS[op])
+    if group.nodes == 1 or group.per_node == 1 or group.ranks % group.per_node:
+        algorithms.pop("2-D torus", None)
+    costs = (Cost(name, seconds(size_bytes, group)) for name, seconds in algorithms.items())
     return min(costs, key=lambda cost: cost.seconds)
 
 

@@ -183,18 +183,23 @@ def _read(path: Path) -> Hardware:
     if not isinstance(plain, dict):
         raise DtkError(f"{path} describes no hardware", "it is not a mapping of keys")
     _check_keys(plain, path)
-    values: dict[str, Any] = {"name": str(plain["name"]), "device": plain.get("device"), "backend": plain["backend"]}
+    device = plain.get("device")
+    values: dict[str, Any] = {"name": str(plain["name"]), "device": device, "backend": plain["backend"]}
     if values["backend"] not in ("nccl", "gloo"):
         raise DtkError(f"{path}: backend is {values['backend']!r}", fix="write nccl or gloo")
     sources: dict[str, str] = {}
     for key in (*_TABLES, *_FIGURES):
         if key in plain:
             values[key], sources[key] = _figure(key, plain[key], path)
-    if values["device"] is not None:
-        values["peak_flops"], sources["peak_flops"] = _peaks(values, path)
+    if device is not None:
+        if "peak_flops" in values:
+            raise DtkError(f"{path}: device and peak_flops both give the peak", fix="leave one of them out")
+        peaks, source = published_peaks(device) if isinstance(device, str) else ({}, "")
+        if not peaks and "matmul_flops" not in values:
+            raise DtkError(f"{path}: no published peak is known for the device {device}", fix="give peak_flops instead")
+        values["peak_flops"], sources["peak_flops"] = peaks, source or "no peak is published"
     values.setdefault("peak_flops", {})
-    fraction = values.get("matmul_fraction")
-    if fraction is not None:
+    if (fraction := values.get("matmul_fraction")) is not None:
         values["matmul_flops"] = {dtype: fraction * peak for dtype, peak in values["peak_flops"].items()}
         sources["matmul_flops"] = f"{fraction:g} of the peak; {sources['matmul_fraction']}"
     if not values["matmul_flops"]:
@@ -205,11 +210,9 @@ def _read(path: Path) -> Hardware:
 def _check_keys(plain: dict[Any, Any], path: Path) -> None:
     """Refuse unknown keys, name what is missing, allow one way to say how fast products are."""
     known = (*_PLAIN, *_TABLES, *_FIGURES)
-    for key in plain:
-        if key not in known:
-            raise DtkError(
-                f"{path}: unknown key {key}", fix=did_you_mean(str(key), known) or f"keys: {', '.join(known)}"
-            )
+    if unknown := [str(key) for key in plain if key not in known]:
+        hint = did_you_mean(unknown[0], known) or f"keys: {', '.join(known)}"
+        raise DtkError(f"{path}: unknown key {unknown[0]}", fix=hint)
     if ("matmul_flops" in plain) == ("matmul_fraction" in plain):
         raise DtkError(f"{path}: how fast matrix products are", fix="give either matmul_flops or matmul_fraction")
     optional = ("device", *_TABLES, "matmul_fraction", "host_memory_bytes")
@@ -241,14 +244,3 @@ def _number(key: str, value: Any, path: Path) -> float | int:
         kind = "a fraction of 1" if key.endswith("fraction") else "a whole number" if whole else "a number"
         raise DtkError(f"{path}: {key} is {value!r}", f"it must be {kind} above 0")
     return int(number) if whole else number
-
-
-def _peaks(values: dict[str, Any], path: Path) -> tuple[dict[str, float], str]:
-    """Return the published peaks of the device that a file names, and their source."""
-    device = values["device"]
-    peaks, source = published_peaks(device) if isinstance(device, str) else ({}, "")
-    if "peak_flops" in values:
-        raise DtkError(f"{path}: device and peak_flops both give the peak", fix="leave one of them out")
-    if not peaks and "matmul_flops" not in values:
-        raise DtkError(f"{path}: no published peak is known for the device {device}", fix="give peak_flops instead")
-    return peaks, source or "no peak is published"

@@ -5,7 +5,8 @@ Turns a configuration into what `schedule` walks and `alpha_beta` prices. Needs 
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -17,7 +18,7 @@ from dtk.parallel.pipeline import walk as walk_pipeline
 from dtk.plan.formulas.owners import owned_elements
 from dtk.plan.formulas.stages import kept, message_bytes, messages, stage_states, sums_of_gradients
 from dtk.plan.formulas.traffic import link
-from dtk.plan.prediction import Prediction, Time, Transfer
+from dtk.plan.prediction import Time, Transfer
 from dtk.plan.timing.alpha_beta import Cost, Group, collective
 from dtk.plan.timing.hardware import Hardware
 from dtk.plan.timing.schedule import Bucket, Price, Sharded, Unit, Walk, ddp_micro_batch, fsdp_micro_batch, update
@@ -32,12 +33,7 @@ NEIGHBOURS = "pp neighbours"
 """The pairs of ranks of which one sends to the other."""
 
 
-def predict_time(prediction: Prediction, config: Config, hardware: Hardware, local_size: int | None = None) -> Time:
-    """Return the `step_time` of the planned job."""
-    return step_time(config, prediction.world_size, hardware, local_size)
-
-
-def step_time(config: Config, world_size: int, hardware: Hardware, local_size: int | None = None) -> Time:
+def step_time(config: Config, world_size: int, hardware: Hardware) -> Time:
     """One optimizer step: each stage of a job's pipeline is a data-parallel job of its own.
 
     They are set into the order of the schedule; without a pipeline there is one stage. What a stage communicates in
@@ -48,17 +44,15 @@ def step_time(config: Config, world_size: int, hardware: Hardware, local_size: i
         config: the job, its micro-batch settled.
         world_size: ranks over all nodes.
         hardware: what the devices and their links can do.
-        local_size: ranks per node; None = as many as the hardware has devices in a node.
 
     Raises:
         DtkError: the model cannot be built, or the hardware does not know the precision.
     """
-    config = kept(config, world_size)
-    job = _Job(config, config.mesh(world_size), hardware, local_size or hardware.devices_per_node)
+    job = _Job(config, world_size, hardware)
     schedule, parts = job.schedule, job.parts
-    wholes = [job.walked(part, job.count) for part in parts]
+    wholes = [job.walk(part, job.count) for part in parts]
     per_micro_batch_s = [
-        job.walked(part, 2)[0].end_s - job.walked(part, 1)[0].end_s if schedule.ranks > 1 else whole.end_s / job.count
+        job.walk(part, 2)[0].end_s - job.walk(part, 1)[0].end_s if schedule.ranks > 1 else whole.end_s / job.count
         for part, (whole, _) in zip(parts, wholes, strict=True)
     ]
     tails_s = [walk.end_s - job.count * each for (walk, _), each in zip(wholes, per_micro_batch_s, strict=True)]
@@ -78,13 +72,12 @@ def step_time(config: Config, world_size: int, hardware: Hardware, local_size: i
     whole = Walk(job.price, now_s=step_s)
     for stage in busiest:
         whole.add(wholes[stage][0])
-        whole.add(job.inside(parts[stage]))
+        whole.add(job.inside_layers(parts[stage].blocks))
     if schedule.ranks > 1:
-        one = Transfer("send", "pp", "point to point", 1, job.message_bytes, message.seconds)
-        whole.count(one, job.count * messages(config, busiest[0]))
+        sent = Transfer("send", "pp", "point to point", 1, job.message_bytes, message.seconds)
+        whole.count(sent, job.count * messages(job.config, busiest[0]))
     bubble_s = max(0.0, step_s - sum(wholes[stage][0].end_s for stage in busiest)) if schedule.ranks > 1 else 0.0
-    updating_s = sum(wholes[stage][1] for stage in busiest)
-    return _time(whole, updating_s, bubble_s, job)
+    return _time(whole, sum(wholes[stage][1] for stage in busiest), bubble_s, job)
 
 
 def _timeline_s(schedule: Pipeline, action_s: Callable[[Action], float], message_s: float) -> float:
@@ -102,13 +95,10 @@ def least_s(config: Config, world_size: int, hardware: Hardware) -> float:
 
     What the busiest rank computes and the first micro-batch's way there, or what a data-parallel group sends.
     """
-    config = kept(config, world_size)
-    mesh = config.mesh(world_size)
-    job = _Job(config, mesh, hardware, hardware.devices_per_node)
-    sent_s: dict[str, float] = {}
-    for call in stage_states(config, mesh, mesh.pp - 1):
-        each_s = job.price(call.op, call.group, call.size_bytes / call.count).seconds
-        sent_s[call.group] = sent_s.get(call.group, 0.0) + call.count * each_s
+    job = _Job(config, world_size, hardware)
+    sent_s: dict[str, float] = defaultdict(float)
+    for call, cost in job.priced(stage_states(job.config, job.mesh, job.mesh.pp - 1)):
+        sent_s[call.group] += call.count * cost.seconds
     parts_s = [part.forward_s + part.backward_s for part in job.parts]
     ranks = job.schedule.ranks
     computed_s = (job.count * sum(parts_s[place::ranks]) + sum(parts_s[:place]) for place in range(ranks))
@@ -142,20 +132,19 @@ class _Part:
 
 
 class _Job:
-    """What is timed."""
+    """What is timed: the stages of a job, and what their calls take."""
 
-    def __init__(self, config: Config, mesh: Mesh, hardware: Hardware, local_size: int) -> None:
-        self.config, self.mesh, self.hardware = config, mesh, hardware
-        self.price = _price(mesh, local_size, hardware)
+    def __init__(self, config: Config, world_size: int, hardware: Hardware) -> None:
+        self.config, self.hardware = kept(config, world_size), hardware
+        self.mesh = mesh = config.mesh(world_size)
+        self.price = _price(mesh, hardware)
         self.layout = layout(config)
-        self.count = max(1, config.batch_plan(mesh.world_size).accumulation_steps)
+        self.count = max(1, config.batch_plan(world_size).accumulation_steps)
         self.schedule = config.parallel.pipeline(self.count)
         self.message_bytes = message_bytes(config) if mesh.pp > 1 else 0
-        self.shards = config.strategy.traits.gradients_in == "units"
-        seconds = micro_batch_seconds(config, self.layout, hardware)
-        every = config.train.activation_checkpoint_every
         self.parts = []
-        inside: dict[tuple[bool, bool, int], Seconds] = {}  # Stages alike take as long: there may be hundreds.
+        seconds, every = micro_batch_seconds(config, self.layout, hardware), config.train.activation_checkpoint_every
+        ends: dict[tuple[bool, bool, int], Seconds] = {}  # Stages alike take as long: there may be hundreds.
         for blocks in stage_blocks(len(self.layout.blocks), self.schedule.stages):
             first, last = blocks.start == 0, blocks.stop == len(self.layout.blocks)
             part = dataclasses.replace(
@@ -165,42 +154,21 @@ class _Job:
                 after=self.layout.after if last else (),
             )
             kind = first, last, len(blocks)
-            if kind not in inside:
-                inside[kind] = self._tensor_parallel_seconds(seconds, blocks)
-            again = tuple(every > 0 and i % every == 0 for i in blocks)
-            self.parts.append(_Part(blocks, part, inside[kind], again))
+            if kind not in ends:
+                ends[kind] = self._stage_seconds(seconds, blocks)
+            self.parts.append(_Part(blocks, part, ends[kind], tuple(every > 0 and i % every == 0 for i in blocks)))
 
-    def walked(self, part: _Part, micro_batches: int) -> tuple[Walk, float]:
-        """Walk through a step of a stage by itself; also returns the seconds of its update."""
-        walk = Walk(self.price, self.hardware.backend == "gloo")
-        walks = _walk_sharded if self.shards else _walk_replicated
-        return walk, walks(walk, self, part, micro_batches)
-
-    def inside(self, part: _Part) -> Walk:
-        """Return what the layers of a stage communicate in a step; it is within the seconds of its compute."""
-        walk = Walk(self.price)
-        for call in self._tensor_parallel(self.config, part.blocks):
-            cost = self.price(call.op, call.group, call.size_bytes / call.count)
-            transfer = Transfer(call.op, call.group, cost.algorithm, 1, call.size_bytes // call.count, cost.seconds)
-            walk.count(transfer, self.count * call.count)
-            walk.compute_s -= self.count * call.count * cost.seconds
-        return walk
-
-    def _tensor_parallel(self, config: Config, blocks: range) -> list[Collective]:
-        return [call for call in tp.declare(config, self.mesh, 1, [], blocks) if call.count]
-
-    def _tensor_parallel_seconds(self, seconds: Seconds, blocks: range) -> Seconds:
-        """Add to the compute of a stage what its layers wait for: all of it, as each result is needed at once."""
-        last = blocks.stop == len(self.layout.blocks)
-        if not last:
+    def _stage_seconds(self, seconds: Seconds, blocks: range) -> Seconds:
+        """Return the seconds of a stage with what its layers wait for: all of it, as each result is needed at once."""
+        if blocks.stop != len(self.layout.blocks):
             seconds = dataclasses.replace(seconds, head_forward=0.0, head_backward=0.0)
         if self.mesh.tp == 1:
             return seconds
 
         def inside_s(config: Config, blocks: range, every: int) -> float:
             train = dataclasses.replace(config.train, activation_checkpoint_every=every)
-            calls = self._tensor_parallel(dataclasses.replace(config, train=train), blocks)
-            return sum(call.count * self.price(call.op, "tp", call.size_bytes / call.count).seconds for call in calls)
+            calls = tp.declare(dataclasses.replace(config, train=train), self.mesh, 1, [], blocks)
+            return sum(call.count * cost.seconds for call, cost in self.priced(calls))
 
         three = dataclasses.replace(self.config, model=dataclasses.replace(self.config.model, layers=3))
         block_s, again_s = (inside_s(three, range(1, 2), every) for every in (0, 1))
@@ -213,6 +181,140 @@ class _Job:
             head_forward=seconds.head_forward + ends_s / 2,
             head_backward=seconds.head_backward + ends_s / 2,
         )
+
+    def priced(self, calls: Iterable[Collective]) -> list[tuple[Collective, Cost]]:
+        """Return what each of the calls takes."""
+        return [(call, self.price(call.op, call.group, call.size_bytes / call.count)) for call in calls if call.count]
+
+    def inside_layers(self, blocks: range) -> Walk:
+        """Return what the layers of a stage communicate in a step; it is within the seconds of its compute."""
+        walk = Walk(self.price)
+        for call, cost in self.priced(tp.declare(self.config, self.mesh, 1, [], blocks)):
+            each = Transfer(call.op, call.group, cost.algorithm, 1, call.size_bytes // call.count, cost.seconds)
+            walk.count(each, self.count * call.count)
+            walk.compute_s -= self.count * call.count * cost.seconds
+        return walk
+
+    def walk(self, part: _Part, rounds: int) -> tuple[Walk, float]:
+        """Walk through a step of a stage by itself; also returns the seconds of its update."""
+        walk = Walk(self.price, self.hardware.backend == "gloo")
+        if self.config.strategy.traits.gradients_in == "units":
+            return walk, self._walk_sharded(walk, part, rounds)
+        return walk, self._walk_replicated(walk, part, rounds)
+
+    def _walk_replicated(self, walk: Walk, part: _Part, rounds: int) -> float:
+        """Walk ddp and zero1, and single and dp, which communicate nothing; returns the seconds of the update."""
+        strategy, ranks = self.config.strategy, self.mesh.dp_size
+        gradients, shapes = _gradients(part), part.layout.shapes
+        communicates = strategy.traits.gradients_in == "buckets" and ranks > 1
+        buckets = [Bucket(sum(fill_s for fill_s, _ in gradients), ())]
+        if communicates:
+            buckets = []
+            for members in gradient_buckets(strategy.bucket_cap_mb, shapes):
+                calls = tuple(bucket_calls(strategy, [gradients[i][1] for i in members], ranks))
+                buckets.append(Bucket(sum(gradients[i][0] for i in members), calls))
+            # The search for unused parameters ends when backward is over.
+            buckets += [Bucket(0.0, (("all_reduce", more.size_bytes),)) for more in used_bitmap(strategy, shapes)]
+        walk.repeat(rounds - 1, lambda once: ddp_micro_batch(once, part.forward_s, buckets, last=False))
+        ddp_micro_batch(walk, part.forward_s, buckets, last=communicates)
+        deals = strategy.traits.deals_out_parameters
+        owners = owned_elements(shapes, ranks) if deals else [count(shapes)]
+        updating_s = self._update(walk, part, max(owners))
+        if deals and communicates:
+            # Each rank sends what it updated, after all have updated; one without parameters sends an element as well.
+            for owned in owners:
+                walk.communicate("broadcast", "dp", 4 * max(1, owned))
+        return updating_s
+
+    def _walk_sharded(self, walk: Walk, part: _Part, rounds: int) -> float:
+        """Walk what fully_shard keeps; returns the seconds of the update."""
+        sharded = _sharded(self.config, self.mesh, part)
+        once = self.config.strategy.gathers_once
+        if once and rounds > 1:
+            fsdp_micro_batch(walk, sharded, last=False)
+        middle = rounds - 1 - once
+        walk.repeat(middle, lambda each: fsdp_micro_batch(each, sharded, last=False, gathers=not once))
+        fsdp_micro_batch(walk, sharded, last=True, gathers=not once or rounds == 1)
+        return self._update(walk, part, padded_elements(part.layout.shapes, sharded.shards) // sharded.shards)
+
+    def _update(self, walk: Walk, part: _Part, held: int) -> float:
+        """Walk what follows the last backward: sums of gradients over other dimensions, clipping, the update."""
+        config, hardware = self.config, self.hardware
+        if config.model.architecture != "custom":
+            for call in sums_of_gradients(config, self.mesh, part.blocks):
+                walk.compute(0.0, after_s=walk.communicate(call.op, call.group, call.size_bytes))
+        norm_s, scale_s = clip_seconds(config, held, hardware)
+        once = self.parts.index(part) < self.schedule.ranks  # Clipping sums over all stages of a rank.
+        groups = [name for name in config.strategy.summed(self.mesh) if once and self.mesh.size(name) > 1]
+        return update(walk, norm_s, scale_s, optimizer_seconds(config, held, hardware), groups)
+
+
+def _gradients(part: _Part) -> list[tuple[float, Shape]]:
+    """Backward, parameter by parameter from the last to the first: its share of the compute, and its shape.
+
+    A part's compute is shared out by the size of its parameters. The output projection comes first, also where its
+    weights are tied to the embedding, whose gradient is complete only at the end.
+    """
+    model = part.layout
+    parts: list[tuple[float, tuple[Shape, ...]]] = [(0.0, model.before)]
+    parts += [(part.block_backward(i), block) for i, block in enumerate(model.blocks)]
+    parts.append((part.seconds.head_backward, model.after))
+    done: list[tuple[float, Shape]] = []
+    carried_s = 0.0
+    for part_s, shapes in reversed(parts):
+        whole = count(shapes)
+        if not whole:
+            carried_s += part_s
+            continue
+        for shape in reversed(shapes):
+            done.append((carried_s + part_s * prod(shape) / whole, shape))
+            carried_s = 0.0
+    return done
+
+
+def _sharded(config: Config, mesh: Mesh, part: _Part) -> Sharded:
+    """Return the units of fully_shard with what each computes, gathers and reduces."""
+    strategy, precision, model, shards = config.strategy, config.precision, part.layout, mesh.dp_shard
+    compute = ITEM_BYTES["float32" if strategy.autocasts else precision.compute_dtype]
+    reduce = ITEM_BYTES["float32"] if strategy.autocasts else reduced_item_bytes(precision)
+
+    def unit(forward_s: float, backward_s: float, shapes: Sequence[Shape]) -> Unit:
+        padded = padded_elements(shapes, shards)
+        return Unit(forward_s, backward_s, compute * padded, reduce * padded)
+
+    size, layers = strategy.blocks_per_unit, len(model.blocks)
+    root = [*model.before, *model.after, *(shape for block in model.blocks for shape in block if not size)]
+    units = []
+    for first in range(0, layers, size) if size else ():
+        numbers = range(first, min(first + size, layers))
+        shapes = [shape for i in numbers for shape in model.blocks[i]]
+        backward_s = sum(map(part.block_backward, numbers))
+        units.append(unit(len(numbers) * part.seconds.block_forward, backward_s, shapes))
+    rest_s = part.forward_s - sum(each.forward_s for each in units)
+    rest_back_s = part.backward_s - sum(each.backward_s for each in units)
+    replicated = "dp_replicate" in strategy.grouped(mesh) and mesh.dp_replicate > 1
+    around, reshard = unit(rest_s, rest_back_s, root), strategy.reshard_after_forward
+    return Sharded(tuple(units), around, reshard, strategy.prefetch_depth, shards, replicated)
+
+
+def _price(mesh: Mesh, hardware: Hardware) -> Price:
+    """Return the function that prices a call over each group; equal calls are computed once."""
+    links, local_size = (hardware.intra_node, hardware.inter_node), hardware.devices_per_node
+    placed = {
+        name: Group(size, min(size, max(1, local_size // mesh.stride(name))), *links)
+        for name in (*ORDER, "dp")
+        if (size := mesh.size(name))
+    }
+    near = link(2, mesh.stride("pp"), mesh.world_size, local_size) == "intra_node"
+    placed[NEIGHBOURS] = Group(2, 2 if near else 1, *links)
+
+    @functools.cache
+    def price(op: str, group: str, size_bytes: float) -> Cost:
+        # torch's gloo reduces the whole buffer everywhere and keeps a part.
+        whole = op == "reduce_scatter" and hardware.backend == "gloo"
+        return collective("all_reduce" if whole else op, size_bytes, placed[group])
+
+    return price
 
 
 def _time(walk: Walk, updating_s: float, bubble_s: float, job: _Job) -> Time:
@@ -241,154 +343,24 @@ def _time(walk: Walk, updating_s: float, bubble_s: float, job: _Job) -> Time:
     )
 
 
-def _assumptions(config: Config, hardware: Hardware) -> list[str]:
-    """Return the assumptions that the reader must know before trusting the time."""
-    said = ["Launching kernels, loading data and logging are taken to hide behind the device's work."]
-    if hardware.backend == "gloo":
-        said = ["What the host does between operations is not in the time: on the CPU small models take longer."]
-    assumed = sorted(key for key, source in hardware.sources.items() if source.startswith("assumption"))
-    if assumed:
-        said.append(f"Figures of hardware={hardware.name} that no data sheet gives: {', '.join(assumed)}.")
-    if getattr(config.strategy, "cpu_offload", False):
-        said.append("Copies between host and device and the update on the host (cpu_offload) are not in the time.")
-    if (hook := getattr(config.strategy, "communication_hook", "none")) in ("int8", "topk", "powersgd"):
-        said.append(f"The arithmetic of communication_hook={hook} is not in the time.")
-    if config.strategy.traits.least_cuda_devices > 1:
-        said.append(
-            f"strategy={config.strategy.name} is timed as one device: its copies inside the process are not modelled."
-        )
-    if config.strategy.traits.gradients_in is None and config.strategy.traits.collectives:
-        said.append(f"What strategy={config.strategy.name} communicates is not in the time: its schedule is not known.")
-    if config.model.architecture == "custom":
-        said.append("Of a model of your own only FLOPs are counted, not what its other kernels move.")
-    if config.train.compile:
-        said.append("torch.compile is not modelled: kernels are counted one by one.")
-    return said
-
-
-def _price(mesh: Mesh, local_size: int, hardware: Hardware) -> Price:
-    """Return the function that prices a call over each group; equal calls are computed once."""
-    links = hardware.intra_node, hardware.inter_node
-    placed = {
-        name: Group(size, min(size, max(1, local_size // mesh.stride(name))), *links)
-        for name in (*ORDER, "dp")
-        if (size := mesh.size(name))
-    }
-    near = link(2, mesh.stride("pp"), mesh.world_size, local_size) == "intra_node"
-    placed[NEIGHBOURS] = Group(2, 2 if near else 1, *links)
-
-    @functools.cache
-    def price(op: str, group: str, size_bytes: float) -> Cost:
-        if op == "reduce_scatter" and hardware.backend == "gloo":
-            # torch's gloo reduces the whole buffer everywhere and keeps a part.
-            return collective("all_reduce", size_bytes, placed[group])
-        return collective(op, size_bytes, placed[group])
-
-    return price
-
-
-def _update(walk: Walk, job: _Job, part: _Part, held: int) -> float:
-    """Walk through what follows the last backward: sums of gradients over other dimensions, clipping, the update."""
-    config, hardware = job.config, job.hardware
-    if config.model.architecture != "custom":
-        for call in sums_of_gradients(config, job.mesh, part.blocks):
-            walk.compute(0.0, after_s=walk.communicate(call.op, call.group, call.size_bytes))
-    norm_s, scale_s = clip_seconds(config, held, hardware)
-    once = job.parts.index(part) < job.schedule.ranks  # Clipping sums over all stages of a rank.
-    groups = [name for name in config.strategy.summed(job.mesh) if once and job.mesh.size(name) > 1]
-    return update(walk, norm_s, scale_s, optimizer_seconds(config, held, hardware), groups)
-
-
-def _walk_replicated(walk: Walk, job: _Job, part: _Part, rounds: int) -> float:
-    """Walk ddp and zero1, and single and dp, which communicate nothing; returns the seconds of the update."""
-    config, ranks = job.config, job.mesh.dp_size
-    communicates = config.strategy.traits.gradients_in == "buckets" and ranks > 1
-    buckets = _buckets(config, part, ranks) if communicates else [Bucket(sum(fill for fill, _ in _gradients(part)), ())]
-    walk.repeat(rounds - 1, lambda once: ddp_micro_batch(once, part.forward_s, buckets, last=False))
-    ddp_micro_batch(walk, part.forward_s, buckets, last=communicates)
-    shapes, deals = part.layout.shapes, config.strategy.traits.deals_out_parameters
-    owners = owned_elements(shapes, ranks) if deals else [count(shapes)]
-    updating_s = _update(walk, job, part, max(owners))
-    if deals and communicates:
-        # Each rank sends what it updated, after all have updated; one without parameters sends an element all the same.
-        for owned in owners:
-            walk.communicate("broadcast", "dp", 4 * max(1, owned))
-    return updating_s
-
-
-def _gradients(part: _Part) -> list[tuple[float, Shape]]:
-    """Backward, parameter by parameter from the last to the first: its share of the compute, and its shape.
-
-    A part's compute is shared out by the size of its parameters. The output projection comes first, also where its
-    weights are tied to the embedding, whose gradient is complete only at the end.
-    """
-    model = part.layout
-    parts: list[tuple[float, tuple[Shape, ...]]] = [(0.0, model.before)]
-    parts += [(part.block_backward(i), block) for i, block in enumerate(model.blocks)]
-    parts.append((part.seconds.head_backward, model.after))
-    done: list[tuple[float, Shape]] = []
-    carried_s = 0.0
-    for part_s, shapes in reversed(parts):
-        whole = count(shapes)
-        if not whole:
-            carried_s += part_s
-            continue
-        for shape in reversed(shapes):
-            done.append((carried_s + part_s * prod(shape) / whole, shape))
-            carried_s = 0.0
-    return done
-
-
-def _buckets(config: Config, part: _Part, ranks: int) -> list[Bucket]:
-    """DDP's buckets in the order in which backward fills them, as they travel."""
-    gradients = _gradients(part)
-    shapes = part.layout.shapes
+def _assumptions(config: Config, hardware: Hardware) -> Iterator[str]:
+    """Yield what the reader must know before trusting the time."""
     strategy = config.strategy
-    buckets = []
-    for members in gradient_buckets(strategy.bucket_cap_mb, shapes):
-        fill_s = sum(gradients[i][0] for i in members)
-        buckets.append(Bucket(fill_s, tuple(bucket_calls(strategy, [gradients[i][1] for i in members], ranks))))
-    # The search for unused parameters ends when backward is over.
-    return buckets + [Bucket(0.0, (("all_reduce", more.size_bytes),)) for more in used_bitmap(strategy, shapes)]
-
-
-def _walk_sharded(walk: Walk, job: _Job, part: _Part, rounds: int) -> float:
-    """Walk what fully_shard keeps; returns the seconds of the update."""
-    sharded = _sharded(job, part)
-    once = job.config.strategy.gathers_once
-    if once and rounds > 1:
-        fsdp_micro_batch(walk, sharded, last=False)
-    middle = rounds - 1 - once
-    walk.repeat(middle, lambda each: fsdp_micro_batch(each, sharded, last=False, gathers=not once))
-    fsdp_micro_batch(walk, sharded, last=True, gathers=not once or rounds == 1)
-    return _update(walk, job, part, padded_elements(part.layout.shapes, sharded.shards) // sharded.shards)
-
-
-def _sharded(job: _Job, part: _Part) -> Sharded:
-    """Return the units of fully_shard with what each computes, gathers and reduces."""
-    strategy, precision, model = job.config.strategy, job.config.precision, part.layout
-    shards = job.mesh.dp_shard
-    compute = ITEM_BYTES["float32" if strategy.autocasts else precision.compute_dtype]
-    reduce = ITEM_BYTES["float32"] if strategy.autocasts else reduced_item_bytes(precision)
-
-    def unit(forward_s: float, backward_s: float, shapes: Sequence[Shape]) -> Unit:
-        padded = padded_elements(shapes, shards)
-        return Unit(forward_s, backward_s, compute * padded, reduce * padded)
-
-    size, layers = strategy.blocks_per_unit, len(model.blocks)
-    root = [*model.before, *model.after, *(shape for block in model.blocks for shape in block if not size)]
-    inner = [range(first, min(first + size, layers)) for first in range(0, layers, size)] if size else []
-    units = [
-        unit(
-            len(numbers) * part.seconds.block_forward,
-            sum(map(part.block_backward, numbers)),
-            [shape for i in numbers for shape in model.blocks[i]],
-        )
-        for numbers in inner
-    ]
-    rest_s = part.forward_s - sum(each.forward_s for each in units)
-    rest_back_s = part.backward_s - sum(each.backward_s for each in units)
-    replicated = "dp_replicate" in strategy.grouped(job.mesh) and job.mesh.dp_replicate > 1
-    reshard = strategy.reshard_after_forward
-    around = unit(rest_s, rest_back_s, root)
-    return Sharded(tuple(units), around, reshard, strategy.prefetch_depth, shards, replicated)
+    if hardware.backend == "gloo":
+        yield "What the host does between operations is not in the time: on the CPU small models take longer."
+    else:
+        yield "Launching kernels, loading data and logging are taken to hide behind the device's work."
+    if assumed := sorted(key for key, source in hardware.sources.items() if source.startswith("assumption")):
+        yield f"Figures of hardware={hardware.name} that no data sheet gives: {', '.join(assumed)}."
+    if getattr(strategy, "cpu_offload", False):
+        yield "Copies between host and device and the update on the host (cpu_offload) are not in the time."
+    if (hook := getattr(strategy, "communication_hook", "none")) in ("int8", "topk", "powersgd"):
+        yield f"The arithmetic of communication_hook={hook} is not in the time."
+    if strategy.traits.least_cuda_devices > 1:
+        yield f"strategy={strategy.name} is timed as one device: its copies inside the process are not modelled."
+    if strategy.traits.gradients_in is None and strategy.traits.collectives:
+        yield f"What strategy={strategy.name} communicates is not in the time: its schedule is not known."
+    if config.model.architecture == "custom":
+        yield "Of a model of your own only FLOPs are counted, not what its other kernels move."
+    if config.train.compile:
+        yield "torch.compile is not modelled: kernels are counted one by one."

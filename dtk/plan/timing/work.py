@@ -11,7 +11,7 @@ from typing import Any
 
 from dtk.config.schema import Config, CustomModelConfig, EncoderConfig, LlamaConfig, SGDConfig
 from dtk.models.flops import training_flops_per_token
-from dtk.plan.formulas.shape import ModelShape, cut, elements, model_shape
+from dtk.plan.formulas.shape import cut, elements, model_shape
 from dtk.plan.timing.hardware import Hardware
 from dtk.strategies.declared import ITEM_BYTES, Shape
 
@@ -65,23 +65,16 @@ def layout(config: Config) -> Layout:
         return _custom_layout(config)
     whole = model_shape(model)
     shape = cut(whole, config.parallel.tp)
+    # Elements outside of blocks that each token is multiplied with: not lookup tables, but a tied one is the output
+    # projection; an encoder's head runs once per sample. A test holds them against the models' own count.
+    multiplied = sum(prod(size) for name, size in whole.after if name.startswith("final_norm"))
+    if not isinstance(model, EncoderConfig):
+        root = dict(whole.root)
+        multiplied += prod(root.get("head.weight", root["token_embedding.weight"]))
     block_flops = training_flops_per_token(elements(whole.block), 1, model.width, length)
-    rest_flops = training_flops_per_token(_multiplied(whole), 0, model.width, length)
-    block = tuple(shape for _, shape in shape.block)
-    before, after = (tuple(shape for _, shape in part) for part in (shape.before, shape.after))
+    rest_flops = training_flops_per_token(multiplied, 0, model.width, length)
+    before, block, after = (tuple(size for _, size in part) for part in (shape.before, shape.block, shape.after))
     return Layout(before, (block,) * shape.layers, after, block_flops, rest_flops)
-
-
-def _multiplied(shape: ModelShape) -> int:
-    """Elements outside of blocks that each token is multiplied with; a test holds them against the models' own count.
-
-    Lookup tables are not, but a tied one is the output projection; an encoder's head runs once per sample.
-    """
-    after = sum(prod(each) for name, each in shape.after if name.startswith("final_norm"))
-    if isinstance(shape.config, EncoderConfig):
-        return after
-    projection = next((name for name, _ in shape.after if name.startswith("head")), "token_embedding.weight")
-    return after + prod(dict(shape.root)[projection])
 
 
 def _custom_layout(config: Config) -> Layout:
@@ -121,14 +114,16 @@ def micro_batch_seconds(config: Config, model: Layout, hardware: Hardware) -> Se
     Raises:
         DtkError: the hardware does not know the precision.
     """
-    precision = config.precision
+    precision, samples = config.precision, config.train.micro_batch_size
     rate = hardware.matmul_rate("tf32" if precision.tf32 else precision.compute_dtype)
-    tokens = config.train.micro_batch_size * config.data.sequence_length
+    tokens = samples * config.data.sequence_length
     item, parts = ITEM_BYTES[precision.compute_dtype], config.parallel.tp
     moved = item * _streamed_elements(config) / hardware.memory_rate
     block = tokens * (model.block_flops / 3 / rate / parts + moved)
     head = tokens * model.rest_flops / 3 / rate / parts
-    logits = _logits(config) / hardware.memory_rate / parts
+    encodes = isinstance(config.model, EncoderConfig)
+    answered = samples * config.model.classes if encodes else tokens * config.model.vocab_size
+    logits = answered / hardware.memory_rate / parts
     cast = (item + 4) * logits if item != 4 else 0.0
     # log_softmax reads and writes; its backward reads two, writes one, after the loss wrote a gradient of zeros.
     return Seconds(block, 2 * block, block, head + 8 * logits + cast, 2 * head + 16 * logits + cast)
@@ -145,19 +140,9 @@ def _streamed_elements(config: Config) -> float:
     if isinstance(model, CustomModelConfig):
         return 0.0
     stream: float = 10.0 * model.width / (parallel.tp if parallel.sequence_parallel else 1)
-    if isinstance(model, LlamaConfig):
-        inner: float = 12.0 * model.width + 5.0 * model.ffn_width
-    else:
-        inner = (2.0 + 2 * 4) * model.width
+    llama = isinstance(model, LlamaConfig)
+    inner: float = 12.0 * model.width + 5.0 * model.ffn_width if llama else (2.0 + 2 * 4) * model.width
     return stream + inner / parallel.tp
-
-
-def _logits(config: Config) -> float:
-    """Elements of the output of one micro-batch."""
-    train, model = config.train, config.model
-    if isinstance(model, EncoderConfig):
-        return float(train.micro_batch_size * model.classes)
-    return float(train.micro_batch_size * config.data.sequence_length * model.vocab_size)
 
 
 def optimizer_seconds(config: Config, owned: int, hardware: Hardware) -> float:

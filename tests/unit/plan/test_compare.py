@@ -37,7 +37,7 @@ def needs(one: Row) -> int:
 def test_the_simplest_that_fits_is_recommended_on_every_device() -> None:
     free = compared(1 << 40)
     assert free.recommended is row(free, "ddp")
-    assert "single would fit, but uses 1 rank only." in free.reasons
+    assert "single would fit, but uses only 1 rank." in free.reasons
     for one in (row(free, "zero2"), row(free, "fsdp + checkpointing")):
         tight = compared(needs(one))
         chosen = tight.recommended

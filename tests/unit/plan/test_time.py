@@ -20,7 +20,7 @@ from dtk.plan.formulas.shape import model_shape
 from dtk.plan.job import planned_job
 from dtk.plan.prediction import Time
 from dtk.plan.timing.hardware import Hardware, load_hardware
-from dtk.plan.timing.time import predict_time
+from dtk.plan.timing.time import step_time
 from dtk.plan.timing.work import layout
 from dtk.strategies.declared import ModelShapes
 from tests.work import calls_in
@@ -35,7 +35,7 @@ def job(strategy: str, ranks: int, *overrides: str) -> Config:
 
 
 def timed(config: Config, ranks: int, hardware: Hardware, local_size: int = 8) -> Time:
-    return predict_time(closed_form(config, ranks, local_size), config, hardware, local_size)
+    return step_time(config, ranks, dataclasses.replace(hardware, devices_per_node=local_size))
 
 
 def test_one_rank_by_hand() -> None:
@@ -99,7 +99,7 @@ def test_what_is_timed_is_what_is_sent(strategy: str, model: str, more: str) -> 
     batch = (f"train.global_batch_size={ranks * 6}", "train.micro_batch_size=2")
     config = job(strategy, ranks, f"model={model}", data, "precision=bf16", *batch, more)
     prediction = closed_form(config, ranks, 4)
-    done = predict_time(prediction, config, load_hardware("h100_sxm"), 4)
+    done = timed(config, ranks, load_hardware("h100_sxm"), 4)
     sent: dict[tuple[str, str], list[int]] = {}
     for one in done.transfers:
         entry = sent.setdefault((one.op, one.group), [0, 0])
@@ -166,9 +166,7 @@ def test_instant_for_a_trillion_parameters_on_4096_ranks() -> None:
     batch = ("data.sequence_length=2048", "train.global_batch_size=16384", "train.micro_batch_size=1")
     for strategy in ("zero1", "hsdp"):
         config = job(strategy, 4096, "model=gpt2_xl", "precision=bf16", *size, *batch)
-        prediction = closed_form(config, 4096)
-        hardware = load_hardware("h100_sxm")
-        done, calls = calls_in(partial(predict_time, prediction, config, hardware))
+        done, calls = calls_in(partial(step_time, config, 4096, load_hardware("h100_sxm")))
         assert calls < 200_000
         assert done.mfu is not None and 0.2 < done.mfu < 0.65
 
@@ -191,8 +189,7 @@ def test_a_model_of_the_users_own() -> None:
     assert (parts.before, parts.blocks, parts.after) == (((3, 4),), (((4, 3),), ((4, 3),)), ((5, 4),))
     assert parts.flops_per_token == 6 * (12 + 24 + 20)
     assert parts.block_flops == pytest.approx(6 * 12)
-    made = closed_form(job("fsdp", 4, "train.global_batch_size=8"), 4)
-    done = predict_time(made, config, load_hardware("a100_40"))
+    done = step_time(config, 4, load_hardware("a100_40"))
     # Forward and backward of two units and the root, all in float32.
     assert {t.op: t.size_bytes for t in done.transfers if t.op != "all_reduce"} == {
         "all_gather": 4 * (2 * 2 * 12 + 4 * 4 + 8 * 4),
@@ -245,8 +242,7 @@ def test_laws(
     )
     config = dataclasses.replace(config, train=train)
     hardware = load_hardware(preset)
-    prediction = closed_form(config, ranks)
-    done = predict_time(prediction, config, hardware)
+    done = step_time(config, ranks, hardware)
     assert done.compute_s + done.exposed_s == pytest.approx(done.step_s)
     assert -1e-12 <= done.exposed_s <= done.communication_s * (1 + 1e-9)
     assert 0 < done.scaling_efficiency <= 1
@@ -257,7 +253,7 @@ def test_laws(
         inter_node_bytes_per_s=hardware.inter_node_bytes_per_s * speed[1],
         memory_bytes_per_s=hardware.memory_bytes_per_s * speed[2],
     )
-    assert predict_time(prediction, config, better).step_s <= done.step_s * (1 + 1e-9)
+    assert step_time(config, ranks, better).step_s <= done.step_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(
