@@ -13,7 +13,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dtk.parallel.collectives import Axis
+from dtk.parallel.collectives import Axis, all_reduce_
 from dtk.parallel.pipeline import OUTSTANDING, RECEIVES, SENDS, Order
 from dtk.parallel.placement import mark_copy
 from dtk.parallel.regions import communication
@@ -58,16 +58,14 @@ class Shared:
     """Parameters that the first and the last stage both hold, each with the gradient of its own use."""
 
     parameters: tuple[nn.Parameter, ...]
-    group: dist.ProcessGroup
-    """Of those two ranks."""
+    ends: Axis
+    """Those two ranks."""
 
     def sum_gradients(self) -> None:
         """Give both the sum; called once a step, when gradients are reduced over the data-parallel ranks."""
         for parameter in self.parameters:
             if parameter.grad is not None:
-                gradient = local(parameter.grad)
-                with communication("all_reduce", gradient.nbytes, "pp"):
-                    dist.all_reduce(gradient, group=self.group)
+                all_reduce_(local(parameter.grad), self.ends)
 
     def declare(self) -> list[Collective]:
         """Return the collectives of `sum_gradients`."""
@@ -93,7 +91,7 @@ def shared_parameters(model: nn.Module, axis: Axis, ranks: list[int], names: Ite
     group = axis.group
     if axis.size > 2:
         group = dist.new_group([ranks[0], ranks[-1]], use_local_synchronization=True, group_desc="pp_shared")
-    return Shared(parameters, group)
+    return Shared(parameters, Axis("pp", group, int(axis.rank > 0), 2))
 
 
 @dataclass(slots=True)

@@ -81,11 +81,8 @@ def declare(
     """
     if mesh.tp == 1:
         return []
-    model, parallel, tokens = (
-        config.model,
-        config.parallel,
-        config.train.micro_batch_size * config.data.sequence_length // mesh.cp,
-    )
+    model, parallel = config.model, config.parallel
+    tokens = config.train.micro_batch_size * config.data.sequence_length // mesh.cp
     item = ITEM_BYTES[config.precision.compute_dtype]
     classifies = model.architecture == "encoder"
     # Left after attention and feed-forward of each block and after the embedding, entered before them and before the
@@ -108,15 +105,11 @@ def declare(
         calls += [(op, embeds, size * embedded) for op in ("all_gather", "reduce_scatter")]
     else:
         calls = [("all_reduce", sums, size * item), ("all_reduce", embeds, size * embedded)]
-    if classifies or not answers:
-        pass
-    elif parallel.loss_parallel:
-        # The largest logit; then the sum of exponentials beside the target's logit.
-        calls += [("all_reduce", 1, 4 * tokens), ("all_reduce", 1, 8 * tokens)]
-    else:
-        calls += [("all_gather", 1, tokens * model.vocab_size * item)]
-    declared = [
-        Collective(op, "tp", accumulation_steps * count, accumulation_steps * count * size) for op, count, size in calls
-    ]
-    elements = sum(map(prod, partial))
-    return [*declared, *([Collective("all_reduce", "tp", 1, ITEM_BYTES["float32"] * elements)] if elements else [])]
+    if answers and not classifies:
+        # In parallel: the largest logit, then the sum of exponentials beside the target's logit.
+        gathered = [("all_gather", 1, tokens * model.vocab_size * item)]
+        calls += [("all_reduce", 1, 4 * tokens), ("all_reduce", 1, 8 * tokens)] if parallel.loss_parallel else gathered
+    totals = [(op, accumulation_steps * count, accumulation_steps * count * size) for op, count, size in calls]
+    if elements := sum(map(prod, partial)):
+        totals.append(("all_reduce", 1, ITEM_BYTES["float32"] * elements))
+    return [Collective(op, "tp", count, size) for op, count, size in totals]

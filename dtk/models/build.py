@@ -11,6 +11,7 @@ ranks have equal values, and shards it from there; every rank then needs host me
 import torch
 from torch import nn
 
+from dtk.config.instantiate import instantiate
 from dtk.config.schema import Config, CustomModelConfig, EncoderConfig, GPTConfig, LlamaConfig, MoEConfig
 from dtk.errors import DtkError
 from dtk.models.encoder import Encoder
@@ -18,6 +19,7 @@ from dtk.models.gpt import GPT
 from dtk.models.llama import Llama
 from dtk.models.moe import MoE
 from dtk.parallel.blocks import blocks_of, choose_blocks
+from dtk.parallel.mesh import divisors
 
 ModelConfig = GPTConfig | LlamaConfig | EncoderConfig | CustomModelConfig
 
@@ -34,22 +36,16 @@ def build_model(config: ModelConfig, allow_targets: list[str]) -> nn.Module:
             with its arguments, or no nn.Module.
     """
     if isinstance(config, CustomModelConfig):
-        return _build_custom(config, allow_targets)
+        model: nn.Module = instantiate(config._target_, config.arguments, allow_targets, nn.Module)
+        if config.wrap:
+            choose_blocks(model, config.wrap)
+        return model
     _check_heads(config)
     if isinstance(config, GPTConfig):
         return GPT(config)
     if isinstance(config, LlamaConfig):
         return (MoE if isinstance(config, MoEConfig) else Llama)(config)
     return Encoder(config)
-
-
-def _build_custom(config: CustomModelConfig, allow_targets: list[str]) -> nn.Module:
-    from dtk.config.instantiate import instantiate
-
-    model: nn.Module = instantiate(config._target_, config.arguments, allow_targets, nn.Module)
-    if config.wrap:
-        choose_blocks(model, config.wrap)
-    return model
 
 
 def check_blocks(config: Config, model: nn.Module) -> None:
@@ -101,7 +97,7 @@ def _check_heads(config: GPTConfig | LlamaConfig | EncoderConfig) -> None:
         raise DtkError(
             f"model.width={config.width} does not divide into model.heads={config.heads}",
             "every head has the same whole number of features",
-            f"take model.heads={_divisor(config.width, config.heads)}",
+            f"take model.heads={_nearest_divisor(config.width, config.heads)}",
         )
     if not isinstance(config, LlamaConfig):
         return
@@ -109,7 +105,7 @@ def _check_heads(config: GPTConfig | LlamaConfig | EncoderConfig) -> None:
         raise DtkError(
             f"model.heads={config.heads} does not divide into model.kv_heads={config.kv_heads}",
             "each key and value head serves the same number of query heads",
-            f"take model.kv_heads={_divisor(config.heads, config.kv_heads)}",
+            f"take model.kv_heads={_nearest_divisor(config.heads, config.kv_heads)}",
         )
     if config.width // config.heads % 2:
         raise DtkError(
@@ -119,7 +115,5 @@ def _check_heads(config: GPTConfig | LlamaConfig | EncoderConfig) -> None:
         )
 
 
-def _divisor(number: int, wanted: int) -> int:
-    """Return the divisor of `number` nearest to `wanted`."""
-    divisors = [d for d in range(1, number + 1) if number % d == 0]
-    return min(divisors or [1], key=lambda d: abs(d - wanted))
+def _nearest_divisor(number: int, wanted: int) -> int:
+    return min(divisors(max(1, number)), key=lambda divisor: abs(divisor - wanted))

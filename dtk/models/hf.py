@@ -7,7 +7,7 @@ not transformers.
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -123,9 +123,13 @@ def export_weights(
     section: Any = config
     description = dataclasses.asdict(section)
     if isinstance(config, GPTConfig):
-        description = _settings(config)
+        end = 50256 if config.vocab_size == 50257 else None  # Token ids of GPT-2's vocabulary only where it has them.
+        sizes = {theirs: getattr(config, ours) for theirs, ours in _SIZES.items()}
+        dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.dropout)
+        architecture = {"architectures": ["GPT2LMHeadModel"], "bos_token_id": end, "eos_token_id": end}
+        description = {**architecture, **_FIXED, **sizes, **dropout}
         shapes = {_PREFIX + hf_name(name): _turned(name, shape) for name, shape in shapes.items()}
-        parameters = ((_PREFIX + hf_name(name), _exported(config, name, value)) for name, value in parameters)
+        parameters = _as_gpt2(parameters, config.heads)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
@@ -147,42 +151,33 @@ def _turned(name: str, shape: Sequence[int]) -> Sequence[int]:
     return tuple(reversed(shape)) if hf_name(name).endswith(_TRANSPOSED) else shape
 
 
-def _exported(config: GPTConfig, name: str, value: Tensor) -> Tensor:
-    if "attention.qkv." in name:
-        value = by_part(value, config.heads)
-    return value.T if hf_name(name).endswith(_TRANSPOSED) else value
-
-
-def _settings(config: GPTConfig) -> dict[str, Any]:
-    """Content of config.json; token ids of GPT-2's vocabulary only where it has them."""
-    end = 50256 if config.vocab_size == 50257 else None
-    sizes = {theirs: getattr(config, ours) for theirs, ours in _SIZES.items()}
-    dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.dropout)
-    architecture = {"architectures": ["GPT2LMHeadModel"], "bos_token_id": end, "eos_token_id": end}
-    return {**architecture, **_FIXED, **sizes, **dropout}
+def _as_gpt2(parameters: Iterable[tuple[str, Tensor]], heads: int) -> Iterator[tuple[str, Tensor]]:
+    for name, value in parameters:
+        logical = by_part(value, heads) if "attention.qkv." in name else value
+        yield _PREFIX + hf_name(name), logical.T if hf_name(name).endswith(_TRANSPOSED) else logical
 
 
 def _check_settings(config: GPTConfig, folder: Path) -> None:
     path = folder / "config.json"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        settings = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         fix = "give a local folder that save_pretrained wrote"
         raise DtkError(f"model.pretrained={folder} has no readable config.json", error.strerror or "", fix) from error
     except ValueError as error:
         raise DtkError(f"{path} is not JSON", str(error)) from error
-    if not isinstance(found, dict) or found.get("model_type") != "gpt2":
-        kind = found.get("model_type") if isinstance(found, dict) else None
+    kind = settings.get("model_type") if isinstance(settings, dict) else None
+    if kind != "gpt2":
         raise DtkError(f"{folder} holds no GPT-2", f"its config.json says model_type={kind}", "pick a GPT-2 folder")
     for theirs, ours in _SIZES.items():
         value = getattr(config, ours)
-        if found.get(theirs) != value:
-            why = f"{theirs}={found.get(theirs)} there, model.{ours}={value} here"
-            raise DtkError(f"{folder} holds a GPT-2 of another size", why, f"set model.{ours}={found.get(theirs)}")
+        if (size := settings.get(theirs)) != value:
+            why = f"{theirs}={size} there, model.{ours}={value} here"
+            raise DtkError(f"{folder} holds a GPT-2 of another size", why, f"set model.{ours}={size}")
     for key, value in _FIXED.items():
         accepted = (value, 4 * config.width) if key == "n_inner" else (value,)
-        if found.get(key, value) not in accepted:
-            why = f"{key}={found[key]} there, dtk computes with {key}={value}"
+        if settings.get(key, value) not in accepted:
+            why = f"{key}={settings[key]} there, dtk computes with {key}={value}"
             raise DtkError(f"{folder} holds a variant of GPT-2", why, "pick a plain GPT-2 folder")
 
 
@@ -205,17 +200,17 @@ def _check_tensors(model: GPT, file: Any, folder: str | Path) -> dict[str, str]:
     Raises:
         DtkError: a tensor is missing or has another shape.
     """
-    there = set(file.keys())
-    prefix = _PREFIX if f"{_PREFIX}wte.weight" in there else ""
+    stored = set(file.keys())
+    prefix = _PREFIX if f"{_PREFIX}wte.weight" in stored else ""
     names = {name: prefix + hf_name(name) for name, _ in model.named_parameters()}
-    missing = [source for source in names.values() if source not in there]
+    missing = [source for source in names.values() if source not in stored]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         fix = "copy the folder again, or choose a model of its size"
         raise DtkError(f"{folder}/model.safetensors is incomplete", f"no tensor {missing[0]}{more}", fix)
     for name, parameter in model.named_parameters():
-        wanted, found = list(_turned(name, parameter.shape)), list(file.get_slice(names[name]).get_shape())
-        if wanted != found:
-            why = f"{names[name]} is {found} there, {wanted} here"
+        here, there = list(_turned(name, parameter.shape)), list(file.get_slice(names[name]).get_shape())
+        if here != there:
+            why = f"{names[name]} is {there} there, {here} here"
             raise DtkError(f"{folder}/model.safetensors holds other shapes", why, "set the model's sizes to match")
     return names

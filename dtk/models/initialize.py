@@ -52,8 +52,7 @@ def initialize(parameter: Tensor, name: str, initial: Initial, seed: int, heads:
     if not shape:
         stream.copy(local.view(-1), 0, 1)
         return
-    row_size, columns = prod(shape[1:]), piece.columns
-    parts = runs(piece, shape[0], heads)
+    row_size, parts = prod(shape[1:]), runs(piece, shape[0], heads)
     end = max((logical + count for _, logical, count in parts), default=0) * row_size
     # Rows of which a rank holds some columns only are made whole, a block's worth at a time.
     step = max(1, BLOCK // max(row_size, 1))
@@ -64,11 +63,16 @@ def initialize(parameter: Tensor, name: str, initial: Initial, seed: int, heads:
         for start in range(0, count, step):
             rows = torch.empty(min(step, count - start), *shape[1:])
             stream.copy(rows.view(-1), (logical + start) * row_size, end)
-            local[first + start : first + start + len(rows)].copy_(rows[(slice(None), *columns)])
+            local[first + start : first + start + len(rows)].copy_(rows[(slice(None), *piece.box[1:])])
 
 
 class _Stream:
-    """The named stream of normal values; keeps the block that it made last, for a reader that goes forward."""
+    """The named stream of normal values; keeps the block that it made last, for a reader that goes forward.
+
+    Philox (Salmon et al. 2011) takes a 128-bit key, so two blocks never share a stream in practice; torch's
+    own CPU generator keeps 32 bits of its seed, where two of 100,000 blocks would most likely be equal.
+    Values come from the host on every device: a run on GPUs starts from the weights of a run on CPUs.
+    """
 
     def __init__(self, name: str, std: float, seed: int) -> None:
         self.name, self.std, self.seed = name, std, seed
@@ -80,20 +84,10 @@ class _Stream:
         for block in range(first // BLOCK, -(-last // BLOCK) if last > first else 0):
             start = block * BLOCK
             if block != self.block:
-                self.block, self.values = block, _normal_block(self.seed, self.name, block, min(BLOCK, end - start))
-                self.values *= np.float32(self.std)
+                key = hashlib.blake2b(f"{self.seed}\0{self.name}\0{block}".encode(), digest_size=16).digest()
+                generator = np.random.Generator(np.random.Philox(key=np.frombuffer(key, dtype="<u8")))
+                normal = generator.standard_normal(min(BLOCK, end - start), dtype=np.float32)
+                self.block, self.values = block, normal * np.float32(self.std)
             part = torch.from_numpy(self.values[max(first - start, 0) : last - start])
             at = max(start - first, 0)
             flat[at : at + part.numel()].copy_(part)
-
-
-def _normal_block(seed: int, name: str, block: int, count: int) -> "np.ndarray[tuple[int], np.dtype[np.float32]]":
-    """Return the first `count` standard normal values of one block, as float32.
-
-    Philox (Salmon et al. 2011) takes a 128-bit key, so two blocks never share a stream in practice; torch's
-    own CPU generator keeps 32 bits of its seed, where two of 100,000 blocks would most likely be equal.
-    Values come from the host on every device: a run on GPUs starts from the weights of a run on CPUs.
-    """
-    key = hashlib.blake2b(f"{seed}\0{name}\0{block}".encode(), digest_size=16).digest()
-    generator = np.random.Generator(np.random.Philox(key=np.frombuffer(key, dtype="<u8")))
-    return generator.standard_normal(count, dtype=np.float32)

@@ -104,15 +104,19 @@ class Llama(nn.Module):
             positions: int64 [sequence], where the tokens stand; None = they are a whole sequence.
             stream: what the pipeline stage before returned; None on the first. A stage before the last returns it.
         """
-        config = self.config
-        if positions is None:
-            positions = whole_sequence(tokens)
-        cos, sin = rotary_table(positions, config.width // config.heads, config.rope_theta)
+        cos, sin = self.rotary(tokens, positions)
         x = self.token_embedding(tokens) if stream is None else stream
         for block in self.blocks:
             x = block(x, cos, sin)
-        if self.final_norm is None:
-            return x
+        return x if self.final_norm is None else self.logits(x)
+
+    def rotary(self, tokens: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return `rotary_table` of these positions, or of whole sequences."""
+        positions = whole_sequence(tokens) if positions is None else positions
+        return rotary_table(positions, self.config.width // self.config.heads, self.config.rope_theta)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Map what the last block returns to logits."""
         x = self.final_norm(x)
         return self.token_embedding.logits(x) if self.head is None else self.head(x)
 

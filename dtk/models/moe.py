@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from dtk.config.schema import MoEConfig
 from dtk.models.flops import training_flops_per_token
-from dtk.models.layers import RMSNorm, Role, held, whole_sequence
-from dtk.models.llama import Llama, LlamaAttention, LlamaBlock, LlamaMLP, rotary_table
+from dtk.models.layers import RMSNorm, Role, held
+from dtk.models.llama import Llama, LlamaAttention, LlamaBlock, LlamaMLP
 from dtk.parallel.collectives import Axis, exchange_counts, exchange_rows
 
 
@@ -209,10 +209,7 @@ class MoE(Llama):
             positions: int64 [sequence], where the tokens stand; None = they are a whole sequence.
             stream: of a pipeline, which this model has not.
         """
-        config = self.config
-        if positions is None:
-            positions = whole_sequence(tokens)
-        cos, sin = rotary_table(positions, config.width // config.heads, config.rope_theta)
+        cos, sin = self.rotary(tokens, positions)
         x, auxiliary, loads = self.token_embedding(tokens), [], []
         for block in self.blocks:
             result = block(x, cos, sin)
@@ -222,8 +219,7 @@ class MoE(Llama):
                 loads.append(load)
             else:
                 x = result
-        x = self.final_norm(x)
-        logits = self.token_embedding.logits(x) if self.head is None else self.head(x)
+        logits = self.logits(x)
         return Answer(logits, torch.stack(auxiliary).sum(), torch.stack(loads)) if self.training else logits
 
     def flops_per_token(self, sequence_length: int) -> int:

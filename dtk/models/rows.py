@@ -34,9 +34,9 @@ def runs(piece: Piece, rows: int, heads: int | None) -> list[tuple[int, int, int
     if heads is None:
         return [(0, first, count)]
     width = rows // (PARTS * heads)
-    found = []
+    parts = []
     for block in range(first // width, -(-(first + count) // width) if count else 0):
         head, part = divmod(block, PARTS)
         begin, end = max(first, block * width), min(first + count, (block + 1) * width)
-        found.append((begin - first, (part * heads + head) * width + begin - block * width, end - begin))
-    return sorted(found, key=lambda run: run[1])
+        parts.append((begin - first, (part * heads + head) * width + begin - block * width, end - begin))
+    return sorted(parts, key=lambda run: run[1])

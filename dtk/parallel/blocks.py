@@ -32,8 +32,8 @@ def named_blocks(model: nn.Module) -> list[tuple[str, nn.Module]]:
     if isinstance(own, nn.ModuleList | nn.Sequential):
         return [(f"blocks.{name}", block) for name, block in own.named_children()]
     lists = [list(module.children()) for module in model.modules() if isinstance(module, nn.ModuleList | nn.Sequential)]
-    alike = [found for found in lists if len(found) > 1 and len({type(module) for module in found}) == 1]
-    largest = max(alike, key=lambda found: sum(map(_size, found)), default=[])
+    alike = [modules for modules in lists if len(modules) > 1 and len({type(module) for module in modules}) == 1]
+    largest = max(alike, key=lambda modules: sum(map(_size, modules)), default=[])
     if not any(map(_size, largest)):
         return []
     block = type(largest[0])
@@ -71,12 +71,14 @@ def choose_blocks(model: nn.Module, wrap: Sequence[str]) -> None:
 
 def describe_blocks(model: nn.Module) -> str:
     """Return in words which blocks a model has: `12 x MyBlock (layers.0 to layers.11)`; empty if it has none."""
-    found = named_blocks(model)
-    if not found:
+    blocks = named_blocks(model)
+    if not blocks:
         return ""
-    classes = dict.fromkeys(_class(module) for _, module in found)
-    where = found[0][0] if len(found) == 1 else f"{found[0][0]} to {found[-1][0]}"
-    return f"{len(found)} x {' or '.join(classes)} ({where})"
+    # `fully_shard` derives a class from FSDPModule and the one that the author wrote.
+    bases = [type(module).__mro__ for _, module in blocks]
+    classes = dict.fromkeys((mro[2] if mro[1].__name__ == "FSDPModule" else mro[0]).__name__ for mro in bases)
+    names = blocks[0][0] if len(blocks) == 1 else f"{blocks[0][0]} to {blocks[-1][0]}"
+    return f"{len(blocks)} x {' or '.join(classes)} ({names})"
 
 
 def _outermost(named: Iterator[tuple[str, nn.Module]]) -> Iterator[tuple[str, nn.Module]]:
@@ -86,12 +88,6 @@ def _outermost(named: Iterator[tuple[str, nn.Module]]) -> Iterator[tuple[str, nn
         if outer is None or not name.startswith(f"{outer}."):
             outer = name
             yield name, module
-
-
-def _class(module: nn.Module) -> str:
-    """Name of a module's class as its author wrote it: `fully_shard` derives one from it and from FSDPModule."""
-    kinds = type(module).__mro__
-    return kinds[2].__name__ if kinds[1].__name__ == "FSDPModule" else kinds[0].__name__
 
 
 def _size(module: nn.Module) -> int:

@@ -31,6 +31,19 @@ class Context:
     device_meshes: dict[tuple[Mesh, tuple[str, ...]], DeviceMesh] = field(default_factory=dict, compare=False)
     """Made by `device_mesh`, with the groups of each dimension."""
 
+    def device_mesh(self, mesh: Mesh, dimensions: tuple[str, ...]) -> DeviceMesh:
+        """Return the DeviceMesh over all ranks; made once, so that parts taken by several callers belong together.
+
+        Args:
+            mesh: of all ranks.
+            dimensions: of the mesh, outermost first; their sizes multiply to world_size.
+        """
+        key = mesh, dimensions
+        if key not in self.device_meshes:
+            sizes = tuple(mesh.size(name) for name in dimensions)
+            self.device_meshes[key] = init_device_mesh(self.device.type, sizes, mesh_dim_names=dimensions)
+        return self.device_meshes[key]
+
     @property
     def dp_rank(self) -> int:
         """Which part of the global batch this rank trains on."""
@@ -124,18 +137,3 @@ def leave() -> None:
     """Leave the process group, if this rank is in one."""
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-def device_mesh(context: Context, mesh: Mesh, dimensions: tuple[str, ...]) -> DeviceMesh:
-    """Return the DeviceMesh over all ranks; made once, so that parts taken by several callers belong together.
-
-    Args:
-        context: this rank.
-        mesh: of all ranks.
-        dimensions: of the mesh, outermost first; their sizes multiply to world_size.
-    """
-    key = mesh, dimensions
-    if key not in context.device_meshes:
-        sizes = tuple(mesh.size(name) for name in dimensions)
-        context.device_meshes[key] = init_device_mesh(context.device.type, sizes, mesh_dim_names=dimensions)
-    return context.device_meshes[key]

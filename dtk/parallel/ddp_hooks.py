@@ -1,6 +1,7 @@
 """Hooks of DistributedDataParallel that mark and compress the gradient buckets. Knows no strategy."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from itertools import accumulate
 from typing import Any
 
@@ -18,7 +19,7 @@ from dtk.parallel.regions import communication
 
 POWERSGD_START = 2
 """Steps in which PowerSGD sends whole gradients: the fewest that the library allows."""
-_LARGEST_INDEX = 2**31
+LARGEST_INDEX = 2**31
 """Elements of a parameter that TopK can number with 4 bytes."""
 
 
@@ -98,54 +99,59 @@ class SixteenBit(Hook):
         return counted if self.dtype == torch.float16 else {}
 
 
-class Compressed(Hook):
-    """Compresses parameter by parameter in this rank's own code, with the error kept for the next step.
+class ErrorFeedback(Hook):
+    """Compresses, and adds the error of a step to the gradient of the next before that is compressed.
 
-    The error of a step is added to the gradient of the next before it is compressed (Seide et al. 2014, "1-bit
-    stochastic gradient descent"), never after: replicas would drift apart. On CUDA it runs on a stream of its own
-    beside backward; on the CPU backward waits.
+    After Seide et al. 2014, "1-bit stochastic gradient descent". Added later it would make replicas drift apart.
     """
 
     def __init__(self, group: dist.ProcessGroup | None, parameters: Sequence[nn.Parameter], feedback: bool) -> None:
         super().__init__(group)
-        self.ranks = dist.get_world_size(group)
         self.errors = ByParameter(parameters, [p.numel() for p in parameters]) if feedback else None
-        self.stream = torch.cuda.Stream() if parameters[0].is_cuda else None  # type: ignore[no-untyped-call]
 
-    def run(self, state: Any, bucket: GradBucket) -> Future[torch.Tensor]:
-        """Compress, exchange and average, each collective in a region of its own."""
-        if self.stream is None:
-            future: Future[torch.Tensor] = Future()
-            future.set_result(self._average(bucket))
-            return future
-        self.stream.wait_stream(torch.cuda.current_stream())  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(self.stream):
-            future = Future(devices=[self.stream.device])
-            future.set_result(self._average(bucket))  # Those who wait for it wait for this stream.
-        return future
-
-    def _average(self, bucket: GradBucket) -> Tensor:
-        buffer = bucket.buffer()
-        gradients = list(torch.split(buffer, [p.numel() for p in bucket.parameters()]))
-        errors = self.errors.of(bucket.parameters()) if self.errors is not None else None
-        if errors is not None:
-            torch._foreach_add_(gradients, errors)
-        self.average(buffer, gradients, errors)
-        return buffer
-
-    def average(self, buffer: Tensor, gradients: list[Tensor], errors: list[Tensor] | None) -> None:
-        """Replace the gradients, flat views of the bucket, by their compressed average, and write the errors."""
-        raise NotImplementedError
+    def errors_of(self, bucket: GradBucket) -> list[Tensor]:
+        """Return the error of each parameter of a bucket, a flat view; none without feedback."""
+        return [] if self.errors is None else self.errors.of(bucket.parameters())
 
     def state(self) -> dict[str, Tensor]:
         """Return the errors."""
         return {} if self.errors is None else {"error": self.errors.flat}
 
 
+class Compressed(ErrorFeedback):
+    """Compresses parameter by parameter in this rank's own code.
+
+    On CUDA it runs on a stream of its own beside backward; on the CPU backward waits.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None, parameters: Sequence[nn.Parameter], feedback: bool) -> None:
+        super().__init__(group, parameters, feedback)
+        self.ranks = dist.get_world_size(group)
+        self.stream = torch.cuda.Stream() if parameters[0].is_cuda else None  # type: ignore[no-untyped-call]
+
+    def run(self, state: Any, bucket: GradBucket) -> Future[torch.Tensor]:
+        """Compress, exchange and average, each collective in a region of its own."""
+        if self.stream is not None:
+            self.stream.wait_stream(torch.cuda.current_stream())  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(self.stream) if self.stream else nullcontext():
+            future: Future[torch.Tensor] = Future(devices=[self.stream.device] if self.stream else None)
+            buffer, errors = bucket.buffer(), self.errors_of(bucket)
+            gradients = list(torch.split(buffer, [p.numel() for p in bucket.parameters()]))
+            if errors:
+                torch._foreach_add_(gradients, errors)
+            self.average(buffer, gradients, errors)
+            future.set_result(buffer)  # Those who wait for it wait for this stream.
+        return future
+
+    def average(self, buffer: Tensor, gradients: list[Tensor], errors: list[Tensor]) -> None:
+        """Replace the gradients, flat views of the bucket, by their compressed average and write the errors, if any."""
+        raise NotImplementedError
+
+
 class Int8(Compressed):
     """One byte per element and a scale per block, both ways: all_to_all, float32 average, all_gather."""
 
-    def average(self, buffer: Tensor, gradients: list[Tensor], errors: list[Tensor] | None) -> None:
+    def average(self, buffer: Tensor, gradients: list[Tensor], errors: list[Tensor]) -> None:
         """Each rank averages as many blocks; only the first rounding has its error kept."""
         sizes = [len(gradient) for gradient in gradients]
         blocks = torch.zeros(int8_blocks(sizes, self.ranks), BLOCK, device=buffer.device)
@@ -153,7 +159,7 @@ class Int8(Compressed):
         inside = [blocks.view(-1)[start : start + size] for start, size in zip(starts, sizes, strict=False)]
         torch._foreach_copy_(inside, gradients)
         packed = quantize(blocks)
-        if errors is not None:
+        if errors:
             blocks -= dequantize(packed)
             torch._foreach_copy_(errors, inside)
         received = torch.empty_like(packed)
@@ -171,11 +177,11 @@ class TopK(Compressed):
 
     ratio = 1.0
 
-    def average(self, buffer: Tensor, gradients: list[Tensor], errors: list[Tensor] | None) -> None:
+    def average(self, buffer: Tensor, gradients: list[Tensor], errors: list[Tensor]) -> None:
         """Gather every rank's values and indices, and add them up in the order of the ranks."""
         chosen = [g.abs().topk(kept(len(g), self.ratio), sorted=False).indices for g in gradients]
         values = torch.cat([gradient[index] for gradient, index in zip(gradients, chosen, strict=True)]).float()
-        if errors is not None:
+        if errors:
             torch._foreach_copy_(errors, gradients)
             for error, index in zip(errors, chosen, strict=True):
                 error[index] = 0
@@ -184,16 +190,23 @@ class TopK(Compressed):
         with communication("all_gather", received.nbytes, "dp"):
             all_gather_single(received.flatten(0, 1), sent, group=self.group)
         starts = accumulate((len(gradient) for gradient in gradients), initial=0)
-        parts = [torch.full_like(index, start) for index, start in zip(chosen, starts, strict=False)]
-        first = torch.cat(parts)
+        first = torch.cat([torch.full_like(index, start) for index, start in zip(chosen, starts, strict=False)])
         buffer.zero_()
         for theirs, index in received.unbind():  # The indices of one rank are all different.
             buffer.index_add_(0, first + index, theirs.view(torch.float32).to(buffer.dtype))
         buffer /= self.ranks
 
 
-class PowerSGD(Hook):
-    """torch's powerSGD_hook (Vogels et al. 2019), whose memory by bucket is kept by parameter between steps."""
+class PowerSGD(ErrorFeedback):
+    """torch's powerSGD_hook (Vogels et al. 2019), whose memory by bucket is kept by parameter between steps.
+
+    Args:
+        group: of the data-parallel ranks; None = all ranks.
+        parameters: that are trained.
+        feedback: whether the error of a step is added to the next gradient.
+        rank: of the approximation.
+        rate: matrices that would not shrink by this factor are sent whole.
+    """
 
     def __init__(
         self,
@@ -203,7 +216,7 @@ class PowerSGD(Hook):
         rank: int,
         rate: float,
     ) -> None:
-        super().__init__(group)
+        super().__init__(group, parameters, feedback)
         self.power = powersgd.PowerSGDState(
             group,
             matrix_approximation_rank=rank,
@@ -214,7 +227,6 @@ class PowerSGD(Hook):
         # Gloo runs the callbacks of several buckets on its own threads in any order, so that ranks would pair the
         # reduction of one bucket with another's.
         self.one_at_a_time = dist.get_backend(group) == "gloo"
-        self.errors = ByParameter(parameters, [p.numel() for p in parameters]) if feedback else None
         self.factors = ByParameter(parameters, [self._rank(p) * p.numel() // len(p) for p in parameters])
 
     def _rank(self, tensor: Tensor) -> int:
@@ -228,14 +240,14 @@ class PowerSGD(Hook):
         if self.power.iter < POWERSGD_START:
             return super().sent_bytes(bucket)
         ranks = [(p, self._rank(p)) for p in bucket.parameters()]
-        return 4 * sum((len(p) + p.numel() // len(p)) * rank if rank else p.numel() for p, rank in ranks)
+        return self.item_bytes * sum((len(p) + p.numel() // len(p)) * rank or p.numel() for p, rank in ranks)
 
     def start(self, bucket: GradBucket) -> Future[torch.Tensor]:
         """Put this bucket's memory where the library looks for it, and keep what it leaves there."""
         power, number = self.power, bucket.index()
         if power.iter < POWERSGD_START:
             return powersgd.powerSGD_hook(power, bucket)
-        errors = self.errors.of(bucket.parameters()) if self.errors is not None else []
+        errors = self.errors_of(bucket)
         if errors:
             power.error_dict[number] = torch.cat(errors)
         by_shape: dict[tuple[int, int], list[Tensor]] = {}  # The order in which the library lays out the factors.
@@ -265,50 +277,11 @@ class PowerSGD(Hook):
 
     def state(self) -> dict[str, Tensor]:
         """Return errors, factors and the number of steps."""
-        errors = {} if self.errors is None else {"error": self.errors.flat}
-        return {**errors, "factor": self.factors.flat, "steps": torch.tensor(self.power.iter)}
+        return {**super().state(), "factor": self.factors.flat, "steps": torch.tensor(self.power.iter)}
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Go on with the steps of the checkpoint, so that factors are sent at once."""
         self.power.iter = int(state["steps"])
-
-
-def bucket_hook(
-    kind: str,
-    group: dist.ProcessGroup | None,
-    parameters: Sequence[nn.Parameter],
-    feedback: bool,
-    ratio: float,
-    rank: int,
-    rate: float,
-) -> Hook:
-    """Return the hook, whose `run` goes into `register_comm_hook`.
-
-    Args:
-        kind: what `strategy.communication_hook` allows.
-        group: of the data-parallel ranks; None = all ranks.
-        parameters: that are trained.
-        feedback: whether int8, topk and powersgd add the error of a step to the next gradient.
-        ratio: part of each parameter's elements that topk sends.
-        rank: of powersgd's approximation.
-        rate: matrices that would not shrink by this factor powersgd sends whole.
-
-    Raises:
-        ValueError: a parameter has too many elements for topk.
-    """
-    if kind == "none":
-        return Hook(group)
-    if kind in ("fp16", "bf16"):
-        return SixteenBit(group, torch.float16 if kind == "fp16" else torch.bfloat16)
-    if kind == "int8":
-        return Int8(group, parameters, feedback)
-    if kind == "topk":
-        if max(p.numel() for p in parameters) >= _LARGEST_INDEX:
-            raise ValueError("a parameter has more elements than 4 bytes can number")
-        hook = TopK(group, parameters, feedback)
-        hook.ratio = ratio
-        return hook
-    return PowerSGD(group, parameters, feedback, rank, rate)
 
 
 def quantize(blocks: Tensor) -> Tensor:

@@ -5,9 +5,7 @@ Processes are counted by `world_size`; whoever divides data says `dp_size` and `
 """
 
 import functools
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import product
 from math import prod
 
 ORDER = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
@@ -130,25 +128,19 @@ class Mesh:
 
     def groups(self, dimension: str) -> list[list[int]]:
         """Return the ranks of every group of a dimension, in order; each rank is in exactly one group."""
-        found: dict[tuple[int, ...], list[int]] = {}
-        inside = set(COMPOUND.get(dimension, (dimension,)))
-        for rank, place in self._places():
-            key = [place[name] for name in ORDER if name not in inside]
-            if dimension in EXPERTS:
-                whole = _coordinate(self, rank)
-                key += [whole[name] for name in EXPERTS if name != dimension]
-            found.setdefault(tuple(key), []).append(rank)
         self.size(dimension)
-        return list(found.values())
+        fixed = {*ORDER} - {*COMPOUND.get(dimension, (dimension,))}
+        if dimension in EXPERTS:
+            fixed |= {*EXPERTS} - {dimension}
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for rank in range(self.world_size):
+            place = _coordinate(self, rank)
+            groups.setdefault(tuple(place[name] for name in fixed), []).append(rank)
+        return list(groups.values())
 
     def group(self, dimension: str, rank: int) -> list[int]:
         """Return the ranks of the group of a dimension that a rank belongs to."""
         return next(ranks for ranks in self.groups(dimension) if rank in ranks)
-
-    def _places(self) -> Iterator[tuple[int, dict[str, int]]]:
-        """Every rank with its indices."""
-        for rank, indices in enumerate(product(*(range(self.size(name)) for name in ORDER))):
-            yield rank, dict(zip(ORDER, indices, strict=True))
 
 
 @functools.cache
@@ -156,17 +148,9 @@ def _coordinate(mesh: Mesh, rank: int) -> dict[str, int]:
     """`Mesh.coordinate`, computed once: ranks ask at every step."""
     place = {name: rank // mesh.stride(name) % mesh.size(name) for name in ORDER}
     place["dp"] = place["dp_replicate"] * mesh.dp_shard + place["dp_shard"]
-    within = _index([(place[name], mesh.size(name)) for name in COMPOUND["ep"]])
+    within = rank % (mesh.world_size // mesh.pp)  # `pp` is the outermost dimension.
     place.update((name, within // mesh.stride(name) % mesh.size(name)) for name in EXPERTS)
     return place
-
-
-def _index(places: list[tuple[int, int]]) -> int:
-    """Return the index in the flattened dimensions, given (index, size) of each dimension, outermost first."""
-    position = 0
-    for index, size in places:
-        position = position * size + index
-    return position
 
 
 def divisors(number: int) -> list[int]:

@@ -11,6 +11,7 @@ Clusters", section 2.2 (1F1B and interleaved); Qi et al. 2023, "Zero Bubble Pipe
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal, NamedTuple
 
 from dtk.errors import DtkError
@@ -143,9 +144,8 @@ def walk(pipeline: Pipeline, seconds: Callable[[Action], float], message_s: floa
                     if action not in sent:
                         break
                 else:
-                    arrived = sent.get(_needed(action), 0.0)
                     took = seconds(action)
-                    clock[rank] = max(clock[rank], arrived) + took
+                    clock[rank] = max(clock[rank], sent.get(_needed(action), 0.0)) + took
                     busy[rank] += took
                 at[rank] += 1
             else:
@@ -166,49 +166,46 @@ def _needed(compute: Action) -> Action:
     return Action(kind, compute.stage, compute.micro_batch)
 
 
+def _in_turn(pipeline: Pipeline, rank: int, ahead: int) -> list[Action]:
+    """Return `ahead` forwards, then a forward and a backward in turn, then the backwards that are left.
+
+    With several stages per rank in rounds of about as many micro-batches as there are ranks.
+    """
+    count, ranks, stages = pipeline.micro_batches, pipeline.ranks, range(rank, pipeline.stages, pipeline.ranks)
+    size = count // max(1, count // ranks)
+    rounds = [range(first, min(first + size, count)) for first in range(0, count, size)]
+    forwards = [Action("forward", stage, i) for part in rounds for stage in stages for i in part]
+    backwards = [Action("backward", stage, i) for part in rounds for stage in reversed(stages) for i in part]
+    pairs = zip(forwards[ahead:], backwards)
+    return [*forwards[:ahead], *chain.from_iterable(pairs), *backwards[max(0, len(forwards) - ahead) :]]
+
+
 def _gpipe(pipeline: Pipeline, rank: int) -> list[Action]:
-    """All forwards, then all backwards."""
-    kinds: tuple[Kind, ...] = ("forward", "backward")
-    return [Action(kind, rank, i) for kind in kinds for i in range(pipeline.micro_batches)]
+    return _in_turn(pipeline, rank, ahead=pipeline.micro_batches)
 
 
 def _one_forward_one_backward(pipeline: Pipeline, rank: int) -> list[Action]:
     """As many forwards as there are ranks behind, then one of each in turn: at most that many + 1 are held."""
-    count, ahead = pipeline.micro_batches, min(pipeline.micro_batches, pipeline.ranks - 1 - rank)
-    forwards = [Action("forward", rank, i) for i in range(count)]
-    backwards = [Action("backward", rank, i) for i in range(count)]
-    return _one_in_turn(forwards, backwards, ahead)
+    return _in_turn(pipeline, rank, ahead=pipeline.ranks - 1 - rank)
 
 
 def _interleaved(pipeline: Pipeline, rank: int) -> list[Action]:
-    """1F1B over several stages per rank, in rounds of about as many micro-batches as there are ranks."""
-    count, ranks, local = pipeline.micro_batches, pipeline.ranks, pipeline.stages_per_rank
-    size = count // max(1, count // ranks)
-    rounds = [range(first, min(first + size, count)) for first in range(0, count, size)]
-    forwards = [Action("forward", i * ranks + rank, j) for part in rounds for i in range(local) for j in part]
-    backwards = [
-        Action("backward", i * ranks + rank, j) for part in rounds for i in reversed(range(local)) for j in part
-    ]
-    return _one_in_turn(forwards, backwards, min(len(forwards), (local - 1) * size + 2 * (ranks - 1 - rank)))
-
-
-def _one_in_turn(forwards: list[Action], backwards: list[Action], ahead: int) -> list[Action]:
-    """Return `ahead` forwards, then a forward and a backward in turn, then the backwards that are left."""
-    pairs = zip(forwards[ahead:], backwards)
-    return [*forwards[:ahead], *(action for pair in pairs for action in pair), *backwards[len(forwards) - ahead :]]
+    size = pipeline.micro_batches // max(1, pipeline.micro_batches // pipeline.ranks)
+    ahead = (pipeline.stages_per_rank - 1) * size + 2 * (pipeline.ranks - 1 - rank)
+    return _in_turn(pipeline, rank, ahead)
 
 
 def _zero_bubble(pipeline: Pipeline, rank: int) -> list[Action]:
-    """1F1B whose weight gradients fill the gaps; no rank holds more than 1F1B's first rank does."""
-    return list(_zero_bubble_orders(pipeline.ranks, pipeline.micro_batches)[rank])
+    return _zero_bubble_orders(pipeline.ranks, pipeline.micro_batches)[rank]
 
 
 @functools.lru_cache(maxsize=64)
 def _zero_bubble_orders(ranks: int, count: int) -> list[list[Action]]:
-    """Run a clock on which each computation takes one tick; a rank does the most urgent thing that it can do.
+    """1F1B whose weight gradients fill the gaps; no rank holds more than 1F1B's first rank does.
 
-    An input gradient comes first, as others wait for it; then a forward, unless `ranks` micro-batches are held; then
-    a weight gradient, for which nobody waits.
+    Walked on a clock on which each computation takes one tick; a rank does the most urgent thing that it can do. An
+    input gradient comes first, as others wait for it; then a forward, unless `ranks` micro-batches are held; then a
+    weight gradient, for which nobody waits.
     """
     kinds: tuple[Kind, ...] = ("input_gradient", "forward", "weight_gradient")
     orders: list[list[Action]] = [[] for _ in range(ranks)]
@@ -218,10 +215,7 @@ def _zero_bubble_orders(ranks: int, count: int) -> list[list[Action]]:
         for rank, (order, counts) in enumerate(zip(orders, done)):
             ready = {
                 "input_gradient": before[rank + 1]["input_gradient"] if rank + 1 < ranks else counts["forward"],
-                "forward": min(
-                    before[rank - 1]["forward"] if rank else count,
-                    counts["weight_gradient"] + ranks,
-                ),
+                "forward": min(before[rank - 1]["forward"] if rank else count, counts["weight_gradient"] + ranks),
                 "weight_gradient": counts["input_gradient"],
             }
             kind = next((kind for kind in kinds if counts[kind] < ready[kind]), None)
@@ -263,7 +257,7 @@ def _orders(pipeline: Pipeline) -> tuple[Order, ...]:
     """
     queues = [SCHEDULES[pipeline.schedule].computes(pipeline, rank) for rank in range(pipeline.ranks)]
     orders: list[list[Action]] = [[] for _ in queues]
-    at = [0] * len(queues)
+    at, last = [0] * len(queues), pipeline.stages - 1
     here: set[Action] = set()
     """Inputs that have arrived."""
     while any(i < len(queue) for i, queue in zip(at, queues)):
@@ -272,37 +266,30 @@ def _orders(pipeline: Pipeline) -> tuple[Order, ...]:
             if at[rank] == len(queue):
                 continue
             action = queue[at[rank]]
-            outer = 0 if action.kind == "forward" else pipeline.stages - 1
+            outer = 0 if action.kind == "forward" else last
             if action.kind != "weight_gradient" and action.stage != outer and _needed(action) not in here:
                 continue
             at[rank] += 1
             progress = True
             orders[rank].append(action)
-            for send in _sends(action, pipeline.stages):
-                receive = _received(send)
-                here.add(receive)
-                if receive.stage % pipeline.ranks != rank:
-                    orders[rank].append(send)
-                    orders[receive.stage % pipeline.ranks].append(receive)
+            if action.kind == "weight_gradient" or action.stage == (last if action.kind == "forward" else 0):
+                continue
+            send = Action("send_forward" if action.kind == "forward" else "send_backward", *action[1:])
+            receive = _received(send)
+            here.add(receive)
+            if receive.stage % pipeline.ranks != rank:
+                orders[rank].append(send)
+                orders[receive.stage % pipeline.ranks].append(receive)
         if not progress:
             raise ValueError(f"{pipeline} waits for itself")
     return tuple(tuple(order) for order in orders)
 
 
-def _sends(action: Action, stages: int) -> list[Action]:
-    """Return where the result of a computation goes."""
-    if action.kind == "forward" and action.stage < stages - 1:
-        return [Action("send_forward", action.stage, action.micro_batch)]
-    if action.kind in ("backward", "input_gradient") and action.stage > 0:
-        return [Action("send_backward", action.stage, action.micro_batch)]
-    return []
-
-
 def forward_only(ranks: int, stages_per_rank: int, micro_batches: int) -> tuple[Order, ...]:
     """Return what each rank does in an evaluation: every micro-batch through all stages."""
     whole = Pipeline("interleaved_1f1b" if stages_per_rank > 1 else "gpipe", ranks, micro_batches, stages_per_rank)
-    kept = ("forward", "send_forward", "receive_forward")
-    return tuple(tuple(action for action in order if action.kind in kept) for order in whole.orders())
+    forward = ("forward", "send_forward", "receive_forward")
+    return tuple(tuple(action for action in order if action.kind in forward) for order in whole.orders())
 
 
 def stage_blocks(layers: int, stages: int) -> list[range]:

@@ -20,11 +20,6 @@ class Piece:
         """Where it lies, as an index of the whole."""
         return tuple(slice(first, first + size) for first, size in zip(self.offset, self.size, strict=True))
 
-    @property
-    def columns(self) -> tuple[slice, ...]:
-        """Where it lies in a row of the whole."""
-        return self.box[1:]
-
 
 def local_piece(parameter: Tensor) -> tuple[Tensor, Piece]:
     """Return this rank's part of a parameter, detached but sharing its memory, and where it lies in the whole.
@@ -76,18 +71,12 @@ def replica(parameter: Tensor) -> tuple[int, int]:
     return index, count
 
 
-def replicated_over(parameter: Tensor) -> list[str]:
-    """Return the dimensions of the parameter's own mesh whose ranks hold the same part of it."""
-    if not isinstance(parameter, DTensor):
-        return []
-    names = parameter.device_mesh.mesh_dim_names or ()
-    return [name for name, placed in zip(names, parameter.placements, strict=True) if isinstance(placed, Replicate)]
-
-
 def is_replicated_over(parameter: Tensor, dimension: str) -> bool:
     """Whether the ranks of a mesh dimension hold the same part of a parameter; outside its own mesh they do."""
-    within = isinstance(parameter, DTensor) and dimension in (parameter.device_mesh.mesh_dim_names or ())
-    return not within or dimension in replicated_over(parameter)
+    if not isinstance(parameter, DTensor):
+        return True
+    placements = dict(zip(parameter.device_mesh.mesh_dim_names or (), parameter.placements))
+    return isinstance(placements.get(dimension, Replicate()), Replicate)
 
 
 def over_ep(parameter: Tensor) -> bool:

@@ -65,13 +65,19 @@ def make(name: str, size_bytes: int, dtype: torch.dtype, device: torch.device) -
 
 def wrong_elements(name: str, buffers: Buffers) -> int:
     """Call once on known values; elements of this rank's result that are not what they must be."""
-    rank, source = dist.get_rank(), buffers.source
-    fill = _ones if "reduce" in name else _values
-    source.copy_(fill(rank, source.numel(), source.device))
+    source = buffers.source
+    positions = torch.arange(source.numel(), device=source.device)
+
+    def sent(rank: int) -> Tensor:
+        if "reduce" in name:
+            return ((positions + rank) % _PERIOD == 0).to(torch.int32)
+        return (positions + 13 * (rank + 1)) % _VALUES
+
+    source.copy_(sent(dist.get_rank()))
     if buffers.target is not source:
         buffers.target.zero_()
     buffers.call()
-    expected = _expected(name, lambda other: fill(other, source.numel(), source.device))
+    expected = _expected(name, sent)
     wrong = 0 if expected is None else int((buffers.target != expected.to(buffers.target.dtype)).sum())
     source.zero_()
     return wrong
@@ -98,16 +104,6 @@ def _expected(name: str, sent: Callable[[int], Tensor]) -> Tensor | None:
         return torch.cat(list(inputs))
     for_this_rank = (tensor.chunk(ranks)[rank].clone() for tensor in inputs)
     return reduce(torch.add, for_this_rank) if name == "reduce_scatter" else torch.cat(list(for_this_rank))
-
-
-def _ones(rank: int, count: int, device: torch.device) -> Tensor:
-    """1 at every seventh element, shifted by the rank; else 0."""
-    return ((torch.arange(count, device=device) + rank) % _PERIOD == 0).to(torch.int32)
-
-
-def _values(rank: int, count: int, device: torch.device) -> Tensor:
-    """Return the values that a rank sends in operations that do not sum."""
-    return (torch.arange(count, device=device) + 13 * (rank + 1)) % _VALUES
 
 
 def _exchange(source: Tensor, target: Tensor) -> None:

@@ -29,9 +29,8 @@ from dtk.record.run_folder import close
 from dtk.train.assemble import assemble
 from dtk.train.export import export
 from dtk.train.loop import Loop
-from dtk.train.parity import begun
 from dtk.train.progress import say
-from dtk.train.summary import summarise
+from dtk.train.summary import begun, summarise
 
 
 def work(

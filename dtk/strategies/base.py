@@ -42,12 +42,12 @@ class Strategy(ABC):
         self.precision = precision
         self.partial_over: dict[str, list[str]] = {}
         """Mesh dimension -> names of parameters of which backward leaves each of its ranks a part of the gradient."""
-        mesh, known = context.mesh, config.traits.dimensions
+        mesh = context.mesh
         divided = config.mesh(mesh.dp_size)
         if (mesh.dp_replicate, mesh.dp_shard) != (divided.dp_replicate, divided.dp_shard):
             raise ValueError(f"the ranks joined as {mesh}, but strategy={config.name} divides them otherwise")
         for dimension in ("pp", "cp", "tp", "ep"):
-            if mesh.size(dimension) > 1 and dimension not in known:
+            if mesh.size(dimension) > 1 and dimension not in config.traits.dimensions:
                 raise DtkError(
                     f"strategy={config.name} does not implement the mesh dimension {dimension}",
                     f"it would train wrong numbers with {dimension}={mesh.size(dimension)}",
@@ -64,19 +64,15 @@ class Strategy(ABC):
             under sharding no rank ever holds the whole model.
         """
 
-    @functools.cached_property
+    @property
     def device_mesh(self) -> DeviceMesh:
         """All dimensions that have process groups, outermost first; a dimension's part of it is `device_mesh[name]`."""
-        from dtk.parallel.context import device_mesh
+        return self.context.device_mesh(self.mesh, self.config.grouped(self.mesh))
 
-        return device_mesh(self.context, self.mesh, self.config.grouped(self.mesh))
-
-    @functools.cached_property
+    @property
     def expert_mesh(self) -> DeviceMesh:
         """The same ranks as they divide the experts of a model."""
-        from dtk.parallel.context import device_mesh
-
-        return device_mesh(self.context, self.mesh, EXPERTS)
+        return self.context.device_mesh(self.mesh, EXPERTS)
 
     @functools.cached_property
     def axes(self) -> dict[str, Axis]:
@@ -133,10 +129,9 @@ class Strategy(ABC):
         of those ranks hold alike, as a norm's weight under tensor parallelism, counts on the first.
         """
         import torch
-        import torch.distributed as dist
 
+        from dtk.parallel.collectives import all_reduce_
         from dtk.parallel.placement import replica
-        from dtk.parallel.regions import communication
 
         axes = [self.axes[name] for name in self.config.summed(self.mesh)]
         grads = [local(p.grad) for p in parameters if p.grad is not None and replica(p)[0] == 0]
@@ -145,15 +140,15 @@ class Strategy(ABC):
             return norm
         squared = norm.float().square().to(self.context.device)
         for axis in axes:
-            with communication("all_reduce", squared.nbytes, axis.name):
-                dist.all_reduce(squared, group=axis.group)
+            all_reduce_(squared, axis)
         return squared.sqrt()
 
     def scale_gradients(self, parameters: Iterable[nn.Parameter], factor: Tensor) -> None:
-        """Multiply all gradients by a scalar on the device, without waiting for it."""
+        """Multiply all gradients by a scalar where they lie, without waiting for the device."""
         import torch
 
-        torch._foreach_mul_([local(p.grad) for p in parameters if p.grad is not None], factor)
+        grads = [local(p.grad) for p in parameters if p.grad is not None]
+        torch._foreach_mul_(grads, factor.to(grads[0].device))
 
     def release(self, model: nn.Module) -> None:  # noqa: B027
         """Free what a forward without backward left gathered; nothing where nothing is sharded."""
@@ -189,9 +184,7 @@ class Strategy(ABC):
 
     def collectives(self, model: nn.Module, accumulation_steps: int, clips: bool = False) -> list[Collective]:
         """Return the collectives of a step, as the section declares them for this model."""
-        declared: list[Collective] = self.config.declare(
-            self.shapes(model), self.mesh, self.precision, accumulation_steps
-        )
+        declared = self.config.declare(self.shapes(model), self.mesh, self.precision, accumulation_steps)
         return [*declared, *(self.config.declare_clip(self.mesh) if clips else ())]
 
     def partial_shapes(self, model: nn.Module, dimension: str) -> list[Shape]:
@@ -230,7 +223,7 @@ def model_shapes(model: nn.Module, frozen: bool = False) -> ModelShapes:
     blocks = [list(block.parameters()) for block in blocks_of(model)]
     inside = {parameter for block in blocks for parameter in block}
     rest = [parameter for parameter in model.parameters() if parameter not in inside]
-    experts = [found for block in blocks if (found := shapes(block, experts=True))]
+    experts = [of_block for block in blocks if (of_block := shapes(block, experts=True))]
     return ModelShapes(shapes(model.parameters()), [shapes(block) for block in blocks], shapes(rest), experts)
 
 

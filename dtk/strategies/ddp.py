@@ -103,11 +103,10 @@ class DDPConfig(StrategyConfig):
         cut = [f"parallel.{name}" for name in (*ORDER, "ep") if name not in self.plain and mesh.size(name) > 1]
         if not cut:
             return self
-        default = type(self)()
-        for field in fields(default):
-            if getattr(self, field.name) != getattr(default, field.name):
+        for field in fields(self):
+            if (value := getattr(self, field.name)) != field.default:
                 raise DtkError(
-                    f"strategy.{field.name}={getattr(self, field.name)} does not go with {' and '.join(cut)}",
+                    f"strategy.{field.name}={value} does not go with {' and '.join(cut)}",
                     "the gradients of a model that is cut are averaged unit by unit, not in DDP's buckets",
                     f"drop it, or use {' '.join(f'{key}=1' for key in cut)}",
                 )
@@ -175,15 +174,26 @@ class DDP(Strategy):
         return wrapped
 
     def _hook(self, model: nn.Module, group: ProcessGroup | None) -> Hook:
-        from dtk.parallel.ddp_hooks import bucket_hook
+        import torch
+
+        from dtk.parallel.ddp_hooks import LARGEST_INDEX, Hook, Int8, PowerSGD, SixteenBit, TopK
 
         config, kind = self.config, self.config.communication_hook
-        parameters = [p for p in model.parameters() if p.requires_grad]
-        low_rank = config.powersgd_rank, MIN_COMPRESSION_RATE
-        try:
-            return bucket_hook(kind, group, parameters, config.error_feedback, config.topk_ratio, *low_rank)
-        except ValueError as error:
-            raise DtkError(f"strategy.communication_hook={kind}: {error}", fix="use another hook") from error
+        if kind == "none":
+            return Hook(group)
+        if kind in ("fp16", "bf16"):
+            return SixteenBit(group, torch.float16 if kind == "fp16" else torch.bfloat16)
+        remembered = [p for p in model.parameters() if p.requires_grad], config.error_feedback
+        if kind == "powersgd":
+            return PowerSGD(group, *remembered, config.powersgd_rank, MIN_COMPRESSION_RATE)
+        if kind == "int8":
+            return Int8(group, *remembered)
+        if max(p.numel() for p in remembered[0]) >= LARGEST_INDEX:
+            what = "strategy.communication_hook=topk: a parameter has more elements than 4 bytes can number"
+            raise DtkError(what, fix="use another hook")
+        hook = TopK(group, *remembered)
+        hook.ratio = config.topk_ratio
+        return hook
 
     def rank_state(self) -> dict[str, Tensor]:
         """Errors and factors of the hooks, one for each model that was wrapped."""
@@ -242,13 +252,11 @@ def ddp_collectives(config: DDPConfig, shapes: Sequence[Shape], ranks: int) -> l
         ranks: data-parallel ranks.
     """
     ready = list(reversed(shapes))
-    counts: Counter[str] = Counter()
-    sizes: Counter[str] = Counter()
+    sizes: dict[str, list[int]] = {}
     for bucket in gradient_buckets(config.bucket_cap_mb, shapes):
         for op, size in bucket_calls(config, [ready[i] for i in bucket], ranks):
-            counts[op] += 1
-            sizes[op] += size
-    return [*(Collective(op, "dp", counts[op], size) for op, size in sizes.items()), *used_bitmap(config, shapes)]
+            sizes.setdefault(op, []).append(size)
+    return [*(Collective(op, "dp", len(of), sum(of)) for op, of in sizes.items()), *used_bitmap(config, shapes)]
 
 
 def used_bitmap(config: DDPConfig, shapes: Sequence[Shape]) -> list[Collective]:
@@ -272,7 +280,14 @@ def bucket_calls(config: DDPConfig, shapes: Sequence[Shape], ranks: int) -> list
     if kind == "topk":
         return [("all_gather", topk_bytes(elements, config.topk_ratio, ranks))]
     if kind == "powersgd":
-        return [("all_reduce", size) for size in _powersgd(config.powersgd_rank, shapes)]
+        # Tensors too small to compress, then the factors P and Q (Vogels et al. 2019, alg. 1); the library reduces all
+        # three even when one is empty.
+        matrices = [(shape[0], prod(shape[1:])) for shape in shapes if len(shape) > 1]
+        ranked = [(n, m, min(n, m, config.powersgd_rank)) for n, m in matrices]
+        factors = [(n, m, r) for n, m, r in ranked if (n + m) * r * MIN_COMPRESSION_RATE < n * m]
+        whole = sum(elements) - sum(n * m for n, m, _ in factors)
+        sent = whole, sum(n * r for n, _, r in factors), sum(m * r for _, m, r in factors)
+        return [("all_reduce", 4 * count) for count in sent]
     return [("all_reduce", (4 if kind == "none" else 2) * sum(elements))]
 
 
@@ -298,18 +313,6 @@ def gradient_buckets(bucket_cap_mb: float, shapes: Sequence[Shape]) -> list[list
             buckets.append(bucket)
             bucket, size, limit = [], 0, cap
     return [*buckets, bucket] if bucket else buckets
-
-
-def _powersgd(rank: int, shapes: Sequence[Shape]) -> tuple[int, int, int]:
-    """Bytes of the tensors too small to compress, then of the factors P and Q (Vogels et al. 2019, alg. 1).
-
-    The library reduces all three even when one is empty.
-    """
-    matrices = [(shape[0], prod(shape[1:])) for shape in shapes if len(shape) > 1]
-    factors = [(n, m, min(n, m, rank)) for n, m in matrices]
-    factors = [(n, m, r) for n, m, r in factors if (n + m) * r * MIN_COMPRESSION_RATE < n * m]
-    whole = sum(map(prod, shapes)) - sum(n * m for n, m, _ in factors)
-    return 4 * whole, 4 * sum(n * r for n, _, r in factors), 4 * sum(m * r for _, m, r in factors)
 
 
 CONFIG, STRATEGY = DDPConfig, DDP

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -67,52 +67,33 @@ class FSDPConfig(StrategyConfig):
         The root unit (embeddings, final norm, head) is never resharded after forward: FSDP2 keeps it,
         as backward would gather it again at once. A rank that holds whole parameters gathers and scatters nothing.
         """
-        shards = mesh.dp_shard
-        averaged = self._declare_average(shapes, mesh, precision)
-        averaged += self._declare_experts(shapes, mesh, precision, accumulation_steps)
-        if shards == 1:
-            return averaged
-        units = shapes.units(self.blocks_per_unit)
-        compute = ITEM_BYTES[precision.compute_dtype]
-        gathers = 2 if self.reshard_after_forward else 1
-        blocks = sum(padded_elements(unit, shards) for unit in units)
-        root = shapes.root(self.blocks_per_unit)  # Empty in the middle of a pipeline.
-        rest = padded_elements(root, shards)
-        rounds = 1 if self.gathers_once else accumulation_steps
-        gathered = rounds * (gathers * blocks + rest) * compute
-        return [
-            Collective("all_gather", "dp_shard", rounds * (gathers * len(units) + bool(root)), gathered),
-            Collective(
-                "reduce_scatter", "dp_shard", len(units) + bool(root), (blocks + rest) * reduced_item_bytes(precision)
-            ),
-            *averaged,
-        ]
-
-    def _declare_average(self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig) -> list[Collective]:
-        """One all_reduce of the shard per unit over the replicas, where there are any."""
-        if "dp_replicate" not in self.grouped(mesh):
-            return []
-        elements = padded_elements(shapes.parameters, mesh.dp_shard) // mesh.dp_shard
-        units = len(shapes.units(self.blocks_per_unit)) + bool(shapes.root(self.blocks_per_unit))
-        return [Collective("all_reduce", "dp_replicate", units, elements * reduced_item_bytes(precision))]
-
-    def _declare_experts(
-        self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig, accumulation_steps: int
-    ) -> list[Collective]:
-        """Experts that are divided over `ep` are units of their own, over the ranks that have the same ones."""
-        units, shards = len(shapes.experts), mesh.expert_shard
-        elements = sum(padded_elements(unit, shards) for unit in shapes.experts)
-        item = reduced_item_bytes(precision)
+        units, root = shapes.units(self.blocks_per_unit), shapes.root(self.blocks_per_unit)
+        compute, reduced = ITEM_BYTES[precision.compute_dtype], reduced_item_bytes(precision)
+        gathers, rounds = 2 if self.reshard_after_forward else 1, 1 if self.gathers_once else accumulation_steps
         declared = []
-        if units and shards > 1:
-            gathers = accumulation_steps * (2 if self.reshard_after_forward else 1)
-            gathered = gathers * elements * ITEM_BYTES[precision.compute_dtype]
-            declared = [
-                Collective("all_gather", "expert_shard", gathers * units, gathered),
-                Collective("reduce_scatter", "expert_shard", units, elements * item),
+
+        shards, count = mesh.dp_shard, len(units) + bool(root)  # No root in the middle of a pipeline.
+        blocks, rest = sum(padded_elements(unit, shards) for unit in units), padded_elements(root, shards)
+        if shards > 1:
+            calls, gathered = gathers * len(units) + bool(root), (gathers * blocks + rest) * compute
+            declared += [
+                Collective("all_gather", "dp_shard", rounds * calls, rounds * gathered),
+                Collective("reduce_scatter", "dp_shard", count, (blocks + rest) * reduced),
             ]
-        if units and mesh.expert_replicate > 1:
-            declared.append(Collective("all_reduce", "expert_replicate", units, elements // shards * item))
+        if "dp_replicate" in self.grouped(mesh):
+            declared.append(Collective("all_reduce", "dp_replicate", count, (blocks + rest) // shards * reduced))
+
+        # Experts that are divided over `ep` are units of their own, over the ranks that have the same ones.
+        shards, count = mesh.expert_shard, len(shapes.experts)
+        experts = sum(padded_elements(unit, shards) for unit in shapes.experts)
+        if count and shards > 1:
+            calls = accumulation_steps * gathers
+            declared += [
+                Collective("all_gather", "expert_shard", calls * count, calls * experts * compute),
+                Collective("reduce_scatter", "expert_shard", count, experts * reduced),
+            ]
+        if count and mesh.expert_replicate > 1:
+            declared.append(Collective("all_reduce", "expert_replicate", count, experts // shards * reduced))
         return declared
 
 
@@ -129,6 +110,7 @@ class FSDP(Strategy):
         import torch
         from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
+        from dtk.parallel.blocks import blocks_of
         from dtk.parallel.placement import mark_copy, over_ep
         from dtk.parallel.precision import mixed_precision_policy
         from dtk.parallel.regions import observed
@@ -142,7 +124,8 @@ class FSDP(Strategy):
         storage = torch.device("cpu") if self.config.cpu_offload else self.context.device
         if not any(p.is_meta for p in model.parameters()):
             model.to(storage)
-        units = self._units(model)
+        size, blocks = self.config.blocks_per_unit, blocks_of(model)
+        units = [blocks[i : i + size] for i in range(0, len(blocks), size)] if size else []
         experts = self._shard_experts(model, arguments)
         for unit in units:
             fully_shard(unit, reshard_after_forward=self.config.reshard_after_forward, **arguments)
@@ -150,7 +133,11 @@ class FSDP(Strategy):
         fully_shard(model, **arguments)
         materialise(model, storage, fill)
         heads = [cast("FSDPModule", unit[0]) for unit in units]
-        self._prefetch(heads)
+        depth = self.config.prefetch_depth
+        if depth != 1:  # One is the library's own default.
+            for i, head in enumerate(heads):
+                head.set_modules_to_forward_prefetch(heads[i + 1 : i + 1 + depth])
+                head.set_modules_to_backward_prefetch(heads[max(0, i - depth) : i][::-1])
         modules = [*heads, cast("FSDPModule", model)]
         if "dp_replicate" in self.axes:
             for module in modules:
@@ -189,30 +176,10 @@ class FSDP(Strategy):
         gradient.div_(self.loss_factor / mesh.expert_shard)
 
     def _average_over_replicas(self, gradient: Tensor) -> None:
-        import torch.distributed as dist
-
-        from dtk.parallel.regions import communication
+        from dtk.parallel.collectives import all_reduce_
 
         replicas = self.axes["dp_replicate"]
-        with communication("all_reduce", gradient.nbytes, replicas.name):
-            dist.all_reduce(gradient, group=replicas.group)
-        gradient.div_(replicas.size)
-
-    def _units(self, model: nn.Module) -> list[list[nn.Module]]:
-        """Consecutive blocks that are gathered together; none when the whole model is one unit."""
-        from dtk.parallel.blocks import blocks_of
-
-        size, blocks = self.config.blocks_per_unit, blocks_of(model)
-        return [blocks[i : i + size] for i in range(0, len(blocks), size)] if size else []
-
-    def _prefetch(self, units: Sequence[FSDPModule]) -> None:
-        """Name the units to gather ahead; a depth of one is the library's own default."""
-        depth = self.config.prefetch_depth
-        if depth == 1:
-            return
-        for i, unit in enumerate(units):
-            unit.set_modules_to_forward_prefetch(list(units[i + 1 : i + 1 + depth]))
-            unit.set_modules_to_backward_prefetch(list(reversed(units[max(0, i - depth) : i])))
+        all_reduce_(gradient, replicas).div_(replicas.size)
 
     def _mark(self, modules: Iterable[FSDPModule], dimension: str) -> None:
         """Open a communication region around every gather and reduction over a mesh dimension."""
@@ -259,13 +226,6 @@ class FSDP(Strategy):
     def autocast(self) -> AbstractContextManager[object]:
         """Nothing where the mixed-precision policy casts."""
         return super().autocast() if self.config.autocasts else nullcontext()
-
-    def scale_gradients(self, parameters: Iterable[nn.Parameter], factor: Tensor) -> None:
-        """Scale this rank's shards where they lie."""
-        import torch
-
-        grads = [local(p.grad) for p in parameters if p.grad is not None]
-        torch._foreach_mul_(grads, factor.to(grads[0].device))
 
     @property
     def reduce_dtype(self) -> str | None:

@@ -45,10 +45,9 @@ class HSDPConfig(FSDPConfig):
         """Replicas of shards; -1 = what the other degree leaves."""
         replicate, shard = self.dp_replicate, self.dp_shard
         for name, degree in (("dp_replicate", replicate), ("dp_shard", shard)):
-            if degree < 1 and degree != -1:
-                raise DtkError(
-                    f"strategy.{name}={degree} is no mesh degree", fix="use a positive number, or -1 for the rest"
-                )
+            if degree == 0 or degree < -1:
+                what = f"strategy.{name}={degree} is no mesh degree"
+                raise DtkError(what, fix="use a positive number, or -1 for the rest")
         if replicate == shard == -1:
             raise DtkError("strategy.dp_replicate and strategy.dp_shard are both -1", fix="give one of them a number")
         rows = world_size // shard if replicate == -1 else replicate

@@ -7,6 +7,7 @@ The dimensions of the mesh have rows too; their letters are those of docs/strate
 
 import io
 import textwrap
+from collections.abc import Iterable
 
 from dtk.strategies.registry import CONFIG_TYPES
 from dtk.strategies.traits import TableRow
@@ -48,17 +49,6 @@ _DIMENSIONS = {
 """Dimensions of the mesh, which any strategy that implements them goes with: `dtk.dimensions`."""
 
 
-def _all() -> dict[str, TableRow]:
-    return {**{name: section.row for name, section in CONFIG_TYPES.items()}, **_DIMENSIONS}
-
-
-def _rows() -> list[tuple[str, ...]]:
-    return [
-        (name, row.parameters, row.gradients, row.optimizer_state, row.collectives, row.sent)
-        for name, row in _all().items()
-    ]
-
-
 _WIDE = 120
 """Columns below which each strategy has lines of its own instead of a row."""
 _LEGEND = (
@@ -75,39 +65,39 @@ def render(form: str = "terminal", columns: int = _WIDE) -> str:
     Raises:
         ValueError: another form.
     """
+    rows = {**{name: section.row for name, section in CONFIG_TYPES.items()}, **_DIMENSIONS}
+    cells = {
+        name: (name, row.parameters, row.gradients, row.optimizer_state, row.collectives, row.sent)
+        for name, row in rows.items()
+    }
     if form == "markdown":
         lines = ["| " + " | ".join(_COLUMNS) + " |", "|" + "---|" * len(_COLUMNS)]
-        return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in _rows()]) + "\n"
+        return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in cells.values()]) + "\n"
     if form != "terminal":
         raise ValueError(f"unknown form {form!r}")
-    return _table(columns) if columns >= _WIDE else _blocks(columns)
+    if columns >= _WIDE:
+        return _table(cells.values(), columns)
+    label, lines = 1 + max(map(len, _COLUMNS)), []
+    for name, row in rows.items():
+        lines += _folded(f"{name}: {row.summary}", "", columns)
+        for column, cell in zip((*_COLUMNS[1:], "use when"), (*cells[name][1:], row.use_when), strict=True):
+            lines += _folded(cell, f"  {column:<{label}}", columns)
+        lines.append("")
+    return "\n".join([*lines, *_folded(_LEGEND, "", columns)]) + "\n"
 
 
-def _table(columns: int) -> str:
+def _table(rows: Iterable[tuple[str, ...]], columns: int) -> str:
     from rich.console import Console
     from rich.table import Table
 
     table = Table(caption=_LEGEND)
     for column in _COLUMNS:
         table.add_column(column, overflow="fold")
-    for row in _rows():
+    for row in rows:
         table.add_row(*row)
     out = io.StringIO()
     Console(file=out, width=columns).print(table)
     return out.getvalue()
-
-
-def _blocks(columns: int) -> str:
-    """Return the table with each row as a block of text, one line per cell."""
-    label = 1 + max(map(len, _COLUMNS))
-    lines = []
-    for name, *cells in _rows():
-        row = _all()[name]
-        lines += _folded(f"{name}: {row.summary}", "", columns)
-        for column, cell in zip((*_COLUMNS[1:], "use when"), (*cells, row.use_when), strict=True):
-            lines += _folded(cell, f"  {column:<{label}}", columns)
-        lines.append("")
-    return "\n".join([*lines, *_folded(_LEGEND, "", columns)]) + "\n"
 
 
 def _folded(text: str, label: str, columns: int) -> list[str]:

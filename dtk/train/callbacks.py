@@ -113,9 +113,8 @@ class EarlyStopping(Callback):
         goal: Literal["minimize", "maximize"] = "minimize",
     ) -> None:
         if patience < 1 or goal not in ("minimize", "maximize"):
-            raise DtkError(
-                f"EarlyStopping(patience={patience}, goal={goal})", "patience is 1 or more, goal minimize or maximize"
-            )
+            why = "patience is 1 or more, goal minimize or maximize"
+            raise DtkError(f"EarlyStopping(patience={patience}, goal={goal})", why)
         self.metric, self.patience, self.least, self.goal = metric, patience, least, goal
         self.best = math.inf
         self.waited = 0
@@ -151,21 +150,21 @@ class Callbacks:
     members: list[tuple[str, Callback, bool]] = field(default_factory=list)
     """Import path, object, and whether the run goes on when it raises."""
 
-    def before_step(self, step: int) -> None:
-        """See `Callback.before_step`."""
-        self._each(lambda callback, training: callback.before_step(training, step))
+    def each(self, call: Callable[[Callback, Training], None]) -> None:
+        """Call a method of every callback.
 
-    def after_step(self, step: int, record: Mapping[str, Any] | None) -> None:
-        """See `Callback.after_step`."""
-        self._each(lambda callback, training: callback.after_step(training, step, record))
-
-    def after_evaluation(self, step: int, figures: Mapping[str, float]) -> None:
-        """See `Callback.after_evaluation`."""
-        self._each(lambda callback, training: callback.after_evaluation(training, step, figures))
-
-    def after_checkpoint(self, step: int) -> None:
-        """See `Callback.after_checkpoint`."""
-        self._each(lambda callback, training: callback.after_checkpoint(training, step))
+        Raises:
+            Exception: what a callback raises that does not keep going.
+        """
+        for target, callback, keep_going in self.members:
+            assert self.training is not None
+            try:
+                with region("callback"):
+                    call(callback, self.training)
+            except Exception as error:
+                if not keep_going:
+                    raise
+                report(f"callback {target}", error)
 
     @contextmanager
     def failures(self) -> Iterator[None]:
@@ -174,8 +173,8 @@ class Callbacks:
             yield
         except BaseException as error:
             for target, callback, _ in self.members:
+                assert self.training is not None
                 try:
-                    assert self.training is not None
                     callback.on_failure(self.training, error)
                 except Exception as problem:
                     report(f"callback {target}", problem)
@@ -208,17 +207,6 @@ class Callbacks:
             except (LookupError, TypeError, ValueError) as error:
                 why = f"{type(error).__name__}: {error}"
                 raise DtkError(f"{target} cannot use its state in {checkpoint}", why, "resume without it") from error
-
-    def _each(self, call: Callable[[Callback, Training], None]) -> None:
-        for target, callback, keep_going in self.members:
-            assert self.training is not None
-            try:
-                with region("callback"):
-                    call(callback, self.training)
-            except Exception as error:
-                if not keep_going:
-                    raise
-                report(f"callback {target}", error)
 
 
 def build_callbacks(config: Config, context: Context, model: nn.Module, optimizer: Optimizer) -> Callbacks:

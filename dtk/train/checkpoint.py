@@ -9,9 +9,9 @@ rank alone (`rank_00003.<field>`) is read on the same layout only.
 import json
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,13 +106,12 @@ class Checkpoints:
         if loop.step == self.saved_step or self.paths.checkpoint(loop.step).exists():
             return
         self.saved_step = loop.step
-        partial = self._partial(loop.step)
+        step, partial = loop.step, _hidden(self.paths.checkpoint(loop.step))
         with region("checkpoint"):
-            self.recorder.event("checkpoint_begin", step=loop.step)
+            self.recorder.event("checkpoint_begin", step=step)
             state = {**_model_state(model), **_optimizer_state(model, optimizer), **loop.tensors()}
-            state.update({f"{self._private}{name}": value for name, value in self._rank_state().items()})
             future = async_save(
-                state,
+                {**state, **self._rank_state()},
                 storage_writer=Writer(partial, single_file_per_rank=True, overwrite=True),
                 process_group=self.group,
                 async_stager=BlockingAsyncStager(),
@@ -121,7 +120,6 @@ class Checkpoints:
         self.pending = future
         if self.context.rank == 0:
             self.named.clear()
-            step = loop.step
             future.add_done_callback(lambda done: self._finish(done, step, partial, more or {}))
         if not self.config.asynchronous:
             self.wait()
@@ -147,7 +145,9 @@ class Checkpoints:
             self.failure = ""
             self.recorder.event("checkpoint_end", step=step)
             for old in complete_checkpoints(self.paths)[: -self.config.keep]:
-                _remove(old)
+                # Never half there under its own name. One that cannot be removed stays, and costs the new one nothing.
+                with suppress(OSError):
+                    shutil.rmtree(old.rename(_hidden(old)), ignore_errors=True)
         except (Exception, CheckpointException) as error:
             shutil.rmtree(partial, ignore_errors=True)
             self.failure = in_words(error)
@@ -161,11 +161,13 @@ class Checkpoints:
         return f"rank_{self.context.rank:05d}."
 
     def _rank_state(self) -> dict[str, Tensor]:
-        return {} if self.strategy is None else self.strategy.rank_state()
+        """Return what the strategy keeps on this rank alone, as entries."""
+        state = {} if self.strategy is None else self.strategy.rank_state()
+        return {f"{self._private}{name}": value for name, value in state.items()}
 
     def _own_state(self, entries: Mapping[str, Any]) -> dict[str, Tensor]:
         """Return the tensors of this rank that the checkpoint fills: all, or none of any rank if the layout differs."""
-        own = {f"{self._private}{name}": value for name, value in self._rank_state().items()}
+        own = self._rank_state()
         stored = {key: getattr(entry, "size", None) for key, entry in entries.items() if key.startswith("rank_")}
         ranks = {key.split(".")[0] for key in stored}
         if not own or not ranks:
@@ -194,11 +196,8 @@ class Checkpoints:
         if not self.failure:
             return ""
         complete = complete_checkpoints(self.paths)
-        kept = f"the newest that is kept is {complete[-1].name}" if complete else "none is kept"
-        return f"the last checkpoint failed: {self.failure}; {kept}"
-
-    def _partial(self, step: int) -> Path:
-        return _hidden(self.paths.checkpoint(step))
+        newest = f"the newest that is kept is {complete[-1].name}" if complete else "none is kept"
+        return f"the last checkpoint failed: {self.failure}; {newest}"
 
     def clean(self) -> None:
         """Remove what an earlier attempt left half written."""
@@ -231,10 +230,15 @@ class Checkpoints:
                     f"it has no {key}" if stored is None else f"its {key} is {list(stored)}, not {list(value.shape)}",
                     "resume with the model that wrote it",
                 )
-        with region("checkpoint"), _readable(folder):
-            load(state, storage_reader=reader, process_group=self.group)
-            if _format(folder) < FORMAT:
-                self._reorder(state, model, folder)
+        try:
+            with region("checkpoint"):
+                load(state, storage_reader=reader, process_group=self.group)
+                if _format(folder) < FORMAT:
+                    self._reorder(state, model, folder)
+        except CheckpointException as error:  # A rank found a problem in the files; a lost peer raises something else.
+            if is_out_of_memory(error):
+                raise
+            raise damaged(folder, in_words(error)) from error
         by_name = dict(model.named_parameters())
         owned = owned_state(optimizer)
         for name, fields in fresh.items():
@@ -278,47 +282,20 @@ def _empty_optimizer_state(
     Which fields there are is read from the checkpoint, so any torch optimizer will do. A field of
     the parameter's shape is laid out as the parameter is; the others are scalars such as `step`.
     """
-    inner = getattr(optimizer, "optim", optimizer)
+    groups = getattr(optimizer, "optim", optimizer).param_groups
     names = {parameter: name for name, parameter in model.named_parameters()}
-    room: dict[str, dict[str, Tensor]] = {}
-    fields: dict[str, list[str]] = {}
-    for key in entries:
-        if key.startswith("optimizer."):
-            name, field = key.removeprefix("optimizer.").rsplit(".", 1)
-            fields.setdefault(name, []).append(field)
-    for group in inner.param_groups:
-        for parameter in group["params"]:
-            name = names[parameter]
-            room[name] = {}
-            for field in fields.get(name, []):
-                stored = entries[f"optimizer.{name}.{field}"]
-                if stored.size == parameter.shape:
-                    room[name][field] = torch.zeros_like(parameter)
-                else:
-                    room[name][field] = torch.zeros(stored.size, dtype=stored.properties.dtype)
+    updated = {names[parameter]: parameter for group in groups for parameter in group["params"]}
+    room: dict[str, dict[str, Tensor]] = {name: {} for name in updated}
+    for key, stored in entries.items():
+        name, _, field = key.removeprefix("optimizer.").rpartition(".")
+        if key.startswith("optimizer.") and name in updated:
+            if stored.size == updated[name].shape:
+                room[name][field] = torch.zeros_like(updated[name])
+            else:
+                room[name][field] = torch.zeros(stored.size, dtype=stored.properties.dtype)
     return room
-
-
-@contextmanager
-def _readable(folder: Path) -> Iterator[None]:
-    """Report a problem that a rank finds in the files as a damaged checkpoint, unless memory ran out.
-
-    Only such a problem raises CheckpointException; a peer that is gone does not.
-    """
-    try:
-        yield
-    except CheckpointException as error:
-        if is_out_of_memory(error):
-            raise
-        raise damaged(folder, in_words(error)) from error
 
 
 def _hidden(checkpoint: Path) -> Path:
     """Return the path of a checkpoint that is not complete yet; `clean` removes what is left under such a path."""
     return checkpoint.with_name(f".partial_{checkpoint.name}")
-
-
-def _remove(checkpoint: Path) -> None:
-    """Never half there under its own name. One that cannot be removed stays, and costs the new one nothing."""
-    with suppress(OSError):
-        shutil.rmtree(checkpoint.rename(_hidden(checkpoint)), ignore_errors=True)

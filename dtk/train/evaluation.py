@@ -6,6 +6,7 @@ same collectives and nothing is counted twice.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -30,16 +31,19 @@ def evaluate(config: Config, context: Context, dataset: Dataset, parts: Parts) -
     """
     size = min(dataset.validation_size, config.train.evaluate_samples or dataset.validation_size)
     micro = config.train.micro_batch_size
-    mine = evaluation_ids(config.seed, size, dataset.validation_size)[
-        evaluation_positions(size, context.dp_rank, context.dp_size)
-    ]
+    positions = evaluation_positions(size, context.dp_rank, context.dp_size)
+    own_ids = evaluation_ids(config.seed, size, dataset.validation_size)[positions]
     rounds = evaluation_rounds(size, micro, context.dp_size)
     of_class = torch.zeros(dataset.classes or 0, dtype=torch.float64)
 
     def batches() -> Iterator[Batch]:
         for i in range(rounds):
-            batch = _batch(dataset, mine[i * micro : (i + 1) * micro])
-            if dataset.classes and batch.counts:
+            ids = own_ids[i * micro : (i + 1) * micro]
+            if not len(ids):  # A rank that has run out goes on with a sample that does not count.
+                yield replace(dataset.validation(np.zeros(1, dtype=np.int64)), counts=False)
+                continue
+            batch = dataset.validation(ids)
+            if dataset.classes:
                 of_class.add_(torch.bincount(batch.targets[batch.targets != IGNORE], minlength=dataset.classes))
             yield batch
 
@@ -57,11 +61,3 @@ def evaluate(config: Config, context: Context, dataset: Dataset, parts: Parts) -
     if dataset.classes:
         figures["validation_classes"] = float((sums[2 * len(names) :] > 0).sum())
     return figures
-
-
-def _batch(dataset: Dataset, ids: np.ndarray) -> Batch:
-    """Return the samples or, if there are none, one sample that does not count."""
-    if len(ids):
-        return dataset.validation(ids)
-    filler = dataset.validation(np.zeros(1, dtype=np.int64))
-    return Batch(filler.inputs, filler.targets, counts=False)

@@ -106,12 +106,13 @@ class Loop:
         """One step with all that follows it; whether a rank asked to stop."""
         step = self.state.step
         self.recorder.begin_step(step + 1)
-        self.callbacks.before_step(step + 1)
+        self.callbacks.each(lambda callback, training: callback.before_step(training, step + 1))
         batches = self._batches(step)
-        counted = self.dataset.fixed_targets is None
-        targets = sum(self.parts.task.count(batch.targets) for batch in batches) if counted else 0
-        asked = bool(self.callbacks.reason)
-        agreement = agree(self.context, self.stop.requested, targets, self.step_samples, enough=asked)
+        targets = 0
+        if self.dataset.fixed_targets is None:
+            targets = sum(self.parts.task.count(batch.targets) for batch in batches)
+        enough = bool(self.callbacks.reason)
+        agreement = agree(self.context, self.stop.requested, targets, self.step_samples, enough=enough)
         result = self._step(step, batches, agreement)
         self.window_samples = (self.window_samples + agreement.samples) % 2**64
         self.state.step = step + 1
@@ -138,22 +139,18 @@ class Loop:
 
     def _step(self, step: int, batches: list[Batch], agreement: Agreement) -> StepResult:
         """One optimizer step on the global batch."""
-        strategy, optimizer = self.parts.strategy, self.parts.optimizer
-        config = self.config
+        strategy, optimizer, config = self.parts.strategy, self.parts.optimizer, self.config
         set_learning_rate(optimizer, learning_rate(config.schedule, config.optimizer.lr, step, config.train.steps))
-        if self.dataset.fixed_targets is not None:
-            targets = self.dataset.fixed_targets * config.train.global_batch_size
-        else:
-            targets = agreement.valid_targets
+        fixed = self.dataset.fixed_targets
+        targets = agreement.valid_targets if fixed is None else fixed * config.train.global_batch_size
         total = self._accumulate(batches, strategy.loss_factor * self.scaler.scale / max(targets, 1))
         norm = self._clip()
         with region("optimizer"):
+            finite = True
             if self.scaler.enabled and norm is not None:
                 finite = bool(torch.isfinite(norm))
                 self.scaler.update(finite)
                 self.state.loss_scale, self.state.good_steps = self.scaler.scale, self.scaler.good_steps
-            else:
-                finite = True
             if finite:
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -188,7 +185,7 @@ class Loop:
         if logs:
             self._log(result)
         self.numerics.after_step(step, result.loss_sum, self.parts.model, wait=logs, last=last)
-        self.callbacks.after_step(step, self.last if logs else None)
+        self.callbacks.each(lambda callback, training: callback.after_step(training, step, self.last if logs else None))
         if train.garbage_collect_every and step % train.garbage_collect_every == 0:
             with region("garbage_collection"):
                 gc.collect(1)
@@ -201,7 +198,7 @@ class Loop:
             with self.measures.paused():
                 more = {"callbacks": self.callbacks.state()}
                 self.checkpoints.save(self.parts.model, self.parts.optimizer, self.state, more)
-            self.callbacks.after_checkpoint(step)
+            self.callbacks.each(lambda callback, training: callback.after_checkpoint(training, step))
 
     def _log(self, result: StepResult) -> None:
         """Wait for the device, gather the loss, write one record."""
@@ -246,13 +243,13 @@ class Loop:
         about = {"attempt": self.recorder.attempt, "step": self.state.step}
         self.recorder.metrics({**about, **figures, "evaluation_time_s": elapsed_s})
         self.last = {**self.last, **figures}
-        self.callbacks.after_evaluation(self.state.step, figures)
+        self.callbacks.each(lambda callback, training: callback.after_evaluation(training, self.state.step, figures))
         if self.context.rank == 0:
-            values = {name: figures[f"validation_{name}"] for name in self.parts.task.metric_names}
-            shown = {
-                name: f"{value:.1%}" if name.endswith("accuracy") else f"{value:.4g}" for name, value in values.items()
-            }
-            metrics = "".join(f"  {name.replace('_', ' ')} {text}" for name, text in shown.items())
+            metrics = ""
+            for name in self.parts.task.metric_names:
+                value = figures[f"validation_{name}"]
+                metrics += f"  {name.replace('_', ' ')} "
+                metrics += f"{value:.1%}" if name.endswith("accuracy") else f"{value:.4g}"
             if (classes := self.dataset.classes) and (seen := round(figures["validation_classes"])) < classes:
                 metrics += f" (only {seen} of {classes} classes occur in it)"
             say(

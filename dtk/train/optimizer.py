@@ -5,29 +5,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import (
-    ASGD,
-    LBFGS,
-    SGD,
-    Adadelta,
-    Adagrad,
-    Adam,
-    Adamax,
-    AdamW,
-    NAdam,
-    Optimizer,
-    RAdam,
-    RMSprop,
-    Rprop,
-    SparseAdam,
-)
+from torch import Tensor, nn, optim
+from torch.optim import SGD, AdamW, Optimizer
 
 from dtk.config.instantiate import find_class
 from dtk.config.schema import AdamWConfig, Config, CustomOptimizerConfig, SGDConfig
 from dtk.errors import DtkError
 
-ELEMENTWISE = frozenset({ASGD, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop, Rprop})
+ELEMENTWISE = frozenset({
+    optim.ASGD, SGD, optim.Adadelta, optim.Adagrad, optim.Adam, optim.Adamax, AdamW, optim.NAdam, optim.RAdam,
+    optim.RMSprop, optim.Rprop,
+})  # fmt: skip
 """Of torch's optimizers those that update each element by itself; Adafactor and Muon look at whole matrices."""
 
 
@@ -61,8 +49,7 @@ def recipe(
     if config.fused is True and not fusable:
         raise DtkError("optimizer.fused=true is not possible here", "torch fuses AdamW on CPU and CUDA only")
     fused = fusable if config.fused == "auto" else bool(config.fused)
-    first, second = config.betas
-    return Recipe(AdamW, {"lr": config.lr, "betas": (first, second), "eps": config.eps, "fused": fused})
+    return Recipe(AdamW, {"lr": config.lr, "betas": tuple(config.betas), "eps": config.eps, "fused": fused})
 
 
 def named_optimizer(config: CustomOptimizerConfig, allow_targets: list[str]) -> type[Optimizer]:
@@ -73,7 +60,7 @@ def named_optimizer(config: CustomOptimizerConfig, allow_targets: list[str]) -> 
     """
     arguments = {"params": [], "lr": config.lr, **config.arguments}
     cls: type[Optimizer] = find_class(config._target_, arguments, allow_targets, Optimizer)
-    if issubclass(cls, LBFGS | SparseAdam):
+    if issubclass(cls, optim.LBFGS | optim.SparseAdam):
         raise DtkError(
             f"optimizer._target_={config._target_} cannot be used",
             "LBFGS runs the model again within a step, and SparseAdam takes sparse gradients only",
@@ -88,15 +75,15 @@ def check_optimizer(config: Config, world_size: int) -> None:
     Raises:
         DtkError: it does, or its class cannot be used.
     """
-    own, mesh = config.optimizer, config.mesh(world_size)
-    if not isinstance(own, CustomOptimizerConfig):
+    section, mesh = config.optimizer, config.mesh(world_size)
+    if not isinstance(section, CustomOptimizerConfig):
         return
-    cls = named_optimizer(own, config.allow_targets)
+    cls = named_optimizer(section, config.allow_targets)
     cut = config.strategy.traits.shards_parameters and mesh.dp_shard > 1
-    if own.elementwise or cls in ELEMENTWISE or not (cut or mesh.tp > 1):
+    if section.elementwise or cls in ELEMENTWISE or not (cut or mesh.tp > 1):
         return
     raise DtkError(
-        f"optimizer._target_={own._target_} does not go with parameters that are cut over ranks",
+        f"optimizer._target_={section._target_} does not go with parameters that are cut over ranks",
         f"{'strategy=' + config.strategy.name if cut else f'parallel.tp={mesh.tp}'} gives each rank a part of every "
         "parameter, and only an optimizer that updates each element by itself does the same with parts",
         "use strategy=ddp or strategy=zero1, which keep parameters whole; optimizer.elementwise=true if it does so",
@@ -125,8 +112,7 @@ class InBackward(Optimizer):
         self.parts: dict[Tensor, Optimizer] = {}
         for group in self.param_groups:
             for parameter in group["params"]:
-                part = build([{"params": [parameter], "weight_decay": group["weight_decay"]}])
-                self.parts[parameter] = part
+                part = self.parts[parameter] = build([{"params": [parameter], "weight_decay": group["weight_decay"]}])
                 self.state[parameter] = part.state[parameter]
                 parameter.register_post_accumulate_grad_hook(self._update)
 
@@ -138,19 +124,12 @@ class InBackward(Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Nothing is left to do."""
 
-    def set_lr(self, lr: float) -> None:
-        """Must be set before backward."""
-        for part in self.parts.values():
-            part.param_groups[0]["lr"] = lr
-
 
 def set_learning_rate(optimizer: Optimizer, lr: float) -> None:
-    """Set the learning rate of every parameter group."""
-    if isinstance(optimizer, InBackward):
-        optimizer.set_lr(lr)
-        return
-    for group in optimizer.param_groups:
-        group["lr"] = lr
+    """Set the learning rate of every parameter group; before backward."""
+    for part in optimizer.parts.values() if isinstance(optimizer, InBackward) else [optimizer]:
+        for group in part.param_groups:
+            group["lr"] = lr
 
 
 def clip_factor(norm: Tensor, max_norm: float) -> Tensor:

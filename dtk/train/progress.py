@@ -42,21 +42,18 @@ class Progress:
         Args:
             record: has step, loss, tokens_per_s, mfu, mfu_reason, peak_memory_bytes.
         """
-        done = record["step"]
-        speed = record["tokens_per_s"]
+        done, speed = record["step"], record["tokens_per_s"]
+        eta = "?"
+        if done <= self.first_step + 1:
+            self.began_s = time.perf_counter()
+        else:
+            per_step_s = (time.perf_counter() - self.began_s) / (done - self.first_step - 1)
+            eta = human_time(per_step_s * (self.steps - done))
         ranks = f" ({speed / self.world_size:,.0f}/rank)" if self.world_size > 1 else ""
         ideal = record.get("pipeline_bubble_ideal")
         bubble = "" if ideal is None else f"  bubble {record['pipeline_bubble']:.0%} (ideal {ideal:.0%})"
         mfu = f"{record['mfu']:.1%}" if record["mfu"] is not None else "n/a"
-        unit = _SHORT[self.unit]
         return (
-            f"step {done}/{self.steps}  loss {record['loss']:.4f}  {unit}/s {speed:,.0f}{ranks}  "
-            f"mfu {mfu}{bubble}  mem {record['peak_memory_bytes'] / GIB:.2f} GiB  eta {self._eta(done)}"
+            f"step {done}/{self.steps}  loss {record['loss']:.4f}  {_SHORT[self.unit]}/s {speed:,.0f}{ranks}  "
+            f"mfu {mfu}{bubble}  mem {record['peak_memory_bytes'] / GIB:.2f} GiB  eta {eta}"
         )
-
-    def _eta(self, done: int) -> str:
-        if done <= self.first_step + 1:
-            self.began_s = time.perf_counter()
-            return "?"
-        per_step_s = (time.perf_counter() - self.began_s) / (done - self.first_step - 1)
-        return human_time(per_step_s * (self.steps - done))

@@ -1,7 +1,7 @@
 """From the configuration to what a step needs: model, strategy, optimizer. Runs once per rank."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -91,9 +91,12 @@ def set_up(
         loads = ExpertLoads(context) if config.model.architecture == "moe" else None
         runner = Accumulate(strategy, model, wrapped, task, tokens, inside, loads)
     else:
-        cuts = stage_blocks(len(blocks_of(model)), config.parallel.pipeline(1).stages)
-        own = _stages(model, config, context, cuts, make or _model)
-        stages = {number: spread(part, cuts[number].start) for number, part in own}
+        pipeline, first = config.parallel.pipeline(1), context.mesh.coordinate(context.rank)["pp"]
+        cuts = stage_blocks(len(blocks_of(model)), pipeline.stages)
+        stages = {}
+        for number in range(first, pipeline.stages, pipeline.ranks):
+            part = cut(model if number == first else (make or _model)(config), number, cuts)
+            stages[number] = spread(part, cuts[number].start)
         wrapped = model = joined([stage.model for stage in stages.values()])
         runner = _pipelined(config, strategy, stages, cuts, task, tokens)
     build = recipe(config.optimizer, model.parameters(), config.allow_targets)
@@ -121,10 +124,12 @@ def _spread(
         cp.spread_attention(part, tokens)
     if mesh.ep > 1:
         ep.cut_model(part, strategy)
-    if train.activation_checkpoint_every:
-        _checkpoint_activations(part, train.activation_checkpoint_every, first_block)
-    if train.compile:
-        for block in blocks_of(part):
+    for i, block in enumerate(blocks_of(part), first_block):
+        # Recomputed in backward: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost". The forward of the
+        # block is replaced, not the block, so that parameter names stay as they are.
+        if train.activation_checkpoint_every and i % train.activation_checkpoint_every == 0:
+            block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)  # type: ignore[method-assign]
+        if train.compile:
             block.compile()
     return Stage(part, strategy.wrap(part, fill))
 
@@ -139,35 +144,18 @@ def _model(config: Config) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             model = build_model(config.model, config.allow_targets)
-        if not hasattr(model, "initial"):
-            return model
-        return model.to("meta")
+        return model.to("meta") if hasattr(model, "initial") else model
     with torch.device("meta"):
         return build_model(config.model, config.allow_targets)
-
-
-def _stages(
-    model: nn.Module,
-    config: Config,
-    context: Context,
-    cuts: Sequence[range],
-    make: Callable[[Config], nn.Module],
-) -> Iterator[tuple[int, nn.Module]]:
-    """Cut the model into this rank's stages, each with its number in the whole pipeline."""
-    pipeline = config.parallel.pipeline(1)
-    first = context.mesh.coordinate(context.rank)["pp"]
-    for number in range(first, pipeline.stages, pipeline.ranks):
-        yield number, cut(model if number == first else make(config), number, cuts)
 
 
 def _inside(
     config: Config, strategy: Strategy, model: nn.Module, blocks: range | None, accumulation_steps: int
 ) -> list[Collective]:
     """Return what forward and backward of a model, or of a stage with these blocks, communicate themselves."""
-    partial = strategy.partial_shapes(model, "tp")
     mesh = strategy.context.mesh
     return [
-        *tp.declare(config, mesh, accumulation_steps, partial, blocks),
+        *tp.declare(config, mesh, accumulation_steps, strategy.partial_shapes(model, "tp"), blocks),
         *cp.declare(config, mesh, accumulation_steps, blocks),
         *ep.declare(config, mesh, accumulation_steps),
     ]
@@ -188,18 +176,17 @@ def _pipelined(
     def stream(tokens: Sequence[int]) -> tuple[int, ...]:
         return tokens[0], tokens[1] // parts, config.model.width
 
-    ends: Any = stages[max(stages) if axis.rank == axis.size - 1 else min(stages)].model
+    micro_batch = stream((config.train.micro_batch_size, config.data.sequence_length // context.mesh.cp))
+    end: Any = stages[max(stages) if axis.rank == axis.size - 1 else min(stages)].model
+    tied = [name for name in end.before if name in end.after]
     return Pipelined(
         strategy,
         parallel.pipeline,
         stages,
         Messages(axis),
         stream,
-        prod(stream((config.train.micro_batch_size, config.data.sequence_length // context.mesh.cp)))
-        * strategy.stream_dtype.itemsize,
-        shared_parameters(
-            ends, axis, context.mesh.group("pp", context.rank), [name for name in ends.before if name in ends.after]
-        ),
+        prod(micro_batch) * strategy.stream_dtype.itemsize,
+        shared_parameters(end, axis, context.mesh.group("pp", context.rank), tied),
         Clock(context.device),
         task,
         tokens,
@@ -213,13 +200,3 @@ def _fill(model: nn.Module, config: Config) -> None:
         load_gpt2(model, model.config.pretrained)
     else:
         initialize_model(model, config.seed)
-
-
-def _checkpoint_activations(model: nn.Module, every: int, first: int) -> None:
-    """Recompute every k-th block in backward (Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost).
-
-    The block's forward is replaced, not the block, so parameter names stay as they are.
-    """
-    for i, block in enumerate(blocks_of(model), first):
-        if i % every == 0:
-            block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)  # type: ignore[method-assign]

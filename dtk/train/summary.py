@@ -1,4 +1,4 @@
-"""The final figures of a run, each with its definition."""
+"""What a run records of itself: how it began, to compare it with others, and its final figures with definitions."""
 
 import statistics
 from typing import Any
@@ -7,7 +7,17 @@ from dtk.data.dataset import Dataset
 from dtk.parallel.control import list_over_ranks
 from dtk.record.memory import peak_memory_bytes
 from dtk.record.metrics import DEFINITIONS
+from dtk.record.parity import parity
 from dtk.train.loop import Loop
+
+
+def begun(loop: Loop) -> dict[str, Any]:
+    """Content of parity.json; every rank must call it, before the first step."""
+    context, strategy, precision = loop.context, loop.parts.strategy, loop.config.precision
+    tf32 = precision.tf32 and context.device.type == "cuda"
+    compute = "tf32" if tf32 else precision.compute_dtype
+    whole = strategy.replicas.get(strategy.copied_over or "", [])
+    return parity(loop.parts.model, context, whole, compute, strategy.reduce_dtype)
 
 
 def summarise(loop: Loop, dataset: Dataset) -> dict[str, Any]:

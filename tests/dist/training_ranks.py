@@ -16,7 +16,7 @@ from dtk.record.memory import peak_memory_bytes
 from dtk.record.recorder import Recorder
 from tests.dist.ranks import placed
 from dtk.train.assemble import assemble
-from dtk.train.parity import begun
+from dtk.train.summary import begun
 from dtk.train.setup import set_up
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from dtk.parallel.placement import cut_shape, is_replicated_over, local_piece, replica, replicated_over
+from dtk.parallel.placement import cut_shape, is_replicated_over, local_piece, replica
 
 
 def test_a_plain_tensor_is_the_whole() -> None:
@@ -11,5 +11,5 @@ def test_a_plain_tensor_is_the_whole() -> None:
     assert torch.equal(local, tensor) and not local.requires_grad
     assert (piece.offset, piece.size) == ((0, 0), (2, 3))
     assert torch.equal(tensor[piece.box], tensor)
-    assert (replica(tensor), replicated_over(tensor), is_replicated_over(tensor, "tp")) == ((0, 1), [], True)
+    assert (replica(tensor), is_replicated_over(tensor, "tp")) == ((0, 1), True)
     assert cut_shape(tensor) == (2, 3)
