@@ -1,8 +1,9 @@
-"""`build_dataset`: from the section `data` of the configuration to a dataset."""
+"""From the section `data` of the configuration to a dataset, and whether it fits the model."""
 
 from diagnostics.contract.invocation import command
 from dtk.config.schema import (
     ClassificationData,
+    Config,
     CustomData,
     DataConfig,
     HFData,
@@ -19,7 +20,7 @@ from dtk.data.hf import hf_tokens
 from dtk.data.language import language_dataset
 from dtk.data.synthetic import synthetic_dataset
 from dtk.data.tokenizer import build_tokenizer
-from dtk.data.tokens import Tokens, corpus_tokens, token_file
+from dtk.data.tokens import corpus_tokens, token_file
 from dtk.errors import DtkError
 
 
@@ -44,16 +45,37 @@ def build_dataset(config: DataConfig, allow_targets: list[str] | None = None) ->
         return custom_dataset(config, allow_targets or [])
     if isinstance(config, ClassificationData):
         return classification_dataset(config)
-    return language_dataset(config, _tokens(config))
-
-
-def _tokens(config: DataConfig) -> Tokens:
     if isinstance(config, StdlibData):
-        return corpus_tokens(stdlib_corpus(config.max_bytes), build_tokenizer(config.tokenizer))
-    if isinstance(config, TextData):
-        return corpus_tokens(text_corpus(config.path), build_tokenizer(config.tokenizer))
-    if isinstance(config, HFData):
-        return hf_tokens(config, build_tokenizer(config.tokenizer))
-    if isinstance(config, TokensData):
-        return token_file(config)
-    raise DtkError(f"unknown data {config.name!r}", fix=f"{command('run', '--help')} lists the choices")
+        tokens = corpus_tokens(stdlib_corpus(config.max_bytes), build_tokenizer(config.tokenizer))
+    elif isinstance(config, TextData):
+        tokens = corpus_tokens(text_corpus(config.path), build_tokenizer(config.tokenizer))
+    elif isinstance(config, HFData):
+        tokens = hf_tokens(config, build_tokenizer(config.tokenizer))
+    elif isinstance(config, TokensData):
+        tokens = token_file(config)
+    else:
+        raise DtkError(f"unknown data {config.name!r}", fix=f"{command('run', '--help')} lists the choices")
+    return language_dataset(config, tokens)
+
+
+def check_dataset(config: Config, dataset: Dataset) -> None:
+    """Refuse data that does not fit the model or the batch; asked in the parent, before any rank starts.
+
+    Raises:
+        DtkError: its vocabulary or its classes are more than the model's, or its samples fewer than a batch.
+    """
+    model = config.model
+    if dataset.vocab_size > model.vocab_size:
+        raise DtkError(
+            f"model.vocab_size={model.vocab_size} is smaller than the tokenizer's {dataset.vocab_size}",
+            "token ids would not have an embedding",
+            f"use model.vocab_size={dataset.vocab_size}",
+        )
+    classes = getattr(model, "classes", None)
+    if dataset.classes is not None and classes is not None and dataset.classes > classes:
+        what = f"model.classes={classes} is fewer than the {dataset.classes} classes in the data"
+        raise DtkError(what, fix=f"use model.classes={dataset.classes}")
+    batch = config.train.global_batch_size
+    if dataset.train_size < batch:
+        what = f"train.global_batch_size={batch} is more than the {dataset.train_size} training samples"
+        raise DtkError(what, fix="use a smaller batch, a shorter data.sequence_length or more data")

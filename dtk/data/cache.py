@@ -64,8 +64,8 @@ def cached(key: str, dtype: np.dtype[Any], build: Builder) -> Cached:
     """
     folders = list(_folders())
     for folder in folders:
-        if (found := _read(folder / f"{key}.bin", dtype)) is not None:
-            return found
+        if (stored := _read(folder / f"{key}.bin", dtype)) is not None:
+            return stored
     problem: OSError | None = None
     for folder in folders:
         try:
@@ -73,8 +73,8 @@ def cached(key: str, dtype: np.dtype[Any], build: Builder) -> Cached:
         except OSError as error:
             problem = error
             continue
-        if (found := _read(path, dtype)) is not None:
-            return found
+        if (stored := _read(path, dtype)) is not None:
+            return stored
     raise DtkError(
         f"can not write the token cache in {' or '.join(str(folder) for folder in folders)}",
         str(problem or "what was written can not be read back"),
@@ -107,25 +107,18 @@ def _build(folder: Path, key: str, dtype: np.dtype[Any], build: Builder) -> Path
             about = build(writer)
             text = json.dumps({"dtype": dtype.str, "count": writer.count, "about": about}).encode()
             file.write(text + _TRAILER.pack(len(text), _MAGIC))
-        _publish(Path(aside), path, dtype)
+        try:
+            path.hardlink_to(aside)
+        except FileExistsError:
+            # A whole one stays: another node may have mapped it over a network file system, where replacing it would
+            # take the pages away from under its readers.
+            if _read(path, dtype) is None:
+                Path(aside).replace(path)
+        except OSError:  # A file system without hard links.
+            Path(aside).replace(path)
     finally:
         Path(aside).unlink(missing_ok=True)
     return path
-
-
-def _publish(aside: Path, path: Path, dtype: np.dtype[Any]) -> None:
-    """Give the finished file its name, unless a whole one has it.
-
-    A whole one may be mapped by another node over a network file system, where replacing it would
-    take the pages away from under its readers.
-    """
-    try:
-        path.hardlink_to(aside)
-    except FileExistsError:
-        if _read(path, dtype) is None:
-            aside.replace(path)
-    except OSError:  # a file system without hard links
-        aside.replace(path)
 
 
 def _read(path: Path, dtype: np.dtype[Any]) -> Cached | None:

@@ -5,10 +5,12 @@ than the tokenizer's. Samples are cached as rows [class, content hash, token ids
 """
 
 import hashlib
+import re
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,8 +28,8 @@ _ID_SHIFT = 1
 _HEAD = 2
 _MOST_CLASSES = 10_000
 _FORMAT = 1
-
-Labelled = Iterator[tuple[str, np.ndarray]]
+_NUMBER = re.compile(r"-?\d{1,100}")
+"""A label that is a whole number; longer ones are names."""
 
 
 class ClassificationDataset(Dataset):
@@ -67,14 +69,9 @@ class ClassificationDataset(Dataset):
         """Return inputs [batch, sequence_length] and targets [batch]."""
         return self._batch(self._validation_ids[ids])
 
-    def describe(self) -> dict[str, Any]:
+    def about(self) -> dict[str, Any]:
         """See `Dataset`; `labels` are the names of classes 0, 1, ..., where they are few."""
-        return {
-            **self._about,
-            "train_samples": self.train_size,
-            "validation_samples": self.validation_size,
-            "synthetic": False,
-        }
+        return self._about
 
     def _batch(self, rows: np.ndarray) -> Batch:
         block = self._rows[rows]
@@ -88,7 +85,8 @@ def classification_dataset(config: ClassificationData) -> ClassificationDataset:
         DtkError: a wrong table, too few samples or classes, or samples_per_class < 2.
     """
     tokenizer = build_tokenizer(config.tokenizer)
-    stored = _embedded(config, tokenizer) if config.path is None else _table(config, config.path, tokenizer)
+    source = _embedded(config, tokenizer) if config.path is None else _table(config, config.path, tokenizer)
+    stored = _cached_rows(source, config, tokenizer)
     rows = stored.values.reshape(-1, _HEAD + config.sequence_length)
     names: list[str] = stored.about["labels"]
     train_ids, validation_ids = split_by_class(rows[:, 0], rows[:, 1], config.validation_fraction)
@@ -97,7 +95,9 @@ def classification_dataset(config: ClassificationData) -> ClassificationDataset:
             f"{stored.about['source']} has {len(rows)} samples of {len(names)} classes",
             "it needs two classes, and two samples of one of them",
         )
-    order = sorted(range(len(names)), key=lambda i: _label_order(names)(names[i]))
+    # Numbers sort as numbers, so that label 10 is class 10, not class 2.
+    sort_keys: list[Any] = list(map(int, names)) if all(map(_NUMBER.fullmatch, names)) else names
+    order = sorted(range(len(names)), key=sort_keys.__getitem__)
     classes = np.empty(len(names), dtype=np.int64)
     classes[order] = np.arange(len(names))
     about = {"name": config.name, **stored.about, "tokens": len(rows) * config.sequence_length}
@@ -124,69 +124,63 @@ def split_by_class(labels: np.ndarray, hashes: np.ndarray, fraction: float) -> t
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
-def _embedded(config: ClassificationData, tokenizer: Tokenizer) -> Cached:
+class _Source(NamedTuple):
+    """Labelled token ids that are not cached yet."""
+
+    samples: Callable[[], Iterator[tuple[str, np.ndarray]]]
+    name: str
+    """For people."""
+    size_bytes: int
+    key: object
+    """Changes whenever the samples do."""
+
+
+def _embedded(config: ClassificationData, tokenizer: Tokenizer) -> _Source:
     """Which standard-library package does this window of source come from?"""
     if config.samples_per_class < 2:
         raise DtkError(f"data.samples_per_class={config.samples_per_class}", "one to train on and one held out")
     packages = package_corpora()
     listing = [(name, corpus.key()) for name, corpus in packages.items()]
-    source = next(iter(packages.values())).source + ", by package" if packages else "the standard library"
-    return _cached_rows(
-        lambda: package_windows(packages, tokenizer, config.sequence_length, config.samples_per_class),
-        source,
-        sum(file.size_bytes for corpus in packages.values() for file in corpus.files),
-        (listing, config.samples_per_class),
-        config,
-        tokenizer,
-    )
+    name = next(iter(packages.values())).source + ", by package" if packages else "the standard library"
+    size_bytes = sum(file.size_bytes for corpus in packages.values() for file in corpus.files)
+    samples = partial(package_windows, packages, tokenizer, config.sequence_length, config.samples_per_class)
+    return _Source(samples, name, size_bytes, (listing, config.samples_per_class))
 
 
-def _table(config: ClassificationData, name: str, tokenizer: Tokenizer) -> Cached:
+def _table(config: ClassificationData, name: str, tokenizer: Tokenizer) -> _Source:
     path = Path(name).expanduser()
     check_table(path)
     status = path.stat()
     # More than sequence_length tokens hold: a book in one cell is not tokenised to its end.
     longest = 64 * config.sequence_length
 
-    def labelled() -> Labelled:
+    def samples() -> Iterator[tuple[str, np.ndarray]]:
         for label, text in table_rows(path):
             yield label, tokenizer.encode(text[:longest].encode("utf-8", "replace"))[: config.sequence_length]
 
     key = (path.suffix, status.st_size, status.st_mtime_ns, str(path.resolve()))
-    return _cached_rows(labelled, str(path), status.st_size, key, config, tokenizer)
+    return _Source(samples, str(path), status.st_size, key)
 
 
-def _cached_rows(
-    labelled: Callable[[], Labelled],
-    source: str,
-    size_bytes: int,
-    key: object,
-    config: ClassificationData,
-    tokenizer: Tokenizer,
-) -> Cached:
+def _cached_rows(source: _Source, config: ClassificationData, tokenizer: Tokenizer) -> Cached:
     def build(writer: Writer) -> dict[str, Any]:
         labels: dict[str, int] = {}
         digest, tokens = hashlib.sha256(), 0
-        for label, ids in labelled():
+        for label, ids in source.samples():
             row = np.full(_HEAD + config.sequence_length, PADDING_ID, dtype=np.uint32)
             row[_HEAD : _HEAD + len(ids)] = ids
             row[_HEAD : _HEAD + len(ids)] += _ID_SHIFT
             row[0] = labels.setdefault(label, len(labels))
             row[1] = zlib.crc32(row[_HEAD:].data)
             if len(labels) > _MOST_CLASSES:
-                raise DtkError(f"{source} has more than {_MOST_CLASSES} labels", "is `label` really a class?")
+                raise DtkError(f"{source.name} has more than {_MOST_CLASSES} labels", "is `label` really a class?")
             writer.append(row)
             digest.update(label.encode("utf-8", "replace") + b"\0" + row[_HEAD:].tobytes())
             tokens += len(ids)
         if not tokens:
-            raise DtkError(f"{source} holds no text")
-        about = {"source": source, "bytes": size_bytes, "sha256": digest.hexdigest()}
+            raise DtkError(f"{source.name} holds no text")
+        about = {"source": source.name, "bytes": source.size_bytes, "sha256": digest.hexdigest()}
         return {**about, "labels": list(labels), "unpadded_tokens": tokens, "tokenizer": tokenizer.identity}
 
-    name = hashlib.sha256(repr(("rows", _FORMAT, key, config.sequence_length, tokenizer.identity)).encode()).hexdigest()
-    return cached(name, np.dtype(np.uint32), build)
-
-
-def _label_order(names: list[str]) -> Callable[[str], Any]:
-    """Numbers sort as numbers, so that label 10 is class 10, not class 2."""
-    return int if all(name.lstrip("-").isdecimal() for name in names) else str
+    key = repr(("rows", _FORMAT, source.key, config.sequence_length, tokenizer.identity))
+    return cached(hashlib.sha256(key.encode()).hexdigest(), np.dtype(np.uint32), build)

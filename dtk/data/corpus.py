@@ -24,6 +24,8 @@ TEXT_SUFFIXES = frozenset({
 """A file of these names is meant to be text: one that is not UTF-8 is an error, not skipped."""
 
 _NOT_SOURCE = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
+_RUN_FILES = ("status.json", "config.yaml")
+"""Of a run folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,22 +151,15 @@ def _walk(root: Path, without: set[str]) -> Iterator[SourceFile]:
 
     for folder, folders, names in os.walk(root, onerror=fail):
         # A run may write below the corpus while its ranks list it; all must see the same files.
-        folders[:] = sorted(
-            name for name in folders if name not in without and name[0] != "." and not _is_run(Path(folder, name))
-        )
-        for name in sorted(names):
+        runs = {name for name in folders if all(Path(folder, name, file).exists() for file in _RUN_FILES)}
+        folders[:] = sorted(name for name in folders if name not in without | runs and name[0] != ".")
+        for name in sorted(name for name in names if name[0] != "."):
             path = Path(folder, name)
-            if name[0] == ".":
-                continue
             try:
                 if stat.S_ISREG(path.stat().st_mode):
                     yield _listed(path, path.relative_to(root).as_posix())
             except OSError:
                 continue  # a dangling link
-
-
-def _is_run(folder: Path) -> bool:
-    return (folder / "status.json").exists() and (folder / "config.yaml").exists()
 
 
 def _listed(path: Path, name: str) -> SourceFile:
@@ -181,15 +176,11 @@ def _pieces(path: Path) -> Iterator[tuple[bytes, bool]]:
             if len(chunk) < CHUNK_BYTES:
                 rest = chunk
                 continue
-            cut = chunk.rfind(b"\n") + 1 or _character_start(chunk)
+            cut = chunk.rfind(b"\n") + 1
+            if not cut:
+                cut = len(chunk) - 1
+                while cut > 1 and chunk[cut] & 0xC0 == 0x80:  # Inside a character.
+                    cut -= 1
             yield chunk[:cut], False
             rest = chunk[cut:]
     yield rest, True
-
-
-def _character_start(chunk: bytes) -> int:
-    """Where the last UTF-8 character of the chunk begins."""
-    cut = len(chunk) - 1
-    while cut > 1 and chunk[cut] & 0xC0 == 0x80:
-        cut -= 1
-    return cut

@@ -55,27 +55,19 @@ class CustomDataset(Dataset):
 
     def stream(self, ids: Iterable[np.ndarray]) -> Iterator[Batch]:
         """As `train`; with `data.workers` in processes that read ahead."""
-        if not self.config.workers:
-            return super().stream(ids)
-        numbers = (self._numbers(each) for each in ids)
         workers = self.config.workers
+        if not workers:
+            return super().stream(ids)
+        numbers = (self._numbers(of_batch) for of_batch in ids)
         return iter(DataLoader(self._samples, batch_sampler=numbers, num_workers=workers, collate_fn=self._batch))  # type: ignore[arg-type]
 
-    def describe(self) -> dict[str, Any]:
+    def about(self) -> dict[str, Any]:
         """See `Dataset`; sha256 is that of the length and of a few samples."""
         size = self.train_size + self.validation_size
         digest = hashlib.sha256(str(size).encode())
         for i in np.linspace(0, size - 1, min(size, _LOOKED_AT), dtype=int):
             digest.update(repr(self._samples[int(i)]).encode())
-        return {
-            "name": self.config.name,
-            "source": self.config._target_,
-            "bytes": None,
-            "sha256": digest.hexdigest(),
-            "train_samples": self.train_size,
-            "validation_samples": self.validation_size,
-            "synthetic": False,
-        }
+        return {"name": self.config.name, "source": self.config._target_, "bytes": None, "sha256": digest.hexdigest()}
 
     def _numbers(self, ids: np.ndarray) -> list[int]:
         numbers: list[int] = permute(ids, self.train_size + self.validation_size, "split").tolist()

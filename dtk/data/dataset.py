@@ -60,16 +60,20 @@ class Dataset(ABC):
     def validation(self, ids: np.ndarray) -> Batch:
         """Held-out samples of these ids, int64 [batch]."""
 
-    @abstractmethod
+    def about(self) -> dict[str, Any]:
+        """Return where the samples come from: name, source, bytes, sha256, tokens, vocab_size, where it has them."""
+        return {}
+
     def describe(self) -> dict[str, Any]:
-        """For the manifest: name, source, bytes, sha256, tokens, samples, vocab_size, synthetic."""
+        """For the manifest: `about`, how many samples there are, and whether they are synthetic."""
+        sizes = {"train_samples": self.train_size, "validation_samples": self.validation_size}
+        return {"synthetic": False, **self.about(), **sizes}
 
 
 def to_batch(inputs: np.ndarray, targets: np.ndarray) -> Batch:
     """Return a batch of int64 copies of these arrays."""
-    return Batch(
-        torch.from_numpy(inputs.astype(np.int64, order="C")), torch.from_numpy(targets.astype(np.int64, order="C"))
-    )
+    first, second = (torch.from_numpy(values.astype(np.int64, order="C")) for values in (inputs, targets))
+    return Batch(first, second)
 
 
 def held_out(samples: int, fraction: float) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dtk.config.schema import HFData
-from dtk.data.corpus import SourceFile, text_corpus
+from dtk.data.corpus import text_corpus
 from dtk.data.network import unreachable
 from dtk.data.tokenizer import Tokenizer
 from dtk.data.tokens import Tokens, tokenised
@@ -36,22 +36,19 @@ def hf_tokens(config: HFData, tokenizer: Tokenizer) -> Tokens:
     Raises:
         DtkError: package, data, split or column are missing, or there is no text.
     """
-    path = Path(config.path).expanduser()
+    path, dataset = Path(config.path).expanduser(), None
     if path.exists():
-        files: tuple[SourceFile, ...] = text_corpus(config.path).files
+        files = text_corpus(config.path).files
         key = repr([(file.name, file.size_bytes, file.mtime_ns) for file in files]) + str(path.resolve())
-        return _stream(config, key, tokenizer, None)
-    if path.is_absolute() or path.suffix in _FORMATS or config.path.count("/") > 1 or config.path[0] == ".":
-        raise DtkError(
-            f"no such dataset: {config.path}", fix="data.path must name a local folder or file, or a hub name"
-        )
-    dataset = _load(config)
-    return _stream(config, dataset._fingerprint, tokenizer, dataset)
+    elif path.is_absolute() or path.suffix in _FORMATS or config.path.count("/") > 1 or config.path[0] == ".":
+        fix = "data.path must name a local folder or file, or a hub name"
+        raise DtkError(f"no such dataset: {config.path}", fix=fix)
+    else:
+        dataset = _load(config)
+        key = dataset._fingerprint
 
-
-def _stream(config: HFData, key: str, tokenizer: Tokenizer, dataset: Any) -> Tokens:
     def pieces() -> Iterator[tuple[bytes, bool]]:
-        return _texts(config, dataset if dataset is not None else _load(config))
+        return _texts(config, _load(config) if dataset is None else dataset)
 
     identity = repr(("hf", key, config.split, config.text_field))
     return tokenised(pieces, f"{config.path} ({config.split})", identity, tokenizer)
@@ -67,9 +64,8 @@ def _texts(config: HFData, dataset: Any) -> Iterator[tuple[bytes, bool]]:
     for rows in dataset.select_columns([config.text_field]).iter(batch_size=_ROWS):
         for text in rows[config.text_field]:
             if not isinstance(text, str):
-                raise DtkError(
-                    f"column {config.text_field!r} of {config.path} is not text", f"found {type(text).__name__}"
-                )
+                what = f"column {config.text_field!r} of {config.path} is not text"
+                raise DtkError(what, f"found {type(text).__name__}")
             yield text.encode("utf-8", "replace"), True
 
 

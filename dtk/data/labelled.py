@@ -26,19 +26,19 @@ _SUFFIXES = (".csv", ".tsv", ".jsonl")
 
 
 def table_rows(path: Path) -> Iterator[tuple[str, str]]:
-    """(label, text) of each row of a .csv, .tsv or .jsonl file, UTF-8.
+    """(label, text) of each row of a .csv, .tsv or .jsonl file, UTF-8; `check_table` comes before.
 
     Raises:
-        DtkError: missing file, another suffix, a missing column, a broken row or not UTF-8.
+        DtkError: it cannot be read, a missing column, a broken row or not UTF-8.
     """
-    check_table(path)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = _json_rows(file, path) if path.suffix == ".jsonl" else _separated_rows(file, path)
             for number, row in rows:
                 label, text = row.get("label"), row.get("text")
                 if not isinstance(text, str) or isinstance(label, (dict, list, type(None))):
-                    raise DtkError(f"{path} line {number}", _missing(row))
+                    keys = ", ".join(map(str, row)) or "nothing"
+                    raise DtkError(f"{path} line {number}", f"needs a text and a label, has {keys}")
                 yield str(label), text
     except UnicodeDecodeError:
         raise DtkError(f"{path} is not UTF-8 text", fix="convert it (iconv -t UTF-8)") from None
@@ -52,10 +52,11 @@ def check_table(path: Path) -> None:
     Raises:
         DtkError: missing file or another suffix.
     """
+    fix = "data.path must name a .csv, .tsv or .jsonl file"
     if not path.is_file():
-        raise DtkError(f"no such file: {path}", fix="data.path must name a .csv, .tsv or .jsonl file")
+        raise DtkError(f"no such file: {path}", fix=fix)
     if path.suffix not in _SUFFIXES:
-        raise DtkError(f"{path} is not a table of labelled text", fix="data.path must name a .csv, .tsv or .jsonl file")
+        raise DtkError(f"{path} is not a table of labelled text", fix=fix)
 
 
 def package_windows(
@@ -66,17 +67,16 @@ def package_windows(
     Raises:
         DtkError: fewer than two packages have samples_per_class windows.
     """
-    found = 0
+    classes = 0
     for name, corpus in packages.items():
-        parts = [tokenizer.encode(text) for text, _ in corpus.pieces()]
-        ids = np.concatenate(parts)
+        ids = np.concatenate([tokenizer.encode(text) for text, _ in corpus.pieces()])
         windows = len(ids) // sequence_length
         if windows < samples_per_class:
             continue
-        found += 1
+        classes += 1
         for window in permute(np.arange(samples_per_class), windows, name):
             yield name, ids[window * sequence_length : (window + 1) * sequence_length]
-    if found < 2:
+    if classes < 2:
         raise DtkError(
             f"fewer than two standard-library packages have {samples_per_class} windows of {sequence_length} tokens",
             fix="use a smaller data.samples_per_class or data.sequence_length",
@@ -115,7 +115,3 @@ def _json_rows(file: Any, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if not isinstance(row, dict):
             raise DtkError(f"{path} line {number} is not a JSON object")
         yield number, row
-
-
-def _missing(row: dict[str, Any]) -> str:
-    return f"needs a text and a label, has {', '.join(str(key) for key in row) or 'nothing'}"

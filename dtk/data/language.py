@@ -39,16 +39,9 @@ class LanguageDataset(Dataset):
         """Return inputs and targets [batch, sequence_length]."""
         return _batch(self._validation_rows, ids)
 
-    def describe(self) -> dict[str, Any]:
+    def about(self) -> dict[str, Any]:
         """See `Dataset`."""
-        return {
-            "name": self.name,
-            **self._about,
-            "train_samples": self.train_size,
-            "validation_samples": self.validation_size,
-            "vocab_size": self.vocab_size,
-            "synthetic": False,
-        }
+        return {"name": self.name, **self._about, "vocab_size": self.vocab_size}
 
 
 def language_dataset(config: DataConfig, tokens: Tokens) -> LanguageDataset:
@@ -71,12 +64,8 @@ def language_dataset(config: DataConfig, tokens: Tokens) -> LanguageDataset:
             f"data.sequence_length={length} needs at least {needed}, for training and validation",
             "use a shorter data.sequence_length or more data",
         )
-    return LanguageDataset(
-        config.name,
-        _windows(tokens.ids[:boundary], length, count),
-        _windows(tokens.ids[boundary:], length, held),
-        tokens,
-    )
+    train, validation = _windows(tokens.ids[:boundary], length, count), _windows(tokens.ids[boundary:], length, held)
+    return LanguageDataset(config.name, train, validation, tokens)
 
 
 def _windows(ids: np.ndarray, length: int, count: int) -> np.ndarray:

@@ -10,13 +10,21 @@ from functools import lru_cache
 
 import numpy as np
 
-from dtk.data.mixing import mix64
-
+STEP = np.uint64(0x9E3779B97F4A7C15)
+"""By how much SplitMix64 goes on."""
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _ROUNDS = 4
 _ONE = np.uint64(1)
-_STEP = np.uint64(0x9E3779B97F4A7C15)
 _BLOCK = 2048
 """Positions that are permuted at once."""
+
+
+def mix64(values: np.ndarray) -> np.ndarray:
+    """Apply the finaliser of SplitMix64 (Steele, Lea & Flood 2014), a bijection of uint64 that spreads every bit."""
+    values = (values ^ (values >> np.uint64(30))) * _FIRST
+    values = (values ^ (values >> np.uint64(27))) * _SECOND
+    mixed: np.ndarray = values ^ (values >> np.uint64(31))
+    return mixed
 
 
 def sample_ids(seed: int, step: int, global_batch_size: int, size: int) -> np.ndarray:
@@ -72,7 +80,7 @@ def samples_sum(step: int, ids: np.ndarray) -> int:
     have the same sum, however the samples were dealt out.
     """
     with np.errstate(over="ignore"):
-        mixed = mix64(mix64(ids.astype(np.uint64)) + np.uint64(step) * _STEP)
+        mixed = mix64(mix64(ids.astype(np.uint64)) + np.uint64(step) * STEP)
     return int(mixed.sum(dtype=np.uint64).astype(np.int64))
 
 

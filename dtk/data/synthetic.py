@@ -6,10 +6,8 @@ import numpy as np
 
 from dtk.config.schema import SyntheticData
 from dtk.data.dataset import Batch, Dataset, held_out, to_batch
-from dtk.data.mixing import mix64
+from dtk.data.sampler import STEP, mix64
 from dtk.errors import DtkError
-
-_SEED = np.uint64(0x9E3779B97F4A7C15)
 
 
 class SyntheticDataset(Dataset):
@@ -30,24 +28,16 @@ class SyntheticDataset(Dataset):
         """Return inputs and targets [batch, sequence_length]."""
         return self._batch(ids + self.train_size)
 
-    def describe(self) -> dict[str, Any]:
+    def about(self) -> dict[str, Any]:
         """See `Dataset`; there is no text, so bytes and sha256 are None."""
-        return {
-            "name": self.config.name,
-            "source": "random tokens (synthetic)",
-            "bytes": None,
-            "sha256": None,
-            "tokens": self.config.samples * (self.config.sequence_length + 1),
-            "train_samples": self.train_size,
-            "validation_samples": self.validation_size,
-            "vocab_size": self.vocab_size,
-            "synthetic": True,
-        }
+        tokens = self.config.samples * (self.config.sequence_length + 1)
+        origin = {"name": self.config.name, "source": "random tokens (synthetic)", "bytes": None, "sha256": None}
+        return {**origin, "tokens": tokens, "vocab_size": self.vocab_size, "synthetic": True}
 
     def _batch(self, ids: np.ndarray) -> Batch:
         width = self.config.sequence_length + 1
-        places = ids.astype(np.uint64)[:, None] * np.uint64(width) + np.arange(width, dtype=np.uint64)
-        block = mix64(places + _SEED) % np.uint64(self.vocab_size)
+        positions = ids.astype(np.uint64)[:, None] * np.uint64(width) + np.arange(width, dtype=np.uint64)
+        block = mix64(positions + STEP) % np.uint64(self.vocab_size)
         return to_batch(block[:, :-1], block[:, 1:])
 
 

@@ -53,14 +53,16 @@ class Part:
 def spread_attention(model: nn.Module, part: Part) -> None:
     """Let the attention of a model reach the tokens of all ranks."""
     from dtk.models.layers import SelfAttention
-    from dtk.parallel.ring_attention import ring_attention
-
-    def ring(axis: Axis, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
-        return ring_attention(q, k, v, axis)
 
     for module in model.modules():
         if isinstance(module, SelfAttention):
-            module.core = partial(_ulysses if part.method == "ulysses" else ring, part.axis)
+            module.core = partial(_ulysses if part.method == "ulysses" else _ring, part.axis)
+
+
+def _ring(axis: Axis, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
+    from dtk.parallel.ring_attention import ring_attention
+
+    return ring_attention(q, k, v, axis)
 
 
 def _ulysses(axis: Axis, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:

@@ -22,8 +22,7 @@ def check_parts(config: Config, world_size: int) -> dict[str, Any]:
     Raises:
         DtkError: the first part that cannot be used.
     """
-    from dtk.data.build import build_dataset
-    from dtk.data.checks import check_dataset
+    from dtk.data.build import build_dataset, check_dataset
     from dtk.record.trackers import check_tracker
 
     check_tracker(config.tracker)

@@ -153,8 +153,9 @@ def _turned(name: str, shape: Sequence[int]) -> Sequence[int]:
 
 def _as_gpt2(parameters: Iterable[tuple[str, Tensor]], heads: int) -> Iterator[tuple[str, Tensor]]:
     for name, value in parameters:
-        logical = by_part(value, heads) if "attention.qkv." in name else value
-        yield _PREFIX + hf_name(name), logical.T if hf_name(name).endswith(_TRANSPOSED) else logical
+        if "attention.qkv." in name:
+            value = by_part(value, heads)  # Nothing else holds the tensor as it was.
+        yield _PREFIX + hf_name(name), value.T if hf_name(name).endswith(_TRANSPOSED) else value
 
 
 def _check_settings(config: GPTConfig, folder: Path) -> None:

@@ -170,7 +170,7 @@ class _Data(Dataset):
         """See `Dataset`."""
         return self.train(ids)
 
-    def describe(self) -> dict[str, Any]:
+    def about(self) -> dict[str, Any]:
         """See `Dataset`."""
         return {"synthetic": True}
 

@@ -115,7 +115,7 @@ def _close(paths: RunPaths, finished: bool, loop: Loop, stop: StopRequest) -> in
     """
     step, shortfall = loop.state.step, loop.checkpoints.shortfall()
     state: State = "preempted" if not finished else "failed" if shortfall else "finished"
-    code = 128 + stop.signal_number if not finished else int(state == "failed")
+    code = int(bool(shortfall)) if finished else 128 + stop.signal_number
     stopped = "" if finished else "stopped by a signal"
     if loop.enough:
         stopped = f"ended by a callback: {loop.callbacks.reason or 'of another rank'}"
@@ -146,7 +146,7 @@ def main(run_folder: Path) -> int:
     """Entry of a rank that dtk's launcher started: the folder says the rest."""
     paths = RunPaths(run_folder)
     # Out of the environment, so that what the job starts does not inherit it.
-    handed = os.environ.pop(CONFIG, None)
-    config = from_plain(json.loads(handed) if handed else yaml.safe_load(read_record(paths.config)))
-    decided = os.environ[DEVICE], os.environ[BACKEND], int(os.environ[ATTEMPT])
-    return work(config, Job.from_environment(run_folder, *decided, own_launcher=True))
+    secret = os.environ.pop(CONFIG, None)
+    config = from_plain(json.loads(secret) if secret else yaml.safe_load(read_record(paths.config)))
+    placement = os.environ[DEVICE], os.environ[BACKEND], int(os.environ[ATTEMPT])
+    return work(config, Job.from_environment(run_folder, *placement, own_launcher=True))

@@ -62,12 +62,12 @@ def build_strategy(config: Any, context: Context, precision: PrecisionConfig) ->
         context: this rank.
         precision: the `precision` section.
     """
-    kept = config.on(context.mesh)
-    chosen = import_module(f"dtk.strategies.{kept.engine or kept.name}").STRATEGY
-    return cast("Strategy", chosen(kept, context, precision))
+    section = config.on(context.mesh)
+    strategy = import_module(f"dtk.strategies.{section.engine or section.name}").STRATEGY
+    return cast("Strategy", strategy(section, context, precision))
 
 
 @functools.cache
 def _files() -> frozenset[str]:
-    found = {module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])}
-    return frozenset(found - set(_NO_STRATEGIES))
+    modules = pkgutil.iter_modules([str(Path(__file__).parent)])
+    return frozenset(module.name for module in modules if module.name not in _NO_STRATEGIES)

@@ -66,13 +66,13 @@ def leaves(tree: Any) -> list[Tensor]:
     Raises:
         DtkError: there is none.
     """
-    found = [leaf for leaf in _pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
-    if not found:
+    tensors = [leaf for leaf in _pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+    if not tensors:
         raise DtkError(
             f"a batch has a {type(tree).__qualname__} without tensors",
             fix="return tensors or numbers from the dataset, in lists, tuples or dicts",
         )
-    return found
+    return tensors
 
 
 def loss_of(task: Task, output: Any, targets: Any) -> Tensor:
@@ -106,14 +106,14 @@ def add_figures(sums: Tensor, task: Task, output: Any, batch: Batch, count: int)
     Raises:
         DtkError: the metrics are not those that the task names.
     """
-    found = task.metrics(output, batch.targets)
-    if tuple(found) != task.metric_names:
+    metrics, names = task.metrics(output, batch.targets), task.metric_names
+    if tuple(metrics) != names:
         raise DtkError(
-            f"{type(task).__qualname__}.metrics returned {list(found)}, but metric_names is {list(task.metric_names)}",
+            f"{type(task).__qualname__}.metrics returned {list(metrics)}, but metric_names is {list(names)}",
             "ranks add their metrics up, so all must return the same ones in one order",
             "return (sum, count) for each of metric_names",
         )
-    pairs = ((loss_of(task, output, batch.targets), count), *found.values())
+    pairs = ((loss_of(task, output, batch.targets), count), *metrics.values())
     if batch.counts:
         values = [torch.as_tensor(value, dtype=sums.dtype, device=sums.device) for pair in pairs for value in pair]
         sums += torch.stack(values)

@@ -21,8 +21,8 @@ def build_task(config: Config, vocabulary: Vocabulary | None = None) -> Task:
     """
     task = config.task
     if task._target_ is not None:
-        own: Task = instantiate(task._target_, task.arguments, config.allow_targets, Task)
-        if config.parallel.pp > 1 and type(own).forward is not Task.forward:
+        custom: Task = instantiate(task._target_, task.arguments, config.allow_targets, Task)
+        if config.parallel.pp > 1 and type(custom).forward is not Task.forward:
             raise DtkError(
                 f"task._target_={task._target_} has a forward of its own, and parallel.pp={config.parallel.pp}",
                 "stages of the model are called one by one",
@@ -37,7 +37,7 @@ def build_task(config: Config, vocabulary: Vocabulary | None = None) -> Task:
                     f"each rank has the logits of a part of {what} only",
                     f"use parallel.{degree}=1, or task=language_modeling",
                 )
-        return own
+        return custom
     if task.name == "regression":
         return Regression()
     if task.name == "image_classification":

@@ -24,15 +24,15 @@ def logits_of(output: Any) -> Tensor:
     Raises:
         DtkError: there is no tensor where logits are looked for.
     """
-    found = output
+    logits = output
     if isinstance(output, Mapping):
-        found = output.get("logits")
+        logits = output.get("logits")
     elif hasattr(output, "logits"):
-        found = output.logits
+        logits = output.logits
     elif isinstance(output, tuple | list) and output:
-        found = output[0]
-    if isinstance(found, Tensor):
-        return found
+        logits = output[0]
+    if isinstance(logits, Tensor):
+        return logits
     has_loss = hasattr(output, "loss") or (isinstance(output, Mapping) and "loss" in output)
     raise DtkError(
         f"the model's forward returned {type(output).__qualname__} without logits",

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import torch
 
-from dtk.data.mixing import mix64
+from dtk.data.sampler import STEP, mix64
 
 
 def seed_random(seed: int, step: int, dp_rank: int, micro_batch: int) -> None:
@@ -22,7 +22,7 @@ def seed_random(seed: int, step: int, dp_rank: int, micro_batch: int) -> None:
     """
     state = np.zeros(1, dtype=np.uint64)
     for part in (seed, step, dp_rank, micro_batch):
-        state = mix64(state ^ mix64(np.array([part], dtype=np.uint64)) + np.uint64(0x9E3779B97F4A7C15))
+        state = mix64(state ^ mix64(np.array([part], dtype=np.uint64)) + STEP)
     value = int(state[0])
     random.seed(value)
     np.random.seed(value % 2**32)

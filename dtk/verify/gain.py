@@ -66,7 +66,8 @@ def figures_of(cause: str) -> tuple[str, ...]:
 
 def improved(changes: Sequence[Change]) -> bool:
     """One figure at least became better beyond its noise, and none worse."""
-    return any(one.gain > one.noise for one in changes) and not any(-one.gain > one.noise for one in changes)
+    better = any(change.gain > change.noise for change in changes)
+    return better and not any(-change.gain > change.noise for change in changes)
 
 
 def _deviation(values: Sequence[float]) -> float:

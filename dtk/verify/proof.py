@@ -1,6 +1,7 @@
 """What `--verify-fix` shows: figures of a run before and after a remedy, whether it holds, and both in a table."""
 
 from dataclasses import dataclass
+from statistics import median
 
 from diagnostics.contract.findings import Remedy
 from diagnostics.report import document as doc
@@ -20,12 +21,10 @@ class Figures:
     tokens_per_s: float | None
     peak_memory_bytes: float | None
     """Of the rank with the most."""
-    exposed_ms: float | None
-    """Exposed communication a step, mean over ranks, median over steps."""
     terms: tuple[str, int | None] = ("", None)
     """Record level and steps that were asked for: throughput under others is another measurement."""
     exposed_steps_ms: tuple[float, ...] = ()
-    """The same for each profiled step."""
+    """Exposed communication of each profiled step, mean over ranks."""
     tokens_steps_per_s: tuple[float, ...] = ()
     """For each record of metrics.jsonl after the first ones."""
     tensors_bytes: float | None = None
@@ -50,17 +49,14 @@ class Proof:
     def changes(self) -> list[Change]:
         """The figures that the cause is about, where both runs have them."""
         before, after = self.before, self.after
-        tensors = before.tensors_bytes is not None and after.tensors_bytes is not None
-        found = {
+        tokens = before.tokens_steps_per_s, after.tokens_steps_per_s
+        changes = {
             "exposed": of_steps("exposed communication", " ms a step", before.exposed_steps_ms, after.exposed_steps_ms),
-            "tokens": None
-            if _not_comparable(self)
-            else of_steps("tokens/s", "", before.tokens_steps_per_s, after.tokens_steps_per_s, less_is_better=False),
+            "tokens": None if _not_comparable(self) else of_steps("tokens/s", "", *tokens, less_is_better=False),
             "memory": of_peak(before.tensors_bytes, after.tensors_bytes)
-            if tensors
-            else of_peak(before.peak_memory_bytes, after.peak_memory_bytes),
+            or of_peak(before.peak_memory_bytes, after.peak_memory_bytes),
         }
-        return [one for name in figures_of(self.cause) if (one := found[name]) is not None]
+        return [change for name in figures_of(self.cause) if (change := changes[name]) is not None]
 
     @property
     def holds(self) -> bool:
@@ -77,23 +73,24 @@ class Proof:
             return "the fix holds"
         if not self.gone:
             return "the fix does not hold"
-        told = "; ".join(map(str, self.changes)) or "it was not measured in both runs"
-        return f"the cause is gone, but no gain was measured here ({told})"
+        figures = "; ".join(map(str, self.changes)) or "it was not measured in both runs"
+        return f"the cause is gone, but no gain was measured here ({figures})"
 
 
 def table(proof: Proof) -> str:
     """Before and after as text, the verdict first."""
     runs, why = (proof.before, proof.after), _not_comparable(proof)
-    tensors = [one.tensors_bytes for one in runs]
+    exposed = [median(run.exposed_steps_ms) if run.exposed_steps_ms else None for run in runs]
     rows: list[tuple[str, ...]] = [
         ("", "before", "after"),
-        ("ended", *(one.ended for one in runs)),
-        ("found", *(", ".join(one.found) or "nothing" for one in runs)),
-        ("tokens/s", *(["not comparable"] * 2 if why else [_text(one.tokens_per_s, 1, "") for one in runs])),
-        ("peak memory a rank", *(_text(one.peak_memory_bytes, 2**20, " MiB") for one in runs)),
-        *([("peak of tensors a rank", *(_text(one, 2**20, " MiB") for one in tensors))] if any(tensors) else []),
-        ("exposed communication", *(_text(one.exposed_ms, 1, " ms a step") for one in runs)),
+        ("ended", *(run.ended for run in runs)),
+        ("found", *(", ".join(run.found) or "nothing" for run in runs)),
+        ("tokens/s", *(["not comparable"] * 2 if why else [_text(run.tokens_per_s, 1, "") for run in runs])),
+        ("peak memory a rank", *(_text(run.peak_memory_bytes, 2**20, " MiB") for run in runs)),
+        ("exposed communication", *(_text(time_ms, 1, " ms a step") for time_ms in exposed)),
     ]
+    if any(run.tensors_bytes for run in runs):
+        rows.insert(-1, ("peak of tensors a rank", *(_text(run.tensors_bytes, 2**20, " MiB") for run in runs)))
     heading = f"{proof.verdict}: {proof.cause} with {proof.remedy.change}"
     fields = [doc.Field("because", why)] if why else []
     fields += [doc.Field("run before", proof.before.run), doc.Field("run after", proof.after.run)]
@@ -108,8 +105,8 @@ def _not_comparable(proof: Proof) -> str:
         return f"the run {unknown[0]} has no readable configuration"
     if proof.before.terms == proof.after.terms:
         return ""
-    told = [f"{name} {steps} steps with record={level}" for name, (level, steps) in terms.items()]
-    return f"{told[0]}, {told[1]}, and recording takes time"
+    described = [f"{name} {steps} steps with record={level}" for name, (level, steps) in terms.items()]
+    return f"{', '.join(described)}, and recording takes time"
 
 
 def _text(value: float | None, unit: float, name: str) -> str:

@@ -8,12 +8,12 @@ was: its own records are the figures before.
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.files import read_record
-from diagnostics.contract.findings import Finding, Remedy, text_of
+from diagnostics.contract.findings import Finding, text_of
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence import run_folder
 from diagnostics.evidence.limits import Limits
@@ -51,7 +51,14 @@ def verify(report: Report, say: Say, *, trust: bool = False) -> Proof:
     """
     if report.run_folder is None:
         raise DtkError("--verify-fix runs the job again, and this is no run of dtk", fix="make the change by hand")
-    finding, remedy = _first_override(report)
+    remedies = ((finding, remedy) for finding in report.root_causes for remedy in text_of(finding).remedies)
+    finding, remedy = next(
+        ((finding, remedy) for finding, remedy in remedies if remedy.kind == "override"), (None, None)
+    )
+    if finding is None or remedy is None:
+        if not report.root_causes:
+            raise DtkError("there is nothing to verify", "no cause was found")
+        raise DtkError("no remedy of this report is an override", "each is a change of code or environment", "make it")
     paths = RunPaths(Path(report.run_folder))
     check_owner(paths.root, "--verify-fix", trust=trust)
     short = _short(finding, paths)
@@ -72,28 +79,13 @@ def verify(report: Report, say: Say, *, trust: bool = False) -> Proof:
     return Proof(finding.cause, remedy, before, after)
 
 
-def _first_override(report: Report) -> tuple[Finding, Remedy]:
-    for finding in report.root_causes:
-        for remedy in text_of(finding).remedies:
-            if remedy.kind == "override":
-                return finding, remedy
-    if not report.root_causes:
-        raise DtkError("there is nothing to verify", "no cause was found")
-    raise DtkError("no remedy of this report is an override", "each is a change of code or environment", "make it")
-
-
 def _short(finding: Finding, paths: RunPaths) -> list[str]:
     """Return the overrides that make a run short, measured and free of side effects."""
     status = read_details(paths.root).status
     failed_in = finding.step or (status.failure.step if status and status.failure else None) or 0
     steps = max(STEPS, int(failed_in) + BEYOND)
-    return [
-        f"train.steps={steps}",
-        "record=full",
-        "record.profile_start=3",
-        f"record.profile_steps={PROFILED}",
-        *QUIET,
-    ]
+    record = ("record=full", "record.profile_start=3", f"record.profile_steps={PROFILED}")
+    return [f"train.steps={steps}", *record, *QUIET]
 
 
 def _run(overrides: list[str], paths: RunPaths) -> Figures:
@@ -105,18 +97,23 @@ def _run(overrides: list[str], paths: RunPaths) -> Figures:
 def _figures(run: Path, report: Report) -> Figures:
     details = read_details(run)
     tokens_per_s, peak_bytes = speed_and_peak(details)
-    exposed = _exposed_ms(report.measures)
+    try:
+        records = objects(read_record(RunPaths(run).metrics, _METRICS_BYTES).split(b"\n"))
+        speeds = [value for record in records if (value := number(record.get("tokens_per_s"))) is not None]
+    except OSError:
+        speeds = []
+    memory = (report.measures.get("memory") or {}).get("ranks", {}).values()
+    peaks = [rank["peak_bytes"] for rank in memory if "tensors" in str(rank.get("curve_of")) and rank.get("peak_bytes")]
     return Figures(
         run=str(run),
         ended=_ended(details, report),
         found=tuple(finding.cause for finding in report.root_causes),
         tokens_per_s=tokens_per_s,
         peak_memory_bytes=peak_bytes,
-        exposed_ms=median(exposed) if exposed else None,
         terms=_terms(run),
-        exposed_steps_ms=exposed,
-        tokens_steps_per_s=_tokens(RunPaths(run).metrics),
-        tensors_bytes=_tensors_bytes(report.measures),
+        exposed_steps_ms=_exposed_ms(report.measures),
+        tokens_steps_per_s=tuple(speeds[WARM_UP:]),
+        tensors_bytes=max(peaks, default=None),
     )
 
 
@@ -147,20 +144,3 @@ def _exposed_ms(measures: dict[str, Any]) -> tuple[float, ...]:
         for n, step in enumerate(rank["steps"]):
             by_step.setdefault(n, []).append(step["exposed_ms"])
     return tuple(fmean(values) for _, values in sorted(by_step.items()))
-
-
-def _tensors_bytes(measures: dict[str, Any]) -> float | None:
-    """Highest peak of tensors over the ranks; None where only the process was measured."""
-    ranks = (measures.get("memory") or {}).get("ranks", {}).values()
-    peaks = [one["peak_bytes"] for one in ranks if one.get("peak_bytes") and "tensors" in str(one.get("curve_of", ""))]
-    return max(peaks, default=None)
-
-
-def _tokens(metrics: Path) -> tuple[float, ...]:
-    """Tokens a second of each training record after the first ones."""
-    try:
-        records = objects(read_record(metrics, _METRICS_BYTES).split(b"\n"))
-    except OSError:
-        return ()
-    found = [value for one in records if (value := number(one.get("tokens_per_s"))) is not None]
-    return tuple(found[WARM_UP:])

@@ -43,9 +43,6 @@ class Labelled(Dataset):
 
     train = validation
 
-    def describe(self) -> dict[str, Any]:
-        return {}
-
 
 class Oracle(nn.Module):
     """Answers with the class that the first token says."""

@@ -15,7 +15,7 @@ REMEDY = Remedy("override", "fault=none", "it was planted")
 
 
 def figures(tokens: float, terms: tuple[str, int | None]) -> Figures:
-    return Figures("runs/a", "finished after step 8", (), tokens, None, None, terms)
+    return Figures("runs/a", "finished after step 8", (), tokens, None, terms)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def run(
     ended: str = "finished after step 8",
     peak: float | None = None,
 ) -> Figures:
-    return Figures("r", ended, (), None, peak, None, ("full", 8), exposed, tokens)
+    return Figures("r", ended, (), None, peak, ("full", 8), exposed, tokens)
 
 
 BEFORE = run((27.0, 26.0, 28.0, 27.0), (3100.0, 3131.0, 3160.0))

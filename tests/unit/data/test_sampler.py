@@ -13,7 +13,7 @@ SEEDS = st.integers(-(2**63), 2**63)
 
 
 @given(seed=SEEDS, size=st.integers(1, 700), epoch=st.integers(0, 50), batch=st.integers(1, 40))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 def test_every_epoch_is_a_permutation(seed: int, size: int, epoch: int, batch: int) -> None:
     # The epoch is read in batches that do not divide it: from the first that touches it to the last.
     first, last = epoch * size // batch, (epoch + 1) * size // batch
@@ -44,7 +44,7 @@ def test_epochs_and_seeds_differ(seed: int, size: int) -> None:
     rounds=st.integers(1, 5),
     size=st.integers(1, 10**12),
 )
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 def test_rank_slices_tile_the_same_global_batch(
     seed: int, step: int, world_size: int, micro: int, rounds: int, size: int
 ) -> None:
