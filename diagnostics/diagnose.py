@@ -1,6 +1,6 @@
 """The pipeline: gather the evidence, let every detector decide, choose the root causes, make the report."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from diagnostics.analysis.step_profile.account import Account
 from diagnostics.causes.registry import Registry, collect
 from diagnostics.causes.suspicions import of_memory, suspicions
 from diagnostics.contract.errors import DiagnosticsError
-from diagnostics.contract.findings import Detection, Detector, Finding, Outcome, Stated, Status, Text, text_of
+from diagnostics.contract.findings import Detection, Detector, Finding, Outcome, Stated, Status, Worded, text_of
 from diagnostics.evidence.coverage import damaged, unused
 from diagnostics.evidence.limits import Limits, reading
 from diagnostics.evidence.model import Evidence, Problem, RankError, shortened
@@ -67,49 +67,35 @@ def diagnose(path: Path, options: Options | None = None, source: str = "") -> Re
     options = options or Options()
     registry = collect()
     trees = _trees(options.trees, registry)
-    with reading(_told(options.progress)):
+    tell = options.progress or (lambda text: None)
+    with reading(lambda file, share: tell(f"reading {file.name}: {min(share, 1.0):.0%}")):
         evidence = gather(path, options.limits, options.progress)
         evidence.problems.extend(registry.problems)
-        tell = options.progress or (lambda text: None)
         findings, measures = decide(registry, evidence, tell)
     if why := unused(evidence):
         more = f" (and {len(why) - 1} more files)" if len(why) > 1 else ""
         raise DiagnosticsError(f"nothing in {path} can be used: {why[0].file}: {why[0].what}{more}")
-    return conclude(
-        evidence,
-        trees,
-        settings.place(evidence, settings.mark_planted(evidence, findings)),
-        measures,
-        source or str(path),
-    )
-
-
-def _told(progress: Callable[[str], None] | None) -> Callable[[Path, float], None]:
-    """Return a function that reports which file is being read, and how much of it has been read."""
-
-    def tell(path: Path, share: float) -> None:
-        if progress is not None:
-            progress(f"reading {path.name}: {min(share, 1.0):.0%}")
-
-    return tell
+    placed = settings.place(evidence, settings.mark_planted(evidence, findings))
+    return conclude(evidence, trees, placed, measures, source or str(path))
 
 
 def conclude(
     evidence: Evidence, trees: Sequence[Tree], findings: Iterable[Finding], measures: dict[str, object], source: str
 ) -> Report:
     """Return the report on what the detectors found."""
-    found = list(findings)
-    homeless = {finding.cause for finding in found} - set(all_leaves(trees))
-    if homeless:
+    every = list(findings)
+    decided_causes = {finding.cause for finding in every}
+    if homeless := decided_causes - set(all_leaves(trees)):
         trees = [*trees, own_tree(homeless)]
-    silent = set(all_leaves(trees)) - {finding.cause for finding in found}
-    found += [Finding(cause=cause, status="undecided", facts=Stated("No detector decided it.")) for cause in silent]
-    ordered = sorted(found, key=_place)
+    table = all_leaves(trees)
+    silent = table.keys() - decided_causes
+    every += [Finding(cause=cause, status="undecided", facts=Stated("No detector decided it.")) for cause in silent]
+    # The same order whatever the order of files and detectors.
+    ordered = sorted(every, key=lambda f: (_ORDER[f.status], f.cause, f.ranks, f.position or 0, text_of(f).summary))
     verdict = arbitrate(trees, ordered)
-    world_size = max(
-        [evidence.world_size or 0, *(rank + 1 for one in ordered if one.group for rank in one.group.ranks)]
-    )
-    decided = tuple(Decided(one, verdict.explained.get(n, ())) for n, one in enumerate(ordered))
+    named = (rank + 1 for finding in ordered if finding.group for rank in finding.group.ranks)
+    world_size = max([evidence.world_size or 0, *named])
+    decided = tuple(Decided(finding, verdict.explained.get(n, ())) for n, finding in enumerate(ordered))
     outcome, account = _outcome(evidence, verdict, ordered, measures), _account(measures)
     standing = _standing(evidence, ordered, measures)
     open_log = not (verdict.roots or outcome == "healthy" or evidence.flight or evidence.rings)
@@ -121,6 +107,14 @@ def conclude(
             outcome, standing = "undecided", f"no cause is confirmed, and the time is not accounted for: {account}"
     elif account is not None and outcome == "undecided" and not (standing or evidence.run or _trouble(evidence)):
         standing = f"no cause is confirmed: {account}"
+    notes = list(_notes(evidence, explained=bool(verdict.roots), covered=waiting.told if waiting else frozenset()))
+    if not verdict.roots:  # What the versions of the job may be behind, where its own text does not show it.
+        bugs = [f for f in ordered if f.cause == "env.known_bug" and f.status == "undecided"]
+        notes += [
+            f"{text.summary} {text.missing}" for f in bugs if isinstance(f.facts, Worded) for text in [text_of(f)]
+        ]
+    if outcome == "slow" and account is not None and account.unaccounted:
+        notes.append(f"Where the time goes: {account}.")
     return Report(
         source=source,
         outcome=outcome,
@@ -130,13 +124,9 @@ def conclude(
         cut_sets=tuple(cut_sets(trees, ordered)),
         measures=dict(measures),
         coverage=coverage(evidence, world_size),
-        titles={cause: leaf.title for cause, leaf in all_leaves(trees).items()},
+        titles={cause: leaf.title for cause, leaf in table.items()},
         world_size=world_size or None,
-        notes=(
-            *_notes(evidence, explained=bool(verdict.roots), covered=waiting.told if waiting else frozenset()),
-            *(f"{text.summary} {text.missing}" for text in _known_bugs(ordered) if not verdict.roots),
-            *_rest(outcome, account),
-        ),
+        notes=tuple(notes),
         waiting=waiting,
         suspicions=suspicions(waiting, pruned) if waiting else of_memory(ran_out(evidence)) if open_log else (),
         standing=standing if outcome != "healthy" or account is not None else "",
@@ -144,33 +134,11 @@ def conclude(
     )
 
 
-def _known_bugs(findings: Iterable[Finding]) -> Iterator[Text]:
-    """Yield what the versions of the job may be behind, where its own text does not show it."""
-    for one in findings:
-        if (
-            one.cause == "env.known_bug"
-            and one.status == "undecided"
-            and (text := text_of(one)).missing.startswith("try ")
-        ):
-            yield text
-
-
-def _rest(outcome: Outcome, account: Account | None) -> Iterator[str]:
-    """Yield where the time of a slow step goes, if what has no reason is more than a healthy job may leave."""
-    if outcome == "slow" and account is not None and account.unaccounted:
-        yield f"Where the time goes: {account}."
-
-
 def _account(measures: dict[str, object]) -> Account | None:
     """Where the time of a step went, as far as traces tell."""
     overlap = measures.get("overlap")
     shares = overlap.get("account") if isinstance(overlap, dict) else None
     return Account(**shares) if shares else None
-
-
-def _place(one: Finding) -> tuple[int, str, tuple[int, ...], int, str]:
-    """Where a finding stands in the report: the same whatever the order of files and detectors."""
-    return _ORDER[one.status], one.cause, one.ranks, one.position or 0, text_of(one).summary
 
 
 def decide(
@@ -212,7 +180,9 @@ def run_detector(detector: Detector, evidence: Evidence) -> Detection:
     problem = ""
     try:
         detection = detector.detect(evidence)
-        if not isinstance(detection, Detection) or not all(isinstance(one, Finding) for one in detection.findings):
+        if not isinstance(detection, Detection) or not all(
+            isinstance(finding, Finding) for finding in detection.findings
+        ):
             raise TypeError("it returned no Detection with findings")
     except Exception as error:
         problem = " ".join(f"{type(error).__name__}: {error}".split())[:300]
@@ -229,23 +199,17 @@ def run_detector(detector: Detector, evidence: Evidence) -> Detection:
 def _trees(files: Sequence[Path], registry: Registry) -> list[Tree]:
     trees = built_in()
     known = set(all_leaves(trees)) | registry.ids
+    taken = {gate.id: tree.file for tree in trees for gate in gates(tree.top)}
     for file in files:
         tree = load(file, known)
-        _refuse_taken(tree, trees)
+        for gate in gates(tree.top):  # Reports could not tell two branches of one id apart.
+            if gate.id in taken:
+                what = f"{tree.file}: the id {gate.id!r} is taken by {Path(taken[gate.id]).name}"
+                raise DiagnosticsError(what, "choose another")
+        taken |= {gate.id: tree.file for gate in gates(tree.top)}
         trees.append(tree)
     homeless = registry.ids - set(all_leaves(trees))
     return [*trees, own_tree(homeless)] if homeless else trees
-
-
-def _refuse_taken(tree: Tree, others: Sequence[Tree]) -> None:
-    """Raise DiagnosticsError if a branch has the same id as one of another tree: reports could not tell them apart."""
-    taken = {gate.id: other.file for other in others for gate in gates(other.top)}
-    for gate in gates(tree.top):
-        if gate.id in taken:
-            raise DiagnosticsError(
-                f"{tree.file}: the id {gate.id!r} is taken by {Path(taken[gate.id]).name}",
-                "choose another",
-            )
 
 
 def _outcome(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding], measures: dict[str, object]) -> Outcome:
@@ -268,14 +232,14 @@ def _outcome(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding], 
     if state in ("finished", "preempted", "running"):
         warned = any(fact.kind == "nccl_warn" for fact in evidence.facts)
         return "undecided" if warned or _lost(evidence) else "healthy"
-    if any(one.cause == "hang.rank_oom" and one.status == "confirmed" for one in findings):
+    if any(finding.cause == "hang.rank_oom" and finding.status == "confirmed" for finding in findings):
         return "oom"  # Though not why.
-    suspected = any(one.status == "confirmed" and one.confidence < SURE for one in findings)
+    suspected = any(finding.status == "confirmed" and finding.confidence < SURE for finding in findings)
     # Variables in order and printed losses say nothing about the job's end.
-    decided = any(one.status == "ruled_out" and not one.cause.startswith("env.") for one in findings)
+    decided = any(finding.status == "ruled_out" and not finding.cause.startswith("env.") for finding in findings)
     decided &= not any(fact.kind == "steps" for fact in evidence.facts) or any(evidence.files.values())
     # Dumps and stacks are mostly taken of jobs that hang: while a hang is possible they show no good health.
-    open_hang = any(one.status == "undecided" and one.cause.startswith("hang.") for one in findings)
+    open_hang = any(finding.status == "undecided" and finding.cause.startswith("hang.") for finding in findings)
     hang = open_hang and bool(evidence.flight or evidence.rings or evidence.stacks)
     return "undecided" if state or suspected or hang or _trouble(evidence) or not decided else "healthy"
 
@@ -291,9 +255,8 @@ def _fitted(evidence: Evidence, verdict: Verdict, measures: dict[str, object]) -
 
 def _refused(evidence: Evidence) -> bool:
     """Whether DDP ended the job itself, as it does when the reduction of the step before was not complete."""
-    words = "Expected to have finished reduction"
-    told = any(words in error.message for error in evidence.errors)
-    return told or any(fact.kind == "ddp_unused" for fact in evidence.facts)
+    raised = any("Expected to have finished reduction" in error.message for error in evidence.errors)
+    return raised or any(fact.kind == "ddp_unused" for fact in evidence.facts)
 
 
 def _trouble(evidence: Evidence) -> bool:
@@ -309,14 +272,16 @@ def _suspicious(evidence: Evidence, covered: frozenset[str]) -> Iterable[str]:
     for fact in evidence.facts:
         if fact.kind in _TROUBLE - covered:
             facts.setdefault(fact.kind, f"{fact.file}:{fact.line}: {shortened(fact.text, 200)}")
-    ends = [error for error in evidence.errors if error.rank is not None]
-    told = [
-        f"{_at(error)}: rank {error.rank}: {shortened(f'{error.type} {error.message}'.strip(), 200)}" for error in ends
+    ends = [
+        f"{_at(error)}: rank {error.rank}: {shortened(f'{error.type} {error.message}'.strip(), 200)}"
+        for error in evidence.errors
+        if error.rank is not None
     ]
-    yield from [*told[:2], *facts.values()][:4]
+    yield from [*ends[:2], *facts.values()][:4]
 
 
-def _told_of(error: RankError | None) -> str:
+def _why(error: RankError | None) -> str:
+    """Return what ended an earlier attempt, as the rest of a sentence."""
     if error is None:
         return "; it left no error file"
     who = "" if error.rank is None else f"rank {error.rank}: "
@@ -335,7 +300,7 @@ def _standing(evidence: Evidence, findings: Sequence[Finding], measures: dict[st
     """
     if evidence.doubt:
         return "the dumps may be of different jobs, so the ranks are not compared"
-    apart = [text_of(one).summary for one in findings if one.status == "undecided" and one.victims]
+    apart = [text_of(finding).summary for finding in findings if finding.status == "undecided" and finding.victims]
     if apart:
         return apart[0].partition(". ")[0].rstrip(".")
     if seen := looks.summary(evidence):
@@ -367,8 +332,8 @@ def _notes(evidence: Evidence, *, explained: bool, covered: frozenset[str]) -> I
         yield evidence.doubt
     if not explained:
         yield from _suspicious(evidence, covered)
-    for one in evidence.earlier:
-        yield f"Attempt {one.attempt} failed and the job was restarted{_told_of(one.error)}"
+    for attempt in evidence.earlier:
+        yield f"Attempt {attempt.attempt} failed and the job was restarted{_why(attempt.error)}"
     homeless = [error for error in evidence.errors if error.rank is None and error.type]
     for error in homeless[:4]:
         at = f" ({error.frames[0].file}:{error.frames[0].line})" if error.frames else ""

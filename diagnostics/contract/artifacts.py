@@ -5,9 +5,10 @@ of either, only the standard library. Layout and meaning: docs/architecture.md, 
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal, ParamSpec
 
 from diagnostics.contract.files import read_json, replacing
 from diagnostics.contract.secrets import masked
@@ -30,150 +31,101 @@ CHECKPOINT_INFO = "checkpoint.json"
 State = Literal["queued", "running", "finished", "failed", "hung", "oom", "preempted"]
 
 
+_P = ParamSpec("_P")
+
+
+class _At:
+    """A path below the run folder."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    def __get__(self, run: "RunPaths", owner: type) -> Path:
+        return run.root / self.place
+
+
+class _Of(Generic[_P]):
+    """Paths below the run folder that have numbers in their names."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    def __get__(self, run: "RunPaths", owner: type) -> Callable[_P, Path]:
+        def path(*numbers: _P.args, **names: _P.kwargs) -> Path:
+            return run.root / self.place.format(*numbers)
+
+        return path
+
+
 @dataclass(frozen=True, slots=True)
 class RunPaths:
     """Paths inside one run folder. Builds names only; touches no file."""
 
     root: Path
 
-    @property
-    def manifest(self) -> Path:
-        """What ran where: argv, versions, git, hardware, topology."""
-        return self.root / "manifest.json"
-
-    @property
-    def config(self) -> Path:
-        """The resolved configuration."""
-        return self.root / "config.yaml"
-
-    @property
-    def overrides(self) -> Path:
-        """What the user typed."""
-        return self.root / "overrides.yaml"
-
-    @property
-    def origins(self) -> Path:
-        """Which file or override set each key (`diagnostics.contract.origins`)."""
-        return self.root / "origins.json"
-
-    @property
-    def plan(self) -> Path:
-        """What was predicted of memory and traffic at launch, of the job without its fault (`dtk plan`)."""
-        return self.root / "plan.json"
-
-    @property
-    def parity(self) -> Path:
-        """What tells whether two runs may be compared: hash of the initial weights, number formats."""
-        return self.root / "parity.json"
-
-    @property
-    def status(self) -> Path:
-        """How the run stands or ended (`Status`)."""
-        return self.root / "status.json"
-
-    @property
-    def metrics(self) -> Path:
-        """One JSON object per logged step."""
-        return self.root / "metrics.jsonl"
-
-    @property
-    def summary(self) -> Path:
-        """Final figures, each with its definition."""
-        return self.root / "summary.json"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of `step_00001000/` checkpoints."""
-        return self.root / "checkpoints"
-
-    @property
-    def export(self) -> Path:
-        """Final weights in Hugging Face's layout."""
-        return self.root / "export"
-
-    @property
-    def verify(self) -> Path:
-        """Folder of the short runs that tried a remedy: run folders of their own."""
-        return self.root / "verify"
-
-    def events(self, rank: int) -> Path:
-        """Spans and lifecycle events of one rank, JSON lines."""
-        return self.root / "events" / f"rank_{rank:05d}.jsonl"
-
-    def heartbeat(self, rank: int) -> Path:
-        """Where one rank is: step, open region, time; rewritten in place."""
-        return self.root / "heartbeat" / f"rank_{rank:05d}.json"
-
-    def start(self, attempt: int, rank: int) -> Path:
-        """How far one rank of a watched command is on its way to its process group; `dtk.record.inject` writes it."""
-        return self.root / "start" / f"attempt_{attempt}" / f"rank_{rank:05d}.json"
-
-    @property
-    def asked(self) -> Path:
-        """Made when the ranks of a watched command are to say at once where they are."""
-        return self.root / "start" / "asked"
-
-    def answer(self, rank: int) -> Path:
-        """Return the file where a rank states how long it has been idle (`idle_s`) and whether it waits in a call."""
-        return self.root / "start" / f"answer_{rank:05d}.json"
-
-    def flight(self, rank: int) -> Path:
-        """Flight-recorder dump with stacks (pickle), written when a rank fails."""
-        return self.root / "flight" / f"rank_{rank:05d}.pickle"
-
-    def black_box(self, rank: int) -> Path:
-        """Last collectives of one rank (JSON), rewritten every few seconds."""
-        return self.root / "flight" / f"rank_{rank:05d}.blackbox.json"
-
-    def ring(self, rank: int) -> Path:
-        """Every call of one rank to torch.distributed, the last few thousand (binary, memory-mapped)."""
-        return self.root / "flight" / f"rank_{rank:05d}.ring"
-
-    @property
-    def watchdog_prefix(self) -> Path:
-        """Dumps that torch's own watchdog writes when NCCL times out: this prefix + rank, a pickle each."""
-        return self.root / "flight" / "watchdog_rank_"
-
-    def stacks(self, rank: int) -> Path:
-        """Python stacks of all threads of one rank."""
-        return self.root / "stacks" / f"rank_{rank:05d}.txt"
-
-    def trace(self, rank: int) -> Path:
-        """Profiler window of one rank (Chrome trace)."""
-        return self.root / "traces" / f"rank_{rank:05d}.json.gz"
-
-    def memory(self, rank: int) -> Path:
-        """Memory timeline of one rank, JSON lines."""
-        return self.root / "memory" / f"rank_{rank:05d}.jsonl"
-
-    def memory_snapshot(self, rank: int) -> Path:
-        """CUDA allocator snapshot of one rank (pickle), written on out-of-memory."""
-        return self.root / "memory" / f"rank_{rank:05d}.snapshot.pickle"
-
-    def telemetry(self, node: int) -> Path:
-        """Device and host samples of one node, JSON lines."""
-        return self.root / "telemetry" / f"node_{node:05d}.jsonl"
-
-    def logs(self, attempt: int, rank: int) -> Path:
-        """Folder with stdout.log, stderr.log and error.json of one rank in one attempt."""
-        return self.root / "logs" / f"attempt_{attempt}" / f"rank_{rank:05d}"
-
-    def error(self, attempt: int, rank: int) -> Path:
-        """Return the file with the exception that ended one rank."""
-        return self.logs(attempt, rank) / "error.json"
-
-    def verdict(self, attempt: int) -> Path:
-        """Why the live watch ended an attempt (`Verdict`)."""
-        return self.root / "logs" / f"attempt_{attempt}" / "watch.json"
-
-    @property
-    def finished(self) -> Path:
-        """That a command under `dtk watch` ended well: kind `FINISHED`, command, time."""
-        return self.root / "finished.json"
-
-    def checkpoint(self, step: int) -> Path:
-        """One complete checkpoint."""
-        return self.checkpoints / f"step_{step:08d}"
+    manifest = _At("manifest.json")
+    """What ran where: argv, versions, git, hardware, topology."""
+    config = _At("config.yaml")
+    """The resolved configuration."""
+    overrides = _At("overrides.yaml")
+    """What the user typed."""
+    origins = _At("origins.json")
+    """Which file or override set each key (`diagnostics.contract.origins`)."""
+    plan = _At("plan.json")
+    """What was predicted of memory and traffic at launch, of the job without its fault (`dtk plan`)."""
+    parity = _At("parity.json")
+    """What tells whether two runs may be compared: hash of the initial weights, number formats."""
+    status = _At("status.json")
+    """How the run stands or ended (`Status`)."""
+    metrics = _At("metrics.jsonl")
+    """One JSON object per logged step."""
+    summary = _At("summary.json")
+    """Final figures, each with its definition."""
+    finished = _At("finished.json")
+    """That a command under `dtk watch` ended well: kind `FINISHED`, command, time."""
+    checkpoints = _At("checkpoints")
+    """Folder of `step_00001000/` checkpoints."""
+    checkpoint = _Of[[int]]("checkpoints/step_{:08d}")
+    """Of a step: one complete checkpoint."""
+    export = _At("export")
+    """Final weights in Hugging Face's layout."""
+    verify = _At("verify")
+    """Folder of the short runs that tried a remedy: run folders of their own."""
+    events = _Of[[int]]("events/rank_{:05d}.jsonl")
+    """Of a rank: spans and lifecycle events, JSON lines."""
+    heartbeat = _Of[[int]]("heartbeat/rank_{:05d}.json")
+    """Of a rank, where it is: step, open region, time; rewritten in place."""
+    start = _Of[[int, int]]("start/attempt_{}/rank_{:05d}.json")
+    """Of an attempt and a rank of a watched command: how far it is on its way to its process group; written by
+    `dtk.record.inject`."""
+    asked = _At("start/asked")
+    """Made when the ranks of a watched command are to say at once where they are."""
+    answer = _Of[[int]]("start/answer_{:05d}.json")
+    """Of a rank: how long it has been idle (`idle_s`) and whether it waits in a call."""
+    flight = _Of[[int]]("flight/rank_{:05d}.pickle")
+    """Of a rank: flight-recorder dump with stacks (pickle), written when it fails."""
+    black_box = _Of[[int]]("flight/rank_{:05d}.blackbox.json")
+    """Of a rank: its last collectives (JSON), rewritten every few seconds."""
+    ring = _Of[[int]]("flight/rank_{:05d}.ring")
+    """Of a rank: every call to torch.distributed, the last few thousand (binary, memory-mapped)."""
+    watchdog_prefix = _At("flight/watchdog_rank_")
+    """Dumps that torch's own watchdog writes when NCCL times out: this prefix + rank, a pickle each."""
+    stacks = _Of[[int]]("stacks/rank_{:05d}.txt")
+    """Of a rank: Python stacks of all threads."""
+    trace = _Of[[int]]("traces/rank_{:05d}.json.gz")
+    """Of a rank: profiler window (Chrome trace)."""
+    memory = _Of[[int]]("memory/rank_{:05d}.jsonl")
+    """Of a rank: memory timeline, JSON lines."""
+    memory_snapshot = _Of[[int]]("memory/rank_{:05d}.snapshot.pickle")
+    """Of a rank: CUDA allocator snapshot (pickle), written on out-of-memory."""
+    telemetry = _Of[[int]]("telemetry/node_{:05d}.jsonl")
+    """Of a node: device and host samples, JSON lines."""
+    logs = _Of[[int, int]]("logs/attempt_{}/rank_{:05d}")
+    """Of an attempt and a rank: folder with stdout.log, stderr.log and error.json."""
+    error = _Of[[int, int]]("logs/attempt_{}/rank_{:05d}/error.json")
+    """Of an attempt and a rank: the exception that ended it."""
+    verdict = _Of[[int]]("logs/attempt_{}/watch.json")
+    """Of an attempt: why the live watch ended it (`Verdict`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,18 @@ def read_json(path: str | Path, most_bytes: int = MOST_BYTES) -> Any:
         raise ValueError("nested too deeply") from error
 
 
+def table_beside(module: str) -> Any:
+    """Return the plain values of the YAML file that lies beside a module under its name: a table of dtk's own.
+
+    Args:
+        module: its `__file__`.
+    """
+    import yaml  # Here, as it costs commands that read no table their start.
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load(Path(module).with_suffix(".yaml").read_text(encoding="utf-8"), loader)  # noqa: S506 - a safe one
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Give a new empty file beside `path`; at the end it takes the place of `path`, after an exception it is removed.

@@ -137,7 +137,7 @@ class Worded:
         return self.words(finding, **self.figures)
 
 
-def worded(words: "Callable[Concatenate[Finding, _P], Text]", *args: _P.args, **figures: _P.kwargs) -> Worded:
+def worded(words: "Callable[Concatenate[Finding, _P], Text]", /, *args: _P.args, **figures: _P.kwargs) -> Worded:
     """Return facts of the named figures that `words` takes."""
     return Worded(words, figures)
 
@@ -165,6 +165,30 @@ class Finding:
     """Both sides of a mismatch; the blamed rank first."""
     cost: Cost | None = None
     evidence: tuple[EvidenceItem, ...] = ()
+
+
+def ruled_out(cause: str, summary: str, measured: str = "", /, **figures: object) -> Finding:
+    """Return that it is not this cause.
+
+    Args:
+        cause: its id.
+        summary: why not; `{name}` stands for a figure, as in `Figures`.
+        measured: the value that says so; default: the summary.
+        figures: named in both.
+    """
+    return Finding(cause=cause, status="ruled_out", facts=Figures(measured or summary, figures, summary=summary))
+
+
+def undecided(cause: str, sentence: str, missing: str, /, **figures: object) -> Finding:
+    """Return that the evidence does not decide this cause.
+
+    Args:
+        cause: its id.
+        sentence: what the evidence does not tell; `{name}` stands for a figure, as in `Figures`.
+        missing: what would record it.
+        figures: named in the sentence.
+    """
+    return Finding(cause=cause, status="undecided", facts=Figures(sentence, figures, missing), confidence=0.0)
 
 
 def text_of(finding: Finding) -> Text:

@@ -48,31 +48,23 @@ def _program(name: str) -> str:
     This is the bare name if PATH leads to this environment's script, else the path of that script, else
     `python -m` with that name.
     """
-    scripts = [script for folder in _script_folders() if (script := folder / name).is_file()]
-    on_path = shutil.which(name)
+    schemes = [sysconfig.get_default_scheme()]
+    if site.ENABLE_USER_SITE:
+        schemes.append(sysconfig.get_preferred_scheme("user"))
+    folders = [Path(sysconfig.get_path("scripts", scheme)) for scheme in schemes]
+    scripts = [script for folder in folders if (script := folder / name).is_file()]
+    on_path, python = shutil.which(name), shutil.which("python")
     with suppress(OSError):
         if on_path is not None and any(script.samefile(on_path) for script in scripts):
             return name
     if scripts:
         return shlex.quote(_as_program(scripts[0]))
-    return f"{_python()} -m {name}"
-
-
-def _script_folders() -> list[Path]:
-    """Where this environment, or the user's own site, has its console scripts."""
-    schemes = [sysconfig.get_default_scheme()]
-    if site.ENABLE_USER_SITE:
-        schemes.append(sysconfig.get_preferred_scheme("user"))
-    return [Path(sysconfig.get_path("scripts", scheme)) for scheme in schemes]
-
-
-def _python() -> str:
-    """`python` if that is this interpreter; links are not followed, which lead out of a virtual environment."""
-    on_path = shutil.which("python")
-    with suppress(OSError):
-        if on_path is not None and Path(on_path).parent.samefile(Path(sys.executable).parent):
-            return "python"
-    return shlex.quote(_as_program(Path(sys.executable))) if sys.executable else "python"
+    if not sys.executable:
+        return f"python -m {name}"
+    with suppress(OSError):  # The folders are compared, as links lead out of a virtual environment.
+        if python is not None and Path(python).parent.samefile(Path(sys.executable).parent):
+            return f"python -m {name}"
+    return f"{shlex.quote(_as_program(Path(sys.executable)))} -m {name}"
 
 
 def _as_program(path: Path) -> str:

@@ -54,14 +54,11 @@ class Origins:
 
 def flat(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Dotted key -> value, of nested mappings; an empty one is a value."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in plain.items():
         name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
-            found.update(flat(value, f"{name}."))
-        else:
-            found[name] = value
-    return found
+        values |= flat(value, f"{name}.") if isinstance(value, Mapping) and value else {name: value}
+    return values
 
 
 def add_typed(origins: Origins, key: str, text: str, removes: bool = False) -> None:
@@ -103,7 +100,9 @@ def dumps(origins: Origins) -> str:
     """Content of origins.json: one line a key, to be read by people too. Secrets are masked."""
     keys = {}
     for key, value in origins.values.items():
-        settings = [_short(setting) for setting in origins.keys.get(key, ())]
+        settings = [
+            {name: text for name, text in asdict(setting).items() if text} for setting in origins.keys.get(key, ())
+        ]
         if (shown := masked(value, key)) != value:
             settings = [{**setting, "written": MASK} if "written" in setting else setting for setting in settings]
         keys[key] = masked({"value": shown, "set_by": settings})
@@ -128,22 +127,17 @@ def loads(content: bytes) -> Origins:
             origins.choices[group] = Choice(**{name: str(choice[name]) for name in Choice.__dataclass_fields__})  # type: ignore[arg-type]
         for key, entry in value["keys"].items():
             origins.values[key] = entry["value"]
-            origins.keys[key] = [_setting(one) for one in entry["set_by"]]
+            origins.keys[key] = [
+                Setting(setting["kind"], str(setting.get("by", "")), str(setting.get("written", "")))
+                for setting in entry["set_by"]
+            ]
             if not origins.keys[key]:
                 raise ValueError(f"origins.json names nobody who set {key[:LONGEST]}")
+            if unknown := {setting.kind for setting in origins.keys[key]} - set(get_args(Kind)):
+                raise ValueError(f"origins.json: unknown kind {unknown.pop()!r}")
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError("origins.json is not what dtk wrote") from error
     return origins
-
-
-def _short(setting: Setting) -> dict[str, str]:
-    return {name: value for name, value in asdict(setting).items() if value}
-
-
-def _setting(value: Mapping[str, Any]) -> Setting:
-    if value["kind"] not in get_args(Kind):
-        raise ValueError(f"origins.json: unknown kind {value['kind']!r}")
-    return Setting(value["kind"], str(value.get("by", "")), str(value.get("written", "")))
 
 
 def _lines(entries: Mapping[str, Any]) -> str:

@@ -3,15 +3,15 @@
 Runs that were recorded before manifest.json held traits are looked up in strategy_traits.yaml by name.
 """
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cache, partial
 from typing import Any
 
-import yaml
+from diagnostics.contract.files import table_beside
 
-_RECORDED_BEFORE = Path(__file__).with_suffix(".yaml")
+_recorded_before = cache(partial(table_beside, __file__))
+"""Traits by name, of the strategies that there were when traits were not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,3 @@ def strategy_traits(manifest: Mapping[str, Any], config: Mapping[str, Any]) -> S
         keeps_gathered=recorded.get("keeps_gathered") is True,
         needs_less_memory=text("needs_less_memory"),
     )
-
-
-@functools.cache
-def _recorded_before() -> dict[str, Any]:
-    """Traits by name, of the strategies that there were when traits were not recorded."""
-    table: dict[str, Any] = yaml.safe_load(_RECORDED_BEFORE.read_text(encoding="utf-8"))
-    return table

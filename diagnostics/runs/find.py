@@ -5,9 +5,10 @@ in the number of runs, whatever their length.
 """
 
 import os
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from time import time
 from typing import Any, get_args
@@ -22,6 +23,10 @@ STATES = (*get_args(State), "lost", "newer", "damaged")
 """What `Run.state` may be."""
 FAILED = ("failed", "hung", "oom", "lost")
 """States of runs that ended without anybody wanting it."""
+_FOLDERS = (
+    "events", "heartbeat", "flight", "stacks", "traces", "memory", "telemetry", "logs", "checkpoints", "report",
+)  # fmt: skip
+"""Folders of records."""
 
 
 @dataclass(slots=True)
@@ -84,11 +89,8 @@ def list_runs(folder: Path) -> list[Run]:
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
     now_s = time()
-    found = (_read(os.path.join(folder, name), name, now_s) for name in names)  # noqa: PTH118 - Path is 3x as slow
-    far = float("inf")
-    return sorted(
-        (run for run in found if run is not None), key=lambda run: (far if run.age_s is None else run.age_s, run.id)
-    )
+    runs = (_read(os.path.join(folder, name), name, now_s) for name in names)  # noqa: PTH118 - Path is 3x as slow
+    return sorted(filter(None, runs), key=lambda run: (inf if run.age_s is None else run.age_s, run.id))
 
 
 def find_run(name: str, folder: Path = RUNS) -> Path:
@@ -98,23 +100,23 @@ def find_run(name: str, folder: Path = RUNS) -> Path:
         NoSuchRunError: none or several.
     """
     for path in (Path(name), folder / name):
-        if name not in ("", ".", "..") and _is_folder(path):
-            if not looks_like_run(path):
+        with suppress(OSError, ValueError):  # A name that no file system takes.
+            if name not in ("", ".", "..") and path.is_dir():
+                if looks_like_run(path):
+                    return path
                 raise NoSuchRunError(f"{path} is not a run folder: it has neither status.json nor manifest.json")
-            return path
-    try:
+    begin: list[str] = []
+    with suppress(OSError):
         if name == "last":
-            return _last(folder)
-        begin = sorted(
-            path.name
-            for path in folder.iterdir()
-            if path.name.startswith(name) and path.is_dir() and looks_like_run(path)
-        )
-    except OSError:
-        begin = []
-    if len(begin) == 1 and name:
+            runs = list_runs(folder) if folder.is_dir() else []
+            if not runs:
+                raise NoSuchRunError(f"there is no last run: no runs in {folder}")
+            return Path(runs[0].path)
+        inside = (path for path in folder.iterdir() if name and path.name.startswith(name))
+        begin = sorted(path.name for path in inside if path.is_dir() and looks_like_run(path))
+    if len(begin) == 1:
         return folder / begin[0]
-    if begin and name:
+    if begin:
         raise NoSuchRunError(f'several runs begin with "{name}": {", ".join(begin[:5])}')
     raise NoSuchRunError(f'no run "{name}" here or in {folder}')
 
@@ -164,20 +166,6 @@ def made_by_dtk(path: Path) -> bool:
     return isinstance(version, int) and known and {"attempt", "started", "updated", "failure"} <= status.keys()
 
 
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):  # A name that no file system takes.
-        return False
-
-
-def _last(folder: Path) -> Path:
-    runs = list_runs(folder) if folder.is_dir() else []
-    if not runs:
-        raise NoSuchRunError(f"there is no last run: no runs in {folder}")
-    return Path(runs[0].path)
-
-
 def _read(root: str, name: str, now_s: float) -> Run | None:
     """How one run stands; None when the folder has no record of a run."""
     problems: list[str] = []
@@ -191,7 +179,7 @@ def _read(root: str, name: str, now_s: float) -> Run | None:
     figures = as_mapping(mapping(f"{root}/summary.json", problems).get("figures"))
     run.loss, run.tokens_per_s = number(figures.get("loss")), number(figures.get("tokens_per_s"))
     run.step = whole_number(status.step)
-    if run.step is None or run.loss is None or run.tokens_per_s is None:
+    if None in (run.step, run.loss, run.tokens_per_s):
         last = last_metrics(f"{root}/metrics.jsonl", problems)
         run.step = whole_number(last.get("step")) if run.step is None else run.step
         run.loss = number(last.get("loss")) if run.loss is None else run.loss
@@ -216,13 +204,10 @@ def _status(root: str, problems: list[str]) -> tuple[Status | None, str]:
         problems.append(f"status.json: {reason(error)}")
         state = "newer" if isinstance(error, NewerSchemaError) else state
     else:
-        return status, "lost" if status.state == "running" and _lost(root) else status.state
+        # Started on this machine, by a process that is gone.
+        is_lost = status.state == "running" and still_runs(mapping(f"{root}/manifest.json", [])) is False
+        return status, "lost" if is_lost else status.state
     return None, state
-
-
-def _lost(root: str) -> bool:
-    """Whether a run that says `running` was started on this machine by a process that is gone."""
-    return still_runs(mapping(f"{root}/manifest.json", [])) is False
 
 
 def _moment_s(text: Any) -> float | None:
@@ -254,18 +239,8 @@ def _overrides(path: Path) -> list[str]:
 def _recorded(path: Path) -> dict[str, int]:
     """Folder of records -> files in it; checkpoints count as one each."""
     counts: dict[str, int] = {}
-    for folder in _folders(path):
-        try:
-            depth_one = sum(1 for entry in os.scandir(folder) if not entry.name.startswith("."))
-        except OSError:
-            continue
-        if depth_one:
-            counts[folder.name] = depth_one
+    for name in _FOLDERS:
+        with suppress(OSError):
+            if count := sum(not entry.name.startswith(".") for entry in os.scandir(path / name)):
+                counts[name] = count
     return counts
-
-
-def _folders(path: Path) -> Iterator[Path]:
-    names = (
-        "events", "heartbeat", "flight", "stacks", "traces", "memory", "telemetry", "logs", "checkpoints", "report",
-    )  # fmt: skip
-    return (path / name for name in names if (path / name).is_dir())

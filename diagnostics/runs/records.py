@@ -57,7 +57,7 @@ def mapping(path: str, problems: list[str]) -> dict[str, Any]:
     return as_mapping(value)
 
 
-def decoded(found: bytes) -> Any:
+def decoded(text: bytes) -> Any:
     """Decode a JSON text that may contain NaN and infinities, which Python writes and JSON does not have.
 
     Raises:
@@ -66,9 +66,9 @@ def decoded(found: bytes) -> Any:
     import msgspec  # Here, as it costs every command its start.
 
     try:
-        return msgspec.json.decode(found)  # Five times as fast, but strict.
+        return msgspec.json.decode(text)  # Five times as fast, but strict.
     except msgspec.DecodeError:
-        return json.loads(found)
+        return json.loads(text)
 
 
 def objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
@@ -86,22 +86,19 @@ def last_metrics(path: str, problems: list[str]) -> dict[str, Any]:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             for length in (_SHORT_TAIL_BYTES, TAIL_BYTES):
-                found = _last_record(os.pread(file.fileno(), length, max(0, size - length)))
-                if found or length >= size:
+                tail = os.pread(file.fileno(), length, max(0, size - length))
+                records = objects(reversed(tail.split(b"\n")))
+                last = next((record for record in records if all(key in record for key in _STEP_KEYS)), {})
+                if last or length >= size:
                     break
     except FileNotFoundError:
         return {}
     except OSError as error:
         problems.append(f"{_name(path)}: {reason(error)}")
         return {}
-    if size and not found:
+    if size and not last:
         problems.append(f"{_name(path)}: no complete record at its end")
-    return found
-
-
-def _last_record(tail: bytes) -> dict[str, Any]:
-    records = objects(reversed(tail.split(b"\n")))
-    return next((record for record in records if all(key in record for key in _STEP_KEYS)), {})
+    return last
 
 
 def as_mapping(value: Any) -> dict[str, Any]:
@@ -111,8 +108,7 @@ def as_mapping(value: Any) -> dict[str, Any]:
 
 def whole_number(value: Any) -> int | None:
     """Return the value as an int, or None if it is not a number, not finite or implausible."""
-    found = number(value)
-    return None if found is None else int(value)
+    return None if number(value) is None else int(value)
 
 
 def number(value: Any) -> float | None:

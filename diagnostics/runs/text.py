@@ -36,15 +36,23 @@ def listing(runs: Sequence[Run], *, columns: int | None, colour: bool) -> str:
     for dropped in _DROPPED:
         if columns is not None and sum(widths[i] + 2 for i in shown) - 2 > columns:
             shown.remove(_COLUMNS.index(dropped))
-    return "".join(_line(row, widths, shown, colour=colour and row is not rows[0]) for row in rows)
+    lines = []
+    for row in rows:  # A cell wider than its column shifts only the rest of its own row.
+        cells = [row[i].ljust(widths[i]) if i < 2 else row[i].rjust(widths[i]) for i in shown]
+        if colour and row is not rows[0]:
+            cells[1] = f"\x1b[{_STYLES.get(row[1], _ALARM)}m{cells[1]}\x1b[0m"
+        lines.append("  ".join(cells).rstrip() + "\n")
+    return "".join(lines)
 
 
 def details(run: Details) -> str:
     """Status, failure, figures and what was recorded, as plain lines."""
-    lines = _heading(run)
-    lines += _section("summary", run.summary)
-    lines += _section("last record in metrics.jsonl", run.last_metrics)
-    lines += _section("recorded (files)", run.recorded)
+    lines = [
+        *_heading(run),
+        *_section("summary", run.summary),
+        *_section("last record in metrics.jsonl", run.last_metrics),
+        *_section("recorded (files)", run.recorded),
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -76,14 +84,6 @@ def age(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.0f}{unit}"
     return f"{seconds:.0f}s"
-
-
-def _line(row: Sequence[str], widths: Sequence[int], shown: Sequence[int], *, colour: bool) -> str:
-    """Format a row in columns. A cell wider than its column shifts only the rest of its own row."""
-    cells = [row[i].ljust(widths[i]) if i < 2 else row[i].rjust(widths[i]) for i in shown]
-    if colour:
-        cells[1] = f"\x1b[{_STYLES.get(row[1], _ALARM)}m{cells[1]}\x1b[0m"
-    return "  ".join(cells).rstrip() + "\n"
 
 
 def _heading(run: Details) -> list[str]:

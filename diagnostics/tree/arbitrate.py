@@ -41,7 +41,10 @@ def arbitrate(trees: Sequence[Tree], findings: Sequence[Finding]) -> Verdict:
     roots = [n for n in sure if not above[n]]
     explained = {b: tuple(sorted({findings[a].cause for a in above[b] if a in roots})) for b in sure if above[b]}
     leaf_of = all_leaves(trees)
-    effect = {n: _outcome([leaf_of[findings[m].cause].outcome for m in (n, *sorted(reach[n]))]) for n in roots}
+    effect: dict[int, Outcome] = {}
+    for n in roots:  # Its own outcome, but a mere risk counts as what it led to.
+        own, others = leaf_of[findings[n].cause].outcome, [leaf_of[findings[m].cause].outcome for m in reach[n]]
+        effect[n] = min(others, key=_ORDER.__getitem__, default=own) if own == "at_risk" else own
     roots.sort(key=lambda n: (_ORDER[effect[n]], *severity(findings[n])))
     return Verdict(tuple(findings[n] for n in roots), effect[roots[0]] if roots else None, explained)
 
@@ -50,12 +53,6 @@ def severity(finding: Finding) -> tuple[float, float, str, tuple[int, ...]]:
     """Return a key that sorts the causes of one outcome by their cost, then by their confidence."""
     value = finding.cost.value if finding.cost else 0.0
     return -value, -finding.confidence, finding.cause, finding.ranks
-
-
-def _outcome(outcomes: Sequence[Outcome]) -> Outcome:
-    """Of a root and what follows from it: its own, but a mere risk counts as what it led to."""
-    own, *others = outcomes
-    return min(others, key=_ORDER.__getitem__, default=own) if own == "at_risk" else own
 
 
 def all_leaves(trees: Sequence[Tree]) -> dict[str, Leaf]:

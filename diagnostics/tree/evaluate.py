@@ -54,7 +54,7 @@ def by_cause(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
     for finding in findings:
         table.setdefault(finding.cause, []).append(finding)
     for several in table.values():
-        several.sort(key=lambda one: (-_STRENGTH[one.status], -one.confidence, one.ranks, text_of(one).summary))
+        several.sort(key=lambda f: (-_STRENGTH[f.status], -f.confidence, f.ranks, text_of(f).summary))
     return table
 
 
@@ -71,50 +71,36 @@ def cut_sets(trees: Sequence[Tree], findings: Sequence[Finding]) -> list[CutSet]
     result: list[CutSet] = []
     for tree in trees:
         for causes in minimal_cut_sets(tree.top):
-            status = combine("and", [_leaf_status(table.get(cause, [])) for cause in sorted(causes)])
+            status = combine("and", [table[cause][0].status if cause in table else "undecided" for cause in causes])
             if status != "ruled_out":
                 result.append(CutSet(tree.top.id, tuple(sorted(causes)), status))
-    return sorted(result, key=lambda one: -_STRENGTH[one.status])
+    return sorted(result, key=lambda cut: -_STRENGTH[cut.status])
 
 
 def _branch(node: Node, table: Mapping[str, list[Finding]]) -> Branch:
-    if isinstance(node, Leaf):
-        return _leaf(node, table.get(node.cause, []))
-    return _gate(node.id, node.title, node.gate, tuple(_branch(child, table) for child in node.children))
-
-
-def _leaf_status(findings: Sequence[Finding]) -> Status:
-    return findings[0].status if findings else "undecided"
-
-
-def _leaf(node: Leaf, findings: Sequence[Finding]) -> Branch:
+    if isinstance(node, Gate):
+        return _gate(node.id, node.title, node.gate, tuple(_branch(child, table) for child in node.children))
+    findings = table.get(node.cause)
     if not findings:
-        reason = "no detector decided it"
-        return Branch(node.cause, node.title, None, "undecided", "", reason, "")
-    first = findings[0]
-    words = text_of(first)
-    reason = "" if first.status == "confirmed" else words.summary
-    others = sum(one.status == "confirmed" for one in findings[1:])
+        return Branch(node.cause, node.title, None, "undecided", "", "no detector decided it", "")
+    first, text = findings[0], text_of(findings[0])
+    reason = "" if first.status == "confirmed" else text.summary
+    others = sum(finding.status == "confirmed" for finding in findings[1:])
     more = f" (and {others} more)" if others else ""
-    return Branch(node.cause, node.title, None, first.status, words.measured + more, reason, words.missing)
+    return Branch(node.cause, node.title, None, first.status, text.measured + more, reason, text.missing)
 
 
 def _gate(name: str, title: str, gate: GateKind, children: tuple[Branch, ...]) -> Branch:
     status = combine(gate, [child.status for child in children])
+    alike = [child.title for child in children if child.status == status]
+    branches = f"{len(children)} {'branch' if len(children) == 1 else 'branches'}"
     if status == "ruled_out":
-        out = [child.title for child in children if child.status == "ruled_out"]
-        reason = f"ruled out: {out[0]}" if gate == "and" else f"{_branches(len(children))} below ruled out"
+        reason = f"ruled out: {alike[0]}" if gate == "and" else f"{branches} below ruled out"
         return Branch(name, title, gate, status, "", reason, "", children)
-    number = sum(child.status == status for child in children)
-    measured = f"{number} of {_branches(len(children))} {status}"
-    return Branch(name, title, gate, status, measured, "", "", children)
-
-
-def _branches(number: int) -> str:
-    return f"{number} {'branch' if number == 1 else 'branches'}"
+    return Branch(name, title, gate, status, f"{len(alike)} of {branches} {status}", "", "", children)
 
 
 def own_tree(causes: Iterable[str]) -> Tree:
     """Return a tree for causes of user-defined detectors that no other tree names."""
-    found = tuple(Leaf(cause, cause, "at_risk") for cause in sorted(causes))
-    return Tree(Gate("own", "Causes of your own detectors", "or", found), (), "own detectors")
+    below = tuple(Leaf(cause, cause, "at_risk") for cause in sorted(causes))
+    return Tree(Gate("own", "Causes of your own detectors", "or", below), (), "own detectors")

@@ -16,6 +16,7 @@ _COLOURS: dict[Status, tuple[str, str]] = {
     "ruled_out": ("#eeeeee", "#777777"),
 }
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+_PROBABILITY: dict[Status, str] = {"confirmed": "1.0", "ruled_out": "0.0"}
 _MARK: dict[Status, str] = {"confirmed": "confirmed", "undecided": "undecided", "ruled_out": "ruled out"}
 
 
@@ -23,10 +24,7 @@ def mermaid(tree: Branch) -> str:
     """Return a flowchart in Mermaid. Leaves are rounded, and measured values are shown on the edges."""
     lines = ["flowchart TD"]
     for number, parent, branch in _numbered(tree):
-        label = (
-            f"{branch.title}<br/>{_MARK[branch.status]}" if branch.gate is None else f"{branch.title}<br/>{branch.gate}"
-        )
-        name = _mermaid_text(label)
+        name = _mermaid_text(f"{branch.title}<br/>{branch.gate or _MARK[branch.status]}")
         lines.append(f'  n{number}("{name}")' if branch.gate is None else f'  n{number}["{name}"]')
         lines.append(f"  class n{number} {branch.status}")
         if parent is not None:
@@ -71,7 +69,10 @@ def open_psa(tree: Branch) -> str:
     for _, _, branch in _numbered(tree):
         if branch.gate is None and branch.id not in seen:
             seen.add(branch.id)
-            parts += _define_event(branch, names)
+            parts.append(f"    <define-basic-event name={quoteattr(names('event', branch.id))}>")
+            parts += _about(branch, "      ")
+            parts += [f'      <float value="{_PROBABILITY[branch.status]}"/>'] if branch.status in _PROBABILITY else []
+            parts.append("    </define-basic-event>")
     return "\n".join([*parts, "  </model-data>", "</opsa-mef>"]) + "\n"
 
 
@@ -88,9 +89,7 @@ class _Names:
         key = kind, name
         if key not in self.given:
             plain = re.sub(r"[^A-Za-z0-9_]+", "-", name).strip("-") or "unnamed"
-            taken = set(self.given.values())
-            unique = plain if plain not in taken else f"{plain}-{len(self.given)}"
-            self.given[key] = unique
+            self.given[key] = f"{plain}-{len(self.given)}" if plain in self.given.values() else plain
         return self.given[key]
 
 
@@ -101,24 +100,13 @@ def _define_gate(branch: Branch, names: _Names) -> list[str]:
         else f"<basic-event name={quoteattr(names('event', child.id))}/>"
         for child in branch.children
     ]
-    formula = (
-        members if len(members) == 1 else [f"<{branch.gate}>", *(f"  {one}" for one in members), f"</{branch.gate}>"]
-    )
+    if len(members) != 1:
+        members = [f"<{branch.gate}>", *(f"  {member}" for member in members), f"</{branch.gate}>"]
     return [
         f"    <define-gate name={quoteattr(names('gate', branch.id))}>",
         *_about(branch, "      "),
-        *(f"      {line}" for line in formula),
+        *(f"      {line}" for line in members),
         "    </define-gate>",
-    ]
-
-
-def _define_event(branch: Branch, names: _Names) -> list[str]:
-    probability = {"confirmed": ['      <float value="1.0"/>'], "ruled_out": ['      <float value="0.0"/>']}
-    return [
-        f"    <define-basic-event name={quoteattr(names('event', branch.id))}>",
-        *_about(branch, "      "),
-        *probability.get(branch.status, []),
-        "    </define-basic-event>",
     ]
 
 
@@ -150,10 +138,8 @@ def _printable(text: str) -> str:
 
 def _mermaid_text(text: str) -> str:
     """Everything but letters, digits and harmless signs as an entity code; `<br/>` of our own stays."""
-    parts = (
-        re.sub(r"[^\w ,./=%+-]", lambda one: f"#{ord(one.group())};", _printable(part)) for part in text.split("<br/>")
-    )
-    return "<br/>".join(parts)
+    parts = map(_printable, text.split("<br/>"))
+    return "<br/>".join(re.sub(r"[^\w ,./=%+-]", lambda sign: f"#{ord(sign.group())};", part) for part in parts)
 
 
 def _dot_text(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from diagnostics.contract.causes import GateKind, Relation
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.findings import Outcome
-from diagnostics.tree.model import Gate, Leaf, Node, Rule, TooManyCutSetsError, Tree, leaves, minimal_cut_sets
+from diagnostics.tree.model import Gate, Leaf, Rule, TooManyCutSetsError, Tree, leaves, minimal_cut_sets
 
 FILE_BYTES = 1 << 20
 DEPTH = 32
@@ -87,11 +87,6 @@ class _Reader:
             raise ValueError(str(error)) from error
         return Tree(top, tuple(self._rule(rule, n, causes) for n, rule in enumerate(rules, 1)), self.file)
 
-    def _node(self, value: Any, outcome: Any, depth: int) -> Node:
-        if isinstance(value, dict) and "cause" in value:
-            return self._leaf(value, outcome)
-        return self._gate(value, outcome, depth)
-
     def _gate(self, value: Any, outcome: Any, depth: int) -> Gate:
         where = f"gate {value['id']!r}" if isinstance(value, dict) and "id" in value else "a node without cause"
         _keys(value, where, required=("id", "title", "gate", "children"))
@@ -101,7 +96,12 @@ class _Reader:
         kind: Any = _choice(value["gate"], get_args(GateKind), f"{where}: gate")
         if not isinstance(value["children"], list) or not value["children"]:
             raise ValueError(f"{where}: children: a list with at least one node is expected")
-        children = tuple(self._node(child, outcome, depth + 1) for child in value["children"])
+        children = tuple(
+            self._leaf(child, outcome)
+            if isinstance(child, dict) and "cause" in child
+            else self._gate(child, outcome, depth + 1)
+            for child in value["children"]
+        )
         return Gate(name, _text(value["title"], where), kind, children)
 
     def _leaf(self, value: Mapping[str, Any], outcome: Any) -> Leaf:
@@ -127,7 +127,7 @@ class _Reader:
         rule = Rule(
             _names(value["cause"], where),
             _names(value["explains"], where),
-            tuple(_choice(one, get_args(Relation), f"{where}: when") for one in _names(value["when"], where)),
+            tuple(_choice(name, get_args(Relation), f"{where}: when") for name in _names(value["when"], where)),
         )
         if self.known is not None:
             for name in rule.causes + rule.explains:

@@ -48,7 +48,10 @@ class Rule:
 
     def matches(self, cause: str, other: str) -> bool:
         """Whether this rule is about the two ids, in this order."""
-        return cause != other and _any(self.causes, cause) and _any(self.explains, other)
+        return cause != other and all(
+            any(fnmatchcase(name, pattern) for pattern in patterns)
+            for name, patterns in ((cause, self.causes), (other, self.explains))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +107,9 @@ def minimal_cut_sets(node: Node) -> list[frozenset[str]]:
 def _minimal(sets: list[frozenset[str]]) -> list[frozenset[str]]:
     """Without those that contain another one."""
     kept: list[frozenset[str]] = []
-    for cut in sorted(set(sets), key=lambda one: (len(one), sorted(one))):
+    for cut in sorted(set(sets), key=lambda cut: (len(cut), sorted(cut))):
         if len(cut) == 1 or not any(smaller <= cut for smaller in kept):
             kept.append(cut)
         if len(kept) > MAX_CUT_SETS:
             raise TooManyCutSetsError(f"over {MAX_CUT_SETS} minimal cut sets")
     return kept
-
-
-def _any(patterns: tuple[str, ...], cause: str) -> bool:
-    return any(fnmatchcase(cause, pattern) for pattern in patterns)

@@ -1,1 +1,1 @@
-"""Causes that lie between the nodes, one per file."""
+"""Causes that lie in what is loaded from a checkpoint, one per file."""

@@ -2,18 +2,16 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import EvidenceItem, Figures, Finding, Remedy, Text, Where
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where, undecided, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence
 from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.model import Evidence, shortened
 
 ID = "checkpoint.mismatch"
-_MODEL = re.compile(r"Error\(s\) in loading state_dict for (?P<what>\w+)")
 _TEXTS = (
-    _MODEL,
+    re.compile(r"Error\(s\) in loading state_dict for (?P<what>\w+)"),
     re.compile(r"Missing key in checkpoint state_dict: (?P<what>\S+)"),
     re.compile(r"Size mismatch between saved \S+(?: \S+)*? and current: .* for (?P<what>\S+)"),
     re.compile(
@@ -31,83 +29,75 @@ _KEYS = re.compile(r"(?P<which>Missing|Unexpected) key\(s\) in state_dict: (?P<k
 _NAME = re.compile(r'"([^"\n]{1,300})"')
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """What does not fit."""
+def _words(
+    finding: Finding, error: str, missing: int, unexpected: int, prefix: str, sizes: list[tuple[str, str, str]]
+) -> Text:
+    """Say what does not fit, and how to make it fit.
 
-    said: str
-    """The text that says so."""
-    missing: int
-    unexpected: int
-    prefix: str
-    """In front of every key of the checkpoint, or (with a minus) of the model."""
-    sizes: tuple[tuple[str, str, str], ...]
-    """Key, its size in the checkpoint, in the model."""
-
-    def text(self, finding: Finding) -> Text:
-        """Say what does not fit, and how to make it fit."""
-        who = f"{sentence(ranks_spoken(finding.ranks))} loaded" if finding.ranks else "The program loaded"
-        parts = [
-            f"{self.missing} keys are missing" if self.missing else "",
-            f"{self.unexpected} unexpected" * bool(self.unexpected),
-        ]
-        parts += [
-            f"{key} has [{saved}] in the checkpoint and [{own}] in the model" for key, saved, own in self.sizes[:2]
-        ]
-        told = "; ".join(filter(None, parts)) or self.said
-        remedy = Remedy(
-            "code",
-            "build the model, the optimizer and the number of ranks that the checkpoint was saved with",
-            "names and sizes are compared one by one",
+    Args:
+        finding: whose evidence is counted.
+        error: the text of the loader.
+        missing: keys.
+        unexpected: keys.
+        prefix: in front of every key of the checkpoint, or (with a minus) of the model.
+        sizes: key, its size in the checkpoint, in the model.
+    """
+    parts = [f"{missing} keys are missing"] if missing else []
+    parts += [f"{unexpected} unexpected"] if unexpected else []
+    parts += [f"{key} has [{saved}] in the checkpoint and [{own}] in the model" for key, saved, own in sizes[:2]]
+    differs = "; ".join(parts) or error
+    change = "build the model, the optimizer and the number of ranks that the checkpoint was saved with"
+    why = "names and sizes are compared one by one"
+    if prefix:
+        side, other = ("model", "checkpoint") if prefix.startswith("-") else ("checkpoint", "model")
+        differs += f": the {side}'s keys begin with {prefix.removeprefix('-')!r}, the {other}'s do not"
+        change = (
+            "save and load the same wrapper: model.module.state_dict() under DDP, model._orig_mod under compile, or "
+            "torch.distributed.checkpoint.state_dict.get_model_state_dict, which leaves such prefixes out"
         )
-        if self.prefix:
-            side, other = ("model", "checkpoint") if self.prefix.startswith("-") else ("checkpoint", "model")
-            told += f": the {side}'s keys begin with {self.prefix.removeprefix('-')!r}, the {other}'s do not"
-            remedy = Remedy(
-                "code",
-                "save and load the same wrapper: model.module.state_dict() under DDP, model._orig_mod under compile, "
-                "or torch.distributed.checkpoint.state_dict.get_model_state_dict, which leaves such prefixes out",
-                "a wrapper puts its name in front of every key",
-            )
-        elif self.sizes:
-            remedy = Remedy(
-                "code",
-                f"make {self.sizes[0][0]} the same size before loading (resize_token_embeddings, num_labels, the same "
-                "configuration), or leave it out of the checkpoint",
-                "the other parameters fit",
-            )
-        return Text(
-            summary=f"{who} a checkpoint that does not fit: {told}.",
-            measured=counted(len(finding.evidence), "record"),
-            remedies=(remedy,),
+        why = "a wrapper puts its name in front of every key"
+    elif sizes:
+        change = (
+            f"make {sizes[0][0]} the same size before loading (resize_token_embeddings, num_labels, the same "
+            "configuration), or leave it out of the checkpoint"
         )
-
-
-def _evidence(evidence: Evidence) -> Evidence:
-    return evidence
+        why = "the other parameters fit"
+    who = f"{sentence(ranks_spoken(finding.ranks))} loaded" if finding.ranks else "The program loaded"
+    return Text(
+        summary=f"{who} a checkpoint that does not fit: {differs}.",
+        measured=counted(len(finding.evidence), "record"),
+        remedies=(Remedy("code", change, why),),
+    )
 
 
 def decide(evidence: Evidence) -> list[Finding]:
     """Decide from what the loaders of torch, DeepSpeed and Megatron raise. What the program caught does not count."""
-    errors = [error for error in evidence.errors if _said(error.message)]
+    errors = [error for error in evidence.errors if _loader_text(error.message)]
     keys = [fact for fact in evidence.facts if fact.kind == "checkpoint_key"]
     if not errors and not keys:
-        facts = Figures("No exception says that a checkpoint does not fit.", {}, "the stderr of every rank")
-        return [Finding(cause=ID, status="undecided", facts=facts, confidence=0.0)]
-    said = _said(errors[0].message) if errors else keys[0].text
+        return [undecided(ID, "No exception says that a checkpoint does not fit.", "the stderr of every rank")]
     message = errors[0].message if errors else ""
     lists = {match["which"]: _NAME.findall(match["keys"]) for match in _KEYS.finditer(message)}
     missing, unexpected = lists.get("Missing", []), lists.get("Unexpected", [])
-    sizes = tuple((match["key"], match["saved"], match["own"]) for match in _SIZE.finditer(message))
+    sizes = [(match["key"], match["saved"], match["own"]) for match in _SIZE.finditer(message)]
     own = next((frame for error in errors for frame in error.frames if not is_library(frame.file)), None)
-    items = [EvidenceItem("error", one.file, shortened(one.message, 200), one.line or None) for one in errors[:4]]
+    items = [
+        EvidenceItem("error", error.file, shortened(error.message, 200), error.line or None) for error in errors[:4]
+    ]
     items += [EvidenceItem("log", fact.file, fact.text, fact.line) for fact in keys[:4]]
     ranks = {error.rank for error in errors} | {fact.rank for fact in keys}
     return [
         Finding(
             cause=ID,
             status="confirmed",
-            facts=Mismatch(said, len(missing), len(unexpected), _prefix(missing, unexpected), sizes),
+            facts=worded(
+                _words,
+                error=_loader_text(message) or keys[0].text,
+                missing=len(missing),
+                unexpected=len(unexpected),
+                prefix=_prefix(missing, unexpected),
+                sizes=sizes,
+            ),
             confidence=0.95,
             ranks=tuple(sorted(rank for rank in ranks if rank is not None)),
             where=(Where(errors[0].rank, own.file, own.line, own.function, "loads the checkpoint"),) if own else (),
@@ -116,9 +106,9 @@ def decide(evidence: Evidence) -> list[Finding]:
     ]
 
 
-def _said(message: str) -> str:
+def _loader_text(message: str) -> str:
     """Return the text of a loader in a message; empty without one."""
-    return next((found.group() for pattern in _TEXTS if (found := pattern.search(message))), "")
+    return next((match.group() for pattern in _TEXTS if (match := pattern.search(message))), "")
 
 
 def _prefix(missing: Iterable[str], unexpected: Iterable[str]) -> str:
@@ -135,7 +125,7 @@ CAUSE = Cause(
     title="a checkpoint does not fit what it is loaded into",
     outcome="crashed",
     branch="crash",
-    facts=_evidence,
+    facts=lambda evidence: evidence,
     decide=decide,
     decided_from="exceptions of load_state_dict, torch.distributed.checkpoint, DeepSpeed and Megatron-LM",
     remedy="save and load the same wrapper; the same sizes, optimizer and number of ranks",

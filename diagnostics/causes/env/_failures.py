@@ -1,13 +1,13 @@
 """The causes that NCCL, gloo and torch name themselves when they fail: no guess, one text each."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from diagnostics.analysis.environment.job import JobEnvironment, job_environment
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import EvidenceItem, Facts, Finding, Text
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, ruled_out, undecided, worded
 from diagnostics.contract.formatting import counted
 from diagnostics.evidence.model import LogFact
 
@@ -18,8 +18,8 @@ _ANY_KIND = ("nccl_warn", "dist_backend_error")
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """A line in which a library says it."""
+class Line:
+    """A line, or the message of an exception, in which a library names the cause."""
 
     rank: int | None
     file: str
@@ -31,15 +31,18 @@ class Said:
     """What the line or the exception names, by the groups of its pattern."""
 
 
-@dataclass(frozen=True, slots=True)
-class NotSaid:
-    """No line says it; with logs or exceptions at hand that is an answer, as the libraries always say it."""
+Words = Callable[[Finding, Sequence[Line]], tuple[str, Remedy]]
+"""Puts the lines into a summary and a remedy."""
 
-    def text(self, finding: Finding) -> Text:
-        """Put it into words."""
-        if finding.status == "ruled_out":
-            return Text(summary="No log and no exception says so.", measured="0 lines in logs")
-        return Text(summary="There is neither a log nor an error file.", missing="the ranks' stderr")
+
+def speakers(lines: Iterable[Line]) -> tuple[int, ...]:
+    """Return the ranks that wrote the lines, as far as they are known."""
+    return tuple(sorted({line.rank for line in lines if line.rank is not None}))
+
+
+def in_logs(count: int) -> str:
+    """Return `2 lines in logs`."""
+    return f"{counted(count, 'line')} in logs"
 
 
 def failure_cause(
@@ -50,7 +53,8 @@ def failure_cause(
     decided_from: str,
     pattern: re.Pattern[str],
     kinds: tuple[str, ...],
-    facts: Callable[[list[Said]], tuple[Facts, tuple[int, ...]]],
+    words: Words,
+    ranks: Callable[[Sequence[Line]], tuple[int, ...]] = speakers,
     counts: Callable[[LogFact], bool] = lambda fact: True,
 ) -> Cause[JobEnvironment]:
     """Return a cause that a library names in its own text.
@@ -62,17 +66,20 @@ def failure_cause(
         decided_from: for docs/causes.md.
         pattern: the text.
         kinds: kinds of log lines that are recognised as it.
-        facts: what the lines tell, and the ranks to blame.
-        counts: whether a line of one of the kinds says it.
+        words: puts the lines into words.
+        ranks: to blame for the lines; default: those that wrote them.
+        counts: whether a line of one of the kinds names the cause.
     """
 
     def decide(job: JobEnvironment) -> list[Finding]:
-        said = list(_said(job, pattern, kinds, counts))
-        if not said:
-            return [Finding(cause=id, status="ruled_out" if job.spoken else "undecided", facts=NotSaid())]
-        told, ranks = facts(said)
-        items = tuple(EvidenceItem("log", one.file, one.text[:200], one.line or None) for one in said[:_SHOWN])
-        return [Finding(cause=id, status="confirmed", facts=told, confidence=0.97, ranks=ranks, evidence=items)]
+        lines = list(_lines(job, pattern, kinds, counts))
+        if not lines and job.spoken:  # The libraries always name it.
+            return [ruled_out(id, "No log and no exception says so.", "0 lines in logs")]
+        if not lines:
+            return [undecided(id, "There is neither a log nor an error file.", "the ranks' stderr")]
+        items = tuple(EvidenceItem("log", line.file, line.text[:200], line.line or None) for line in lines[:_SHOWN])
+        facts, blamed = worded(_text, lines=lines, words=words), ranks(lines)
+        return [Finding(cause=id, status="confirmed", facts=facts, confidence=0.97, ranks=blamed, evidence=items)]
 
     return Cause(
         id=id,
@@ -86,26 +93,21 @@ def failure_cause(
     )
 
 
-def speakers(said: Iterable[Said]) -> tuple[int, ...]:
-    """Return the ranks that wrote the lines, as far as they are known."""
-    return tuple(sorted({line.rank for line in said if line.rank is not None}))
+def _text(finding: Finding, lines: Sequence[Line], words: Words) -> Text:
+    summary, remedy = words(finding, lines)
+    return Text(summary=summary, measured=in_logs(len(lines)), remedies=(remedy,))
 
 
-def lines(count: int) -> str:
-    """Return `2 lines in logs`."""
-    return f"{counted(count, 'line')} in logs"
-
-
-def _said(
+def _lines(
     job: JobEnvironment, pattern: re.Pattern[str], kinds: tuple[str, ...], counts: Callable[[LogFact], bool]
-) -> Iterable[Said]:
-    """Return the lines that say it, in logs and in exceptions."""
+) -> Iterator[Line]:
+    """Yield the lines that name the cause, in logs and in exceptions."""
     for fact in job.log:
-        own = fact.kind in kinds
-        if own and counts(fact):
-            yield Said(fact.rank, fact.file, fact.line, fact.text, fact.kind, fact.fields)
-        elif fact.kind in _ANY_KIND and not own and (match := pattern.search(fact.text)):
-            yield Said(fact.rank, fact.file, fact.line, fact.text, fact.kind, match.groupdict())
+        if fact.kind in kinds:
+            if counts(fact):
+                yield Line(fact.rank, fact.file, fact.line, fact.text, fact.kind, fact.fields)
+        elif fact.kind in _ANY_KIND and (match := pattern.search(fact.text)):
+            yield Line(fact.rank, fact.file, fact.line, fact.text, fact.kind, match.groupdict())
     for error in job.errors:
         if match := pattern.search(error.message):
-            yield Said(error.rank, error.file, error.line, match.group(), "", match.groupdict())
+            yield Line(error.rank, error.file, error.line, match.group(), "", match.groupdict())

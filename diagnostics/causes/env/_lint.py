@@ -2,20 +2,21 @@
 
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from diagnostics.analysis.environment.job import JobEnvironment, RankLint, job_environment
 from diagnostics.analysis.environment.recorded import ALL, CONFIGURATION, Recorded
 from diagnostics.analysis.environment.situation import Change, Severity
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, ruled_out, undecided
 from diagnostics.contract.formatting import ranks_spoken
 
 CONFIDENCE: dict[Severity, float] = {"error": 0.95, "warning": 0.7, "note": 0.4}
 """A note is never a root cause (that begins at 0.5)."""
 _NAMED = 3
 """Variables that a summary names; the rest are counted."""
+_MISSING = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET (dtk's runs record the environment by themselves)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,9 @@ class Setting:
         value = self.value if change.value is None else change.value
         if self.in_configuration:
             parts = [f"~nccl.variables.{change.unset}"] if change.unset else []
-            parts += [f"nccl.variables.{change.name}={_hydra(value)}"] if change.name else []
+            # In quotes where Hydra's grammar needs them.
+            typed = value if re.fullmatch(r"[\w.]+", value) else "'" + value.replace("'", "\\'") + "'"
+            parts += [f"nccl.variables.{change.name}={typed}"] if change.name else []
             return Remedy("override", shlex.join(parts), lint.message)
         parts = [f"unset {change.unset}"] if change.unset else []
         parts += [f"export {change.name}={shlex.quote(value)}"] if change.name else []
@@ -67,42 +70,6 @@ class Settings:
             measured=f"{len(self.settings)} of {self.count} variables",
             remedies=tuple(setting.remedy() for setting in self.settings),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class NoneAtFault:
-    """Every variable was looked at."""
-
-    count: int
-
-    def text(self, finding: Finding) -> Text:
-        """Put it into words."""
-        summary = f"None of the {self.count} recorded variables is at fault."
-        if not self.count:
-            summary = "No variable of this kind is set."
-        return Text(summary=summary, measured=f"0 of {self.count} variables")
-
-
-@dataclass(frozen=True, slots=True)
-class OtherBackend:
-    """The ranks do not use NCCL."""
-
-    def text(self, finding: Finding) -> Text:
-        """Put it into words."""
-        summary = "The ranks talk through gloo, which these settings of NCCL do not concern."
-        return Text(summary=summary, measured="backend gloo")
-
-
-@dataclass(frozen=True, slots=True)
-class Lacking:
-    """A record without which the cause cannot be ruled out."""
-
-    what: str = "record of the environment variables"
-
-    def text(self, finding: Finding) -> Text:
-        """Put it into words."""
-        missing = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET (dtk's runs record the environment by themselves)"
-        return Text(summary=f"There is no {self.what}.", missing=missing)
 
 
 def lint_cause(
@@ -131,23 +98,26 @@ def lint_cause(
         from_logs: what libraries said themselves.
     """
 
-    def decide(job: JobEnvironment) -> Iterable[Finding]:
+    def decide(job: JobEnvironment) -> Iterator[Finding]:
         record = job.recorded
         if nccl_only and record.backend == "gloo":
-            yield Finding(cause=id, status="ruled_out", facts=OtherBackend())
+            summary = "The ranks communicate through gloo, which these settings of NCCL do not concern."
+            yield ruled_out(id, summary, "backend gloo")
             return
-        said = from_logs(job)
-        if said is not None:
-            yield said
+        logged = from_logs(job)
+        if logged is not None:
+            yield logged
         if lints := job.lints.get(id):
             yield _confirmed(id, lints, record)
-        elif said is None:
-            known = record.complete or (record.count > 0 and not names)
-            what = lacking(record)
-            if known and not what:
-                yield Finding(cause=id, status="ruled_out", facts=NoneAtFault(record.count))
+        elif logged is None:
+            is_recorded = record.complete or (record.count > 0 and not names)
+            what = lacking(record) or ("" if is_recorded else "record of the environment variables")
+            if what:
+                yield undecided(id, "There is no {what}.", _MISSING, what=what)
             else:
-                yield Finding(cause=id, status="undecided", facts=Lacking(what) if what else Lacking())
+                summary = "None of the {count} recorded variables is at fault."
+                summary = summary if record.count else "No variable of this kind is set."
+                yield ruled_out(id, summary, "0 of {count} variables", count=record.count)
 
     return Cause(
         id=id,
@@ -184,8 +154,3 @@ def _confirmed(cause: str, lints: list[RankLint], record: Recorded) -> Finding:
         ranks=() if everywhere else tuple(sorted({rank for seen in ordered for rank in seen.ranks})),
         evidence=tuple(items),
     )
-
-
-def _hydra(text: str) -> str:
-    """Return a text as a value of an override, in quotes where the grammar needs them."""
-    return text if re.fullmatch(r"[\w.]+", text) else "'" + text.replace("'", "\\'") + "'"

@@ -1,10 +1,11 @@
 """Two ranks use the same GPU, which NCCL refuses."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from diagnostics.causes.env._failures import Said, failure_cause, lines, speakers
-from diagnostics.contract.findings import Finding, Remedy, Text
+from diagnostics.causes.env._failures import Line, failure_cause, speakers
+from diagnostics.contract.findings import Finding, Remedy
+from diagnostics.contract.formatting import ranks_spoken, sentence
 
 _PATTERN = re.compile(
     r"Duplicate GPU detected ?: rank (?P<first>\d+) and rank (?P<second>\d+) both on CUDA device (?P<gpu>\w+)"
@@ -12,31 +13,18 @@ _PATTERN = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SharedGpu:
-    """Who shares which."""
-
-    gpu: str
-    """As NCCL numbers it; empty = not named."""
-    lines: int
-
-    def text(self, finding: Finding) -> Text:
-        """Put it into words."""
-        device = f" (device {self.gpu})" if self.gpu else ""
-        ranks = f"Ranks {', '.join(map(str, finding.ranks))}" if len(finding.ranks) > 1 else "Several ranks"
-        change = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group'
-        return Text(
-            summary=f"{ranks} use one GPU{device}; NCCL needs one each.",
-            measured=lines(self.lines),
-            remedies=(Remedy("code", change, "one each"),),
-        )
+def _ranks(lines: Sequence[Line]) -> tuple[int, ...]:
+    """Return the ranks that NCCL names, else those that wrote the lines."""
+    named = [line.fields.get(side) for line in lines for side in ("first", "second")]
+    return tuple(sorted({int(rank) for rank in named if rank is not None})) or speakers(lines)
 
 
-def _facts(said: list[Said]) -> tuple[SharedGpu, tuple[int, ...]]:
-    named = [line.fields[side] for line in said for side in ("first", "second") if line.fields.get(side) is not None]
-    return SharedGpu(str(said[0].fields.get("gpu") or ""), len(said)), tuple(sorted(set(map(int, named)))) or speakers(
-        said
-    )
+def _words(finding: Finding, lines: Sequence[Line]) -> tuple[str, Remedy]:
+    gpu = lines[0].fields.get("gpu")
+    ranks = sentence(ranks_spoken(finding.ranks)) if len(finding.ranks) > 1 else "Several ranks"
+    change = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group'
+    summary = f"{ranks} use one GPU{f' (device {gpu})' if gpu else ''}; NCCL needs one GPU for each rank."
+    return summary, Remedy("code", change, "each rank then has a GPU of its own")
 
 
 CAUSE = failure_cause(
@@ -46,5 +34,6 @@ CAUSE = failure_cause(
     decided_from="NCCL's text",
     pattern=_PATTERN,
     kinds=("nccl_duplicate_gpu",),
-    facts=_facts,
+    words=_words,
+    ranks=_ranks,
 )

@@ -1,15 +1,14 @@
 """The ranks communicate over a network interface that does not exist or does not reach the other nodes."""
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
+from collections import defaultdict
+from collections.abc import Sequence
 
 from diagnostics.analysis.environment.job import JobEnvironment
 from diagnostics.analysis.environment.recorded import Recorded, interfaces
-from diagnostics.causes.env._failures import lines
+from diagnostics.causes.env._failures import in_logs
 from diagnostics.causes.env._lint import lint_cause, set_anywhere
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.evidence.model import LogFact
 
 _SHOWN = 8
@@ -24,95 +23,63 @@ _LINK_LOCAL = re.compile(r"\[?(?:169\.254\.|fe80:)", re.IGNORECASE)
 """RFC 3927 and RFC 4291: what an interface gives itself where nothing else did."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """What NCCL and gloo said about the interface that they use."""
+_SUMMARIES = {
+    "missing": "The node has no interface or address {name!r}, so the ranks cannot meet.",
+    "none": "The node found no interface that it may use, so the ranks cannot meet.",
+    "local": "NCCL meets over {name}, which does not leave the node, and the job has {nnodes} nodes.",
+    "link_local": "NCCL could not connect to {name}: a link-local address, which holds on one link only and is given "
+    "to an interface that got no other.",
+    "unreachable": "NCCL chose an interface that does not leave the node, and then could not connect.",
+    "refused": "Nobody listens at {name}, the address that a peer announced for itself: every attempt was refused, and "
+    "no rank is known to have ended. So it is not the peer that is reached there: an interface with the same address "
+    "on several nodes, as in containers, or a firewall.",
+}
+"""Why it is the wrong interface; `name` is that of an interface or the address of a peer."""
 
-    why: Literal["missing", "local", "link_local", "unreachable", "refused"]
-    """It does not exist; it does not leave the node although there are others; its address holds on one link only and
-    a connection to it failed; a connection failed; and nobody ever listened at a peer's address."""
-    name: str
-    """Empty = the log names no interface."""
-    nnodes: int | None
-    lines: int
 
-    def text(self, finding: Finding) -> Text:
-        """Put it into words."""
-        if self.why == "missing":
-            named = f"has no interface or address {self.name!r}" if self.name else "found no interface that it may use"
-            summary = f"The node {named}, so the ranks cannot meet."
-        elif self.why == "local":
-            summary = (
-                f"NCCL meets over {self.name}, which does not leave the node, and the job has {self.nnodes} nodes."
-            )
-        elif self.why == "link_local":
-            summary = (
-                f"NCCL could not connect to {self.name}: a link-local address, which holds on one link only and is "
-                "given to an interface that got no other."
-            )
-        elif self.why == "refused":
-            summary = (
-                f"Nobody listens at {self.name}, the address that a peer announced for itself: every attempt was "
-                "refused, and no rank is known to have ended. So it is not the peer that is reached there: an "
-                "interface with the same address on several nodes, as in containers, or a firewall."
-            )
-        else:
-            summary = "NCCL chose an interface that does not leave the node, and then could not connect."
-        change = "NCCL_SOCKET_IFNAME==<interface between the nodes> GLOO_SOCKET_IFNAME=<the same>"
-        remedy = Remedy("environment", change, "both take the interface that the other nodes can reach")
-        return Text(summary=summary, measured=lines(self.lines), remedies=(remedy,))
+def _words(finding: Finding, why: str, name: str, nnodes: int | None, lines: int) -> Text:
+    change = "NCCL_SOCKET_IFNAME==<interface between the nodes> GLOO_SOCKET_IFNAME=<the same>"
+    remedy = Remedy("environment", change, "both take the interface that the other nodes can reach")
+    summary = _SUMMARIES[why].format(name=name, nnodes=nnodes)
+    return Text(summary=summary, measured=in_logs(lines), remedies=(remedy,))
 
 
 def _from_logs(job: JobEnvironment) -> Finding | None:
     """Return an interface that was refused, or that cannot reach the other nodes."""
     nnodes = job.recorded.nnodes
-    refused = [fact for fact in job.log if fact.kind == "interface_missing"]
-    if refused:
-        return _finding("missing", str(refused[0].fields.get("name") or ""), nnodes, refused, 0.97)
-    chosen = [
-        fact for fact in job.log if fact.kind == "nccl_bootstrap" and _LOCAL.match(str(fact.fields.get("interface")))
-    ]
+
+    def finding(why: str, name: object, facts: Sequence[LogFact], confidence: float) -> Finding:
+        return Finding(
+            cause="env.wrong_interface",
+            status="confirmed",
+            facts=worded(_words, why=why, name=str(name), nnodes=nnodes, lines=len(facts)),
+            confidence=confidence,
+            ranks=tuple(sorted({fact.rank for fact in facts if fact.rank is not None})),
+            evidence=tuple(EvidenceItem("log", fact.file, fact.text[:200], fact.line) for fact in facts[:_SHOWN]),
+        )
+
+    by_kind: dict[str, list[LogFact]] = defaultdict(list)
+    for fact in job.log:
+        by_kind[fact.kind].append(fact)
+    if missing := by_kind["interface_missing"]:
+        name = missing[0].fields.get("name")
+        return finding("missing" if name else "none", name, missing, 0.97)
+    chosen = [fact for fact in by_kind["nccl_bootstrap"] if _LOCAL.match(str(fact.fields.get("interface")))]
     if chosen and (nnodes or 0) > 1:
-        return _finding("local", str(chosen[0].fields["interface"]), nnodes, chosen, 0.9)
-    link = [fact for fact in job.log if fact.kind == "nccl_connect" and _LINK_LOCAL.match(str(fact.fields.get("peer")))]
-    if link:
-        own = [f for f in job.log if f.kind == "nccl_bootstrap" and _LINK_LOCAL.match(str(f.fields.get("address")))]
-        return _finding("link_local", str(link[0].fields["peer"]), nnodes, [*own, *link], 0.85)
-    sockets = [
-        fact for fact in job.log if fact.kind == "nccl_socket" and _all_local(str(fact.fields.get("interfaces")))
-    ]
-    failed = [fact for fact in job.log if fact.kind == "nccl_connect"]
+        return finding("local", chosen[0].fields["interface"], chosen, 0.9)
+    failed = by_kind["nccl_connect"]
+    if link := [fact for fact in failed if _LINK_LOCAL.match(str(fact.fields.get("peer")))]:
+        own = [fact for fact in by_kind["nccl_bootstrap"] if _LINK_LOCAL.match(str(fact.fields.get("address")))]
+        return finding("link_local", link[0].fields["peer"], [*own, *link], 0.85)
+    listed = [(fact, interfaces(str(fact.fields.get("interfaces")))) for fact in by_kind["nccl_socket"]]
+    sockets = [fact for fact, names in listed if names and all(map(_LOCAL.match, names))]
     if (chosen or sockets) and failed:
-        return _finding("unreachable", "", nnodes, [*chosen, *sockets, *failed[:1]], 0.8)
-    tries = sum(fact.fields.get("count", 1) for fact in job.log if fact.kind == "nccl_retry")
-    kinds = {fact.kind for fact in job.log}
+        return finding("unreachable", "", [*chosen, *sockets, *failed[:1]], 0.8)
+    tries = sum(fact.fields.get("count", 1) for fact in by_kind["nccl_retry"])
     refused = [fact for fact in failed if "refused" in str(fact.fields.get("why"))]
-    if refused and tries >= _TRIES and not job.errors and not kinds & _CONNECTED:
-        return _finding("refused", str(refused[0].fields["peer"]), nnodes, refused, 0.6)
+    if refused and tries >= _TRIES and not job.errors and not by_kind.keys() & _CONNECTED:
+        return finding("refused", refused[0].fields["peer"], refused, 0.6)
     return None
-
-
-def _finding(
-    why: Literal["missing", "local", "link_local", "unreachable", "refused"],
-    name: str,
-    nnodes: int | None,
-    facts: Iterable[LogFact],
-    confidence: float,
-) -> Finding:
-    shown = list(facts)
-    return Finding(
-        cause="env.wrong_interface",
-        status="confirmed",
-        facts=Chosen(why, name, nnodes, len(shown)),
-        confidence=confidence,
-        ranks=tuple(sorted({fact.rank for fact in shown if fact.rank is not None})),
-        evidence=tuple(EvidenceItem("log", fact.file, fact.text[:200], fact.line) for fact in shown[:_SHOWN]),
-    )
-
-
-def _all_local(text: str) -> bool:
-    names = interfaces(text)
-    return bool(names) and all(map(_LOCAL.match, names))
 
 
 def _lacking(record: Recorded) -> str:

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
-from diagnostics.analysis.divergence.evidence_terms import Position, Support, Term
+from diagnostics.analysis.divergence.evidence_terms import Term
 from diagnostics.analysis.divergence.explanation import Kind
 from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.identity import differing_parts
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.causes.hang import _parts
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
 from diagnostics.contract.strategy_traits import strategy_traits
@@ -24,6 +25,7 @@ CAUSES: dict[Kind, str] = {
     "more_iterations": "hang.uneven_iterations",
     "gradients_not_ready": "hang.unused_parameters",
 }
+_WORDS = table_beside(__file__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,10 @@ def disagreements(stall: Stall, cause: str) -> list[Finding]:
     """Return a finding for each divergence that may be this cause. Where two kinds explain the same calls, both may."""
     met = stall.sizes.divergence if stall.sizes else None
     findings = [
-        _finding(stall, each, kind) for each in stall.divergences for kind in _kinds(each) if CAUSES[kind] == cause
+        _finding(stall, divergence, kind)
+        for divergence in stall.divergences
+        for kind in _kinds(divergence)
+        if CAUSES[kind] == cause
     ]
     if stall.sizes and met:
         text = stall.sizes.facts[0].text
@@ -192,146 +197,10 @@ def ruled_out(stall: Stall) -> dict[str, tuple[str, str]]:
     return {cause: (reason, meet) for cause, reason in reasons.items() if cause not in confirmed}
 
 
-_BECAUSE: dict[Support | Position, str] = {
-    "same line": "both sides are in the same line of code",
-    "later calls agree": "with this one difference the next {calls} of both sides {agree}",
-    "round already begun": "the rank left the backward pass without this bucket",
-    "backward begun": "the rank is in the same step and left the backward pass without this bucket",
-    "same calls again in the step": "the rank makes the last {calls} again within the step",
-    "later in the round": "the rank's next call is the one {count} later in the loop",
-    "round not finished by the peers": "the peers are {calls} further in the loop",
-    "source branches": "in the program's text the two lines are an `if` and its `else`",
-    "past that line": "the rank is already past that line",
-    "peers past that line": "the peers are already past that line",
-    "branches of a function": "the two calls are two branches of the same function",
-    "neither came to the other": "no side is known to come to the other side's call",
-    "same operation": "both sides issue the same operation",
-    "other operation": "the two sides issue different operations",
-    "halves": "each half of the ranks makes a call of its own",
-    "ended in order": "the ranks ended in order afterwards",
-    "source behind": "the program's text has the call behind the loop",
-    "source leaves": "the program's text leaves the loop from there",
-    "source within": "the program's text has the call within the loop",
-    "any call": "the call is not one that the loop makes in every round",
-    "whole programs": "the whole programs of all ranks show it",
-    "line unknown": "the line of one of the calls is not recorded",
-    "single position": "no calls before these are recorded",
-    "peers came later": "the peers came to that call after it",
-}
-
-
-def _because(term: Term) -> str:
-    """Return one clause about the decisive evidence."""
-    text = _BECAUSE.get(term.name, _BECAUSE["any call"])
-    agree = verb(range(term.count), "agrees", "agree")
-    return text.format(count=term.count, calls=counted(term.count, "call"), agree=agree)
-
-
-def _first(facts: Disagreement) -> str:
-    """Return the first call that was left out or added, and how many more there are."""
-    rest = len(facts.calls) - 1
-    return facts.calls[0].cited() + (f" and {rest} more" if rest else "")
-
-
-def _sentence(facts: Disagreement) -> str:
-    """Say what happened, to whom and where."""
-    divergence, side, others = facts.divergence, facts.minority, facts.others
-    who, rest = sentence(ranks_spoken(side)), ranks_spoken(others) if others else "the others"
-    mine, theirs = divergence.minority.cited(position=False), divergence.majority.cited(position=False)
-    is_, has = verb(others, "is", "are"), verb(others, "has", "have")
-    if divergence.payload is not None:
-        sent, expected = divergence.payload
-        sender, receiver = divergence.minority_rank, divergence.majority_rank
-        return (
-            f"Rank {sender} sends {sent} bytes to rank {receiver} in {divergence.minority.cited()}; rank {receiver} "
-            f"expects {expected} bytes of it in {divergence.majority.cited()}."
-        )
-    if divergence.whole and facts.kind in {"fewer_iterations", "more_iterations"}:
-        times = "fewer" if facts.kind == "fewer_iterations" else "more"
-        meets = f"{mine} meets {theirs}"
-        if divergence.ended:
-            meets = f"{mine} is the last call on one side, the other goes on to {theirs}"
-        run, usual = divergence.iterations or (0, 0)
-        counts = f" ({counted(run, 'iteration')} instead of {usual})" if run != usual else ""
-        return f"{who} {verb(side, 'goes', 'go')} through the loop {times} times than {rest}{counts}: {meets}."
-    if facts.kind == "other_arguments":
-        hidden = ""
-        if divergence.minority.text == divergence.majority.text:
-            parts = differing_parts(divergence.minority.wire, divergence.majority.wire)
-            hidden = f" What differs is the {' and the '.join(parts)}." if parts else ""
-        return f"{who} {verb(side, 'calls', 'call')} {mine} where {rest} {has} {theirs}, at {facts.at}.{hidden}"
-    if facts.kind == "other_operation":
-        calls = verb(others, "calls", "call")
-        return f"{who} {verb(side, 'calls', 'call')} {mine} where {rest} {calls} {theirs}, at {facts.at}."
-    if facts.kind == "left_out":
-        return (
-            f"{who} left out {_first(facts)} that {rest} {verb(others, 'waits', 'wait')} in; "
-            f"{verb(side, 'it is', 'they are')} already in {divergence.minority.cited(position=False)}."
-        )
-    if facts.kind == "added":
-        only = f"Only {ranks_spoken(side)} {verb(side, 'calls', 'call')}"
-        return f"{only} {_first(facts)}; {rest} {is_} in {theirs}."
-    if facts.kind == "fewer_iterations":
-        return f"{who} left the loop that {rest} {is_} still in: {mine} meets {theirs} at {facts.at}."
-    if facts.kind == "more_iterations":
-        return f"{who} {verb(side, 'runs', 'run')} on with {mine} where {rest} {is_} in {theirs}, at {facts.at}."
-    return (
-        f"{who} left the backward pass without {divergence.majority.cited()}, which {rest} "
-        f"{verb(others, 'waits', 'wait')} in: some of its parameters got no gradient in this step."
-    )
-
-
-def _either(facts: Disagreement) -> str:
-    """Say what happened where the line may stand in the loop or behind it."""
-    divergence, side, others = facts.divergence, facts.minority, facts.others
-    behind, within = divergence.minority, divergence.majority
-    if divergence.explanation.deviation == "drop":
-        side, others, behind, within = others, side, within, behind
-    return (
-        f"{sentence(ranks_spoken(side))} {verb(side, 'is', 'are')} in {behind.cited(position=False)} while "
-        f"{ranks_spoken(others)} {verb(others, 'goes', 'go')} on with the loop: {within.cited(position=False)}, at "
-        f"{facts.at}. Either that line stands behind the loop, so that {ranks_spoken(side)} ran fewer iterations, or a "
-        "condition within the loop calls it on some ranks only: the calls do not tell which."
-    )
-
-
-def _remedies(facts: Disagreement, kind: Kind) -> tuple[Remedy, ...]:
-    divergence, minority, majority = facts.divergence, facts.divergence.minority, facts.divergence.majority
-    match kind:
-        case "other_arguments" if divergence.payload is not None:
-            change = (
-                f"let what rank {divergence.minority_rank} sends at {minority.place} be as long as what rank "
-                f"{divergence.majority_rank} expects at {majority.place}"
-            )
-            why = "both ends of a transfer need the same number of bytes: exchange the sizes before the data"
-        case "other_arguments":
-            change = f"make {minority.place} use the same shape, dtype, root and ReduceOp on every rank"
-            why = "a collective needs equal arguments on all ranks of its group"
-        case "other_operation":
-            meet = f"{minority.text} and {majority.text} meet at position {minority.seq} and"
-            if minority.site is not None and majority.site is not None:
-                meet = f"{minority.place} and {majority.place}"
-            change = f"let all ranks take the same branch: {meet} must be the same collective"
-            why = "collectives are matched by their order in the group, not by name"
-        case "left_out":
-            change = f"call {facts.calls[0].text} at {facts.calls[0].place} on all ranks, or on none"
-            why = "a collective inside a condition that differs by rank leaves the others waiting"
-        case "added":
-            added = facts.calls[0] if facts.kind == "added" else minority
-            change = f"take the condition off {added.place}, so that all ranks call {added.text} or none"
-            why = "a collective that only some ranks call meets another one of their peers"
-        case "fewer_iterations" | "more_iterations":
-            change = (
-                "let all ranks agree on the number of steps (all_reduce a stop flag, drop uneven batches, or DDP's "
-                f"join) around {majority.place}"
-            )
-            why = "each rank must run the loop equally often"
-        case "gradients_not_ready" if majority.wire.op != "all_reduce":
-            change = f"let every parameter take part in the loss (waits at {majority.place})"
-            why = "gradients are reduced only when they are ready"
-        case "gradients_not_ready":
-            return unused_parameters(f" (waits at {majority.place})", is_dtk_run=facts.ddp)
-    return (Remedy("code", change, why),)
+def remedy(name: str, **parts: object) -> Remedy:
+    """Return a remedy of the table `_asymmetric.yaml`, with its parts filled in."""
+    change, why = _WORDS["remedies"][name]
+    return Remedy("code", change.format_map(parts), why)
 
 
 def unused_parameters(at: str, *, is_dtk_run: bool) -> tuple[Remedy, ...]:
@@ -340,3 +209,93 @@ def unused_parameters(at: str, *, is_dtk_run: bool) -> tuple[Remedy, ...]:
     code = Remedy("code", change, "DDP reduces a bucket only when all its gradients are ready")
     why = "DDP then marks parameters without a gradient as ready"
     return (Remedy("override", "strategy.find_unused_parameters=true", why), code) if is_dtk_run else (code,)
+
+
+def _because(term: Term) -> str:
+    """Return one clause about the decisive evidence."""
+    text: str = _WORDS["because"].get(term.name, _WORDS["because"]["any call"])
+    agree = verb(range(term.count), "agrees", "agree")
+    return text.format(count=term.count, calls=counted(term.count, "call"), agree=agree)
+
+
+def _filling(facts: Disagreement) -> dict[str, object]:
+    """Return what the texts of the table are made of."""
+    divergence, side, others = facts.divergence, facts.minority, facts.others
+    minority, majority, more = divergence.minority, divergence.majority, len(facts.calls) - 1
+    return {
+        "who": sentence(ranks_spoken(side)),
+        "side": ranks_spoken(side),
+        "rest": ranks_spoken(others) if others else "the others",
+        "mine": minority.cited(position=False),
+        "mine_at": minority.cited(),
+        "mine_place": minority.place,
+        "theirs": majority.cited(position=False),
+        "theirs_at": majority.cited(),
+        "theirs_place": majority.place,
+        "sender": divergence.minority_rank,
+        "receiver": divergence.majority_rank,
+        "first": facts.calls[0].cited() + (f" and {more} more" if more else ""),
+        "at": facts.at,
+        "calls": verb(side, "calls", "call"),
+        "goes": verb(side, "goes", "go"),
+        "runs": verb(side, "runs", "run"),
+        "it_is": verb(side, "it is", "they are"),
+        "rest_is": verb(others, "is", "are"),
+        "rest_has": verb(others, "has", "have"),
+        "rest_waits": verb(others, "waits", "wait"),
+        "rest_calls": verb(others, "calls", "call"),
+    }
+
+
+def _sentence(facts: Disagreement) -> str:
+    """Say what happened, to whom and where."""
+    divergence, parts, name = facts.divergence, _filling(facts), str(facts.kind)
+    minority, majority = divergence.minority, divergence.majority
+    if divergence.payload is not None:
+        name = "payload"
+        parts["sent"], parts["expected"] = divergence.payload
+    elif divergence.whole and facts.kind in {"fewer_iterations", "more_iterations"}:
+        name = "whole_loop"
+        parts["times"] = facts.kind.partition("_")[0]
+        parts["meets"] = f"{parts['mine']} meets {parts['theirs']}"
+        if divergence.ended:
+            parts["meets"] = f"{parts['mine']} is the last call on one side, the other goes on to {parts['theirs']}"
+        run, expected = divergence.iterations or (0, 0)
+        parts["counts"] = f" ({counted(run, 'iteration')} instead of {expected})" if run != expected else ""
+    elif facts.kind == "other_arguments":
+        differing = differing_parts(minority.wire, majority.wire) if minority.text == majority.text else ()
+        parts["hidden"] = f" What differs is the {' and the '.join(differing)}." if differing else ""
+    text: str = _WORDS["summaries"][name]
+    return text.format_map(parts)
+
+
+def _either(facts: Disagreement) -> str:
+    """Say what happened where the line may stand in the loop or behind it."""
+    divergence = facts.divergence
+    sides = [(facts.minority, divergence.minority), (facts.others, divergence.majority)]
+    if divergence.explanation.deviation == "drop":
+        sides.reverse()
+    (behind_ranks, behind), (within_ranks, within) = sides
+    text: str = _WORDS["summaries"]["either"]
+    return text.format(
+        behind_who=sentence(ranks_spoken(behind_ranks)),
+        behind_side=ranks_spoken(behind_ranks),
+        behind_is=verb(behind_ranks, "is", "are"),
+        behind=behind.cited(position=False),
+        within_side=ranks_spoken(within_ranks),
+        within_goes=verb(within_ranks, "goes", "go"),
+        within=within.cited(position=False),
+        at=facts.at,
+    )
+
+
+def _remedies(facts: Disagreement, kind: Kind) -> tuple[Remedy, ...]:
+    divergence, minority, majority = facts.divergence, facts.divergence.minority, facts.divergence.majority
+    if kind == "gradients_not_ready" and majority.wire.op == "all_reduce":
+        return unused_parameters(f" (waits at {majority.place})", is_dtk_run=facts.ddp)
+    call = minority if kind == "added" and facts.kind != "added" else facts.calls[0]
+    meet = f"{minority.text} and {majority.text} meet at position {minority.seq} and"
+    if minority.site is not None and majority.site is not None:
+        meet = f"{minority.place} and {majority.place}"
+    name = "payload" if kind == "other_arguments" and divergence.payload is not None else kind
+    return (remedy(name, **_filling(facts), call=call.text, place=call.place, meet=meet),)

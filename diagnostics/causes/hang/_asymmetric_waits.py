@@ -10,7 +10,7 @@ from diagnostics.analysis.stall.explain import Stall
 from diagnostics.analysis.stall.late import RanAhead
 from diagnostics.analysis.wait_graph.missed_call import MissedCall
 from diagnostics.causes.hang import _parts
-from diagnostics.causes.hang._asymmetric import unused_parameters
+from diagnostics.causes.hang._asymmetric import remedy, unused_parameters
 from diagnostics.causes.hang._proviso import assuming
 from diagnostics.contract.findings import Finding, Remedy, Text, Where, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence, verb
@@ -215,12 +215,10 @@ def _missed_text(finding: Finding, case: MissedCall) -> Text:
         summary += " It is a tie: either the call or its absence may be the wrong one."
     elif majority is not None and majority < 0:
         summary += f" Only {ranks_spoken(peers)} {verb(peers, 'makes', 'make')} it in this round."
-    change = f"call {there.text} at {there.place} on all ranks of its group, or on none"
-    why = "a collective inside a condition that differs by rank leaves the others waiting"
     return Text(
         summary=summary,
         measured=f"{counted(len(ranks), 'rank')} went past position {there.seq} of group {group}",
-        remedies=(Remedy("code", change, why),),
+        remedies=(remedy("left_out", call=there.text, place=there.place),),
     )
 
 
@@ -265,12 +263,10 @@ def _more_text(finding: Finding, case: MoreCalls) -> Text:
     if case.pending is not first and not case.by_chance:
         waits = f"now {verb(ranks, 'waits', 'wait')} in {case.pending.cited()}"
         summary += f" {sentence(who)} {waits}, and the others ended in order."
-    change = f"take the condition off {first.place}, so that all ranks call {first.text} or none"
-    why = "a collective that only some ranks call meets another one of their peers, or none"
     return Text(
         summary=summary,
         measured=f"{more} more than on {ended}; {case.agreeing} later calls agree",
-        remedies=(Remedy("code", change, why),),
+        remedies=(remedy("added", call=first.text, place=first.place),),
     )
 
 

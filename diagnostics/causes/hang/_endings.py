@@ -6,6 +6,7 @@ from diagnostics.analysis.stall.endings import FirstEndings, line
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Remedy, Text, Where, worded
 from diagnostics.contract.formatting import file_name, ranks_spoken, sentence, verb
 from diagnostics.evidence.endings import UNNAMED, Ending, Kind, is_fault
@@ -21,6 +22,7 @@ _ABORT_CONFIDENCE = 0.7
 """What C++ code aborts for may be the fault of a peer."""
 _WORKER = "/dtk/rank/worker.py"
 """In every traceback of a rank of dtk; what lies beside it is dtk's own."""
+_REMEDIES = table_beside(__file__)
 
 
 def _ended_first_text(
@@ -154,108 +156,44 @@ def remedies(
         is_dtk_run: whether overrides apply.
         gave_up_at: where a victim lost a rank that ended in order.
     """
-    at = f"{where[0].file}:{where[0].line}" if where else ""
-    change = why = ""
+    at, entry = f"{where[0].file}:{where[0].line}" if where else "", _REMEDIES["kinds"][kind]
+    detail = _detail(kind, end) if end is not None else ""
     override: tuple[Remedy, ...] = ()
-    if end is not None and end.only_exit_code:
-        after_line = f", after {at}" if at else ""
-        change = (
-            f"find what ends this process with {end.what} (sys.exit, os._exit, or exit() in a library){after_line}; "
-            "let all ranks decide together when to stop"
+    if detail in _REMEDIES["details"]:
+        entry = _REMEDIES["details"][detail]
+    elif kind == "oom" and is_dtk_run:
+        override = (Remedy("override", "train.micro_batch_size=1", "activations shrink with the micro-batch"),)
+    one_more = ""
+    if gave_up_at:
+        one_more = (
+            f"; if its work was done, rank {gave_up_at.rank} calls one more at {gave_up_at.file}:{gave_up_at.line}: "
+            "let all ranks call it, or none"
         )
-        why = "it left no traceback, so no exception that Python saw ended it"
-    elif end is not None and is_fault(end.signal):
-        change = (
-            f"look at the native code behind {at or 'the place that a core dump shows'} (extension, ctypes, driver): "
-            "faulthandler and a core dump name it"
-        )
-        why = f"{end.what} is a fault of the program itself; no other process sent it"
-    elif end is not None and (special := _by_detail(end, at or "the place in its log")):
-        change, why = special
-    elif kind == "raised" and end is not None and _raised_in_dtk(end):
-        change = (
-            f"look at what this run gave to dtk ({end.what}): the model and what it returns, the data, the "
-            f"configuration" + (f"; {at} is only where it came up" if at else "")
-        )
-        why = "its peers wait for collectives that it never reaches; if the input is right, please report it to dtk"
-    elif kind == "raised":
-        change = f"fix the error at {at or 'the place in its log'}; to skip a batch, let all ranks skip it together"
-        why = "its peers wait for collectives that it never reaches"
-    elif kind == "oom":
-        change = (
-            f"lower what this rank holds at {at or 'the place in its log'}: smaller micro-batch, sharding, "
-            "activation checkpointing"
-        )
-        why = "one rank that runs out of memory stops all"
-        if is_dtk_run:
-            override = (Remedy("override", "train.micro_batch_size=1", "activations shrink with the micro-batch"),)
-    elif kind == "killed":
-        change = "look into dmesg and the scheduler's log of that node for who sent the signal"
-        why = "SIGKILL mostly comes from the kernel when memory runs out, or from the scheduler"
-    else:
-        change = "let all ranks decide together when to stop (all_reduce a stop flag)"
-        if gave_up_at:
-            change += (
-                f"; if its work was done, rank {gave_up_at.rank} calls one more at {gave_up_at.file}:{gave_up_at.line}"
-                ": let all ranks call it, or none"
-            )
-        why = "a rank that ends by itself leaves the others in their next collective"
-    return (*override, Remedy("code", change, why))
+    parts = {
+        "at": at or "the place in its log",
+        "native": at or "the place that a core dump shows",
+        "what": end.what if end is not None else "",
+        "after": f", after {at}" if at else "",
+        "aside": f"; {at} is only where it came up" if at else "",
+        "one_more": one_more,
+    }
+    return (*override, Remedy("code", entry["change"].format_map(parts), entry["why"].format_map(parts)))
 
 
-def _raised_in_dtk(end: Ending) -> bool:
-    """Whether it came up in a rank of dtk, and on no line of the user's own: nobody is to change dtk's lines."""
-    root = next((frame.file.removesuffix(_WORKER) for frame in end.frames if frame.file.endswith(_WORKER)), None)
-    if root is None:
-        return False
-    frame = line(end)
-    return frame is None or (frame.file.startswith(f"{root}/dtk/") and not frame.file.startswith(f"{root}/dtk/faults/"))
-
-
-def _by_detail(end: Ending, at: str) -> tuple[str, str] | None:
-    """Change and reason for an ending of which more is known than where it happened."""
-    if end.detail in ("data_loader_worker", "data_loader_sigkill"):
-        return (
-            f"find what ended the worker of the data loader at {at}: dmesg names it if memory ran out (then fewer "
-            "workers, a lower prefetch_factor, less held by the dataset), df /dev/shm shows whether shared memory did; "
-            "with num_workers=0 the dataset's own error shows itself",
-            "SIGKILL mostly comes from the kernel when the host's memory runs out"
-            if end.detail == "data_loader_sigkill"
-            else "the worker left without a traceback of its own",
-        )
-    if end.detail == "split_sizes":
-        return (
-            f"{at}: let each rank send another as many elements as that one expects (input_split_sizes[j] on rank i = "
-            "output_split_sizes[i] on rank j); exchange the sizes first where they depend on data",
-            "what this rank sends to itself is not what it expects from itself",
-        )
+def _detail(kind: Kind, end: Ending) -> str:
+    """Return what more is known of an ending than its kind, as the table names it."""
+    if end.only_exit_code:
+        return "exit_code"
+    if is_fault(end.signal):
+        return "native_fault"
+    if end.detail in _REMEDIES["details"]:
+        return end.detail
     if end.signal == "SIGINT":
-        return (
-            "look for who sent SIGINT to this process alone: kill -INT, a debugger, a terminal that only it belongs to",
-            "Ctrl-C reaches the launcher and every rank; this one was interrupted alone",
-        )
-    if end.detail == "model_differs":
-        return (
-            f"build the same model on every rank before {at}: sizes that depend on data (a vocabulary, a number of "
-            "classes) must be computed once and broadcast",
-            "DDP compares the parameters of all ranks with those of rank 0 when it is made",
-        )
-    if end.detail == "device_error":
-        return (
-            "run it once with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer: the traceback then shows the kernel; "
-            "look for an Xid in dmesg, which tells a faulty device from a faulty kernel",
-            "the error is reported asynchronously, so the log does not show which kernel failed",
-        )
-    if end.detail in ("cgroup", "host_memory"):
-        return (
-            "ask for more host memory (sbatch --mem), or hold less there: fewer workers of the data loader, a lower "
-            "prefetch_factor, checkpoints written by one rank at a time",
-            "the kernel ends a process of a job that is over its limit",
-        )
-    if end.detail == "nccl_memory":
-        return (
-            "leave NCCL room on the device: torch.cuda.set_per_process_memory_fraction(0.9), a smaller micro-batch, "
-            "fewer process groups, or a lower NCCL_BUFFSIZE",
-            "NCCL takes its buffers from what torch's allocator left over",
-        )
-    return None
+        return "interrupted"
+    # Raised in a rank of dtk, and on no line of the user's own: nobody is to change dtk's lines.
+    root = next((frame.file.removesuffix(_WORKER) for frame in end.frames if frame.file.endswith(_WORKER)), None)
+    frame = line(end)
+    own = frame is not None and (
+        not frame.file.startswith(f"{root}/dtk/") or frame.file.startswith(f"{root}/dtk/faults/")
+    )
+    return "raised_in_dtk" if kind == "raised" and root is not None and not own else ""

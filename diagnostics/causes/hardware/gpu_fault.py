@@ -1,10 +1,8 @@
 """A device failed: its memory, its link, its own processor, or its place on the bus."""
 
-from dataclasses import dataclass
-
 from diagnostics.analysis.gpu_faults import HARMLESS, WORST, After, Event, gpu_faults
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, undecided, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence
 
 _SHOWN = 8
@@ -34,49 +32,28 @@ _CHANGES: dict[After, tuple[str, str]] = {
         "the same code on another device tells which",
     ),
 }
+_ASIDES: dict[After, str] = {
+    "warning": " The job goes on after such an event.",
+    "program": " Such an event is mostly a program's fault, not the device's.",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class Faults:
-    """Facts: the faults of one job."""
-
-    events: tuple[Event, ...]
-
-    @property
-    def after(self) -> After:
-        """What the worst of them needs."""
-        return min((event.xid.after for event in self.events), key=WORST.index)
-
-    def text(self, finding: Finding) -> Text:
-        """Put the finding into words."""
-        told = dict.fromkeys(
-            f"{event.xid.meaning}{f' (Xid {event.code})' if event.code is not None else ''}"
-            f"{f' on {event.device}' if event.device else ''}"
-            for event in self.events
-        )
-        where = f" {sentence(ranks_spoken(finding.ranks))} used it." if finding.ranks else ""
-        change, why = _CHANGES[self.after]
-        aside = " The job goes on after such an event." if self.after == "warning" else ""
-        if self.after == "program":
-            aside = " Such an event is mostly a program's fault, not the device's."
-        return Text(
-            summary=f"A GPU reported {'; '.join(list(told)[:3])}.{where}{aside}",
-            measured=counted(len(self.events), "event"),
-            missing=change if self.after in HARMLESS else "",
-            remedies=(Remedy("environment", change, why),),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class NoFault:
-    """Facts: nothing tells of a fault."""
-
-    def text(self, finding: Finding) -> Text:
-        """Put the finding into words."""
-        return Text(
-            summary="No line of the kernel and no CUDA error tells of a fault.",
-            missing="dmesg | grep -i xid on each node",
-        )
+def _words(finding: Finding, events: tuple[Event, ...]) -> Text:
+    after = min((event.xid.after for event in events), key=WORST.index)
+    faults = dict.fromkeys(
+        event.xid.meaning
+        + (f" (Xid {event.code})" if event.code is not None else "")
+        + (f" on {event.device}" if event.device else "")
+        for event in events
+    )
+    used = f" {sentence(ranks_spoken(finding.ranks))} used it." if finding.ranks else ""
+    change, why = _CHANGES[after]
+    return Text(
+        summary=f"A GPU reported {'; '.join(list(faults)[:3])}.{used}{_ASIDES.get(after, '')}",
+        measured=counted(len(events), "event"),
+        missing=change if after in HARMLESS else "",
+        remedies=(Remedy("environment", change, why),),
+    )
 
 
 def decide(faults: tuple[Event, ...]) -> list[Finding]:
@@ -84,12 +61,13 @@ def decide(faults: tuple[Event, ...]) -> list[Finding]:
     failed = tuple(event for event in faults if event.xid.after not in HARMLESS)
     events = failed or faults
     if not events:
-        return [Finding(cause="hardware.gpu_fault", status="undecided", facts=NoFault(), confidence=0.0)]
+        summary = "No line of the kernel and no CUDA error reports a fault."
+        return [undecided("hardware.gpu_fault", summary, "dmesg | grep -i xid on each node")]
     return [
         Finding(
             cause="hardware.gpu_fault",
             status="confirmed" if failed else "undecided",
-            facts=Faults(events),
+            facts=worded(_words, events=events),
             confidence=_CONFIDENCE if failed else 0.0,
             ranks=tuple(sorted({event.rank for event in failed if event.rank is not None})),
             evidence=tuple(EvidenceItem("log", event.file, event.text, event.line) for event in events[:_SHOWN]),

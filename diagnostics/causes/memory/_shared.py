@@ -1,13 +1,15 @@
 """What the findings of memory share: the confirmed finding, facts about what was not recorded, phrases."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from diagnostics.analysis.memory.gathers import Gather
 from diagnostics.analysis.memory.job import PREDICTED_RANKS, JobMemory, Prediction
+from diagnostics.contract import findings
 from diagnostics.contract.causes import ExplainedBy
-from diagnostics.contract.findings import Cost, Facts, Figures, Finding, Remedy, Text, Where
+from diagnostics.contract.files import table_beside
+from diagnostics.contract.findings import Cost, Facts, Finding, Remedy, Where
 from diagnostics.contract.formatting import bytes_text, ranks_spoken, sentence
 from diagnostics.evidence.model import Frame
 
@@ -33,59 +35,13 @@ WASTE = (
     ),
 )
 """What is wasted explains that the rest does not fit."""
-_TRACE = "a profiler trace with profile_memory=True and record_shapes=True"
-_NOT_RECORDED = {
-    "collectives": ("No collectives were recorded.", "record=full", _TRACE),
-    "callers": ("Who gathers what was not recorded.", "record=full", _TRACE),
-    "lifetimes": ("Parameters are gathered outside the step; whether they are kept is open.", "record=full", _TRACE),
-    "units": ("No use of sharded units was recorded.", "record=full", _TRACE),
-    "model": (
-        "The size of the model is not known.",
-        "record=full, and strategy, model and optimizer in the run's configuration",
-        "the size of the model and its optimizer",
-    ),
-    "capacity": ("How large the device is was not recorded.", "record=full", "the text of the out-of-memory error"),
-    "allocations": ("What the peak consists of was not recorded.", "record=full", _TRACE),
-    "allocator": (
-        "The allocator was not recorded.",
-        "record=full",
-        "torch.cuda.memory._dump_snapshot() when memory runs out",
-    ),
-    "device": (
-        "What the device held was not recorded.",
-        "record=full",
-        "the text of the out-of-memory error, or nvidia-smi beside it",
-    ),
-    "steps": (
-        "Memory over the steps was not recorded.",
-        "record=full, and at least 20 steps",
-        "a profiler trace of two steps with profile_memory=True",
-    ),
-}
-"""Summary; what a run of dtk has to set; what another job has to leave behind."""
-
-
-@dataclass(frozen=True, slots=True)
-class NotRecorded:
-    """What it takes to decide is not among the evidence."""
-
-    what: str
-    """A key of `_NOT_RECORDED`."""
-    is_dtk: bool
-    measured: str = ""
-
-    def text(self, finding: Finding) -> Text:
-        """Say what is missing."""
-        summary, override, file = _NOT_RECORDED[self.what]
-        return Text(summary=summary, measured=self.measured, missing=override if self.is_dtk else file)
-
-
+_NOT_RECORDED = table_beside(__file__)
 ON_CPU = "the run is on CPU: there is neither a caching allocator nor a device"
 
 
 def absent(cause: str, what: str, **figures: object) -> list[Finding]:
     """Return that there is nothing of what the cause is about; `what` says so, with `{name}` for a figure."""
-    return ruled_out(cause, f"{sentence(what)}.", what, **figures)
+    return [findings.ruled_out(cause, f"{sentence(what)}.", what, **figures)]
 
 
 def unsharded(cause: str, job: JobMemory) -> list[Finding]:
@@ -95,12 +51,13 @@ def unsharded(cause: str, job: JobMemory) -> list[Finding]:
 
 def ruled_out(cause: str, summary: str, measured: str, **figures: object) -> list[Finding]:
     """Return the finding that it is not so, with the figures that say it."""
-    return [Finding(cause=cause, status="ruled_out", facts=Figures(measured, figures, summary=summary))]
+    return [findings.ruled_out(cause, summary, measured, **figures)]
 
 
-def undecided(cause: str, facts: Facts) -> list[Finding]:
-    """Return the finding that it is open."""
-    return [Finding(cause=cause, status="undecided", facts=facts)]
+def not_recorded(cause: str, job: JobMemory, what: str, **figures: object) -> list[Finding]:
+    """Return that what it takes to decide a cause, by its name in `_shared.yaml`, is not among the evidence."""
+    entry = _NOT_RECORDED[what]
+    return [findings.undecided(cause, entry["summary"], entry["override" if job.is_dtk else "file"], **figures)]
 
 
 def fix(is_dtk: bool, override: str, change: str, why: str, saves: str) -> Remedy:

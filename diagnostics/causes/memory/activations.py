@@ -68,7 +68,7 @@ def decide(job: JobMemory) -> list[Finding]:
     """Take the highest peak apart, where memory ran out or is about to."""
     peaks = [(rank, peak) for rank in job.ranks.values() if (peak := categories.peak(job, rank)) is not None]
     if not peaks:
-        return shared.undecided(ID, shared.NotRecorded("allocations", job.is_dtk))
+        return shared.not_recorded(ID, job, "allocations")
     rank, peak = max(peaks, key=lambda item: item[1].total_bytes)
     curve, run, capacity = rank.curve, job.evidence.run, job.capacity()
     logits = peak.categories.get(LOGITS, 0)

@@ -89,11 +89,7 @@ def decide(job: JobMemory) -> list[Finding]:
     """Compare what is reserved and unused with the request that failed."""
     records = [*_of_messages(job), *_of_recordings(job)]
     if not records:
-        return (
-            shared.absent(ID, shared.ON_CPU)
-            if job.on_cpu
-            else shared.undecided(ID, shared.NotRecorded("allocator", job.is_dtk))
-        )
+        return shared.absent(ID, shared.ON_CPU) if job.on_cpu else shared.not_recorded(ID, job, "allocator")
     guilty = [record for record in records if record.is_cause]
     worst = max(guilty or records, key=lambda record: record.unused_bytes)
     if not guilty:

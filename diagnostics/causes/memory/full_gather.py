@@ -7,7 +7,7 @@ from diagnostics.analysis.memory.model_size import FROM_UNITS
 from diagnostics.causes._own_model import NAME_BLOCKS, blocks_unknown
 from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import EvidenceItem, Figures, Finding, Remedy, Text, worded
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, undecided, worded
 from diagnostics.contract.formatting import Bytes, bytes_text
 
 ID = "memory.full_gather"
@@ -83,18 +83,6 @@ def _part(call: Gather, whole_bytes: int, is_least: bool = False) -> list[Findin
     )
 
 
-def _size_unknown(call: Gather | None) -> Figures:
-    """Return why it is open how much of the model the largest gather is."""
-    sentence = "There are gathers, but the size of the whole model is not known."
-    if call is not None and call.kind == "unit":
-        sentence = (
-            "Gathers of {size} are of one unit that is used several times in a step, or of several units of equal "
-        )
-        sentence += "size: the recording does not tell which."
-    missing = "the size of the model: record=full, or a profiler trace with profile_memory=True, record_shapes=True"
-    return Figures(sentence, {"size": Bytes(call.full_bytes if call is not None else 0)}, missing)
-
-
 def decide(job: JobMemory) -> list[Finding]:
     """Compare the largest gather of parameters with the size of the whole model."""
     whole, peak = job.size.gather_bytes, job.peak()
@@ -135,12 +123,19 @@ def decide(job: JobMemory) -> list[Finding]:
         return shared.unsharded(ID, job)
     if largest is not None and largest.full_bytes < shared.ALMOST_ALL * job.least_bytes():
         return _part(largest, job.least_bytes(), is_least=True)
-    traffic = [one for rank in job.ranks.values() for one in (rank.trace, rank.flight, rank.ring) if one is not None]
-    if any(one.gathers for one in traffic):
-        return shared.undecided(ID, _size_unknown(largest))
+    traffic = [record for rank in job.ranks.values() for record in (rank.trace, rank.flight, rank.ring)]
+    if any(record.gathers for record in traffic if record is not None):
+        why = "There are gathers, but the size of the whole model is not known."
+        if largest is not None and largest.kind == "unit":
+            why = (
+                "Gathers of {size} are of one unit that is used several times in a step, or of several units of equal "
+                "size: the recording does not tell which."
+            )
+        missing = "the size of the model: record=full, or a profiler trace with profile_memory=True, record_shapes=True"
+        return [undecided(ID, why, missing, size=Bytes(largest.full_bytes if largest is not None else 0))]
     if any(rank.trace or rank.flight for rank in job.ranks.values()):
         return shared.absent(ID, "no gather in what was recorded")
-    return shared.undecided(ID, shared.NotRecorded("collectives", job.is_dtk))
+    return shared.not_recorded(ID, job, "collectives")
 
 
 def _parameter_gathers(job: JobMemory, rank: RankMemory) -> list[Gather]:

@@ -52,7 +52,7 @@ def decide(job: JobMemory) -> list[Finding]:
         if not whole or total < shared.ALMOST_ALL * whole or len(calls) < 2 * times:
             continue
         if rank.curve is None:
-            return shared.undecided(ID, shared.NotRecorded("lifetimes", job.is_dtk))
+            return shared.not_recorded(ID, job, "lifetimes")
         alive, calls = _alive_together(rank), calls[: len(calls) // times]
         if alive < ALIVE * whole:
             summary = "Parameters are gathered outside the step, but freed one by one."
@@ -85,7 +85,7 @@ def decide(job: JobMemory) -> list[Finding]:
         return shared.unsharded(ID, job)
     if any(rank.trace or rank.flight for rank in job.ranks.values()):
         return shared.absent(ID, "no gather for a state dict in what was recorded")
-    return shared.undecided(ID, shared.NotRecorded("collectives", job.is_dtk))
+    return shared.not_recorded(ID, job, "collectives")
 
 
 def _outside_gathers(rank: RankMemory) -> list[Gather]:

@@ -3,7 +3,7 @@
 from diagnostics.analysis.stall.endings import line
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import EvidenceItem, Figures, Finding, Remedy, Text, Where, worded
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where, undecided, worded
 from diagnostics.contract.formatting import counted, ranks_spoken, sentence
 from diagnostics.evidence.endings import UNNAMED, Ending
 from diagnostics.evidence.rank_endings import memory_kills
@@ -44,30 +44,30 @@ def decide(stall: Stall) -> list[Finding]:
     killed, ends = memory_kills(stall.job.evidence), stall.job.endings
     hosts = [end for end in ends.values() if end.kind == "oom" and end.detail in _HOST]
     workers = [end for end in ends.values() if end.detail == "data_loader_sigkill"] if killed and not hosts else []
-    found = hosts or workers
-    if not found:
-        facts = Figures("No line tells of a process or an allocation that ended for want of host memory.", {}, _MISSING)
-        return [Finding(cause=ID, status="undecided", facts=facts, confidence=0.0)]
-    case = next((case for case in stall.endings if any(end in found for end in case.endings)), None)
-    ranks = tuple(sorted(end.rank for end in found if end.rank != UNNAMED))
-    places = [(end.rank, frame) for end in found[:4] if (frame := line(end))]
+    guilty = hosts or workers
+    if not guilty:
+        summary = "No line reports a process or an allocation that ended for want of host memory."
+        missing = "dmesg -T | grep -i 'killed process' on the node, or sacct -j JOB -o State,MaxRSS,ReqMem"
+        return [undecided(ID, summary, missing)]
+    case = next((case for case in stall.endings if any(end in guilty for end in case.endings)), None)
+    ranks = tuple(sorted(end.rank for end in guilty if end.rank != UNNAMED))
+    places = [(end.rank, frame) for end in guilty[:4] if (frame := line(end))]
     lines = [EvidenceItem("log", fact.file, fact.text, fact.line) for fact in killed[:4]]
     return [
         Finding(
             cause=ID,
             status="confirmed",
-            facts=worded(_words, end=found[0], worker=bool(workers)),
+            facts=worded(_words, end=guilty[0], worker=bool(workers)),
             confidence=0.9 if workers or UNNAMED in ends else 0.95,
             ranks=ranks,
             victims=tuple(rank for rank in case.victims if rank not in ranks) if case else (),
-            step=next((end.step for end in found if end.step is not None), None),
+            step=next((end.step for end in guilty if end.step is not None), None),
             where=tuple(Where(rank if rank != UNNAMED else None, at.file, at.line, at.function) for rank, at in places),
-            evidence=tuple(dict.fromkeys((*(end.evidence for end in found[:4]), *lines))),
+            evidence=tuple(dict.fromkeys((*(end.evidence for end in guilty[:4]), *lines))),
         )
     ]
 
 
-_MISSING = "dmesg -T | grep -i 'killed process' on the node, or sacct -j JOB -o State,MaxRSS,ReqMem"
 CAUSE = Cause(
     id=ID,
     title="the host's memory ran out",

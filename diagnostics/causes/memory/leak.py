@@ -8,7 +8,7 @@ from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import EvidenceItem, Figures, Finding, Remedy, Text
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, undecided
 from diagnostics.contract.formatting import Bytes, bytes_text
 from diagnostics.evidence.model import Frame
 
@@ -37,6 +37,10 @@ HELD = 2
 ASSUMED_STEPS = 100
 """For the cost, where the length of the run is not known."""
 _UNMARKED = frozenset({"step", "outside"})
+_MARKED_STEPS = (
+    "marked steps: torch.profiler.profile(schedule=torch.profiler.schedule(...), profile_memory=True) and "
+    "profiler.step() after each (without a schedule nothing is marked)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +66,15 @@ class Leftover:
         at = (f", allocated in {region}" if region else "") + shared.spot(self.site, at_head=True)
         summary = f"Each step leaves {each} behind on {shared.rank_names(finding.ranks)}{at}: "
         summary += f"{bytes_text(self.per_step_bytes * self.total_steps)} after {self.total_steps} steps."
-        change, why = "find what keeps the step's tensors (a list, a dict, a hook, loss without .item()) ", ""
-        change, why = f"{change}and keep numbers instead", "memory must not depend on the step"
+        change = (
+            "find what keeps the step's tensors (a list, a dict, a hook, loss without .item()) and keep numbers instead"
+        )
+        why = "memory must not depend on the step"
         if region.startswith("Optimizer."):
-            change = "make the optimizer once, before the loop: its states are made anew in every step and the old "
-            change, why = f"{change}ones kept", "an optimizer that something still refers to keeps its states"
+            change = (
+                "make the optimizer once, before the loop: its states are made anew in every step and the old ones kept"
+            )
+            why = "an optimizer that something still refers to keeps its states"
         elif region or self.site is not None:
             what = region or shared.spot(self.site, at_head=False).removeprefix(" at ")
             change = f"keep no tensors of {what}: store numbers (.item()), or .detach().cpu() what must stay"
@@ -78,14 +86,17 @@ class Leftover:
 def decide(job: JobMemory) -> list[Finding]:
     """Look for what every step of a window leaves behind at the same place, else for a rise that does not end."""
     all_ranks = list(job.ranks.values())
-    leftovers = [one for rank in all_ranks if (one := _by_allocations(job, rank) or _by_timeline(rank)) is not None]
+    leftovers = [
+        leftover for rank in all_ranks if (leftover := _by_allocations(job, rank) or _by_timeline(rank)) is not None
+    ]
     traced = [rank for rank in all_ranks if rank.curve is not None]
-    if leftovers and (len(leftovers) >= len(traced) or any(one.steps >= CERTAIN_STEPS for one in leftovers)):
+    if leftovers and (len(leftovers) >= len(traced) or any(leftover.steps >= CERTAIN_STEPS for leftover in leftovers)):
         return _confirmed(job, leftovers)
     if leftovers:
         few = "Only {ranks} kept something of both profiled steps: that may be a buffer that a backend still holds."
         missing = "record.profile_steps=4" if job.is_dtk else "a profiler window of four steps"
-        return shared.undecided(ID, Figures(few, {"ranks": shared.rank_names(one.rank for one in leftovers)}, missing))
+        ranks = shared.rank_names(leftover.rank for leftover in leftovers)
+        return [undecided(ID, few, missing, ranks=ranks)]
     windows = [len(rank.curve.steps) for rank in traced if rank.curve is not None]
     if any(count >= 2 for count in windows):
         measured = "nothing of one step is left {later} step later"
@@ -96,27 +107,20 @@ def decide(job: JobMemory) -> list[Finding]:
         return shared.ruled_out(ID, "Memory does not rise steadily.", "{grows} a step in the second half", grows=grows)
     unmarked = [rank for rank in traced if rank.curve is not None and not rank.curve.steps]
     if unmarked:
-        return shared.undecided(ID, _unmarked(_between_backwards(job, unmarked)))
-    return shared.undecided(ID, shared.NotRecorded("steps", job.is_dtk))
-
-
-def _unmarked(per_backward: dict[int, int]) -> Figures:
-    """Return that allocations lack their steps, and what stays after each of the last backward passes of a rank."""
-    what, figures = "Allocations were recorded, but not which steps they belong to.", dict[str, object]()
-    if per_backward:
-        what = (
-            "After each of the last backward passes {size} more are kept on {ranks}: a leak if each is a step, none if "
-        )
-        what += "they are micro-batches of one."
-        figures = {"size": Bytes(max(per_backward.values())), "ranks": shared.rank_names(per_backward)}
-    missing = "marked steps: torch.profiler.profile(schedule=torch.profiler.schedule(...), profile_memory=True) "
-    missing += "and profiler.step() after each (without a schedule nothing is marked)"
-    return Figures(what, figures, missing)
+        what, kept = "Allocations were recorded, but not which steps they belong to.", _between_backwards(job, unmarked)
+        if kept:
+            what = (
+                "After each of the last backward passes {size} more are kept on {ranks}: a leak if each is a step, "
+                "none if they are micro-batches of one."
+            )
+        size, ranks = Bytes(max(kept.values(), default=0)), shared.rank_names(kept)
+        return [undecided(ID, what, _MARKED_STEPS, size=size, ranks=ranks)]
+    return shared.not_recorded(ID, job, "steps")
 
 
 def _confirmed(job: JobMemory, leftovers: list[Leftover]) -> list[Finding]:
-    worst = max(leftovers, key=lambda one: (one.per_step_bytes, -one.rank))
-    ranks = sorted(one.rank for one in leftovers)
+    worst = max(leftovers, key=lambda leftover: (leftover.per_step_bytes, -leftover.rank))
+    ranks = sorted(leftover.rank for leftover in leftovers)
     run = job.evidence.run
     steps = run.get("train.steps") if run is not None else None
     steps = steps if isinstance(steps, int) and steps > 0 else ASSUMED_STEPS
@@ -128,7 +132,7 @@ def _confirmed(job: JobMemory, leftovers: list[Leftover]) -> list[Finding]:
         ranks=ranks,
         where=shared.where(worst.site, True, ranks[0], "allocates what stays"),
         cost_bytes=worst.per_step_bytes * steps,
-        evidence=tuple(one.item for one in leftovers[:2]),
+        evidence=tuple(leftover.item for leftover in leftovers[:2]),
     )
 
 
@@ -201,8 +205,8 @@ def _by_timeline(rank: RankMemory) -> Leftover | None:
 def _series(rank: RankMemory) -> tuple[bool, Growth] | None:
     """(of the allocator, growth); without the first steps, which build what stays."""
     steps = rank.steps[max(2, len(rank.steps) // 10) :]
-    exact = growth([(one.step, one.allocated_bytes) for one in steps if one.allocated_bytes is not None])
-    process = exact or growth([(one.step, one.rss_bytes) for one in steps if one.rss_bytes is not None])
+    exact = growth([(step.step, step.allocated_bytes) for step in steps if step.allocated_bytes is not None])
+    process = exact or growth([(step.step, step.rss_bytes) for step in steps if step.rss_bytes is not None])
     return None if process is None else (exact is not None, process)
 
 

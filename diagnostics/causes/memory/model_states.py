@@ -1,14 +1,12 @@
 """`memory.model_states`: parameters, gradients and optimizer states alone fill the device."""
 
-from dataclasses import dataclass
-
 from diagnostics.analysis.memory.job import PREDICTED_RANKS, JobMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.analysis.memory.model_size import ModelSize, States
 from diagnostics.analysis.memory.out_of_memory import RanOut
-from diagnostics.causes.memory._shared import WASTE, NotRecorded, confirmed, ruled_out, undecided
+from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import Bytes, bytes_text
 
 ID = "memory.model_states"
@@ -17,109 +15,84 @@ TOO_MUCH = 0.9
 arXiv 2411.06465 stops promising that a job fits)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelStates:
-    """Model states of one rank against what it may use."""
-
-    states: States
-    capacity_bytes: int
-    model: ModelSize
-    is_dtk: bool
-
-    def text(self, finding: Finding) -> Text:
-        """Say what the states need and how to need less."""
-        total = bytes_text(self.states.total)
-        measured = f"model states {total} a rank of {bytes_text(self.capacity_bytes)}"
-        parts = [bytes_text(size) for size in (self.states.parameters, self.states.gradients, self.states.optimizer)]
-        summary = "Parameters {}, gradients {} and optimizer states {}".format(*parts)
-        summary += f" need {total} of the {bytes_text(self.capacity_bytes)} of each rank."
-        return Text(summary=summary, measured=measured, remedies=tuple(self._remedies()))
-
-    def _remedies(self) -> list[Remedy]:
-        model, total, remedies = self.model, self.states.total, list[Remedy]()
-        whole, world = 2 * (model.parameter_bytes or 0) + (model.optimizer_bytes or 0), model.world_size or 1
-        sharded = whole // world
-        if world > 1 and sharded < total:
-            better, saves = model.traits.needs_less_memory, f"{bytes_text(total - sharded)} of {bytes_text(total)}"
-            why = "each rank keeps 1/N of parameters, gradients and optimizer states"
-            remedy = Remedy("code", "shard the model with fully_shard over all ranks", why, saves)
-            if self.is_dtk and better:
-                remedy = Remedy("override", f"strategy={better}", why, saves)
-            remedies.append(remedy)
-        if self.is_dtk and model.traits.shards_parameters and not model.traits.keeps_gathered:
-            why, saves = "model states live in host memory", f"{bytes_text(total)} of {bytes_text(total)}"
-            remedies.append(Remedy("override", "strategy.cpu_offload=true", why, saves))
-        if (each := whole // PREDICTED_RANKS) < total:
-            change = f"use more ranks: {PREDICTED_RANKS} need {bytes_text(each)} each when sharded"
-            remedies.append(Remedy("code", change, "ZeRO-3"))
-        return remedies
+def _words(finding: Finding, states: States, capacity_bytes: int, model: ModelSize, is_dtk: bool) -> Text:
+    """Say what the model states of one rank need of what it may use, and how to need less."""
+    total, capacity = bytes_text(states.total), bytes_text(capacity_bytes)
+    parts = [bytes_text(size) for size in (states.parameters, states.gradients, states.optimizer)]
+    remedies = list[Remedy]()
+    whole, world = 2 * (model.parameter_bytes or 0) + (model.optimizer_bytes or 0), model.world_size or 1
+    if world > 1 and (sharded := whole // world) < states.total:
+        better, saves = model.traits.needs_less_memory, f"{bytes_text(states.total - sharded)} of {total}"
+        why = "each rank keeps 1/N of parameters, gradients and optimizer states"
+        override = f"strategy={better}" if better else ""
+        remedies.append(shared.fix(is_dtk, override, "shard the model with fully_shard over all ranks", why, saves))
+    if is_dtk and model.traits.shards_parameters and not model.traits.keeps_gathered:
+        why, saves = "model states live in host memory", f"{total} of {total}"
+        remedies.append(Remedy("override", "strategy.cpu_offload=true", why, saves))
+    if (each := whole // PREDICTED_RANKS) < states.total:
+        change = f"use more ranks: {PREDICTED_RANKS} need {bytes_text(each)} each when sharded"
+        remedies.append(Remedy("code", change, "ZeRO-3"))
+    return Text(
+        summary=(
+            f"Parameters {parts[0]}, gradients {parts[1]} and optimizer states {parts[2]} need {total} of the "
+            f"{capacity} of each rank."
+        ),
+        measured=f"model states {total} a rank of {capacity}",
+        remedies=tuple(remedies),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Placing:
-    """Memory ran out while model states were placed on the device."""
-
-    record: RanOut
-
-    def text(self, finding: Finding) -> Text:
-        """Say what was being placed, and how to need less."""
-        one = self.record
-        held, size = bytes_text(one.allocated_bytes or 0), bytes_text(one.total_bytes or 0)
-        return Text(
-            summary=(
-                f"Memory ran out in {one.placing}, which puts model states on the device: {held} of {size} were in "
-                f"tensors, and {bytes_text(one.requested_bytes or 0)} more did not fit."
-            ),
-            measured=f"{held} of {size} in tensors in {one.placing}",
-            remedies=(
-                Remedy("code", "shard the model over all ranks (fully_shard, ZeRO-3), or offload it", "ZeRO, table 1"),
-                Remedy("code", "load it in bfloat16, quantise it, or train adapters only (LoRA)", "fewer bytes each"),
-            ),
-        )
+def _placing_words(finding: Finding, record: RanOut) -> Text:
+    """Say that memory ran out while model states were placed on the device."""
+    held, size = bytes_text(record.allocated_bytes or 0), bytes_text(record.total_bytes or 0)
+    return Text(
+        summary=(
+            f"Memory ran out in {record.placing}, which puts model states on the device: {held} of {size} were in "
+            f"tensors, and {bytes_text(record.requested_bytes or 0)} more did not fit."
+        ),
+        measured=f"{held} of {size} in tensors in {record.placing}",
+        remedies=(
+            Remedy("code", "shard the model over all ranks (fully_shard, ZeRO-3), or offload it", "ZeRO, table 1"),
+            Remedy("code", "load it in bfloat16, quantise it, or train adapters only (LoRA)", "fewer bytes each"),
+        ),
+    )
 
 
 def _placing(job: JobMemory) -> RanOut | None:
     """Return a rank that ran out where model states are placed, and for want of nothing else."""
-    return next(
-        (
-            one
-            for one in job.ran_out
-            if one.device == "cuda"
-            and one.placing
-            and one.total_bytes
-            and (one.allocated_bytes or 0) + (one.requested_bytes or 0) > TOO_MUCH * one.total_bytes
-        ),
-        None,
-    )
+    for record in job.ran_out:
+        needed = (record.allocated_bytes or 0) + (record.requested_bytes or 0)
+        if record.device == "cuda" and record.placing and record.total_bytes and needed > TOO_MUCH * record.total_bytes:
+            return record
+    return None
 
 
 def decide(job: JobMemory) -> list[Finding]:
     """Compare the model states of one rank with what it may use."""
     states, capacity = job.size.states(), job.capacity()
-    if states is None and (one := _placing(job)) is not None:
-        ranks = [] if one.rank is None else [one.rank]
-        return confirmed(
+    if states is None and (record := _placing(job)) is not None:
+        return shared.confirmed(
             ID,
             job,
-            Placing(one),
+            worded(_placing_words, record=record),
             confidence=0.85,
-            ranks=ranks,
-            cost_bytes=one.requested_bytes or 0,
-            evidence=(one.item,),
+            ranks=[] if record.rank is None else [record.rank],
+            cost_bytes=record.requested_bytes or 0,
+            evidence=(record.item,),
         )
     if states is None:
-        return undecided(ID, NotRecorded("model", job.is_dtk))
+        return shared.not_recorded(ID, job, "model")
     if capacity is None and job.out_of_memory:
-        return undecided(ID, NotRecorded("capacity", job.is_dtk, f"model states {bytes_text(states.total)} a rank"))
+        return shared.not_recorded(ID, job, "capacity", total=Bytes(states.total))
     if capacity is None or states.total < TOO_MUCH * capacity.size_bytes:
         size = Bytes(capacity.size_bytes) if capacity else None
         measured = "model states {total} a rank" + (" of {size}" if size is not None else "")
-        return ruled_out(ID, "The model states fit.", measured, total=Bytes(states.total), size=size)
+        return shared.ruled_out(ID, "The model states fit.", measured, total=Bytes(states.total), size=size)
     detail = f"model states {bytes_text(states.total)} a rank of {bytes_text(capacity.size_bytes)}"
-    return confirmed(
+    return shared.confirmed(
         ID,
         job,
-        ModelStates(states, capacity.size_bytes, job.size, job.is_dtk),
+        worded(_words, states=states, capacity_bytes=capacity.size_bytes, model=job.size, is_dtk=job.is_dtk),
         confidence=0.95,
         ranks=range(job.size.world_size or 0),
         cost_bytes=max(0, states.total - capacity.size_bytes) or states.total,
@@ -136,6 +109,6 @@ CAUSE = Cause(
     decide=decide,
     decided_from="parameter count, optimizer, strategy, device memory; where a traceback ran out of it",
     remedy="shard more (strategy=zero3 or fsdp), offload, or more ranks",
-    explained_by=WASTE,
+    explained_by=shared.WASTE,
     source="ZeRO (arXiv 1910.02054), table 1: bytes of model states per rank",
 )

@@ -92,7 +92,7 @@ def decide(job: JobMemory) -> list[Finding]:
         return shared.absent(ID, "no sharded unit in what was recorded")
     if declared is True:
         return shared.ruled_out(ID, "reshard_after_forward is on.", "configured")
-    return shared.undecided(ID, shared.NotRecorded("units", job.is_dtk))
+    return shared.not_recorded(ID, job, "units")
 
 
 def _by_trace(job: JobMemory, traces: Mapping[int, Traffic]) -> list[Finding]:
@@ -123,7 +123,7 @@ def _roots(job: JobMemory, traces: Mapping[int, Traffic]) -> list[Finding]:
             continue
         kept = Kept("roots", whole.roots, whole.least_bytes)
         if not job.out_of_memory:
-            return shared.undecided(ID, kept)
+            return [Finding(cause=ID, status="undecided", facts=kept, confidence=0.0)]
         detail = f"{whole.roots} root units without a gather in backward"
         return _kept(job, kept, root.full_bytes, traces, EvidenceItem("trace", job.ranks[rank].trace_file, detail))
     return []
@@ -143,7 +143,7 @@ def _by_order(job: JobMemory) -> list[Finding]:
     traffic = _ordered(job.ranks[first])
     alike = traffic is not None and len({move.unit for move in traffic.moves}) == 1  # no root around the others
     if alike and not job.is_dtk and not job.out_of_memory:
-        return shared.undecided(ID, Kept("order", 0, total))
+        return [Finding(cause=ID, status="undecided", facts=Kept("order", 0, total), confidence=0.0)]
     item = EvidenceItem(largest.evidence, largest.file, "one gather for each reduction of the same size")
     return _kept(job, Kept("order", 0, total), largest.full_bytes, kept, item)
 

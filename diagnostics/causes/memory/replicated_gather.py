@@ -100,7 +100,7 @@ def decide(job: JobMemory) -> list[Finding]:
     flights = [flight for flight in flights if all(call.kind != "unknown" for call in flight.gathers)]
     if flights or any(rank.ring or rank.trace for rank in job.ranks.values()):
         return shared.absent(ID, "no gather outside the sharded units in what was recorded")
-    return shared.undecided(ID, shared.NotRecorded("callers", job.is_dtk))
+    return shared.not_recorded(ID, job, "callers")
 
 
 def _sites(job: JobMemory) -> list[Site]:

@@ -1,10 +1,8 @@
 """A link between two nodes failed: a cable, a port, a switch, or the route between two network devices."""
 
-from dataclasses import dataclass
-
 from diagnostics.analysis.link_faults import RETRY_EXCEEDED, LinkFaults, link_faults
 from diagnostics.contract.causes import Cause, ExplainedBy
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, undecided, worded
 from diagnostics.contract.formatting import counted, sentence
 
 _SHOWN = 6
@@ -13,67 +11,47 @@ _CONFIDENCE = 0.85
 """A peer whose process died stops to acknowledge as well; where a log shows that end, it is the cause."""
 
 
-@dataclass(frozen=True, slots=True)
-class Faults:
-    """Facts: what failed on which links."""
-
-    faults: LinkFaults
-
-    def text(self, finding: Finding) -> Text:
-        """Put the finding into words."""
-        faults = self.faults
-        parts = []
-        if faults.completions:
-            first = faults.completions[0].fields
-            pairs = ", ".join(f"{host or 'a rank'} and {peer}" for host, peer in faults.pairs[:_SHOWN])
-            parts.append(f"InfiniBand status {first['status']} between {pairs}: {RETRY_EXCEEDED[first['status']]}")
-        down = dict.fromkeys(
-            f"{fact.fields.get('device')}{':' + str(fact.fields['port']) if 'port' in fact.fields else ''}"
-            for fact in (*faults.ports, *faults.down)
-        )
-        if down:
-            parts.append(f"the port {', '.join(down)} reported an error or went down")
-        common = f" All lines have {faults.common} in common." if faults.common else ""
-        change = (
-            f"look at {faults.common or 'both ends of this link'}: ibstat and ibqueryerrors (symbol errors, link "
-            "downed), cable and switch port; ib_write_bw between the two nodes; for RoCE NCCL_IB_GID_INDEX and MTU; "
-            "leave the device out with NCCL_IB_HCA=^DEVICE until it is repaired"
-        )
-        return Text(
-            summary=f"A link failed. {sentence('; '.join(parts))}.{common}",
-            measured=counted(len(faults.completions) + len(faults.ports), "line"),
-            remedies=(Remedy("environment", change, "the transport gives up after its retries, about a minute"),),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class NotShown:
-    """Facts: no link is known to have failed."""
-
-    followed: int
-    down: bool
-
-    def text(self, finding: Finding) -> Text:
-        """Put the finding into words."""
-        summary = "No line tells of a failed link."
-        if self.followed:
-            summary = "The transport reported errors that follow from an earlier one, which no line shows."
-        elif self.down:
-            summary = "A network interface went down, and no line of NCCL shows that the job used it."
-        return Text(summary=summary, missing="NCCL_DEBUG=WARN on every rank; dmesg | grep -i 'link down' on every node")
+def _words(finding: Finding, faults: LinkFaults) -> Text:
+    parts = []
+    if faults.completions:
+        status = faults.completions[0].fields["status"]
+        pairs = ", ".join(f"{host or 'a rank'} and {peer}" for host, peer in faults.pairs[:_SHOWN])
+        parts.append(f"InfiniBand status {status} between {pairs}: {RETRY_EXCEEDED[status]}")
+    down = dict.fromkeys(
+        f"{fact.fields.get('device')}{':' + str(fact.fields['port']) if 'port' in fact.fields else ''}"
+        for fact in (*faults.ports, *faults.down)
+    )
+    if down:
+        parts.append(f"the port {', '.join(down)} reported an error or went down")
+    common = f" All lines have {faults.common} in common." if faults.common else ""
+    change = (
+        f"look at {faults.common or 'both ends of this link'}: ibstat and ibqueryerrors (symbol errors, link downed), "
+        "cable and switch port; ib_write_bw between the two nodes; for RoCE NCCL_IB_GID_INDEX and MTU; leave the "
+        "device out with NCCL_IB_HCA=^DEVICE until it is repaired"
+    )
+    return Text(
+        summary=f"A link failed. {sentence('; '.join(parts))}.{common}",
+        measured=counted(len(faults.completions) + len(faults.ports), "line"),
+        remedies=(Remedy("environment", change, "the transport gives up after its retries, about a minute"),),
+    )
 
 
 def decide(faults: LinkFaults) -> list[Finding]:
     """Decide from NCCL's InfiniBand errors and from what the network's driver says."""
     lines = (*faults.completions, *faults.ports)
     if not lines:
-        facts = NotShown(len(faults.followed), bool(faults.down))
-        return [Finding(cause="network.link_fault", status="undecided", facts=facts, confidence=0.0)]
+        summary = "No line reports a failed link."
+        if faults.followed:
+            summary = "The transport reported errors that follow from an earlier one, which no line shows."
+        elif faults.down:
+            summary = "A network interface went down, and no line of NCCL shows that the job used it."
+        missing = "NCCL_DEBUG=WARN on every rank; dmesg | grep -i 'link down' on every node"
+        return [undecided("network.link_fault", summary, missing)]
     return [
         Finding(
             cause="network.link_fault",
             status="confirmed",
-            facts=Faults(faults),
+            facts=worded(_words, faults=faults),
             confidence=_CONFIDENCE,
             victims=tuple(sorted({fact.rank for fact in lines if fact.rank is not None})),
             evidence=tuple(
@@ -93,8 +71,10 @@ CAUSE = Cause(
     decided_from="NCCL's InfiniBand completion errors and port events; the kernel's `Link down`",
     remedy="check the common port, cable and switch; leave the device out with NCCL_IB_HCA=^DEVICE",
     explained_by=(
-        ExplainedBy(("hang.rank_raised", "hang.rank_oom", "hang.rank_killed", "hang.rank_exited"), when=("any",)),
-        ExplainedBy(("hardware.gpu_fault",), when=("any",)),
+        ExplainedBy(
+            ("hang.rank_raised", "hang.rank_oom", "hang.rank_killed", "hang.rank_exited", "hardware.gpu_fault"),
+            when=("any",),
+        ),
     ),
     source="ibv_poll_cq(3); NCCL's net_ib.cc",
 )

@@ -12,9 +12,20 @@ from diagnostics.analysis.metrics_series import BadFigure, Figures, Metrics, rea
 from diagnostics.analysis.printed_steps import non_finite_to_the_end, printed_steps
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.causes import Cause, ExplainedBy
-from diagnostics.contract.findings import Cost, EvidenceItem, Facts, Finding, Remedy, Text, Where
+from diagnostics.contract.findings import (
+    Cost,
+    EvidenceItem,
+    Facts,
+    Finding,
+    Remedy,
+    Text,
+    Where,
+    ruled_out,
+    undecided,
+    worded,
+)
 from diagnostics.contract.formatting import ranks_spoken
-from diagnostics.evidence.model import LogFact, RankError, RunEvidence
+from diagnostics.evidence.model import Evidence, RankError, RunEvidence
 
 ID = "numeric.non_finite"
 RISING = 1.5
@@ -59,155 +70,119 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnLoss:
-    """Some rank's own loss was the first figure that was not finite."""
-
-    value: str
-    ranks: tuple[int, ...]
-    world_size: int
-    alone: bool
-    """Other ranks' losses were finite, or there are none."""
-    silent: int
-    """Ranks without a record."""
-    recovered: bool
-    """Finite again later, under loss scaling."""
-    settings: Settings
-
-    def text(self, finding: Finding) -> Text:
-        """Say whose loss broke, and whether the others' did."""
-        summary = (
-            f"The losses of all ranks became {self.value} at step {finding.step} at once: no single rank began it."
-        )
-        if self.alone:
-            others = "; the other ranks' own losses were finite there and broke after it" if self.world_size > 1 else ""
-            summary = f"The loss of {ranks_spoken(self.ranks)} became {self.value} at step {finding.step}{others}."
-            if self.silent:
-                summary += f" {self.silent} ranks left no record, so another may have broken in the same step."
-        if self.recovered:
-            summary += " It was finite again later, as loss scaling allows."
-        measured = f"loss {self.value} on {len(self.ranks)} of {self.world_size} ranks at step {finding.step}"
-        blamed = self.ranks if self.alone and self.world_size > 1 else ()
-        return Text(summary=summary, measured=measured, remedies=self.settings.remedies(finding.step, blamed))
-
-
-@dataclass(frozen=True, slots=True)
-class Gradient:
-    """All losses were finite, and the gradient that came of them was not."""
-
-    value: str
-    parameter: str
-    """The first that is affected; empty = not recorded, or none."""
-    affected: int
-    seen: int
-    """Parameters whose gradients were looked at; 0 = the step was not logged."""
-    settings: Settings
-
-    def text(self, finding: Finding) -> Text:
-        """Say which gradient broke first."""
-        where = "in a step that was not logged, so the parameter is not known"
-        if self.parameter:
-            where = f"first in {self.parameter} ({self.affected} of {self.seen} parameters)"
-        elif self.seen:
-            where = "though every single gradient was finite: their sum of squares overflowed"
-        who = " Gradients are the same on all ranks after the reduction, so they do not tell which began."
-        who = "" if finding.ranks else who
-        return Text(
-            summary=f"The gradient became {self.value} at step {finding.step} while the loss was finite, {where}.{who}",
-            measured=f"grad_norm {self.value} at step {finding.step}",
-            remedies=self.settings.remedies(finding.step),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class GlobalFigure:
-    """Only the global figures of metrics.jsonl are there."""
-
-    bad: BadFigure
-    settings: Settings
-
-    def text(self, finding: Finding) -> Text:
-        """Say between which steps it broke."""
-        bad = self.bad
-        since = f"after step {bad.step_before} and " if bad.step_before is not None else ""
-        summary = f"{bad.figure} is {bad.value} at step {bad.step}; it began {since}not later than that. "
-        return Text(
-            summary=f"{summary}Which rank began it is not recorded.",
-            measured=f"{bad.figure} {bad.value} at step {bad.step}",
-            remedies=self.settings.remedies(finding.step),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Raised:
-    """An exception about it: of anomaly detection, or of the script's own check."""
-
-    errors: int
-    function: str = ""
-    """Of autograd, whose backward returned NaN; empty = the script's own check."""
-    message: str = ""
-
-    def text(self, finding: Finding) -> Text:
-        """Say what stopped the run."""
-        if not self.function:
-            summary = f"The script's own check stopped it: {self.message}. Which rank began it is open."
-            measured = f"{self.errors} exceptions say so"
-            return Text(summary=summary, measured=measured, remedies=Settings().remedies(None))
-        change = f"make the input of {self.function} safe (eps, clamp, float32)"
-        return Text(
-            summary=f"The backward of {self.function} returned NaN; anomaly detection stopped the run there.",
-            measured=f"{self.errors} ranks by anomaly detection",
-            remedies=(Remedy("code", change, "it returned NaN"),),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Printed:
-    """A figure that the script's own log prints."""
-
-    figure: str
-    value: str
-    file: str
-    line: int
-    lines: int
-
-    def text(self, finding: Finding) -> Text:
-        """Say where the log first shows it."""
-        at = f"{self.file}:{self.line}"
-        at = f"in {at}" if finding.step is None else f"at step {finding.step} ({at})"
-        return Text(
-            summary=f"The log first shows {self.figure} {self.value} {at}. Which rank began it is not in a log.",
-            measured=f"{self.figure} {self.value} in {self.lines:,} lines",
-            remedies=Settings().remedies(finding.step),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class NothingSeen:
-    """No figure that is not finite."""
-
-    records: int
-    is_dtk: bool
-
-    def text(self, finding: Finding) -> Text:
-        """Say how many figures there are."""
-        if self.records:
-            summary = f"All {self.records} recorded losses and gradient norms are finite."
-            return Text(summary=summary, measured=f"0 of {self.records} records")
-        if self.is_dtk:
-            summary, missing = "The run ended before its first record.", "train.log_every=1"
-        else:
-            summary = "No metrics are among the evidence."
-            missing = "a dtk run records losses; or torch.autograd.set_detect_anomaly"
-        return Text(summary=summary, missing=missing)
-
-
-@dataclass(frozen=True, slots=True)
 class _Event:
     """One `non_finite` event of a rank."""
 
     rank: int
     step: int
     fields: dict[str, Any]
+
+
+def _own_loss_text(
+    finding: Finding,
+    *,
+    value: str,
+    ranks: tuple[int, ...],
+    world_size: int,
+    alone: bool,
+    silent: int,
+    recovered: bool,
+    settings: Settings,
+) -> Text:
+    """Say whose own loss broke first, and whether the others' did.
+
+    Args:
+        finding: of a step.
+        value: NaN or an infinity.
+        ranks: whose losses were the first figures that were not finite.
+        world_size: of the job.
+        alone: other ranks' losses were finite, or there are none.
+        silent: ranks without a record.
+        recovered: finite again later, under loss scaling.
+        settings: of the run.
+    """
+    step = finding.step
+    summary = f"The losses of all ranks became {value} at step {step} at once: no single rank began it."
+    if alone:
+        others = "; the other ranks' own losses were finite there and broke after it" if world_size > 1 else ""
+        summary = f"The loss of {ranks_spoken(ranks)} became {value} at step {step}{others}."
+        if silent:
+            summary += f" {silent} ranks left no record, so another may have broken in the same step."
+    if recovered:
+        summary += " It was finite again later, as loss scaling allows."
+    measured = f"loss {value} on {len(ranks)} of {world_size} ranks at step {step}"
+    return Text(
+        summary=summary,
+        measured=measured,
+        remedies=settings.remedies(step, ranks if alone and world_size > 1 else ()),
+    )
+
+
+def _gradient_text(
+    finding: Finding, *, value: str, parameter: str, affected: int, seen: int, settings: Settings
+) -> Text:
+    """Say which gradient broke first, where all losses were finite.
+
+    Args:
+        finding: of a step.
+        value: NaN or an infinity.
+        parameter: the first that is affected; empty = not recorded, or none.
+        affected: parameters.
+        seen: parameters whose gradients were looked at; 0 = the step was not logged.
+        settings: of the run.
+    """
+    where = "in a step that was not logged, so the parameter is not known"
+    if parameter:
+        where = f"first in {parameter} ({affected} of {seen} parameters)"
+    elif seen:
+        where = "though every single gradient was finite: their sum of squares overflowed"
+    began = (
+        "" if finding.ranks else " Reduced gradients are the same on all ranks, so they do not show which rank began."
+    )
+    return Text(
+        summary=f"The gradient became {value} at step {finding.step} while the loss was finite, {where}.{began}",
+        measured=f"grad_norm {value} at step {finding.step}",
+        remedies=settings.remedies(finding.step),
+    )
+
+
+def _global_text(finding: Finding, *, bad: BadFigure, settings: Settings) -> Text:
+    """Say between which steps a global figure of metrics.jsonl broke."""
+    since = f"after step {bad.step_before} and " if bad.step_before is not None else ""
+    summary = f"{bad.figure} is {bad.value} at step {bad.step}; it began {since}not later than that. "
+    return Text(
+        summary=f"{summary}Which rank began it is not recorded.",
+        measured=f"{bad.figure} {bad.value} at step {bad.step}",
+        remedies=settings.remedies(finding.step),
+    )
+
+
+def _anomaly_text(finding: Finding, *, function: str, errors: int) -> Text:
+    """Say whose backward returned NaN."""
+    change = f"make the input of {function} safe (eps, clamp, float32)"
+    return Text(
+        summary=f"The backward of {function} returned NaN; anomaly detection stopped the run there.",
+        measured=f"{errors} ranks by anomaly detection",
+        remedies=(Remedy("code", change, "it returned NaN"),),
+    )
+
+
+def _check_text(finding: Finding, *, message: str, errors: int) -> Text:
+    return Text(
+        summary=f"The script's own check stopped it: {message}. Which rank began it is open.",
+        measured=f"{errors} exceptions say so",
+        remedies=Settings().remedies(None),
+    )
+
+
+def _printed_text(finding: Finding, *, figure: str, value: str, at: str, lines: int) -> Text:
+    """Say where the script's own log first shows it."""
+    place = f"in {at}" if finding.step is None else f"at step {finding.step} ({at})"
+    return Text(
+        summary=f"The log first shows {figure} {value} {place}. Which rank began it is not in a log.",
+        measured=f"{figure} {value} in {lines:,} lines",
+        remedies=Settings().remedies(finding.step),
+    )
 
 
 def decide(figures: Figures) -> list[Finding]:
@@ -222,29 +197,26 @@ def decide(figures: Figures) -> list[Finding]:
     if raised := [error for error in evidence.errors if _ANOMALY.search(error.message)]:
         return _by_anomaly(raised)
     scaled = run is not None and run.get("precision.initial_loss_scale") is not None
-    bad = [one for one in (metrics.bad.values() if metrics else ()) if not (scaled and one.figure == "grad_norm")]
+    bad = [bad for bad in (metrics.bad.values() if metrics else ()) if not (scaled and bad.figure == "grad_norm")]
     if run is not None and bad:
-        first = min(bad, key=lambda one: (one.step, one.line, one.figure != "loss"))
+        first = min(bad, key=lambda bad: (bad.step, bad.line, bad.figure != "loss"))
         file = evidence.relative(RunPaths(run.root).metrics)
         item = EvidenceItem("metrics", file, f"{first.figure} {first.value}", first.line)
-        facts, cost = GlobalFigure(first, _settings(run, metrics)), _cost(first.step, metrics)
+        facts, cost = worded(_global_text, bad=first, settings=_settings(run, metrics)), _cost(first.step, metrics)
         return _confirmed(facts, confidence=0.9, step=first.step, cost=cost, evidence=(item,))
     if checked := [error for error in evidence.errors if _CHECKED.search(f"{error.type} {error.message}")]:
         victims = tuple(sorted({error.rank for error in checked if error.rank is not None}))
-        check = Raised(len(checked), message=checked[0].message[:160])
-        items = _items(checked)
-        return _confirmed(check, confidence=0.8, step=checked[0].step, evidence=items, victims=victims)
-    printed = [fact for fact in evidence.facts if fact.kind == "non_finite_loss"]
-    if printed and metrics is None:
-        return _by_log(printed)
-    for log in printed_steps(evidence).logs if metrics is None else ():
-        if (told := non_finite_to_the_end(log)) is not None:
-            figure, line, lines = told
-            shown = Printed(figure, "non-finite", log.file, line, lines)
-            return _confirmed(shown, confidence=0.85, evidence=(EvidenceItem("log", log.file, "from here on", line),))
-    records = metrics.records if metrics is not None else 0
-    nothing = NothingSeen(records, run is not None)
-    return [Finding(cause=ID, status="ruled_out" if records else "undecided", facts=nothing)]
+        facts, items = worded(_check_text, message=checked[0].message[:160], errors=len(checked)), _items(checked)
+        return _confirmed(facts, confidence=0.8, step=checked[0].step, evidence=items, victims=victims)
+    if metrics is None and (finding := _by_log(evidence)):
+        return finding
+    if metrics is not None and metrics.records:
+        summary = "All {count} recorded losses and gradient norms are finite."
+        return [ruled_out(ID, summary, "0 of {count} records", count=metrics.records)]
+    if run is not None:
+        return [undecided(ID, "The run ended before its first record.", "train.log_every=1")]
+    missing = "a dtk run records losses; or torch.autograd.set_detect_anomaly"
+    return [undecided(ID, "No metrics are among the evidence.", missing)]
 
 
 def _confirmed(facts: Facts, confidence: float, **more: Any) -> list[Finding]:
@@ -273,7 +245,16 @@ def _by_losses(figures: Figures, run: RunEvidence, first: list[_Event]) -> list[
     passing = scaled and metrics is not None and metrics.recovered
     settings, value = _settings(run, metrics), str(first[0].fields.get("value"))
     return _confirmed(
-        OwnLoss(value, ranks, world, alone, silent, passing, settings),
+        worded(
+            _own_loss_text,
+            value=value,
+            ranks=ranks,
+            world_size=world,
+            alone=alone,
+            silent=silent,
+            recovered=passing,
+            settings=settings,
+        ),
         confidence=0.4 if passing else 0.8 if silent else 0.97,
         ranks=ranks if alone else (),
         victims=tuple(rank for rank in sorted(run.events) if rank not in ranks) if alone else (),
@@ -287,13 +268,16 @@ def _by_gradient(figures: Figures, run: RunEvidence, first: list[_Event]) -> lis
     """Blame nobody: the reduced gradient is the same on all ranks."""
     named = [event.fields for event in first if event.fields.get("parameter")]
     logged = named or [event.fields for event in first if event.fields.get("parameters_seen")] or [{}]
-    parameter, counts = (
-        logged[0].get("parameter"),
-        [logged[0].get(f"parameters_{what}") for what in ("affected", "seen")],
-    )
+    counts = [logged[0].get(f"parameters_{what}") for what in ("affected", "seen")]
     affected, seen = (count if isinstance(count, int) else 0 for count in counts)
-    value = str(first[0].fields.get("value"))
-    facts = Gradient(value, str(parameter or ""), affected, seen, _settings(run, figures.metrics))
+    facts = worded(
+        _gradient_text,
+        value=str(first[0].fields.get("value")),
+        parameter=str(logged[0].get("parameter") or ""),
+        affected=affected,
+        seen=seen,
+        settings=_settings(run, figures.metrics),
+    )
     ranks = (0,) if (figures.evidence.world_size or len(run.events)) == 1 else ()
     step, items = first[0].step, _event_items(figures, run, first)
     cost = _cost(step, figures.metrics)
@@ -305,19 +289,29 @@ def _by_anomaly(raised: list[RankError]) -> list[Finding]:
     error = raised[0]
     match = _ANOMALY.search(error.message)
     function = match["function"] if match else "a function"
-    ranks = tuple(sorted({one.rank for one in raised if one.rank is not None}))
+    ranks = tuple(sorted({error.rank for error in raised if error.rank is not None}))
     own = [frame for frame in error.frames if "/torch/" not in frame.file and "site-packages" not in frame.file]
     where = tuple(Where(error.rank, at.file, at.line, at.function, f"backward of {function}") for at in own[:1])
-    facts = Raised(len(raised), function)
+    facts = worded(_anomaly_text, function=function, errors=len(raised))
     return _confirmed(facts, confidence=0.95, step=error.step, evidence=_items(raised), ranks=ranks, where=where)
 
 
-def _by_log(printed: list[LogFact]) -> list[Finding]:
+def _by_log(evidence: Evidence) -> list[Finding]:
     """Blame nobody: mostly one rank prints, and a loss that was reduced is NaN on all."""
+    printed = [fact for fact in evidence.facts if fact.kind == "non_finite_loss"]
+    if not printed:
+        for log in printed_steps(evidence).logs:
+            if (to_the_end := non_finite_to_the_end(log)) is not None:
+                figure, line, lines = to_the_end
+                at, item = f"{log.file}:{line}", EvidenceItem("log", log.file, "from here on", line)
+                facts = worded(_printed_text, figure=figure, value="non-finite", at=at, lines=lines)
+                return _confirmed(facts, confidence=0.85, evidence=(item,))
+        return []
     steps = {id(fact): fact.fields.get("step", fact.fields.get("bar")) for fact in printed}
     first = min(printed, key=lambda fact: (steps[id(fact)] is None, steps[id(fact)] or 0, fact.file, fact.line))
     lines = sum(fact.fields.get("count", 1) for fact in printed)
-    facts = Printed(first.fields["figure"], first.fields["value"], first.file, first.line, lines)
+    figure, value, at = first.fields["figure"], first.fields["value"], f"{first.file}:{first.line}"
+    facts = worded(_printed_text, figure=figure, value=value, at=at, lines=lines)
     items = tuple(EvidenceItem("log", fact.file, fact.text, fact.line) for fact in printed[:4])
     return _confirmed(facts, confidence=0.85, step=steps[id(first)], evidence=items)
 

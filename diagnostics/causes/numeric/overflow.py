@@ -4,8 +4,9 @@ import math
 import re
 
 from diagnostics.analysis.printed_steps import PrintedSteps, Skipped, printed_steps, skipped_to_the_end
+from diagnostics.causes.numeric._printed import not_to_the_end
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import EvidenceItem, Figures, Finding, Remedy, Text, worded
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 from diagnostics.contract.formatting import counted
 from diagnostics.evidence.model import RankError, shortened
 
@@ -44,22 +45,20 @@ def decide(job: PrintedSteps) -> list[Finding]:
 
     A few skipped steps at the start are how a loss scale is found.
     """
-    error = next((one for one in job.errors if _GAVE_UP.search(one.message)), None)
-    case = next((found for log in job.logs if (found := skipped_to_the_end(log))), None)
+    gave_up = [error for error in job.errors if _GAVE_UP.search(error.message)]
+    error = gave_up[0] if gave_up else None
+    case = next((case for log in job.logs if (case := skipped_to_the_end(log))), None)
     if case is None and error is None:
-        text = "{count:,} printed steps, and not skipped to the end"
-        facts = Figures(text, {"count": job.count}, "the trainer's log")
-        return [Finding(cause=ID, status="ruled_out" if job.count else "undecided", facts=facts, confidence=0.0)]
+        return [not_to_the_end(ID, job, "{count:,} printed steps, and none skipped until the log ends")]
     items = [EvidenceItem("log", case.file, f"{case.count} skipped steps from here on", case.line)] if case else []
     items += [EvidenceItem("error", error.file, shortened(error.message, 200), error.line or None)] if error else []
-    ranks = {one.rank for one in job.errors if _GAVE_UP.search(one.message)} - {None}
     return [
         Finding(
             cause=ID,
             status="confirmed",
             facts=worded(_words, case=case, error=error),
             confidence=0.95 if error is not None else 0.9,
-            victims=tuple(sorted(rank for rank in ranks if rank is not None)),
+            victims=tuple(sorted({error.rank for error in gave_up if error.rank is not None})),
             evidence=tuple(items),
         )
     ]

@@ -3,13 +3,12 @@
 A dtk run compares them bit by bit every `record.replica_hash_every` steps; this reads what it found.
 """
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from diagnostics.analysis.metrics_series import Figures, read
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.causes import Cause, ExplainedBy
-from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Remedy, Text
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Remedy, Text, ruled_out, undecided, worded
 from diagnostics.contract.formatting import ranks_spoken, sentence
 from diagnostics.contract.strategy_traits import strategy_traits
 from diagnostics.evidence.model import Evidence, RunEvidence
@@ -19,106 +18,64 @@ MAX_SHOWN = 8
 """Ranks that are listed, and events that are shown as evidence."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drifted:
-    """Replicas that differ."""
+def _words(finding: Finding, is_tie: bool, equal_step: int | None, parameter: str, affected: int, seen: int) -> Text:
+    """Say which ranks drifted apart when, and what to look for.
 
-    is_tie: bool
-    """As many ranks on either side."""
-    equal_step: int | None
-    """The last comparison before it that found no difference."""
-    parameter: str
-    """The first that differs; empty = not recorded."""
-    affected: int
-    seen: int
-
-    def text(self, finding: Finding) -> Text:
-        """Say who drifted when, and what to look for."""
-        since = f"not later than step {finding.step}"
-        if self.equal_step is not None:
-            since = f"between step {self.equal_step} and step {finding.step}"
-        place = f", first in {self.parameter} ({self.affected} of {self.seen} parameters)" if self.parameter else ""
-        who = ranks_spoken(finding.ranks)
-        summary = f"{who[0].upper()}{who[1:]} drifted apart from the other replicas {since}{place}."
-        if self.is_tie:
-            summary = (
-                f"The replicas on {who} drifted apart {since}{place}; it is a tie, so neither can be called right."
-            )
-        code = Remedy(
-            "code",
-            "look for writes to parameters, optimizer steps or loads that only some ranks do (if rank == ...), and "
-            "for gradients that are not reduced (no_sync left open, parameters outside DDP)",
-            "replicas that get the same gradient and the same update stay equal bit for bit",
-        )
-        listed = "of either rank" if self.is_tie else f"of {who}"
-        change = f"check the device {listed} (ECC errors: nvidia-smi -q -d ECC, dmesg)"
-        members = finding.group.ranks if finding.group is not None else ()
-        return Text(
-            summary=summary,
-            measured=f"{len(finding.ranks)} of {len(members)} replicas differ at step {finding.step}",
-            remedies=(code, Remedy("environment", change, "bits can flip")),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """Comparisons that found no difference, or a strategy without replicas."""
-
-    comparisons: int = 0
-    last_step: int = 0
-    strategy: str = ""
-    """Under which there is nothing to compare."""
-
-    def text(self, finding: Finding) -> Text:
-        """Say what was compared."""
-        if self.strategy:
-            summary = f"Under strategy {self.strategy} no two ranks hold the same parameters."
-            return Text(summary=summary, measured="no replicas")
-        times = f"in all {self.comparisons} comparisons, last" if self.comparisons > 1 else "when they were compared,"
-        summary = f"The replicas were equal bit for bit {times} after step {self.last_step}."
-        return Text(summary=summary, measured=f"0 of {self.comparisons} comparisons differ")
-
-
-_OPEN = {
-    "no run": (
-        "no record compares the parameters of the ranks",
-        "a dtk run compares replicas by itself (record.replica_hash_every)",
-    ),
-    "off": ("replicas were not compared", "record=light record.replica_hash_every=100"),
-    "too early": (
-        "the run ended, or broke with NaN, before the replicas were compared",
-        "record.replica_hash_every=10",
-    ),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class NotCompared:
-    """Replicas that were not compared."""
-
-    why: Literal["no run", "off", "too early"]
-
-    def text(self, finding: Finding) -> Text:
-        """Say why not, and what would compare them."""
-        what, missing = _OPEN[self.why]
-        return Text(summary=f"{sentence(what)}.", missing=missing)
+    Args:
+        finding: of replicas that differ.
+        is_tie: as many ranks on either side.
+        equal_step: the last comparison before it that found no difference.
+        parameter: the first that differs; empty = not recorded.
+        affected: parameters that differ.
+        seen: parameters that were compared.
+    """
+    since = f"not later than step {finding.step}"
+    if equal_step is not None:
+        since = f"between step {equal_step} and step {finding.step}"
+    place = f", first in {parameter} ({affected} of {seen} parameters)" if parameter else ""
+    ranks = ranks_spoken(finding.ranks)
+    summary = f"{sentence(ranks)} drifted apart from the other replicas {since}{place}."
+    if is_tie:
+        summary = f"The replicas on {ranks} drifted apart {since}{place}; it is a tie, so neither can be called right."
+    writes = (
+        "look for writes to parameters, optimizer steps or loads that only some ranks do (if rank == ...), and for "
+        "gradients that are not reduced (no_sync left open, parameters outside DDP)"
+    )
+    device = (
+        f"check the device {'of either rank' if is_tie else f'of {ranks}'} (ECC errors: nvidia-smi -q -d ECC, dmesg)"
+    )
+    members = finding.group.ranks if finding.group is not None else ()
+    return Text(
+        summary=summary,
+        measured=f"{len(finding.ranks)} of {len(members)} replicas differ at step {finding.step}",
+        remedies=(
+            Remedy("code", writes, "replicas that get the same gradient and the same update stay equal bit for bit"),
+            Remedy("environment", device, "bits can flip"),
+        ),
+    )
 
 
 def decide(figures: Figures) -> list[Finding]:
     """Read what the run found when it compared its replicas."""
     evidence, run = figures.evidence, figures.evidence.run
     if run is None:
-        return [Finding(cause=ID, status="undecided", facts=NotCompared("no run"))]
+        why = "No record compares the parameters of the ranks."
+        return [undecided(ID, why, "a dtk run compares replicas by itself (record.replica_hash_every)")]
     drifted = [(rank, event) for rank, event in _events(run, "replica_divergence") if _is_whole(event)]
     if drifted:
         return [_drifted(evidence, run, drifted)]
     if equal := _equal_steps(run):
-        return [Finding(cause=ID, status="ruled_out", facts=Compared(len(equal), max(equal)))]
+        times = "in all {count} comparisons, last" if len(equal) > 1 else "when they were compared,"
+        summary = f"The replicas were equal bit for bit {times} after step {{last}}."
+        return [ruled_out(ID, summary, "0 of {count} comparisons differ", count=len(equal), last=max(equal))]
     traits = strategy_traits(run.manifest, run.config)
     if traits.is_known and (traits.replicated_over is None or evidence.world_size == 1):
-        return [Finding(cause=ID, status="ruled_out", facts=Compared(strategy=traits.name))]
-    is_off = run.get("record.level") == "off" or not run.get("record.replica_hash_every", 0)
-    return [Finding(cause=ID, status="undecided", facts=NotCompared("off" if is_off else "too early"))]
+        summary = "Under strategy {name} no two ranks hold the same parameters."
+        return [ruled_out(ID, summary, "no replicas", name=traits.name)]
+    if run.get("record.level") == "off" or not run.get("record.replica_hash_every", 0):
+        return [undecided(ID, "Replicas were not compared.", "record=light record.replica_hash_every=100")]
+    why = "The run ended, or broke with NaN, before the replicas were compared."
+    return [undecided(ID, why, "record.replica_hash_every=10")]
 
 
 def _events(run: RunEvidence, name: str) -> list[tuple[int, dict[str, Any]]]:
@@ -135,7 +92,7 @@ def _is_whole(event: dict[str, Any]) -> bool:
     """Whether the event has the fields of one; it may be of a damaged file."""
     lists = (event.get("ranks"), event.get("group"))
     return isinstance(event.get("step"), int) and all(
-        isinstance(one, list) and all(isinstance(rank, int) for rank in one) for one in lists
+        isinstance(ranks, list) and all(isinstance(rank, int) for rank in ranks) for ranks in lists
     )
 
 
@@ -145,7 +102,6 @@ def _drifted(evidence: Evidence, run: RunEvidence, drifted: list[tuple[int, dict
     minority = tuple(sorted({rank for _, event in first for rank in event["ranks"]}))
     group = tuple(sorted({rank for _, event in first for rank in event["group"]}))
     named = next((event for rank, event in first if rank in minority and event.get("parameter")), {})
-    equal = max((equal for equal in _equal_steps(run) if equal < step), default=None)
     last = run.status.step if run.status else None
     items = []
     for rank, event in first[:MAX_SHOWN]:
@@ -155,12 +111,13 @@ def _drifted(evidence: Evidence, run: RunEvidence, drifted: list[tuple[int, dict
     return Finding(
         cause=ID,
         status="confirmed",
-        facts=Drifted(
-            any(event.get("tie") for _, event in first),
-            equal,
-            named.get("parameter", ""),
-            named.get("parameters_affected", 0),
-            named.get("parameters_seen", 0),
+        facts=worded(
+            _words,
+            is_tie=any(event.get("tie") for _, event in first),
+            equal_step=max((equal for equal in _equal_steps(run) if equal < step), default=None),
+            parameter=named.get("parameter", ""),
+            affected=named.get("parameters_affected", 0),
+            seen=named.get("parameters_seen", 0),
         ),
         confidence=0.97,
         ranks=minority,

@@ -3,8 +3,9 @@
 import math
 
 from diagnostics.analysis.printed_steps import Jump, PrintedSteps, jump, printed_steps
+from diagnostics.causes.numeric._printed import not_to_the_end
 from diagnostics.contract.causes import Cause, ExplainedBy
-from diagnostics.contract.findings import EvidenceItem, Figures, Finding, Remedy, Text, worded
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
 
 ID = "numeric.spike"
 _GRADIENT = 3.0
@@ -34,10 +35,9 @@ def _words(finding: Finding, case: Jump) -> Text:
 
 def decide(job: PrintedSteps) -> list[Finding]:
     """Decide from the printed losses: a jump far above their noise that lasts until the log ends."""
-    case = next((found for log in job.logs if (found := jump(log))), None)
+    case = next((case for log in job.logs if (case := jump(log))), None)
     if case is None:
-        facts = Figures("{count:,} printed steps without a jump that lasts", {"count": job.count}, "the trainer's log")
-        return [Finding(cause=ID, status="ruled_out" if job.count else "undecided", facts=facts, confidence=0.0)]
+        return [not_to_the_end(ID, job, "{count:,} printed steps without a jump that lasts")]
     by_gradient = case.norms is not None and case.norms[1] > _GRADIENT * case.norms[0]
     detail = f"loss {case.after:.3g} from here on, {case.before:.3g} before"
     return [

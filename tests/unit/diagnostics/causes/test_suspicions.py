@@ -6,7 +6,7 @@ import pytest
 
 from diagnostics.analysis.standing import Progress, Standing, Waiting
 from diagnostics.causes.registry import built_in
-from diagnostics.causes.suspicions import MOST, suspicions
+from diagnostics.causes.suspicions import MOST, TABLE, clues, suspicions
 
 WAIT = Waiting((0,), "all_reduce", 5000, 100_000, "default_pg", 4, 4999, 5000, 600.0, 600.0)
 
@@ -69,8 +69,19 @@ def test_nothing_is_suspected_without_a_clue_or_against_what_is_ruled_out() -> N
 
 
 def test_every_suspicion_is_a_cause() -> None:
-    from diagnostics.causes.suspicions import _CANDIDATES, _CLUES
+    causes = TABLE["causes"]
+    assert set(causes) <= {cause.id for cause in built_in()}
+    assert {cause for ratios in TABLE["clues"].values() for cause in ratios} <= set(causes)
+    assert {entry["decide"] for entry in causes.values()} <= set(TABLE["decide"])
 
-    known = {cause.id for cause in built_in()}
-    assert set(_CANDIDATES) <= known
-    assert {cause for clue in _CLUES for cause in clue.ratios} <= set(_CANDIDATES)
+
+def test_every_clue_of_the_table_can_be_shown() -> None:
+    everything = [
+        stands(replace(WAIT, numel=1, seq=1, completed=-1, ranks=(1, 2, 3)), silent=(0,), stuck_s=4.0, refused=True),
+        stands(replace(WAIT, ranks=(0, 1, 2, 3), waited_s=9000.0, enqueued=5009), kinds=frozenset({"link_down"})),
+        stands(replace(WAIT, op="broadcast"), broken=(3,)),
+        stands(replace(WAIT, op="all_gather", ranks=(0, 1)), others=(Progress((2, 3), "default_pg", 4999, 4999),)),
+        stands(WAIT, replace(WAIT, ranks=(1,), seq=4000, enqueued=4000)),
+        stands(WAIT, replace(WAIT, ranks=(1,), seq=4998, enqueued=5000)),
+    ]
+    assert {name for standing in everything for name in clues(standing)} == set(TABLE["clues"])

@@ -46,7 +46,7 @@ def test_two_ranks_on_one_gpu():
     fields = {"first": 1, "second": 0, "gpu": "1b000"}
     found = decide(job(facts=[fact("nccl_duplicate_gpu", text, 1, **fields)]))[GPU]
     assert (found.status, found.ranks) == ("confirmed", (0, 1))
-    assert text_of(found).summary == "Ranks 0, 1 use one GPU (device 1b000); NCCL needs one each."
+    assert text_of(found).summary == "Ranks 0 and 1 use one GPU (device 1b000); NCCL needs one GPU for each rank."
 
 
 def test_the_last_error_of_an_exception_counts_too():
